@@ -1,4 +1,4 @@
-//! Images that lie: whatever is overwritten, there are only errors, within bounded time.
+//! Tests of hostile images: any overwritten bytes lead to errors only, within bounded time.
 
 mod common;
 
@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 const TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Small volumes without metadata checksums, which would catch most lies at the door.
+/// Returns small volumes without metadata checksums, which would detect most changes early.
 fn images() -> &'static [Vec<u8>] {
     static IMAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     IMAGES.get_or_init(|| {
@@ -45,8 +45,8 @@ fn fill(folder: &std::path::Path) {
     std::os::unix::fs::symlink("target", folder.join("fast")).unwrap();
 }
 
-/// Asks a volume everything that does not need names.
-fn look_at_everything(volume: &Arc<Volume>) {
+/// Reads everything of a volume that can be read without names.
+fn read_everything(volume: &Arc<Volume>) {
     let start = Instant::now();
     volume.statfs();
     volume.info();
@@ -78,7 +78,7 @@ fn look_at_everything(volume: &Arc<Volume>) {
     assert!(start.elapsed() < TIME_MAX, "{:?}", start.elapsed());
 }
 
-/// Where to write what: mostly small changes where metadata lies, at the start.
+/// Generates a location and the bytes to write there: mostly small changes of metadata, at the start of the image.
 fn change() -> impl Strategy<Value = (usize, Vec<u8>)> {
     let value = prop_oneof![
         any::<[u8; 1]>().prop_map(|bytes| bytes.to_vec()),
@@ -111,7 +111,7 @@ proptest! {
             bytes[location..end].copy_from_slice(&value[..end - location]);
         }
         if let Ok(volume) = common::open(bytes) {
-            look_at_everything(&volume);
+            read_everything(&volume);
         }
     }
 
@@ -140,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_no_superblock(bytes in any::<[u8; 32]>()) {
+    fn noise_is_not_a_superblock(bytes in any::<[u8; 32]>()) {
         let mut noise = [0; SUPERBLOCK_BYTES];
         for chunk in noise.chunks_mut(32) {
             chunk.copy_from_slice(&bytes);
@@ -157,7 +157,8 @@ fn groups_in_a_hole_of_the_image_are_not_all_read() {
     let image =
         Image::make(2, &["-t", "ext4", "-b", "1024", "-I", "256", "-N", "64", "-O", features]);
     let file = std::fs::File::options().write(true).open(&image.path).unwrap();
-    // Groups of eight blocks, with four inodes each: of inodes, of blocks, blocks and clusters and inodes in a group.
+    // Groups of eight blocks, with four inodes each. The fields are the numbers of inodes and of blocks, and the
+    // numbers of blocks, clusters and inodes in a group.
     for (at, value) in [(0, GROUPS * 4), (4, GROUPS * 8 + 1), (32, 8), (36, 8), (40, 4)] {
         file.write_all_at(&value.to_le_bytes(), 1024 + at).unwrap();
     }
@@ -180,7 +181,7 @@ fn short_devices_are_refused() {
     for length in [0, 1, 1024, 1080, 2047] {
         assert!(common::open(vec![0; length]).is_err());
     }
-    // An image that was cut off.
+    // An image that was truncated.
     let mut bytes = images()[0].clone();
     bytes.truncate(1 << 20);
     let error = common::open(bytes).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What a volume is, judged by dumpe2fs.
+//! Tests of the description of a volume, judged by dumpe2fs.
 
 mod common;
 
@@ -9,7 +9,7 @@ fn detail(image: &Image, name: &str) -> Option<String> {
     info.details.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string())
 }
 
-/// The line of `dumpe2fs -h` that begins with `label`.
+/// Returns the rest of the line of `dumpe2fs -h` that begins with `label`.
 fn by_dumpe2fs(image: &Image, label: &str) -> String {
     let text = image.dumpe2fs(&["-h"]);
     let line = text.lines().find_map(|line| line.strip_prefix(label));
@@ -17,7 +17,7 @@ fn by_dumpe2fs(image: &Image, label: &str) -> String {
 }
 
 #[test]
-fn details_are_those_of_dumpe2fs() {
+fn details_equal_those_of_dumpe2fs() {
     for options in ["-t ext4 -L name", "-t ext3 -b 1024 -L label", "-t ext4 -O fast_commit -L x"] {
         let image = Image::filled(64, options, |_| {});
         let info = image.open().info();
@@ -51,7 +51,7 @@ fn the_format_has_the_name_of_its_newest_feature() {
 }
 
 #[test]
-fn a_volume_with_errors_opens_and_says_so() {
+fn a_volume_with_errors_opens_and_reports_them() {
     let image = Image::filled(16, "-t ext4", |_| {});
     image.debugfs_write(
         "set_super_value state 2\nset_super_value error_count 3\n\
@@ -63,7 +63,7 @@ fn a_volume_with_errors_opens_and_says_so() {
 }
 
 #[test]
-fn what_is_refused_is_said() {
+fn refused_features_are_reported() {
     let image = Image::filled(16, "-t ext4 -O encrypt,verity,casefold", |_| {});
     for name in ["refused", "unverified", "names_matched", "encoding"] {
         assert!(detail(&image, name).is_some(), "{name}");

@@ -1,4 +1,4 @@
-//! What inodes say of themselves, judged by the running kernel.
+//! Tests of inodes: their attributes, judged by the running kernel, and the reads that they need.
 
 mod common;
 
@@ -13,7 +13,7 @@ use device::{MemoryDevice, SharedDevice};
 use ext4::InodeFlags;
 use testkit::{LoopMount, private_mounts};
 
-/// Our attributes in the form of `stat -c`.
+/// Returns attributes in the form of `stat -c`.
 fn described(attributes: &base::attributes::Attributes) -> String {
     let mode = attributes.kind.mode_bits() | u32::from(attributes.permissions);
     // `stat` writes the fraction before 1970 as a distance towards zero.
@@ -39,7 +39,7 @@ fn described(attributes: &base::attributes::Attributes) -> String {
     )
 }
 
-/// Every file of the image's root is to the kernel what it is to us.
+/// Checks that files in the root of the image have the same attributes for the kernel.
 fn check_against_kernel(image: &Image, format: &str, names: &[&str]) {
     let volume = image.open();
     let mount = LoopMount::new(&image.path, format, "ro");
@@ -51,7 +51,7 @@ fn check_against_kernel(image: &Image, format: &str, names: &[&str]) {
         assert_eq!(described(&ours), theirs.trim(), "{name}");
         let birth = run(Command::new("stat").args(["-c", "%W"]).arg(mount.path().join(name)));
         if let Some(created) = ours.created {
-            // `stat` knows no birth before 1970.
+            // `stat` does not support times of birth before 1970.
             let seconds = if created.seconds < 0 { 0 } else { created.seconds };
             assert_eq!(seconds.to_string(), birth.trim(), "{name}");
         }
@@ -59,7 +59,7 @@ fn check_against_kernel(image: &Image, format: &str, names: &[&str]) {
 }
 
 #[test]
-fn inodes_that_lie_together_are_read_together() {
+fn adjacent_inodes_are_read_together() {
     // With and without a count of the inodes that were never used.
     for features in ["", "-O ^uninit_bg,^metadata_csum"] {
         let image =
@@ -109,7 +109,7 @@ fn strange(options: &str) -> Image {
 }
 
 #[test]
-fn attributes_are_those_of_the_kernel() {
+fn attributes_equal_those_of_the_kernel() {
     private_mounts();
     let names = ["owners", "old", "late", "char", "block", "pipe", "."];
     for (format, options) in [
@@ -151,7 +151,7 @@ fn device_numbers_have_two_encodings() {
 }
 
 #[test]
-fn project_ids_are_shown_where_the_volume_has_them() {
+fn project_ids_are_returned_if_the_volume_has_them() {
     let image = strange("-t ext4 -O project,quota");
     image.debugfs_write("set_inode_field /old projid 123456\n");
     let volume = image.open();
@@ -163,13 +163,13 @@ fn project_ids_are_shown_where_the_volume_has_them() {
 }
 
 #[test]
-fn inodes_without_a_name_are_told_apart() {
+fn lookups_of_inodes_without_names_fail() {
     let image = strange("-t ext4 -O quota,orphan_file");
     let old = inode_of(&image, "old");
     image.debugfs_write("rm /old\n");
     let volume = image.open();
     assert_eq!(volume.inode(old).unwrap_err(), Error::NotFound);
-    // Never used.
+    // This inode was never used.
     assert_eq!(volume.inode(InodeNumber(2000)).unwrap_err(), Error::NotFound);
     for number in [0, 1, 7, 8, u64::from(volume.geometry().inode_count) + 1, u64::MAX] {
         let error = volume.inode(InodeNumber(number)).unwrap_err();
@@ -183,7 +183,7 @@ fn inodes_without_a_name_are_told_apart() {
 }
 
 #[test]
-fn a_changed_byte_in_an_inode_is_noticed() {
+fn a_changed_byte_in_an_inode_is_an_error() {
     for options in ["-t ext4", "-t ext4 -I 128", "-t ext4 -O metadata_csum_seed -I 512"] {
         let image = strange(options);
         let number = inode_of(&image, "old");

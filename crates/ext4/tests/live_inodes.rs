@@ -1,5 +1,5 @@
-//! Inode bitmaps that mark inodes in use as free, and descriptors that contradict bitmaps. No new file gets
-//! such an inode. Nothing is allocated in its group, and the superblock records the error.
+//! Tests of inode bitmaps that mark inodes in use as free, and of descriptors that contradict bitmaps. No new file gets
+//! such an inode. No inode is allocated in its group, and the superblock records the error.
 
 mod common;
 
@@ -19,7 +19,7 @@ const KINDS: [&str; 4] = [
     "-t ext2 -b 1024 -N 400",
 ];
 
-/// An image with one inode of each kind in the first group, and their numbers.
+/// Returns an image with one inode of each kind in the first group, and the inodes' numbers.
 fn image(options: &str) -> (Image, Vec<(&'static str, InodeNumber)>) {
     let image = Image::make(40, &options.split_whitespace().collect::<Vec<_>>());
     let volume = open_for_writing(&image);
@@ -51,8 +51,8 @@ fn image(options: &str) -> (Image, Vec<(&'static str, InodeNumber)>) {
     (image, numbers)
 }
 
-/// Has the bitmap call an inode free, and with `counted` the descriptor agree.
-fn call_free(image: &Image, number: InodeNumber, counted: bool) {
+/// Marks an inode as free in the bitmap, and with `counted` also in the counts of the descriptor.
+fn mark_free(image: &Image, number: InodeNumber, counted: bool) {
     let volume = image.open();
     let (group, _) = volume.geometry().inode_position(number).unwrap();
     let descriptor = volume.group(group).unwrap();
@@ -66,43 +66,43 @@ fn call_free(image: &Image, number: InodeNumber, counted: bool) {
     image.debugfs_write(&commands);
 }
 
-/// An image with files, the `free`th of which has an inode that its bitmap and its descriptor call free.
+/// Creates files in an image, and marks the inode of the file with the index `free` as free in bitmap and descriptor.
 fn image_with_free(image: Image, files: &[&str], free: usize) -> (Image, InodeNumber) {
     let volume = open_for_writing(&image);
     let numbers: Vec<_> = files.iter().map(|name| new_file(&volume, name).number()).collect();
     volume.close().unwrap();
     drop(volume);
-    call_free(&image, numbers[free], true);
+    mark_free(&image, numbers[free], true);
     (image, numbers[free])
 }
 
-/// Creates a file that must not be created; the error.
+/// Returns the error of creating a file, which must fail.
 fn fail_to_create(root: &Inode) -> Error {
     root.create(b"new", &new_inode(FileType::Regular)).map(drop).expect_err("it was created")
 }
 
-/// e2fsck has something to mend, and mends all of it.
-fn mend_with_e2fsck(image: &Image) {
-    let mended = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
-    assert_eq!(mended.status.code(), Some(1), "{}", String::from_utf8_lossy(&mended.stdout));
+/// Repairs an image with errors by e2fsck.
+fn repair_with_e2fsck(image: &Image) {
+    let repaired = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
+    assert_eq!(repaired.status.code(), Some(1), "{}", String::from_utf8_lossy(&repaired.stdout));
 }
 
-/// As many new files as the volume has inodes for; their numbers, and why there are no more.
+/// Creates files until that fails. Returns their inode numbers, and the error.
 fn fill(volume: &Arc<Volume>) -> (BTreeSet<u64>, Error) {
     let root = volume.inode(ROOT_INODE).unwrap();
     let mut numbers = BTreeSet::new();
     loop {
         let name = format!("new {}", numbers.len());
         match root.create(name.as_bytes(), &new_inode(FileType::Regular)) {
-            Ok(inode) => assert!(numbers.insert(inode.number().0), "given away twice"),
+            Ok(inode) => assert!(numbers.insert(inode.number().0), "allocated twice"),
             Err(error) => return (numbers, error),
         }
     }
 }
 
-/// e2fsck mends the image, and all that was on it is still there.
-fn mend(image: &Image) {
-    mend_with_e2fsck(image);
+/// Repairs the image by e2fsck, and checks that all files are still there.
+fn repair(image: &Image) {
+    repair_with_e2fsck(image);
     image.check_by_e2fsck();
     let volume = image.open();
     let at =
@@ -118,37 +118,37 @@ fn mend(image: &Image) {
 }
 
 #[test]
-fn an_inode_in_use_is_given_to_nobody_though_its_bitmap_calls_it_free() {
+fn an_inode_in_use_is_not_allocated_even_if_its_bitmap_marks_it_free() {
     for options in KINDS {
         let (image, numbers) = image(options);
         let sound = image.bytes();
-        for (what, number) in numbers {
+        for (name, number) in numbers {
             for counted in [true, false] {
                 std::fs::write(&image.path, &sound).unwrap();
-                let location = format!("{options}: {what}, counted: {counted}");
-                call_free(&image, number, counted);
+                let context = format!("{options}: {name}, counted: {counted}");
+                mark_free(&image, number, counted);
                 let volume = open_for_writing(&image);
                 let group = |number| volume.geometry().inode_position(number).unwrap().0;
-                let (given, error) = fill(&volume);
-                assert!(given.len() > 60, "{location}: {}", given.len());
-                assert!(!given.contains(&number.0), "{location}");
-                // Of its group only what comes before it was given, if anything.
+                let (allocated, error) = fill(&volume);
+                assert!(allocated.len() > 60, "{context}: {}", allocated.len());
+                assert!(!allocated.contains(&number.0), "{context}");
+                // No inode behind it in its group was allocated.
                 let behind =
-                    |&&one: &&u64| one > number.0 && group(InodeNumber(one)) == group(number);
-                assert_eq!(given.iter().find(behind), None, "{location}");
-                assert!(matches!(error, Error::NoSpace | Error::Corrupt(_)), "{location}: {error}");
-                assert_eq!(volume.errors().count, 1, "{location}");
+                    |&&new: &&u64| new > number.0 && group(InodeNumber(new)) == group(number);
+                assert_eq!(allocated.iter().find(behind), None, "{context}");
+                assert!(matches!(error, Error::NoSpace | Error::Corrupt(_)), "{context}: {error}");
+                assert_eq!(volume.errors().count, 1, "{context}");
                 volume.close().unwrap();
                 drop(volume);
-                assert!(image.dumpe2fs(&["-h"]).contains("with errors"), "{location}");
-                mend(&image);
+                assert!(image.dumpe2fs(&["-h"]).contains("with errors"), "{context}");
+                repair(&image);
             }
         }
     }
 }
 
 #[test]
-fn with_one_group_there_is_an_error_instead_of_a_new_file() {
+fn creating_a_file_fails_if_the_only_group_is_damaged() {
     let image = Image::make(4, &["-t", "ext4", "-b", "1024", "-O", "^has_journal"]);
     let (image, number) = image_with_free(image, &["file"], 0);
     let volume = open_for_writing(&image);
@@ -157,7 +157,7 @@ fn with_one_group_there_is_an_error_instead_of_a_new_file() {
     let Error::Corrupt(corrupt) = error else { panic!("{error}") };
     assert_eq!(corrupt.location.inode, Some(number));
     assert_eq!(root.lookup(b"new"), Err(Error::NotFound));
-    // What is there can still be changed, and removed: its inode is left to e2fsck.
+    // The existing file can still be changed and removed. Its inode is left to e2fsck.
     let file = Arc::new(volume.inode(number).unwrap());
     file.set_attributes(&AttributeChange::default()).unwrap();
     root.unlink(b"file", &file, TIME).unwrap();
@@ -165,18 +165,18 @@ fn with_one_group_there_is_an_error_instead_of_a_new_file() {
     volume.check_writable().unwrap();
     volume.close().unwrap();
     drop((volume, root, file));
-    mend_with_e2fsck(&image);
+    repair_with_e2fsck(&image);
 }
 
 #[test]
-fn an_unlinked_file_with_users_keeps_its_inode_whatever_the_bitmap_says() {
+fn an_unlinked_file_with_users_keeps_its_inode_even_if_the_bitmap_marks_it_free() {
     for options in ["-t ext2 -b 1024", "-t ext4 -b 1024 -O orphan_file"] {
         let image = Image::make(4, &options.split_whitespace().collect::<Vec<_>>());
         let files = ["first", "second", "third"];
         let (image, _) = image_with_free(image, &files, 1);
         let volume = open_for_writing(&image);
         let root = volume.inode(ROOT_INODE).unwrap();
-        // In the middle of the orphans, where its time of deletion is the next one's number.
+        // The file is in the middle of the orphans, where its time of deletion is the number of the next orphan.
         let users = files.map(|name| {
             let file = Arc::new(volume.inode(root.lookup(name.as_bytes()).unwrap()).unwrap());
             root.unlink(name.as_bytes(), &file, TIME).unwrap();
@@ -190,7 +190,7 @@ fn an_unlinked_file_with_users_keeps_its_inode_whatever_the_bitmap_says() {
 }
 
 #[test]
-fn the_error_policy_is_obeyed() {
+fn the_error_policy_applies_to_damaged_bitmaps() {
     let options = ["-t", "ext4", "-b", "1024", "-e", "remount-ro"];
     let image = Image::make(40, &options);
     let (image, _) = image_with_free(image, &["file"], 0);
@@ -200,13 +200,13 @@ fn the_error_policy_is_obeyed() {
     assert!(matches!(volume.check_writable(), Err(Error::ShutDown(_))));
 }
 
-/// A command to debugfs, and what to set in the group's descriptor, given the number of inodes in the group.
-type Lie = (&'static str, fn(u32) -> String);
+/// A command of debugfs, and fields to set in the group's descriptor for a given number of inodes in the group.
+type Damage = (&'static str, fn(u32) -> String);
 
 #[test]
-fn descriptors_that_contradict_their_inode_bitmap_are_not_believed() {
+fn no_inode_is_allocated_in_groups_whose_descriptor_contradicts_the_bitmap() {
     let last = |volume: &Volume| volume.geometry().inodes_per_group;
-    let lies: [Lie; 4] = [
+    let damages: [Damage; 4] = [
         ("freei <2>", |_| "free_inodes_count 190".into()),
         ("", |in_group| format!("itable_unused {}", in_group - 3)),
         ("", |in_group| format!("used_dirs_count {in_group}")),
@@ -218,19 +218,22 @@ fn descriptors_that_contradict_their_inode_bitmap_are_not_believed() {
             )
         }),
     ];
-    for (command, lie) in lies {
+    for (command, damage) in damages {
         let (image, numbers) = image(KINDS[0]);
         let in_group = last(&image.open());
-        let lie = lie(in_group);
-        image.debugfs_write(&format!("{command}\nset_bg 0 {lie}\nset_bg 0 checksum calc\n"));
+        let damage = damage(in_group);
+        image.debugfs_write(&format!("{command}\nset_bg 0 {damage}\nset_bg 0 checksum calc\n"));
         let volume = open_for_writing(&image);
-        let (given, _) = fill(&volume);
+        let (allocated, _) = fill(&volume);
         let first = |number: u64| {
             volume.geometry().inode_position(InodeNumber(number)).unwrap().0 == GroupNumber(0)
         };
-        assert!(given.len() > 60 && !given.iter().any(|&number| first(number)), "{lie}: {given:?}");
-        assert!(numbers.iter().all(|(_, number)| !given.contains(&number.0)));
-        assert_eq!(volume.errors().count, 1, "{lie}");
+        assert!(
+            allocated.len() > 60 && !allocated.iter().any(|&number| first(number)),
+            "{damage}: {allocated:?}"
+        );
+        assert!(numbers.iter().all(|(_, number)| !allocated.contains(&number.0)));
+        assert_eq!(volume.errors().count, 1, "{damage}");
         volume.close().unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Where files lie: extent trees and block maps of every depth, judged by debugfs and by contents.
+//! Tests of maps: extent trees and block maps of every depth, judged by debugfs and by the contents of files.
 
 mod common;
 
@@ -14,7 +14,7 @@ use ext4::Volume;
 use iomap::{IomapKind, MapRead};
 use testkit::{LoopMount, private_mounts};
 
-/// A file of `blocks` blocks of which `has_data` says which are not holes.
+/// Writes a file of `blocks` blocks. A block is a hole if `has_data` returns false for it.
 fn write_sparse(path: &Path, block: u64, blocks: u64, has_data: impl Fn(u64) -> bool) {
     let file = File::create(path).unwrap();
     let mut data = vec![0; block as usize];
@@ -27,7 +27,8 @@ fn write_sparse(path: &Path, block: u64, blocks: u64, has_data: impl Fn(u64) -> 
     file.set_len(blocks * block).unwrap();
 }
 
-/// What `debugfs stat` says: "(0-11):100-111, (IND):112, …", with "[u]" for unwritten runs.
+/// Returns the runs of a file according to `debugfs stat`: "(0-11):100-111, (IND):112, …", with "[u]" for unwritten
+/// runs.
 fn runs_by_debugfs(image: &Image, name: &str) -> Vec<(u64, u64, u64, bool)> {
     let text = image.debugfs(&format!("stat /{name}"));
     let list = text.split_once("BLOCKS:").or_else(|| text.split_once("EXTENTS:")).unwrap().1;
@@ -64,7 +65,7 @@ fn check_runs(image: &Image, volume: &Arc<Volume>, name: &str) {
     assert_eq!(ours.len(), theirs.len(), "{name}");
 }
 
-/// Every file of the image maps as debugfs says and holds what the source holds.
+/// Checks that files have the runs that debugfs prints, and the contents of their sources.
 fn check(image: &Image, names: &[&str]) {
     let volume = image.open();
     for name in names {
@@ -125,7 +126,7 @@ fn an_extent_tree_of_depth_three_is_mapped() {
 }
 
 #[test]
-fn a_triple_indirect_map_is_followed() {
+fn a_triple_indirect_map_is_read() {
     // Blocks of 1 KiB: 12 direct, 256, 256², then the third level from block 65804 on.
     let image = Image::filled(64, "-t ext2 -b 1024 -N 64", |folder| {
         write_sparse(&folder.join("triple"), 1024, 300_000, |index| {
@@ -136,7 +137,7 @@ fn a_triple_indirect_map_is_followed() {
 }
 
 #[test]
-fn long_holes_are_one_range() {
+fn a_long_hole_is_one_mapping() {
     let image = Image::filled(64, "-t ext2 -b 1024 -N 64", |folder| {
         write_sparse(&folder.join("void"), 1024, 10_000_000, |_| false);
         write_sparse(&folder.join("far"), 1024, 10_000_000, |index| index == 9_999_999);
@@ -150,7 +151,7 @@ fn long_holes_are_one_range() {
 }
 
 #[test]
-fn preallocated_blocks_are_unwritten_also_past_the_end() {
+fn preallocated_blocks_are_unwritten_even_past_the_end() {
     let image = Image::filled(64, "-t ext4 -b 4096", |folder| {
         write_sparse(&folder.join("file"), 4096, 10, |index| index < 4);
     });
@@ -167,7 +168,7 @@ fn preallocated_blocks_are_unwritten_also_past_the_end() {
 }
 
 #[test]
-fn trees_that_the_kernel_made_are_mapped() {
+fn maps_written_by_the_kernel_are_read() {
     private_mounts();
     for options in ["-t ext4 -b 1024", "-t ext4 -b 4096 -O ^metadata_csum", "-t ext3 -b 1024"] {
         let image = Image::filled(200, options, |_| {});
@@ -188,7 +189,7 @@ fn trees_that_the_kernel_made_are_mapped() {
             fallocate(&["-i", "-o", "5MiB", "-l", "1MiB"]);
             fallocate(&["-c", "-o", "7MiB", "-l", "64KiB"]);
         }
-        // Holes in an order that splits nodes in their middles.
+        // The order of the holes splits nodes in their middles.
         for hole in (0..700).map(|index: u64| index * 257 % 700) {
             let at = hole * 40 * 1024;
             punch(&file, at, block);

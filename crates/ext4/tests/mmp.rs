@@ -1,4 +1,4 @@
-//! Multiple-mount protection, with the kernel and e2fsck on the other side.
+//! Tests of multiple-mount protection against the kernel and e2fsck.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn image() -> Image {
     Image::make(16, &["-t", "ext4", "-b", "1024", "-O", "mmp", "-E", "mmp_update_interval=1"])
 }
 
-/// What debugfs says of the block's number.
+/// Returns the sequence number of the block, according to debugfs.
 fn sequence(image: &Image) -> String {
     let text = image.debugfs("dump_mmp");
     let line = text.lines().find(|line| line.contains("sequence")).unwrap_or(&text);
@@ -25,7 +25,7 @@ fn sequence(image: &Image) -> String {
 }
 
 #[test]
-fn the_block_is_what_others_expect() {
+fn debugfs_and_e2fsck_understand_the_block() {
     let image = image();
     let before = sequence(&image);
     let volume = open_for_writing(&image);
@@ -33,22 +33,22 @@ fn the_block_is_what_others_expect() {
     assert_ne!(first, before);
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while sequence(&image) == first {
-        assert!(std::time::Instant::now() < deadline, "nobody counts");
+        assert!(std::time::Instant::now() < deadline, "the sequence number does not advance");
         std::thread::sleep(Duration::from_millis(200));
     }
     assert!(image.debugfs("dump_mmp").contains("bifolio"));
-    // Reading is not refused, nor waited for.
+    // Reading is neither refused nor delayed.
     drop(common::open(image.bytes()).unwrap());
     volume.close().unwrap();
     drop(volume);
     assert_eq!(sequence(&image), before);
     image.check_by_e2fsck();
-    // It takes the protection itself, to write.
+    // With -p, e2fsck claims the volume itself.
     run(Command::new("e2fsck").arg("-fp").arg(&image.path));
 }
 
 #[test]
-fn the_kernel_does_not_mount_what_we_write() {
+fn the_kernel_does_not_mount_a_volume_that_is_open_for_writing() {
     private_mounts();
     let image = image();
     let volume = open_for_writing(&image);
@@ -59,7 +59,7 @@ fn the_kernel_does_not_mount_what_we_write() {
         command.output().unwrap()
     };
     let refused = mount("loop");
-    assert!(!refused.status.success(), "it is mounted");
+    assert!(!refused.status.success(), "the mount succeeded");
     let text = String::from_utf8_lossy(&refused.stderr);
     assert!(text.contains("busy") || text.contains("already mounted"), "{text}");
     volume.close().unwrap();
@@ -67,16 +67,19 @@ fn the_kernel_does_not_mount_what_we_write() {
     drop(LoopMount::new(&image.path, "ext4", "rw"));
 }
 
-/// The device as another host would see it: what the kernel writes into the block comes there too.
-fn seen_from_elsewhere(image: &Image, stop: &Arc<AtomicBool>) -> SharedDevice {
+/// Returns a copy of the image as a device, as another host would see it: a thread copies the block whenever the kernel
+/// has written it.
+fn device_of_another_host(image: &Image, stop: &Arc<AtomicBool>) -> SharedDevice {
     let block = number_after(&image.dumpe2fs(&["-h"]), "MMP block number:").unwrap();
     let device: SharedDevice = Arc::new(MemoryDevice::new(image.bytes()));
-    let (theirs, path, stop) = (Arc::clone(&device), image.path.clone(), Arc::clone(stop));
+    let copy = Arc::clone(&device);
+    let path = image.path.clone();
+    let stop = Arc::clone(stop);
     std::thread::spawn(move || {
         while !stop.load(Ordering::Relaxed) {
             let bytes = std::fs::read(&path).unwrap();
             let at = block as usize * 1024;
-            let device: &dyn BlockDevice = &*theirs;
+            let device: &dyn BlockDevice = &*copy;
             device.write_at(DeviceOffset(at as u64), &bytes[at..at + 1024]).unwrap();
             std::thread::sleep(Duration::from_millis(200));
         }
@@ -85,12 +88,12 @@ fn seen_from_elsewhere(image: &Image, stop: &Arc<AtomicBool>) -> SharedDevice {
 }
 
 #[test]
-fn what_the_kernel_has_mounted_is_refused_by_name() {
+fn opening_a_volume_that_the_kernel_has_mounted_fails_and_names_the_host() {
     private_mounts();
     let image = image();
     let mount = LoopMount::new(&image.path, "ext4", "rw");
     let stop = Arc::new(AtomicBool::new(false));
-    let device = seen_from_elsewhere(&image, &stop);
+    let device = device_of_another_host(&image, &stop);
     let refused = open_device_for_writing(device).map(|_: Arc<Volume>| ());
     stop.store(true, Ordering::Relaxed);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();

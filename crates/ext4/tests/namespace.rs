@@ -1,4 +1,4 @@
-//! Names made, moved and removed at random: what a model, e2fsck and the kernel say of the result.
+//! Tests of random operations on names. A model, e2fsck and the kernel judge the result.
 
 mod common;
 #[path = "common/namespace.rs"]
@@ -9,7 +9,7 @@ use common::{Image, open_for_writing};
 use namespace::{World, read_tree};
 use testkit::{LoopMount, private_mounts};
 
-/// Blocks up to the host's page size, so that the kernel can be asked too.
+/// Kinds of volumes that the running kernel can mount: their blocks are not larger than the host's pages.
 const KINDS: &[(&str, &str)] = &[
     ("ext4", "-t ext4 -b 1024"),
     ("ext4", "-t ext4 -b 4096"),
@@ -23,18 +23,18 @@ const KINDS: &[(&str, &str)] = &[
 ];
 const LARGE_KINDS: &[&str] = &["-t ext4 -b 16384", "-t ext4 -b 65536"];
 
-fn check(options: &str, seed: u64, steps: usize, format: Option<&str>) {
+fn check(options: &str, seed: u64, operations: usize, format: Option<&str>) {
     let arguments: Vec<&str> = options.split_whitespace().collect();
     let image = Image::make(64, &arguments);
     let mut tree = None;
-    // Twice: the second time goes on with what the first one left on disk.
+    // The second round continues on the volume that the first one has closed.
     for round in 0..2 {
         let volume = open_for_writing(&image);
         let mut world = World::new(volume, seed + round, 40);
         if let Some(tree) = &tree {
             assert!(world.tree == *tree, "{options}: reopened");
         }
-        for _ in 0..steps {
+        for _ in 0..operations {
             world.step();
         }
         world.volume.close().unwrap();

@@ -1,6 +1,5 @@
-//! Orphans that lie: lists and orphan files that lead to what is none, and volumes with errors. Opening
-//! for writing, recovery in memory and the running kernel leave the same inodes in use, and the volume
-//! can be written.
+//! Tests of damaged orphan lists and orphan files, and of volumes with errors. Opening for writing, recovery in memory
+//! and the running kernel leave the same inodes in use, and the volume can be written.
 
 mod common;
 
@@ -15,7 +14,7 @@ use common::{Image, number_after, open_device, run};
 use ext4::Volume;
 use testkit::LoopMount;
 
-/// Inodes of the files that the cases are made of.
+/// The inodes and blocks that the cases use.
 struct Files {
     first: u64,
     second: u64,
@@ -25,7 +24,7 @@ struct Files {
     orphan_file_block: u64,
 }
 
-/// A volume and what its orphans are, as commands of debugfs.
+/// The orphans of a volume, as commands of debugfs, and the expected state after recovery.
 struct Case {
     name: &'static str,
     commands: fn(&Files) -> String,
@@ -36,7 +35,7 @@ struct Case {
 
 const CASES: &[Case] = &[
     Case {
-        name: "one that is deleted, one that is truncated",
+        name: "a file to delete and a file to truncate",
         commands: |files| {
             let Files { first, second, .. } = files;
             format!(
@@ -62,7 +61,7 @@ const CASES: &[Case] = &[
         has_errors: true,
     },
     Case {
-        name: "a corrupt root behind a sound one",
+        name: "a corrupt root behind a valid one",
         commands: |files| {
             let Files { first, second, .. } = files;
             let both = deleted(*first) + &deleted(*second);
@@ -75,7 +74,7 @@ const CASES: &[Case] = &[
         has_errors: true,
     },
     Case {
-        name: "a corrupt leaf before a sound one",
+        name: "a corrupt leaf before a valid one",
         commands: |files| {
             let Files { first, second, leaf, .. } = files;
             let both = deleted(*first) + &deleted(*second);
@@ -142,10 +141,10 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// The same for orphan files.
+/// The cases of orphan files.
 const FILE_CASES: &[Case] = &[
     Case {
-        name: "two that are deleted",
+        name: "two files to delete",
         commands: |files| in_file(files, &[files.first, files.second]),
         in_use: [false, false],
         has_errors: false,
@@ -178,7 +177,8 @@ fn deleted(number: u64) -> String {
     format!("sif <{number}> links_count 0\n")
 }
 
-/// What lies in the orphan file cannot be said to debugfs: the numbers stand in a comment.
+/// Returns commands for orphans in the file. debugfs cannot change the orphan file, so its numbers are comments, which
+/// [`make`] writes.
 fn in_file(files: &Files, numbers: &[u64]) -> String {
     let mut commands = String::new();
     for number in numbers {
@@ -192,7 +192,7 @@ fn in_file(files: &Files, numbers: &[u64]) -> String {
 
 fn make(options: &str, case: &Case) -> (Image, Files) {
     let image = Image::filled(16, options, |folder| {
-        // Five extents: a leaf.
+        // Five extents, so that the map has a leaf.
         let first = std::fs::File::create(folder.join("first")).unwrap();
         (0..5).for_each(|index| first.write_all_at(&[1; 1024], index * 4096).unwrap());
         std::fs::write(folder.join("second"), vec![2; 30_000]).unwrap();
@@ -233,17 +233,17 @@ fn is_in_use(image: &Path, number: u64) -> bool {
     run(Command::new("debugfs").args(["-R", &request]).arg(image)).contains("marked in use")
 }
 
-/// What somebody has left of an image.
+/// The state of an image after a recovery.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Left {
+struct Outcome {
     in_use: [bool; 2],
     last_orphan: Option<u64>,
     has_errors: bool,
 }
 
-fn left(image: &Path, files: &Files) -> Left {
+fn outcome(image: &Path, files: &Files) -> Outcome {
     let superblock = run(Command::new("dumpe2fs").arg("-h").arg(image));
-    Left {
+    Outcome {
         in_use: [files.first, files.second].map(|number| is_in_use(image, number)),
         last_orphan: number_after(&superblock, "First orphan inode:"),
         has_errors: superblock.contains("with errors"),
@@ -257,19 +257,23 @@ fn in_use_in(volume: &Volume, number: u64) -> bool {
 }
 
 fn check(options: &str, case: &Case) {
-    let what = format!("{options}: {}", case.name);
+    let context = format!("{options}: {}", case.name);
     let (image, files) = make(options, case);
-    let expected = Left { in_use: case.in_use, last_orphan: None, has_errors: case.has_errors };
+    let expected = Outcome { in_use: case.in_use, last_orphan: None, has_errors: case.has_errors };
 
-    // Recovered in memory.
+    // Recovery in memory.
     let volume = image.open();
-    let recovery = volume.recovery().expect("it needs recovery");
+    let recovery = volume.recovery().expect("the volume needs recovery");
     let with_errors = case.name == "a volume with errors";
-    assert_eq!(recovery.orphans.failure.is_some(), case.has_errors && !with_errors, "{what}");
-    assert_eq!([files.first, files.second].map(|n| in_use_in(&volume, n)), case.in_use, "{what}");
+    assert_eq!(recovery.orphans.failure.is_some(), case.has_errors && !with_errors, "{context}");
+    assert_eq!(
+        [files.first, files.second].map(|n| in_use_in(&volume, n)),
+        case.in_use,
+        "{context}"
+    );
     drop(volume);
 
-    // Recovered in place, whatever the policy says.
+    // Recovery in place. The error policy makes no difference.
     for policy in [1, 2] {
         let ours = image.scratch.path("ours");
         std::fs::copy(&image.path, &ours).unwrap();
@@ -277,19 +281,19 @@ fn check(options: &str, case: &Case) {
         let device =
             device::open(&ours, device::OpenDevice { read_only: false, ..Default::default() });
         let volume = common::open_device_for_writing(device.unwrap());
-        let volume = testkit::must(volume, &what);
-        // A new file would have the inode of one that was deleted.
+        let volume = testkit::must(volume, &context);
+        // A change. It is not a new file, which would get the inode of a deleted one.
         let root = volume.inode(ext4::ROOT_INODE).unwrap();
         std::sync::Arc::new(root).set_attributes(&AttributeChange::default()).unwrap();
         volume.sync().unwrap();
         volume.close().unwrap();
         drop(volume);
-        // In place, an inode goes whatever its leaves are, and what cannot be read of them stays in use.
-        let goes = case.name == "a corrupt leaf before a sound one";
-        let in_use = if goes { [false, false] } else { case.in_use };
-        let expected = Left { in_use, ..expected.clone() };
-        assert_eq!(left(&ours, &files), expected, "{what}, policy {policy}");
-        // What is left is for e2fsck to find, and then nothing is wrong any more.
+        // In place, an inode with a corrupt leaf is deleted, too. The blocks of this leaf stay in use.
+        let is_deleted = case.name == "a corrupt leaf before a valid one";
+        let in_use = if is_deleted { [false, false] } else { case.in_use };
+        let expected = Outcome { in_use, ..expected.clone() };
+        assert_eq!(outcome(&ours, &files), expected, "{context}, policy {policy}");
+        // e2fsck repairs the remaining damage.
         testkit::command::output(Command::new("e2fsck").arg("-fy").arg(&ours));
         testkit::check_by_e2fsck(&ours);
         open_device(device::open(&ours, device::OpenDevice::default()).unwrap()).unwrap();
@@ -300,11 +304,11 @@ fn check(options: &str, case: &Case) {
     let mount = LoopMount::new(&theirs, "ext4", "rw,errors=continue");
     std::fs::set_permissions(mount.path(), Permissions::from_mode(0o700)).unwrap();
     mount.unmount();
-    assert_eq!(left(&theirs, &files), expected, "{what}, the kernel");
+    assert_eq!(outcome(&theirs, &files), expected, "{context}, the kernel");
 }
 
 #[test]
-fn lists_that_lie_end_where_they_end_for_the_kernel() {
+fn damaged_lists_end_as_they_do_for_the_kernel() {
     testkit::private_mounts();
     for options in ["-t ext4 -b 1024 -J size=1 -O ^metadata_csum", "-t ext4 -b 1024 -J size=1"] {
         CASES.iter().for_each(|case| check(options, case));
@@ -312,13 +316,13 @@ fn lists_that_lie_end_where_they_end_for_the_kernel() {
 }
 
 #[test]
-fn orphan_files_that_lie_lose_what_is_sound_in_them_as_for_the_kernel() {
+fn valid_entries_of_damaged_orphan_files_are_processed_as_by_the_kernel() {
     testkit::private_mounts();
     let options = "-t ext4 -b 1024 -J size=1 -O orphan_file,^metadata_csum";
     FILE_CASES.iter().for_each(|case| check(options, case));
 }
 
-/// An image with an orphan file, its number, its first block, and the number of its blocks.
+/// Returns an image with an orphan file, the file's inode number, its first block, and the number of its blocks.
 fn with_orphan_file() -> (Image, u64, u64, u64) {
     let features = "orphan_file,^metadata_csum";
     let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", features]);
@@ -331,16 +335,16 @@ fn with_orphan_file() -> (Image, u64, u64, u64) {
 }
 
 #[test]
-fn an_orphan_file_with_one_block_in_two_places_is_corrupt() {
+fn an_orphan_file_with_the_same_block_twice_is_corrupt() {
     let (image, number, block, _) = with_orphan_file();
-    // Two extents of one block, and a file that ends there.
+    // Two extents of the same block, and a size of two blocks.
     let commands = [(0, "0x2f30a"), (3, "0"), (4, "1"), (6, "1"), (7, "1")];
     let commands = commands.map(|(word, value)| format!("sif <{number}> block[{word}] {value}\n"));
-    let places = [5, 8].map(|word| format!("sif <{number}> block[{word}] {block}\n"));
+    let locations = [5, 8].map(|word| format!("sif <{number}> block[{word}] {block}\n"));
     image.debugfs_write(&format!(
         "{}{}sif <{number}> size 2048\n",
         commands.concat(),
-        places.concat()
+        locations.concat()
     ));
     let failure = image.open().recovery().unwrap().orphans.failure.clone().unwrap().to_string();
     let refused = common::open_device_for_writing(image.device(false)).unwrap_err().to_string();
@@ -353,10 +357,10 @@ fn an_orphan_file_with_one_block_in_two_places_is_corrupt() {
 }
 
 #[test]
-fn few_errors_of_an_orphan_file_are_kept() {
+fn only_the_first_errors_of_an_orphan_file_are_recorded() {
     let (image, _, block, blocks) = with_orphan_file();
     let file = std::fs::File::options().write(true).open(&image.path).unwrap();
-    // All of them are out of range, and each is an error of its own.
+    // All numbers are out of range, and each is an error.
     let numbers: Vec<u8> = (100_000_u32..).take(254).flat_map(u32::to_le_bytes).collect();
     for block in block..block + blocks {
         file.write_all_at(&numbers, block * 1024).unwrap();

@@ -1,5 +1,5 @@
-//! Panics in the background: in the journal's thread, in the one that keeps other hosts out, and at the
-//! end of writes. All changes end with one, and everybody hears of it.
+//! Tests of panics in the background: in the journal's thread, in the thread of multiple-mount protection, and at the
+//! end of writes. A panic shuts the volume down, and later changes report it.
 
 mod common;
 
@@ -17,7 +17,7 @@ use ext4::{Inode, Volume};
 use iomap::{FinishedRange, Iomap, MapRead, MapWrite};
 use testkit::{PanicDevice, PanicOnce};
 
-/// A volume whose use by a thread is going to panic.
+/// Returns a volume on a device that panics once when the thread with this name uses it, after it is armed.
 fn volume(
     options: &[&str],
     thread: &'static str,
@@ -28,11 +28,11 @@ fn volume(
     (memory, device, volume)
 }
 
-/// Does something until nothing can be changed any more; why not.
-fn until_shut(volume: &Volume, mut work: impl FnMut(u64)) -> Error {
+/// Calls `work` until the volume is shut down. Returns the error of the shutdown.
+fn work_until_shutdown(volume: &Volume, mut work: impl FnMut(u64)) -> Error {
     let deadline = Instant::now() + Duration::from_secs(60);
     for number in 0.. {
-        assert!(Instant::now() < deadline, "nobody is told of the panic");
+        assert!(Instant::now() < deadline, "the panic did not shut the volume down");
         work(number);
         std::thread::sleep(Duration::from_millis(20));
         if let Err(error) = volume.check_writable() {
@@ -47,15 +47,15 @@ fn is_shut_by(error: &Error, operation: &'static str) -> bool {
 }
 
 #[test]
-fn a_panic_of_the_journals_thread_outside_a_commit_ends_all_changes() {
+fn a_panic_of_the_journals_thread_outside_a_commit_shuts_the_volume_down() {
     let options = ["-t", "ext4", "-b", "1024", "-J", "size=1"];
     let (memory, device, volume) = volume(&options, "bifolio-journal");
     new_file(&volume, "before");
     volume.sync().unwrap();
     device.arm();
     let root = volume.inode(ext4::ROOT_INODE).unwrap();
-    let error = until_shut(&volume, |number| {
-        // As much as makes the log half full before long; the thread makes room in it.
+    let error = work_until_shutdown(&volume, |number| {
+        // The changes soon fill half of the log, so that the thread checkpoints.
         let new = common::new_inode(base::attributes::FileType::Regular);
         let _ = root.create(format!("file {number}").as_bytes(), &new);
         let _ = volume.sync();
@@ -65,38 +65,38 @@ fn a_panic_of_the_journals_thread_outside_a_commit_ends_all_changes() {
     volume.close().unwrap_err();
     drop(root);
     drop(volume);
-    // Word of it was left, and what was durable is.
+    // The superblock records the error, and durable changes are kept.
     let image = Image::make(1, &["-t", "ext4"]);
     std::fs::write(&image.path, memory.snapshot()).unwrap();
     let header = image.dumpe2fs(&["-h"]);
     assert!(header.contains("clean with errors"), "{header}");
-    let mended = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
-    assert!(mended.status.code().is_some_and(|code| code <= 1), "{mended:?}");
+    let repaired = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
+    assert!(repaired.status.code().is_some_and(|code| code <= 1), "{repaired:?}");
     image.check_by_e2fsck();
     let volume = image.open();
     volume.inode(ext4::ROOT_INODE).unwrap().lookup(b"before").unwrap();
 }
 
 #[test]
-fn a_panic_of_the_thread_that_keeps_others_out_ends_all_changes() {
+fn a_panic_of_the_thread_of_multiple_mount_protection_shuts_the_volume_down() {
     let options = ["-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"];
     let (memory, device, volume) = volume(&options, "bifolio-mmp");
     new_file(&volume, "file");
     device.arm();
-    let error = until_shut(&volume, |_| ());
+    let error = work_until_shutdown(&volume, |_| ());
     assert!(
         device.has_panicked() && is_shut_by(&error, "the thread of multiple-mount protection"),
         "{error}"
     );
-    // Not even word of it: it may be somebody else's by now.
+    // Not even the error is written, since another host may have claimed the volume.
     let before = memory.snapshot();
     volume.sync().unwrap_err();
     volume.close().unwrap_err();
     drop(volume);
-    assert!(before == memory.snapshot(), "a volume was written that others may have taken");
+    assert!(before == memory.snapshot(), "a volume was written that another host may have claimed");
 }
 
-/// The map of a file, whose user panics once at the end of a write.
+/// The map of a file that panics once at the end of a write.
 struct Panicking {
     inode: Arc<Inode>,
     is_armed: AtomicBool,
@@ -130,7 +130,7 @@ impl MapWrite for Panicking {
     }
 
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
-        assert!(!self.is_armed.swap(false, Ordering::SeqCst), "as the test has it");
+        assert!(!self.is_armed.swap(false, Ordering::SeqCst), "caused by the test");
         self.inode.end_io(finished, size)
     }
 
@@ -140,7 +140,7 @@ impl MapWrite for Panicking {
 }
 
 #[test]
-fn a_panic_at_the_end_of_a_write_ends_all_changes() {
+fn a_panic_at_the_end_of_a_write_shuts_the_volume_down() {
     let (_, _, volume) = volume(&["-t", "ext4"], "");
     let (cache, inode) = (Cache::new(), new_file(&volume, "a"));
     let other = new_file(&volume, "b");

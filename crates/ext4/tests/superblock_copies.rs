@@ -1,5 +1,5 @@
-//! Volumes whose first superblock is damaged: they are read by a copy of it, wherever mke2fs puts those,
-//! with what the journal holds, and not written.
+//! Tests of volumes whose first superblock is damaged. They are read through a copy of it, at any position at which
+//! mke2fs puts copies, and with the changes in the journal. They are not opened for writing.
 
 mod common;
 
@@ -66,13 +66,13 @@ fn copies_are_found_where_mke2fs_puts_them() {
         let image = Image::filled(megabytes, options, fill);
         destroy(&image);
         let volume = testkit::must(common::open_device(image.device(true)), options);
-        let said = warning(&volume);
-        assert!(said.contains(&format!("copy in block {block} ")), "{options}: {said}");
-        assert!(said.contains("magic number"), "{options}: {said}");
+        let warning = warning(&volume);
+        assert!(warning.contains(&format!("copy in block {block} ")), "{options}: {warning}");
+        assert!(warning.contains("magic number"), "{options}: {warning}");
         check_contents(&image, &volume);
         drop(volume);
         assert_eq!(refused_for_writing(&image), (block, block_size), "{options}");
-        // The advice is good.
+        // e2fsck repairs the volume with the copy that the error names.
         let (b, size) = (block.to_string(), block_size.to_string());
         let mut e2fsck = Command::new("e2fsck");
         testkit::command::output(e2fsck.args(["-fy", "-b", &b, "-B", &size]).arg(&image.path));
@@ -82,10 +82,10 @@ fn copies_are_found_where_mke2fs_puts_them() {
 }
 
 #[test]
-fn a_checksum_that_is_wrong_is_damage_too() {
+fn a_superblock_with_a_wrong_checksum_is_damaged() {
     let image = Image::filled(16, "-t ext4 -b 1024", fill);
     let file = std::fs::File::options().write(true).open(&image.path).unwrap();
-    // In the label.
+    // A byte of the label.
     file.write_all_at(b"x", 1024 + 0x78).unwrap();
     let volume = image.open();
     assert!(warning(&volume).contains("checksum"), "{}", warning(&volume));
@@ -93,7 +93,7 @@ fn a_checksum_that_is_wrong_is_damage_too() {
 }
 
 #[test]
-fn places_that_are_not_found_can_be_named() {
+fn a_copy_at_an_unusual_position_is_used_if_the_options_name_it() {
     let image = Image::filled(16, "-t ext4 -b 1024 -g 2048", fill);
     destroy(&image);
     let error = common::open_device(image.device(true)).unwrap_err();
@@ -120,7 +120,7 @@ fn places_that_are_not_found_can_be_named() {
 }
 
 #[test]
-fn remains_of_an_older_file_system_are_not_taken_for_the_volume() {
+fn copies_that_remain_of_an_older_file_system_are_not_used() {
     let scratch = Scratch::new();
     let path = scratch.path("image");
     std::fs::File::create(&path).unwrap().set_len(140 << 20).unwrap();
@@ -140,7 +140,7 @@ fn remains_of_an_older_file_system_are_not_taken_for_the_volume() {
 }
 
 #[test]
-fn what_is_in_the_journal_is_seen_and_mostly_the_superblock_with_it() {
+fn changes_and_the_superblock_are_read_from_the_journal() {
     let image = Image::filled(16, "-t ext4 -b 1024 -J size=1", fill);
     let device = Arc::new(MemoryDevice::new(image.bytes()));
     let volume = common::open_device_for_writing(device.clone() as SharedDevice).unwrap();
@@ -160,7 +160,7 @@ fn what_is_in_the_journal_is_seen_and_mostly_the_superblock_with_it() {
 }
 
 #[test]
-fn what_is_no_volume_is_refused_in_few_words() {
+fn devices_without_a_volume_are_refused_with_a_short_message() {
     for bytes in [vec![0; 16 << 20], vec![0xA5; 16 << 20]] {
         let error = common::open(bytes).unwrap_err().to_string();
         assert!(error.contains("magic number") && error.len() < 100, "{error}");

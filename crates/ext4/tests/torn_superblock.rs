@@ -1,5 +1,5 @@
-//! Superblocks that a power cut has torn: the volume opens for reading and for writing as if the superblock had been
-//! written as a whole, or not at all. What no tear explains is damage.
+//! Tests of superblocks that a power cut has torn. The volume opens for reading and for writing as if the whole
+//! superblock had been written, or nothing of it. Differences that no tear explains are damage.
 
 mod common;
 
@@ -14,8 +14,9 @@ use fs::ErrorPolicy;
 use iomap::{CacheOptions, PageCache};
 
 const DATA: &[u8] = &[5; 100_000];
-/// The byte that the first sector of the superblock begins with, and its sectors.
+/// The position of the superblock, in bytes.
 const START: u64 = 1024;
+/// The sectors of the superblock.
 const SECTORS: std::ops::Range<u64> = 2..4;
 
 fn image(options: &str) -> Image {
@@ -28,22 +29,23 @@ fn open_with(
     writable: bool,
 ) -> base::Result<Arc<Volume>> {
     let cache = PageCache::new(CacheOptions { bytes_max: 8 << 20, ..Default::default() })?;
-    match writable {
-        true => Volume::open_for_writing(device, &cache, options),
-        false => Volume::open(device, &cache, options),
+    if writable {
+        Volume::open_for_writing(device, &cache, options)
+    } else {
+        Volume::open(device, &cache, options)
     }
 }
 
-/// Checks that a volume holds `names` of those that are made one after the other, and perhaps more.
-fn check(volume: &Arc<Volume>, names: usize, location: &str) {
-    assert_eq!(volume.warning(), None, "{location}");
+/// Checks that a volume has at least the first `names` files that the test creates.
+fn check(volume: &Arc<Volume>, names: usize, context: &str) {
+    assert_eq!(volume.warning(), None, "{context}");
     let root = volume.inode(ROOT_INODE).unwrap();
     for name in 0..names {
         root.lookup(format!("new{name}").as_bytes())
-            .unwrap_or_else(|error| panic!("{location}: {error}"));
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
     }
     let file = volume.inode(root.lookup(b"file").unwrap()).unwrap();
-    assert!(contents(volume, &file) == DATA, "{location}");
+    assert!(contents(volume, &file) == DATA, "{context}");
 }
 
 fn write(image: &Image, device: &SharedDevice) {
@@ -52,15 +54,16 @@ fn write(image: &Image, device: &SharedDevice) {
     std::fs::write(&image.path, &bytes).unwrap();
 }
 
-/// Has e2fsck mend what is on `device`, in the image, by the copy that it finds.
-fn mend_by_e2fsck(image: &Image, device: &SharedDevice) {
+/// Writes the contents of `device` to the image, and repairs it by e2fsck, which finds a copy of the superblock.
+fn repair_by_e2fsck(image: &Image, device: &SharedDevice) {
     write(image, device);
-    let mended = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
-    assert_eq!(mended.status.code(), Some(1), "{}", String::from_utf8_lossy(&mended.stdout));
+    let repaired = Command::new("e2fsck").arg("-fy").arg(&image.path).output().unwrap();
+    assert_eq!(repaired.status.code(), Some(1), "{}", String::from_utf8_lossy(&repaired.stdout));
     image.check_by_e2fsck();
 }
 
-/// Opens, changes and closes a volume, twice, and opens it once more by what is left after each tear.
+/// Opens and changes a volume four times, and closes it twice. Then opens it in the state after each possible tear of
+/// the superblock.
 fn check_tears(options: &str, with_errors: bool) {
     let image = image(options);
     if with_errors {
@@ -79,7 +82,7 @@ fn check_tears(options: &str, with_errors: bool) {
         volume.sync().unwrap();
         synced.push(recorder.point());
         volume.set_label(format!("label{name}").as_bytes()).unwrap();
-        // Every other time, the log is left to be replayed.
+        // Every other time, the volume is not closed, so that the next open replays the log.
         if name % 2 == 0 {
             volume.close().unwrap();
         }
@@ -98,31 +101,31 @@ fn check_tears(options: &str, with_errors: bool) {
                 continue;
             }
             torn += 1;
-            let location =
+            let context =
                 format!("{options}: cut at {point}, sector {kept} kept, others: {others}");
             let names = synced.iter().filter(|at| **at <= point).count();
             let options = OpenOptions::default();
-            let volume = testkit::must(open_with(Arc::clone(&device), &options, false), &location);
-            check(&volume, names, &location);
-            assert_eq!(volume.errors().count, u32::from(with_errors) * 2, "{location}");
+            let volume = testkit::must(open_with(Arc::clone(&device), &options, false), &context);
+            check(&volume, names, &context);
+            assert_eq!(volume.errors().count, u32::from(with_errors) * 2, "{context}");
             drop(volume);
             if has_copy {
-                mend_by_e2fsck(&image, &device);
-                check(&image.open(), names, &format!("{location}, after e2fsck"));
+                repair_by_e2fsck(&image, &device);
+                check(&image.open(), names, &format!("{context}, after e2fsck"));
             }
-            let volume = testkit::must(open_with(Arc::clone(&device), &options, true), &location);
+            let volume = testkit::must(open_with(Arc::clone(&device), &options, true), &context);
             new_file(&volume, "after");
             volume.close().unwrap();
             drop(volume);
             assert!(Superblock::read(&device).is_ok());
-            check(&open_with(Arc::clone(&device), &options, false).unwrap(), names, &location);
+            check(&open_with(Arc::clone(&device), &options, false).unwrap(), names, &context);
             write(&image, &device);
             if !with_errors {
                 image.check_by_e2fsck();
             }
         }
     }
-    // Opened, recovered, written in the log's place, and closed.
+    // Tears by opening, recovery, checkpoints and closing.
     assert!(torn > 8, "{options}: {torn} torn superblocks");
 }
 
@@ -133,7 +136,7 @@ fn a_volume_opens_for_writing_after_any_tear() {
 }
 
 #[test]
-fn errors_that_are_kept_outlive_a_tear() {
+fn recorded_errors_survive_a_tear() {
     check_tears("-t ext4 -b 1024 -J size=1", true);
 }
 
@@ -145,7 +148,7 @@ fn refused_for_writing(bytes: Vec<u8>) {
 }
 
 #[test]
-fn what_no_tear_explains_is_damage() {
+fn differences_that_no_tear_explains_are_damage() {
     let image = image("-t ext4 -b 1024 -J size=1");
     let device = Arc::new(MemoryDevice::new(image.bytes()));
     let volume = common::open_device_for_writing(device.clone() as SharedDevice).unwrap();
@@ -154,13 +157,13 @@ fn what_no_tear_explains_is_damage() {
     let open = device.snapshot();
     drop(volume);
     let (label, fourth) = (START as usize + 0x78, START as usize + 0x3F0);
-    // With the log empty, any change is one too many.
+    // The log is empty, so no tear explains any change.
     for at in [label, fourth] {
         let mut bytes = image.bytes();
         bytes[at] ^= 1;
         refused_for_writing(bytes);
     }
-    // The log holds the superblock, but both of the sectors are of neither.
+    // The log contains the superblock, but both sectors differ from the old and from the new one.
     let mut bytes = open;
     bytes[label] ^= 1;
     bytes[fourth] ^= 1;
@@ -170,7 +173,7 @@ fn what_no_tear_explains_is_damage() {
 }
 
 #[test]
-fn the_log_of_another_volume_explains_nothing() {
+fn the_log_of_another_volume_does_not_explain_a_tear() {
     let image = image("-t ext4 -b 1024 -J size=1");
     let device = Arc::new(MemoryDevice::new(image.bytes()));
     let volume = common::open_device_for_writing(device.clone() as SharedDevice).unwrap();
@@ -178,7 +181,7 @@ fn the_log_of_another_volume_explains_nothing() {
     volume.sync().unwrap();
     let mut bytes = device.snapshot();
     drop(volume);
-    // In the first sector, which is what says where the log is, and whose.
+    // The UUID, in the first sector, which also locates the log.
     bytes[START as usize + 0x68] ^= 1;
     refused_for_writing(bytes);
 }

@@ -1,5 +1,5 @@
-//! Recovery in memory of volumes with features that cannot be written: quota, encryption, verity, directories
-//! that ignore case. Opening for writing is refused, and what the journal holds is read all the same.
+//! Tests of recovery in memory on volumes with features that cannot be written: quota, encryption, verity, directories
+//! that ignore case. Opening for writing is refused, and the changes in the journal are read nevertheless.
 
 mod common;
 
@@ -21,7 +21,7 @@ const GENERATION: u32 = 77;
 
 const FEATURES: &str = "quota,project,encrypt,verity,casefold,fast_commit";
 
-/// Returns a volume with directories of all kinds: `plain` and `folded` are hashed, `folded` ignores case, and
+/// Makes a volume with directories of all kinds: `plain` and `folded` are hashed, `folded` ignores case, and
 /// `hidden` is encrypted.
 fn make(options: &str) -> Image {
     let options = format!(
@@ -71,7 +71,7 @@ fn add_flag(image: &Image, name: &str, flag: InodeFlags) {
     image.debugfs_write(&format!("sif /{name} flags {flags:#x}\n"));
 }
 
-/// Opens an image, which is read as it was recovered, and stays as it was.
+/// Opens an image with recovery in memory. Checks that opening for writing is refused, and that the image is unchanged.
 fn recover(image: &Image) -> Arc<Volume> {
     let before = image.bytes();
     let refused = common::open_device_for_writing(image.device(false)).unwrap_err().to_string();
@@ -101,7 +101,7 @@ fn node(volume: &Arc<Volume>, path: &str) -> Inode {
     inode
 }
 
-/// Returns the names in a directory, all of which can be looked up.
+/// Returns the names in a directory. Checks that all can be looked up.
 fn names(volume: &Arc<Volume>, path: &str) -> BTreeMap<String, InodeNumber> {
     let directory = node(volume, path);
     let mut names = BTreeMap::new();
@@ -119,7 +119,7 @@ fn names(volume: &Arc<Volume>, path: &str) -> BTreeMap<String, InodeNumber> {
     names
 }
 
-/// Returns what the check finds, without what follows from flags that were set by hand.
+/// Returns the findings of the check.
 fn findings(volume: &Arc<Volume>) -> Vec<String> {
     let mut findings = Vec::new();
     volume.check(&mut |error: Error| {
@@ -129,7 +129,7 @@ fn findings(volume: &Arc<Volume>) -> Vec<String> {
     findings
 }
 
-/// Deletes a file and truncates another one, as far as an orphan list says so.
+/// Puts a file to delete and a file to truncate into the orphan list.
 fn leave_orphans(image: &Image) -> [InodeNumber; 2] {
     let [first, second] = ["first", "second"].map(|name| inode_of(image, name));
     image.debugfs_write(&format!(
@@ -150,7 +150,7 @@ fn orphans_are_deleted_and_truncated() {
         assert_eq!((report.deleted, report.truncated), (1, 1), "{options}: {report:?}");
         assert!(report.failure.is_none(), "{options}: {report:?}");
         assert!(!is_in_use(&volume, first) && is_in_use(&volume, second));
-        // The first file's blocks, and all but two of the second one's.
+        // All blocks of the first file, and all but two of the second one.
         let after = volume.statfs();
         assert_eq!(after.blocks_free - before.blocks_free, 30 + 18, "{options}");
         assert_eq!(after.inodes_free - before.inodes_free, 1);
@@ -186,7 +186,7 @@ fn fast_commits_are_replayed() {
         let blocks = free(&image, "ffb 12");
         let first_inode = free(&image, "ffi")[0];
         let mut commits = FastCommits::new(BLOCK);
-        // So many names that leaves are full.
+        // Enough names to fill leaves.
         for number in 0..40 {
             let made = first_inode + u64::from(number);
             for parent in [plain, folded] {
@@ -201,13 +201,13 @@ fn fast_commits_are_replayed() {
         commits.add_range(first_inode, 0, blocks[0], 1);
         for parent in [plain, folded] {
             for number in 0..10 {
-                let gone = image.debugfs(&format!(
+                let removed = image.debugfs(&format!(
                     "stat /{}/{}",
                     if parent == plain { "plain" } else { "folded" },
                     old_name(number)
                 ));
-                let gone = common::number_after(&gone, "Inode:").unwrap();
-                commits.name(TAG_UNLINK, parent, gone, &old_name(number));
+                let removed = common::number_after(&removed, "Inode:").unwrap();
+                commits.name(TAG_UNLINK, parent, removed, &old_name(number));
             }
         }
         commits.commit();
@@ -223,7 +223,7 @@ fn fast_commits_are_replayed() {
         commits.name(TAG_CREATE, hidden, first_inode + 52, "unseen");
         commits.inode(first_inode + 52, &image_of(REGULAR, 0, GENERATION, 0x800));
         commits.commit();
-        // Files that are changed: one grows, the other one loses its end.
+        // Existing files: the first one grows, and the second one is truncated.
         commits.inode(data, &image_of(REGULAR, 21 * BLOCK as u64, generation(data), 0));
         commits.add_range(data, 20, blocks[7], 1);
         commits.inode(second, &image_of(REGULAR, 2 * BLOCK as u64, generation(second), 0));
@@ -276,7 +276,7 @@ fn fast_commits_and_orphans_are_recovered_together() {
     commits.name(TAG_CREATE, 2, made, "made");
     commits.inode(made, &image_of(REGULAR, 9, GENERATION, 0));
     commits.add_range(made, 0, block, 1);
-    // An orphan that has grown once more.
+    // The second orphan, with a size past the truncation.
     commits.inode(second.0, &image_of(REGULAR, 2500, generation, 0));
     commits.commit();
     commits.leave_in(&image);
@@ -290,9 +290,9 @@ fn fast_commits_and_orphans_are_recovered_together() {
     assert_eq!(findings(&volume), Vec::<String>::new());
 }
 
-/// The kernel's log, its orphans and its fast commits, on a volume that gets the features afterwards.
+/// The kernel writes the log, orphans and fast commits. The volume gets the features afterwards.
 #[test]
-fn what_the_kernel_leaves_is_recovered() {
+fn a_journal_written_by_the_kernel_is_recovered() {
     testkit::private_mounts();
     let options = ["-t", "ext4", "-b", "1024", "-J", "size=2", "-O", "^metadata_csum,fast_commit"];
     let image = Image::make(24, &options);
@@ -325,7 +325,7 @@ fn what_the_kernel_leaves_is_recovered() {
     let free = volume.statfs().blocks_free;
     drop(volume);
 
-    // The feature fields of the superblock, as the kernel has none of these features.
+    // The features are set in the superblock only now, since the kernel does not support them.
     let mut bytes = image.bytes();
     for (at, bits) in [(0x60, 1 << 16 | 1 << 17), (0x64, 1 << 8 | 1 << 13 | 1 << 15)] {
         let field = &mut bytes[1024 + at..1024 + at + 4];

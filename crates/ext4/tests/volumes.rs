@@ -1,4 +1,4 @@
-//! Volumes of every shape that mke2fs makes: what we say of them is what dumpe2fs says.
+//! Tests of volumes of every shape that mke2fs makes, judged by dumpe2fs.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{Image, number_after};
 use ext4::{Bitmap, ROOT_INODE};
 use testkit::must;
 
-/// The volume opens; its numbers, groups and bitmaps are those of dumpe2fs.
+/// Checks that a volume opens, and that its counts, groups and bitmaps equal those that dumpe2fs prints.
 fn check(megabytes: u64, options: &str) {
     let image = Image::filled(megabytes, options, |_| {});
     let volume = image.open();
@@ -18,7 +18,7 @@ fn check(megabytes: u64, options: &str) {
     assert_eq!(u64::from(geometry.block_size.bytes()), field("\nBlock size:"));
     assert_eq!(geometry.block_count, field("\nBlock count:"));
     assert_eq!(u64::from(geometry.inode_count), field("\nInode count:"));
-    // Revision 0 does not say.
+    // dumpe2fs prints no inode size for revision 0.
     let inode_size = number_after(&text, "\nInode size:").unwrap_or(128);
     assert_eq!(u64::from(geometry.inode_size), inode_size);
     let features = text.lines().find_map(|line| line.strip_prefix("Filesystem features:"));
@@ -46,7 +46,7 @@ fn check_group(volume: &ext4::Volume, number: GroupNumber, text: &str, options: 
     let context = format!("{options} group {number}");
     let group = must(volume.group(number), &context);
     let ratio = u64::from(volume.geometry().blocks_per_cluster());
-    // "(Blocks 0-32767)" comes first; places follow their labels.
+    // "(Blocks 0-32767)" comes first. Locations follow their labels.
     let found = |label| number_after(text, label).unwrap_or_else(|| panic!("{context} {label}"));
     assert_eq!(volume.geometry().group_start(number).0, found("(Blocks "), "{context}");
     assert_eq!(group.block_bitmap.0, found("Block bitmap at "), "{context}");
@@ -63,7 +63,7 @@ fn check_group(volume: &ext4::Volume, number: GroupNumber, text: &str, options: 
     assert_eq!(free_list(&inodes, first, 1), listed(text, "Free inodes: "), "{context}");
 }
 
-/// The clear bits as ranges in the manner of dumpe2fs.
+/// Returns the clear bits as ranges in the format of dumpe2fs.
 fn free_list(bitmap: &Bitmap, first: u64, unit: u64) -> String {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for bit in (0..bitmap.length()).filter(|&bit| !bitmap.is_set(bit)) {
@@ -126,7 +126,7 @@ fn clusters_of_blocks_are_read() {
 }
 
 #[test]
-fn other_features_do_not_hinder_reading() {
+fn volumes_with_other_features_are_read() {
     check(64, "-t ext4 -O quota,project,mmp,ea_inode,large_dir,encrypt,verity,stable_inodes");
     check(64, "-t ext4 -O casefold -E encoding=utf8");
     check(64, "-t ext4 -O fast_commit");

@@ -1,4 +1,4 @@
-//! Writing where something comes in between: no space, another thread, a journal elsewhere.
+//! Tests of writes that meet obstacles: a full volume, a concurrent thread, a journal on another device.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn write_out(file: &Arc<WritableFile>) {
 }
 
 #[test]
-fn inline_data_that_finds_no_block_stays_where_it_is() {
+fn inline_data_stays_in_the_inode_if_no_block_is_free() {
     let image = Image::filled(16, "-t ext4 -b 4096 -O inline_data -m 0", |folder| {
         std::fs::write(folder.join("small"), "inline contents").unwrap();
     });
@@ -66,7 +66,7 @@ fn inline_data_that_finds_no_block_stays_where_it_is() {
 }
 
 #[test]
-fn data_is_durable_before_a_journal_on_another_device_says_so() {
+fn data_is_durable_before_a_commit_in_a_journal_on_another_device() {
     const UUID: &str = "12345678-1234-1234-1234-123456789abc";
     let image = Image::make(16, &["-t", "ext4", "-b", "4096", "-O", "^has_journal"]);
     image.debugfs_write(&format!(
@@ -88,10 +88,10 @@ fn data_is_durable_before_a_journal_on_another_device_says_so() {
     inode.sync(false).unwrap();
     let recording = device.recording();
     let end = recording.crash_points().end - 1;
-    assert!(recording.volatile_writes(end).is_empty(), "synced data that a power cut can lose");
+    assert!(recording.volatile_writes(end).is_empty(), "a power cut may lose synced data");
 }
 
-/// A device that waits before it writes zeroes while it is shut.
+/// Hooks of a device that waits before it writes zeroes while the gate is shut.
 #[derive(Default, Debug)]
 struct Gate {
     is_shut: Mutex<bool>,
@@ -100,7 +100,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// Puts a gate before a device that holds `image`.
+    /// Creates a device with the contents of `image` behind a gate.
     fn before(image: &Image, is_shut: bool) -> Arc<HookedDevice<Self>> {
         let gate = Self { is_shut: Mutex::new(is_shut), ..Self::default() };
         Arc::new(HookedDevice::new(Arc::new(MemoryDevice::new(image.bytes())), gate))
@@ -119,7 +119,7 @@ impl DeviceHooks for Gate {
 }
 
 #[test]
-fn a_file_can_be_cut_off_while_writeback_gives_its_end_places() {
+fn a_file_can_be_truncated_while_writeback_allocates_its_end() {
     const PAGE: u64 = 4096;
     let image = Image::make(16, &["-t", "ext3", "-b", "1024"]);
     let device = Gate::before(&image, false);
@@ -127,7 +127,7 @@ fn a_file_can_be_cut_off_while_writeback_gives_its_end_places() {
     let free = volume.statfs().blocks_free;
     let inode = new_file(&volume, "file");
     let file = data_of(&inode);
-    // A size on the disk that the file has after the cut, too, with a hole before it.
+    // The size on the disk is already past the truncation, with a hole before it.
     write(&file, FileOffset(5 * PAGE), &[1; 4096]).unwrap();
     write_out(&file);
     for page in 0..5 {
@@ -140,7 +140,7 @@ fn a_file_can_be_cut_off_while_writeback_gives_its_end_places() {
         while !device.is_waiting.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        let cut = scope.spawn(|| {
+        let truncation = scope.spawn(|| {
             waiter.run(|| {
                 truncate_cache(&file, PAGE).unwrap();
                 inode.set_size(PAGE, false, TIME).unwrap();
@@ -150,7 +150,7 @@ fn a_file_can_be_cut_off_while_writeback_gives_its_end_places() {
         *device.is_shut.lock() = false;
         device.opened.notify_all();
         assert!(waits, "the race was not reached");
-        cut.join().unwrap();
+        truncation.join().unwrap();
     });
     volume.sync().unwrap();
     assert_eq!(common::contents(&volume, &inode), [2; 4096]);
@@ -158,7 +158,7 @@ fn a_file_can_be_cut_off_while_writeback_gives_its_end_places() {
 }
 
 #[test]
-fn no_data_is_written_to_blocks_that_are_still_to_be_made_zeroes() {
+fn no_data_is_written_to_blocks_before_they_are_zeroed() {
     let image = Image::make(16, &["-t", "ext3", "-b", "1024"]);
     let device = Gate::before(&image, true);
     let volume = open_device_for_writing(device.clone()).unwrap();
@@ -169,7 +169,7 @@ fn no_data_is_written_to_blocks_that_are_still_to_be_made_zeroes() {
     }
     let waiter = Waiter::default();
     std::thread::scope(|scope| {
-        // It gives all of the file its places at once.
+        // This thread allocates all blocks of the file at once.
         scope.spawn(|| write_out(&file));
         while !device.is_waiting.load(Ordering::Acquire) {
             std::thread::yield_now();
@@ -186,11 +186,14 @@ fn no_data_is_written_to_blocks_that_are_still_to_be_made_zeroes() {
         assert!(waits, "the race was not reached");
     });
     volume.sync().unwrap();
-    assert!(common::contents(&volume, &inode) == [2; 8192], "the zeroes came last");
+    assert!(
+        common::contents(&volume, &inode) == [2; 8192],
+        "the zeroes were written after the data"
+    );
 }
 
 #[test]
-fn what_was_never_written_out_is_given_up_when_a_file_is_cut_off() {
+fn truncation_releases_reserved_and_allocated_blocks_of_unwritten_data() {
     for kind in ["ext4", "ext3"] {
         let image = Image::make(16, &["-t", kind, "-b", "1024"]);
         let volume = open_for_writing(&image);
@@ -201,7 +204,7 @@ fn what_was_never_written_out_is_given_up_when_a_file_is_cut_off() {
         truncate_cache(&file, 4096).unwrap();
         inode.set_size(4096, false, TIME).unwrap();
         assert_eq!(volume.statfs().blocks_free, free - 4, "{kind}, reserved");
-        // Places for all of it, of which the beginning is written.
+        // All blocks are allocated before the truncation.
         let second = new_file(&volume, "second");
         let file = data_of(&second);
         for page in 0..3 {
@@ -210,7 +213,7 @@ fn what_was_never_written_out_is_given_up_when_a_file_is_cut_off() {
         iomap::MapWrite::map_writeback(&*second, FileOffset(0), 12 << 10).unwrap();
         truncate_cache(&file, 4096).unwrap();
         second.set_size(4096, false, TIME).unwrap();
-        assert_eq!(volume.statfs().blocks_free, free - 8, "{kind}, placed");
+        assert_eq!(volume.statfs().blocks_free, free - 8, "{kind}, allocated");
         drop((file, inode, second));
         volume.close().unwrap();
         drop(volume);
@@ -219,7 +222,7 @@ fn what_was_never_written_out_is_given_up_when_a_file_is_cut_off() {
 }
 
 #[test]
-fn a_file_without_a_name_stays_an_orphan_when_it_is_cut_off() {
+fn a_file_without_a_name_stays_an_orphan_when_it_is_truncated() {
     for options in ["-t ext4 -b 1024 -O ^orphan_file", "-t ext4 -b 1024 -O orphan_file"] {
         let image = Image::make(16, &options.split_whitespace().collect::<Vec<_>>());
         let volume = open_for_writing(&image);
@@ -231,7 +234,7 @@ fn a_file_without_a_name_stays_an_orphan_when_it_is_cut_off() {
         truncate_cache(&file, 4096).unwrap();
         inode.set_size(4096, false, TIME).unwrap();
         volume.sync().unwrap();
-        // As after a power cut: it is neither released nor closed.
+        // As after a power cut, the file is not released, and the volume is not closed.
         drop((file, inode, volume));
         open_for_writing(&image).close().unwrap();
         image.check_by_e2fsck();
@@ -239,10 +242,10 @@ fn a_file_without_a_name_stays_an_orphan_when_it_is_cut_off() {
 }
 
 #[test]
-fn a_journal_without_room_for_an_operation_is_not_written() {
+fn a_volume_with_a_journal_too_small_for_an_operation_is_not_opened_for_writing() {
     let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"]);
     let mut bytes = image.bytes();
-    // The journal's superblock, and how many blocks it says that there are.
+    // The number of blocks in the journal's superblock.
     let is_journal = |block: &[u8]| block.starts_with(&[0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 4]);
     let journal = bytes.chunks_mut(1024).find(|block| is_journal(block)).unwrap();
     journal[16..20].copy_from_slice(&20_u32.to_be_bytes());
@@ -251,7 +254,7 @@ fn a_journal_without_room_for_an_operation_is_not_written() {
 }
 
 #[test]
-fn threads_that_change_write_and_sync_at_once_leave_a_sound_volume() {
+fn threads_that_change_write_and_sync_concurrently_leave_a_consistent_volume() {
     let image = Image::make(32, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
     let volume = open_for_writing(&image);
     let root = volume.inode(ROOT_INODE).unwrap();

@@ -1,4 +1,4 @@
-//! Volumes that are written: what others make of them afterwards.
+//! Tests of written volumes, as other programs see them.
 
 mod common;
 
@@ -29,7 +29,7 @@ const KINDS: &[&str] = &[
     "-t ext2 -b 2048",
 ];
 
-/// Every inode in use, by its number.
+/// Returns all inodes in use.
 fn inodes(volume: &Arc<Volume>) -> Vec<ext4::Inode> {
     let all = (1..=volume.geometry().inode_count).map(|number| InodeNumber(number.into()));
     all.filter_map(|number| volume.special_inode(number).ok()).collect()
@@ -38,7 +38,7 @@ fn inodes(volume: &Arc<Volume>) -> Vec<ext4::Inode> {
 #[test]
 fn writing_inodes_back_as_they_are_changes_nothing() {
     for options in KINDS {
-        // The journal would change.
+        // Without a journal, which would change.
         let image = image(&format!("{options} -O ^has_journal"));
         let before = image.bytes();
         let volume = open_for_writing(&image);
@@ -51,7 +51,7 @@ fn writing_inodes_back_as_they_are_changes_nothing() {
 }
 
 #[test]
-fn changed_attributes_are_what_others_see() {
+fn other_programs_see_changed_attributes() {
     for options in KINDS {
         let image = image(options);
         let volume = open_for_writing(&image);
@@ -80,14 +80,14 @@ fn changed_attributes_are_what_others_see() {
 }
 
 #[test]
-fn features_that_are_not_written_yet_are_refused_by_name() {
+fn a_volume_with_unsupported_features_is_refused_by_their_names() {
     let image = image("-t ext4 -O project,quota");
     let error = open_device_for_writing(image.device(false)).unwrap_err().to_string();
     assert!(error.contains("quota") && error.contains("project"), "{error}");
 }
 
 #[test]
-fn an_orphan_file_that_is_not_one_is_not_written_to() {
+fn a_volume_with_an_invalid_orphan_file_is_not_opened_for_writing() {
     let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-O", "orphan_file"]);
     let header = image.dumpe2fs(&["-h"]);
     let number = common::number_after(&header, "Orphan file inode:").unwrap();
@@ -97,7 +97,7 @@ fn an_orphan_file_that_is_not_one_is_not_written_to() {
     let cases = [
         (tail, "magic number"),
         (tail + 4, "checksum"),
-        // A number that the checksum does not count.
+        // A number that the checksum does not cover.
         (first * 1024, "checksum"),
     ];
     for (at, expected) in cases {

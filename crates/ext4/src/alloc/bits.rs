@@ -1,12 +1,12 @@
-//! The bits of a bitmap block: found, changed, and what a change does to the block's checksum.
-//! Not here: what the bits stand for.
+//! The bits of a bitmap block: searches, changes, and updates of the block's checksum.
+//! Not here: the meaning of the bits.
 
 use std::ops::Range;
 
 use base::checksum::{crc32c, crc32c_zeros};
 use fs::Extent;
 
-/// Each byte that has bits of the range, with a mask of those bits.
+/// Returns each byte with bits of the range, and a mask of these bits.
 fn masks(bits: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
     let bytes = bits.start / 8..bits.end.div_ceil(8).max(bits.start / 8);
     bytes.map(move |byte| {
@@ -17,7 +17,7 @@ fn masks(bits: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
     })
 }
 
-/// Sets or clears bits that lie in the block.
+/// Sets or clears bits. Panics if they are not in the block.
 pub(super) fn fill(block: &mut [u8], bits: Range<u32>, value: bool) {
     for (byte, mask) in masks(bits) {
         let old = block[byte];
@@ -25,7 +25,7 @@ pub(super) fn fill(block: &mut [u8], bits: Range<u32>, value: bool) {
     }
 }
 
-/// The first run of bits in the range that are not `value`. Bits outside the block count as set.
+/// Returns the first sequence of bits in the range that are not `value`. Bits outside the block count as set.
 pub(super) fn first_other(block: &[u8], bits: Range<u32>, value: bool) -> Option<Extent> {
     let other = |byte: usize, mask: u8| {
         let found = block.get(byte).copied().unwrap_or(u8::MAX);
@@ -39,7 +39,7 @@ pub(super) fn first_other(block: &[u8], bits: Range<u32>, value: bool) -> Option
     Some(Extent { start, length: rest.count() as u32 })
 }
 
-/// The runs of clear bits among the first `length`.
+/// Returns the sequences of clear bits among the first `length` bits.
 pub(super) fn clear_runs(block: &[u8], length: u32) -> impl Iterator<Item = Extent> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -50,7 +50,7 @@ pub(super) fn clear_runs(block: &[u8], length: u32) -> impl Iterator<Item = Exte
     })
 }
 
-/// The first bit in the range that is `value`.
+/// Returns the first bit in the range that is `value`.
 pub(super) fn first_from(block: &[u8], bits: Range<u32>, value: bool) -> Option<u32> {
     let flip = if value { 0 } else { u8::MAX };
     let mut found = masks(bits).map(|(byte, mask)| {
@@ -61,15 +61,15 @@ pub(super) fn first_from(block: &[u8], bits: Range<u32>, value: bool) -> Option<
     Some(byte as u32 * 8 + bits.trailing_zeros())
 }
 
-/// What to add, by exclusive or, to the crc32c of a bitmap's first `covered` bytes when all the
-/// bits of the range are turned round. A crc is linear, so that the bytes before and between
-/// need not be looked at again: with large blocks that would cost half as much as all the rest.
+/// Returns the change of the crc32c of a bitmap's first `covered` bytes when all bits of the range are flipped. The
+/// caller applies it by exclusive or. A crc is linear, so the other bytes need not be read again. For large blocks,
+/// that would cost half as much as the rest of an allocation.
 pub(super) fn checksum_change(bits: Range<u32>, covered: u32) -> u32 {
     let bits = bits.start..bits.end.min(covered * 8);
     if bits.is_empty() {
         return 0;
     }
-    // Between the first byte and the last all bits are turned round.
+    // All bits of the bytes between the first and the last one are flipped.
     const ONES: [u8; 256] = [u8::MAX; 256];
     let (first, last) = (bits.start / 8, (bits.end - 1) / 8);
     let ends = [bits.start..bits.end.min(first * 8 + 8), bits.start.max(last * 8)..bits.end];
@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_changed_and_found_bit_by_bit(
+        fn changes_and_searches_equal_those_of_single_bits(
             block in prop::collection::vec(any::<u8>(), 8),
             start in 0..64_u32,
             length in 0..64_u32,
@@ -119,7 +119,7 @@ mod tests {
         }
 
         #[test]
-        fn clear_runs_are_all_clear_bits(
+        fn clear_runs_contain_all_clear_bits(
             block in prop::collection::vec(any::<u8>(), 8),
             length in 0..=64_u32,
         ) {
@@ -132,7 +132,7 @@ mod tests {
         }
 
         #[test]
-        fn a_checksum_is_changed_like_the_bytes(
+        fn a_checksum_changes_with_the_bytes(
             mut block in prop::collection::vec(any::<u8>(), 600),
             covered in 1..=600_u32,
             start in 0..4800_u32,

@@ -16,16 +16,16 @@ use crate::layout::geometry::Geometry;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "block reference";
-/// Bitmaps that are read for one request in the hope of an extent that is long enough.
+/// The maximum number of bitmaps that are read for one request to find an extent that is long enough.
 const LOADS_MAX: usize = 8;
-/// How often all groups are searched if the counts have free clusters: during a search, other threads may free
-/// clusters in one group and allocate them in another.
+/// The number of searches through all groups while the counts have free clusters. During a search, other threads may
+/// free clusters in a group that was already searched, and allocate those in the next one.
 const ROUNDS_MAX: usize = 8;
 
 impl Volume {
-    /// Allocates at least one and at most `wanted` contiguous blocks, from `goal` on if these are free, else near
-    /// it; with `bigalloc` whole clusters, whose number is rounded up. Preallocates free blocks behind them, as
-    /// `preallocation` requests. Returns the first block and the number of blocks. Changes up to
+    /// Allocates at least one and at most `wanted` contiguous blocks, from `goal` on if these are free, or else near
+    /// it. With `bigalloc`, allocates whole clusters, whose number is rounded up. Preallocates free blocks behind them,
+    /// as `preallocation` requests. Returns the first block and the number of blocks. Changes up to
     /// [`super::ALLOCATE_CREDITS`] blocks. Errors: `NoSpace`, before any change.
     pub(crate) fn allocate_blocks(
         &self,
@@ -48,7 +48,7 @@ impl Volume {
         allocator.trim();
         let preallocation = preallocation.map(|request| {
             let clusters = geometry.clusters_for(request.blocks).min(preallocated_max);
-            // No more than a group has.
+            // The request and the preallocation together are at most a group.
             let left = u64::from(geometry.clusters_per_group()) - claimed;
             (request.inode, clusters.min(left) as u32)
         });
@@ -70,9 +70,9 @@ impl Volume {
         Ok((start, (used << geometry.cluster_shift).min(geometry.block_count - start.0)))
     }
 
-    /// Frees the clusters of blocks of data. They are not allocated again before that is durable. Changes up to
+    /// Frees the clusters of blocks of data. They are not allocated again before this change is durable. Changes up to
     /// [`super::FREE_CREDITS`] blocks for each of their groups. Errors: `Corrupt` if blocks are free already, or
-    /// the format's own.
+    /// belong to the format's own structures.
     pub(crate) fn free_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -93,15 +93,15 @@ impl Volume {
             let group = at / per_group;
             let end = clusters.end.min((group + 1) * per_group);
             let extent = Extent { start: (at % per_group) as u32, length: (end - at) as u32 };
-            // The blocks lie in the volume, so there is such a group.
+            // The blocks are in the volume, so the group exists.
             self.free_in(handle, allocator, GroupNumber(group as u32), extent)?;
             at = end;
         }
         Ok(())
     }
 
-    /// Frees a block of metadata, with its cluster: it is not written or replayed any more. Changes
-    /// up to [`super::FREE_METADATA_CREDITS`] blocks.
+    /// Frees a block of metadata, with its cluster. It is not checkpointed or replayed any more. Changes up to
+    /// [`super::FREE_METADATA_CREDITS`] blocks.
     pub(crate) fn free_metadata_block(
         &self,
         handle: &mut Handle<'_>,
@@ -112,7 +112,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns the block from which to search for blocks of an inode that has none.
+    /// Returns the goal for the first block of an inode: the start of its group.
     pub(crate) fn goal_of_inode(&self, number: InodeNumber) -> Result<FsBlock> {
         let (group, _) = self.geometry().inode_position(number)?;
         Ok(self.geometry().group_start(group))
@@ -126,7 +126,7 @@ impl Volume {
         extent: Extent,
     ) -> Result<()> {
         let mut group = allocator.groups[number.0 as usize].lock();
-        // Counts that lie would be worse by this.
+        // If the group's counts are wrong, this fails instead of changing them.
         self.load_group(number, &mut group)?;
         let mut descriptor = self.group(number)?;
         let bitmap = self.block_bitmap(&descriptor)?;
@@ -165,25 +165,25 @@ impl Volume {
             // The volume's last cluster may have fewer blocks.
             let block = geometry.cluster_start(first + u64::from(cluster)).0;
             let block = FsBlock(block.min(geometry.block_count));
-            geometry.block_size.device_offset(block).expect("it lies in the volume")
+            geometry.block_size.device_offset(block).expect("the block is in the volume")
         });
         start..end
     }
 }
 
-/// The search for one request in the groups.
+/// The search for the clusters of one request.
 struct Search<'a> {
     volume: &'a Volume,
     allocator: &'a Allocator,
     /// The number of clusters to allocate.
     wanted: u32,
-    /// An inode, and the number of clusters to preallocate for it behind these.
+    /// The inode and the number of clusters to preallocate for it behind the wanted ones.
     preallocation: Option<(InodeNumber, u32)>,
-    /// An inode whose preallocation is to be discarded, since there are too many.
+    /// An inode whose preallocation the caller discards, since there are too many.
     evicted: Option<InodeNumber>,
-    /// The number of bitmaps that were read.
+    /// The number of bitmaps read so far.
     loads: usize,
-    /// The error of a damaged group.
+    /// The error of the first damaged group.
     damage: Option<Error>,
 }
 
@@ -197,7 +197,7 @@ impl<'a> Search<'a> {
         Self { volume, allocator, wanted, preallocation, evicted: None, loads: 0, damage: None }
     }
 
-    /// Returns the number of clusters to find, with the preallocation.
+    /// Returns the number of clusters to find, including the preallocation.
     fn together(&self) -> u32 {
         self.wanted + self.preallocation.map_or(0, |(_, clusters)| clusters)
     }
@@ -240,7 +240,7 @@ impl<'a> Search<'a> {
         Err(self.damage.take().unwrap_or(Error::NoSpace))
     }
 
-    /// Allocates clusters at the goal, or elsewhere all of the wanted ones in one extent.
+    /// Allocates any number of clusters at the goal, or else all wanted clusters in one extent.
     fn run_for_fitting(
         &mut self,
         handle: &mut Handle<'_>,
@@ -267,7 +267,7 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// Allocates clusters in one group, if it has any that fit.
+    /// Allocates clusters in one group. Returns `None` if the group has no clusters that fit.
     fn attempt(
         &mut self,
         handle: &mut Handle<'_>,

@@ -1,6 +1,6 @@
-//! Checks of inodes that a bitmap marks free: the bitmap against its group's descriptor, once, and the
-//! inode's record before the inode is allocated. No inode is allocated in a group that fails, as in the
-//! kernel. Not here: the choice of an inode.
+//! Checks of inodes that a bitmap marks free. The bitmap is compared with its group's descriptor once, and an inode's
+//! record is checked before the inode is allocated. As in the kernel, no inode is allocated in a group that fails.
+//! Not here: the choice of an inode.
 
 use base::view::view_at;
 use base::{Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result};
@@ -53,8 +53,8 @@ impl Volume {
         Err(error)
     }
 
-    /// Refuses an inode that the bitmap marks free, but whose record is in use, or that was unlinked and is
-    /// still open. Returns its block of the inode table, if that block was never written.
+    /// Checks an inode that the bitmap marks free. Returns its block of the inode table, if that block was never
+    /// written. Errors: `Corrupt` if its record is in use, or if it was unlinked and is still open.
     pub(super) fn check_unused(
         &self,
         descriptor: &GroupDescriptor,
@@ -76,12 +76,12 @@ impl Volume {
 }
 
 impl Allocator {
-    /// Sets a group's counts, and updates the volume's.
+    /// Sets the inode counts of a group, and updates those of the volume.
     pub(super) fn count_inodes(&self, number: GroupNumber, free: u32, directories: u32) {
         use std::sync::atomic::{AtomicU64, Ordering};
         let tally = &self.tallies[number.0 as usize];
         let change = |sum: &AtomicU64, before: u32, now: u32| {
-            // The sum is modulo 2^64, so that it can also fall.
+            // The sum is modulo 2^64, so the difference may be negative.
             let difference = u64::from(now).wrapping_sub(u64::from(before));
             sum.fetch_add(difference, Ordering::Relaxed);
         };
@@ -105,21 +105,23 @@ pub(super) fn number_of(
 pub(super) fn reserved_in(geometry: &Geometry, group: GroupNumber) -> u32 {
     let before = u64::from(group.0) * u64::from(geometry.inodes_per_group);
     let reserved = u64::from(geometry.first_inode).saturating_sub(before + 1);
-    // At most the inodes of a group.
+    // No overflow: at most the inodes of a group.
     reserved.min(geometry.inodes_per_group.into()) as u32
 }
 
-/// Returns the number of inodes at the beginning of a group that may have been used. Later ones never were.
+/// Returns the number of inodes at the beginning of a group that may have been used. Later inodes were never used.
 fn ever_used(geometry: &Geometry, descriptor: &GroupDescriptor) -> u32 {
-    match (geometry.has_group_checksums(), descriptor.inodes_uninitialised) {
-        (false, _) => geometry.inodes_per_group,
-        (true, true) => 0,
-        (true, false) => geometry.inodes_per_group.saturating_sub(descriptor.unused_inodes),
+    if !geometry.has_group_checksums() {
+        return geometry.inodes_per_group;
     }
+    if descriptor.inodes_uninitialised {
+        return 0;
+    }
+    geometry.inodes_per_group.saturating_sub(descriptor.unused_inodes)
 }
 
-/// Returns the block of the inode table with this inode if it may never have been written: all its inodes are
-/// behind those that were ever used.
+/// Returns the block of the inode table with this inode if it may never have been written: all of its inodes are
+/// behind the last one that was ever used.
 fn unwritten_block(
     geometry: &Geometry,
     descriptor: &GroupDescriptor,
@@ -133,7 +135,7 @@ fn unwritten_block(
     is_unwritten.then(|| FsBlock(descriptor.inode_table.0 + u64::from(block)))
 }
 
-/// Refuses counts that are greater than a group's inodes.
+/// Checks that the inode counts of a group are possible.
 fn check_counts(descriptor: &GroupDescriptor, geometry: &Geometry) -> Result<()> {
     let in_group = geometry.inodes_per_group;
     let location = Location::group(descriptor.group);
@@ -154,7 +156,7 @@ fn check_counts(descriptor: &GroupDescriptor, geometry: &Geometry) -> Result<()>
     Ok(())
 }
 
-/// Refuses a bitmap that contradicts the descriptor, or marks reserved inodes free.
+/// Checks that a bitmap agrees with the descriptor, and does not mark reserved inodes free.
 fn check_bitmap(bitmap: &Bitmap, descriptor: &GroupDescriptor, geometry: &Geometry) -> Result<()> {
     let number = descriptor.group;
     let location = Location::group(number).at_block(descriptor.inode_bitmap);

@@ -1,4 +1,4 @@
-//! Block groups in memory, and changes of their bitmaps and descriptors on disk.
+//! Block groups in memory, and changes of their bitmaps and descriptors on the disk.
 //! Not here: the choice of a group or of bits.
 
 use std::ops::Range;
@@ -26,20 +26,21 @@ const INDEXED_MAX: usize = 1 << 20;
 /// The state of one group in memory. Its descriptor is read whenever it is needed.
 #[derive(Default)]
 pub(super) struct Group {
-    /// The index of free clusters that may be allocated. Built from the bitmap when it is first needed.
+    /// The index of free clusters that may be allocated. It is built from the bitmap when it is first needed.
     pub free: Option<FreeExtents>,
-    /// Clusters that are free, but were in use when the last durable transaction ended.
+    /// Free clusters that a transaction freed which is not durable yet.
     pub deferred: FreeExtents,
-    /// Preallocated clusters; none without an index.
+    /// Preallocated clusters. Without an index, there are none.
     pub preallocations: GroupPreallocations,
-    /// The bitmaps' checksums in full, once they were computed; descriptors may have but a half.
+    /// The whole checksum of the block bitmap, after it was computed. Descriptors may have only a half of it.
     block_checksum: Option<u32>,
+    /// The whole checksum of the inode bitmap, after it was computed.
     inode_checksum: Option<u32>,
-    /// The block bitmap is damaged: no block of the group is allocated or freed.
+    /// The damage of the block bitmap, if any. Then no block of the group is allocated or freed.
     pub damage: Option<Error>,
-    /// The inode bitmap agrees with the descriptor.
+    /// Whether the inode bitmap was compared with the descriptor.
     pub inodes_checked: bool,
-    /// The inode bitmap is damaged: no inode of the group is allocated or freed.
+    /// The damage of the inode bitmap, if any. Then no inode of the group is allocated or freed.
     pub inode_damage: Option<Error>,
     /// The number of this group's extents that [`Allocator::indexed`] includes.
     indexed: usize,
@@ -47,7 +48,7 @@ pub(super) struct Group {
 
 /// Returns the number of clusters in a group.
 pub(super) fn clusters(geometry: &Geometry, group: GroupNumber) -> u32 {
-    // No more than bits in a block.
+    // No overflow: a group has at most as many clusters as a block has bits.
     geometry.clusters_for(geometry.blocks_in_group(group)) as u32
 }
 
@@ -63,7 +64,7 @@ impl Allocator {
             let ready = self.tallies[number.0 as usize].ready() + extent.length;
             self.tell(number, group, ready);
         }
-        // Only now, so that what is claimed is there (A3).
+        // After the clusters are back in the index, so that claimed clusters exist there (A3).
         let mut space = self.space.lock();
         space.released(extent.length.into());
         if group.damage.is_some() {
@@ -169,7 +170,7 @@ impl Volume {
         }
         for extent in deferred.iter() {
             if !free.contains(extent) {
-                // Freed in memory, and allocated by another group with the same bitmap.
+                // The cluster was freed here, and allocated by another group with the same bitmap.
                 let problem = Problem::Shared { blocks: extent.length.into() };
                 return Err(Error::corrupt(BLOCK_BITMAP, location, problem));
             }
@@ -178,8 +179,8 @@ impl Volume {
         Ok(free)
     }
 
-    /// Marks clusters as in use or free, in the bitmap and in `descriptor`, which the caller writes. If any of them
-    /// is marked so already, the group is corrupt, and this fails before any change.
+    /// Marks clusters as in use or free, in the bitmap and in `descriptor`, which the caller writes. Errors: `Corrupt`,
+    /// before any change, if any of them is marked so already.
     pub(super) fn mark_clusters(
         &self,
         handle: &mut Handle<'_>,
@@ -215,7 +216,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The same for one inode; the counts are the caller's.
+    /// Marks an inode as in use or free, in the bitmap and in `descriptor`. The caller updates the counts of
+    /// `descriptor`, and writes it.
     pub(super) fn mark_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -243,9 +245,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Flips bits. Returns the new checksum, on volumes with checksums. It is computed from `before`, the checksum
-    /// before, if that is known, and the changed bits: if other code has changed the block meanwhile, the checksum is
-    /// wrong.
+    /// Flips bits. On a volume with checksums, returns the new checksum. If the previous checksum, `before`, is known,
+    /// the new one is computed from it and the changed bits. So if other code has changed the block since, the checksum
+    /// does not match, and the damage is detected.
     fn mark(
         &self,
         handle: &mut Handle<'_>,
@@ -258,7 +260,7 @@ impl Volume {
         let location = bitmap.location.at_block(bitmap.block);
         handle.try_edit(bitmap.block, bitmap.structure, location, |bytes| {
             if let Some(other) = bits::first_other(bytes, bits.clone(), !in_use) {
-                // The bits were right before: other code changes the same block.
+                // The caller has checked the bits, so other code must have changed the same block.
                 let count = other.length.into();
                 let problem = match in_use {
                     true => Problem::Shared { blocks: count },
@@ -309,7 +311,7 @@ impl Volume {
         let mut bytes = bitmap.bytes().to_vec();
         bits::fill(&mut bytes, bitmap.length()..self.geometry().block_size.bytes() * 8, true);
         descriptor.inodes_uninitialised = false;
-        // What it says while there is no bitmap has no meaning.
+        // Without a bitmap, the stored number has no meaning.
         descriptor.unused_inodes = self.geometry().inodes_per_group;
         descriptor.inode_bitmap_checksum =
             self.checksum(&bytes, self.geometry().inodes_per_group / 8);
@@ -322,7 +324,7 @@ impl Volume {
         self.geometry().metadata_seed().map_or(0, |seed| crc32c(seed, covered))
     }
 
-    /// Puts a descriptor in its place.
+    /// Writes a descriptor to the descriptor table.
     pub(super) fn write_descriptor(
         &self,
         handle: &mut Handle<'_>,
@@ -337,19 +339,19 @@ impl Volume {
     }
 }
 
-/// A bitmap on disk.
+/// A bitmap on the disk.
 struct BitmapBlock {
     structure: &'static str,
     location: Location,
     block: FsBlock,
-    /// Bytes under the checksum.
+    /// The number of bytes that the checksum covers.
     covered: u32,
-    /// The descriptor's checksum of the bitmap, or the lower half of it.
+    /// The checksum of the bitmap in the descriptor, or its lower half.
     stored: u32,
 }
 
 impl BitmapBlock {
-    /// Returns the checksum in full, of a bitmap that has the one that the descriptor says.
+    /// Returns the whole checksum of the bitmap. Errors: `Corrupt` if it differs from the descriptor's.
     fn checksum(
         &self,
         seed: u32,

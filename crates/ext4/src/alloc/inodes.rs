@@ -16,7 +16,7 @@ use crate::layout::group::GroupDescriptor;
 use crate::volume::Volume;
 
 impl Volume {
-    /// Allocates a free inode for a new file in the directory `parent`. Its record has old contents, or zeroes.
+    /// Allocates a free inode for a new file in the directory `parent`. Its record has its old contents, or is zero.
     /// Changes up to [`super::ALLOCATE_INODE_CREDITS`] blocks. Errors: `NoSpace`, before any change.
     pub(crate) fn allocate_inode(
         &self,
@@ -28,23 +28,23 @@ impl Volume {
         let (GroupNumber(home), _) = geometry.inode_position(parent)?;
         let (tallies, layout) = (&allocator.tallies, allocator.layout);
         let mut damage = None;
-        let mut take = |group| {
-            let taken = self.take_inode(handle, GroupNumber(group), is_directory, &mut damage);
-            taken.transpose()
+        let mut allocate = |group| {
+            let group = GroupNumber(group);
+            self.allocate_inode_in_group(handle, group, is_directory, &mut damage).transpose()
         };
-        let taken = if is_directory {
+        let allocated = if is_directory {
             let (totals, in_root) = (allocator.totals(geometry), parent == ROOT_INODE);
             placement::groups_for_directory(tallies, layout, &totals, home, in_root)
-                .find_map(&mut take)
+                .find_map(&mut allocate)
         } else {
-            placement::groups_for_file(tallies, layout, home).find_map(&mut take)
+            placement::groups_for_file(tallies, layout, home).find_map(&mut allocate)
         };
-        taken.unwrap_or_else(|| Err(damage.unwrap_or(Error::NoSpace)))
+        allocated.unwrap_or_else(|| Err(damage.unwrap_or(Error::NoSpace)))
     }
 
     /// Allocates the first free inode of a group. If the group's inode bitmap is damaged, closes the group to
     /// allocation and stores the error in `damage`.
-    fn take_inode(
+    fn allocate_inode_in_group(
         &self,
         handle: &mut Handle<'_>,
         number: GroupNumber,
@@ -80,7 +80,7 @@ impl Volume {
         Ok(Some(number_of(geometry, &descriptor, index)))
     }
 
-    /// Returns the first inode of a group that is free and not reserved, and its block of the inode table, if
+    /// Returns the first inode of a group that is free and not reserved. Returns its block of the inode table, too, if
     /// that block was never written.
     fn find_free_inode(
         &self,
@@ -99,8 +99,8 @@ impl Volume {
             .or_else(|error| self.close_to_inodes(group, descriptor, error))
     }
 
-    /// Frees an inode that is deleted in any case, like [`free_inode`](Self::free_inode). If it cannot be
-    /// marked free, records an error of the volume and leaves the bit to e2fsck, as in the kernel.
+    /// Frees a deleted inode, as [`free_inode`](Self::free_inode) does. If corruption prevents that, records the error,
+    /// and leaves the inode marked as used for e2fsck, as the kernel does.
     pub(crate) fn retire_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -117,9 +117,8 @@ impl Volume {
         }
     }
 
-    /// Takes an inode out of use: nothing refers to it, and its record says so. One that is free
-    /// already, or that the format keeps, is a corrupt reference. Changes up to
-    /// [`super::FREE_INODE_CREDITS`] blocks.
+    /// Frees an inode. No directory entry refers to it, and its record is cleared. Changes up to
+    /// [`super::FREE_INODE_CREDITS`] blocks. Errors: `Corrupt` if it is free already, or reserved for the format.
     pub(crate) fn free_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -140,7 +139,7 @@ impl Volume {
             let problem = Problem::MarkedFree { count: 1 };
             return Err(Error::corrupt(INODE_BITMAP, location, problem));
         }
-        // With this inode in use, not all are free, and if it is a directory, there is one.
+        // The counts of the group must include this inode.
         let in_use = geometry.inodes_per_group - descriptor.free_inodes;
         if in_use == 0 || descriptor.directories < u32::from(is_directory) {
             let problem = Problem::Missing("inode in use that is being freed, in the counts");

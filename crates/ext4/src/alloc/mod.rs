@@ -4,13 +4,13 @@
 //! - `free_extents.rs`, `bits.rs`: one group's free clusters, and bitmap blocks
 //! - `tally.rs`, `policy.rs`, `placement.rs`: the choice of a group, and of a position in it
 //! - `reserve.rs`: reservations of clusters
-//! - `preallocation.rs`: clusters that are kept in memory for files that grow
-//! - `groups.rs`: groups in memory, and their bitmaps and descriptors on disk
+//! - `preallocation.rs`: clusters that are set aside in memory for growing files
+//! - `groups.rs`: groups in memory, and their bitmaps and descriptors on the disk
 //! - `free_inodes.rs`: checks of inodes that a bitmap marks free
 //! - `blocks.rs`, `inodes.rs`: the operations
 //! - `trim.rs`: discards of free space
 //!
-//! A freed cluster is free on disk and in the counts at once, but *deferred*: it is not allocated before the
+//! A freed cluster is free in its bitmap and in the counts at once, but *deferred*: it is not allocated before the
 //! transaction that freed it is durable (J3).
 
 mod bits;
@@ -48,24 +48,24 @@ use crate::ranks;
 use crate::volume::Volume;
 use crate::volume::statfs::kernel_reserve;
 
-/// Blocks that [`Volume::allocate_blocks`] changes, at most.
+/// The maximum number of blocks that [`Volume::allocate_blocks`] changes.
 pub(crate) const ALLOCATE_CREDITS: u32 = 2;
-/// Blocks that [`Volume::free_blocks`] changes for each group that the blocks lie in, at most.
+/// The maximum number of blocks that [`Volume::free_blocks`] changes for each group of the freed blocks.
 pub(crate) const FREE_CREDITS: u32 = 2;
-/// Blocks that [`Volume::free_metadata_block`] changes or revokes, at most.
+/// The maximum number of blocks that [`Volume::free_metadata_block`] changes or revokes.
 pub(crate) const FREE_METADATA_CREDITS: u32 = FREE_CREDITS + 1;
-/// Blocks that [`Volume::allocate_inode`] changes, at most.
+/// The maximum number of blocks that [`Volume::allocate_inode`] changes.
 pub(crate) const ALLOCATE_INODE_CREDITS: u32 = 4;
-/// Blocks that [`Volume::free_inode`] changes, at most.
+/// The maximum number of blocks that [`Volume::free_inode`] changes.
 pub(crate) const FREE_INODE_CREDITS: u32 = 2;
 
-/// Volumes with more groups are not written: each has its state in memory.
+/// The maximum number of groups of a volume that is open for writing. Each has its state in memory.
 const GROUPS_MAX: u32 = 1 << 22;
 /// The number of commits after which an operation that finds no space fails, even if further commits would release
 /// more: other threads may use what a commit releases.
 const COMMITS_MAX: u32 = 20;
 
-/// There was no large request yet.
+/// The value of [`Allocator::stream`] before the first large request.
 const NO_STREAM: u64 = u64::MAX;
 
 /// The purpose for which clusters are allocated.
@@ -90,21 +90,21 @@ pub(crate) struct Allocator {
     space: Mutex<Space>,
     free_inodes: AtomicU64,
     directories: AtomicU64,
-    /// Clusters and inodes that the superblock says are free.
+    /// The numbers of free clusters and inodes in the superblock.
     stored: Mutex<(u64, u64)>,
-    /// The block after those of the last large request.
+    /// The block after those of the last large request, or [`NO_STREAM`].
     stream: AtomicU64,
     preallocations: Preallocations,
-    /// Extents in the indexes of all groups, about.
+    /// The approximate number of extents in the indexes of all groups.
     indexed: AtomicUsize,
-    /// The group whose index is dropped next when there are too many.
+    /// The group whose index is dropped next if there are too many extents.
     hand: AtomicUsize,
-    /// Whether the device is to be told of clusters that are free.
+    /// Whether freed clusters are discarded on the device.
     discards: bool,
 }
 
 impl Allocator {
-    /// Reads every group's descriptor. With `discard` the device is told of what is freed.
+    /// Reads the descriptors of all groups. With `discard`, freed clusters are discarded on the device.
     pub(crate) fn load(volume: &Volume, discard: bool) -> Result<Arc<Self>> {
         let geometry = volume.geometry();
         if geometry.group_count > GROUPS_MAX {
@@ -115,7 +115,7 @@ impl Allocator {
         let mut tallies = Vec::new();
         for number in (0..geometry.group_count).map(GroupNumber) {
             let descriptor = volume.group(number)?;
-            // Counts are compared with the bitmap when that is first used.
+            // The counts are compared with the bitmaps when these are first used.
             let clusters = groups::clusters(geometry, number).min(descriptor.free_clusters);
             let [inodes, in_group] = [descriptor.free_inodes, descriptor.directories]
                 .map(|count| count.min(geometry.inodes_per_group));
@@ -147,13 +147,13 @@ impl Allocator {
         }))
     }
 
-    /// Returns whether the superblock counts what is not free any more, or the other way.
+    /// Returns whether the superblock's counts of free clusters and inodes are stale.
     pub(crate) fn totals_changed(&self) -> bool {
         let free = self.space.lock().free;
         *self.stored.lock() != (free, self.free_inodes())
     }
 
-    /// Puts the sums over all groups into the superblock.
+    /// Stores the numbers of free clusters and inodes in the superblock.
     pub(crate) fn store_totals(&self, raw: &mut RawSuperblock, geometry: &Geometry) {
         let clusters = self.space.lock().free;
         *self.stored.lock() = (clusters, self.free_inodes());
@@ -165,13 +165,13 @@ impl Allocator {
         raw.free_inodes_count = (self.free_inodes() as u32).into();
     }
 
-    /// Clusters that are not in use and not promised.
+    /// Returns the number of clusters that are neither in use nor reserved.
     pub(crate) fn free_clusters(&self) -> u64 {
         let space = self.space.lock();
         space.free.saturating_sub(space.reserved)
     }
 
-    /// Clusters that are promised.
+    /// Returns the number of clusters that are reserved for data.
     #[cfg(test)]
     pub(crate) fn reserved_clusters(&self) -> u64 {
         self.space.lock().reserved
@@ -182,7 +182,7 @@ impl Allocator {
         self.space.lock().has_much_for_splitting()
     }
 
-    /// Inodes that are not in use.
+    /// Returns the number of inodes that are not in use.
     pub(crate) fn free_inodes(&self) -> u64 {
         self.free_inodes.load(Ordering::Relaxed)
     }
@@ -191,15 +191,15 @@ impl Allocator {
 fn layout(volume: &Volume) -> Layout {
     let groups = volume.geometry().group_count;
     let shift = u32::from(volume.superblock().raw().log_groups_per_flex);
-    // As in the kernel, what makes no sense means that there are none.
+    // As in the kernel, an invalid size means that there are no flexible groups.
     let has_flex = volume.superblock().has(Feature::FlexBg) && shift < u32::BITS;
     Layout { groups, groups_per_flex: if has_flex { groups.min(1 << shift) } else { 1 } }
 }
 
 impl Volume {
-    /// Returns the right of a user to reserved blocks. Root may allocate them, and so may the user and the group that
-    /// the superblock names; as in the kernel, membership in root's group is no such right. `is_in_group` returns
-    /// whether the user is in a group.
+    /// Returns the right of a user to the blocks reserved for root. Root may allocate them, and so may the user and the
+    /// group that the superblock names. As in the kernel, membership in root's group does not suffice. `is_in_group`
+    /// returns whether the user is in a group.
     pub fn privilege_of(&self, uid: u32, is_in_group: impl Fn(u32) -> bool) -> Privilege {
         let raw = self.superblock().raw();
         let join = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
@@ -209,45 +209,45 @@ impl Volume {
         if uid == 0 || is_named { Privilege::Root } else { Privilege::None }
     }
 
-    /// Promises clusters to data that will be allocated later ([`Purpose::ReservedData`]), or fails
-    /// with `NoSpace`. What was promised can be allocated, if need be after a commit.
+    /// Reserves clusters for data that is allocated later ([`Purpose::ReservedData`]). They can then be allocated, if
+    /// necessary after a commit. Errors: `NoSpace`.
     pub(crate) fn reserve(&self, clusters: u64, privilege: Privilege) -> Result<()> {
         let is_there = self.writer()?.allocator.space.lock().reserve(privilege, clusters);
         if is_there { Ok(()) } else { Err(Error::NoSpace) }
     }
 
-    /// Cancels a reservation that is not needed any more.
+    /// Releases a reservation that is not needed any more.
     pub(crate) fn unreserve(&self, clusters: u64) -> Result<()> {
         let writer = self.writer()?;
-        // An operation that shut the volume down has not reported what it used; nothing is allocated after that.
+        // An operation that shut the volume down may not have reported the clusters that it used. After a shutdown,
+        // nothing is allocated.
         if writer.journal.check().is_ok() {
             writer.allocator.space.lock().unreserve(clusters);
         }
         Ok(())
     }
 
-    /// Gives back a promise that clusters were taken off for which the volume has no use after all, and
-    /// which it is about to free.
+    /// Restores a reservation that was used up for clusters which the caller is about to free again.
     pub(crate) fn promise_again(&self, clusters: u64) -> Result<()> {
         self.writer()?.allocator.space.lock().reserved += clusters;
         Ok(())
     }
 
-    /// Returns whether a commit would make more clusters usable: an operation that found `NoSpace` may be
-    /// worth another attempt after one.
+    /// Returns whether a commit would make more clusters usable, so that an operation that failed with `NoSpace` may
+    /// succeed after it.
     pub(crate) fn has_deferred_space(&self) -> bool {
         self.writer().is_ok_and(|writer| writer.allocator.space.lock().deferred > 0)
     }
 
-    /// Runs `attempt`, which opens and closes handles of its own, and again after a commit while it
-    /// finds no space but a commit frees some.
+    /// Calls `attempt`, which opens and closes handles of its own. While it fails with `NoSpace` and a commit frees
+    /// space, commits and calls it again.
     pub(crate) fn with_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
         let allocator = &self.writer()?.allocator;
         let releases = || allocator.space.lock().releases;
         for _ in 0..COMMITS_MAX {
             let before = releases();
             match attempt() {
-                // A commit that ended meanwhile is as good.
+                // A commit by another thread during the attempt may have freed space, too.
                 Err(Error::NoSpace) if self.has_deferred_space() || releases() != before => {
                     self.writer()?.journal.commit_for_room()?;
                 }

@@ -1,26 +1,26 @@
-//! Which group a new inode goes to: directories are spread over the volume, so that the files in
-//! them, which stay near, find room (after the published idea of Grigory Orlov's allocator).
-//! Not here: taking the inode.
+//! The choice of a group for a new inode. Directories are spread over the volume, so that there is room for their files
+//! near them (after the published idea of Grigory Orlov's allocator).
+//! Not here: allocating the inode.
 
 use super::policy::Layout;
 use super::tally::Tally;
 
-/// For a directory in the root, so many flexible groups are compared at most.
+/// The maximum number of flexible groups that are compared for a new directory.
 const COMPARED_MAX: u32 = 1024;
-/// Groups that are tried at distances that double, before all are.
+/// The number of groups that are tried at doubling distances, before all groups are.
 const PROBES: u32 = 16;
 
-/// Groups for a new file, the best first. Some come up more than once; the last ones are all that
-/// have a free inode.
+/// Returns the groups for a new file, the best one first. At the end, it returns all groups with a free inode, so
+/// groups may occur twice.
 pub(super) fn groups_for_file(
     tallies: &[Tally],
     layout: Layout,
     parent: u32,
 ) -> impl Iterator<Item = u32> {
     let flex = layout.outwards(parent).take(layout.groups_per_flex as usize);
-    // Folders of one group that overflow go to different groups by their distance.
-    let probes = (0..PROBES).map(move |step| {
-        let distance = 1_u64.checked_shl(step).unwrap_or(0);
+    // Doubling distances spread the files of full groups over the volume.
+    let probes = (0..PROBES).map(move |shift| {
+        let distance = 1_u64.checked_shl(shift).unwrap_or(0);
         ((u64::from(parent) + distance) % u64::from(layout.groups)) as u32
     });
     let tally = |group: u32| &tallies[group as usize];
@@ -52,7 +52,7 @@ impl Flex {
     }
 }
 
-/// The whole volume.
+/// The counts of the whole volume.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Totals {
     pub free_clusters: u64,
@@ -62,7 +62,7 @@ pub(super) struct Totals {
     pub inodes_per_group: u32,
 }
 
-/// Groups for a new directory, the best first; as [`groups_for_file`].
+/// Returns the groups with a free inode for a new directory, the best one first.
 pub(super) fn groups_for_directory<'t>(
     tallies: &'t [Tally],
     layout: Layout,
@@ -73,21 +73,26 @@ pub(super) fn groups_for_directory<'t>(
     let flexes = layout.groups.div_ceil(layout.groups_per_flex);
     let home = parent / layout.groups_per_flex;
     let chosen = if is_in_root {
-        emptiest(tallies, layout, totals, flexes)
+        with_fewest_directories(tallies, layout, totals, flexes)
     } else {
-        roomy(tallies, layout, totals, flexes, home)
+        nearest_with_room(tallies, layout, totals, flexes, home)
     };
     let start = chosen.map_or(parent, |flex| flex * layout.groups_per_flex);
     let tally = |group: u32| &tallies[group as usize];
     layout.outwards(start).filter(move |&g| tally(g).free_inodes() > 0)
 }
 
-/// Of the flexible groups with no less room than most, the one with the fewest directories.
-fn emptiest(tallies: &[Tally], layout: Layout, totals: &Totals, flexes: u32) -> Option<u32> {
+/// Returns the flexible group with the fewest directories, among those with at least average room.
+fn with_fewest_directories(
+    tallies: &[Tally],
+    layout: Layout,
+    totals: &Totals,
+    flexes: u32,
+) -> Option<u32> {
     let (groups, per_flex) = (u64::from(layout.groups), u64::from(layout.groups_per_flex));
-    let looked_at = (0..flexes).step_by(flexes.div_ceil(COMPARED_MAX) as usize);
-    let sums = looked_at.map(|flex| (flex, Flex::of(tallies, layout, flex)));
-    // The last flexible group may be smaller than the others: all is per group.
+    let compared = (0..flexes).step_by(flexes.div_ceil(COMPARED_MAX) as usize);
+    let sums = compared.map(|flex| (flex, Flex::of(tallies, layout, flex)));
+    // The last flexible group may be smaller than the others, so the sums are compared per group.
     let roomy = sums.filter(|(_, sums)| {
         let share = |total: u64| total * u64::from(sums.groups) / groups;
         sums.inodes > 0
@@ -99,8 +104,8 @@ fn emptiest(tallies: &[Tally], layout: Layout, totals: &Totals, flexes: u32) -> 
         .map(|(flex, _)| flex)
 }
 
-/// The parent's flexible group or the next that is not much fuller than the others.
-fn roomy(
+/// Returns the parent's flexible group, or the next one that is not much fuller than the average.
+fn nearest_with_room(
     tallies: &[Tally],
     layout: Layout,
     totals: &Totals,
@@ -146,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn files_stay_with_their_parent_and_go_to_neighbours_when_it_is_full() {
+    fn files_are_allocated_near_their_parent() {
         let tallies: Vec<Tally> = (0..8).map(|_| Tally::new(1000, 100, 0)).collect();
         let first = |parent| groups_for_file(&tallies, LAYOUT, parent).next();
         assert_eq!(first(5), Some(5));
@@ -164,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_the_root_are_spread_and_others_stay_near() {
+    fn directories_in_the_root_are_spread_and_others_are_near_their_parent() {
         let tallies: Vec<Tally> = (0..8).map(|_| Tally::new(1000, 100, 0)).collect();
         let mut chosen = Vec::new();
         for _ in 0..4 {
@@ -176,7 +181,7 @@ mod tests {
         chosen.sort_unstable();
         assert_eq!(chosen, [0, 2, 4, 6]);
         assert_eq!(directory(&tallies, 5, false), Some(4));
-        // Nearly full, while the others are not.
+        // These groups are nearly full, and the others are not.
         tallies[4].set_inodes(10, 90);
         tallies[5].set_inodes(10, 90);
         assert_eq!(directory(&tallies, 5, false), Some(6));

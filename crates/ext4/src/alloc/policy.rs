@@ -1,47 +1,47 @@
-//! Where to allocate: which groups to try for clusters, and where in them. Pure: decides on what
-//! the tallies say. Not here: inodes (`placement.rs`), looking into groups, taking anything.
+//! The choice of clusters: the groups to try, and the extents in them. These functions are pure: they decide by the
+//! tallies and by a group's index of free clusters. Not here: inodes (`placement.rs`), reading groups, allocating.
 
 use fs::{Extent, FreeExtents};
 
 use super::tally::Tally;
 
-/// Requests of at least so many clusters follow the last one of their kind rather than fill
-/// what is left between small files.
+/// The minimum number of clusters of a large request. Large requests are allocated behind the previous one, so that
+/// they do not fill gaps between small files.
 pub(super) const STREAM_CLUSTERS_MIN: u32 = 16;
 
-/// The groups of a volume, as far as it matters where they are.
+/// The number of groups, and the size of flexible groups.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub groups: u32,
-    /// Groups whose bitmaps and tables lie together; 1 without `flex_bg`.
+    /// The number of groups whose bitmaps and tables are together; 1 without `flex_bg`.
     pub groups_per_flex: u32,
 }
 
-/// A cluster as its group and the bit in the group's bitmap.
+/// The position of a cluster: its group, and its bit in the group's bitmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Position {
     pub group: u32,
     pub bit: u32,
 }
 
-/// Which clusters of a group will do.
+/// The kind of free extent to choose in a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fit {
-    /// Those from this one on, however many are free.
+    /// The free clusters from this one on, of any number.
     At(u32),
-    /// The first that are enough from this one on; else any that are enough.
+    /// The first extent from this cluster on that is long enough, or else any such extent.
     Near(u32),
-    /// The fewest that are enough.
+    /// The shortest extent that is long enough.
     Best,
-    /// As many as can be had.
+    /// The longest extent.
     Longest,
 }
 
-/// Extents after a place that are looked at before any other that is long enough will do.
+/// The number of extents that [`Fit::Near`] examines before it chooses any extent that is long enough.
 const NEAR_EXTENTS: usize = 64;
 
 impl Fit {
-    /// Up to `wanted` clusters of a group, if there are some that will do.
+    /// Chooses up to `wanted` clusters among the free ones of a group.
     pub(super) fn choose(self, free: &FreeExtents, wanted: u32) -> Option<Extent> {
         let extent = match self {
             Self::At(bit) => free.from(bit),
@@ -55,7 +55,7 @@ impl Fit {
     }
 }
 
-/// One attempt.
+/// An attempt to allocate in one group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Attempt {
     pub group: u32,
@@ -63,8 +63,7 @@ pub(super) struct Attempt {
 }
 
 impl Layout {
-    /// Every group: first the others of the same flexible group, in order from this one on, then
-    /// the rest of the volume.
+    /// Returns every group once: first those of the same flexible group, from `home` on, then the rest of the volume.
     pub(super) fn outwards(self, home: u32) -> impl Iterator<Item = u32> {
         let flex = home - home % self.groups_per_flex;
         let flex_end = flex.saturating_add(self.groups_per_flex).min(self.groups);
@@ -72,14 +71,14 @@ impl Layout {
     }
 }
 
-/// The attempts that come first: they are about places rather than sizes.
+/// Returns the first attempts. They depend on positions more than on sizes.
 pub(super) fn near_attempts(
     tallies: &[Tally],
     goal: Position,
     stream: Option<Position>,
     wanted: u32,
 ) -> impl Iterator<Item = Attempt> {
-    // At the goal, what is taken continues what the caller has, so that any length is a gain.
+    // Clusters at the goal continue those that the caller has, so any number of them is useful.
     let at_goal = Some(Attempt { group: goal.group, fit: Fit::At(goal.bit) });
     let stream = stream.filter(|_| wanted >= STREAM_CLUSTERS_MIN);
     let stream = stream.map(|at| Attempt { group: at.group, fit: Fit::Near(at.bit) });
@@ -91,7 +90,8 @@ pub(super) fn near_attempts(
     })
 }
 
-/// The group that seems to have the most that follow each other: for when nobody has enough.
+/// Returns an attempt in the group with the longest known extent, for the case that no group has an extent that is long
+/// enough.
 pub(super) fn longest_attempt(tallies: &[Tally]) -> Option<Attempt> {
     let known =
         tallies.iter().zip(0..).filter_map(|(tally, group)| Some((tally.longest()?, group)));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn every_group_comes_up_once_with_its_flexible_group_first() {
+    fn outwards_returns_every_group_once_and_the_flexible_group_first() {
         for groups_per_flex in [1, 4, 16] {
             let layout = Layout { groups: 11, groups_per_flex };
             for home in 0..11 {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn large_requests_follow_the_last_one_unless_their_goal_is_free() {
+    fn large_requests_are_allocated_at_their_goal_or_behind_the_previous_one() {
         let tallies = tallies(&[None, None, Some(7)]);
         let (goal, stream) = (Position { group: 0, bit: 9 }, Position { group: 1, bit: 8 });
         let attempts = |goal, wanted| {
@@ -141,12 +141,12 @@ mod tests {
         let (at, near) = ((0, Fit::At(9)), (0, Fit::Near(9)));
         assert_eq!(attempts(goal, STREAM_CLUSTERS_MIN), [at, (1, Fit::Near(8)), near]);
         assert_eq!(attempts(goal, 1), [at, near]);
-        // A group that is known to have no such extent is only worth a look at the goal itself.
+        // A group without an extent that is long enough is only tried at the goal itself.
         assert_eq!(attempts(Position { group: 2, bit: 1 }, 8), [(2, Fit::At(1))]);
     }
 
     #[test]
-    fn the_longest_extent_that_is_known_serves_when_none_is_enough() {
+    fn the_longest_attempt_is_in_the_group_with_the_longest_known_extent() {
         let group = |tallies: &[Tally]| longest_attempt(tallies).map(|attempt| attempt.group);
         assert_eq!(group(&tallies(&[None, Some(3), Some(5), Some(5), Some(0)])), Some(2));
         assert_eq!(group(&tallies(&[None, Some(0)])), None);

@@ -1,4 +1,4 @@
-//! Preallocation: clusters behind the last ones of a file that grows, kept for it in memory, so that the blocks
+//! Preallocation: clusters behind the last one of a growing file, which are set aside for it in memory. So the blocks
 //! of files that grow in turns do not alternate.
 //! Not here: the size of a preallocation (`map_write`), and allocation of clusters.
 //!
@@ -21,11 +21,11 @@ const PREALLOCATIONS_MAX: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Preallocation {
     pub inode: InodeNumber,
-    /// The number of blocks, at most.
+    /// The maximum number of blocks.
     pub blocks: u64,
 }
 
-/// The group of each inode's preallocation. Locked after a group, and never before.
+/// The group of each inode's preallocation. If a thread locks a group, too, it locks the group first.
 #[derive(Default)]
 pub(super) struct Preallocations(Mutex<HashMap<InodeNumber, GroupNumber>>);
 
@@ -68,7 +68,7 @@ impl GroupPreallocations {
 }
 
 impl Group {
-    /// Preallocates clusters for an inode that has no preallocation here. The caller has taken them from the
+    /// Preallocates clusters for an inode that has no preallocation in this group. The caller has removed them from the
     /// free ones.
     pub(super) fn preallocate(&mut self, inode: InodeNumber, extent: Extent) {
         self.preallocations.total += extent.length;
@@ -76,7 +76,7 @@ impl Group {
         debug_assert!(before.is_none(), "an inode has one preallocation");
     }
 
-    /// Discards the preallocation that an inode may have here.
+    /// Discards the preallocation of an inode in this group, if any.
     pub(super) fn discard_preallocation(&mut self, inode: InodeNumber) {
         let extent = self.preallocations.by_inode.remove(&inode);
         if let (Some(extent), Some(free)) = (extent, &mut self.free) {
@@ -85,7 +85,7 @@ impl Group {
         }
     }
 
-    /// Discards all preallocations here. Returns whether there were any.
+    /// Discards all preallocations in this group. Returns whether there were any.
     pub(super) fn discard_preallocations(&mut self) -> bool {
         let discarded = std::mem::take(&mut self.preallocations);
         if let Some(free) = &mut self.free {
@@ -96,7 +96,7 @@ impl Group {
 }
 
 impl Allocator {
-    /// Discards the preallocation that an inode may have. The caller holds no group's lock.
+    /// Discards the preallocation of an inode, if any. The caller holds no group's lock.
     pub(crate) fn discard_preallocation(&self, inode: InodeNumber) {
         let Some(number) = self.preallocations.0.lock().remove(&inode) else { return };
         let group = &mut *self.groups[number.0 as usize].lock();

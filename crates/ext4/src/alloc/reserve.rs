@@ -6,52 +6,52 @@ use base::space::Privilege;
 
 use super::Purpose;
 
-/// A preallocation is at most the number of free clusters divided by this.
+/// The divisor of the number of free clusters that yields the maximum length of a preallocation.
 const PREALLOCATED_PART: u64 = 32;
-/// As many clusters are needed for splitting extents at the same time, about.
+/// The approximate number of clusters that concurrent splits of extents need.
 const SPLITS_MIN: u64 = 16;
 
 /// The counts of the volume's free clusters.
 ///
 /// - **A1.** Reserved clusters exist: `reserved <= free - claimed`, unless damage was found since. So only a
 ///   reservation can fail with ENOSPC, and reserved clusters can be allocated, if necessary after a commit.
-/// - **A2.** Other requests never take ready clusters that a reservation may need: they get at most
+/// - **A2.** Other requests never allocate ready clusters that a reservation may need: they get at most
 ///   `free - claimed - deferred - reserved`.
-/// - **A3.** Claimed clusters are in some group until they are allocated.
+/// - **A3.** Claimed clusters are free or preallocated in the groups' indexes until they are allocated.
 #[derive(Clone, Debug)]
 pub(super) struct Space {
-    /// Not in use.
+    /// Clusters that are not in use.
     pub free: u64,
-    /// Of those: about to be allocated.
+    /// Free clusters that are about to be allocated.
     pub claimed: u64,
-    /// Of those: not to be used before the transaction that freed them is durable.
+    /// Free clusters that must not be used before the transaction that freed them is durable.
     pub deferred: u64,
-    /// Of those: promised to delayed allocation.
+    /// Free clusters that are reserved for delayed allocation.
     pub reserved: u64,
-    /// Kept back for root.
+    /// The number of clusters that only root may allocate.
     pub for_root: u64,
-    /// Kept back so that extents can be split at the end of I/O.
+    /// The number of clusters that are reserved for splitting extents at the end of I/O.
     pub for_splitting: u64,
-    /// How many times deferred clusters became usable.
+    /// A count of the times at which deferred clusters became usable.
     pub releases: u64,
 }
 
 impl Space {
-    /// Returns how many of `clusters` are left without those that are reserved, for data, splitting and root.
+    /// Returns how many of `clusters` are left after subtracting those reserved for data, for splitting and for root.
     fn beyond_reserves(&self, clusters: u64, privilege: Privilege) -> u64 {
         let for_root = if privilege == Privilege::Root { 0 } else { self.for_root };
         clusters.saturating_sub(self.reserved + self.for_splitting + for_root)
     }
 
-    /// Claims up to `wanted` clusters; 0 when there are none that may be had now.
+    /// Claims up to `wanted` clusters for `purpose`. Returns their number, which is 0 if none may be allocated now.
     pub(super) fn claim(&mut self, purpose: Purpose, privilege: Privilege, wanted: u64) -> u64 {
         let ready = self.free.saturating_sub(self.claimed + self.deferred);
-        let may_have = match purpose {
+        let allowed = match purpose {
             Purpose::Data | Purpose::Metadata => self.beyond_reserves(ready, privilege),
             Purpose::ReservedData => ready.min(self.reserved),
             Purpose::EndOfIo => ready.saturating_sub(self.reserved),
         };
-        let claimed = may_have.min(wanted);
+        let claimed = allowed.min(wanted);
         self.claimed += claimed;
         if purpose == Purpose::ReservedData {
             self.reserved -= claimed;
@@ -83,32 +83,32 @@ impl Space {
     /// a commit.
     pub(super) fn reserve(&mut self, privilege: Privilege, clusters: u64) -> bool {
         let unclaimed = self.free.saturating_sub(self.claimed);
-        let is_there = self.beyond_reserves(unclaimed, privilege) >= clusters;
-        if is_there {
+        let is_possible = self.beyond_reserves(unclaimed, privilege) >= clusters;
+        if is_possible {
             self.reserved += clusters;
         }
-        is_there
+        is_possible
     }
 
-    /// Takes a promise back.
+    /// Releases a reservation.
     pub(super) fn unreserve(&mut self, clusters: u64) {
-        debug_assert!(clusters <= self.reserved, "more given back than was promised");
+        debug_assert!(clusters <= self.reserved, "more clusters are released than were reserved");
         self.reserved = self.reserved.saturating_sub(clusters);
     }
 
-    /// Clusters were freed, by a transaction that is not durable.
+    /// Counts clusters that were freed by a transaction that is not durable yet.
     pub(super) fn freed(&mut self, clusters: u64) {
         self.free += clusters;
         self.deferred += clusters;
     }
 
-    /// Clusters that were freed may be used.
+    /// Counts freed clusters that may be used now.
     pub(super) fn released(&mut self, clusters: u64) {
         self.deferred -= clusters;
         self.releases += 1;
     }
 
-    /// Clusters turned out to be of no use.
+    /// Subtracts clusters that cannot be used because their group is damaged.
     pub(super) fn lost(&mut self, clusters: u64) {
         self.free = self.free.saturating_sub(clusters);
     }
@@ -132,8 +132,8 @@ mod tests {
     }
 
     impl Space {
-        /// Makes a claim, and uses it at once.
-        fn take(&mut self, purpose: Purpose, privilege: Privilege, wanted: u64) -> u64 {
+        /// Claims clusters, and allocates them at once.
+        fn allocate(&mut self, purpose: Purpose, privilege: Privilege, wanted: u64) -> u64 {
             let claimed = self.claim(purpose, privilege, wanted);
             self.end_claim(purpose, claimed, claimed);
             claimed
@@ -141,32 +141,32 @@ mod tests {
     }
 
     #[test]
-    fn reserves_are_for_those_they_are_kept_for() {
+    fn each_reserve_is_for_its_own_purpose() {
         let mut space = space(30);
         assert!(!space.reserve(Privilege::None, 16));
         assert!(space.reserve(Privilege::None, 15));
-        assert_eq!(space.take(Purpose::Data, Privilege::None, 1), 0);
-        assert_eq!(space.take(Purpose::Metadata, Privilege::Root, 100), 10);
-        assert_eq!(space.take(Purpose::Data, Privilege::Root, 1), 0);
-        assert_eq!(space.take(Purpose::EndOfIo, Privilege::None, 100), 5);
-        assert_eq!(space.take(Purpose::ReservedData, Privilege::None, 100), 15);
+        assert_eq!(space.allocate(Purpose::Data, Privilege::None, 1), 0);
+        assert_eq!(space.allocate(Purpose::Metadata, Privilege::Root, 100), 10);
+        assert_eq!(space.allocate(Purpose::Data, Privilege::Root, 1), 0);
+        assert_eq!(space.allocate(Purpose::EndOfIo, Privilege::None, 100), 5);
+        assert_eq!(space.allocate(Purpose::ReservedData, Privilege::None, 100), 15);
         assert_eq!((space.free, space.reserved), (0, 0));
     }
 
     #[test]
-    fn what_is_freed_can_be_promised_at_once_and_used_later() {
+    fn freed_clusters_can_be_reserved_at_once_and_allocated_later() {
         let mut space = space(15);
         space.freed(4);
         assert!(space.reserve(Privilege::None, 4));
-        // What is ready is all there is for the promise and the reserves.
-        assert_eq!(space.take(Purpose::Data, Privilege::Root, 20), 6);
-        assert_eq!(space.take(Purpose::EndOfIo, Privilege::None, 20), 5);
+        // Other requests leave as many ready clusters as are reserved.
+        assert_eq!(space.allocate(Purpose::Data, Privilege::Root, 20), 6);
+        assert_eq!(space.allocate(Purpose::EndOfIo, Privilege::None, 20), 5);
         space.released(4);
-        assert_eq!(space.take(Purpose::ReservedData, Privilege::None, 4), 4);
+        assert_eq!(space.allocate(Purpose::ReservedData, Privilege::None, 4), 4);
     }
 
     #[test]
-    fn what_is_lost_while_it_is_claimed_does_not_come_back() {
+    fn clusters_lost_while_they_are_claimed_stay_lost() {
         let mut space = space(100);
         let claimed = space.claim(Purpose::Data, Privilege::None, 10);
         assert!(!space.reserve(Privilege::Root, 90));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum Operation {
         Claim(u8, bool, u64),
         Reserve(bool, u64),
         Unreserve(u64),
@@ -184,52 +184,52 @@ mod tests {
         Commit,
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn operation() -> impl Strategy<Value = Operation> {
         prop_oneof![
-            (0..4_u8, any::<bool>(), 1..40_u64).prop_map(|(p, r, n)| Step::Claim(p, r, n)),
-            (any::<bool>(), 1..40_u64).prop_map(|(r, n)| Step::Reserve(r, n)),
-            (1..40_u64).prop_map(Step::Unreserve),
-            (1..40_u64).prop_map(Step::Free),
-            Just(Step::Commit),
+            (0..4_u8, any::<bool>(), 1..40_u64).prop_map(|(p, r, n)| Operation::Claim(p, r, n)),
+            (any::<bool>(), 1..40_u64).prop_map(|(r, n)| Operation::Reserve(r, n)),
+            (1..40_u64).prop_map(Operation::Unreserve),
+            (1..40_u64).prop_map(Operation::Free),
+            Just(Operation::Commit),
         ]
     }
 
     proptest! {
         #[test]
-        fn what_was_promised_can_always_be_had_after_a_commit(
-            steps in prop::collection::vec(step(), 1..100),
+        fn reserved_clusters_can_always_be_allocated_after_a_commit(
+            operations in prop::collection::vec(operation(), 1..100),
         ) {
             let (mut space, mut used) = (space(200), 0_u64);
             let privilege = |root| if root { Privilege::Root } else { Privilege::None };
-            for step in steps {
-                match step {
-                    Step::Claim(purpose, root, wanted) => {
+            for operation in operations {
+                match operation {
+                    Operation::Claim(purpose, root, wanted) => {
                         let purposes =
                             [Purpose::Data, Purpose::Metadata, Purpose::ReservedData, Purpose::EndOfIo];
                         let purpose = purposes[usize::from(purpose)];
-                        let taken = space.claim(purpose, privilege(root), wanted);
-                        let kept = taken / 2;
-                        space.end_claim(purpose, taken, kept);
-                        used += kept;
+                        let claimed = space.claim(purpose, privilege(root), wanted);
+                        let allocated = claimed / 2;
+                        space.end_claim(purpose, claimed, allocated);
+                        used += allocated;
                     }
-                    Step::Reserve(root, count) => {
+                    Operation::Reserve(root, count) => {
                         space.reserve(privilege(root), count);
                     }
-                    Step::Unreserve(count) => space.unreserve(count.min(space.reserved)),
-                    Step::Free(count) => {
+                    Operation::Unreserve(count) => space.unreserve(count.min(space.reserved)),
+                    Operation::Free(count) => {
                         let count = count.min(used);
                         used -= count;
                         space.freed(count);
                     }
-                    Step::Commit => space.released(space.deferred),
+                    Operation::Commit => space.released(space.deferred),
                 }
                 assert_eq!(space.free + used, 200);
                 assert!(space.deferred <= space.free && space.reserved <= space.free, "{space:?}");
                 let mut after = space.clone();
                 after.released(after.deferred);
-                let promised = after.reserved;
-                let had = after.take(Purpose::ReservedData, Privilege::None, promised);
-                assert_eq!(had, promised);
+                let reserved = after.reserved;
+                let allocated = after.allocate(Purpose::ReservedData, Privilege::None, reserved);
+                assert_eq!(allocated, reserved);
             }
         }
     }

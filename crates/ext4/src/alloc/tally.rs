@@ -1,9 +1,9 @@
-//! What is known of every group without its lock, to choose among them by. May be out of date by
-//! the time that the group is locked. Not here: choosing.
+//! Tallies: counts of each group that can be read without its lock. They may be stale when the group is locked.
+//! Not here: the choice of a group.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Nobody has looked at the bitmap yet.
+/// The value of `longest` before the group's bitmap was read.
 const UNKNOWN: u32 = u32::MAX;
 
 /// One group's counts.
@@ -25,17 +25,17 @@ impl Tally {
         }
     }
 
-    /// Clusters that may be allocated now.
+    /// Returns the number of clusters that may be allocated now.
     pub(super) fn ready(&self) -> u32 {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// The length of the longest extent of those, when it is known.
+    /// Returns the length of the longest extent of these clusters, if it is known.
     pub(super) fn longest(&self) -> Option<u32> {
         Some(self.longest.load(Ordering::Relaxed)).filter(|&length| length != UNKNOWN)
     }
 
-    /// Whether there may be so many clusters that follow each other.
+    /// Returns whether there may be an extent of this many clusters.
     pub(super) fn may_hold(&self, clusters: u32) -> bool {
         self.longest().unwrap_or_else(|| self.ready()) >= clusters
     }
@@ -48,13 +48,14 @@ impl Tally {
         self.directories.load(Ordering::Relaxed)
     }
 
-    /// Says how many clusters may be allocated, and how many of those follow each other at most.
-    /// Changes are made under the group's lock.
+    /// Sets the number of clusters that may be allocated, and the length of their longest extent. The caller holds the
+    /// group's lock.
     pub(super) fn set_clusters(&self, ready: u32, longest: Option<u32>) {
         self.ready.store(ready, Ordering::Relaxed);
         self.longest.store(longest.unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
 
+    /// Sets the counts of inodes. The caller holds the group's lock.
     pub(super) fn set_inodes(&self, free_inodes: u32, directories: u32) {
         self.free_inodes.store(free_inodes, Ordering::Relaxed);
         self.directories.store(directories, Ordering::Relaxed);

@@ -11,8 +11,8 @@ impl Volume {
     /// Discards the free blocks in `bytes` that are in runs of at least `bytes_min`. Returns the number of
     /// discarded bytes.
     ///
-    /// Fails with `InvalidArgument` if the range is shorter than a block or behind the volume's end, or if
-    /// `bytes_min` is more than a group.
+    /// Errors: `InvalidArgument` if the range is shorter than a block or behind the volume's end, or if `bytes_min` is
+    /// greater than a group.
     pub fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
         let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
         let block_bytes = u64::from(geometry.block_size.bytes());
@@ -32,7 +32,7 @@ impl Volume {
                 continue;
             }
             self.check_writable()?;
-            // Held until the discard is done, so that no free block is allocated meanwhile.
+            // Locked until the discards are done, so that no free block is allocated concurrently.
             let group = &mut *allocator.groups[number.0 as usize].lock();
             match self.load_group(number, group) {
                 Ok(()) => {}
@@ -67,7 +67,7 @@ impl Volume {
                 continue;
             }
             let at = geometry.block_size.device_offset(FsBlock(start));
-            self.device().discard(at.expect("it lies in the volume"), length << shift)?;
+            self.device().discard(at.expect("the block is in the volume"), length << shift)?;
             trimmed += length;
         }
         Ok(trimmed)

@@ -1,7 +1,7 @@
-//! Extended attributes of an inode: entries, hashes, shared blocks, values in inodes.
+//! The check of extended attributes: entries, hashes, shared blocks, and values in inodes.
 //!
-//! Blocks of attributes and inodes of values are shared: references are counted here and held
-//! against the stored counts when all inodes were seen.
+//! Attribute blocks and value inodes are shared. Their references are counted here, and compared with the stored
+//! counts after all inodes were checked.
 
 use base::{Error, FsBlock, Location, Problem};
 
@@ -17,12 +17,12 @@ use crate::xattr::value;
 const STRUCTURE: &str = "extended attribute";
 
 impl Check<'_> {
-    /// What the attributes add to the inode's block count, in units of 512 bytes, if that can be
-    /// told.
+    /// Checks the attributes of an inode. Returns what they add to its block count, in units of 512 bytes, or `None` if
+    /// that is unknown because of damage.
     pub(super) fn check_attributes(&mut self, inode: &Inode) -> Option<u64> {
         let location = Location::inode(inode.number());
         let record = inode.record();
-        let here = self.report.take(inode.attributes_here(&record))?;
+        let here = self.report.ok(inode.attributes_here(&record))?;
         let values_here = self.check_attribute_entries(inode, &here, true, location)?;
         let in_block = match inode.record().attribute_block {
             Some(block) => self.check_attribute_block(inode, block)?,
@@ -45,16 +45,16 @@ impl Check<'_> {
         }
         let mut state = AttributeBlock { stored: 1, found: 1, value_sectors: 0 };
         let read = self.volume.read_metadata(block, "extended attribute block", location);
-        let buffer = self.report.take(read);
+        let buffer = self.report.ok(read);
         let mut is_sound = false;
         if let Some(buffer) = &buffer {
             if let Some(seed) = geometry.metadata_seed() {
-                self.report.take(verify_block(buffer, block, seed, location));
+                self.report.ok(verify_block(buffer, block, seed, location));
             }
             if let Ok(header) = block_header(buffer, location) {
                 state.stored = header.reference_count.get();
             }
-            if let Some(entries) = self.report.take(inode.attributes_in(Some(buffer))) {
+            if let Some(entries) = self.report.ok(inode.attributes_in(Some(buffer))) {
                 let sectors = self.check_attribute_entries(inode, &entries, false, location);
                 state.value_sectors = sectors.unwrap_or(0);
                 is_sound = sectors.is_some();
@@ -64,7 +64,8 @@ impl Check<'_> {
         is_sound.then_some(cluster_sectors + state.value_sectors)
     }
 
-    /// What values in inodes add to the block count, if that can be told.
+    /// Checks entries. Returns what their values in inodes add to the block count, in units of 512 bytes, or `None` if
+    /// that is unknown because of damage.
     fn check_attribute_entries(
         &mut self,
         inode: &Inode,
@@ -73,7 +74,7 @@ impl Check<'_> {
         location: Location,
     ) -> Option<u64> {
         let mut sectors = Some(0);
-        // Where values lie: they must not overlap.
+        // The byte ranges of values, which must not overlap.
         let mut values: Vec<(usize, usize)> = Vec::new();
         for entry in entries.iter() {
             if !is_in_inode && entry.index == NameIndex(0) {
@@ -82,7 +83,7 @@ impl Check<'_> {
             }
             match entry.value {
                 Value::Here(value) => {
-                    // In inodes, hashes came late.
+                    // Older versions of the kernel stored no hashes in inodes.
                     let may_lack_hash = is_in_inode && entry.hash == 0;
                     if !may_lack_hash && !hashes(&entry, value).contains(&entry.hash) {
                         let (found, [expected, _]) = (entry.hash.into(), hashes(&entry, value));
@@ -120,7 +121,7 @@ impl Check<'_> {
         sectors
     }
 
-    /// Counts a reference to a value in an inode. The first time, the value itself is read.
+    /// Counts and checks a reference to a value in an inode. At the first reference, reads and verifies the value, too.
     fn check_value(&mut self, owner: &Inode, entry: &Entry<'_>) -> Result<(), Error> {
         let Value::InInode { inode: number, size } = entry.value else { return Ok(()) };
         let references = self.value_inodes.entry(number).or_insert(0);
@@ -131,7 +132,7 @@ impl Check<'_> {
         value::check_reference(owner, entry, number, size)
     }
 
-    /// Shared blocks and value inodes have as many references as they say.
+    /// Compares the reference counts of attribute blocks and value inodes with the references found.
     pub(super) fn check_references(&mut self) {
         for (&block, state) in &self.attribute_blocks {
             let (found, expected) = (state.stored.into(), state.found.into());
@@ -140,7 +141,7 @@ impl Check<'_> {
             self.report.compare(structure, location, "reference count", found, expected);
         }
         for (&number, &expected) in &self.value_inodes {
-            // What is wrong with one that is none has been reported.
+            // If the record cannot be read, that was reported with the inode.
             let Ok(record) = self.volume.inode_record(number) else { continue };
             if self.states.get(number).role == Role::Value {
                 let (found, location) = (value::reference_count(&record), Location::inode(number));
@@ -155,7 +156,7 @@ impl Check<'_> {
     }
 }
 
-/// The hashes that an entry may have.
+/// Returns the hashes that an entry may have.
 fn hashes(entry: &Entry<'_>, value: &[u8]) -> [u32; 2] {
     [NameBytes::Unsigned, NameBytes::Signed].map(|bytes| entry_hash(entry.name, value, bytes))
 }

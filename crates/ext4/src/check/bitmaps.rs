@@ -1,5 +1,5 @@
-//! Bitmaps and counts of groups against what was found in use. Not here: the superblock's counts,
-//! which the kernel brings up to date only now and then.
+//! The check of the bitmaps and counts of groups against the clusters and inodes found in use. Not here: the
+//! superblock's counts, which the kernel updates only occasionally.
 
 use base::attributes::FileType;
 use base::{GroupNumber, InodeNumber, Location, Problem};
@@ -14,10 +14,10 @@ const WORD_BITS: u32 = u64::BITS;
 impl Check<'_> {
     pub(super) fn check_bitmaps(&mut self) {
         for group in (0..self.geometry().group_count).map(GroupNumber) {
-            if self.report.is_broken_off {
+            if self.report.has_ended {
                 return;
             }
-            // What is wrong with a descriptor has been reported.
+            // A damaged descriptor was reported by an earlier pass.
             if let Ok(descriptor) = self.volume.group(group) {
                 self.check_clusters(&descriptor);
                 self.check_group_inodes(&descriptor);
@@ -32,7 +32,7 @@ impl Check<'_> {
         let mut used = self.claims.group(group).unwrap_or_default().to_vec();
         used.resize(words, 0);
         let location = Location::group(group).at_block(descriptor.block_bitmap);
-        if let Some(bitmap) = self.report.take(self.volume.block_bitmap(descriptor)) {
+        if let Some(bitmap) = self.report.ok(self.volume.block_bitmap(descriptor)) {
             for (marked, first, count) in differences(&bitmap, &used) {
                 let block = self.claims.block(group, first.into());
                 self.report_marks("block bitmap", location.at_block(block), marked, count);
@@ -43,7 +43,8 @@ impl Check<'_> {
         }
         let free = u64::from(length) - count_bits(&used, length);
         let found = descriptor.free_clusters.into();
-        self.report.compare("group descriptor", place_of(group), "free block count", found, free);
+        let location = Location::group(group);
+        self.report.compare("group descriptor", location, "free block count", found, free);
     }
 
     fn check_group_inodes(&mut self, descriptor: &GroupDescriptor) {
@@ -69,7 +70,7 @@ impl Check<'_> {
         let directories = directories.count() as u64;
 
         let location = Location::group(group).at_block(descriptor.inode_bitmap);
-        if let Some(bitmap) = self.report.take(self.volume.inode_bitmap(descriptor)) {
+        if let Some(bitmap) = self.report.ok(self.volume.inode_bitmap(descriptor)) {
             for (marked, index, count) in differences(&bitmap, &used) {
                 let location = location.in_inode(InodeNumber(first + u64::from(index)));
                 self.report_marks("inode bitmap", location, marked, count);
@@ -83,7 +84,7 @@ impl Check<'_> {
             ("free inode count", descriptor.free_inodes, free),
             ("directory count", descriptor.directories, directories),
         ] {
-            let location = place_of(group);
+            let location = Location::group(group);
             self.report.compare("group descriptor", location, field, found.into(), expected);
         }
     }
@@ -96,14 +97,12 @@ impl Check<'_> {
         count: u32,
     ) {
         let count = count.into();
-        let problem = match is_marked {
-            true => Problem::MarkedUsed { count },
-            false => Problem::MarkedFree { count },
-        };
+        let problem =
+            if is_marked { Problem::MarkedUsed { count } } else { Problem::MarkedFree { count } };
         self.report.corrupt(name, location, problem);
     }
 
-    /// Bits that stand for nothing are set, so that nobody takes them for free.
+    /// Checks that the bits behind the last cluster or inode of a group are set, so that they do not count as free.
     fn check_padding(&mut self, name: &'static str, bitmap: &Bitmap, location: Location) {
         let (bytes, length) = (bitmap.bytes(), bitmap.length() as usize);
         let whole = bytes.get(length.div_ceil(8)..).unwrap_or_default();
@@ -115,16 +114,13 @@ impl Check<'_> {
     }
 }
 
-fn place_of(group: GroupNumber) -> Location {
-    Location::group(group)
-}
-
+/// Counts the set bits among the first `length` bits.
 fn count_bits(words: &[u64], length: u32) -> u64 {
     let words = words.iter().zip(0..).map(|(word, index)| word & mask(length, index));
     words.map(|word| u64::from(word.count_ones())).sum()
 }
 
-/// The bits of word `index` that are below `length`.
+/// Returns a mask of the bits of word `index` that are below `length`.
 fn mask(length: u32, index: u32) -> u64 {
     match length.saturating_sub(index * WORD_BITS) {
         0 => 0,
@@ -133,7 +129,8 @@ fn mask(length: u32, index: u32) -> u64 {
     }
 }
 
-/// Where the bitmap differs: whether it has the bits set, the first one, and how many follow.
+/// Returns the runs of bits in which `bitmap` differs from `used`: whether they are set in `bitmap`, the first bit, and
+/// the number of bits.
 fn differences(bitmap: &Bitmap, used: &[u64]) -> Vec<(bool, u32, u32)> {
     let mut runs: Vec<(bool, u32, u32)> = Vec::new();
     let stored = bitmap

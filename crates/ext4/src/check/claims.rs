@@ -1,4 +1,4 @@
-//! Which clusters something has claimed: a bit for each, in the groups where there are any.
+//! Claimed clusters: those that the check has found in use. One bit for each cluster, in groups with claimed clusters.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ pub(crate) struct Claims {
     blocks_per_group: u64,
     cluster_shift: u32,
     groups: HashMap<GroupNumber, Box<[u64]>>,
-    /// Clusters that were claimed while they were already.
+    /// The number of claims of clusters that were claimed already.
     shared: u64,
 }
 
@@ -35,8 +35,8 @@ impl Claims {
         }
     }
 
-    /// Claims the clusters of `blocks` blocks from `start` on, which lie in the volume. Gives how
-    /// many of them were claimed before, and the first block of the first of those.
+    /// Claims the clusters of `blocks` blocks from `start` on, which are in the volume. If some of them were claimed
+    /// already, returns the first block of the first of these, and their number.
     pub(crate) fn claim(&mut self, start: FsBlock, blocks: u64) -> Option<(FsBlock, u64)> {
         let words = (self.blocks_per_group >> self.cluster_shift).div_ceil(WORD_BITS) as usize;
         let (mut shared, mut first_shared) = (0, None);
@@ -59,29 +59,29 @@ impl Claims {
     }
 
     /// Claims blocks of the format's own structures, which may share clusters.
-    pub(crate) fn claim_own(&mut self, start: FsBlock, blocks: u64) {
+    pub(crate) fn claim_structure(&mut self, start: FsBlock, blocks: u64) {
         let shared = self.shared;
         self.claim(start, blocks);
         self.shared = shared;
     }
 
-    /// The bits of a group, 64 in each word, unless it has none.
+    /// Returns the bits of a group, 64 in each word; `None` if no cluster of it is claimed.
     pub(crate) fn group(&self, group: GroupNumber) -> Option<&[u64]> {
         self.groups.get(&group).map(|words| &**words)
     }
 
-    /// How many clusters are claimed.
+    /// Returns the number of claimed clusters.
     pub(crate) fn count(&self) -> u64 {
         let words = self.groups.values().flat_map(|words| words.iter());
         words.map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// How often a cluster was claimed again.
+    /// Returns the number of claims of clusters that were claimed already.
     pub(crate) fn shared(&self) -> u64 {
         self.shared
     }
 
-    /// The first block of a group's cluster.
+    /// Returns the first block of a group's cluster.
     pub(crate) fn block(&self, group: GroupNumber, cluster: u64) -> FsBlock {
         let start = self.first_data_block + u64::from(group.0) * self.blocks_per_group;
         FsBlock(start + (cluster << self.cluster_shift))
@@ -89,7 +89,7 @@ impl Claims {
 
     fn parts(&self, start: FsBlock, blocks: u64) -> impl Iterator<Item = Part> + use<> {
         let (per_group, shift) = (self.blocks_per_group, self.cluster_shift);
-        // Within the volume, whose size in bytes fits in 64 bits.
+        // The end is in the volume, whose size in bytes fits in 64 bits.
         let mut at = start.0.saturating_sub(self.first_data_block);
         let end = at + blocks;
         std::iter::from_fn(move || {
@@ -105,7 +105,7 @@ impl Claims {
     }
 }
 
-/// The words that `count` bits from `first` on touch, each with the bits in it.
+/// Returns the words that contain `count` bits from `first` on, each with a mask of these bits.
 fn masks(first: u64, count: u64) -> impl Iterator<Item = (usize, u64)> {
     let end = first + count;
     (first / WORD_BITS..end.div_ceil(WORD_BITS)).map(move |word| {

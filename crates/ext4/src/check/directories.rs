@@ -1,5 +1,5 @@
-//! Names: every entry of every directory, and the inodes they stand for.
-//! Not here: whether every directory and inode is reached (`tree`).
+//! The check of directories: every entry, and the inode that it names.
+//! Not here: whether every directory and inode is reachable (`tree`).
 
 use base::{FileBlock, InodeNumber, Location, Problem};
 
@@ -18,14 +18,16 @@ use crate::inode::record::InodeFlags;
 const ENTRY: &str = "directory entry";
 const BLOCK: &str = "directory block";
 
-/// What a part of a directory is judged by.
+/// The properties of a part of a directory.
 struct Part<'a> {
+    /// The inode of the directory.
     number: InodeNumber,
     format: &'a DirFormat,
-    /// Whether names are plain bytes.
+    /// Whether names are not encrypted.
     has_plain_names: bool,
     /// Whether "." and ".." are its first entries.
     begins_with_dots: bool,
+    /// The hasher and the valid hashes, if they are checked.
     hashes: Option<(&'a NameHasher, HashRange)>,
 }
 
@@ -33,10 +35,10 @@ impl Check<'_> {
     pub(super) fn check_directories(&mut self) {
         let numbers: Vec<InodeNumber> = self.directories.keys().copied().collect();
         for number in numbers {
-            if self.report.is_broken_off {
+            if self.report.has_ended {
                 return;
             }
-            if let Some(inode) = self.report.take(self.volume.special_inode(number)) {
+            if let Some(inode) = self.report.ok(self.volume.special_inode(number)) {
                 self.check_directory(&inode);
             }
         }
@@ -47,7 +49,7 @@ impl Check<'_> {
         if inode.has(InodeFlags::INLINE_DATA) {
             return self.check_inline_directory(inode, &directory);
         }
-        // What is wrong with the map has been reported.
+        // A damaged map was reported with the inode.
         let Ok(first) = directory.next_block(FileBlock(0)) else { return };
         if first != Some(FileBlock(0)) {
             let location = Location::inode(inode.number()).at_file_block(FileBlock(0));
@@ -63,8 +65,8 @@ impl Check<'_> {
                 let location = Location::inode(inode.number()).at_file_block(at);
                 self.report.corrupt(BLOCK, location, Problem::Missing("block"));
             }
-            if self.report.take(directory.count_read(&mut blocks_read)).is_none()
-                || self.report.is_broken_off
+            if self.report.ok(directory.count_read(&mut blocks_read)).is_none()
+                || self.report.has_ended
             {
                 return;
             }
@@ -80,8 +82,8 @@ impl Check<'_> {
         at: FileBlock,
         index: Option<&Index>,
     ) {
-        let Some(Some((buffer, location))) = self.report.take(directory.block(at)) else { return };
-        self.report.take(directory.verify(at, &buffer, location));
+        let Some(Some((buffer, location))) = self.report.ok(directory.block(at)) else { return };
+        self.report.ok(directory.verify(at, &buffer, location));
         let is_first = at == FileBlock(0);
         let role = index.and_then(|index| index.blocks.get(&at).copied());
         let range = match role {
@@ -95,7 +97,7 @@ impl Check<'_> {
                 None
             }
         };
-        // Where case is ignored, the hash is that of the folded name.
+        // In a directory that ignores case, the hash is that of the folded name, and is not checked.
         let hasher = index.map(|index| &index.hasher);
         let hasher = hasher.filter(|_| !inode.has(InodeFlags::CASEFOLD));
         let part = Part {
@@ -110,11 +112,11 @@ impl Check<'_> {
 
     fn check_inline_directory(&mut self, inode: &Inode, directory: &Directory<'_>) {
         let format = &directory.format().dir;
-        // Whether the data is there at all has been looked at with the inode.
+        // Missing data was reported with the inode.
         let record = inode.record();
         let Ok(inline) = InlineDirectory::open(inode.volume(), &record) else { return };
         self.states.add_name(inode.number());
-        if let Some(parent) = self.report.take(inline.parent(format)) {
+        if let Some(parent) = self.report.ok(inline.parent(format)) {
             self.set_dot_dot(inode.number(), parent);
         }
         for (bytes, location) in inline.parts() {
@@ -132,7 +134,7 @@ impl Check<'_> {
     fn check_entries(&mut self, part: &Part<'_>, bytes: &[u8], location: Location) {
         let mut names: Vec<&[u8]> = Vec::new();
         for (position, slot) in part.format.slots(bytes, location).enumerate() {
-            let Some(slot) = self.report.take(slot) else { break };
+            let Some(slot) = self.report.ok(slot) else { break };
             let location = location.at_byte(location.byte.unwrap_or(0) + slot.start as u64);
             let dots: Option<&[u8]> = match position {
                 0 if part.begins_with_dots => Some(b"."),
@@ -154,7 +156,7 @@ impl Check<'_> {
             }
             let Some(target) = slot.inode else { continue };
             if part.has_plain_names {
-                self.report.take(slot.checked_name(place_of_part(location, &slot)));
+                self.report.ok(slot.checked_name(location_of_part(location, &slot)));
             }
             names.push(slot.name);
             self.check_hash(part, &slot, location);
@@ -166,7 +168,7 @@ impl Check<'_> {
         }
     }
 
-    /// "." and "..", which name the directory itself and its parent.
+    /// Checks "." or "..", which name the directory itself and its parent.
     fn check_dots(&mut self, part: &Part<'_>, slot: &Slot<'_>, location: Location) {
         let Some(target) = slot.inode else { return };
         if slot.name == b"." {
@@ -175,7 +177,7 @@ impl Check<'_> {
             self.set_dot_dot(part.number, target);
         }
         self.check_file_type(part, slot, target, location);
-        // What ".." says is judged with the tree; only a name that fits counts.
+        // The target of ".." is checked with the tree. `set_dot_dot` has counted it as a name.
         if slot.name == b"." {
             self.states.add_name(part.number);
         }
@@ -197,7 +199,7 @@ impl Check<'_> {
         }
     }
 
-    /// The inode that an entry names is in use, can have a name, and is of the entry's type.
+    /// Checks that the inode that an entry names is in use, can have a name, and has the entry's type.
     fn check_target(
         &mut self,
         part: &Part<'_>,
@@ -242,7 +244,7 @@ impl Check<'_> {
             Some(_) => 0,
             None => return,
         };
-        // Zero is allowed everywhere: nothing is said.
+        // Zero is always allowed, and means that the entry has no type.
         if slot.file_type != 0 {
             let found = slot.file_type.into();
             self.report.compare(ENTRY, location, "file type", found, expected.into());
@@ -250,7 +252,7 @@ impl Check<'_> {
     }
 }
 
-/// The place that the positions of slots are counted from, from the place of one.
-fn place_of_part(location: Location, slot: &Slot<'_>) -> Location {
+/// Returns the location of a part, to which the positions of slots are relative, from the location of a slot.
+fn location_of_part(location: Location, slot: &Slot<'_>) -> Location {
     location.at_byte(location.byte.unwrap_or(0).saturating_sub(slot.start as u64))
 }

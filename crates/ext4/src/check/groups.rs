@@ -1,4 +1,4 @@
-//! The check of superblock copies, of group descriptors and their copies, and of the blocks of the format's own
+//! The check of superblock copies, of group descriptors and their copies, and of the locations of the format's own
 //! structures. Not here: the contents of bitmaps and inode tables.
 
 use base::view::view_at;
@@ -17,7 +17,7 @@ const COPY: &str = "superblock copy";
 const DESCRIPTOR: &str = "group descriptor";
 /// The fields of a group descriptor that must be equal in all copies, and their offsets. Only e2fsck updates the other
 /// fields of copies.
-const PLACES: [(&str, usize); 6] = [
+const FIELDS: [(&str, usize); 6] = [
     ("block bitmap", 0x00),
     ("inode bitmap", 0x04),
     ("inode table", 0x08),
@@ -26,13 +26,13 @@ const PLACES: [(&str, usize); 6] = [
     ("inode table, high half", 0x28),
 ];
 
-/// Groups that are checked, at most: 512 TiB of groups of 128 MiB. Each takes some memory.
+/// The maximum number of groups that are checked: 512 TiB of groups of 128 MiB. Each takes some memory.
 const GROUPS_MAX: u32 = 1 << 22;
-/// Copies of descriptor blocks that are compared, at most. Where each group has a copy of all of
-/// them, their number is the square of the volume's size.
+/// The maximum number of copies of descriptor blocks that are compared. If each group has a copy of all descriptors,
+/// the number of copies grows with the square of the volume's size.
 const COPIES_MAX: u64 = 1 << 20;
 
-/// Blocks of one structure.
+/// The blocks of one structure.
 struct Structure {
     start: FsBlock,
     blocks: u64,
@@ -43,12 +43,12 @@ struct Structure {
 impl Check<'_> {
     pub(super) fn check_groups(&mut self) {
         if self.geometry().group_count > GROUPS_MAX {
-            return self.report.break_off("a check of more than 4194304 groups");
+            return self.report.end_early("a check of more than 4194304 groups");
         }
         let mut structures = Vec::new();
         let mut copies_left = COPIES_MAX;
         for group in (0..self.geometry().group_count).map(GroupNumber) {
-            if self.report.is_broken_off {
+            if self.report.has_ended {
                 return;
             }
             self.add_structures(group, &mut structures);
@@ -62,14 +62,11 @@ impl Check<'_> {
             let (start, group) = (FsBlock(mmp), GroupNumber(0));
             let structure = Structure { start, blocks: 1, name: "MMP block", group };
             let location = Location::block(start);
-            if self
-                .report
-                .take(self.geometry().check_run("MMP block", location, start, 1))
-                .is_some()
-            {
+            let checked = self.geometry().check_run("MMP block", location, start, 1);
+            if self.report.ok(checked).is_some() {
                 structures.push(structure);
-                let block = self.report.take(MmpBlock::of(self.volume)).flatten();
-                self.report.take(block.map_or(Ok(()), |block| block.read().map(drop)));
+                let block = self.report.ok(MmpBlock::of(self.volume)).flatten();
+                self.report.ok(block.map_or(Ok(()), |block| block.read().map(drop)));
             }
         }
         self.claim_structures(structures);
@@ -85,7 +82,7 @@ impl Check<'_> {
         let leading = geometry.leading_zone(group);
         let blocks = leading.end - leading.start;
         add(FsBlock(leading.start), blocks, "superblock and descriptors");
-        if let Some(descriptor) = self.report.take(self.volume.group(group)) {
+        if let Some(descriptor) = self.report.ok(self.volume.group(group)) {
             if !geometry.has_group_checksums() {
                 self.check_never_uninitialised(group, descriptor.unused_inodes);
             }
@@ -95,7 +92,7 @@ impl Check<'_> {
         }
     }
 
-    /// Without checksums in the descriptors, nothing may be left unwritten.
+    /// Checks, for descriptors without checksums, that they do not mark bitmaps or inodes as uninitialized.
     fn check_never_uninitialised(&mut self, group: GroupNumber, unused_inodes: u32) {
         let geometry = self.geometry();
         let per_block = geometry.descriptors_per_block();
@@ -106,7 +103,7 @@ impl Check<'_> {
             let raw: &RawGroupDescriptor = view_at(&buffer, at, DESCRIPTOR, location)?;
             Ok(raw.clone())
         });
-        let Some(raw) = self.report.take(raw) else { return };
+        let Some(raw) = self.report.ok(raw) else { return };
         let uninitialised = INODES_UNINITIALISED | BLOCKS_UNINITIALISED;
         for (field, found) in [
             ("uninitialised flags", u64::from(raw.flags.get() & uninitialised)),
@@ -116,7 +113,7 @@ impl Check<'_> {
         }
     }
 
-    /// Claims the structures, and reports those that overlap.
+    /// Claims the structures, and reports overlaps.
     fn claim_structures(&mut self, mut structures: Vec<Structure>) {
         structures.sort_unstable_by_key(|structure| structure.start);
         let mut end = FsBlock(0);
@@ -126,16 +123,16 @@ impl Check<'_> {
                 let location = Location::group(structure.group).at_block(structure.start);
                 self.report.corrupt(structure.name, location, Problem::Shared { blocks });
             }
-            // The geometry's own, and what the descriptor's verifier let pass: in the volume.
+            // The geometry or the verifier of descriptors has checked that the structure is in the volume.
             end = end.max(FsBlock(structure.start.0 + structure.blocks));
-            self.claims.claim_own(structure.start, structure.blocks);
+            self.claims.claim_structure(structure.start, structure.blocks);
         }
     }
 
     /// Reports the error of the first superblock, if a copy is used instead.
     pub(super) fn check_first_superblock(&mut self) {
         if let Some(error) = self.volume.copy().and_then(|copy| copy.reason.clone()) {
-            self.report.take::<()>(Err(error));
+            self.report.ok::<()>(Err(error));
         }
     }
 
@@ -143,10 +140,10 @@ impl Check<'_> {
         let block = self.geometry().group_start(group);
         let location = Location::group(group).at_block(block);
         let read = self.volume.read_metadata(block, COPY, location);
-        let Some(buffer) = self.report.take(read) else { return };
+        let Some(buffer) = self.report.ok(read) else { return };
         let Ok((copy, _)) = RawSuperblock::ref_from_prefix(&buffer) else { return };
         let first = self.volume.superblock().raw();
-        // The kernel marks these features only in the first superblock.
+        // The kernel sets this feature only in the first superblock.
         let incompatible = |raw: &RawSuperblock| {
             u64::from(raw.feature_incompat.get() & !(1 << Feature::NeedsRecovery.position().1))
         };
@@ -174,8 +171,8 @@ impl Check<'_> {
         }
     }
 
-    /// The descriptors that this group has copies of name the same blocks as the first ones do.
-    /// Of each block, the first descriptor that differs is reported.
+    /// Checks that the copies of descriptors in this group name the same blocks as the descriptors themselves. Reports
+    /// the first difference in each block.
     fn check_descriptor_copies(&mut self, group: GroupNumber, left: &mut u64) {
         if group.0 == 0 {
             return;
@@ -187,7 +184,7 @@ impl Check<'_> {
         let room = geometry.blocks_in_group(group).saturating_sub(before);
         let count = u64::from(geometry.descriptor_blocks_in_group(group)).min(room) as u32;
         for index in 0..count {
-            if self.report.is_broken_off || *left == 0 {
+            if self.report.has_ended || *left == 0 {
                 return;
             }
             let original = geometry.descriptor_block(first_index + index);
@@ -197,18 +194,18 @@ impl Check<'_> {
                 self.check_descriptor_copy(first_index + index, original, location);
                 *left -= 1;
                 if *left == 0 {
-                    let what = "a check of more than 1048576 copies of descriptor blocks";
-                    self.report.leave_out(what);
+                    let part = "a check of more than 1048576 copies of descriptor blocks";
+                    self.report.skip_part(part);
                 }
             }
         }
     }
 
-    /// Compares descriptor block `index` with the copy in `location`.
+    /// Compares descriptor block `index` with the copy at `location`.
     fn check_descriptor_copy(&mut self, index: u32, original: FsBlock, location: Location) {
         let geometry = self.geometry();
         let mut read =
-            |block| self.report.take(self.volume.read_metadata(block, "descriptor copy", location));
+            |block| self.report.ok(self.volume.read_metadata(block, "descriptor copy", location));
         let copy = location.block.unwrap_or(original);
         let (Some(original), Some(copy)) = (read(original), read(copy)) else { return };
         let size = geometry.descriptor_size as usize;
@@ -220,7 +217,7 @@ impl Check<'_> {
             }
             let location = location.at_byte(slot * size as u64);
             let before = self.report.findings;
-            for (field, at) in PLACES {
+            for (field, at) in FIELDS {
                 let number = |descriptor: &[u8]| little_endian(descriptor.get(at..at + 4));
                 let (found, expected) = (number(copy), number(original));
                 self.report.compare("descriptor copy", location, field, found, expected);

@@ -1,4 +1,4 @@
-//! A directory's hash index: what each block of the directory is, and which hashes a leaf may have.
+//! The check of a directory's hash index. It yields the role of each block, and the hashes that a leaf may have.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use crate::dir::index::IndexNode;
 
 const STRUCTURE: &str = "directory index";
 
-/// What the index says of a block.
+/// The role of a block in the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BlockRole {
-    /// It is part of the index.
+    /// A part of the index.
     Index,
-    /// It holds the names of these hashes.
+    /// A block with the names of these hashes.
     Leaf(HashRange),
 }
 
-/// From `low` to below `high`, or to `high` itself where names of that hash go on in the next
-/// leaf: the lowest bit of that leaf's least hash says so.
+/// The hashes from `low` to below `high`. If the lowest bit of `high` is set, names with this hash continue in the next
+/// leaf, and the range includes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HashRange {
     low: u32,
@@ -31,40 +31,39 @@ pub(crate) struct HashRange {
 impl HashRange {
     pub(crate) fn contains(&self, hash: u32) -> bool {
         hash >= self.low & !1
-            && self.high.is_none_or(|high| match high & 1 {
-                0 => hash < high,
-                _ => hash <= high & !1,
-            })
+            && self
+                .high
+                .is_none_or(|high| if high & 1 == 0 { hash < high } else { hash <= high & !1 })
     }
 }
 
 /// A hashed directory's index.
 pub(crate) struct Index {
     pub hasher: NameHasher,
-    /// Every block but the root that the index names.
+    /// The blocks that the index names, without the root.
     pub blocks: BTreeMap<FileBlock, BlockRole>,
 }
 
-/// A block that the index names, still to be looked at.
+/// A block that the index names, and that is not checked yet.
 struct Waiting {
     block: FileBlock,
-    /// Index levels from this block on, or 0 for a leaf.
+    /// The number of index levels from this block on, or 0 for a leaf.
     levels: u8,
     range: HashRange,
     named_by: Location,
 }
 
 impl Index {
-    /// Walks the index; nothing is given when its root makes no sense.
+    /// Checks all nodes of the index. Returns `None` if its root is invalid.
     pub(crate) fn walk(directory: &Directory<'_>, report: &mut Report<'_>) -> Option<Self> {
-        let (buffer, location) = report.take(directory.block(FileBlock(0)))??;
-        let root = report.take(directory.format().parse_root(&buffer, location))?;
+        let (buffer, location) = report.ok(directory.block(FileBlock(0)))??;
+        let root = report.ok(directory.format().parse_root(&buffer, location))?;
         let mut index = Self { hasher: root.hasher, blocks: BTreeMap::new() };
         let mut waiting = Vec::new();
         let all = HashRange { low: 0, high: None };
         push(&mut waiting, &root.node, root.levels, all, location, report);
         while let Some(next) = waiting.pop() {
-            // What the index names twice is looked at once.
+            // A block that the index names twice is checked once.
             let is_leaf = next.levels == 0;
             let role = if is_leaf { BlockRole::Leaf(next.range) } else { BlockRole::Index };
             let is_known = next.block == FileBlock(0) || index.blocks.contains_key(&next.block);
@@ -74,7 +73,7 @@ impl Index {
                 report.corrupt(STRUCTURE, location.at_file_block(next.block), problem);
                 continue;
             }
-            let Some(found) = report.take(require(directory, next.block, location)) else {
+            let Some(found) = report.ok(require(directory, next.block, location)) else {
                 continue;
             };
             index.blocks.insert(next.block, role);
@@ -82,7 +81,7 @@ impl Index {
                 continue;
             }
             let (buffer, location) = found;
-            if let Some(node) = report.take(directory.format().parse_node(&buffer, location)) {
+            if let Some(node) = report.ok(directory.format().parse_node(&buffer, location)) {
                 push(&mut waiting, &node, next.levels - 1, next.range, location, report);
             }
         }
@@ -90,7 +89,7 @@ impl Index {
     }
 }
 
-/// A block that must be there.
+/// Returns a block. Errors: `Corrupt` if the directory has no such block.
 fn require(
     directory: &Directory<'_>,
     block: FileBlock,
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_leaf_ends_where_the_next_begins_or_with_a_hash_that_goes_on() {
+    fn a_leaf_ends_before_the_next_ones_first_hash_unless_this_hash_continues() {
         let range = HashRange { low: 10, high: Some(20) };
         assert!(range.contains(10) && range.contains(18));
         assert!(!range.contains(8) && !range.contains(20));

@@ -1,5 +1,5 @@
-//! The check of all inodes: their fields, blocks and sizes.
-//! Not here: names, and the contents of the format's own inodes.
+//! The check of inodes: fields, blocks and sizes.
+//! Not here: names, and the contents of inodes that the format uses itself.
 
 use std::sync::Arc;
 
@@ -27,20 +27,20 @@ pub(super) const RESIZE_INODE: InodeNumber = InodeNumber(7);
 /// The result of the walk through one inode's map.
 #[derive(Clone, Copy, Debug, Default)]
 struct MapTotals {
-    /// Clusters of data and of the map itself.
+    /// The number of clusters of data and of the map itself.
     clusters: u64,
-    /// The block after the last.
+    /// The file block after the last mapped one.
     end: u64,
-    /// The last block that was written, if any was.
+    /// The last written file block, if any.
     last_written: Option<u64>,
-    /// Whether something was wrong, so that the numbers may be too low.
+    /// Whether the map has errors, so that the numbers may be too low.
     is_faulty: bool,
 }
 
 impl Check<'_> {
     pub(super) fn check_inodes(&mut self) {
         for group in (0..self.geometry().group_count).map(GroupNumber) {
-            // What is wrong with a descriptor has been reported.
+            // A damaged descriptor was reported by an earlier pass.
             let Ok(descriptor) = self.volume.group(group) else { continue };
             let geometry = self.geometry();
             let unused = if descriptor.inodes_uninitialised {
@@ -53,13 +53,13 @@ impl Check<'_> {
             let count = geometry.inodes_per_group - unused;
             let per_block = geometry.block_size.bytes() / geometry.inode_size;
             for index in (0..count).step_by(per_block as usize) {
-                if self.report.is_broken_off {
+                if self.report.has_ended {
                     return;
                 }
                 let block = FsBlock(descriptor.inode_table.0 + u64::from(index / per_block));
                 let location = Location::group(group).at_block(block);
                 let read = self.volume.read_metadata(block, "inode table", location);
-                let Some(buffer) = self.report.take(read) else { continue };
+                let Some(buffer) = self.report.ok(read) else { continue };
                 let size = geometry.inode_size as usize;
                 let first = u64::from(group.0) * u64::from(geometry.inodes_per_group) + 1;
                 let slots = buffer.chunks_exact(size).take((count - index) as usize).enumerate();
@@ -73,7 +73,7 @@ impl Check<'_> {
 
     fn record(&mut self, number: InodeNumber, role: Role, links: u16) {
         if !self.states.set(number, role, links) {
-            self.report.break_off("a check of this many inodes");
+            self.report.end_early("a check of this many inodes");
         }
     }
 
@@ -99,7 +99,7 @@ impl Check<'_> {
         }
         self.check_flags(&record, location);
         if number == RESIZE_INODE && self.geometry().features.has(Feature::ResizeInode) {
-            // Its blocks are a matter of their own.
+            // `check_special` checks its blocks.
             return;
         }
         let inode = Inode::new(Arc::clone(self.volume), record);
@@ -117,10 +117,10 @@ impl Check<'_> {
         }
     }
 
-    /// An inode that is not in use; reserved ones may still say something.
+    /// Checks an inode that is not in use. Some reserved inodes have contents nevertheless.
     fn check_free_inode(&mut self, number: InodeNumber, bytes: &[u8], location: Location) {
         if bytes.iter().any(|&byte| byte != 0) {
-            self.report.take(InodeRecord::verify(bytes, self.geometry(), number, location));
+            self.report.ok(InodeRecord::verify(bytes, self.geometry(), number, location));
         }
         match number {
             BAD_BLOCKS_INODE => self.claim_bad_blocks(bytes),
@@ -129,7 +129,7 @@ impl Check<'_> {
             }
             _ if self.geometry().is_reserved_inode(number) => {
                 let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, location);
-                if let Some(raw) = self.report.take(raw) {
+                if let Some(raw) = self.report.ok(raw) {
                     let found = raw.blocks_lo.get().into();
                     self.report.compare(STRUCTURE, location, "block count", found, 0);
                 }
@@ -138,7 +138,7 @@ impl Check<'_> {
         }
     }
 
-    /// Returns the role of the inode, unless it is free. Reports a time of deletion that contradicts that.
+    /// Returns the role of the inode, or `None` if it is free. Reports a time of deletion that contradicts the role.
     fn role(&mut self, record: &InodeRecord, location: Location) -> Option<Role> {
         let number = record.number;
         let location = location.in_inode(number);
@@ -173,14 +173,14 @@ impl Check<'_> {
         })
     }
 
-    /// Returns whether the superblock names the inode, so that nothing else does.
+    /// Returns whether the superblock names the inode, so that it has no other names.
     fn is_special(&self, number: InodeNumber) -> bool {
         let named = &self.volume.superblock().inodes;
         [named.journal, named.user_quota, named.group_quota, named.project_quota, named.orphan_file]
             .contains(&Some(number))
     }
 
-    /// Flags that need a feature or a type.
+    /// Checks flags that require a feature or a type.
     fn check_flags(&mut self, record: &InodeRecord, location: Location) {
         let features = &self.geometry().features;
         let is_directory = record.kind == FileType::Directory;
@@ -206,11 +206,11 @@ impl Check<'_> {
         }
     }
 
-    /// Fields that mean nothing, or nothing on this volume, are zero.
+    /// Checks that fields without a meaning on this volume are zero.
     fn check_obsolete_fields(&mut self, record: &InodeRecord, bytes: &[u8], location: Location) {
         let location = location.in_inode(record.number);
         let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, location);
-        let Some(raw) = self.report.take(raw) else { return };
+        let Some(raw) = self.report.ok(raw) else { return };
         let features = &self.geometry().features;
         let is_of_hurd = self.geometry().creator == CreatorOs::Hurd;
         let is_small_directory =
@@ -262,8 +262,7 @@ impl Check<'_> {
         claimer.totals
     }
 
-    /// The list of bad blocks is the map of an inode that is otherwise empty. A bad block may well
-    /// lie in a structure.
+    /// Claims the bad blocks. They are the map of an inode that is otherwise empty, and may be in structures.
     fn claim_bad_blocks(&mut self, bytes: &[u8]) {
         let Some(block_area) = bytes.get(BLOCK_OFFSET..).and_then(<[u8]>::first_chunk) else {
             return;
@@ -277,22 +276,22 @@ impl Check<'_> {
         self.claim_map(&root);
     }
 
-    /// Visits the block of a passive translator, which inodes of the Hurd can have. The Hurd has no extents,
-    /// and e2fsck looks for no such blocks in inodes with extents.
+    /// Claims the block of a passive translator, which inodes of the Hurd may have. The Hurd has no extents,
+    /// and e2fsck does not expect such blocks in inodes with extents.
     fn claim_translator(&mut self, record: &InodeRecord, bytes: &[u8], location: Location) {
         let is_of_hurd = self.geometry().creator == CreatorOs::Hurd;
         if !is_of_hurd || record.flags.contains(InodeFlags::EXTENTS) {
             return;
         }
         let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, location);
-        let Some(raw) = self.report.take(raw) else { return };
+        let Some(raw) = self.report.ok(raw) else { return };
         let block = FsBlock(raw.version_lo.get().into());
         if block.0 == 0 {
             return;
         }
         let structure = "translator reference";
         let is_inside = self.geometry().check_run(structure, location, block, 1);
-        if self.report.take(is_inside).is_none() {
+        if self.report.ok(is_inside).is_none() {
             return;
         }
         if let Some((block, blocks)) = self.claims.claim(block, 1) {
@@ -300,7 +299,7 @@ impl Check<'_> {
         }
     }
 
-    /// The size fits the blocks, or the data in the inode.
+    /// Checks that the size matches the blocks, or the data in the inode.
     fn check_contents(&mut self, inode: &Inode, totals: &MapTotals) {
         let record = inode.record();
         let location = Location::inode(record.number);
@@ -323,7 +322,7 @@ impl Check<'_> {
             FileType::Regular => {
                 let (found, min) = (record.size, bytes(totals.last_written.unwrap_or(0)));
                 let max = bytes(inode.map_end().0) - 1;
-                // Verity data lies behind the end of the file.
+                // The data of fs-verity is behind the end of the file.
                 let is_short = found < min && !inode.has(InodeFlags::VERITY);
                 if is_short || found > max {
                     let problem = Problem::Range { field: "size", found, min, max };
@@ -342,16 +341,16 @@ impl Check<'_> {
         match inode.kind() {
             FileType::Directory => {
                 let record = inode.record();
-                if let Some(value) = self.report.take(inline::value(inode.volume(), &record)) {
+                if let Some(value) = self.report.ok(inline::value(inode.volume(), &record)) {
                     let expected = (inode.record().block_area.len() + value.bytes.len()) as u64;
                     let found = inode.size();
                     self.report.compare(STRUCTURE, location, "size", found, expected);
                 }
             }
             FileType::Symlink => self.check_symlink(inode, location),
-            // It may be longer than the data there is.
+            // The size may be greater than the length of the data.
             _ => {
-                self.report.take(inline::data(inode));
+                self.report.ok(inline::data(inode));
                 let (found, end) = (inode.size(), inode.map_end());
                 let max = (end.0 << self.geometry().block_size.shift()) - 1;
                 if found > max {
@@ -366,10 +365,10 @@ impl Check<'_> {
         if inode.has(InodeFlags::ENCRYPTED) {
             return;
         }
-        if self.report.take(inode.read_link()).is_none() {
+        if self.report.ok(inode.read_link()).is_none() {
             return;
         }
-        if let Some(room) = self.report.take(inode.link_room()) {
+        if let Some(room) = self.report.ok(inode.link_room()) {
             let length = room.iter().position(|&byte| byte == 0).unwrap_or(room.len());
             let (found, expected) = (inode.size(), length as u64);
             self.report.compare("symbolic link", location, "size", found, expected);
@@ -383,15 +382,16 @@ struct Claimer<'a, 'f> {
     claims: &'a mut Claims,
     report: &'a mut Report<'f>,
     location: Location,
-    /// The last cluster of the file so far, and where it lies: the next run may go on in it.
+    /// The last cluster so far, as a position in the file and a position on the device. The next run may continue in
+    /// it.
     previous: Option<(u64, u64)>,
     totals: MapTotals,
 }
 
 impl Claimer<'_, '_> {
-    /// Once more blocks were claimed again than the volume has, the rest would only repeat it:
-    /// this bounds the time that maps with the same blocks over and over can take.
-    fn is_hopeless(&self) -> bool {
+    /// Returns whether more blocks were claimed repeatedly than the volume has. The remaining runs are skipped then,
+    /// which bounds the time for maps that contain the same blocks many times.
+    fn has_too_many_shared(&self) -> bool {
         self.claims.shared() > self.geometry.block_count
     }
 
@@ -410,8 +410,8 @@ impl Claimer<'_, '_> {
         false
     }
 
-    /// Returns the blocks of a run that are not claimed yet. With clusters, the runs of one cluster-sized piece of a
-    /// file share its cluster.
+    /// Returns the blocks of a run whose clusters this file has not claimed yet. With clusters, adjacent runs of a file
+    /// may share one.
     fn unclaimed(&mut self, run: &Run) -> Option<(FsBlock, u64)> {
         let (shift, mask) = (self.geometry.cluster_shift, (1 << self.geometry.cluster_shift) - 1);
         let distance = self.geometry.first_data_block.0;
@@ -419,7 +419,7 @@ impl Claimer<'_, '_> {
         let location = self.location.at_file_block(run.start).at_block(run.block);
         if logical & mask != physical & mask {
             let (found, expected) = (physical & mask, logical & mask);
-            let problem = Problem::Mismatch { field: "place in the cluster", found, expected };
+            let problem = Problem::Mismatch { field: "position in the cluster", found, expected };
             self.report.corrupt("extent", location, problem);
         }
         let last = run.length - 1;
@@ -451,7 +451,7 @@ impl MapVisitor for Claimer<'_, '_> {
         if !run.unwritten {
             self.totals.last_written = self.totals.last_written.max(Some(end - 1));
         }
-        if self.is_hopeless() {
+        if self.has_too_many_shared() {
             self.totals.is_faulty = true;
             return;
         }

@@ -1,5 +1,5 @@
-//! The walk through all of a file's map: runs of data, and the blocks of the map itself.
-//! Not here: the checks of these.
+//! The walk through a file's map: runs of data, and the blocks of the map itself.
+//! Not here: checks of runs and blocks.
 
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem};
 use fs::Run;
@@ -22,15 +22,15 @@ pub(crate) trait MapVisitor {
     /// Visits a block of the map itself. Returns whether to continue below it.
     fn node(&mut self, block: FsBlock) -> bool;
 
-    /// Data.
+    /// Visits a run of data.
     fn run(&mut self, run: Run);
 
-    /// Something that is wrong. Nothing comes from below it.
+    /// Receives the error of a part of the map. The walk does not continue below this part.
     fn fault(&mut self, error: Error);
 }
 
-/// Visits everything in the map, in the order of the file. Each block of the map is visited once
-/// if the visitor goes below none twice.
+/// Visits all blocks and runs of a map, in the order of the file. If the visitor does not continue below the same block
+/// twice, the walk reads each block once.
 pub(crate) fn walk(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
     if root.has_extents {
         walk_extents(volume, root, visitor);
@@ -40,12 +40,12 @@ pub(crate) fn walk(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVis
 }
 
 fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
-    // The visitor finds blocks with two owners.
+    // Blocks with two owners are the visitor's concern.
     let validity = BlockValidity::of_any_block(volume.geometry());
     let location = Location::inode(root.inode);
     let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
     let expected = Expected::of_root();
-    // Children to visit, the next one last, with the depth and the range that the parent states.
+    // Children to visit, in reverse order, with the depth and the range that their parents state.
     let mut waiting: Vec<(FsBlock, u16, std::ops::Range<FileBlock>)> = Vec::new();
     let add = |node: &Node, end: FileBlock, visitor: &mut dyn MapVisitor, waiting: &mut Vec<_>| {
         node.runs().iter().for_each(|run| visitor.run(*run));
@@ -79,7 +79,7 @@ fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisito
     }
 }
 
-/// A node begins where its parent says.
+/// Checks that a node begins at the file block that its parent states.
 fn check_start(node: &Node, expected: FileBlock, location: Location, visitor: &mut dyn MapVisitor) {
     let of_run = node.runs().first().map(|run| run.start);
     let start = of_run.or_else(|| node.children().first().map(|&(start, _)| start));
@@ -102,7 +102,7 @@ fn walk_pointers(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisit
     let mut start = DIRECT as u64;
     for (tree, level) in trees.chunks_exact(POINTER_BYTES).zip(1..) {
         walk.tree(pointer(tree), level, FileBlock(start));
-        // At most (2^14)^3 and less than that before it.
+        // At most (2^14)^3 blocks, and fewer before them: no overflow.
         start += per_block.pow(level);
     }
     walk.end_run();
@@ -116,16 +116,16 @@ struct PointerWalk<'a> {
     volume: &'a Volume,
     location: Location,
     visitor: &'a mut dyn MapVisitor,
-    /// The run of the pointers that were visited last.
+    /// The run of the last pointers, which may continue.
     run: Option<Run>,
 }
 
 impl PointerWalk<'_> {
-    /// Visits a block of pointers of this level (1 is just above the data) and all below it.
+    /// Visits a block of pointers of `level`, and all blocks below it. Blocks of level 1 point to data.
     fn tree(&mut self, root: FsBlock, level: u32, start: FileBlock) {
         let geometry = self.volume.geometry();
         let per_block = u64::from(geometry.block_size.bytes()) / POINTER_BYTES as u64;
-        // The next one last.
+        // Blocks to visit, in reverse order.
         let mut waiting = vec![(root, level, start)];
         while let Some((block, level, start)) = waiting.pop() {
             if block.0 == 0 {

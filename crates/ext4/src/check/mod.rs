@@ -1,12 +1,12 @@
-//! The read-only consistency check of a volume. Nothing is repaired.
+//! The read-only consistency check of a volume. It repairs nothing.
 //!
-//! The order of the passes follows their needs: groups claim the blocks of the format's own structures
-//! (`groups`); inodes claim theirs and give their types (`inodes`, `maps`, `attributes`, `special`);
-//! directories give names to inodes (`directories`, `index`); then reachability and link counts are checked
-//! (`tree`), and at last the bitmaps and counts (`bitmaps`).
+//! Each pass uses the results of earlier ones. Groups claim the blocks of the format's own structures (`groups`).
+//! Inodes claim their blocks, and their types are recorded (`inodes`, `maps`, `attributes`, `special`). Directory
+//! entries are counted as names of inodes (`directories`, `index`). Then reachability and link counts are checked
+//! (`tree`), and finally the bitmaps and counts of groups (`bitmaps`).
 //!
-//! Memory: a bit for each cluster and six bytes for each inode near any in use, up to a limit,
-//! and a few words for each directory, shared attribute block and attribute inode.
+//! Memory: one bit for each cluster of a group in use; six bytes for each inode of a page in use, up to a limit;
+//! a few words for each directory, shared attribute block and value inode.
 
 mod attributes;
 mod bitmaps;
@@ -42,7 +42,7 @@ impl Volume {
     ) -> CheckSummary {
         let mut check = Check {
             volume: self,
-            report: Report { found, findings: 0, is_broken_off: false, is_partial: false },
+            report: Report { found, findings: 0, has_ended: false, is_partial: false },
             claims: Claims::new(self.geometry()),
             states: InodeStates::default(),
             directories: BTreeMap::new(),
@@ -61,7 +61,7 @@ impl Volume {
             Check::check_references,
             Check::check_bitmaps,
         ] {
-            if check.report.is_broken_off {
+            if check.report.has_ended {
                 break;
             }
             pass(&mut check);
@@ -71,12 +71,12 @@ impl Volume {
             directories: check.directories.len() as u64,
             clusters: check.claims.count(),
             findings: check.report.findings,
-            is_complete: !check.report.is_broken_off && !check.report.is_partial,
+            is_complete: !check.report.has_ended && !check.report.is_partial,
         }
     }
 }
 
-/// A check under way.
+/// A check in progress.
 struct Check<'v> {
     volume: &'v Arc<Volume>,
     report: Report<'v>,
@@ -84,9 +84,9 @@ struct Check<'v> {
     states: InodeStates,
     directories: BTreeMap<InodeNumber, DirectoryState>,
     attribute_blocks: BTreeMap<FsBlock, AttributeBlock>,
-    /// References to the inodes that hold attribute values.
+    /// The number of references to each inode with an attribute value.
     value_inodes: BTreeMap<InodeNumber, u64>,
-    /// Inodes that are to be deleted or truncated when the volume is next mounted for writing.
+    /// The inodes to delete or to truncate when the volume is next mounted for writing.
     orphans: HashSet<InodeNumber>,
 }
 
@@ -95,63 +95,63 @@ struct Check<'v> {
 struct DirectoryState {
     /// The inode of its "..".
     dot_dot: Option<InodeNumber>,
-    /// The directory that has a name for it.
+    /// The directory with its name.
     parent: Option<InodeNumber>,
-    /// The directory from which it was met first on the way to the root.
+    /// The directory at which the first walk towards the root that passed this directory began.
     passed_from: Option<InodeNumber>,
 }
 
 /// The state of an attribute block.
 #[derive(Clone, Copy, Debug)]
 struct AttributeBlock {
-    /// References that it says it has.
+    /// The reference count that the block stores.
     stored: u32,
-    /// References found.
+    /// The number of references found.
     found: u32,
-    /// The blocks that attribute values in inodes add to the block count of each inode with this block, in units of
+    /// The size that attribute values in inodes add to the block count of each inode with this block, in units of
     /// 512 bytes.
     value_sectors: u64,
 }
 
-/// Where findings go.
+/// The receiver of findings.
 struct Report<'f> {
     found: &'f mut dyn FnMut(Error) -> ControlFlow<()>,
     findings: u64,
-    is_broken_off: bool,
-    /// Whether something was left out.
+    has_ended: bool,
+    /// Whether a part was skipped.
     is_partial: bool,
 }
 
 impl Report<'_> {
     fn add(&mut self, error: Error) {
-        if !self.is_broken_off {
+        if !self.has_ended {
             self.findings += 1;
-            self.is_broken_off = (self.found)(error).is_break();
+            self.has_ended = (self.found)(error).is_break();
         }
     }
 
-    /// Reports a part of the check that is skipped since it would take too long.
-    fn leave_out(&mut self, what: &'static str) {
+    /// Reports a part of the check that is skipped because it would take too long.
+    fn skip_part(&mut self, part: &'static str) {
         self.is_partial = true;
-        self.add(Unsupported::Operation(what).into());
+        self.add(Unsupported::Operation(part).into());
     }
 
-    /// Ends the check early: the rest would take too long.
-    fn break_off(&mut self, what: &'static str) {
-        self.leave_out(what);
-        self.is_broken_off = true;
+    /// Ends the check, because the rest would take too long. `part` is the first skipped part.
+    fn end_early(&mut self, part: &'static str) {
+        self.skip_part(part);
+        self.has_ended = true;
     }
 
     fn corrupt(&mut self, structure: &'static str, location: Location, problem: Problem) {
         self.add(Error::corrupt(structure, location, problem));
     }
 
-    /// Returns the value, or nothing after reporting why there is none.
-    fn take<T>(&mut self, result: Result<T>) -> Option<T> {
+    /// Returns the value of `result`, or reports its error and returns `None`.
+    fn ok<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|error| self.add(error)).ok()
     }
 
-    /// Reports two numbers that must be equal and are not.
+    /// Reports a mismatch if two numbers are not equal.
     fn compare(
         &mut self,
         structure: &'static str,

@@ -1,4 +1,5 @@
-//! The format's own inodes: orphans (list and file), journal, quota files, room for growth.
+//! The check of inodes that the format uses itself: orphans (list and file), journal, quota files, and the resize
+//! inode.
 
 use std::sync::Arc;
 
@@ -16,11 +17,11 @@ use crate::volume::Volume;
 
 const ORPHAN_LIST: &str = "orphan list";
 const RESIZE: &str = "resize inode";
-/// The pointer to the tree of two levels among an inode's pointers.
+/// The index of the pointer to the tree of two levels in an inode.
 const TREE_OF_TWO: usize = 13;
 
 impl Check<'_> {
-    /// Finds the orphans, before the inodes are looked at.
+    /// Collects the orphans, before the pass over the inodes.
     pub(super) fn check_orphans(&mut self) {
         let mut next = self.volume.superblock().inodes.last_orphan;
         let mut location = Location::default();
@@ -30,27 +31,27 @@ impl Check<'_> {
             }
             location = Location::inode(number);
             let record = match self.volume.inode_record(number) {
-                // What else is wrong with it is reported when its turn comes.
+                // Reported with the inode.
                 Err(Error::Corrupt(_)) => return,
                 Err(Error::NotFound) => {
                     self.report.corrupt(ORPHAN_LIST, location, Problem::Missing("inode"));
                     return;
                 }
-                record => self.report.take(record),
+                record => self.report.ok(record),
             };
-            // While an inode is an orphan, its time of deletion is the next one's number.
+            // The time of deletion of an orphan is the number of the next orphan.
             next = record
                 .map(|record| InodeNumber(record.deleted.into()))
                 .filter(|&number| number != InodeNumber(0));
         }
         if let Some(file) = self.volume.superblock().inodes.orphan_file {
-            if let Some(inode) = self.report.take(self.volume.special_inode(file)) {
+            if let Some(inode) = self.report.ok(self.volume.special_inode(file)) {
                 self.check_orphan_file(&inode);
             }
         }
     }
 
-    /// False when the number cannot be an orphan's, or is one already.
+    /// Adds an orphan. Returns false if the number is out of range, or already in the set.
     fn add_orphan(
         &mut self,
         structure: &'static str,
@@ -73,9 +74,9 @@ impl Check<'_> {
 
     fn check_orphan_file(&mut self, file: &Inode) {
         let is_marked = self.geometry().features.has(Feature::OrphanPresent);
-        let Some(blocks) = self.report.take(OrphanBlock::all(file)) else { return };
+        let Some(blocks) = self.report.ok(OrphanBlock::all(file)) else { return };
         for block in blocks {
-            let Some(block) = self.report.take(block) else { continue };
+            let Some(block) = self.report.ok(block) else { continue };
             let numbers = block.numbers().iter().map(|number| number.get());
             for number in numbers.filter(|&number| number != 0) {
                 if !is_marked {
@@ -87,7 +88,7 @@ impl Check<'_> {
         }
     }
 
-    /// The format's own inodes, after every inode was looked at by itself.
+    /// Checks the contents of inodes that the format uses itself, after the pass over all inodes.
     pub(super) fn check_special(&mut self) {
         self.check_journal();
         let named = self.volume.superblock().inodes;
@@ -103,7 +104,7 @@ impl Check<'_> {
         }
         if self.geometry().features.has(Feature::ResizeInode) {
             let checked = ResizeInode::of(self.volume).and_then(|inode| inode.check());
-            if let Some(tree) = self.report.take(checked) {
+            if let Some(tree) = self.report.ok(checked) {
                 let location = Location::inode(RESIZE_INODE).at_block(tree);
                 if let Some((_, blocks)) = self.claims.claim(tree, 1) {
                     self.report.corrupt(RESIZE, location, Problem::Shared { blocks });
@@ -112,7 +113,7 @@ impl Check<'_> {
         }
     }
 
-    /// An inode that the superblock names is a file in use.
+    /// Checks that an inode that the superblock names is a regular file in use.
     fn check_regular(&mut self, name: &'static str, number: InodeNumber) {
         match self.volume.inode_record(number) {
             Ok(record) if record.kind == FileType::Regular && record.links > 0 => {}
@@ -137,19 +138,20 @@ impl Check<'_> {
                 let is_expected =
                     superblock.has(Feature::NeedsRecovery) || self.volume.recovery().is_some();
                 if journal.superblock().start.is_some() && !is_expected {
-                    let problem = Problem::Missing("mark that it must be replayed");
+                    let problem =
+                        Problem::Missing("flag in the superblock that it must be replayed");
                     self.report.corrupt("journal", location, problem);
                 }
             }
-            // An external journal is another volume's matter.
+            // An external journal is not checked.
             Ok(None) | Err(Error::Unsupported(_)) => {}
             Err(error) => self.report.add(error),
         }
     }
 }
 
-/// The inode that owns the blocks kept for descriptors of groups to come: those behind the first
-/// superblock as blocks of pointers, and those behind each copy as what they point to.
+/// The resize inode, which owns the blocks that are reserved for the descriptors of further groups. Those behind the
+/// first superblock are blocks of pointers, which point to those behind each superblock copy.
 struct ResizeInode<'v> {
     volume: &'v Arc<Volume>,
     record: InodeRecord,
@@ -183,7 +185,8 @@ impl<'v> ResizeInode<'v> {
         Ok(Self { volume, record, tree })
     }
 
-    /// Gives the one block that no group counts as its own.
+    /// Checks the pointers and the block count. Returns the root of the tree, the only block of this inode that is not
+    /// reserved for descriptors.
     fn check(&self) -> Result<FsBlock> {
         let geometry = self.volume.geometry();
         let location = Location::inode(RESIZE_INODE);
@@ -197,9 +200,9 @@ impl<'v> ResizeInode<'v> {
         let descriptors = geometry.descriptor_blocks();
         let first = geometry.superblock_block().0 + 1 + u64::from(descriptors);
         let mut expected_tree = vec![0; per_block];
-        for kept in 0..geometry.reserved_descriptor_blocks {
-            let block = first + u64::from(kept);
-            if let Some(slot) = expected_tree.get_mut((descriptors + kept) as usize % per_block) {
+        for index in 0..geometry.reserved_descriptor_blocks {
+            let block = first + u64::from(index);
+            if let Some(slot) = expected_tree.get_mut((descriptors + index) as usize % per_block) {
                 *slot = block;
             }
             let expected = copies
@@ -210,7 +213,7 @@ impl<'v> ResizeInode<'v> {
         }
         compare_pointers(&tree, expected_tree.into_iter(), location.at_block(self.tree))?;
         let blocks = 1 + u64::from(geometry.reserved_descriptor_blocks) * (1 + copies.len() as u64);
-        // Each counts as a whole cluster.
+        // Each block counts as a whole cluster.
         let sectors = u64::from(geometry.block_size.bytes() / 512) << geometry.cluster_shift;
         let expected = blocks * sectors;
         if self.record.blocks != expected {
@@ -232,7 +235,7 @@ fn pointers(bytes: &[u8]) -> impl Iterator<Item = FsBlock> {
     })
 }
 
-/// The first pointers of a block are these.
+/// Checks that the first pointers of a block are those in `expected`.
 fn compare_pointers(
     bytes: &[u8],
     expected: impl Iterator<Item = u64>,

@@ -1,30 +1,30 @@
-//! What is known of each inode, in six bytes, where any of the inodes around it is in use.
+//! The states of inodes, six bytes each, in pages that contain an inode in use.
 
 use std::collections::BTreeMap;
 
 use base::InodeNumber;
 use base::attributes::FileType;
 
-/// What an inode is.
+/// The role of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Role {
     /// Not in use.
     #[default]
     Free,
-    /// In use, but nothing more can be told.
+    /// In use, with a record that cannot be parsed.
     Unreadable,
-    /// It should have names.
+    /// In use, with names.
     Named(FileType),
-    /// Its names are gone, and it goes too when the volume is next mounted for writing.
+    /// Without names, and deleted when the volume is next mounted for writing.
     Orphan(FileType),
-    /// The format's own, without names.
+    /// Used by the format itself, without names.
     Special,
-    /// Holds the value of an extended attribute; without names.
+    /// Contains the value of an extended attribute, without names.
     Value,
 }
 
 impl Role {
-    /// The type, where names lead to it.
+    /// Returns the type of an inode with names.
     pub(crate) fn named(self) -> Option<FileType> {
         match self {
             Self::Named(kind) => Some(kind),
@@ -33,36 +33,36 @@ impl Role {
     }
 }
 
-/// What is known of an inode.
+/// The state of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct InodeState {
     pub role: Role,
-    /// The link count that it says it has.
+    /// The link count in the record.
     pub links: u16,
-    /// Names found, up to the greatest that fits.
+    /// The number of names found, up to the maximum of the type.
     pub names: u16,
 }
 
-/// States that are kept together.
+/// The number of states in a page.
 const PAGE: u64 = 1024;
-/// Pages, at most: 768 MiB, or 134 million inodes where they lie together. Tables can be holes in
-/// the image's file, or shared, so that the volume's size is no bound.
+/// The maximum number of pages: 768 MiB, or 134 million adjacent inodes. The size of the image's file is no bound,
+/// since inode tables may be holes in it, or shared.
 const PAGES_MAX: usize = 1 << 17;
 
 #[derive(Default)]
 pub(crate) struct InodeStates {
-    /// Of each page in which an inode is in use, by its number.
+    /// The pages with an inode in use, by their numbers.
     pages: BTreeMap<u64, Box<[InodeState]>>,
     used: u64,
 }
 
 impl InodeStates {
-    /// Inodes in use.
+    /// Returns the number of inodes in use.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
-    /// Records an inode in use. False when there is no room for it.
+    /// Records an inode in use. Returns false if the maximum number of pages is reached.
     #[must_use]
     pub(crate) fn set(&mut self, inode: InodeNumber, role: Role, links: u16) -> bool {
         let (page, index) = position(inode);
@@ -91,7 +91,7 @@ impl InodeStates {
         }
     }
 
-    /// The inodes in use among `count` from `first` on, in order.
+    /// Returns the inodes in use among `count` inodes from `first` on, in order.
     pub(crate) fn in_use(
         &self,
         first: InodeNumber,
@@ -112,7 +112,7 @@ impl InodeStates {
     }
 }
 
-/// Page and index; inode numbers count from 1.
+/// Returns the page of an inode, and the index in it. Inode numbers begin at 1.
 fn position(inode: InodeNumber) -> (u64, usize) {
     let index = inode.0.saturating_sub(1);
     (index / PAGE, (index % PAGE) as usize)
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_small_and_kept_for_its_inode_alone() {
+    fn a_state_is_small_and_does_not_affect_other_inodes() {
         assert_eq!(size_of::<InodeState>(), 6);
         let mut states = InodeStates::default();
         let role = Role::Named(FileType::Regular);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_inodes_of_a_range_are_those_in_use_within_it() {
+    fn in_use_returns_the_used_inodes_of_a_range() {
         let mut states = InodeStates::default();
         for number in [1, 1024, 1025, 1026, 4000] {
             assert!(states.set(InodeNumber(number), Role::Special, 1));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many_pages_only() {
+    fn a_state_that_needs_a_page_above_the_maximum_is_refused() {
         let mut states = InodeStates::default();
         let pages = (0..PAGES_MAX as u64).map(|page| (page, Box::default()));
         states.pages = pages.collect();

@@ -1,5 +1,5 @@
-//! Reachability and link counts: every directory leads to the root, every inode has as many names
-//! as it says.
+//! The check of reachability and link counts: every directory is below the root, and every inode has as many names
+//! as its link count says.
 
 use base::attributes::FileType;
 use base::{InodeNumber, Location, Problem};
@@ -11,7 +11,7 @@ use crate::features::Feature;
 use crate::inode::record::InodeFlags;
 
 const DIRECTORY: &str = "directory";
-/// With more names, a directory's link count stays 1.
+/// The maximum link count of a directory. With more names, its link count is 1.
 const DIRECTORY_LINKS_MAX: u16 = 65_000;
 
 impl Check<'_> {
@@ -20,7 +20,7 @@ impl Check<'_> {
         self.check_connections();
         let states = std::mem::take(&mut self.states);
         for (number, state) in states.in_use(InodeNumber(1), self.geometry().inode_count.into()) {
-            if self.report.is_broken_off {
+            if self.report.has_ended {
                 break;
             }
             self.check_links(number, &state);
@@ -28,7 +28,7 @@ impl Check<'_> {
         self.states = states;
     }
 
-    /// ".." is the directory that has the name.
+    /// Checks that the ".." of each directory is the directory with its name.
     fn check_parents(&mut self) {
         for (&number, state) in &mut self.directories {
             let location = Location::inode(number);
@@ -48,12 +48,12 @@ impl Check<'_> {
         }
     }
 
-    /// No directory lies below itself.
+    /// Checks that no directory is below itself.
     fn check_connections(&mut self) {
         let numbers: Vec<InodeNumber> = self.directories.keys().copied().collect();
         for start in numbers {
             let mut at = start;
-            // Each directory is passed once, so that this takes time for each only once.
+            // Each directory is passed once, so the time is linear in their number.
             while let Some(state) = self.directories.get_mut(&at) {
                 match state.passed_from {
                     None => state.passed_from = Some(start),
@@ -75,7 +75,7 @@ impl Check<'_> {
         let kind = match state.role {
             Role::Named(kind) => kind,
             Role::Value if !self.value_inodes.contains_key(&number) => {
-                let problem = Problem::Missing("attribute that has it");
+                let problem = Problem::Missing("attribute with this value");
                 return self.report.corrupt("extended attribute value", location, problem);
             }
             _ => return,
@@ -88,7 +88,7 @@ impl Check<'_> {
             && state.links == 1
             && has_overflow
             && (state.names > DIRECTORY_LINKS_MAX || self.is_hashed(number));
-        // A directory without a name has one link too few; that has been reported.
+        // A directory without a name has one name too few. The missing name was reported.
         let is_lost = self.directories.get(&number).is_some_and(|state| state.parent.is_none());
         if !is_uncounted && !is_lost {
             let (found, expected) = (state.links.into(), state.names.into());

@@ -1,8 +1,8 @@
-//! The fallocate family: allocation of space without data, and ranges of blocks that are freed, made to read
-//! as zeroes, or moved.
+//! The fallocate family: allocation of blocks without data, and ranges of blocks that are freed, made to read
+//! as zeroes, or shifted.
 //!
-//! The caller holds the inode's lock alone. Before blocks are freed or moved, it removes their data from the
-//! cache, and waits for their writeback.
+//! The caller holds the inode's lock exclusively. Before blocks are freed or shifted, the caller removes their data
+//! from the cache, and waits for their writeback.
 //! Not here: parts of blocks, and the cache (`iomap`).
 
 use std::ops::Range;
@@ -21,22 +21,22 @@ use crate::orphans::write::ORPHAN_CREDITS;
 pub(crate) const NEEDS_EXTENTS: Unsupported =
     Unsupported::Operation("fallocate other than hole punching in files with block maps");
 
-/// The next step of a change in several transactions.
+/// The next step of an operation that takes several transactions.
 #[derive(Clone, Copy)]
-enum Stage {
-    /// Unmap the blocks from the range's start to here.
+enum NextStep {
+    /// Unmap the blocks from the range's start to this block.
     Unmap(FileBlock),
-    /// Split the extent here, so that one begins here.
+    /// Split the extent that contains the range's start.
     Split,
-    /// Shift the extents on this side of here.
+    /// Shift extents: from this block on if they move to the left, or before it if they move to the right.
     Shift(FileBlock),
     /// Nothing is left to do.
     Done,
 }
 
 impl Inode {
-    /// Allocates all blocks with bytes of `range`; new ones are unwritten. The size stays. Errors: `NoSpace`, when
-    /// nothing was allocated.
+    /// Allocates all blocks with bytes of `range`. New blocks are unwritten. The size does not change. Errors:
+    /// `NoSpace` if the space cannot be reserved; then nothing is allocated.
     pub fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
         self.check_extents()?;
         let wanted = self.blocks_of(range.start, range.end.0.saturating_sub(range.start.0))?;
@@ -45,21 +45,21 @@ impl Inode {
             self.finish_truncation()?;
         }
         let holes = self.reserve_holes(&wanted)?;
-        let placed = self.place_all(&wanted);
-        if placed.is_err() {
-            // They have no data that would be waited for.
+        let allocated = self.allocate_all_delayed(&wanted);
+        if allocated.is_err() {
+            // These blocks have no data, so no writeback will allocate them.
             holes.iter().for_each(|hole| self.forget_delayed(hole));
         }
-        placed
+        allocated
     }
 
-    /// Converts inline data to a block, since the cache does not zero parts of inline data.
+    /// Converts inline data, if any, to a block, since the cache does not zero parts of inline data.
     pub fn leave_inline(&self) -> Result<()> {
-        if self.has(InodeFlags::INLINE_DATA) { self.leave_inode() } else { Ok(()) }
+        if self.has(InodeFlags::INLINE_DATA) { self.convert_inline_data() } else { Ok(()) }
     }
 
     /// Allocates all delayed blocks of a range.
-    fn place_all(&self, wanted: &Range<FileBlock>) -> Result<()> {
+    fn allocate_all_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let mut at = wanted.start;
         while at < wanted.end {
             let around = self.delayed.lock().around(at);
@@ -72,7 +72,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Punches a hole of whole blocks. This may take several transactions; a crash leaves a part of it.
+    /// Punches a hole of whole blocks. This may take several transactions, so a crash may leave only a part of the
+    /// hole.
     pub fn punch(&self, range: Range<FileOffset>) -> Result<()> {
         let range = self.whole_blocks(&range)?;
         self.leave_inline()?;
@@ -98,47 +99,47 @@ impl Inode {
         Ok(())
     }
 
-    /// Removes a range from a file of `size` bytes; the data behind it moves to its start. The range is a multiple of
-    /// [`allocation_unit`](Self::allocation_unit), and ends before the file does. If the map is too large for one
-    /// transaction, a crash can leave a part of it shifted.
+    /// Removes a range from a file of `size` bytes. The data behind the range moves to its start. The range is a
+    /// multiple of [`allocation_unit`](Self::allocation_unit), and ends before the file's end. If the map is too large
+    /// for one transaction, a crash may leave the map partly shifted.
     pub fn collapse(&self, range: Range<FileOffset>, size: u64, time: Timestamp) -> Result<()> {
-        let (blocks, by) = self.moved_blocks(&range)?;
+        let (blocks, by) = self.prepare_shift(&range)?;
         if range.end.0 >= size {
             return Err(Error::InvalidArgument(
-                "a range to collapse must end before the file does",
+                "a range to collapse must end before the file's end",
             ));
         }
-        let mut stage = Stage::Unmap(blocks.end);
+        let mut next = NextStep::Unmap(blocks.end);
         let size = size - (range.end.0 - range.start.0);
-        self.in_stages(&mut stage, |stage, handle| {
-            if let Stage::Unmap(end) = *stage {
-                *stage = match self.unmap(handle, blocks.start..end)? {
-                    Progress::More(left) => Stage::Unmap(left),
-                    Progress::Done => Stage::Shift(blocks.end),
+        self.run_steps(&mut next, |next, handle| {
+            if let NextStep::Unmap(end) = *next {
+                *next = match self.unmap(handle, blocks.start..end)? {
+                    Progress::More(left) => NextStep::Unmap(left),
+                    Progress::Done => NextStep::Shift(blocks.end),
                 };
             }
-            if let Stage::Shift(at) = *stage {
-                *stage = match self.shift_left(handle, at, by)? {
-                    Progress::More(next) => Stage::Shift(next),
-                    Progress::Done => Stage::Done,
+            if let NextStep::Shift(at) = *next {
+                *next = match self.shift_left(handle, at, by)? {
+                    Progress::More(left) => NextStep::Shift(left),
+                    Progress::Done => NextStep::Done,
                 };
             }
-            if let Stage::Done = *stage {
-                // Only now: until then there is data up to the old end.
+            if let NextStep::Done = *next {
+                // In the last step, since until then the file has data up to its old end.
                 self.update(handle, |record| {
                     record.size = size;
-                    note_change(record, time);
+                    set_change_times(record, time);
                 })?;
             }
             Ok(())
         })
     }
 
-    /// Inserts `range` as a hole in a file of `size` bytes; the data from its start on moves behind it. The range is a
+    /// Inserts `range` as a hole in a file of `size` bytes. The data from its start on moves behind it. The range is a
     /// multiple of [`allocation_unit`](Self::allocation_unit), and begins before the file's end. As with
-    /// [`collapse`](Self::collapse), a crash can leave a part of a large map shifted.
+    /// [`collapse`](Self::collapse), a crash may leave a large map partly shifted.
     pub fn insert(&self, range: Range<FileOffset>, size: u64, time: Timestamp) -> Result<()> {
-        let (blocks, by) = self.moved_blocks(&range)?;
+        let (blocks, by) = self.prepare_shift(&range)?;
         if range.start.0 >= size {
             return Err(Error::InvalidArgument(
                 "a range to insert must begin before the file's end",
@@ -146,57 +147,58 @@ impl Inode {
         }
         let bytes = range.end.0 - range.start.0;
         let size = size.checked_add(bytes).ok_or(Error::FileTooLarge)?;
-        let last = self.last_mapped(blocks.start)?;
+        let last = self.mapped_end(blocks.start)?;
         if size > self.size_max() || last.0.saturating_add(by) > self.map_end().0 {
             return Err(Error::FileTooLarge);
         }
-        let mut stage = Stage::Split;
-        self.in_stages(&mut stage, |stage, handle| {
-            if let Stage::Split = *stage {
+        let mut next = NextStep::Split;
+        self.run_steps(&mut next, |next, handle| {
+            if let NextStep::Split = *next {
                 self.split_extent(handle, blocks.start, Purpose::Metadata)?;
-                // Before anything lies past the old end.
+                // In the first step, before the file has data past its old end.
                 self.update(handle, |record| {
                     record.size = size;
-                    note_change(record, time);
+                    set_change_times(record, time);
                 })?;
-                *stage = Stage::Shift(self.map_end());
+                *next = NextStep::Shift(self.map_end());
             }
-            if let Stage::Shift(end) = *stage {
-                *stage = match self.shift_right(handle, blocks.start..end, by)? {
-                    Progress::More(left) => Stage::Shift(left),
-                    Progress::Done => Stage::Done,
+            if let NextStep::Shift(end) = *next {
+                *next = match self.shift_right(handle, blocks.start..end, by)? {
+                    Progress::More(left) => NextStep::Shift(left),
+                    Progress::Done => NextStep::Done,
                 };
             }
             Ok(())
         })
     }
 
-    /// Returns the unit of collapsed and inserted ranges, in bytes: a cluster.
+    /// Returns the unit of ranges to collapse or insert, in bytes: a cluster.
     pub fn allocation_unit(&self) -> u64 {
         let geometry = self.volume().geometry();
         1 << (geometry.block_size.shift() + geometry.cluster_shift)
     }
 
-    /// Runs `step` in one transaction after another until nothing is left to do, and makes that durable. Otherwise data
-    /// that is then written to a shifted block could, after a crash, be found at the block's previous position.
-    fn in_stages<'v>(
+    /// Runs `step` in one transaction after another until nothing is left to do, and makes the result durable.
+    /// Otherwise data that is later written to a shifted block could, after a crash, be found at the block's previous
+    /// position.
+    fn run_steps<'v>(
         &'v self,
-        stage: &mut Stage,
-        mut step: impl FnMut(&mut Stage, &mut crate::journal::Handle<'v>) -> Result<()>,
+        next: &mut NextStep,
+        mut step: impl FnMut(&mut NextStep, &mut crate::journal::Handle<'v>) -> Result<()>,
     ) -> Result<()> {
         let volume = self.volume();
         let mut has_begun = false;
-        while !matches!(stage, Stage::Done) {
-            // One transaction for all of it, if that can be: then a crash leaves it done or not.
+        while !matches!(next, NextStep::Done) {
+            // If possible, one transaction for all steps: then a crash leaves all of the change or nothing of it.
             let credits = if self.map_is_in_inode() {
                 self.credits_for_unmap() + self.credits_for_map(2)
             } else {
                 u32::MAX
             };
             let credits = credits.min(volume.writer()?.journal.credits_max());
-            let done = volume.change_with_space(credits, |handle| step(stage, handle));
+            let done = volume.change_with_space(credits, |handle| step(next, handle));
             if let Err(error) = done {
-                // A part of it is done: neither the map nor the size is what the cache knows.
+                // A part of the change is done: the cache's mappings and size do not match the map any more.
                 if has_begun && error != Error::NoSpace {
                     volume.writer()?.journal.fail(&error);
                 }
@@ -207,8 +209,8 @@ impl Inode {
         volume.writer()?.journal.commit_all()
     }
 
-    /// Returns the blocks of a range to collapse or insert, and their number.
-    fn moved_blocks(&self, range: &Range<FileOffset>) -> Result<(Range<FileBlock>, u64)> {
+    /// Prepares the file for a collapse or an insertion of `range`. Returns the range's blocks, and their number.
+    fn prepare_shift(&self, range: &Range<FileOffset>) -> Result<(Range<FileBlock>, u64)> {
         self.check_extents()?;
         self.leave_inline()?;
         let unit = self.allocation_unit();
@@ -217,15 +219,16 @@ impl Inode {
         }
         let blocks = self.whole_blocks(range)?;
         self.volume().check_writable()?;
-        // What is delayed still has lost its data.
+        // The caller has removed the data of blocks that are still delayed from the cache.
         self.forget_delayed(&(blocks.start..self.map_end()));
         let by = blocks.end.0 - blocks.start.0;
         Ok((blocks, by))
     }
 
-    /// Returns the end of the last mapped block, at least `from`.
-    fn last_mapped(&self, from: FileBlock) -> Result<FileBlock> {
-        let (mut at, mut last) = (from, from);
+    /// Returns the end of the last run, or `from` if no run ends behind it.
+    fn mapped_end(&self, from: FileBlock) -> Result<FileBlock> {
+        let mut at = from;
+        let mut last = from;
         while at < self.map_end() {
             let piece = self.piece_at(at, self.map_end())?;
             if let fs::Piece::Run(_) = piece {
@@ -236,6 +239,8 @@ impl Inode {
         Ok(last)
     }
 
+    /// Returns the blocks of a range, up to the maximum end of a map. Errors: `InvalidArgument` if the range does not
+    /// consist of whole blocks.
     pub(crate) fn whole_blocks(&self, range: &Range<FileOffset>) -> Result<Range<FileBlock>> {
         let size = self.volume().geometry().block_size;
         let is_whole = |at: FileOffset| at.0 % u64::from(size.bytes()) == 0;
@@ -247,17 +252,17 @@ impl Inode {
     }
 
     fn check_extents(&self) -> Result<()> {
-        // Inline data goes where new files have theirs.
+        // Inline data is converted to an extent if the volume has extents.
         let gets_extents = self.has(InodeFlags::INLINE_DATA)
             && self.volume().geometry().features.has(Feature::Extent);
-        match self.has(InodeFlags::EXTENTS) || gets_extents {
-            true => Ok(()),
-            false => Err(NEEDS_EXTENTS.into()),
+        if self.has(InodeFlags::EXTENTS) || gets_extents {
+            return Ok(());
         }
+        Err(NEEDS_EXTENTS.into())
     }
 }
 
-fn note_change(record: &mut InodeRecord, time: Timestamp) {
+fn set_change_times(record: &mut InodeRecord, time: Timestamp) {
     record.modified = time;
     record.changed = time;
 }

@@ -1,6 +1,5 @@
-//! Data of regular files: writeback into blocks, preallocation and holes, moves to other blocks.
-//!
-//! The maps that lead to the blocks are changed in [`crate::map_write`].
+//! Data of regular files: writeback, allocation without data, holes, and moves to other blocks.
+//! Not here: changes of maps ([`crate::map_write`]).
 
 pub(crate) mod fallocate;
 pub(crate) mod move_extents;

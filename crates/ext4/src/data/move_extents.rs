@@ -1,10 +1,10 @@
-//! Moving of a file's data to the blocks of a second file, the donor, which gets the file's old blocks
+//! Moves of a file's data to the blocks of a second file, the donor, which gets the file's old blocks
 //! (EXT4_IOC_MOVE_EXT).
 //!
-//! The data is copied first. Its new blocks are durably unwritten in the donor's map, so no file shows them.
-//! Then one transaction changes both maps; its commit flushes the copy before it is durable. A crash leaves the
-//! old blocks or the new ones, with the same data.
-//! Not here: the cache, and the locks of both inodes, which the caller holds alone.
+//! The data is copied first. The new blocks are durably unwritten in the donor's map, so no file shows their contents.
+//! Then one transaction exchanges the blocks in both maps. Its commit flushes the copy before it is durable itself. A
+//! crash leaves the old blocks or the new ones, with the same data.
+//! Not here: the cache, and the locks of both inodes, which the caller holds exclusively.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,16 +19,17 @@ use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
 use crate::map_write::Pair;
 
-/// Copies a range of a file, whole blocks, to the device from some byte on, with zeroes past the end of the file.
+/// A function that copies a range of whole blocks of a file to an offset of the device, with zeroes past the end of the
+/// file.
 pub type CopyData<'c> = dyn FnMut(Range<FileOffset>, DeviceOffset) -> Result<()> + 'c;
 
 impl Inode {
     /// Exchanges the blocks of `range` with those of `donor` from `to` on. `copy` copies the file's data to the new
-    /// blocks. Blocks that are unwritten stay so, and where one of the two files has a hole, both stay as they are.
-    /// Exchanged parts of the donor's range read as zeroes, and so do parts that were to be exchanged when an error
-    /// came. Durable when it returns.
+    /// blocks. Unwritten blocks stay unwritten. Where one of the two files has a hole, neither is changed. Exchanged
+    /// parts of the donor's range read as zeroes. After an error, so may parts that were not exchanged yet. The
+    /// exchange is durable when this function returns.
     ///
-    /// Returns the number of bytes moved. After an error, a part may be moved. Errors: `NoSpace` if the maps need
+    /// Returns the number of moved bytes. After an error, a part may be moved. Errors: `NoSpace` if the maps need
     /// more blocks; `Unsupported` for block maps, inline and encrypted data, data that goes through the journal, and
     /// clusters.
     ///
@@ -57,14 +58,15 @@ impl Inode {
         let done =
             self.move_blocks((blocks.start, donor_blocks.start, count), donor, copy, &mut moved);
         if moved > 0 {
-            // The donor may write to what it got before it is synced, and a crash must not find that
-            // in this file.
+            // Later writes to the donor overwrite the old blocks. If the exchange were not durable, a crash could leave
+            // these blocks, with the donor's data, in this file.
             volume.writer()?.journal.commit_all()?;
         }
         done.map(|()| moved << volume.geometry().block_size.shift())
     }
 
-    /// Exchanges so many blocks from some file block of each file on, and counts in `moved`.
+    /// Exchanges `count` blocks, from `at` on in this file and from `donor_at` on in the donor. Adds the number of
+    /// moved blocks to `moved`.
     fn move_blocks(
         &self,
         (at, donor_at, count): (FileBlock, FileBlock, u64),
@@ -75,14 +77,14 @@ impl Inode {
         let mut done = 0;
         while done < count {
             let (at, donor_at) = (FileBlock(at.0 + done), FileBlock(donor_at.0 + done));
-            let (pairs, seen) = self.plan(at, donor, donor_at, count - done)?;
+            let (pairs, examined) = self.plan(at, donor, donor_at, count - done)?;
             self.move_pairs(donor, pairs, copy, moved)?;
-            done += seen;
+            done += examined;
         }
         Ok(())
     }
 
-    /// Returns the blocks to be exchanged among the next `count`, and how many of those were looked at.
+    /// Returns pairs of runs to exchange among the next `count` blocks, and the number of blocks examined.
     fn plan(
         &self,
         at: FileBlock,
@@ -90,10 +92,11 @@ impl Inode {
         donor_at: FileBlock,
         count: u64,
     ) -> Result<(Vec<Pair>, u64)> {
-        let (mut pairs, mut seen) = (Vec::new(), 0);
-        while seen < count && pairs.len() < Pair::COUNT_MAX {
-            let (at, donor_at) = (FileBlock(at.0 + seen), FileBlock(donor_at.0 + seen));
-            let left = count - seen;
+        let mut pairs = Vec::new();
+        let mut examined = 0;
+        while examined < count && pairs.len() < Pair::COUNT_MAX {
+            let (at, donor_at) = (FileBlock(at.0 + examined), FileBlock(donor_at.0 + examined));
+            let left = count - examined;
             let range = at..FileBlock(at.0 + left);
             let donor_range = donor_at..FileBlock(donor_at.0 + left);
             let (own, other) =
@@ -112,9 +115,9 @@ impl Inode {
                     donor_unwritten: other.unwritten,
                 }));
             }
-            seen += length;
+            examined += length;
         }
-        Ok((pairs, seen))
+        Ok((pairs, examined))
     }
 
     fn move_pairs(
@@ -133,8 +136,8 @@ impl Inode {
             }
         }
         if pairs.iter().any(|pair| !pair.unwritten) {
-            // Otherwise a crash could leave the donor with this file's data, also where it made its blocks
-            // unwritten a moment ago.
+            // The donor's blocks must be durably unwritten before data is copied to them, also those that were made
+            // unwritten above. Otherwise a crash could leave this file's data in the donor.
             volume.writer()?.journal.commit_all()?;
         }
         for pair in pairs.iter().filter(|pair| !pair.unwritten) {
@@ -156,28 +159,30 @@ impl Inode {
         Ok(())
     }
 
-    /// Refuses files whose blocks cannot be exchanged.
+    /// Fails if the file's blocks cannot be exchanged.
     pub fn check_movable(&self) -> Result<()> {
-        let refused = |what| Err(Unsupported::Operation(what).into());
+        let refuse = |operation| Err(Unsupported::Operation(operation).into());
         if self.kind() != FileType::Regular {
             return Err(Error::InvalidArgument("not a regular file"));
         }
         if self.volume().geometry().features.has(Feature::Bigalloc) {
-            return refused("exchanging blocks where they are allocated in clusters (bigalloc)");
+            return refuse("exchanging blocks on a volume with clusters (bigalloc)");
         }
         if self.has(InodeFlags::ENCRYPTED) {
             return Err(Unsupported::Encrypted(self.number()).into());
         }
-        match () {
-            () if self.has(InodeFlags::INLINE_DATA) => refused("exchanging blocks of inline data"),
-            () if self.has(InodeFlags::JOURNAL_DATA) => {
-                refused("exchanging blocks of data that goes through the journal")
-            }
-            () if self.has(InodeFlags::VERITY) => {
-                refused("exchanging blocks of a file that fs-verity protects")
-            }
-            () if !self.has(InodeFlags::EXTENTS) => Err(NEEDS_EXTENTS.into()),
-            () => Ok(()),
+        if self.has(InodeFlags::INLINE_DATA) {
+            return refuse("exchanging blocks of inline data");
         }
+        if self.has(InodeFlags::JOURNAL_DATA) {
+            return refuse("exchanging blocks of data that goes through the journal");
+        }
+        if self.has(InodeFlags::VERITY) {
+            return refuse("exchanging blocks of a file that fs-verity protects");
+        }
+        if !self.has(InodeFlags::EXTENTS) {
+            return Err(NEEDS_EXTENTS.into());
+        }
+        Ok(())
     }
 }

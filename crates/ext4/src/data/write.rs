@@ -1,5 +1,5 @@
-//! The format's side of writing file data: space is reserved when data comes into the cache, blocks are
-//! allocated at writeback, and extents become written at the end of I/O.
+//! The write side of the format: space is reserved when data comes into the cache, blocks are allocated at
+//! writeback, and extents become written at the end of I/O.
 //! Not here: the cache, and the maps on disk.
 
 use std::ops::Range;
@@ -24,7 +24,7 @@ impl MapWrite for Inode {
     fn map_write(&self, at: FileOffset, length: u64) -> Result<Iomap> {
         let wanted = self.blocks_of(at, length)?;
         if self.has(InodeFlags::INLINE_DATA) {
-            self.leave_inode()?;
+            self.convert_inline_data()?;
         }
         if at.0.saturating_add(length) > self.size() {
             self.finish_truncation()?;
@@ -40,7 +40,7 @@ impl MapWrite for Inode {
     }
 
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
-        // Also for blocks that the file has already: after a failure they may be another file's (J4).
+        // Also for blocks that the file has already: after a failure, they may belong to another file on the disk (J4).
         self.volume().check_writable()?;
         // New blocks of a block map are zeroed after they are mapped. Writeback of another part of the file must not
         // write to them before that, since the zeroes would overwrite its data.
@@ -72,15 +72,15 @@ impl MapWrite for Inode {
 
     fn split_extents(&self, range: Range<FileOffset>) -> Result<()> {
         let blocks = self.blocks_of(range.start, range.end.0 - range.start.0)?;
-        // The common case: both truncates fit into one leaf and take no block.
+        // The common case: both splits fit into one leaf, and need no new block.
         let is_done = self
             .volume()
             .change(self.credits_for_map(1), |handle| self.split_ends_in_place(handle, &blocks))?;
         if is_done {
             return Ok(());
         }
-        // One at a time: what finds no space must not have changed anything. And a write to blocks that
-        // are there must not fail for want of space that is kept for that.
+        // One split at a time, since an operation that fails with `NoSpace` must not have changed anything. The splits
+        // may use the clusters reserved for them, so that a write to existing blocks does not fail for lack of space.
         for at in [blocks.start, blocks.end] {
             self.volume().change_with_space(self.credits_for_map(1), |handle| {
                 self.split_extent(handle, at, Purpose::EndOfIo)
@@ -103,15 +103,17 @@ impl MapWrite for Inode {
         let grows = |inode: &Self| size.0 > inode.size();
         while !left.is_empty() || grows(self) {
             let calls = (left.len() as u32).clamp(1, CONVERTED_AT_ONCE);
-            // The tree may grow until the handle is there, and what is converted needs its size with it.
+            // The tree may grow before the handle opens, and the transaction that converts extents also changes the
+            // size. So there are credits for two changes of the size.
             let credits = self.credits_for_map(calls) + 2 * SIZE_CREDITS;
             let credits = credits.min(self.volume().writer()?.journal.credits_max());
-            // Without space the data would be lost. What reserved data has left may not be usable before a commit.
+            // Without space, the data would be lost. Free clusters may be usable only after a commit.
             self.volume().change_with_space(credits, |handle| {
                 if !left.is_empty() {
                     self.convert_written(handle, &mut left, SIZE_CREDITS)?;
                 }
-                // As far as all is written: a commit may come before the rest.
+                // The size grows only up to the next unwritten block, since a commit may come before the rest is
+                // converted.
                 let size = left
                     .last()
                     .map_or(size.0, |next| size.0.min(next.start.0 << block_size.shift()));
@@ -135,9 +137,9 @@ impl MapWrite for Inode {
     }
 }
 
-/// How many ranges are marked written in one transaction, if it has room for them.
+/// The number of ranges that are marked written in one transaction, if it has room for them.
 const CONVERTED_AT_ONCE: u32 = 16;
-/// The credits for a change of the size, after which the inode may be no orphan any more.
+/// The credits for a change of the size, which may also remove the inode from the orphans.
 const SIZE_CREDITS: u32 = 1 + ORPHAN_CREDITS;
 
 impl Inode {
@@ -146,8 +148,8 @@ impl Inode {
         self.writers.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts a user that has closed the file. With the last one, the file's preallocation is discarded, once all
-    /// written data has blocks.
+    /// Counts a user that has closed the file. After the last user, the file's preallocation is discarded as soon as
+    /// no block is delayed.
     pub fn closed_for_writing(&self) {
         self.writers.fetch_sub(1, Ordering::AcqRel);
         self.discard_unused_preallocation();
@@ -165,7 +167,7 @@ impl Inode {
         }
     }
 
-    /// Returns the blocks that have bytes in a range.
+    /// Returns the blocks with bytes of a range. Errors: `FileTooLarge`.
     pub(crate) fn blocks_of(&self, at: FileOffset, length: u64) -> Result<Range<FileBlock>> {
         let block_size = self.volume().geometry().block_size;
         let end = at.0.checked_add(length.max(1)).ok_or(Error::FileTooLarge)?;
@@ -176,8 +178,8 @@ impl Inode {
         Ok(block_size.file_block(at)..end)
     }
 
-    /// Reserves space for those blocks of `wanted` that are neither allocated nor reserved, for all or none. Returns
-    /// these blocks. Only writers call this, one at a time; writeback may allocate blocks meanwhile.
+    /// Reserves space for all blocks of `wanted` that are neither allocated nor delayed, or for none of them. Returns
+    /// these blocks. Writers call this, one at a time; writeback may allocate delayed blocks concurrently.
     pub(crate) fn reserve_holes(&self, wanted: &Range<FileBlock>) -> Result<Vec<Range<FileBlock>>> {
         let mut holes: Vec<Range<FileBlock>> = Vec::new();
         let mut at = wanted.start;
@@ -187,7 +189,7 @@ impl Inode {
                 at = delayed.range.end;
                 continue;
             }
-            // What was delayed and got a place in between is seen here.
+            // If writeback has allocated the block since the check above, the map has it.
             let piece = self.piece_at(at, wanted.end)?;
             let end = piece.end().min(wanted.end);
             if let Piece::Hole { .. } = piece {
@@ -199,8 +201,8 @@ impl Inode {
             }
         }
         for (index, hole) in holes.iter().enumerate() {
-            // While writeback gives no places: a cluster that the hole shares would be there then, and
-            // not be reserved. Where clusters are blocks, none is shared.
+            // With clusters, writeback must not allocate concurrently. Otherwise it could allocate a cluster that the
+            // hole shares after the search for such clusters.
             let placing = self.shares_clusters().then(|| self.placing.lock());
             let reserve = |clusters| self.volume().reserve(clusters, space::privilege());
             let reserved = self.reserve_hole(hole, reserve);
@@ -215,13 +217,13 @@ impl Inode {
         Ok(holes)
     }
 
-    /// Returns whether blocks of the file that lie side by side may share a cluster.
+    /// Returns whether adjacent blocks of the file may share a cluster.
     pub(crate) fn shares_clusters(&self) -> bool {
         self.volume().geometry().cluster_shift > 0
     }
 
-    /// Has `reserve` reserve the clusters that a hole, which stays one, needs, and makes its blocks
-    /// delayed ones.
+    /// Calls `reserve` with the number of clusters that a hole needs, and makes its blocks delayed. The hole is not
+    /// filled concurrently.
     fn reserve_hole(
         &self,
         hole: &Range<FileBlock>,
@@ -236,7 +238,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Of the first and the last cluster of a hole, those that the file has already.
+    /// Returns which of the first and the last cluster of a hole the file has already.
     fn clusters_at_ends(&self, hole: &Range<FileBlock>, shift: u32) -> Result<Vec<u64>> {
         let mut found = Vec::new();
         if shift == 0 {
@@ -258,7 +260,7 @@ impl Inode {
         Ok(found)
     }
 
-    /// Changes the delayed blocks.
+    /// Changes the delayed blocks, and updates the count of reserved clusters.
     fn change_delayed<T>(&self, change: impl FnOnce(&mut Delayed) -> T) -> T {
         let mut delayed = self.delayed.lock();
         let result = change(&mut delayed);
@@ -266,19 +268,19 @@ impl Inode {
         result
     }
 
-    /// Removes delayed blocks, and cancels their reservations.
+    /// Removes delayed blocks, and releases their reservations.
     pub(crate) fn forget_delayed(&self, blocks: &Range<FileBlock>) {
         let shift = self.volume().geometry().cluster_shift;
         let _placing = self.placing.lock();
         let released = self.change_delayed(|delayed| delayed.remove(blocks, shift));
-        // Only on volumes open for writing is anything delayed.
-        let given_up = self.volume().unreserve(released);
-        debug_assert!(given_up.is_ok() || released == 0);
+        // Only a volume that is open for writing has delayed blocks.
+        let result = self.volume().unreserve(released);
+        debug_assert!(result.is_ok() || released == 0);
     }
 
-    /// Sees to it that delayed blocks beside `unmapped`, of which nothing is mapped any more, have a
-    /// cluster of their own reserved if they had counted on one that was just given back: that one, or
-    /// another, is there for them. The caller has held `placing` since before that.
+    /// Reserves clusters again for delayed blocks that share a cluster with `unmapped`. Such a block had no reservation
+    /// if the file had its cluster. The cluster was just freed, so that it, or another one, can be reserved. All blocks
+    /// of `unmapped` are unmapped. The caller has held `placing` since before they were unmapped.
     pub(crate) fn reserve_again(&self, unmapped: Range<FileBlock>) -> Result<()> {
         let shift = self.volume().geometry().cluster_shift;
         if shift == 0 || unmapped.is_empty() {
@@ -302,11 +304,11 @@ impl Inode {
     /// Allocates the first delayed blocks of `wanted`.
     pub(crate) fn allocate_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let _placing = self.placing.lock();
-        self.place_delayed(wanted)
+        self.allocate_delayed_locked(wanted)
     }
 
-    /// Like [`allocate_delayed`](Self::allocate_delayed), for a caller that holds `placing`.
-    fn place_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
+    /// Allocates the first delayed blocks of `wanted`, for a caller that holds `placing`.
+    fn allocate_delayed_locked(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let volume = self.volume();
         let (at, shift) = (wanted.start, volume.geometry().cluster_shift);
         let Some(run) = self.delayed.lock().run_at(at) else { return Ok(()) };
@@ -316,20 +318,20 @@ impl Inode {
         let credits = self.credits_for_map(1) + ORPHAN_CREDITS;
         let run = volume.change_with_space(credits, |handle| {
             let request = NewBlocks { at, wanted, unwritten, purpose };
-            // What they held must never be seen. If that fails, the data is lost, and nothing else.
-            let zero = &mut |run: Run| match run.unwritten {
-                true => Ok(()),
-                false => {
-                    let size = volume.geometry().block_size;
-                    let offset = size.device_offset(run.block).expect("it lies in the volume");
-                    volume.device().write_zeroes(offset, run.length << size.shift())
+            // The previous contents of the blocks must never be visible. If zeroing fails, only this data is lost.
+            let zero = &mut |run: Run| {
+                if run.unwritten {
+                    return Ok(());
                 }
+                let size = volume.geometry().block_size;
+                let offset = size.device_offset(run.block).expect("the run is in the volume");
+                volume.device().write_zeroes(offset, run.length << size.shift())
             };
             let mapped = self.map_prepared_blocks(handle, request, zero)?;
             let mapped = mapped.inspect_err(|_| handle.undone())?;
             let run = mapped.run;
             if mapped.is_new && !run.unwritten {
-                // Until the end of I/O moves the size, a recovery must take what lies past it away.
+                // Until the end of I/O moves the size, a recovery must free blocks past it.
                 self.mapped_past_size.fetch_max(run.end().0, Ordering::Release);
                 volume.update_orphan(handle, self)?;
             }
@@ -340,8 +342,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Moves inline data into a block, as the kernel does when a file is written to.
-    pub(crate) fn leave_inode(&self) -> Result<()> {
+    /// Converts inline data to a block, as the kernel does when a file is written to.
+    pub(crate) fn convert_inline_data(&self) -> Result<()> {
         let volume = self.volume();
         let data = self.inline_data()?;
         let block_size = volume.geometry().block_size;
@@ -357,8 +359,8 @@ impl Inode {
             let mut block = data.clone();
             block.resize(block_size.len(), 0);
             let write = &mut |run: Run| {
-                // The flush before the commit makes this durable before the file has the block.
-                let offset = block_size.device_offset(run.block).expect("it lies in the volume");
+                // The flush before the commit block makes the data durable before the file has the block.
+                let offset = block_size.device_offset(run.block).expect("the run is in the volume");
                 volume.device().write_at(offset, &block)
             };
             let error = match self.map_prepared_blocks(handle, wanted, write) {
@@ -373,7 +375,7 @@ impl Inode {
         })
     }
 
-    /// Makes a file without data of one whose data is inline.
+    /// Converts a file with inline data to a file without data.
     fn drop_inline_data(&self, handle: &mut Handle<'_>, has_extents: bool) -> Result<()> {
         let has_value_inodes = self.volume().geometry().features.has(Feature::EaInode);
         let mut area = self.record().attribute_area.clone();

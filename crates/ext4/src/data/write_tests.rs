@@ -1,4 +1,4 @@
-//! Reservations on volumes with clusters, while others give places to what shares them.
+//! Tests of the write side: reservations of shared clusters, and the durability of changed maps.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -24,12 +24,12 @@ fn reserved(volume: &Volume) -> u64 {
     volume.writer().unwrap().allocator.reserved_clusters()
 }
 
-fn one(block: u64) -> Range<FileBlock> {
+fn single_block(block: u64) -> Range<FileBlock> {
     FileBlock(block)..FileBlock(block + 1)
 }
 
 #[test]
-fn clusters_are_not_looked_at_while_others_give_them_places() {
+fn a_reservation_waits_while_another_thread_allocates_a_shared_cluster() {
     let (_image, volume, inode) = file();
     inode.map_write(FileOffset(0), BLOCK).unwrap();
     let (placing, begun) = (inode.placing.lock(), Barrier::new(2));
@@ -40,10 +40,10 @@ fn clusters_are_not_looked_at_while_others_give_them_places() {
             inode.map_write(FileOffset(BLOCK), BLOCK).unwrap();
         });
         begun.wait();
-        // Long enough for the other one to get on, if nothing keeps it from that.
+        // Long enough for the other thread to reserve the block, if nothing prevents it.
         std::thread::sleep(Duration::from_millis(200));
-        assert!(!is_delayed(1), "what it saw may be out of date");
-        inode.place_delayed(&one(0)).unwrap();
+        assert!(!is_delayed(1), "the thread reserved by a map that may be stale");
+        inode.allocate_delayed_locked(&single_block(0)).unwrap();
         drop(placing);
     });
     assert!(is_delayed(1));
@@ -52,20 +52,20 @@ fn clusters_are_not_looked_at_while_others_give_them_places() {
     assert_eq!(reserved(&volume), 0);
 }
 
-/// Writes a block as far as it gets a place, as writeback does.
-fn location(inode: &Inode, block: u64) {
+/// Reserves and allocates a block, as a write and its writeback do.
+fn allocate(inode: &Inode, block: u64) {
     inode.map_write(FileOffset(block * BLOCK), BLOCK).unwrap();
     inode.map_writeback(FileOffset(block * BLOCK), BLOCK).unwrap();
 }
 
-/// Ends the writing of a block.
+/// Completes the write of a block.
 fn end(inode: &Inode, block: u64) {
     let (offset, kind) = (FileOffset(block * BLOCK), IomapKind::Unwritten);
     let size = FileOffset((block + 1) * BLOCK);
     inode.end_io(&[FinishedRange { offset, length: BLOCK, kind, token: None }], size).unwrap();
 }
 
-/// A volume in memory.
+/// Creates a volume in memory.
 fn volume(options: &[&str]) -> (Arc<MemoryDevice>, Arc<Volume>) {
     let device = Arc::new(MemoryDevice::new(Image::make(16, options).bytes()));
     let volume = common::open_device_for_writing(device.clone() as SharedDevice).unwrap();
@@ -73,14 +73,14 @@ fn volume(options: &[&str]) -> (Arc<MemoryDevice>, Arc<Volume>) {
 }
 
 #[test]
-fn who_syncs_gets_what_was_changed_in_a_leaf_of_the_map_alone() {
+fn a_sync_makes_a_change_of_only_a_map_leaf_durable() {
     let bigalloc = ["-t", "ext4", "-b", "1024", "-O", "bigalloc,^resize_inode", "-C", "4096"];
     for options in [&["-t", "ext4", "-b", "1024"][..], &bigalloc] {
         let (device, volume) = volume(options);
         let inode = new_file(&volume, "file");
-        // More than an inode has room for, so that they lie in a leaf.
+        // More extents than fit into an inode, so that they are in a leaf.
         for block in [0, 8, 16, 24, 32, 40, 48] {
-            location(&inode, block);
+            allocate(&inode, block);
             end(&inode, block);
         }
         let is_durable = |number: InodeNumber, block: u64| {
@@ -88,10 +88,10 @@ fn who_syncs_gets_what_was_changed_in_a_leaf_of_the_map_alone() {
             let inode = volume.inode(number).unwrap();
             inode.map_read(FileOffset(block * BLOCK), BLOCK).unwrap().kind == IomapKind::Mapped
         };
-        // In the file, and, where there are clusters, in one that the file has.
+        // With clusters, the second block is in a cluster that the file has.
         for block in [20, 18] {
-            location(&inode, block);
-            // Somebody else's sync, while the data is on its way.
+            allocate(&inode, block);
+            // A sync of the volume while the data is in flight.
             volume.sync().unwrap();
             end(&inode, block);
             inode.sync(true).unwrap();
@@ -102,13 +102,13 @@ fn who_syncs_gets_what_was_changed_in_a_leaf_of_the_map_alone() {
 }
 
 #[test]
-fn no_data_is_written_where_nothing_may_be_changed_any_more() {
+fn no_data_is_written_after_the_volume_is_shut_down() {
     let (_device, volume) = volume(&["-t", "ext4", "-b", "1024"]);
     let inode = new_file(&volume, "file");
-    location(&inode, 0);
+    allocate(&inode, 0);
     end(&inode, 0);
     inode.map_writeback(FileOffset(0), BLOCK).unwrap();
-    // Somebody else has taken the volume.
+    // Another host has claimed the volume.
     volume.writer().unwrap().journal.stop(&Error::InUse { by: "another host".into() });
     let map = inode.map_writeback(FileOffset(0), BLOCK);
     assert!(matches!(map, Err(Error::ShutDown(_))), "{map:?}");

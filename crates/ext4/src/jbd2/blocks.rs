@@ -1,5 +1,5 @@
-//! Where a journal's blocks are on its device, and reading them.
-//! Not here: how the journal was found, and what the blocks mean.
+//! The blocks of a journal on its device.
+//! Not here: how the journal is found, and what the blocks mean.
 
 use base::{
     BlockSize, DeviceOffset, Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result,
@@ -8,35 +8,35 @@ use device::SharedDevice;
 
 const STRUCTURE: &str = "journal";
 
-/// A run of journal blocks that follow each other on the device.
+/// A run of journal blocks that are adjacent on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JournalRun {
     /// The first block, counted from the journal's start.
     pub first: u32,
-    /// Where it lies on the journal's device.
+    /// The first block on the journal's device.
     pub physical: FsBlock,
     /// The number of blocks.
     pub length: u32,
 }
 
-/// The blocks of a journal: its device and its runs, which are free of gaps and of overlaps, so
-/// that what a log can make memory hold is bounded by what the device holds.
+/// The device and the runs of a journal. The runs have no gaps and no overlaps, so the size of the device bounds the
+/// memory that a log can take.
 #[derive(Clone, Debug)]
 pub struct JournalBlocks {
     device: SharedDevice,
     block_size: BlockSize,
-    /// The inode that holds the journal; `None` when it has a device of its own.
+    /// The inode that contains the journal; `None` if the journal has a device of its own.
     inode: Option<InodeNumber>,
-    /// The journal block that holds the superblock.
+    /// The journal block with the superblock.
     superblock: u32,
-    /// In journal order.
+    /// The runs in the order of the journal.
     runs: Vec<JournalRun>,
-    /// The same, in device order.
-    runs_by_place: Vec<JournalRun>,
+    /// The runs in the order of the device.
+    runs_by_physical: Vec<JournalRun>,
 }
 
 impl JournalBlocks {
-    /// The journal in the file `inode` of the volume on `device`, given the file's runs in order.
+    /// Describes the journal in the file `inode` of the volume on `device`. `runs` are the file's runs, in order.
     pub fn of_inode(
         device: SharedDevice,
         block_size: BlockSize,
@@ -46,8 +46,8 @@ impl JournalBlocks {
         Self::new(device, block_size, Some(inode), runs)
     }
 
-    /// The journal that takes the first `length` blocks of a device of its own, with its
-    /// superblock in block `superblock`.
+    /// Describes the journal in the first `length` blocks of a device of its own, with its superblock in block
+    /// `superblock`.
     pub fn of_device(
         device: SharedDevice,
         block_size: BlockSize,
@@ -92,9 +92,9 @@ impl JournalBlocks {
         if next == 0 {
             return Err(Error::corrupt(STRUCTURE, location, Problem::Missing("first block")));
         }
-        let mut runs_by_place = runs.clone();
-        runs_by_place.sort_unstable_by_key(|run| run.physical);
-        for pair in runs_by_place.windows(2) {
+        let mut runs_by_physical = runs.clone();
+        runs_by_physical.sort_unstable_by_key(|run| run.physical);
+        for pair in runs_by_physical.windows(2) {
             if pair[0].physical.0 + u64::from(pair[0].length) > pair[1].physical.0 {
                 let location = location
                     .at_file_block(FileBlock(pair[1].first.into()))
@@ -104,41 +104,41 @@ impl JournalBlocks {
                 return Err(Error::corrupt(STRUCTURE, location, problem));
             }
         }
-        Ok(Self { device, block_size, inode, superblock: 0, runs, runs_by_place })
+        Ok(Self { device, block_size, inode, superblock: 0, runs, runs_by_physical })
     }
 
-    /// The number of blocks.
+    /// Returns the number of blocks.
     pub fn count(&self) -> u32 {
         self.runs.last().map_or(0, |run| run.first + run.length)
     }
 
-    /// The size of a block.
+    /// Returns the size of a block.
     pub fn block_size(&self) -> BlockSize {
         self.block_size
     }
 
-    /// Whether the journal has a device of its own.
+    /// Returns whether the journal has a device of its own.
     pub fn is_external(&self) -> bool {
         self.inode.is_none()
     }
 
-    /// The journal block that holds the superblock.
+    /// Returns the journal block with the superblock.
     pub(super) fn superblock(&self) -> u32 {
         self.superblock
     }
 
-    /// Whether `block` of the volume is one of the journal's own.
-    pub(super) fn own(&self, block: FsBlock) -> bool {
+    /// Returns whether `block` of the volume belongs to the journal.
+    pub(super) fn contains(&self, block: FsBlock) -> bool {
         if self.is_external() {
             return false;
         }
-        let after = self.runs_by_place.partition_point(|run| run.physical <= block);
-        after.checked_sub(1).and_then(|index| self.runs_by_place.get(index)).is_some_and(|run| {
+        let after = self.runs_by_physical.partition_point(|run| run.physical <= block);
+        after.checked_sub(1).and_then(|index| self.runs_by_physical.get(index)).is_some_and(|run| {
             block.checked_distance_from(run.physical).is_some_and(|at| at < run.length.into())
         })
     }
 
-    /// Where journal block `block` lies on the device.
+    /// Returns the location of journal block `block` on the device, as a block number.
     pub(super) fn physical(&self, block: u32) -> Option<FsBlock> {
         let after = self.runs.partition_point(|run| run.first <= block);
         let run = self.runs.get(after.checked_sub(1)?)?;
@@ -146,25 +146,26 @@ impl JournalBlocks {
         (at < run.length).then(|| FsBlock(run.physical.0 + u64::from(at)))
     }
 
-    /// The device that holds the journal.
+    /// Returns the device that contains the journal.
     pub(super) fn device(&self) -> &SharedDevice {
         &self.device
     }
 
-    /// Where journal block `block`, which is one of the journal's, lies on the device.
+    /// Returns the location of journal block `block` on the device. Panics if the journal has no such block.
     pub(super) fn offset(&self, block: u32) -> DeviceOffset {
         let physical = self.physical(block).expect("a block of the journal");
         self.block_size.device_offset(physical).expect("the journal lies on its device")
     }
 
-    /// What an error in journal block `block` says of its place.
+    /// Returns the location of journal block `block` for errors.
     pub(super) fn location(&self, block: u32) -> Location {
         let location = self.inode.map(Location::inode).unwrap_or_default();
         let location = location.at_file_block(FileBlock(block.into()));
         self.physical(block).map_or(location, |physical| location.at_block(physical))
     }
 
-    /// Reads journal block `block` into `buffer`, which has the size of a block.
+    /// Reads journal block `block` into `buffer`, which has the size of a block. Errors: `Corrupt` if the journal has
+    /// no such block.
     pub(super) fn read(&self, block: u32, buffer: &mut [u8]) -> Result<()> {
         let offset =
             self.physical(block).and_then(|physical| self.block_size.device_offset(physical));

@@ -1,4 +1,4 @@
-//! A transaction as the blocks of a log. Not here: where in the log they go, and when.
+//! Encoding of a transaction as blocks of a log. Not here: where in the log they are written, and when.
 //!
 //! Source: Linux kernel documentation, filesystems/ext4/journal.rst.
 
@@ -13,10 +13,10 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::ondisk::{self, RawCommit, RawHeader, RawRevokeHeader, RawTag, RawTag3};
 use super::superblock::{JournalFeatures, JournalSuperblock};
 
-/// What the first tag of a descriptor block carries, when it is not that of the block before.
+/// The length of the UUID that follows the first tag of a descriptor block.
 const UUID_BYTES: usize = 16;
 
-/// Makes the blocks of one journal's log.
+/// The encoder of transactions for the log of one journal.
 #[derive(Clone, Debug)]
 pub(super) struct Encoder {
     features: JournalFeatures,
@@ -25,11 +25,11 @@ pub(super) struct Encoder {
     seed: u32,
 }
 
-/// What a transaction is in the log.
+/// The log blocks of a transaction.
 pub(super) struct Encoded {
     /// Revoke blocks, descriptor blocks and copies, in order.
     pub body: Vec<BlockContents>,
-    /// The block that makes it complete.
+    /// The commit block, which makes the transaction complete.
     pub commit: BlockContents,
 }
 
@@ -43,7 +43,7 @@ impl Encoder {
         }
     }
 
-    /// The log's blocks for transaction `id`, committed at `time` since 1970.
+    /// Encodes transaction `id`, which changes `blocks` and revokes `revoked`. `time` is the time since 1970.
     pub(super) fn encode(
         &self,
         id: TransactionId,
@@ -64,7 +64,7 @@ impl Encoder {
         Encoded { body, commit: self.commit_block(id, time) }
     }
 
-    /// How many blocks of the log a transaction takes, its commit block included.
+    /// Returns the number of log blocks of a transaction, including its commit block.
     pub(super) fn length(&self, blocks: usize, revoked: usize) -> usize {
         let descriptors = blocks.div_ceil(self.tags_per_block());
         blocks + descriptors + revoked.div_ceil(self.revokes_per_block()) + 1
@@ -191,7 +191,7 @@ impl Encoder {
         bytes.into()
     }
 
-    /// Fills a descriptor or revoke block up, with its checksum at the end.
+    /// Completes a descriptor or revoke block with zeroes, and with its checksum at the end.
     fn seal(&self, mut bytes: Vec<u8>) -> BlockContents {
         bytes.resize(self.block_bytes, 0);
         if self.features.has_block_checksums() {
@@ -203,7 +203,8 @@ impl Encoder {
     }
 }
 
-/// A block's copy for the log, where nothing but control blocks begins with the magic number.
+/// Returns the copy of a block for the log, and whether it is escaped. In the log, only control blocks begin with the
+/// magic number, so a copy that begins with it is escaped: the number is replaced by zeroes.
 fn escape(block: FsBlock, contents: &BlockContents) -> (FsBlock, BlockContents, bool) {
     let magic = ondisk::MAGIC.to_be_bytes();
     if !contents.starts_with(&magic) {
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_never_look_like_control_blocks() {
+    fn copies_do_not_begin_with_the_magic_number() {
         let mut contents = vec![7; 1024];
         contents[..4].copy_from_slice(&ondisk::MAGIC.to_be_bytes());
         let (_, copy, escaped) = escape(FsBlock(5), &contents.into());

@@ -12,34 +12,34 @@ use super::ondisk::BLOCKS_MIN;
 use super::superblock::{JournalFeatures, LogState, write_errno, write_state};
 use crate::volume::clock;
 
-/// A transaction takes at most one part in so many of the log, so that there is room for one more
-/// while the ones before it are being put in place.
-const SHARE: u32 = 4;
+/// The number of transactions of the maximum size that fit into the log. So there is room for another transaction while
+/// earlier ones are checkpointed.
+const TRANSACTIONS_MIN: u32 = 4;
 
 /// A log that is being written.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     journal: Journal,
     encoder: Encoder,
-    /// The superblock's block as it was written last.
+    /// The block with the superblock, as it was written last.
     superblock: Vec<u8>,
-    /// The journal block that the next transaction begins with.
+    /// The first journal block of the next transaction.
     head: u32,
-    /// Blocks of the log that hold transactions which may have to be replayed.
+    /// The number of log blocks with transactions that are not known to be checkpointed.
     used: u32,
     /// The maximum of `used`.
     room: u32,
     /// The id of the next transaction.
     next: TransactionId,
-    /// Whether the superblock says that there is nothing to replay.
+    /// Whether the superblock on the device says that there is nothing to replay.
     is_empty_on_disk: bool,
 }
 
 impl LogWriter {
-    /// Begins to write the log of `journal`, all of whose transactions are in place and which ends
-    /// before transaction `next`. The features for writing are set. If fast commits that follow the
-    /// log are in place only after transaction `next`, `is_recovering`: then the journal goes on to
-    /// say that there may be something to replay.
+    /// Prepares `journal` for writing, with the features `wanted` and with `next` as the id of the next transaction.
+    /// All earlier transactions are checkpointed. `is_recovering` means that transaction `next` will contain the
+    /// changes of fast commits that follow the log. Then the superblock still says that there may be something to
+    /// replay, and the fast commits are kept.
     pub(crate) fn begin(
         journal: Journal,
         next: TransactionId,
@@ -64,16 +64,16 @@ impl LogWriter {
         let start = is_recovering.then_some(head);
         log.write_superblock(LogState { start, sequence: next })?;
         if !is_recovering {
-            log.forget_fast_commits()?;
+            log.clear_fast_commits()?;
         }
-        // Before anything is written over what a recovery would still have started with.
+        // Before any block is overwritten that a recovery with the old superblock would read.
         log.flush()?;
         Ok(log)
     }
 
-    /// Overwrites the beginning of the fast-commit area, which is obsolete: e2fsck 1.47 replays no log with fast
-    /// commits there that do not follow the log. Durable with the next flush.
-    pub(crate) fn forget_fast_commits(&self) -> Result<()> {
+    /// Clears the first block of the fast-commit area, which is obsolete. e2fsck 1.47 does not replay a log if the area
+    /// has fast commits that do not follow the log. The next flush makes the change durable.
+    pub(crate) fn clear_fast_commits(&self) -> Result<()> {
         let area = &self.journal.superblock.fast_commit;
         if area.is_empty() {
             return Ok(());
@@ -82,25 +82,25 @@ impl LogWriter {
         self.journal.blocks.device().write_zeroes(offset, size as u64)
     }
 
-    /// Blocks in the log.
+    /// Returns the number of blocks in the log.
     fn capacity(&self) -> u32 {
         self.journal.superblock.log.end - self.journal.superblock.log.start
     }
 
-    /// Limits the use of the log to `blocks`, but not to fewer than the smallest log has: changed blocks stay in
-    /// memory until they are checkpointed.
+    /// Limits the use of the log to `blocks`, or to the size of the smallest log if that is larger. The limit bounds
+    /// memory, since changed blocks stay in memory until they are checkpointed.
     pub(crate) fn limit(&mut self, blocks: u64) {
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX).max(BLOCKS_MIN);
         self.room = self.capacity().min(blocks);
     }
 
-    /// Returns the most blocks that one transaction may change.
+    /// Returns the maximum number of blocks that one transaction may change.
     pub(crate) fn blocks_max(&self) -> u64 {
-        // What lists them takes less than an eighth more.
-        u64::from(self.room / SHARE) * 7 / 8
+        // Descriptor, revoke and commit blocks take less than an eighth of a transaction.
+        u64::from(self.room / TRANSACTIONS_MIN) * 7 / 8
     }
 
-    /// Returns whether the log lies on a device of its own.
+    /// Returns whether the log is on a device of its own.
     pub(crate) fn is_external(&self) -> bool {
         self.journal.blocks.is_external()
     }
@@ -113,17 +113,17 @@ impl LogWriter {
     /// Returns whether there is room for a transaction that changes `blocks` and revokes `revoked` blocks.
     pub(crate) fn has_room(&self, blocks: usize, revoked: usize) -> bool {
         let length = self.encoder.length(blocks, revoked);
-        // Never all of it: a full log would look like an empty one.
+        // Never all of the log: a full log could not be distinguished from an empty one.
         (self.used as usize).saturating_add(length) < self.room as usize
     }
 
-    /// Returns whether so much is used that making room is due.
+    /// Returns whether more than half of the log is used, so that a checkpoint is due.
     pub(crate) fn is_half_full(&self) -> bool {
         self.used > self.room / 2
     }
 
-    /// Makes the next transaction durable. There is room for it. Data that it refers to on other devices than the
-    /// log's is durable already.
+    /// Makes the next transaction durable. The caller has made data durable that the transaction refers to on devices
+    /// other than the log's. Errors: `NoSpace` if the log has no room.
     pub(crate) fn write(
         &mut self,
         blocks: &[(FsBlock, BlockContents)],
@@ -134,7 +134,7 @@ impl LogWriter {
             return Err(Error::NoSpace);
         }
         if self.is_empty_on_disk {
-            // Before the commit block, with what comes between: the flush below covers it.
+            // Durable before the commit block, by the flush between them.
             self.write_superblock(LogState { start: Some(self.head), sequence: id })?;
             self.is_empty_on_disk = false;
         }
@@ -142,11 +142,11 @@ impl LogWriter {
         let encoded = self.encoder.encode(id, blocks, revoked, time);
         let length = encoded.body.len() as u32;
         let device = Arc::clone(self.journal.blocks.device());
-        device.write_all(self.location(self.head, encoded.body))?;
-        // What the transaction speaks of, and all of it, is durable before it is complete.
+        device.write_all(self.split_into_runs(self.head, encoded.body))?;
+        // The data that the transaction refers to, and its other blocks, are durable before its commit block.
         self.flush()?;
         let commit_at = self.after(self.head, length);
-        device.write_all(self.location(commit_at, vec![encoded.commit]))?;
+        device.write_all(self.split_into_runs(commit_at, vec![encoded.commit]))?;
         device.flush()?;
         self.head = self.after(commit_at, 1);
         self.used += length + 1;
@@ -154,32 +154,33 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Says that all transactions so far are in place, durably: their room can be used again.
-    pub(crate) fn checkpointed(&mut self) -> Result<()> {
+    /// Releases the log space of all transactions so far. The caller has checkpointed them durably.
+    pub(crate) fn release_checkpointed(&mut self) -> Result<()> {
         if self.used == 0 {
             return Ok(());
         }
         self.write_superblock(LogState { start: Some(self.head), sequence: self.next })?;
-        // Before anything is written over what a recovery would still have started with.
+        // Before any block is overwritten that a recovery with the old superblock would read.
         self.journal.blocks.device().flush()?;
         self.used = 0;
         Ok(())
     }
 
-    /// Ends the log: nothing is left to replay, as [`checkpointed`](Self::checkpointed) was told.
+    /// Marks the log as empty. The caller has called [`release_checkpointed`](Self::release_checkpointed) after the
+    /// last transaction.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.write_superblock(LogState { start: None, sequence: self.next })?;
         self.is_empty_on_disk = true;
         self.journal.blocks.device().flush()
     }
 
-    /// Returns the error number for which the journal was given up, or 0.
+    /// Returns the error number with which the journal was aborted, or 0.
     pub(crate) fn errno(&self) -> u32 {
         self.journal.superblock.errno
     }
 
-    /// Says that the journal is given up for the error number `errno`, or with 0 that the one it was
-    /// given up for has been seen to. Nothing waits for this to be durable.
+    /// Records in the superblock that the journal was aborted with the error number `errno`, or with 0 that it was not.
+    /// Does not flush the device.
     pub(crate) fn set_errno(&mut self, errno: u32) -> Result<()> {
         write_errno(&mut self.superblock, self.journal.superblock.features, errno);
         let offset = self.journal.blocks.offset(self.journal.blocks.superblock());
@@ -188,14 +189,15 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Returns the journal block `distance` after `block`, round the log.
+    /// Returns the journal block `distance` after `block`. The log is circular.
     fn after(&self, block: u32, distance: u32) -> u32 {
         let log = &self.journal.superblock.log;
         log.start + (block - log.start + distance) % self.capacity()
     }
 
-    /// Returns the device offsets of blocks that are adjacent in the log from `at` on.
-    fn location(
+    /// Splits blocks, which are adjacent in the log from `at` on, into runs. Returns the device offset and the blocks
+    /// of each run.
+    fn split_into_runs(
         &self,
         at: u32,
         blocks: Vec<BlockContents>,

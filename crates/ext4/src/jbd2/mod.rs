@@ -1,6 +1,5 @@
-//! The jbd2 journal on disk: its state, the recovery of what is complete in its log but not yet in
-//! place, and writing a log. Not here: transactions in memory (`journal`); fast commits
-//! (`fast_commit`).
+//! The jbd2 journal on disk: its state, the replay of complete transactions, and the writing of the log.
+//! Not here: transactions in memory (`journal`); fast commits (`fast_commit`).
 
 mod blocks;
 mod encode;
@@ -21,33 +20,33 @@ pub use superblock::{JournalFeatures, JournalSuperblock};
 use base::{Error, Result, TransactionId};
 use device::SharedDevice;
 
-/// A journal with a sound superblock.
+/// A journal with a verified superblock.
 #[derive(Clone, Debug)]
 pub struct Journal {
     blocks: JournalBlocks,
     superblock: JournalSuperblock,
 }
 
-/// What the recovery of a log did.
+/// The result of the recovery of a log.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    /// The id of the first transaction replayed.
+    /// The id of the first replayed transaction.
     pub first: TransactionId,
-    /// The id after the last one; fast commits that follow carry it.
+    /// The id after the last replayed transaction; fast commits that follow the log have this id.
     pub end: TransactionId,
-    /// How many transactions were replayed.
+    /// The number of replayed transactions.
     pub transactions: u32,
-    /// Blocks of the volume that got another content.
+    /// The number of blocks of the volume whose contents changed.
     pub blocks_changed: u64,
-    /// Blocks in the log that were not replayed because they were revoked.
+    /// The number of blocks in the log that were not replayed because they were revoked.
     pub blocks_revoked: u64,
-    /// Set when the log ends early, because a complete transaction in it is damaged. What was
-    /// replayed is a consistent state, but an older one.
+    /// The reason why the log ends early: a complete transaction in it is damaged. The volume is in a consistent,
+    /// but older state.
     pub damage: Option<Error>,
 }
 
 impl Journal {
-    /// The journal in `blocks`.
+    /// Opens the journal in `blocks`, and verifies its superblock.
     pub fn open(blocks: JournalBlocks) -> Result<Self> {
         let mut buffer = vec![0; blocks.block_size().len()];
         blocks.read(blocks.superblock(), &mut buffer)?;
@@ -60,18 +59,18 @@ impl Journal {
         Ok(Self { blocks, superblock })
     }
 
-    /// What the journal says of itself.
+    /// Returns the superblock of the journal.
     pub fn superblock(&self) -> &JournalSuperblock {
         &self.superblock
     }
 
-    /// Where the journal is.
+    /// Returns the blocks of the journal.
     pub fn blocks(&self) -> &JournalBlocks {
         &self.blocks
     }
 
     /// Replays the complete transactions of the log onto `target`, which is the volume or an
-    /// overlay over it. An error leaves `target` partly replayed.
+    /// overlay over it. After an error, `target` may be partly replayed.
     pub fn recover(&self, target: &SharedDevice) -> Result<Recovery> {
         let first = self.superblock.sequence;
         let mut recovery = Recovery {
@@ -98,8 +97,8 @@ impl Journal {
         self.blocks.read(block, buffer)
     }
 
-    /// Writes to `target`, which is the device that holds the journal or an overlay over it, that
-    /// nothing is left to replay and that the next transaction is the one after `end`.
+    /// Marks the log as empty in the journal superblock on `target`, with the transaction after `end` as the next one.
+    /// `target` is the device that contains the journal, or an overlay over it.
     pub fn mark_empty(&self, end: TransactionId, target: &SharedDevice) -> Result<()> {
         let mut buffer = vec![0; self.blocks.block_size().len()];
         self.blocks.read(self.blocks.superblock(), &mut buffer)?;

@@ -1,14 +1,14 @@
-//! The layouts of a jbd2 journal, big-endian. Not here: what they mean together.
+//! The big-endian layouts of a jbd2 journal. Not here: the structure of a log.
 //!
 //! Source: Linux kernel documentation, filesystems/ext4/journal.rst.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// First field of every block that is not journaled data.
+/// The first field of every control block, that is, of every block that is not a copy of a block of the volume.
 pub const MAGIC: u32 = 0xC03B_3998;
 
-/// `h_blocktype` of a block that lists what the following blocks are copies of.
+/// `h_blocktype` of a block with the tags of the copies that follow it.
 pub const BLOCK_DESCRIPTOR: u32 = 1;
 /// `h_blocktype` of a block that completes a transaction.
 pub const BLOCK_COMMIT: u32 = 2;
@@ -16,7 +16,7 @@ pub const BLOCK_COMMIT: u32 = 2;
 pub const BLOCK_SUPERBLOCK_V1: u32 = 3;
 /// `h_blocktype` of a superblock.
 pub const BLOCK_SUPERBLOCK_V2: u32 = 4;
-/// `h_blocktype` of a block that lists blocks not to be replayed.
+/// `h_blocktype` of a block that lists revoked blocks, which are not replayed.
 pub const BLOCK_REVOKE: u32 = 5;
 
 /// `h_chksum_type` of CRC-32 (most significant bit first).
@@ -31,11 +31,11 @@ pub const TAG_SAME_UUID: u16 = 2;
 /// `t_flags`: the last tag of its block.
 pub const TAG_LAST: u16 = 8;
 
-/// Fast-commit blocks where `s_num_fc_blks` is 0.
+/// The number of fast-commit blocks if `s_num_fc_blks` is 0.
 pub const FAST_COMMIT_BLOCKS_DEFAULT: u32 = 256;
-/// Blocks of the smallest journal.
+/// The number of blocks of the smallest journal.
 pub const BLOCKS_MIN: u32 = 1024;
-/// Blocks of the largest journal that mke2fs and tune2fs make.
+/// The number of blocks of the largest journal that mke2fs and tune2fs make.
 pub const BLOCKS_MAX: u32 = 10_240_000;
 
 /// `journal_header_t`.
@@ -57,27 +57,28 @@ const _: () = assert!(size_of::<RawHeader>() == 12);
 pub struct RawSuperblock {
     /// Type [`BLOCK_SUPERBLOCK_V1`] or [`BLOCK_SUPERBLOCK_V2`].
     pub s_header: RawHeader,
-    /// Bytes in a journal block; always the file system's.
+    /// The bytes in a journal block; equal to the block size of the file system.
     pub s_blocksize: U32,
-    /// Blocks in the journal, this one and the fast-commit area included.
+    /// The number of blocks in the journal, including the superblock and the fast-commit area.
     pub s_maxlen: U32,
-    /// First block of the log.
+    /// The first block of the log.
     pub s_first: U32,
-    /// Id of the transaction at `s_start`.
+    /// The id of the transaction at `s_start`.
     pub s_sequence: U32,
-    /// Where the log starts, in journal blocks; 0 when there is nothing to replay.
+    /// The journal block where the log starts; 0 if there is nothing to replay.
     pub s_start: U32,
-    /// Why the journal was aborted: a negated error number.
+    /// The negated error number with which the journal was aborted, or 0.
     pub s_errno: U32,
-    /// Features whose lack changes nothing (bit numbers in `superblock.rs`). From here on: v2 only.
+    /// Compatible features: unknown ones may be ignored (bit numbers in `superblock.rs`). This field and all later
+    /// fields exist only in version 2.
     pub s_feature_compat: U32,
-    /// Features without which the log cannot be read.
+    /// Incompatible features: a log with unknown ones cannot be read.
     pub s_feature_incompat: U32,
-    /// Features without which the log cannot be written; none is defined.
+    /// Read-only compatible features: a log with unknown ones cannot be written. None is defined.
     pub s_feature_ro_compat: U32,
     /// The journal's UUID; its crc32c is the seed of the block checksums.
     pub s_uuid: [u8; 16],
-    /// File systems that share the journal.
+    /// The number of file systems that share the journal.
     pub s_nr_users: U32,
     /// Unused.
     pub s_dynsuper: U32,
@@ -89,10 +90,10 @@ pub struct RawSuperblock {
     pub s_checksum_type: u8,
     /// Unused.
     pub s_padding2: [u8; 3],
-    /// Blocks at the journal's end that hold fast commits; 0 means
+    /// The number of blocks at the journal's end for fast commits; 0 means
     /// [`FAST_COMMIT_BLOCKS_DEFAULT`].
     pub s_num_fc_blks: U32,
-    /// Where the next transaction would go; only set when the journal is clean.
+    /// The journal block for the next transaction; set only if the journal is clean.
     pub s_head: U32,
     /// Unused.
     pub s_padding: [U32; 40],
@@ -115,22 +116,22 @@ pub struct RawCommit {
     pub h_chksum_size: u8,
     /// Unused.
     pub h_padding: [u8; 2],
-    /// The first word holds, in version 1, the CRC-32 of the transaction's descriptor and data
-    /// blocks; in versions 2 and 3 the crc32c of this block with the word zero.
+    /// A checksum in the first word. Checksum version 1: the CRC-32 of the transaction's descriptor and data
+    /// blocks. Versions 2 and 3: the crc32c of this block with the word zero.
     pub h_chksum: [U32; 8],
-    /// Seconds since 1970 of the commit.
+    /// The time of the commit, in seconds since 1970.
     pub h_commit_sec: U64,
-    /// Nanoseconds after that second.
+    /// The nanoseconds after that second.
     pub h_commit_nsec: U32,
 }
 const _: () = assert!(size_of::<RawCommit>() == 60);
 
-/// `journal_block_tag_t`, without `t_blocknr_high`, which the feature 64bit adds, and without two
-/// unused bytes, which checksum version 2 adds after that.
+/// `journal_block_tag_t`. With the feature 64bit, `t_blocknr_high` follows it. With checksum version 2, two unused
+/// bytes follow that.
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 pub struct RawTag {
-    /// The low half of the block that the data belongs to.
+    /// The low half of the home location of the data, as a block number.
     pub t_blocknr: U32,
     /// Checksum version 2: the low half of the crc32c of the sequence number and the data.
     pub t_checksum: U16,
@@ -143,28 +144,28 @@ const _: () = assert!(size_of::<RawTag>() == 8);
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 pub struct RawTag3 {
-    /// The low half of the block that the data belongs to.
+    /// The low half of the home location of the data, as a block number.
     pub t_blocknr: U32,
     /// The `TAG_` flags.
     pub t_flags: U32,
-    /// The high half of the block, meant only with 64bit.
+    /// The high half of the block number; ignored without 64bit.
     pub t_blocknr_high: U32,
     /// crc32c of the sequence number (big-endian) and the data.
     pub t_checksum: U32,
 }
 const _: () = assert!(size_of::<RawTag3>() == 16);
 
-/// `jbd2_journal_revoke_header_t`; block numbers of 4 bytes, or 8 with 64bit, follow.
+/// `jbd2_journal_revoke_header_t`. Block numbers of 4 bytes, or of 8 bytes with 64bit, follow it.
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 pub struct RawRevokeHeader {
     /// Type [`BLOCK_REVOKE`].
     pub r_header: RawHeader,
-    /// Bytes in use in the block, this header included.
+    /// The number of bytes in use in the block, including this header.
     pub r_count: U32,
 }
 const _: () = assert!(size_of::<RawRevokeHeader>() == 16);
 
-/// Bytes at the end of descriptor and revoke blocks that hold, in checksum versions 2 and 3, the
-/// crc32c of the block with these bytes zero.
+/// The length of the checksum at the end of descriptor and revoke blocks, in checksum versions 2 and 3: the crc32c of
+/// the block with these bytes zero.
 pub const BLOCK_TAIL_BYTES: usize = 4;

@@ -1,4 +1,4 @@
-//! Puts the blocks of a log's complete transactions in their places.
+//! Replay of the complete transactions of a log.
 //! Not here: which transactions are complete.
 
 use std::collections::HashMap;
@@ -13,19 +13,19 @@ use super::scan::{LogContents, LoggedBlock};
 use super::superblock::JournalSuperblock;
 use super::tags::revoked_blocks;
 
-/// What a replay did.
+/// The result of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Replayed {
-    /// Blocks of the volume that got another content.
+    /// The number of blocks of the volume whose contents changed.
     pub blocks_changed: u64,
-    /// Blocks in the log that were not replayed because they were revoked.
+    /// The number of blocks in the log that were not replayed because they were revoked.
     pub blocks_revoked: u64,
 }
 
-/// What the log says of one block of the volume.
+/// A block of the volume of which the log has copies.
 #[derive(Default)]
 struct Target {
-    /// Copies in this transaction and before are not replayed.
+    /// The last transaction that revokes the block. Copies in it and in earlier transactions are not replayed.
     revoked: Option<TransactionId>,
     /// The last copy to replay, as an index into [`LogContents::blocks`].
     last: Option<usize>,
@@ -37,8 +37,8 @@ impl Target {
     }
 }
 
-/// Writes the last copy of each block to `target`. Every copy that was not revoked is verified,
-/// the earlier ones too, as Linux does.
+/// Writes the last copy of each block to `target`. As in Linux, verifies every copy that was not revoked, including
+/// earlier ones.
 pub(super) fn replay(
     journal: &JournalBlocks,
     superblock: &JournalSuperblock,
@@ -65,7 +65,7 @@ pub(super) fn replay(
         if logged.tag.escaped {
             data[..4].copy_from_slice(&ondisk::MAGIC.to_be_bytes());
         }
-        // Much of a log has been written in place already; an overlay need not hold that.
+        // Many blocks of a log are checkpointed already. An overlay does not need copies of them.
         target.read_at(offset, &mut current)?;
         if current != data {
             target.write_at(offset, &data)?;
@@ -86,7 +86,7 @@ fn collect_targets(
     for &(block, transaction) in &log.revokes {
         journal.read(block, &mut buffer)?;
         for revoked in revoked_blocks(&buffer, superblock.features, journal.location(block))? {
-            // A revoke of what the log does not hold has no effect and takes no memory.
+            // A revoke of a block without copies in the log has no effect and takes no memory.
             let Some(entry) = targets.get_mut(&revoked) else { continue };
             if entry.revoked.is_none_or(|earlier| transaction.is_at_or_after(earlier)) {
                 entry.revoked = Some(transaction);
@@ -103,8 +103,8 @@ fn collect_targets(
     Ok(targets)
 }
 
-/// Where the data goes. The bound is the device, not the superblock's block count: the log may
-/// hold the superblock of a volume that was just grown.
+/// Returns the home location of a logged block. It is checked against the size of the device, not against the
+/// superblock's block count, since the log may contain the superblock of a volume that was just grown.
 fn target_offset(
     journal: &JournalBlocks,
     logged: &LoggedBlock,
@@ -119,7 +119,7 @@ fn target_offset(
         let (found, max) = (block.0, blocks.saturating_sub(1));
         Error::corrupt(STRUCTURE, location, Problem::Range { field: "block", found, min: 0, max })
     })?;
-    if journal.own(block) {
+    if journal.contains(block) {
         let problem = Problem::Invalid { field: "block in the journal itself", found: block.0 };
         return Err(Error::corrupt(STRUCTURE, location, problem));
     }

@@ -1,8 +1,8 @@
-//! Finds the complete transactions of a log, in one pass over its control blocks.
+//! The search for the complete transactions of a log, in one pass over its control blocks.
 //! Not here: reading the data (except for checksum version 1), revokes, and writing.
 //!
 //! The rules are those of Linux's recovery: the log ends at the first block that is not a control
-//! block of the transaction expected there. A transaction counts once its commit block is found.
+//! block of the expected transaction. A transaction is complete if its commit block is found.
 
 use base::checksum::{crc32_be, crc32c};
 use base::view::view_at;
@@ -13,34 +13,35 @@ use super::ondisk::{self, RawCommit, RawHeader};
 use super::superblock::JournalSuperblock;
 use super::tags::{Tag, descriptor_tags};
 
-/// Data blocks of a log that are replayed, at most, and their bytes: far more than the largest log
-/// of use holds at once. In the image's file they can be holes, which only cost time and memory.
+/// The maximum number of data blocks in a log: far more than any useful log contains. In a hostile image the blocks may
+/// be holes of its file, which cost only time and memory.
 const BLOCKS_MAX: usize = 1 << 22;
+/// The maximum number of bytes in these blocks.
 const BYTES_MAX: u64 = 16 << 30;
 
 /// A data block of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LoggedBlock {
-    /// The journal block that holds the data.
+    /// The journal block with the data.
     pub journal_block: u32,
-    /// The transaction that wrote it.
+    /// The transaction that the block belongs to.
     pub transaction: TransactionId,
-    /// What its descriptor block says of it.
+    /// The block's tag in its descriptor block.
     pub tag: Tag,
 }
 
 /// The complete transactions of a log.
 #[derive(Debug)]
 pub(super) struct LogContents {
-    /// Their data blocks, in the order of the log.
+    /// The data blocks, in the order of the log.
     pub blocks: Vec<LoggedBlock>,
-    /// The journal blocks that hold their revoke records.
+    /// The journal blocks with revoke records, and their transactions.
     pub revokes: Vec<(u32, TransactionId)>,
-    /// How many there are.
+    /// The number of complete transactions.
     pub transactions: u32,
-    /// The id after the last one.
+    /// The id after the last complete transaction.
     pub end: TransactionId,
-    /// Why the log ends there, when what follows was once complete and is damaged.
+    /// The damage that ends the log early: the next transaction was complete once, and is damaged.
     pub damage: Option<Error>,
 }
 
@@ -70,7 +71,7 @@ pub(super) fn scan(
         },
     };
     let mut buffer = vec![0; journal.block_size().len()];
-    while scanner.step(&mut buffer)? {}
+    while scanner.read_control_block(&mut buffer)? {}
     let Scanner { mut found, complete, .. } = scanner;
     found.blocks.truncate(complete.0);
     found.revokes.truncate(complete.1);
@@ -82,27 +83,27 @@ struct Scanner<'a> {
     superblock: &'a JournalSuperblock,
     /// The next journal block.
     at: u32,
-    /// The blocks of the log that have not been passed yet: a log cannot go round twice.
+    /// The number of log blocks that have not been passed yet. The scan never passes a block twice.
     blocks_left: u32,
     /// The id that the next control block must have.
     expected: TransactionId,
-    /// Checksum version 1, of the transaction so far.
+    /// The checksum of the transaction so far, for checksum version 1.
     transaction_checksum: u32,
-    /// A control block of the current transaction failed its checksum. Only a commit block
-    /// tells whether it is damaged or left over from an earlier use of these blocks.
+    /// A checksum error of a control block of the current transaction. Only the commit block
+    /// shows whether the control block is damaged or left over from an earlier use of the log.
     suspect: Option<Error>,
-    /// A commit block failed its checksum, which with async_commit means an interrupted commit
+    /// A checksum error of a commit block. With async_commit, it means an interrupted commit
     /// unless another transaction follows.
     failed: Option<Error>,
     last_commit_seconds: u64,
-    /// How many of `found`'s blocks and revokes belong to complete transactions.
+    /// The numbers of `found`'s blocks and revokes that belong to complete transactions.
     complete: (usize, usize),
     found: LogContents,
 }
 
 impl Scanner<'_> {
-    /// Reads one control block and what belongs to it. False at the end of the log.
-    fn step(&mut self, buffer: &mut [u8]) -> Result<bool> {
+    /// Reads the next control block, and passes the copies that belong to it. Returns false at the end of the log.
+    fn read_control_block(&mut self, buffer: &mut [u8]) -> Result<bool> {
         let at = self.at;
         if !self.advance(1) {
             return Ok(false);
@@ -124,7 +125,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Goes `blocks` on, round the end of the log. False when that is more than the log has.
+    /// Advances by `blocks` in the circular log. Returns false if fewer blocks are left.
     fn advance(&mut self, blocks: u32) -> bool {
         let Some(left) = self.blocks_left.checked_sub(blocks) else { return false };
         self.blocks_left = left;
@@ -173,8 +174,8 @@ impl Scanner<'_> {
         const STRUCTURE: &str = "journal commit block";
         let raw = *view_at::<RawCommit>(buffer, 0, STRUCTURE, self.journal.location(at))?;
         let seconds = raw.h_commit_sec.get();
-        // Blocks left over from an earlier journal in this place can carry the expected id, but
-        // their commit time gives them away.
+        // Blocks left over from an earlier journal at this location may have the expected id, but
+        // their commit time is earlier than that of the transaction before.
         let stale = seconds < self.last_commit_seconds;
         if let Some(error) = self.suspect.take() {
             return if stale { Ok(false) } else { Err(error) };
@@ -227,7 +228,7 @@ impl Scanner<'_> {
         if computed == stored {
             return Ok(());
         }
-        // Only the sector with the header need have reached the disk: the rest is zeroes.
+        // The commit is complete even if only the sector with the header is on the disk: the rest is zeroes.
         buffer[size_of::<RawCommit>()..].fill(0);
         if crc32c(self.superblock.checksum_seed, buffer) == stored {
             return Ok(());

@@ -1,5 +1,5 @@
-//! The journal superblock: verified, and turned into the extent and state of the log.
-//! Not here: where the journal's blocks are, and what the log holds.
+//! The journal superblock: its verification, and the range, state and features of the log.
+//! Not here: where the journal's blocks are, and what the log contains.
 
 use std::ops::Range;
 
@@ -12,32 +12,32 @@ use super::ondisk::{self, RawSuperblock};
 
 const STRUCTURE: &str = "journal superblock";
 
-/// The features that change how a log reads.
+/// The features that change the format of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct JournalFeatures {
-    /// Checksum version 1: commit blocks hold a checksum of the whole transaction.
+    /// Checksum version 1: a commit block has a checksum of the whole transaction.
     pub checksum_v1: bool,
-    /// Revoke blocks occur.
+    /// Whether the log may have revoke blocks.
     pub revoke: bool,
-    /// Block numbers have 64 bits.
+    /// Whether block numbers have 64 bits.
     pub block_numbers_64: bool,
-    /// Commit blocks are written without waiting for the blocks before them.
+    /// Whether commit blocks are written without waiting for the blocks before them.
     pub async_commit: bool,
-    /// Checksum version 2: every block is covered, data by 16 bits.
+    /// Checksum version 2: every block has a checksum, which has 16 bits for data.
     pub checksum_v2: bool,
-    /// Checksum version 3: every block is covered by 32 bits.
+    /// Checksum version 3: every block has a checksum of 32 bits.
     pub checksum_v3: bool,
-    /// An area at the journal's end holds fast commits.
+    /// Whether an area at the journal's end is for fast commits.
     pub fast_commit: bool,
 }
 
 impl JournalFeatures {
-    /// Whether each block of the log has its own checksum.
+    /// Returns whether each block of the log has its own checksum.
     pub fn has_block_checksums(self) -> bool {
         self.checksum_v2 || self.checksum_v3
     }
 
-    /// The names, as dumpe2fs prints them.
+    /// Returns the names of the features, as dumpe2fs prints them.
     pub fn names(self) -> Vec<&'static str> {
         [
             (self.checksum_v1, "journal_checksum"),
@@ -53,7 +53,7 @@ impl JournalFeatures {
         .collect()
     }
 
-    /// The bits of `s_feature_incompat`.
+    /// Returns the bits of `s_feature_incompat`.
     fn incompatible(self) -> u32 {
         [
             self.revoke,
@@ -97,17 +97,17 @@ impl JournalFeatures {
 /// A verified journal superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JournalSuperblock {
-    /// 1 or 2; only 2 has features.
+    /// The version: 1 or 2. Only version 2 has features.
     pub version: u8,
-    /// Blocks in the journal, all areas together.
+    /// The number of blocks in the journal, with all of its areas.
     pub blocks: u32,
-    /// The journal blocks that the log goes round in.
+    /// The journal blocks of the circular log.
     pub log: Range<u32>,
-    /// The journal blocks that hold fast commits; empty without the feature.
+    /// The journal blocks for fast commits; empty without the feature.
     pub fast_commit: Range<u32>,
-    /// The id of the first transaction to replay, or of the next one to come.
+    /// The id of the first transaction to replay, or else of the next transaction.
     pub sequence: TransactionId,
-    /// Where the log starts; `None` when there is nothing to replay.
+    /// The journal block where the log starts; `None` if there is nothing to replay.
     pub start: Option<u32>,
     /// The error number with which the journal was aborted, or 0.
     pub errno: u32,
@@ -117,13 +117,13 @@ pub struct JournalSuperblock {
     pub uuid: [u8; 16],
     /// The number of file systems that share the journal.
     pub users: u32,
-    /// What the checksums of the log's blocks start from.
+    /// The seed of the checksums of the log's blocks.
     pub checksum_seed: u32,
 }
 
 impl JournalSuperblock {
-    /// Reads the superblock in `block`, which lies at `location`, of a journal that has
-    /// `blocks_available` blocks of `block_size` bytes.
+    /// Parses the superblock in `block`, which is at `location`, of a journal with `blocks_available` blocks of
+    /// `block_size` bytes.
     pub fn parse(
         block: &[u8],
         block_size: BlockSize,
@@ -162,7 +162,7 @@ impl JournalSuperblock {
         let (end, fast_commit) = if features.fast_commit {
             let reserved = match raw.s_num_fc_blks.get() {
                 0 => ondisk::FAST_COMMIT_BLOCKS_DEFAULT,
-                given => given,
+                blocks => blocks,
             };
             let most = blocks.saturating_sub(ondisk::BLOCKS_MIN).min(blocks - first - 1);
             let end = blocks - within("s_num_fc_blks", reserved, 1, most)?;
@@ -192,16 +192,16 @@ impl JournalSuperblock {
     }
 }
 
-/// What a journal superblock says of the log.
+/// The state of the log in a journal superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LogState {
-    /// The journal block of the first transaction to replay; `None` when there is none.
+    /// The journal block of the first transaction to replay; `None` if there is none.
     pub start: Option<u32>,
-    /// The id of that transaction, or of the next one to come.
+    /// The id of that transaction, or else of the next transaction.
     pub sequence: TransactionId,
 }
 
-/// Makes the superblock in `block`, which was parsed before, say this.
+/// Stores `state` and `features` in the superblock in `block`, which was parsed before.
 pub(super) fn write_state(block: &mut [u8], features: JournalFeatures, state: LogState) {
     let Ok((raw, _)) = RawSuperblock::mut_from_prefix(block) else {
         unreachable!("a parsed superblock fits its block")
@@ -209,7 +209,7 @@ pub(super) fn write_state(block: &mut [u8], features: JournalFeatures, state: Lo
     raw.s_start = state.start.unwrap_or(0).into();
     raw.s_sequence = state.sequence.0.into();
     if raw.s_header.h_blocktype.get() == ondisk::BLOCK_SUPERBLOCK_V2 {
-        // Where the log went on last time has no meaning once it is written again.
+        // The head of a clean log is obsolete once the log is written again.
         raw.s_head = 0.into();
         raw.s_feature_compat = u32::from(features.checksum_v1).into();
         raw.s_feature_incompat = features.incompatible().into();
@@ -222,8 +222,8 @@ pub(super) fn write_state(block: &mut [u8], features: JournalFeatures, state: Lo
     }
 }
 
-/// Makes the superblock in `block`, which was parsed before, say that the journal was given up for
-/// the error number `errno`, or with 0 that it was not.
+/// Stores the error number with which the journal was aborted, or 0, in the superblock in `block`, which was parsed
+/// before.
 pub(super) fn write_errno(block: &mut [u8], features: JournalFeatures, errno: u32) {
     let Ok((raw, _)) = RawSuperblock::mut_from_prefix(block) else {
         unreachable!("a parsed superblock fits its block")

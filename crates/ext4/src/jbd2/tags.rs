@@ -1,5 +1,5 @@
 //! The tags of a descriptor block and the records of a revoke block.
-//! Not here: verifying the block's checksum, and what becomes of the tags.
+//! Not here: verifying the block's checksum, and using the tags.
 
 use base::{Error, FsBlock, Location, Problem, Result};
 use zerocopy::FromBytes;
@@ -8,18 +8,18 @@ use zerocopy::big_endian::{U32, U64};
 use super::ondisk::{self, RawHeader, RawRevokeHeader, RawTag, RawTag3};
 use super::superblock::JournalFeatures;
 
-/// One data block of the log: which block it is a copy of.
+/// The tag of a data block in the log, which is a copy of a block of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tag {
     /// The block of the volume.
     pub target: FsBlock,
-    /// Whether the data's first word was [`ondisk::MAGIC`] and is zero in the log.
+    /// Whether the data's first word is [`ondisk::MAGIC`], which the log replaces by zero.
     pub escaped: bool,
-    /// The data's checksum: all of it in version 3, the low 16 bits in version 2, else 0.
+    /// The data's checksum: 32 bits in checksum version 3, the low 16 bits in version 2, or else 0.
     pub checksum: u32,
 }
 
-/// The tags of the descriptor block `block`, up to the last one or to the end of the block.
+/// Returns the tags of the descriptor block `block`, up to the last tag or to the end of the block.
 pub(super) fn descriptor_tags(
     block: &[u8],
     features: JournalFeatures,
@@ -36,8 +36,7 @@ pub(super) fn descriptor_tags(
     })
 }
 
-/// The tag at the start of `bytes`, its flags and its length without a UUID; `None` when it does
-/// not fit.
+/// Returns the tag at the start of `bytes`, its flags, and its length without a UUID; `None` if `bytes` is too short.
 fn parse_tag(bytes: &[u8], features: JournalFeatures) -> Option<(Tag, u16, usize)> {
     let wide = features.block_numbers_64;
     let block = |low: U32, high: u32| {
@@ -66,7 +65,7 @@ fn parse_tag(bytes: &[u8], features: JournalFeatures) -> Option<(Tag, u16, usize
     Some((tag, flags, length))
 }
 
-/// The blocks that the revoke block `block`, which lies at `location`, takes back.
+/// Returns the blocks that are revoked by the revoke block `block`, which is at `location`.
 pub(super) fn revoked_blocks<'a>(
     block: &'a [u8],
     features: JournalFeatures,

@@ -1,5 +1,4 @@
-//! Logs built by hand, with every checksum version and block number width, and what recovery
-//! makes of them.
+//! Tests of recovery from logs built by hand, with every checksum version and block number width.
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ mod log;
 const BLOCK: usize = 1024;
 const BLOCK_SIZE: BlockSize = BlockSize::from_bytes(BLOCK as u64).unwrap();
 const UUID: [u8; 16] = *b"journal's uuid!!";
-/// Blocks of the volume under test; its journal takes `JOURNAL` of them from `JOURNAL_AT`.
+/// The number of blocks of the volume under test. Its journal has `JOURNAL` of them, from `JOURNAL_AT` on.
 const VOLUME: u64 = 256;
 const JOURNAL_AT: u64 = 64;
 const JOURNAL: u32 = 32;
@@ -44,10 +43,10 @@ impl Shape {
     }
 }
 
-/// A block to log: where it belongs and every byte of it, or bytes that need escaping.
+/// A block to log: its home location and its contents.
 type Copy<'a> = (u64, &'a [u8]);
 
-/// A volume whose blocks are filled with their own number, with a journal in it.
+/// A volume with a journal. Each other block is filled with its own number.
 struct Image {
     shape: Shape,
     bytes: Vec<u8>,
@@ -73,11 +72,11 @@ impl Image {
         raw.s_feature_incompat = shape.incompat().into();
         raw.s_uuid = UUID;
         raw.s_nr_users = 1.into();
-        image.put_superblock(raw);
+        image.store_superblock(raw);
         image
     }
 
-    fn put_superblock(&mut self, mut raw: RawSuperblock) {
+    fn store_superblock(&mut self, mut raw: RawSuperblock) {
         if self.shape.checksum >= 2 {
             raw.s_checksum_type = CHECKSUM_CRC32C;
             raw.s_checksum = 0.into();
@@ -89,7 +88,7 @@ impl Image {
     fn edit_superblock(&mut self, edit: impl FnOnce(&mut RawSuperblock)) {
         let mut raw = *base::view::view_at(self.journal(0), 0, "", Default::default()).unwrap();
         edit(&mut raw);
-        self.put_superblock(raw);
+        self.store_superblock(raw);
     }
 
     fn header(&self, kind: u32) -> RawHeader {
@@ -147,7 +146,7 @@ impl Image {
         tag
     }
 
-    /// Logs a descriptor block and its data. Gives the journal blocks of the data.
+    /// Logs a descriptor block and its data. Returns the journal blocks of the data.
     fn descriptor(&mut self, copies: &[Copy]) -> Vec<u32> {
         let mut block = self.header(BLOCK_DESCRIPTOR).as_bytes().to_vec();
         let mut data = Vec::new();
@@ -219,8 +218,7 @@ impl Image {
 
     fn open(&self) -> Result<(SharedDevice, Journal)> {
         let device: SharedDevice = Arc::new(MemoryDevice::new(self.bytes.clone()));
-        // Two runs, out of order on the device, so that mapping matters: journal block n lies at
-        // JOURNAL_AT + n all the same.
+        // Two runs, which are adjacent on the device: journal block n is at JOURNAL_AT + n.
         let runs = [(0, 20), (20, JOURNAL - 20)]
             .map(|(first, length)| JournalRun {
                 first,
@@ -232,7 +230,7 @@ impl Image {
         Ok((device, Journal::open(blocks)?))
     }
 
-    /// Recovers onto a copy. Gives the copy's contents as well.
+    /// Recovers onto a copy. Returns the copy's contents, too.
     fn recover(&self) -> Result<(Recovery, Recovered)> {
         let (_, journal) = self.open()?;
         let target = Arc::new(MemoryDevice::new(self.bytes.clone()));
@@ -249,16 +247,16 @@ impl Image {
 struct Recovered(Vec<u8>);
 
 impl Recovered {
-    /// Checks that the given blocks have these contents and that all others are untouched.
+    /// Checks that the blocks in `expected` have these contents, and that all other blocks are unchanged.
     #[track_caller]
     fn check(&self, expected: &[Copy]) {
         for block in (0..VOLUME).filter(|block| !(JOURNAL_AT..JOURNAL_AT + 32).contains(block)) {
-            let untouched = [block as u8; BLOCK];
-            let want = expected
+            let unchanged = [block as u8; BLOCK];
+            let expected = expected
                 .iter()
                 .find(|(target, _)| *target == block)
-                .map_or(&untouched[..], |(_, content)| content);
-            assert!(&self.0[block as usize * BLOCK..][..BLOCK] == want, "block {block}");
+                .map_or(&unchanged[..], |(_, content)| content);
+            assert!(&self.0[block as usize * BLOCK..][..BLOCK] == expected, "block {block}");
         }
     }
 }
@@ -279,7 +277,7 @@ fn check_corrupt(result: Result<(Recovery, Recovered)>, structure: &str) -> Prob
 }
 
 #[test]
-fn the_last_copy_of_each_block_wins_in_every_shape() {
+fn the_last_copy_of_each_block_is_replayed_in_every_shape() {
     let (a, b, c) = (filled(0xEA), filled(0xEB), filled(0xEC));
     for shape in Shape::all() {
         let mut image = Image::new(shape, 1, 7);
@@ -305,7 +303,7 @@ fn blocks_that_begin_with_the_magic_number_are_unescaped() {
 }
 
 #[test]
-fn a_revoke_stops_earlier_copies_and_its_own_transaction_but_not_later_ones() {
+fn a_revoke_applies_to_copies_in_its_own_and_earlier_transactions_only() {
     let (a, b) = (filled(0xEA), filled(0xEB));
     for shape in Shape::all() {
         let mut image = Image::new(shape, 1, 7);
@@ -321,7 +319,7 @@ fn a_revoke_stops_earlier_copies_and_its_own_transaction_but_not_later_ones() {
 }
 
 #[test]
-fn revokes_of_an_incomplete_transaction_do_not_count() {
+fn revokes_of_an_incomplete_transaction_are_ignored() {
     let a = filled(0xEA);
     for shape in Shape::all() {
         let mut image = Image::new(shape, 1, 7);
@@ -335,7 +333,7 @@ fn revokes_of_an_incomplete_transaction_do_not_count() {
 }
 
 #[test]
-fn the_log_wraps_and_ids_wrap() {
+fn the_log_and_the_ids_wrap_around() {
     let (a, b) = (filled(0xEA), filled(0xEB));
     for shape in Shape::all() {
         let mut image = Image::new(shape, JOURNAL - 2, u32::MAX);
@@ -348,7 +346,7 @@ fn the_log_wraps_and_ids_wrap() {
 }
 
 #[test]
-fn a_clean_journal_is_left_alone() {
+fn a_clean_journal_is_not_replayed() {
     let mut image = Image::new(Shape { checksum: 3, wide: true, async_commit: false }, 1, 7);
     image.transaction(&[(10, &filled(0xEA))]);
     image.edit_superblock(|raw| raw.s_start = 0.into());
@@ -358,7 +356,7 @@ fn a_clean_journal_is_left_alone() {
 }
 
 #[test]
-fn a_log_that_never_commits_ends_after_one_round() {
+fn a_log_without_commits_ends_after_one_round() {
     for shape in Shape::all() {
         let mut image = Image::new(shape, 5, 7);
         for _ in 1..JOURNAL {
@@ -381,7 +379,7 @@ fn a_flipped_bit_in_a_data_block_is_corruption_with_block_checksums() {
 }
 
 #[test]
-fn a_damaged_descriptor_is_corruption_when_its_commit_is_there_and_the_end_when_not() {
+fn a_damaged_descriptor_is_corruption_if_its_commit_exists_and_else_ends_the_log() {
     for commit in [false, true] {
         let mut image = Image::new(Shape { checksum: 3, wide: true, async_commit: false }, 1, 7);
         image.transaction(&[(10, &filled(0xEA))]);
@@ -443,14 +441,14 @@ fn checksum_version_1_covers_descriptors_and_data() {
             image.flip(data[1], 500);
             let (recovery, volume) = image.recover().unwrap();
             volume.check(&[(10, &a)]);
-            // With async_commit the last transaction may just have been cut off by the crash.
+            // With async_commit, a crash may have interrupted the last transaction.
             assert_eq!(recovery.damage.is_some(), followed || !async_commit);
         }
     }
 }
 
 #[test]
-fn a_commit_block_of_which_only_the_first_sector_was_written_counts() {
+fn a_commit_block_is_valid_if_only_its_first_sector_was_written() {
     let mut image = Image::new(Shape { checksum: 3, wide: false, async_commit: false }, 1, 7);
     image.descriptor(&[(10, &filled(0xEA))]);
     let commit = image.commit();
@@ -480,7 +478,7 @@ fn high_halves_of_block_numbers_are_ignored_without_64bit() {
 }
 
 #[test]
-fn a_revoke_block_that_claims_more_than_it_holds_is_corrupt() {
+fn a_revoke_block_with_an_invalid_count_is_corrupt() {
     let mut image = Image::new(Shape { checksum: 0, wide: false, async_commit: false }, 1, 7);
     image.descriptor(&[(10, &filled(0xEA))]);
     let revoke = image.revoke(&[10]);
@@ -539,7 +537,7 @@ fn a_version_1_superblock_has_no_features() {
 }
 
 #[test]
-fn marking_empty_leaves_nothing_to_replay() {
+fn a_log_marked_empty_has_nothing_to_replay() {
     for shape in Shape::all() {
         let mut image = Image::new(shape, 1, 7);
         image.transaction(&[(10, &filled(0xEA))]);
@@ -592,7 +590,7 @@ proptest! {
     ) {
         let mut image = busy_image(Shape { checksum, wide, async_commit });
         for (block, byte, value) in damage {
-            // Control blocks have their fields at the start: hit these more often.
+            // Control blocks have their fields at the start. Half of the damage goes there.
             let byte = if value & 1 == 1 { byte % 64 } else { byte };
             image.journal(block)[byte] = value;
         }
@@ -603,9 +601,9 @@ proptest! {
     }
 
     #[test]
-    fn a_log_cut_anywhere_replays_whole_transactions(checksum in 0u8..4, cut in 1..JOURNAL) {
+    fn a_log_truncated_anywhere_replays_whole_transactions(checksum in 0u8..4, cut in 1..JOURNAL) {
         let mut image = busy_image(Shape { checksum, wide: true, async_commit: false });
-        // The log starts at block 24 and wraps; writing stopped after `cut` blocks.
+        // The log starts at block 24 and wraps around. Writing stopped after `cut` blocks.
         for written in cut..JOURNAL {
             let block = 1 + (23 + written) % (JOURNAL - 1);
             image.journal(block).fill(0);

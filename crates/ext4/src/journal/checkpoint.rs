@@ -1,4 +1,4 @@
-//! Blocks that are durable in committed transactions, but not yet where they belong.
+//! Blocks that are committed, but not yet written to their home locations.
 //! Not here: when to write them.
 
 use std::collections::BTreeMap;
@@ -10,19 +10,18 @@ use parking_lot::Mutex;
 
 use super::transaction::{Frozen, Release};
 
-/// Blocks that follow each other are written by one request of at most so many bytes.
+/// The maximum number of bytes of a write request, which consists of adjacent blocks.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// What a checkpoint has to write: of each block the contents that were committed last.
+/// The blocks that the next checkpoint writes, each with the contents that were committed last.
 #[derive(Default)]
 pub(super) struct Checkpoint {
-    /// Held while they are written, so that a revoked block is not written after its revocation is
-    /// durable (J3).
+    /// Locked while they are written, so that a revoked block is not written after its revoke is durable (J3).
     blocks: Mutex<BTreeMap<FsBlock, BlockContents>>,
 }
 
 impl Checkpoint {
-    /// Adds a transaction that is durable; gives what is to be called now.
+    /// Adds a durable transaction. Returns the functions that release its freed space.
     pub(super) fn add(&self, ended: Frozen) -> Vec<Release> {
         let mut blocks = self.blocks.lock();
         for block in &ended.revoked {
@@ -32,7 +31,7 @@ impl Checkpoint {
         ended.released
     }
 
-    /// Writes all blocks to where they belong, and waits for that. Durable after a flush.
+    /// Writes all blocks to their home locations, and waits for the writes. A flush makes them durable.
     pub(super) fn write(&self, device: &dyn BlockDevice, metadata: &MetadataCache) -> Result<()> {
         let mut blocks = self.blocks.lock();
         let all: Vec<(FsBlock, BlockContents)> =
@@ -45,13 +44,13 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Keeps blocks from being written while the result is held.
-    pub(super) fn alone(&self) -> impl Sized {
+    /// Prevents writes of blocks while the result is held.
+    pub(super) fn lock(&self) -> impl Sized {
         self.blocks.lock()
     }
 }
 
-/// Writes blocks, in the order of the volume, and waits until all are written.
+/// Writes `blocks`, which are sorted by number, and waits for the writes.
 fn write_blocks(
     device: &dyn BlockDevice,
     metadata: &MetadataCache,
@@ -59,9 +58,9 @@ fn write_blocks(
 ) -> Result<()> {
     let block_size = metadata.block_size();
     let per_request = (REQUEST_BYTES_MAX / block_size.len()).max(1);
-    let runs = blocks.chunk_by(|one, next| one.0.0 + 1 == next.0.0);
+    let runs = blocks.chunk_by(|block, next| block.0.0 + 1 == next.0.0);
     let requests = runs.flat_map(|run| run.chunks(per_request)).map(|request| {
-        let offset = block_size.device_offset(request[0].0).expect("it lies in the volume");
+        let offset = block_size.device_offset(request[0].0).expect("the block is in the volume");
         (offset, request.iter().map(|(_, contents)| contents.clone()).collect::<Vec<_>>())
     });
     device.write_all(requests.collect())

@@ -1,10 +1,10 @@
-//! Commits that wait for data: data under writeback when a commit is requested becomes durable with that
-//! commit, and not with the next one. Not here: the choice of data (`vfs/replacing.rs`).
+//! Delays of commits for the sake of data: data under writeback when a commit is requested becomes durable with
+//! that commit, and not with the next one. Not here: the choice of data (`vfs/replacing.rs`).
 //!
-//! The end of I/O opens handles, so the commit waits before it keeps new handles out. A thread that delays it
-//! may itself need a commit, since the transaction is full or freed space is not free before; so may the
-//! threads that it waits for. Such a commit waits for no thread: the data becomes durable with the next
-//! commit.
+//! The end of I/O opens handles, so the commit waits before it blocks new handles. A thread that delays a commit
+//! may itself need one, because the transaction is full, or because freed space is available only after a commit.
+//! So may the threads that it waits for. Such a commit waits for no delay, and the data becomes durable with the
+//! next commit.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use base::locks::RankedGuard;
 
 use super::{Journal, State};
 
-/// The threads that delay commits, by ascending numbers.
+/// The delays in progress, numbered in the order in which they began.
 #[derive(Debug, Default)]
 pub(super) struct Delays {
     open: BTreeSet<u64>,
@@ -25,7 +25,7 @@ impl Delays {
         self.next
     }
 
-    /// Stops commits from waiting for the threads that delay them now. Returns whether there were any.
+    /// Ends all current delays: commits do not wait for them any more. Returns whether there were any.
     pub(super) fn end(&mut self) -> bool {
         !std::mem::take(&mut self.open).is_empty()
     }
@@ -39,6 +39,7 @@ pub(crate) struct Delay<'j> {
 }
 
 impl Journal {
+    /// Delays commits until the result is dropped.
     pub(crate) fn delay_commits(&self) -> Delay<'_> {
         let mut state = self.state.lock();
         let number = state.delays.next;
@@ -47,8 +48,8 @@ impl Journal {
         Delay { journal: self, number }
     }
 
-    /// Waits for the first `end` delays. It does not wait for later ones, since there might be no end, and since
-    /// a thread that a later one waits for may itself wait for this commit to make room.
+    /// Waits for the first `end` delays. It does not wait for later ones: they might never end, and a thread that a
+    /// later delay waits for may itself wait for this commit to make room.
     pub(super) fn wait_for_delays(&self, state: &mut RankedGuard<'_, State>, end: u64) {
         while state.end.is_none() && state.delays.open.first().is_some_and(|&first| first < end) {
             state.wait(&self.changed);
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_has_what_comes_while_it_is_delayed() {
+    fn a_delayed_commit_contains_changes_made_during_the_delay() {
         let journal = journal();
         journal.start(1).unwrap().revoke(FsBlock(1));
         let delay = journal.delay_commits();
@@ -92,7 +93,7 @@ mod tests {
             let mut handle = journal.start(1).unwrap();
             handle.edit(FsBlock(7), "test", Location::default(), |bytes| bytes[0] = 1).unwrap();
             drop(handle);
-            // Later threads are not waited for.
+            // The commit does not wait for a later delay.
             let later = journal.delay_commits();
             drop(delay);
             commit.join().unwrap();
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn who_needs_room_has_a_commit_though_it_is_delayed() {
+    fn a_commit_that_makes_room_does_not_wait_for_a_delay() {
         let journal = journal();
         let _delay = journal.delay_commits();
         let first = journal.start(1).unwrap().transaction();
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn who_needs_room_has_those_not_waited_for_that_somebody_waits_for() {
+    fn a_thread_that_needs_room_ends_the_delays_of_another_threads_commit() {
         let journal = journal();
         journal.start(1).unwrap().revoke(FsBlock(1));
         let _delay = journal.delay_commits();
@@ -134,7 +135,7 @@ mod tests {
         let begun = journal.state.lock().delays.begun();
         let _later = journal.delay_commits();
         drop(first);
-        // As if the later delay had begun between the decision to commit and the commit.
+        // The later delay takes the part of one that begins between the decision to commit and the commit.
         journal.wait_for_delays(&mut journal.state.lock(), begun);
     }
 
@@ -150,7 +151,7 @@ mod tests {
                 let _cancellable = cancellation::ask(|| true);
                 [journal.sync(journal.latest()).map(drop), journal.commit_all()]
             });
-            // A cancelled commit would end now.
+            // If `commit_all` could be cancelled, the thread would finish in this time.
             let mut checks = 0..4;
             while checks.next().is_some() && !second.is_finished() {
                 thread::sleep(CHECK_EVERY);
@@ -162,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for_after_a_failure() {
+    fn a_commit_does_not_wait_for_delays_after_a_failure() {
         let journal = journal();
         journal.start(1).unwrap().revoke(FsBlock(1));
         let _delay = journal.delay_commits();
         thread::scope(|scope| {
             let commit = scope.spawn(|| journal.commit_all());
             wait_until_committing(&journal);
-            journal.fail_after_panic("as the test has it");
+            journal.fail_after_panic("caused by the test");
             assert!(commit.join().unwrap().is_err());
         });
     }

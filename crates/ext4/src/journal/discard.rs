@@ -1,4 +1,4 @@
-//! Discards of freed space on the device. Not here: which space, and when.
+//! Discards of freed space on the device. Not here: which space is discarded, and when.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 /// The state of discards on a device.
 #[derive(Default)]
 pub(super) struct Discards {
-    /// It takes none, and is not asked again.
+    /// Whether the device does not support discards. No further ones are tried.
     are_refused: AtomicBool,
 }
 
 impl Discards {
-    /// Discards ranges of `device`, adjacent ones together.
+    /// Discards `ranges` of `device`, after merging adjacent ones.
     pub(super) fn submit(&self, device: &dyn BlockDevice, ranges: Vec<Range<DeviceOffset>>) {
         if self.are_refused.load(Ordering::Relaxed) {
             return;
@@ -23,7 +23,7 @@ impl Discards {
         let discard = |range: Range<DeviceOffset>| {
             device.discard(range.start, range.end.0.saturating_sub(range.start.0))
         };
-        // Whether it knows does not matter either.
+        // Discards are an optimization: errors are only logged.
         match merge(ranges).into_iter().try_for_each(discard) {
             Ok(()) => {}
             Err(error) if is_refusal(&error) => {
@@ -35,14 +35,14 @@ impl Discards {
     }
 }
 
-/// Returns whether the device, or the host, does not know of discards.
+/// Returns whether `error` says that the device or the host does not support discards.
 fn is_refusal(error: &Error) -> bool {
     let Error::Io(error) = error else { return false };
     let errno = Errno::from_raw_os_error(error.errno);
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY | Errno::INVAL)
 }
 
-/// The same bytes in ranges that do not touch, in order.
+/// Returns the same bytes as sorted ranges that neither overlap nor touch.
 fn merge(mut ranges: Vec<Range<DeviceOffset>>) -> Vec<Range<DeviceOffset>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut merged: Vec<Range<DeviceOffset>> = Vec::with_capacity(ranges.len());
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_are_one_in_whatever_order_they_come() {
+    fn touching_ranges_are_merged_in_any_order() {
         let freed = ranges(&[(30, 40), (0, 10), (50, 60), (10, 30), (70, 80), (55, 58)]);
         assert_eq!(merge(freed), ranges(&[(0, 40), (50, 60), (70, 80)]));
         assert_eq!(merge(Vec::new()), []);

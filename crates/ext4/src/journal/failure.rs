@@ -1,4 +1,4 @@
-//! Errors that shut a volume down or are only recorded, as its error policy decides.
+//! Handling of errors: some shut the volume down, and others are only recorded, as its error policy says.
 //! Not here: the format of errors in the superblock (`volume/error_log.rs`).
 
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use fs::ErrorPolicy;
 use super::{End, Journal};
 use crate::superblock::{self, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 
-/// The host's number for corrupt structures.
+/// The host's error number for corrupt structures.
 const EUCLEAN: u32 = 117;
 const EIO: u32 = 5;
 
 impl Journal {
-    /// Shuts the volume down: `error` has left the metadata in memory inconsistent, or is the device's. Durable
-    /// changes stay as they are (J4), except that the superblocks of the journal and of the volume record the error.
-    /// Only the first error counts.
+    /// Shuts the volume down, because `error` has left the metadata in memory inconsistent, or is an error of the
+    /// device. Only the error itself is written, to the superblocks of the journal and of the volume (J4). If the
+    /// volume is already shut down or closed, does nothing.
     pub(crate) fn fail(&self, error: &Error) {
         if !self.stop(error) {
             return;
@@ -26,14 +26,14 @@ impl Journal {
         }
     }
 
-    /// [`fail`](Self::fail) after a panic, which may have left the state in memory inconsistent. The panic hook
+    /// Shuts the volume down after a panic, which may have left the state in memory inconsistent. The panic hook
     /// has reported the panic itself. `operation` is the operation that panicked.
     pub(crate) fn fail_after_panic(&self, operation: &'static str) {
         self.fail(&Error::Panicked(operation));
     }
 
-    /// [`fail`](Self::fail) on a volume that another host may be writing to: the error is not recorded on it.
-    /// Returns whether this is the first error.
+    /// Shuts the volume down without writing the error to it, since another host may be writing it. Returns false if
+    /// the volume is already shut down or closed.
     pub(crate) fn stop(&self, error: &Error) -> bool {
         let mut state = self.state.lock();
         if state.end.is_some() {
@@ -47,7 +47,7 @@ impl Journal {
         true
     }
 
-    /// Applies the volume's error policy to corrupt metadata that was found before a change that depends on it.
+    /// Applies the volume's error policy to corrupt metadata that was found before any change that depends on it.
     /// Ignores other errors.
     pub(crate) fn found(&self, error: &Error) {
         if !matches!(error, Error::Corrupt(_)) || self.check().is_err() {
@@ -71,14 +71,14 @@ impl Journal {
         }
     }
 
-    /// Fails if nothing can be changed any more.
+    /// Fails if the volume cannot be changed any more.
     pub(crate) fn check(&self) -> Result<()> {
         self.state.lock().check()
     }
 
-    /// Adds new errors to the superblock in memory, and with the next commit to the one on the disk.
+    /// Stores new errors in the superblock in memory. The next commit writes them to the disk.
     pub(crate) fn store_errors(&self) -> Result<()> {
-        if !self.errors.take_news() {
+        if !self.errors.take_unstored() {
             return Ok(());
         }
         let geometry = self.errors.geometry();
@@ -89,15 +89,16 @@ impl Journal {
         })
     }
 
-    /// Clears the error number in the log's superblock, if there is a log: the error is recorded elsewhere.
-    pub(crate) fn forget_errno(&self) -> Result<()> {
+    /// Clears the error number in the log's superblock, if there is a log. The volume's superblock has recorded the
+    /// error.
+    pub(crate) fn clear_errno(&self) -> Result<()> {
         match &self.log {
             Some(log) if log.lock().errno() != 0 => log.lock().set_errno(0),
             _ => Ok(()),
         }
     }
 
-    /// Writes the error to the log's superblock and to the volume's, also after a failed flush.
+    /// Writes the error to the superblocks of the log and of the volume, also after a failed flush.
     fn write_error(&self, error: &Error) -> Result<()> {
         let errno = if matches!(error, Error::Corrupt(_)) { EUCLEAN } else { EIO };
         let in_log = self.log.as_ref().map_or(Ok(()), |log| log.lock().set_errno(errno));
@@ -106,18 +107,18 @@ impl Journal {
         in_log.and(in_volume).and(flushed)
     }
 
-    /// Writes the errors, and nothing else, to the superblock on the device: other changes of it in memory may
-    /// be lost.
+    /// Writes the errors to the superblock on the device. Its other changes in memory are not written, since they may
+    /// belong to a lost transaction.
     fn write_errors(&self) -> Result<()> {
         let geometry = self.errors.geometry();
         let size = geometry.block_size;
         let offset = size.device_offset(geometry.superblock_block());
         let offset = offset.expect("the superblock lies on the device");
         let mut block = vec![0; size.len()];
-        let _writing = self.checkpoint.alone();
+        let _no_checkpoint = self.checkpoint.lock();
         let device = self.device.inner();
         device.read_at(offset, &mut block)?;
-        // A partly written superblock must not get a valid checksum.
+        // A torn superblock must not get a valid checksum.
         let at = SUPERBLOCK_OFFSET.0 as usize % size.len();
         let (found, _) = block[at..].split_first_chunk::<SUPERBLOCK_BYTES>().expect("it has room");
         Superblock::parse(found, device.size())?;

@@ -1,4 +1,4 @@
-//! A handle: the changes of one operation, which become part of one transaction.
+//! Handles. A handle collects the changes of one operation, which become part of one transaction.
 
 use std::ops::Range;
 use std::thread;
@@ -10,78 +10,77 @@ use smallvec::SmallVec;
 use super::Journal;
 use super::transaction::Release;
 
-/// The right to change metadata, from its start to its drop. Its changes become durable all together or not at all.
+/// The right to change metadata, until it is dropped. All of its changes become durable, or none.
 pub(crate) struct Handle<'j> {
     journal: &'j Journal,
     id: TransactionId,
     /// The number of blocks that the handle may change.
     credits: u64,
-    /// The changed blocks; sorted, without duplicates.
+    /// The changed blocks, sorted and without duplicates.
     blocks: SmallVec<[FsBlock; 16]>,
     revoked: SmallVec<[FsBlock; 4]>,
     discards: Vec<Range<DeviceOffset>>,
     released: Vec<Release>,
     changes: u64,
     is_undone: bool,
-    /// A block is being changed.
+    /// Whether a block is being changed.
     is_editing: bool,
-    /// A panic was under way when the operation began: it is part of the cleaning up.
+    /// Whether the thread was unwinding when the operation began, so that the operation is part of the cleanup.
     began_panicking: bool,
     _held: Held,
 }
 
 impl<'j> Handle<'j> {
     pub(super) fn new(journal: &'j Journal, id: TransactionId, credits: u64, held: Held) -> Self {
-        let (blocks, revoked, released) = (SmallVec::new(), SmallVec::new(), Vec::new());
-        let (changes, is_undone) = (0, false);
         Self {
             journal,
             id,
             credits,
-            blocks,
-            revoked,
+            blocks: SmallVec::new(),
+            revoked: SmallVec::new(),
             discards: Vec::new(),
-            released,
-            changes,
-            is_undone,
+            released: Vec::new(),
+            changes: 0,
+            is_undone: false,
             is_editing: false,
             began_panicking: thread::panicking(),
             _held: held,
         }
     }
 
-    /// Returns the transaction. When it is durable, so are the changes.
+    /// Returns the transaction that the changes belong to.
     pub(crate) fn transaction(&self) -> TransactionId {
         self.id
     }
 
-    /// Returns how many more blocks may be changed.
+    /// Returns how many further blocks the handle may change.
     pub(crate) fn credits_left(&self) -> u64 {
         self.credits.saturating_sub((self.blocks.len() + self.revoked.len()) as u64)
     }
 
-    /// Returns whether anything was changed.
+    /// Returns whether the handle has changed or revoked a block.
     pub(crate) fn has_changes(&self) -> bool {
         !self.blocks.is_empty() || !self.revoked.is_empty()
     }
 
-    /// Returns the number of changes so far. If it is the same before and after a call, the call has changed nothing.
+    /// Returns the number of changes so far. If it is equal before and after a call, the call has changed nothing.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Says that everything changed so far was changed back, so that the operation may fail unless
-    /// it changes more.
+    /// Records that the operation has undone all of its changes so far. It may then fail without a shutdown of the
+    /// volume, unless it makes further changes.
     pub(crate) fn undone(&mut self) {
         self.is_undone = true;
     }
 
+    /// Returns whether the operation has undone all of its changes.
     pub(crate) fn is_undone(&self) -> bool {
         self.is_undone
     }
 
-    /// Changes a block of metadata. `change` reads no metadata itself. An error is about reading
-    /// the block, which `structure` at `location` refers to; then nothing was changed.
+    /// Changes a block of metadata, to which `structure` at `location` refers. `change` reads no metadata itself.
+    /// Errors: those of reading the block; then nothing is changed.
     pub(crate) fn edit<R>(
         &mut self,
         block: FsBlock,
@@ -92,7 +91,7 @@ impl<'j> Handle<'j> {
         self.try_edit(block, structure, location, |bytes| Ok(change(bytes)))
     }
 
-    /// [`edit`](Self::edit) with a `change` that can fail, and then has not changed anything.
+    /// Changes a block as [`edit`](Self::edit) does. If `change` fails, it has not changed anything.
     pub(crate) fn try_edit<R>(
         &mut self,
         block: FsBlock,
@@ -104,17 +103,17 @@ impl<'j> Handle<'j> {
         let result = self.journal.metadata.change(block, structure, location, change);
         self.is_editing = false;
         let result = result??;
-        self.note(block);
+        self.record_change(block);
         Ok(result)
     }
 
-    /// Makes a block, which was free, or whose contents do not matter, one of metadata.
+    /// Replaces the contents of a block of metadata that was free before, or whose old contents are obsolete.
     pub(crate) fn replace(&mut self, block: FsBlock, contents: impl AsRef<[u8]>) {
         self.journal.metadata.replace(block, contents.as_ref());
-        self.note(block);
+        self.record_change(block);
     }
 
-    /// Says that a block of metadata is none any more: it is being freed.
+    /// Revokes a block of metadata that the operation frees.
     pub(crate) fn revoke(&mut self, block: FsBlock) {
         self.is_undone = false;
         self.changes += 1;
@@ -127,22 +126,25 @@ impl<'j> Handle<'j> {
         self.journal.metadata.discard(block);
     }
 
-    /// Sets `release` to be called when the transaction is durable, for space that it frees, which must not be used
+    /// Calls `release` when the transaction is durable, to release space that it frees. The space must not be used
     /// before. `release` is not called if the transaction is lost.
     pub(crate) fn when_durable(&mut self, release: impl FnOnce() + Send + 'static) {
         self.released.push(Box::new(release));
     }
 
-    /// Discards these bytes on the device when the transaction is durable, and before any `release` is called.
+    /// Discards `bytes` on the device when the transaction is durable, before any `release` is called.
     pub(crate) fn discard_when_durable(&mut self, bytes: Range<DeviceOffset>) {
         self.discards.push(bytes);
     }
 
-    fn note(&mut self, block: FsBlock) {
+    fn record_change(&mut self, block: FsBlock) {
         self.is_undone = false;
         self.changes += 1;
         if let Err(index) = self.blocks.binary_search(&block) {
-            debug_assert!(self.credits_left() > 0, "more blocks changed than were asked for");
+            debug_assert!(
+                self.credits_left() > 0,
+                "the operation changes more blocks than its credits"
+            );
             self.blocks.insert(index, block);
         }
     }
@@ -152,7 +154,7 @@ impl Drop for Handle<'_> {
     fn drop(&mut self) {
         let is_half_done = self.is_editing || self.has_changes();
         if thread::panicking() && !self.began_panicking && is_half_done {
-            // Before the handle ends, so that no commit makes a partial change durable.
+            // Before the handle ends, so that no commit makes a partial operation durable.
             self.journal.fail_after_panic("a change");
         }
         let mut state = self.journal.state.lock();
@@ -162,8 +164,8 @@ impl Drop for Handle<'_> {
             running.blocks.remove(block);
         }
         running.revoked.extend(self.revoked.iter().copied());
-        // Another handle may have revoked, and ended, since a block was changed here: one that
-        // several inodes share. It is not used again before this transaction is durable (J3).
+        // Several inodes may share a block. After this handle has changed it, another handle may have revoked it and
+        // ended. The block is not used again before this transaction is durable (J3).
         let blocks = self.blocks.iter().copied();
         running.blocks.extend(blocks.filter(|block| !running.revoked.contains(block)));
         running.discards.append(&mut self.discards);
@@ -201,7 +203,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_transaction_that_revokes_as_much_as_it_may_is_committed() {
+    fn a_transaction_with_the_maximum_of_revokes_is_committed() {
         let journal = journal();
         let first = journal.start(1).unwrap().transaction();
         for block in 0..=journal.blocks_max {
@@ -211,12 +213,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_panic_leaves_half_done_does_not_become_durable() {
+    fn a_partial_operation_of_a_panic_does_not_become_durable() {
         let journal = journal();
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let mut handle = journal.start(2).unwrap();
             handle.edit(FsBlock(7), "test", Location::default(), |bytes| bytes[0] = 1).unwrap();
-            panic!("as the test has it");
+            panic!("caused by the test");
         }));
         assert!(panicked.is_err());
         let committed = journal.commit_all();
@@ -225,13 +227,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_panic_leaves_of_the_first_edit_does_not_become_durable() {
+    fn a_partial_first_edit_of_a_panic_does_not_become_durable() {
         let journal = journal();
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let mut handle = journal.start(2).unwrap();
             let edit = |bytes: &mut [u8]| {
                 bytes[0] = 1;
-                panic!("as the test has it");
+                panic!("caused by the test");
             };
             handle.edit::<()>(FsBlock(7), "test", Location::default(), edit).unwrap();
         }));
@@ -240,14 +242,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_commit_that_a_panic_has_ended() {
-        for before_it_is_written in [true, false] {
+    fn no_thread_waits_for_a_commit_after_it_panicked() {
+        for panics_before_write in [true, false] {
             let journal = journal();
             let mut handle = journal.start(2).unwrap();
             handle.edit(FsBlock(7), "test", Location::default(), |bytes| bytes[0] = 1).unwrap();
-            match before_it_is_written {
-                true => journal.metadata.discard(FsBlock(7)),
-                false => handle.when_durable(|| panic!("as the test has it")),
+            if panics_before_write {
+                journal.metadata.discard(FsBlock(7));
+            } else {
+                handle.when_durable(|| panic!("caused by the test"));
             }
             let id = handle.transaction();
             drop(handle);
@@ -262,7 +265,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_block_that_another_open_handle_revokes_is_no_part_of_the_transaction() {
+    fn a_block_that_another_handle_revokes_is_not_in_the_transaction() {
         let journal = journal();
         let shared = FsBlock(7);
         let (changed, revoked) = (Barrier::new(2), Barrier::new(2));

@@ -1,18 +1,18 @@
-//! Transactions of metadata changes. Operations change blocks in memory through handles; all changes since the
-//! last commit are the running transaction; a commit makes it durable as a whole, in the log if the volume has
-//! one, and a checkpoint writes the blocks to their places.
+//! Transactions of metadata changes. Operations change blocks in memory through handles. All changes since the
+//! last commit are the running transaction. A commit makes it durable as a whole, in the log if the volume has
+//! one. A checkpoint writes the blocks to their home locations.
 //! Not here: the log on disk (`jbd2`), and the operations.
 //!
 //! Invariants (`J` for journal):
 //!
-//! - **J1.** The contents of a transaction's blocks are taken while no handle is open on it, and handles that
-//!   open afterwards belong to the next transaction: a transaction never contains part of an operation.
+//! - **J1.** A commit takes the contents of the transaction's blocks while no handle is open on the transaction.
+//!   Handles that open afterwards belong to the next transaction. So a transaction never contains part of an
+//!   operation.
 //! - **J2.** A checkpoint writes a block only with its contents in a committed transaction, and only after that
 //!   commit is durable.
 //! - **J3.** Freed space, of data or of metadata, is not used again before the transaction that frees it is
-//!   durable. By then its old contents are not written any more, neither by a checkpoint nor (because of a
-//!   revoke) by a recovery.
-//! - **J4.** After a failure, only the error itself is written: durable changes stay consistent.
+//!   durable. From then on, neither a checkpoint nor (because of a revoke) a recovery writes its old contents.
+//! - **J4.** After a failure, only the error itself is written. So durable changes stay consistent.
 
 mod checkpoint;
 mod delay;
@@ -43,30 +43,31 @@ use crate::jbd2::ondisk::BLOCKS_MIN;
 use crate::ranks;
 use crate::volume::error_log::ErrorLog;
 
-/// Blocks of one transaction, at most, on a volume without a log.
+/// The maximum number of blocks in a transaction of a volume without a log.
 const BLOCKS_MAX_WITHOUT_LOG: u64 = 8192;
 
-/// The running transaction of a volume, and the way to commit it.
+/// The transactions of a volume that is open for writing.
 pub(crate) struct Journal {
     device: Arc<LatchDevice>,
     metadata: Arc<MetadataCache>,
     state: RankedMutex<State>,
-    /// A handle was stopped, a transaction began, a commit ended.
+    /// Notified when the last handle ends, when a transaction begins, and when a commit, a delay or the volume's
+    /// writing ends.
     changed: Condvar,
     checkpoint: Checkpoint,
     discards: Discards,
-    /// Locked by a thread that commits, and by a thread that checkpoints.
+    /// The log, locked by the thread that commits or checkpoints. `None` on a volume without a log.
     log: Option<Mutex<LogWriter>>,
-    /// Blocks of one transaction, at most.
+    /// The maximum number of blocks in a transaction.
     blocks_max: u64,
     pub(crate) errors: ErrorLog,
 }
 
-/// The reason for which nothing can be changed any more.
+/// The reason why the volume cannot be changed any more.
 enum End {
     /// The volume was closed.
     Closed,
-    /// An error.
+    /// An error has shut it down.
     Failed(Arc<Error>),
 }
 
@@ -75,7 +76,7 @@ enum End {
 enum Urgency {
     /// A request needs durable changes. It may be cancelled.
     Sync,
-    /// The caller goes on only when the transaction's changes are durable.
+    /// The caller needs durable changes, and cannot be cancelled.
     None,
     /// The transaction or the volume has no room for the next change.
     NeedsRoom,
@@ -83,23 +84,23 @@ enum Urgency {
 
 struct State {
     running: Transaction,
-    /// Handles open on the running transaction.
+    /// The number of handles that are open on the running transaction.
     handles: u32,
-    /// The number of blocks that these handles may still change.
+    /// The number of blocks that these handles may change.
     credits: u64,
-    /// A commit waits for the handles to end, and no new ones start.
+    /// Whether a commit waits for the handles to end. No handle starts then.
     is_locked: bool,
-    /// A thread commits.
+    /// Whether a thread commits.
     is_committing: bool,
     delays: Delays,
-    /// The last transaction that is durable.
+    /// The last durable transaction.
     committed: TransactionId,
     end: Option<End>,
 }
 
 impl Journal {
-    /// Returns the journal of the volume on `device` whose metadata is in `metadata`. Without a `log`, a commit
-    /// writes blocks to their places, and is not atomic.
+    /// Creates the journal of the volume on `device` whose metadata is in `metadata`. Without a `log`, a commit
+    /// writes blocks to their home locations, and is not atomic.
     pub(crate) fn new(
         device: Arc<LatchDevice>,
         metadata: Arc<MetadataCache>,
@@ -132,14 +133,14 @@ impl Journal {
         }
     }
 
-    /// Returns the most blocks that one handle may ask for.
+    /// Returns the maximum number of blocks that one handle may change.
     pub(crate) fn credits_max(&self) -> u32 {
         u32::try_from(self.blocks_max / 2).unwrap_or(u32::MAX)
     }
 
-    /// Opens a handle that may change `credits` blocks. Waits while a commit gathers the running
-    /// transaction, and commits it when it is full; so the caller holds nothing that another
-    /// handle's holder could wait for (see [`ranks`]).
+    /// Opens a handle that may change `credits` blocks. Waits while a commit waits for open handles. If the running
+    /// transaction is full, commits it. So the caller must not hold a lock that a thread with a handle may wait for (see
+    /// [`ranks`]).
     pub(crate) fn start(&self, credits: u32) -> Result<Handle<'_>> {
         let held = Held::new(ranks::TRANSACTION);
         let wanted = u64::from(credits).min(self.blocks_max / 2);
@@ -151,8 +152,8 @@ impl Journal {
                 continue;
             }
             let Transaction { blocks, revoked, .. } = &state.running;
-            let taken = (blocks.len() + revoked.len()) as u64 + state.credits;
-            if taken == 0 || taken + wanted <= self.blocks_max {
+            let used = (blocks.len() + revoked.len()) as u64 + state.credits;
+            if used == 0 || used + wanted <= self.blocks_max {
                 break;
             }
             let id = state.running.id;
@@ -165,23 +166,23 @@ impl Journal {
         Ok(Handle::new(self, state.running.id, wanted, held))
     }
 
-    /// Makes all transactions up to `id` durable, for a request. The caller has no handle open. Returns whether this call has
-    /// flushed the device after all changes that it was to make durable. Errors: `Interrupted` if the request that
-    /// this thread serves is cancelled while another thread commits.
+    /// Makes all transactions up to `id` durable. The caller has no handle open. Returns whether this call has
+    /// committed, and so flushed the device after these changes. Errors: `Interrupted` if the request that this thread
+    /// serves is cancelled while another thread commits.
     pub(crate) fn sync(&self, id: TransactionId) -> Result<bool> {
         let _held = Held::new(ranks::TRANSACTION);
         self.commit_through(id, Urgency::Sync)
     }
 
-    /// Makes all earlier changes durable, even if the request that this thread serves is cancelled, since the caller
-    /// relies on it. The caller has no handle open.
+    /// Makes all earlier changes durable, even if the request that this thread serves is cancelled. The caller has no
+    /// handle open.
     pub(crate) fn commit_all(&self) -> Result<()> {
         let _held = Held::new(ranks::TRANSACTION);
         self.commit_through(self.latest(), Urgency::None).map(drop)
     }
 
-    /// Commits like [`commit_all`](Self::commit_all), for a caller that cannot go on before. Threads that
-    /// delay commits may wait for this caller.
+    /// Commits like [`commit_all`](Self::commit_all), but does not wait for threads that delay commits, since these
+    /// may wait for the caller.
     pub(crate) fn commit_for_room(&self) -> Result<()> {
         let _held = Held::new(ranks::TRANSACTION);
         self.commit_through(self.latest(), Urgency::NeedsRoom).map(drop)
@@ -190,26 +191,26 @@ impl Journal {
     /// Returns the last transaction with changes.
     pub(crate) fn latest(&self) -> TransactionId {
         let state = self.state.lock();
-        match state.running.is_empty() && state.handles == 0 {
-            true => TransactionId(state.running.id.0.wrapping_sub(1)),
-            false => state.running.id,
+        if state.running.is_empty() && state.handles == 0 {
+            return TransactionId(state.running.id.0.wrapping_sub(1));
         }
+        state.running.id
     }
 
-    /// [`commit_all`](Self::commit_all), and writes all of it where it belongs.
+    /// Commits and checkpoints all changes.
     pub(crate) fn flush(&self) -> Result<()> {
         self.commit_all()?;
         self.write_checkpoint()
     }
 
-    /// Returns whether the running transaction has been open for `age` and has something to commit.
+    /// Returns whether the running transaction has changes and began at least `age` ago.
     fn is_due(&self, age: Duration) -> bool {
         let state = self.state.lock();
         state.end.is_none() && !state.running.is_empty() && state.running.begun.elapsed() >= age
     }
 
-    /// Commits the running transaction and waits for other threads' commits until `id` is durable. Errors: `Lost` if
-    /// that has become impossible.
+    /// Waits for other threads' commits, and commits the running transaction, until `id` is durable. Returns whether
+    /// this call has committed. Errors: `Lost` if the changes are lost.
     fn commit_through(&self, id: TransactionId, urgency: Urgency) -> Result<bool> {
         let mut state = self.state.lock();
         loop {
@@ -233,22 +234,22 @@ impl Journal {
             state = self.state.lock();
         }
         state.is_committing = true;
-        // Counted here, not later: a thread that needs room and finds this commit under way has ended these
-        // delays, and a delay that begins later may wait for that thread.
+        // Counted here, not later. A thread that needs room and finds this commit in progress ends the delays that
+        // have begun by then. A delay that begins later may wait for that thread.
         let delays = state.delays.begun();
         drop(state);
         let mut committing = Committing { journal: self, has_ended: false };
         let result = self.commit_running(urgency, delays);
         if let Err(error) = &result {
-            // Before another thread may begin to commit.
+            // Before another thread can begin to commit.
             self.fail(error);
         }
         committing.has_ended = true;
         result.map(|()| true)
     }
 
-    /// Commits the running transaction, after the first `delays` delays unless that is urgent. No other thread
-    /// does so meanwhile.
+    /// Commits the running transaction. Waits for the first `delays` delays, unless the commit must make room. No
+    /// other thread commits concurrently.
     fn commit_running(&self, urgency: Urgency, delays: u64) -> Result<()> {
         let mut state = self.state.lock();
         if urgency != Urgency::NeedsRoom {
@@ -258,7 +259,7 @@ impl Journal {
         while state.handles > 0 {
             state.wait(&self.changed);
         }
-        // J1. Contents are shared with the blocks in memory until those change.
+        // J1. The contents are shared with the blocks in memory until these change.
         let next = Transaction::new(state.running.id.next());
         let ended = std::mem::replace(&mut state.running, next);
         let ended = ended.freeze(&self.metadata);
@@ -272,7 +273,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes a transaction durable, and then makes the space that it freed available.
+    /// Makes a transaction durable, and then releases the space that it freed.
     fn write(&self, mut ended: Frozen) -> Result<()> {
         let discards = std::mem::take(&mut ended.discards);
         let released = match &self.log {
@@ -289,20 +290,20 @@ impl Journal {
                 self.checkpoint.add(ended)
             }
             None => {
-                // The data that the transaction refers to must be durable before, as with a log.
+                // As with a log, the data that the transaction refers to must be durable before it.
                 self.device.flush()?;
                 let released = self.checkpoint.add(ended);
                 self.write_checkpoint()?;
                 released
             }
         };
-        // Before the space is released, so that it is not in use again.
+        // Before the space is released, so that it is not yet in use again.
         self.discards.submit(&*self.device, discards);
         released.into_iter().for_each(|release| release());
         Ok(())
     }
 
-    /// Checkpoints all committed blocks (J2), and frees the log's space, if there is a log.
+    /// Checkpoints all committed blocks (J2), and releases the log's space, if there is a log.
     fn write_checkpoint(&self) -> Result<()> {
         match &self.log {
             Some(log) => self.make_room(&mut log.lock()),
@@ -313,18 +314,18 @@ impl Journal {
     /// Checkpoints all committed blocks, so that the log's space can be used again.
     fn make_room(&self, log: &mut LogWriter) -> Result<()> {
         self.checkpoint_blocks()?;
-        log.checkpointed()
+        log.release_checkpointed()
     }
 
-    /// Writes all committed blocks to their places, and flushes the device.
+    /// Writes all committed blocks to their home locations, and flushes the device.
     fn checkpoint_blocks(&self) -> Result<()> {
         self.checkpoint.write(&*self.device, &self.metadata)?;
         self.device.flush()
     }
 
-    /// Runs one round of the background thread: commits changes that are as old as `age`, and checkpoints when
-    /// the log is half full, before a commit has to wait for that.
-    fn background_round(&self, age: Duration) -> Result<()> {
+    /// Runs one iteration of the background thread. Commits the running transaction if it is as old as `age`, and
+    /// checkpoints when the log is half full, so that commits rarely wait for a checkpoint.
+    fn run_background_work(&self, age: Duration) -> Result<()> {
         if self.check().is_err() {
             return Ok(());
         }
@@ -338,7 +339,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Commits and checkpoints everything, and marks the log as empty. Nothing can be changed afterwards.
+    /// Commits and checkpoints all changes, and marks the log as empty. Later changes fail.
     pub(crate) fn finish(&self) -> Result<()> {
         loop {
             self.flush().inspect_err(|error| self.fail(error))?;
@@ -354,10 +355,10 @@ impl Journal {
     }
 }
 
-/// A commit that is under way.
+/// A guard for a commit in progress.
 struct Committing<'j> {
     journal: &'j Journal,
-    /// False until the commit has ended without a panic.
+    /// Whether the commit has ended without a panic.
     has_ended: bool,
 }
 
@@ -375,7 +376,7 @@ impl Drop for Committing<'_> {
 }
 
 impl State {
-    /// Fails if nothing can be changed any more.
+    /// Fails if the volume cannot be changed any more.
     fn check(&self) -> Result<()> {
         match &self.end {
             None => Ok(()),
@@ -384,7 +385,7 @@ impl State {
         }
     }
 
-    /// Fails if changes that are not durable are lost.
+    /// Fails if changes that were not durable are lost.
     fn check_not_lost(&self) -> Result<()> {
         match &self.end {
             Some(End::Failed(error)) => Err(Error::Lost(Arc::clone(error))),

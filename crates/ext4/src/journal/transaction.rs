@@ -1,4 +1,4 @@
-//! What one transaction has changed. Not here: how it is made durable.
+//! The changes of one transaction. Not here: how they are made durable.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,26 +7,26 @@ use std::time::Instant;
 use base::{DeviceOffset, FsBlock, TransactionId};
 use iomap::{BlockContents, MetadataCache};
 
-/// What to do when a transaction is durable: give back what it freed.
+/// A function to call when a transaction is durable, which releases space that the transaction freed.
 pub(crate) type Release = Box<dyn FnOnce() + Send>;
 
-/// A transaction that handles add to.
+/// A transaction that collects the changes of handles.
 pub(super) struct Transaction {
     pub id: TransactionId,
     pub begun: Instant,
-    /// The blocks that were changed.
+    /// The changed blocks.
     pub blocks: BTreeSet<FsBlock>,
-    /// Blocks of metadata that were freed: no copy of them from before may be replayed.
+    /// Freed blocks of metadata, of which no earlier copy may be replayed.
     pub revoked: BTreeSet<FsBlock>,
-    /// Bytes that the device is to be told of before anything is released.
+    /// The ranges to discard on the device before any space is released.
     pub discards: Vec<Range<DeviceOffset>>,
     pub released: Vec<Release>,
 }
 
-/// A transaction that nobody adds to any more, with what its blocks held at its end.
+/// A transaction to which no handle adds changes any more, with the contents of its blocks.
 pub(super) struct Frozen {
     pub id: TransactionId,
-    /// In the order of the volume.
+    /// The changed blocks, sorted by number.
     pub blocks: Vec<(FsBlock, BlockContents)>,
     pub revoked: Vec<FsBlock>,
     pub discards: Vec<Range<DeviceOffset>>,
@@ -35,19 +35,25 @@ pub(super) struct Frozen {
 
 impl Transaction {
     pub(super) fn new(id: TransactionId) -> Self {
-        let (blocks, revoked) = (BTreeSet::new(), BTreeSet::new());
-        let (discards, released) = (Vec::new(), Vec::new());
-        Self { id, begun: Instant::now(), blocks, revoked, discards, released }
+        Self {
+            id,
+            begun: Instant::now(),
+            blocks: BTreeSet::new(),
+            revoked: BTreeSet::new(),
+            discards: Vec::new(),
+            released: Vec::new(),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.revoked.is_empty() && self.released.is_empty()
     }
 
-    /// Takes the contents of the changed blocks. No handle is open.
+    /// Takes the contents of the changed blocks. The caller has made sure that no handle is open.
     pub(super) fn freeze(self, metadata: &MetadataCache) -> Frozen {
         let contents = self.blocks.into_iter().map(|block| {
-            let contents = metadata.changed(block).expect("it stays changed until it is written");
+            let contents =
+                metadata.changed(block).expect("a block stays changed until it is written");
             (block, contents)
         });
         Frozen {

@@ -1,5 +1,5 @@
-//! The thread that commits in the background, so that a crash loses changes of a few seconds at most.
-//! Not here: how to commit.
+//! The journal's background thread. It commits, so that a crash loses changes of a few seconds at most.
+//! Not here: the commit itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use super::Journal;
 
 /// The default age at which changes are committed, as in the kernel.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-/// The interval between the thread's rounds.
+/// The interval at which the thread checks for work.
 const TICK: Duration = Duration::from_millis(500);
 
-/// The thread. It ends when this is dropped, without another commit.
+/// The background thread. A drop ends it, without another commit.
 pub(crate) struct Worker {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
-    /// Starts the thread. It commits changes at the age `interval`, or at the default age if that is zero.
+    /// Starts the thread. It commits changes at the age `interval`, or at the default age if `interval` is zero.
     pub(crate) fn start(journal: Arc<Journal>, interval: Duration) -> Result<Self> {
         let interval = if interval.is_zero() { COMMIT_INTERVAL } else { interval };
         let stop = Arc::<(Mutex<bool>, Condvar)>::default();
         let shared = Arc::clone(&stop);
-        let work = move || {
+        let run = move || {
             let mut stopped = shared.0.lock();
             while !*stopped {
                 shared.1.wait_for(&mut stopped, TICK);
@@ -36,9 +36,9 @@ impl Worker {
                     break;
                 }
                 parking_lot::MutexGuard::unlocked(&mut stopped, || {
-                    let round = AssertUnwindSafe(|| journal.background_round(interval));
+                    let work = AssertUnwindSafe(|| journal.run_background_work(interval));
                     // Later changes, and threads that wait for a commit, get the error.
-                    match catch_unwind(round) {
+                    match catch_unwind(work) {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => journal.fail(&error),
                         Err(_) => journal.fail_after_panic("the journal's thread"),
@@ -46,7 +46,7 @@ impl Worker {
                 });
             }
         };
-        let thread = std::thread::Builder::new().name("bifolio-journal".into()).spawn(work);
+        let thread = std::thread::Builder::new().name("bifolio-journal".into()).spawn(run);
         let thread = thread.map_err(|error| Error::thread_spawn(&error))?;
         Ok(Self { stop, thread: Some(thread) })
     }

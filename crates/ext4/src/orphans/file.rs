@@ -1,4 +1,4 @@
-//! The blocks of the orphan file, read and verified. Not here: whose numbers they hold.
+//! The blocks of the orphan file: reading, verification and changes. Not here: the inodes that they list.
 
 use std::collections::HashSet;
 
@@ -14,19 +14,20 @@ use crate::ondisk::orphan::{ORPHAN_MAGIC, RawOrphanTail};
 
 pub(crate) const ORPHAN_FILE: &str = "orphan file";
 const BLOCK: &str = "orphan file block";
-/// Bytes of the orphan file, at most: the 512 blocks of 64 KiB that e2fsprogs makes of its own accord.
+/// The maximum size of the orphan file, in bytes: 512 blocks of 64 KiB, the largest file that e2fsprogs creates by
+/// default.
 const BYTES_MAX: u64 = 32 << 20;
 
-/// One block, verified.
+/// A verified block of the orphan file.
 pub(crate) struct OrphanBlock {
     buffer: MetadataBuffer,
-    /// Where it lies.
+    /// The location of the block, for errors.
     pub location: Location,
 }
 
 impl OrphanBlock {
-    /// The blocks of the file, in order; of each, what was wrong with it. None may be there twice: a small hostile
-    /// image could have millions of orphans.
+    /// Returns the blocks of the file, in order. Each is verified, or an error. A block that the file has twice is an
+    /// error, too: otherwise a small hostile image could have millions of orphans.
     pub(crate) fn all(file: &Inode) -> Result<impl Iterator<Item = Result<Self>>> {
         let (found, max) = (file.size(), BYTES_MAX);
         if found > max {
@@ -56,12 +57,12 @@ impl OrphanBlock {
         Ok(Self { buffer, location })
     }
 
-    /// The block.
+    /// Returns the block number.
     pub(crate) fn block(&self) -> FsBlock {
         self.buffer.block()
     }
 
-    /// Inode numbers, and zeroes.
+    /// Returns the slots: inode numbers, or zero for a free slot.
     pub(crate) fn numbers(&self) -> &[U32] {
         let covered = &self.buffer[..tail_at(self.buffer.len())];
         let count = covered.len() / size_of::<U32>();
@@ -91,8 +92,8 @@ fn verify(bytes: &[u8], block: FsBlock, seed: Option<u32>, location: Location) -
     }
 }
 
-/// Changes the numbers in a block, as bytes, and makes its checksum. `seed` is that of the file's
-/// inode, on volumes with checksums.
+/// Changes the slots in a block, as bytes, and updates its checksum. `seed` is the checksum seed of the file's inode,
+/// or `None` on a volume without checksums.
 pub(crate) fn edit(
     bytes: &mut [u8],
     block: FsBlock,

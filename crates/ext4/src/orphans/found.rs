@@ -1,8 +1,8 @@
-//! The orphans of a volume at its opening: finds them, and validates each as Linux does.
+//! The orphans of a volume that is being opened: their search, and the same validation as in Linux.
 //! Not here: deleting and truncating them (`recovery/orphans.rs` in memory, `orphans/write.rs` in place).
 //!
-//! A corrupt orphan ends the list. The orphans after it cannot be found any more, and the list is emptied:
-//! e2fsck finds the rest.
+//! A corrupt orphan ends the list. The orphans after it cannot be found any more, and the list is emptied. e2fsck
+//! finds them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::ondisk::superblock::STATE_ERRORS;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "orphan list";
-/// The maximum number of errors that are kept. A hostile orphan file has millions.
+/// The maximum number of errors that are kept. A hostile orphan file may have millions.
 const ERRORS_MAX: usize = 16;
 
-/// Errors of what cannot be orphans, and of orphans that cannot be ended.
+/// Errors of entries that cannot be orphans, and of orphans whose deletion or truncation cannot be completed.
 #[derive(Default)]
 pub(crate) struct OrphanErrors {
-    /// The first ones.
+    /// The first errors.
     pub first: Vec<Error>,
-    /// The number of those that are not kept.
+    /// The number of errors that are not kept.
     pub others: u64,
 }
 
@@ -40,9 +40,9 @@ impl OrphanErrors {
 /// The orphan list of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct FoundList {
-    /// The orphans, the first one first.
+    /// The orphans, in the order of the list.
     pub orphans: Vec<Arc<Inode>>,
-    /// The corruption at which the list ends, if any.
+    /// The corruption that ends the list, if any.
     pub corruption: Option<Error>,
 }
 
@@ -62,8 +62,8 @@ impl FoundList {
             };
             let record = inode.record();
             if !known.insert(number) {
-                // An inode that was truncated ends the list when it is met again. One that was deleted is not
-                // in use any more, which is corruption.
+                // As in Linux, an inode to truncate ends the list if it occurs again. An inode to delete would not be
+                // in use any more, so its second occurrence is corruption.
                 if record.links == 0 {
                     list.corruption = Some(fault(STRUCTURE, number, Problem::Cycle));
                 }
@@ -77,8 +77,8 @@ impl FoundList {
     }
 }
 
-/// Returns the inode that `structure` lists as an orphan, if it can be one: an inode in use that is not
-/// reserved, with a valid root of its map, and if it has names, of a type that can be truncated.
+/// Returns the inode that `structure` lists as an orphan. Errors: `Corrupt` if it cannot be an orphan. An orphan is in
+/// use, not reserved, and has a valid map root. If it has names, its type can be truncated.
 pub(crate) fn judge(
     volume: &Arc<Volume>,
     number: InodeNumber,
@@ -86,9 +86,11 @@ pub(crate) fn judge(
 ) -> Result<Inode> {
     let geometry = volume.geometry();
     let (min, max) = (u64::from(geometry.first_inode), u64::from(geometry.inode_count));
-    let in_range = |field, found, min| match (min..=max).contains(&found) {
-        true => Ok(()),
-        false => Err(fault(structure, number, Problem::Range { field, found, min, max })),
+    let in_range = |field, found, min| {
+        if (min..=max).contains(&found) {
+            return Ok(());
+        }
+        Err(fault(structure, number, Problem::Range { field, found, min, max }))
     };
     in_range("inode", number.0, min)?;
     let (group, index) = geometry.inode_position(number)?;

@@ -1,5 +1,5 @@
-//! The orphan list that begins in the superblock, in memory: finds the neighbours of an inode without walking
-//! the list. Not here: the list on disk (`orphans/write.rs`).
+//! The orphan list in memory, in which the neighbours of an inode are found without a walk. Not here: the list on
+//! disk (`orphans/write.rs`).
 
 use std::collections::HashMap;
 
@@ -15,13 +15,13 @@ pub(crate) struct OrphanList<T> {
 
 #[derive(Debug)]
 struct Entry<T> {
-    kept: T,
+    value: T,
     before: Option<InodeNumber>,
     after: Option<InodeNumber>,
 }
 
 impl<T> OrphanList<T> {
-    /// Returns an empty list.
+    /// Creates an empty list.
     pub(crate) fn new() -> Self {
         Self { entries: HashMap::new(), first: None, last: None }
     }
@@ -38,7 +38,7 @@ impl<T> OrphanList<T> {
 
     /// Returns the value of `number`, if it is in the list.
     pub(crate) fn get(&self, number: InodeNumber) -> Option<&T> {
-        self.entries.get(&number).map(|entry| &entry.kept)
+        self.entries.get(&number).map(|entry| &entry.value)
     }
 
     /// Returns the value of the orphan before `number`, which is in the list.
@@ -52,10 +52,10 @@ impl<T> OrphanList<T> {
     }
 
     /// Adds an orphan that is not in the list at the front.
-    pub(crate) fn push_front(&mut self, number: InodeNumber, kept: T) {
-        let entry = Entry { kept, before: None, after: self.first };
+    pub(crate) fn push_front(&mut self, number: InodeNumber, value: T) {
+        let entry = Entry { value, before: None, after: self.first };
         let replaced = self.entries.insert(number, entry);
-        assert!(replaced.is_none(), "an orphan twice in the list");
+        assert!(replaced.is_none(), "an orphan is in the list twice");
         match self.first.replace(number) {
             Some(after) => self.entry(after).before = Some(number),
             None => self.last = Some(number),
@@ -63,10 +63,10 @@ impl<T> OrphanList<T> {
     }
 
     /// Adds an orphan that is not in the list at the back.
-    pub(crate) fn push_back(&mut self, number: InodeNumber, kept: T) {
-        let entry = Entry { kept, before: self.last, after: None };
+    pub(crate) fn push_back(&mut self, number: InodeNumber, value: T) {
+        let entry = Entry { value, before: self.last, after: None };
         let replaced = self.entries.insert(number, entry);
-        assert!(replaced.is_none(), "an orphan twice in the list");
+        assert!(replaced.is_none(), "an orphan is in the list twice");
         match self.last.replace(number) {
             Some(before) => self.entry(before).after = Some(number),
             None => self.first = Some(number),
@@ -75,7 +75,8 @@ impl<T> OrphanList<T> {
 
     /// Removes an orphan that is in the list.
     pub(crate) fn remove(&mut self, number: InodeNumber) {
-        let Entry { before, after, .. } = self.entries.remove(&number).expect("an orphan");
+        let Entry { before, after, .. } =
+            self.entries.remove(&number).expect("the orphan is in the list");
         match before {
             Some(before) => self.entry(before).after = after,
             None => self.first = after,
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn orphans_leave_the_list_from_anywhere_and_keep_its_order() {
+    fn removing_any_orphan_keeps_the_order_of_the_list() {
         let mut list = OrphanList::new();
         for number in [3, 2, 1] {
             list.push_front(InodeNumber(number), number);
@@ -118,10 +119,10 @@ mod tests {
             list.push_back(InodeNumber(number), number);
         }
         assert_eq!(numbers(&list), [1, 2, 3, 4, 5]);
-        for (gone, left) in
+        for (removed, left) in
             [(3, &[1, 2, 4, 5][..]), (1, &[2, 4, 5]), (5, &[2, 4]), (2, &[4]), (4, &[])]
         {
-            list.remove(InodeNumber(gone));
+            list.remove(InodeNumber(removed));
             assert_eq!(numbers(&list), left);
         }
         list.push_back(InodeNumber(7), 7);

@@ -1,7 +1,7 @@
 //! Orphans: inodes whose deletion or truncation a crash may interrupt.
 //!
-//! The superblock's list ([`list`]) and the orphan file ([`file`]) name them on the disk; [`write`] adds and removes
-//! them, and [`found`] holds those that recovery has found.
+//! On the disk, they are in the superblock's list ([`list`]) and in the orphan file ([`file`]). [`write`] adds and
+//! removes them. [`found`] finds and validates the orphans of a volume that is being opened.
 
 pub(crate) mod file;
 pub(crate) mod found;

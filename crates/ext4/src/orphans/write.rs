@@ -1,6 +1,6 @@
 //! The orphans of a volume that is open for writing: inodes whose deletion or truncation has begun, that have
-//! no name yet, or that have written blocks past the size on the disk. Recovery completes what a crash has
-//! interrupted. They are stored in the orphan file, or else in a list that begins in the superblock.
+//! no name yet, or that have written blocks past the size on the disk. After a crash, recovery completes their deletion
+//! or truncation. They are stored in the orphan file, or else in a list that begins in the superblock.
 //! Not here: deletion and truncation (`namespace`), and orphans at recovery (`recovery`).
 
 use std::collections::{HashMap, HashSet};
@@ -26,7 +26,7 @@ use crate::volume::Volume;
 /// change: two inodes and the superblock.
 pub(crate) const ORPHAN_CREDITS: u32 = 3;
 
-/// The orphans.
+/// The orphans of a volume.
 pub(crate) struct OrphanSet {
     inner: RankedMutex<Inner>,
     /// The numbers of all orphans, for callers that hold locks ranked after that of `inner`. No lock is taken
@@ -35,16 +35,16 @@ pub(crate) struct OrphanSet {
 }
 
 struct Inner {
-    /// The orphans in the list. Each has the number of the next.
+    /// The orphans in the list. The record of each has the number of the next one.
     list: OrphanList<Listed>,
     /// The orphans in the file.
     in_file: HashMap<InodeNumber, Slot>,
     file: Option<OrphanFile>,
-    /// The contents of the file when the volume was opened, until they are adopted.
+    /// The used slots of the file when the volume was opened, until [`OrphanSet::adopt`] takes them.
     found: Vec<(Slot, InodeNumber)>,
 }
 
-/// An orphan in the list. It does not keep the inode, which keeps the volume, in memory.
+/// An orphan in the list. It does not refer to the inode, which would keep the volume in memory.
 struct Listed {
     record: Arc<RecordLock>,
 }
@@ -67,11 +67,11 @@ impl Listed {
 /// The orphans of a volume that was just opened.
 #[derive(Default)]
 pub(crate) struct Adopted {
-    /// The orphans of the list, the first one first.
+    /// The orphans of the list, in its order.
     pub list: Vec<Arc<Inode>>,
     /// The orphans of the file.
     pub in_file: Vec<Arc<Inode>>,
-    /// The errors of entries that cannot be orphans.
+    /// The errors of entries that are not valid orphans.
     pub refused: OrphanErrors,
 }
 
@@ -85,21 +85,22 @@ struct Slot {
 struct OrphanFile {
     blocks: Vec<FsBlock>,
     seed: Option<u32>,
-    /// The used slots of each block.
-    taken: Vec<Taken>,
+    /// The slots of each block.
+    slots: Vec<BlockSlots>,
     /// The slot to examine first.
     hint: Slot,
 }
 
 /// The slots of one block of the orphan file.
-struct Taken {
-    places: Vec<bool>,
+struct BlockSlots {
+    /// Whether each slot is used.
+    used: Vec<bool>,
     /// The number of free slots.
     free: usize,
 }
 
 impl OrphanSet {
-    /// Returns the orphans of a volume. Existing ones are added by [`adopt`](Self::adopt).
+    /// Creates the set of a volume, without the existing orphans, which [`adopt`](Self::adopt) adds.
     pub(crate) fn open(volume: &Arc<Volume>) -> Result<Self> {
         let (file, found) = match volume.superblock().inodes.orphan_file {
             Some(number) if volume.superblock().has(Feature::OrphanFile) => {
@@ -112,9 +113,9 @@ impl OrphanSet {
         Ok(Self { inner: RankedMutex::new(ranks::ORPHANS, inner), numbers: Mutex::default() })
     }
 
-    /// Adds the orphans that the volume had when it was opened: those of the list, in its order, and those of the
-    /// file. An entry that cannot be an orphan is skipped: it ends the list, and keeps its slot in the file. On a
-    /// volume `with_errors`, there are none.
+    /// Adds the orphans that the volume had when it was opened, from the list and from the file. An entry that is not a
+    /// valid orphan is not added: in the list, it ends the list; in the file, it keeps its slot. On a volume
+    /// `with_errors`, adds none.
     pub(crate) fn adopt(&self, volume: &Arc<Volume>, with_errors: bool) -> Result<Adopted> {
         let mut inner = self.inner.lock();
         let found = std::mem::take(&mut inner.found);
@@ -148,7 +149,7 @@ impl OrphanSet {
         Ok(adopted)
     }
 
-    /// Removes the rest of the adopted list. The caller clears the list in the superblock.
+    /// Removes the orphans in `adopted` that are still in the list. The caller clears the list in the superblock.
     pub(crate) fn forget_list(&self, adopted: &[Arc<Inode>]) {
         let mut inner = self.inner.lock();
         let mut numbers = self.numbers.lock();
@@ -160,8 +161,8 @@ impl OrphanSet {
         }
     }
 
-    /// Restores the state of an orphan in an inode that was just read, and is not in memory otherwise: it was evicted
-    /// after blocks past its size could not be written or freed.
+    /// Restores the state of an orphan in an inode that was just read again. Such an inode was evicted after blocks
+    /// past its size could not be written or freed.
     pub(crate) fn recognise(&self, mut inode: Inode) -> Inode {
         let inner = self.inner.lock();
         match inner.position(inode.number()) {
@@ -169,7 +170,7 @@ impl OrphanSet {
             Some(Position::List(listed)) => inode.record = Arc::clone(&listed.record),
             Some(Position::File(_)) => {}
         }
-        // How far they reach is not known any more.
+        // The end of its mapped blocks is not known any more.
         inode.mapped_past_size = FILE_BLOCKS_MAX.into();
         inode
     }
@@ -179,7 +180,7 @@ impl OrphanSet {
         self.numbers.lock().contains(&number)
     }
 
-    /// Returns whether the list is empty; then the superblock must not name one.
+    /// Returns whether the list is empty; then the superblock must not name an orphan.
     #[cfg(test)]
     pub(crate) fn is_list_empty(&self) -> bool {
         self.inner.lock().list.is_empty()
@@ -193,7 +194,7 @@ impl OrphanSet {
 }
 
 impl Volume {
-    /// Makes an inode an orphan, unless it is one.
+    /// Adds an inode to the orphans, unless it is one.
     pub(crate) fn add_orphan(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
         self.add_to(&mut self.writer()?.orphans.inner.lock(), handle, inode)
     }
@@ -203,10 +204,10 @@ impl Volume {
         self.remove_from(&mut self.writer()?.orphans.inner.lock(), handle, inode)
     }
 
-    /// Adds an inode to the orphans if it has no names, or blocks past its size that are to be freed; removes it
-    /// otherwise. Called in the handle that changed its names, its size or its map, after that change.
+    /// Adds an inode to the orphans if it has no names, or mapped blocks past its size. Removes it otherwise. The
+    /// caller calls this after a change of the inode's names, size or map, with the handle of that change.
     pub(crate) fn update_orphan(&self, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-        // A concurrent change of the inode is followed by a call of its own.
+        // A thread that changes the inode concurrently calls this function after its change.
         let inner = &mut *self.writer()?.orphans.inner.lock();
         let mapped_end = inode.mapped_past_size.load(Ordering::Acquire);
         let reaches_past = mapped_end > self.geometry().block_size.blocks_for(inode.size());
@@ -221,16 +222,21 @@ impl Volume {
         if inner.position(inode.number()).is_some() {
             return Ok(());
         }
-        self.add_unnoted(inner, handle, inode)?;
+        self.add_to_file_or_list(inner, handle, inode)?;
         self.writer()?.orphans.numbers.lock().insert(inode.number());
         Ok(())
     }
 
-    fn add_unnoted(&self, inner: &mut Inner, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-        if let Some(slot) = inner.file.as_mut().and_then(OrphanFile::find_room) {
-            let file = inner.file.as_mut().expect("it has room");
-            file.set(handle, slot, inode.number())?;
-            file.set_taken(slot, true);
+    fn add_to_file_or_list(
+        &self,
+        inner: &mut Inner,
+        handle: &mut Handle<'_>,
+        inode: &Inode,
+    ) -> Result<()> {
+        if let Some(slot) = inner.file.as_mut().and_then(OrphanFile::find_free_slot) {
+            let file = inner.file.as_mut().expect("the file has a free slot");
+            file.write_slot(handle, slot, inode.number())?;
+            file.set_used(slot, true);
             inner.in_file.insert(inode.number(), slot);
             return Ok(());
         }
@@ -247,9 +253,9 @@ impl Volume {
         match inner.position(inode.number()) {
             None => Ok(()),
             Some(Position::File(slot)) => {
-                let file = inner.file.as_mut().expect("it holds an orphan");
-                file.set(handle, slot, InodeNumber(0))?;
-                file.set_taken(slot, false);
+                let file = inner.file.as_mut().expect("the file has an orphan");
+                file.write_slot(handle, slot, InodeNumber(0))?;
+                file.set_used(slot, false);
                 inner.in_file.remove(&inode.number());
                 self.writer()?.orphans.numbers.lock().remove(&inode.number());
                 Ok(())
@@ -284,52 +290,52 @@ impl Inner {
 }
 
 impl OrphanFile {
-    /// Returns the file, and its contents.
+    /// Reads the file. Returns it with its used slots.
     fn open(volume: &Arc<Volume>, number: InodeNumber) -> Result<(Self, Vec<(Slot, InodeNumber)>)> {
         let inode = volume.special_inode(number)?;
-        let (mut blocks, mut taken, mut found) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut blocks, mut slots, mut found) = (Vec::new(), Vec::new(), Vec::new());
         for (block, verified) in OrphanBlock::all(&inode)?.enumerate() {
             let verified = verified?;
             let numbers = verified.numbers();
             blocks.push(verified.block());
-            let places: Vec<bool> = numbers.iter().map(|number| number.get() != 0).collect();
-            let free = places.iter().filter(|taken| !**taken).count();
-            taken.push(Taken { places, free });
-            let held = numbers.iter().enumerate().filter(|(_, number)| number.get() != 0);
-            let held = held
+            let used: Vec<bool> = numbers.iter().map(|number| number.get() != 0).collect();
+            let free = used.iter().filter(|is_used| !**is_used).count();
+            slots.push(BlockSlots { used, free });
+            let used = numbers.iter().enumerate().filter(|(_, number)| number.get() != 0);
+            let used = used
                 .map(|(index, number)| (Slot { block, index }, InodeNumber(number.get().into())));
-            found.extend(held);
+            found.extend(used);
         }
         let seed = inode.record().checksum_seed;
-        Ok((Self { blocks, seed, taken, hint: Slot { block: 0, index: 0 } }, found))
+        Ok((Self { blocks, seed, slots, hint: Slot { block: 0, index: 0 } }, found))
     }
 
     /// Returns whether all slots are free.
     fn is_empty(&self) -> bool {
-        self.taken.iter().all(|taken| taken.free == taken.places.len())
+        self.slots.iter().all(|block| block.free == block.used.len())
     }
 
     /// Returns a free slot.
-    fn find_room(&mut self) -> Option<Slot> {
+    fn find_free_slot(&mut self) -> Option<Slot> {
         let count = self.blocks.len();
         let block = (self.hint.block..count)
             .chain(0..self.hint.block)
-            .find(|block| self.taken[*block].free > 0)?;
-        let places = &self.taken[block].places;
+            .find(|block| self.slots[*block].free > 0)?;
+        let used = &self.slots[block].used;
         let first = if block == self.hint.block { self.hint.index } else { 0 };
-        let index = (first..places.len()).chain(0..first).find(|index| !places[*index])?;
+        let index = (first..used.len()).chain(0..first).find(|index| !used[*index])?;
         self.hint = Slot { block, index };
         Some(self.hint)
     }
 
-    fn set_taken(&mut self, slot: Slot, taken: bool) {
-        let block = &mut self.taken[slot.block];
-        let before = std::mem::replace(&mut block.places[slot.index], taken);
-        block.free = block.free + usize::from(before) - usize::from(taken);
+    fn set_used(&mut self, slot: Slot, is_used: bool) {
+        let block = &mut self.slots[slot.block];
+        let was_used = std::mem::replace(&mut block.used[slot.index], is_used);
+        block.free = block.free + usize::from(was_used) - usize::from(is_used);
     }
 
     /// Writes a number, or zero, to a slot.
-    fn set(&self, handle: &mut Handle<'_>, slot: Slot, number: InodeNumber) -> Result<()> {
+    fn write_slot(&self, handle: &mut Handle<'_>, slot: Slot, number: InodeNumber) -> Result<()> {
         let block = self.blocks[slot.block];
         handle.edit(block, ORPHAN_FILE, Location::block(block), |bytes| {
             file::edit(bytes, block, self.seed, |numbers| {
@@ -351,7 +357,7 @@ mod tests {
     use crate::ROOT_INODE;
     use crate::common::{self, Image, TIME, new_file};
 
-    /// Returns a file with a block that it has not grown to yet.
+    /// Returns a file with a block past its size.
     fn mapped(volume: &Arc<Volume>, name: &str) -> Arc<Inode> {
         let inode = new_file(volume, name);
         inode.map_write(FileOffset(0), 1024).unwrap();
@@ -360,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_that_was_forgotten_is_recognised() {
+    fn an_orphan_that_was_evicted_is_restored() {
         let image = Image::make(8, &["-t", "ext3", "-b", "1024", "-J", "size=1"]);
         let device = Arc::new(MemoryDevice::new(image.bytes()));
         let volume = common::open_device_for_writing(device.clone() as SharedDevice).unwrap();
@@ -373,8 +379,8 @@ mod tests {
         root.unlink(b"first", &first, TIME).unwrap();
         first.release().unwrap();
         second.set_attributes(&AttributeChange::default()).unwrap();
-        assert_eq!(second.record().deleted, 0, "nothing follows any more");
-        // It stays an orphan, whatever its size.
+        assert_eq!(second.record().deleted, 0, "no orphan follows any more");
+        // It stays an orphan, since the end of its mapped blocks is unknown.
         second.end_io(&[], FileOffset(1024)).unwrap();
         assert!(!volume.writer().unwrap().orphans.is_list_empty());
         volume.sync().unwrap();

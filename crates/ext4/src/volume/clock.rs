@@ -9,7 +9,7 @@ pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Returns the time now.
+/// Returns the current time.
 pub(crate) fn now() -> Timestamp {
     let since = since_1970();
     Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }

@@ -1,5 +1,5 @@
 //! The errors that a superblock records, and its error policy.
-//! Not here: when they are written (`journal/failure.rs`).
+//! Not here: when errors are written to the superblock (`journal/failure.rs`).
 
 use base::attributes::Timestamp;
 use base::{Error, IoError, Problem};
@@ -27,7 +27,7 @@ pub struct RecordedError {
     pub time: Timestamp,
     /// The code of the error, in the format's numbering; 0 if there is none.
     pub code: u8,
-    /// The kernel's function that found the error, or, if it was found here, the structure.
+    /// The kernel's function that found the error, or the structure if Bifolio found it.
     pub function: Vec<u8>,
     /// The line in the kernel's source, or 0.
     pub line: u32,
@@ -42,13 +42,13 @@ pub struct RecordedError {
 pub struct RecordedErrors {
     /// The number of errors.
     pub count: u32,
-    /// The first one.
+    /// The first error.
     pub first: Option<RecordedError>,
-    /// The last one.
+    /// The last error.
     pub last: Option<RecordedError>,
 }
 
-/// The names of the codes, from 1 on.
+/// The names of the error codes, from 1 on.
 const CODES: [&str; 17] = [
     "UNKNOWN",
     "EIO",
@@ -81,7 +81,7 @@ fn code_of(error: &Error) -> u8 {
 }
 
 impl RecordedError {
-    /// Returns the name of the code, as in dumpe2fs.
+    /// Returns the name of the code, as dumpe2fs prints it.
     pub fn code_name(&self) -> Option<&'static str> {
         CODES.get(usize::from(self.code).checked_sub(1)?).copied()
     }
@@ -104,7 +104,7 @@ impl RecordedError {
             code: code_of(error),
             function: function.as_bytes().to_vec(),
             line: 0,
-            // Numbers of inodes that exist have 32 bits.
+            // An inode that exists has a number of 32 bits.
             inode: inode.and_then(|inode| u32::try_from(inode.0).ok()).unwrap_or(0),
             block: block.unwrap_or(0),
         }
@@ -144,7 +144,7 @@ impl RecordedErrors {
         }
     }
 
-    /// Writes these errors to a superblock, and marks its volume as one with errors.
+    /// Writes these errors to a superblock, and marks the volume as having errors.
     pub(crate) fn store(&self, raw: &mut RawSuperblock) {
         if self.count == 0 {
             return;
@@ -171,8 +171,8 @@ impl RecordedErrors {
         }
     }
 
-    /// Returns the errors of the superblock or those of its copy in a log, which may be older: those with the higher
-    /// count.
+    /// Returns `other` if it has the higher count, or else `self`. One is from the superblock, and the other from its
+    /// copy in the log, which may be older.
     pub(crate) fn or_more(self, other: Self) -> Self {
         if other.count > self.count { other } else { self }
     }
@@ -197,21 +197,21 @@ struct Inner {
     errors: RecordedErrors,
     /// The last error that was added.
     latest: Option<Error>,
-    /// The superblock in memory lacks errors.
-    is_new: bool,
+    /// Whether the superblock in memory lacks errors.
+    has_unstored: bool,
 }
 
 impl ErrorLog {
-    /// Returns the log of a volume that had these errors when it was opened. Its policy is to continue until another
-    /// one is set.
+    /// Creates the log of a volume that had `errors` when it was opened. Its policy is to continue until
+    /// [`set_policy`](Self::set_policy) is called.
     pub(crate) fn new(geometry: Geometry, errors: RecordedErrors) -> Self {
         let policy = ErrorPolicy::Continue;
-        let inner = Inner { policy, errors, latest: None, is_new: false };
+        let inner = Inner { policy, errors, latest: None, has_unstored: false };
         Self { geometry, inner: Mutex::new(inner) }
     }
 
     /// Sets the policy.
-    pub(crate) fn obey(&self, policy: ErrorPolicy) {
+    pub(crate) fn set_policy(&self, policy: ErrorPolicy) {
         self.inner.lock().policy = policy;
     }
 
@@ -224,14 +224,14 @@ impl ErrorLog {
         &self.geometry
     }
 
-    /// Adds an error, unless it is the same as the last one.
+    /// Adds an error, unless it is equal to the last one.
     pub(crate) fn add(&self, error: &Error) {
         let recorded = RecordedError::new(error, &self.geometry);
         let mut inner = self.inner.lock();
         if inner.latest.as_ref() != Some(error) {
             inner.errors.add(recorded);
             inner.latest = Some(error.clone());
-            inner.is_new = true;
+            inner.has_unstored = true;
         }
     }
 
@@ -240,13 +240,14 @@ impl ErrorLog {
         self.inner.lock().errors.clone()
     }
 
-    /// Marks the superblock in memory as lacking errors.
-    pub(crate) fn renew(&self) {
-        self.inner.lock().is_new = true;
+    /// Records that the superblock in memory lacks errors.
+    pub(crate) fn mark_unstored(&self) {
+        self.inner.lock().has_unstored = true;
     }
 
-    /// Returns whether the superblock in memory lacks errors that no earlier call has reported.
-    pub(crate) fn take_news(&self) -> bool {
-        std::mem::take(&mut self.inner.lock().is_new)
+    /// Returns whether the superblock in memory lacks errors. The next call returns false if no error is added
+    /// until then.
+    pub(crate) fn take_unstored(&self) -> bool {
+        std::mem::take(&mut self.inner.lock().has_unstored)
     }
 }

@@ -13,7 +13,7 @@ use crate::volume::error_log::RecordedError;
 type Details = Vec<(&'static str, Detail)>;
 
 impl Volume {
-    /// Returns the description of the volume: its format, features, numbers and state.
+    /// Returns the description of the volume: its format, features, sizes, counts and state.
     pub fn info(self: &Arc<Self>) -> VolumeInfo {
         let mut details = Details::new();
         self.describe_size(&mut details);
@@ -80,7 +80,7 @@ impl Volume {
             details.push(("errors_found", errors.count.into()));
             for (name, error) in [("first_error", errors.first), ("last_error", errors.last)] {
                 if let Some(error) = error {
-                    details.push((name, described(&error).into()));
+                    details.push((name, describe_error(&error).into()));
                 }
             }
         }
@@ -151,7 +151,7 @@ impl Volume {
                 details.push(("journal_features", journal.features.names().join(" ").into()));
                 if journal.errno != 0 {
                     let errno = journal.errno;
-                    details.push(("journal_error", format!("given up, errno {errno}").into()));
+                    details.push(("journal_error", format!("aborted, errno {errno}").into()));
                 }
             }
             Ok(None) => {}
@@ -198,11 +198,11 @@ impl Volume {
         }
     }
 
-    /// Adds features that are refused, or supported only in part.
+    /// Adds features that are refused or only partly supported.
     fn describe_limits(&self, details: &mut Details) {
         if self.superblock().has(Feature::Encrypt) {
-            let what = "encrypted files, directories and symbolic links";
-            details.push(("refused", what.into()));
+            let refused = "encrypted files, directories and symbolic links";
+            details.push(("refused", refused.into()));
         }
         if self.superblock().has(Feature::Casefold) {
             let how = "byte by byte, also in directories that ignore case";
@@ -228,8 +228,8 @@ fn state(bits: u16, needs_recovery: bool) -> String {
     words.join(", ")
 }
 
-/// Returns an error as a line: its time, code and place, as far as they are known.
-fn described(error: &RecordedError) -> String {
+/// Returns an error as a line: its time, code and location, as far as they are known.
+fn describe_error(error: &RecordedError) -> String {
     let mut text = utc(error.time);
     let mut add = |part: String| text.extend([", ", &part]);
     if let Some(name) = error.code_name() {
@@ -248,7 +248,7 @@ fn described(error: &RecordedError) -> String {
     text
 }
 
-/// The time as RFC 3339 has it, in UTC. Superblock times are not negative and have 40 bits.
+/// Returns the time in UTC, in the format of RFC 3339. Superblock times have 40 bits and are not negative.
 fn utc(time: Timestamp) -> String {
     let (days, second) = (time.seconds.div_euclid(86_400), time.seconds.rem_euclid(86_400));
     let (year, month, day) = civil_from_days(days);
@@ -265,7 +265,7 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let year_of_era =
         (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months from March have 31, 30, 31, 30, 31 days, over and over.
+    // From March on, the lengths of months repeat: 31, 30, 31, 30, 31 days.
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_as_utc() {
+    fn times_are_formatted_in_utc() {
         let at = |seconds| utc(Timestamp { seconds, nanoseconds: 0 });
         assert_eq!(at(0), "1970-01-01T00:00:00Z");
         assert_eq!(at(951_827_696), "2000-02-29T12:34:56Z");

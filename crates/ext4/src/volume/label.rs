@@ -1,4 +1,4 @@
-//! The label of an open volume, and its changes.
+//! The label of an open volume.
 
 use base::{Error, Location, Result};
 use zerocopy::FromBytes;
@@ -24,9 +24,9 @@ impl Volume {
         Ok(until_nul(&raw.volume_name).to_vec())
     }
 
-    /// Sets the label, durably. The superblock's copies keep the old one.
+    /// Sets the label, durably. The copies of the superblock keep the old label.
     ///
-    /// Fails with `InvalidArgument` if it is longer than `LABEL_BYTES_MAX` bytes or contains NUL.
+    /// Errors: `InvalidArgument` if `label` is longer than `LABEL_BYTES_MAX` bytes or contains NUL.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         if label.len() > LABEL_BYTES_MAX || label.contains(&0) {
             return Err(Error::InvalidArgument(

@@ -1,7 +1,7 @@
 //! Multiple-mount protection: a block of the volume with a sequence number that advances while the volume is
-//! open for writing, so that others, also on other hosts, find it in use. The protocol is that of the kernel's
-//! documentation (`filesystems/ext4/mmp.rst`).
-//! Not here: what follows if another host takes the volume over (the journal stops).
+//! open for writing. By it, other programs and other hosts find the volume in use. The protocol is that of the
+//! kernel's documentation (`filesystems/ext4/mmp.rst`).
+//! Not here: the shutdown of the journal after another host takes the volume (`journal/failure.rs`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,16 +24,16 @@ use crate::volume::Volume;
 use crate::volume::clock;
 
 const STRUCTURE: &str = "MMP block";
-/// The update interval, in seconds, if the superblock has none.
+/// The default of the update interval, in seconds.
 const UPDATE_INTERVAL: u16 = 5;
 /// The maximum of the update interval, as in mke2fs.
 const UPDATE_INTERVAL_MAX: u16 = 300;
-/// The lateness of an update that a check allows for, in update intervals, as in the kernel.
+/// The number of update intervals that an update may be late, as in the kernel.
 const CHECK_FACTOR: u16 = 2;
 const CHECK_INTERVAL_MIN: u16 = 5;
 const CHECK_INTERVAL_MAX: u16 = CHECK_FACTOR * UPDATE_INTERVAL_MAX;
 
-/// The position of the block.
+/// The block with the sequence number, as a location on a device.
 #[derive(Clone, Debug)]
 pub(crate) struct MmpBlock {
     device: SharedDevice,
@@ -45,7 +45,7 @@ pub(crate) struct MmpBlock {
 }
 
 impl MmpBlock {
-    /// Returns the block of a volume, if it has the feature.
+    /// Returns the block of `volume`, or `None` if the volume does not have the feature.
     pub(crate) fn of(volume: &Volume) -> Result<Option<Self>> {
         let (geometry, raw) = (volume.geometry(), volume.superblock().raw());
         if !geometry.features.has(Feature::Mmp) {
@@ -67,7 +67,7 @@ impl MmpBlock {
                 return Err(Error::corrupt("superblock", Location::default(), problem));
             }
         };
-        let offset = geometry.block_size.device_offset(block).expect("it lies in the volume");
+        let offset = geometry.block_size.device_offset(block).expect("the block is in the volume");
         let (device, seed) = (Arc::clone(volume.device()), geometry.metadata_seed());
         Ok(Some(Self { device, offset, location, seed, update_interval }))
     }
@@ -77,8 +77,8 @@ impl MmpBlock {
         self.location.block.unwrap_or_default()
     }
 
-    /// Warns if the volume seems to be in use. For readers, which are not kept out.
-    pub(crate) fn look(&self) {
+    /// Logs a warning if the volume seems to be in use. Readers are not excluded.
+    pub(crate) fn warn_if_in_use(&self) {
         match self.read() {
             Ok(raw) if raw.sequence.get() == MMP_SEQUENCE_CLEAN => {}
             Ok(raw) => tracing::warn!("the volume may be in use by {}", user(&raw)),
@@ -96,17 +96,17 @@ impl MmpBlock {
 
     /// Writes the block, durably, so that other hosts can read it.
     fn write(&self, sequence: u32) -> Result<()> {
-        self.put(sequence)?;
+        self.write_unflushed(sequence)?;
         self.device.flush()
     }
 
-    fn put(&self, sequence: u32) -> Result<()> {
+    fn write_unflushed(&self, sequence: u32) -> Result<()> {
         let mut raw = RawMmp::new_zeroed();
         raw.magic = MMP_MAGIC.into();
         raw.sequence = sequence.into();
         raw.time = clock::since_1970().as_secs().into();
-        put_name(&mut raw.node_name, &node_name());
-        put_name(&mut raw.device_name, "bifolio");
+        store_name(&mut raw.node_name, &node_name());
+        store_name(&mut raw.device_name, "bifolio");
         let interval = (CHECK_FACTOR * self.update_interval).max(CHECK_INTERVAL_MIN);
         raw.check_interval = interval.into();
         raw.checksum = checksum(&raw, self.seed).unwrap_or_default().into();
@@ -114,8 +114,8 @@ impl MmpBlock {
     }
 }
 
-/// Parses the block at `location`. `seed` is that of the volume's metadata checksums, if it has any. Errors:
-/// [`Error::Corrupt`].
+/// Parses the block at `location`. `seed` is the seed of the volume's metadata checksums, or `None` if it has none.
+/// Errors: [`Error::Corrupt`].
 pub fn parse(
     bytes: &[u8; size_of::<RawMmp>()],
     seed: Option<u32>,
@@ -148,16 +148,17 @@ fn checksum(raw: &RawMmp, seed: Option<u32>) -> Option<u32> {
     seed.map(|seed| crc32c(seed, covered))
 }
 
-/// A block whose sequence number we advance, which keeps other hosts out.
+/// The claim of this process to the volume. Advancing the sequence number excludes other hosts.
 pub(crate) struct Claim {
     block: MmpBlock,
     sequence: u32,
 }
 
 impl Claim {
-    /// Takes the volume. `wait` is called to wait for another host that may have crashed; not for a volume that was
-    /// closed. Errors: `InUse` if another host has it.
-    pub(crate) fn take(
+    /// Claims the volume. If the volume was not closed, calls `wait` with a message and a time, twice: another host may
+    /// have it open, or may have crashed. If it was closed, calls `wait` with no time. Errors: `InUse` if another host
+    /// has the volume open.
+    pub(crate) fn acquire(
         block: MmpBlock,
         mut wait: impl FnMut(&str, Duration) -> Result<()>,
     ) -> Result<Self> {
@@ -166,25 +167,28 @@ impl Claim {
         let interval = interval.max(CHECK_INTERVAL_MIN);
         let seconds = (CHECK_FACTOR * interval + 1).min(interval + 60);
         let mut time = Duration::from_secs(seconds.into());
-        let mut what = String::new();
+        let mut message = String::new();
         match found.sequence.get() {
             MMP_SEQUENCE_CLEAN => time = Duration::ZERO,
             MMP_SEQUENCE_FSCK => return Err(in_use(&found)),
             sequence => {
                 let user = user(&found);
-                what = format!("the volume was in use by {user}: waiting for {} s", 2 * seconds);
-                tracing::warn!("{what}");
-                wait(&what, time)?;
+                message = format!(
+                    "the volume was not closed by {user}: waiting for {} s to see whether it is in use",
+                    2 * seconds
+                );
+                tracing::warn!("{message}");
+                wait(&message, time)?;
                 let again = block.read()?;
                 if again.sequence.get() != sequence {
                     return Err(in_use(&again));
                 }
             }
         }
-        // Any number that others do not hit upon.
+        // A random number, which no other host is likely to choose.
         let sequence = (RandomState::new().hash_one(0) as u32) % MMP_SEQUENCE_MAX + 1;
         block.write(sequence)?;
-        wait(&what, time)?;
+        wait(&message, time)?;
         let claim = Self { block, sequence };
         claim.check()?;
         Ok(claim)
@@ -200,8 +204,8 @@ impl Claim {
     fn renew(&mut self) -> Result<()> {
         self.check()?;
         let next = self.sequence % MMP_SEQUENCE_MAX + 1;
-        self.block.put(next)?;
-        // It is there now, whatever comes of the flush.
+        self.block.write_unflushed(next)?;
+        // Even if the flush fails, a read of the block returns the new number.
         self.sequence = next;
         self.block.device.flush()
     }
@@ -213,7 +217,7 @@ impl Claim {
     }
 }
 
-/// A thread that keeps a claim.
+/// A thread that renews a claim.
 pub(crate) struct Mmp {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -228,36 +232,36 @@ struct Shared {
 struct State {
     claim: Claim,
     is_stopped: bool,
-    /// The reason for which the claim was lost.
+    /// The error by which the claim was lost.
     lost: Option<Error>,
 }
 
 impl Mmp {
     /// Claims the volume with this block, and starts the thread.
     pub(crate) fn start(block: MmpBlock, wait_callback: &WaitCallback) -> Result<Self> {
-        let claim = Claim::take(block, |what, time| wait_callback.wait(what, time))?;
+        let claim = Claim::acquire(block, |message, time| wait_callback.wait(message, time))?;
         let state = Mutex::new(State { claim, is_stopped: false, lost: None });
         let (stopped, journal) = (Condvar::new(), OnceLock::new());
         let shared = Arc::new(Shared { state, stopped, journal });
-        let theirs = Arc::clone(&shared);
+        let in_thread = Arc::clone(&shared);
         let thread =
-            std::thread::Builder::new().name("bifolio-mmp".into()).spawn(move || theirs.work());
+            std::thread::Builder::new().name("bifolio-mmp".into()).spawn(move || in_thread.run());
         let thread = thread.map_err(|error| {
-            let refused = Error::thread_spawn(&error);
-            shared.state.lock().claim.release().err().unwrap_or(refused)
+            let not_started = Error::thread_spawn(&error);
+            shared.state.lock().claim.release().err().unwrap_or(not_started)
         })?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Stops `journal` when another host takes the volume.
+    /// Registers `journal`, which is stopped when the claim is lost. Fails if it is lost already.
     pub(crate) fn guard(&self, journal: &Arc<Journal>) -> Result<()> {
-        // Under the lock, so that what was lost before is seen here, and what is lost later there.
+        // Under the lock: an earlier loss is seen here, and a later loss finds the journal.
         let state = self.shared.state.lock();
         let _ = self.shared.journal.set(Arc::downgrade(journal));
         state.lost.clone().map_or(Ok(()), Err)
     }
 
-    /// Releases the volume, to which nothing is written any more.
+    /// Releases the volume. The caller writes nothing more to it.
     pub(crate) fn finish(&self) -> Result<()> {
         self.stop();
         let state = self.shared.state.lock();
@@ -277,31 +281,31 @@ impl Mmp {
 }
 
 impl Drop for Mmp {
-    /// Without [`finish`](Self::finish) the volume is left as after a crash: another host that opens it waits until
-    /// it is certain that the sequence number does not advance.
+    /// Stops the thread. Without [`finish`](Self::finish), the volume is left as after a crash: another host that opens
+    /// it waits until it is certain that the sequence number does not advance.
     fn drop(&mut self) {
         self.stop();
     }
 }
 
 impl Shared {
-    fn work(&self) {
-        if catch_unwind(AssertUnwindSafe(|| self.keep_up())).is_err() {
+    fn run(&self) {
+        if catch_unwind(AssertUnwindSafe(|| self.renew_until_stopped())).is_err() {
             // The sequence number does not advance any more, so other hosts may take the volume at any time.
             let operation = "the thread of multiple-mount protection";
-            self.lose(&mut self.state.lock(), Error::Panicked(operation));
+            self.mark_lost(&mut self.state.lock(), Error::Panicked(operation));
         }
     }
 
-    /// Records the loss of the claim, after which nothing is written.
-    fn lose(&self, state: &mut State, error: Error) {
+    /// Records that the claim is lost, and stops the journal, so that nothing more is written.
+    fn mark_lost(&self, state: &mut State, error: Error) {
         if let Some(journal) = self.journal.get().and_then(Weak::upgrade) {
             journal.stop(&error);
         }
         state.lost = Some(error);
     }
 
-    fn keep_up(&self) {
+    fn renew_until_stopped(&self) {
         let mut state = self.state.lock();
         let block = &state.claim.block;
         let interval = Duration::from_secs(block.update_interval.into());
@@ -314,11 +318,11 @@ impl Shared {
             }
             match state.claim.renew() {
                 Ok(()) => renewed = Instant::now(),
-                // It may come to an end before others take the volume for free.
+                // The next update may succeed before other hosts regard the volume as free.
                 Err(error @ Error::Io(_)) if renewed.elapsed() < late => {
                     tracing::warn!("multiple-mount protection: {error}");
                 }
-                Err(error) => return self.lose(&mut state, error),
+                Err(error) => return self.mark_lost(&mut state, error),
             }
         }
     }
@@ -334,12 +338,12 @@ pub fn user(raw: &RawMmp) -> String {
         let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
         bytes[..length].escape_ascii().to_string()
     };
-    let who = if raw.sequence.get() == MMP_SEQUENCE_FSCK { "e2fsck on " } else { "" };
-    format!("{who}{} as {}", name(&raw.node_name), name(&raw.device_name))
+    let program = if raw.sequence.get() == MMP_SEQUENCE_FSCK { "e2fsck on " } else { "" };
+    format!("{program}{} as {}", name(&raw.node_name), name(&raw.device_name))
 }
 
-fn put_name(field: &mut [u8], name: &str) {
-    // With a NUL at the end.
+fn store_name(field: &mut [u8], name: &str) {
+    // The last byte stays NUL.
     let length = name.len().min(field.len() - 1);
     field[..length].copy_from_slice(&name.as_bytes()[..length]);
 }

@@ -39,9 +39,9 @@ const INODE_READAHEAD_BLOCKS: u64 = 32;
 /// Options for opening a volume.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Read the volume without recovery, even if its journal must be replayed.
+    /// Whether to read the volume without recovery, even if its journal must be replayed.
     pub no_recovery: bool,
-    /// Discard freed blocks on the device once that is durable.
+    /// Whether to discard freed blocks on the device once their freeing is durable.
     pub discard: bool,
     /// The reaction to corruption, instead of the superblock's.
     pub errors: Option<ErrorPolicy>,
@@ -49,9 +49,9 @@ pub struct OpenOptions {
     pub commit_interval: Duration,
     /// The device of the journal, if that is external.
     pub journal_device: Option<SharedDevice>,
-    /// The superblock to use, instead of the first one.
+    /// The location of the superblock to use instead of the first one.
     pub superblock: Option<SuperblockLocation>,
-    /// Called while another host may have the volume, to decide whether to wait on.
+    /// Called while another host may have the volume open, to decide whether to continue the wait.
     pub wait_callback: WaitCallback,
 }
 
@@ -60,7 +60,7 @@ pub struct OpenOptions {
 pub enum Probed {
     /// The volume can be used.
     Ready(Arc<Volume>),
-    /// The journal has transactions that the volume lacks.
+    /// The journal has transactions that are not yet in the volume's metadata.
     NeedsRecovery(Unrecovered),
 }
 
@@ -71,7 +71,7 @@ pub struct Unrecovered {
 }
 
 impl Unrecovered {
-    /// Returns the volume without recovery. It is inconsistent, unless nothing was being written.
+    /// Returns the volume without recovery. It is inconsistent if it was being changed when writing ended.
     pub fn as_it_lies(self) -> Arc<Volume> {
         self.volume
     }
@@ -114,7 +114,7 @@ impl Volume {
             None => Self::open_by_first(device, cache, options)?,
         };
         match MmpBlock::of(&volume) {
-            Ok(block) => block.iter().for_each(MmpBlock::look),
+            Ok(block) => block.iter().for_each(MmpBlock::warn_if_in_use),
             Err(error) => tracing::warn!("{error}"),
         }
         Ok(volume)
@@ -136,8 +136,8 @@ impl Volume {
         }
     }
 
-    /// Opens a volume whose first superblock has `error`: by a reconstruction if a power cut has torn it, or else by
-    /// a copy.
+    /// Opens a volume whose first superblock has `error`. Uses a reconstruction of the superblock if a power cut has
+    /// torn it, or else a copy of it.
     fn open_damaged(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -158,7 +158,7 @@ impl Volume {
         }
     }
 
-    /// Returns the copy of the superblock for the volume on `device`, if `error` is one of its first superblock.
+    /// Searches for a copy of the superblock if `error` is corruption of the first one.
     fn copy_for(
         device: &SharedDevice,
         cache: &Arc<PageCache>,
@@ -169,17 +169,18 @@ impl Volume {
             _ => return None,
         }
         let mut copies = SuperblockCopy::find(device);
-        // Remains of another file system rarely lead to a root directory.
-        let leads_somewhere = |copy: &SuperblockCopy| {
+        // A copy that is a remnant of another file system rarely leads to a root directory.
+        let leads_to_root = |copy: &SuperblockCopy| {
             let volume = Self::with_copy(Arc::clone(device), cache, copy.clone());
             let root = volume.inode_record(crate::ROOT_INODE);
             root.is_ok_and(|root| root.kind == FileType::Directory && root.links > 0)
         };
-        let best = copies.iter().position(leads_somewhere)?;
+        let best = copies.iter().position(leads_to_root)?;
         Some(SuperblockCopy { reason: Some(error.clone()), ..copies.swap_remove(best) })
     }
 
-    /// Returns the error for writing a volume whose first superblock has `error`.
+    /// Returns the error for an attempt to write a volume whose first superblock has `error`. It names a copy of the
+    /// superblock if there is one.
     pub(crate) fn refusal_for_copy(
         device: &SharedDevice,
         cache: &Arc<PageCache>,
@@ -190,7 +191,7 @@ impl Volume {
         Unsupported::DamagedSuperblock { copy: copy.block, block_size }.into()
     }
 
-    /// Returns whether `device`, whose first superblock is damaged or missing, has a copy of a superblock.
+    /// Returns whether the first superblock of `device` is damaged or missing, and `device` has a copy of it.
     pub fn has_copy(device: &SharedDevice, cache: &Arc<PageCache>) -> bool {
         match Superblock::read(device) {
             Ok(_) => false,
@@ -208,9 +209,10 @@ impl Volume {
         Arc::new(Self { copy: Some(copy), ..Self::with_superblock(device, cache, superblock) })
     }
 
-    /// Returns the same volume, which was opened through `copy`.
+    /// Returns the volume with the information that it was opened through `copy`.
     pub(crate) fn found_by(self: Arc<Self>, copy: SuperblockCopy) -> Arc<Self> {
-        let mut volume = Arc::into_inner(self).expect("nobody else has a volume just opened");
+        let mut volume =
+            Arc::into_inner(self).expect("a volume that was just opened has one owner");
         volume.copy = Some(copy);
         Arc::new(volume)
     }
@@ -220,7 +222,7 @@ impl Volume {
         self.copy.as_ref()
     }
 
-    /// Returns the volume as `superblock` describes it.
+    /// Returns the volume that `superblock` describes.
     pub(crate) fn with_superblock(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -243,7 +245,7 @@ impl Volume {
     /// Reads the superblock of `device`. Returns whether the volume is ready or needs recovery.
     pub fn probe(device: SharedDevice, cache: &Arc<PageCache>) -> Result<Probed> {
         let superblock = Superblock::read(&device)?;
-        // Without a journal the mark has no meaning.
+        // Without a journal, the flag has no meaning.
         let needs_recovery =
             superblock.has(Feature::NeedsRecovery) && superblock.has(Feature::HasJournal);
         let volume = Arc::new(Self::with_superblock(device, cache, superblock));
@@ -264,9 +266,10 @@ impl Volume {
         self.recovery.as_ref()
     }
 
-    /// Returns the same volume with the report of its recovery.
+    /// Returns the volume with the report of its recovery.
     pub(crate) fn recovered(self: Arc<Self>, report: RecoveryReport) -> Arc<Self> {
-        let mut volume = Arc::into_inner(self).expect("nobody else has a volume just opened");
+        let mut volume =
+            Arc::into_inner(self).expect("a volume that was just opened has one owner");
         volume.recovery = Some(report);
         Arc::new(volume)
     }
@@ -291,8 +294,8 @@ impl Volume {
         times::granularity(self.geometry().inode_size as usize)
     }
 
-    /// Reads a block of metadata. Errors: for a block outside the volume, a corrupt reference in `structure` at
-    /// `location`.
+    /// Reads a block of metadata that `structure` at `location` refers to. Errors: `Corrupt` if the block is outside
+    /// the volume.
     pub fn read_metadata(
         &self,
         block: FsBlock,
@@ -325,7 +328,7 @@ impl Volume {
         let bytes = &buffer[at..at + geometry.descriptor_size as usize];
         let mut descriptor = GroupDescriptor::parse(bytes, geometry, group, location)?;
         if geometry.copy_in_use.is_some() {
-            // What was not initialised when the copy was made may be now.
+            // Tables and bitmaps may have been initialized since the copy was made.
             descriptor.blocks_uninitialised = false;
             descriptor.inodes_uninitialised = false;
             descriptor.unused_inodes = 0;
@@ -342,8 +345,8 @@ impl Volume {
         InodeRecord::parse(bytes, geometry, number, location)
     }
 
-    /// Reads the block with an inode. Returns its current contents, the inode's position in it, and its place for
-    /// errors.
+    /// Reads the block with an inode. Returns the block's current contents, the inode's byte position in it, and the
+    /// location for errors.
     pub(crate) fn raw_inode(
         &self,
         number: InodeNumber,
@@ -353,8 +356,8 @@ impl Volume {
         Ok((self.read_metadata(block, "inode", location)?, at, location))
     }
 
-    /// Starts to read the part of the inode table around `block`, which has the inode `number`, if that block is not in
-    /// memory: inodes of one directory are adjacent. Inodes that were never used are not read.
+    /// Starts readahead of the inode table around `block`, which has the inode `number`, if that block is not in
+    /// memory. Inodes of one directory are adjacent. Inodes that were never used are not read.
     pub(crate) fn read_inodes_ahead(&self, number: InodeNumber, block: FsBlock) -> Result<()> {
         let geometry = self.geometry();
         let (group, index) = geometry.inode_position(number)?;
@@ -371,13 +374,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns the block with an inode, the inode's position in it, and its place for errors.
+    /// Returns the block with an inode, the inode's byte position in it, and the location for errors.
     pub(crate) fn inode_place(&self, number: InodeNumber) -> Result<(FsBlock, usize, Location)> {
         let geometry = self.geometry();
         let (group, index) = geometry.inode_position(number)?;
         let table = self.group(group)?.inode_table;
         let per_block = geometry.block_size.bytes() / geometry.inode_size;
-        // The table was checked to lie in the volume.
+        // `GroupDescriptor::parse` has checked that the table lies in the volume.
         let block = FsBlock(table.0 + u64::from(index / per_block));
         let at = (index % per_block * geometry.inode_size) as usize;
         let location = Location::group(group).in_inode(number).at_block(block).at_byte(at as u64);
@@ -385,14 +388,14 @@ impl Volume {
     }
 
     /// Returns an inode as [`inode`](Self::inode) does, by a number that does not come from a name. Errors:
-    /// `NotFound` also if the inode bitmap marks it free: records without checksums in a table that was never used
-    /// may contain anything.
+    /// `NotFound` also if the inode bitmap marks it free: a table that was never used may contain arbitrary records
+    /// without checksums.
     pub fn marked_inode(self: &Arc<Self>, number: InodeNumber) -> Result<Inode> {
         let (group, index) = self.geometry().inode_position(number)?;
-        match self.inode_bitmap(&self.group(group)?)?.is_set(index) {
-            true => self.inode(number),
-            false => Err(Error::NotFound),
+        if !self.inode_bitmap(&self.group(group)?)?.is_set(index) {
+            return Err(Error::NotFound);
         }
+        self.inode(number)
     }
 
     /// Returns an inode that a name may refer to. Errors: `NotFound` if it is not in use, `Corrupt` if no name may
@@ -414,12 +417,12 @@ impl Volume {
         }
         let inode = Inode::new(Arc::clone(self), record);
         let Some(writer) = &self.writer else { return Ok(inode) };
-        // A read-only volume changes and frees nothing by the record, so readable parts may be read.
+        // A read-only volume changes and frees nothing that the record refers to, so its readable parts may be read.
         inode.check_block_references()?;
         Ok(writer.orphans.recognise(inode))
     }
 
-    /// Returns an inode of the format's own: the journal, a quota file, an attribute's value.
+    /// Returns an inode that the format uses itself: the journal, a quota file, or the value of an attribute.
     pub fn special_inode(self: &Arc<Self>, number: InodeNumber) -> Result<Inode> {
         Ok(Inode::new(Arc::clone(self), self.inode_record(number)?))
     }

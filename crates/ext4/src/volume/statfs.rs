@@ -7,25 +7,27 @@ use crate::features::Feature;
 use crate::layout::geometry::Geometry;
 use crate::volume::Volume;
 
-/// With more groups, the superblock's counts must do: a sum would read too much.
+/// The maximum number of groups whose counts are summed. With more groups, the sum would read too much, and the
+/// superblock's counts are used.
 const GROUPS_SUMMED_MAX: u32 = 1 << 22;
-/// The kernel keeps this part of the clusters, and no more than this many, for its own use.
+/// The number of clusters of which the kernel reserves one for its own use.
 const KERNEL_RESERVE_DIVISOR: u64 = 50;
+/// The maximum number of clusters that the kernel reserves.
 const KERNEL_RESERVE_MAX: u64 = 4096;
 /// The longest name, in bytes.
 pub(crate) const NAME_BYTES_MAX: u32 = 255;
 
-/// What the descriptors of all groups add up to.
+/// The sums over the descriptors of all groups.
 struct Sums {
     free_clusters: u64,
     free_inodes: u64,
-    /// Clusters that bitmaps, inode tables and descriptors take up.
+    /// The clusters of bitmaps, inode tables and descriptors.
     metadata_clusters: u64,
 }
 
 impl Volume {
-    /// Space and inode counts, as they are now. Where the group descriptors cannot be read, the
-    /// superblock's counts stand in for their sums.
+    /// Returns the current space and inode counts. If the group descriptors cannot be read, the superblock's counts
+    /// are used instead of their sums.
     pub fn statfs(&self) -> StatFs {
         let opened = self.statfs_at_open();
         let Some(writer) = &self.writer else { return opened };
@@ -41,7 +43,7 @@ impl Volume {
         }
     }
 
-    /// The counts as they were when they were first asked for.
+    /// Returns the counts as they were at the first call.
     fn statfs_at_open(&self) -> StatFs {
         *self.statfs.get_or_init(|| {
             let superblock = self.superblock();
@@ -75,11 +77,12 @@ impl Volume {
         })
     }
 
-    /// Clusters that the format itself uses: metadata, the journal, what precedes group 0.
+    /// Returns the number of clusters that the format itself uses: metadata, the journal, and the blocks before group
+    /// 0.
     fn overhead_clusters(&self, metadata_clusters: u64) -> u64 {
         let geometry = self.geometry();
         let recorded = u64::from(self.superblock().counts.overhead_clusters);
-        // The kernel trusts the recorded number only where its own sum would be slow.
+        // The kernel trusts the recorded number only if its own sum would be slow.
         if geometry.features.has(Feature::Bigalloc)
             && (1..=geometry.block_count).contains(&recorded)
         {
@@ -101,7 +104,7 @@ impl Volume {
             return Ok(None);
         }
         let mut sums = Sums { free_clusters: 0, free_inodes: 0, metadata_clusters: 0 };
-        // With clusters larger than blocks, structures share clusters: count each only once.
+        // If clusters are larger than blocks, structures share clusters. Each cluster is counted once.
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         let table_blocks = u64::from(geometry.inode_table_blocks());
         for group in (0..geometry.group_count).map(GroupNumber) {
@@ -114,7 +117,7 @@ impl Volume {
                 sums.metadata_clusters += leading + 2 + table_blocks;
                 continue;
             }
-            // Here the kernel leaves out the blocks kept for more descriptors.
+            // Here the kernel does not count the blocks that are reserved for further descriptors.
             let leading = u64::from(geometry.has_superblock(group))
                 + u64::from(geometry.descriptor_blocks_in_group(group));
             for (start, blocks) in [
@@ -137,7 +140,7 @@ impl Volume {
     }
 }
 
-/// How many numbers the inclusive `ranges` cover together.
+/// Returns how many numbers are in at least one of the inclusive `ranges`.
 fn covered(ranges: &mut [(u64, u64)]) -> u64 {
     ranges.sort_unstable();
     let mut next = 0;
@@ -152,7 +155,7 @@ fn covered(ranges: &mut [(u64, u64)]) -> u64 {
     count
 }
 
-/// Blocks that the kernel keeps back when it mounts, so that extents can always be split.
+/// Returns the number of blocks that the kernel reserves at mount, so that extents can always be split.
 pub(crate) fn kernel_reserve(geometry: &Geometry) -> u64 {
     if !geometry.features.has(Feature::Extent) {
         return 0;

@@ -1,5 +1,5 @@
-//! The state of a volume that is open for writing; opening and closing it.
-//! Not here: the changes.
+//! The state of a volume that is open for writing, and its opening and closing.
+//! Not here: the operations that change a volume.
 
 use std::sync::{Arc, OnceLock};
 
@@ -30,18 +30,18 @@ pub(crate) struct Writer {
     pub(crate) journal: Arc<Journal>,
     pub(crate) allocator: Arc<Allocator>,
     pub(crate) orphans: OrphanSet,
-    /// Held by a thread that changes how many inodes use an attribute block, or a value in an inode.
+    /// Held while the reference count of an attribute block or of a value inode changes.
     pub(crate) shared_attributes: RankedMutex<()>,
-    /// The multiple-mount protection of the volume, if it has that.
+    /// The multiple-mount protection, if the volume has the feature.
     mmp: OnceLock<Mmp>,
     _worker: Worker,
 }
 
 impl Volume {
-    /// Opens the volume on `device` for reading and writing, and replays its journal in place. Features that are not
-    /// written yet are refused; the error names them.
+    /// Opens the volume on `device` for reading and writing, and replays its journal in place. A volume with features
+    /// whose writing is not supported is refused; the error names them.
     ///
-    /// With multiple-mount protection, waits for a volume that was not closed, up to some minutes (22 s by default).
+    /// If the volume has multiple-mount protection and was not closed, waits up to some minutes (22 s by default).
     /// Errors: `Interrupted` if `wait_callback` ends the wait, [`Error::InUse`] if another host writes the volume.
     pub fn open_for_writing(
         device: SharedDevice,
@@ -51,25 +51,25 @@ impl Volume {
         if device.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        // So that no flush succeeds after another one, by any code, has failed.
+        // No flush succeeds after a failed one, whichever code calls it.
         let latch = Arc::new(LatchDevice::new(device));
         if options.superblock.is_some() {
             return Err(Error::InvalidArgument(
                 "a volume cannot be opened for writing through a chosen superblock",
             ));
         }
-        let volume = Self::look(latch.clone(), cache, options)?;
+        let volume = Self::probe_unrecovered(latch.clone(), cache, options)?;
         volume.geometry().check_writable()?;
         let Some(block) = MmpBlock::of(&volume)? else {
-            return Self::open_alone(latch, cache, options);
+            return Self::open_exclusively(latch, cache, options);
         };
         // The zones are checked before anything is written.
         volume.fixed_zones().check()?;
         drop(volume);
         let mmp = Mmp::start(block, &options.wait_callback)?;
-        // Another host may have changed blocks after they were read here, and have released the volume since.
+        // After blocks were read here, another host may have changed them and released the volume.
         latch.refresh(DeviceOffset(0), latch.size());
-        let opened = Self::open_alone(latch, cache, options).and_then(|volume| {
+        let opened = Self::open_exclusively(latch, cache, options).and_then(|volume| {
             mmp.guard(&volume.writer()?.journal)?;
             Ok(volume)
         });
@@ -78,15 +78,15 @@ impl Volume {
                 let _ = volume.writer()?.mmp.set(mmp);
             }
             Err(_) => {
-                // What went wrong is told; that the next one has to wait is not worse.
+                // The caller gets the error of the open. If the release fails, the next open only has to wait.
                 let _ = mmp.finish();
             }
         }
         opened
     }
 
-    /// Returns the volume without recovery, before anything is written. Another host may be writing it.
-    fn look(
+    /// Returns the volume without recovery, to check it before anything is written. Another host may be writing it.
+    fn probe_unrecovered(
         device: SharedDevice,
         cache: &Arc<PageCache>,
         options: &OpenOptions,
@@ -105,8 +105,8 @@ impl Volume {
         }
     }
 
-    /// [`open_for_writing`](Self::open_for_writing) after multiple-mount protection excludes other hosts.
-    fn open_alone(
+    /// Opens the volume for writing, after multiple-mount protection, if any, has excluded other hosts.
+    fn open_exclusively(
         latch: Arc<LatchDevice>,
         cache: &Arc<PageCache>,
         options: &OpenOptions,
@@ -116,7 +116,7 @@ impl Volume {
         let journal_device =
             journal_device.map(|device| -> SharedDevice { Arc::new(LatchDevice::new(device)) });
         if let Err(error) = Superblock::read(&device) {
-            // As it was found to be for the look at the volume.
+            // `probe_unrecovered` has reconstructed the superblock in memory. This writes it.
             let whole = recovery::untorn(&device, cache, journal_device.as_ref(), &error);
             device.write_at(SUPERBLOCK_OFFSET, &whole.ok_or(error)?)?;
             device.flush()?;
@@ -130,7 +130,7 @@ impl Volume {
         let has_failed = log.as_ref().is_some_and(|log| log.errno() != 0);
         let mut with_errors = has_failed || found::has_errors(&volume);
         let errors_before = volume.superblock().errors();
-        // What was read before the log was replayed may be out of date.
+        // Blocks that were read before the replay may be stale.
         drop(volume);
         let volume = match Self::probe(Arc::clone(&device), cache)? {
             Probed::Ready(volume) => volume,
@@ -138,15 +138,16 @@ impl Volume {
         };
         with_errors |= found::has_errors(&volume);
         let orphans = OrphanSet::open(&volume)?;
-        let mut volume = Arc::into_inner(volume).expect("nobody else has a volume just opened");
-        // The log may have had an older superblock.
+        let mut volume =
+            Arc::into_inner(volume).expect("a volume that was just opened has one owner");
+        // The replay may have written an older superblock.
         let errors = errors_before.or_more(volume.superblock().errors());
-        let log_of_errors = ErrorLog::new(volume.geometry().clone(), errors.clone());
+        let error_log = ErrorLog::new(volume.geometry().clone(), errors.clone());
         let metadata = Arc::clone(volume.metadata());
         if let Some(log) = &mut log {
             log.limit(metadata.changed_max());
         }
-        let journal = Arc::new(Journal::new(latch, metadata, log, log_of_errors));
+        let journal = Arc::new(Journal::new(latch, metadata, log, error_log));
         let allocator = Allocator::load(&volume, options.discard)?;
         let _worker = Worker::start(Arc::clone(&journal), options.commit_interval)?;
         let shared_attributes = RankedMutex::new(ranks::SHARED_ATTRIBUTES, ());
@@ -161,7 +162,7 @@ impl Volume {
                 raw.state = (raw.state.get() & !STATE_VALID).into();
             }
             if has_orphan_file {
-                // Only then is it looked at after a crash.
+                // After a crash, the orphan file is read only if this flag is set.
                 set(raw, Feature::OrphanPresent, true);
             }
             if has_failed || errors.count > 0 {
@@ -170,16 +171,16 @@ impl Volume {
         })?;
         let journal = &volume.writer()?.journal;
         if errors != volume.superblock().errors() {
-            journal.errors.renew();
+            journal.errors.mark_unstored();
         }
         journal.store_errors()?;
         journal.commit_all()?;
-        journal.forget_errno()?;
+        journal.clear_errno()?;
         let volume = Arc::new(volume);
         volume.end_orphans(with_errors)?;
-        // What was found up to here is kept, and no reason not to open the volume.
+        // Errors found up to here are recorded, but the policy does not apply to them: they do not prevent the open.
         let policy = options.errors.unwrap_or_else(|| volume.superblock().error_policy());
-        volume.writer()?.journal.errors.obey(policy);
+        volume.writer()?.journal.errors.set_policy(policy);
         Ok(volume)
     }
 
@@ -188,22 +189,22 @@ impl Volume {
         self.writer.is_some()
     }
 
-    /// Fails if nothing can be changed: with `ReadOnly` on a volume that is not open for writing, with `ShutDown`
-    /// after an error that has shut it down.
+    /// Fails if the volume cannot be changed. Errors: `ReadOnly` if it is not open for writing, `ShutDown` after an
+    /// error that has shut it down.
     pub fn check_writable(&self) -> Result<()> {
         self.writer()?.journal.check()
     }
 
-    /// Shuts the volume down after a panic in writing data or its end of I/O. The panic hook has reported the panic.
-    /// `operation` is the operation that panicked.
+    /// Shuts the volume down after a panic in a write of data or in its end of I/O. The panic hook has reported the
+    /// panic. `operation` is the operation that panicked.
     pub fn panicked(&self, operation: &'static str) {
         if let Some(writer) = &self.writer {
             writer.journal.fail_after_panic(operation);
         }
     }
 
-    /// Applies the volume's error policy to an error of a read: corruption is recorded in the superblock if the
-    /// volume is open for writing.
+    /// Applies the volume's error policy to an error of a read. If the volume is open for writing, corruption is
+    /// recorded in the superblock.
     pub fn found(&self, error: &Error) {
         if let Some(writer) = &self.writer {
             writer.journal.found(error);
@@ -231,8 +232,10 @@ impl Volume {
         }
         let log = &journal.superblock().log;
         if log.end - log.start + 1 < BLOCKS_MIN {
-            // As for the kernel: an operation must find room in one transaction.
-            return Err(Unsupported::Operation("writing so small a journal").into());
+            // As in the kernel: an operation must have room in one transaction.
+            let operation =
+                "writing a journal of fewer than 1024 blocks, not counting fast commits";
+            return Err(Unsupported::Operation(operation).into());
         }
         let features = journal_features(journal.superblock().features, &self.geometry().features);
         if !needs_recovery {
@@ -243,15 +246,15 @@ impl Volume {
         if let Some(damage) = replayed.damage {
             return Err(damage);
         }
-        // Before the log, which a second recovery would begin with, is written over.
+        // Before the log is overwritten, since a second recovery would need it.
         self.device().flush()?;
         let commits = crate::fast_commit::read_commits(&journal, replayed.end)?;
         if commits.is_empty() {
             return LogWriter::begin(journal, replayed.end.next(), features, false).map(Some);
         }
         let changes = recovery::fast_commit_changes(self.device(), cache, &commits)?;
-        // They become the transaction that they follow each other into: until it is durable, they
-        // are found again, and afterwards never.
+        // The changes of all fast commits become one transaction with their number. Until it is durable, a recovery
+        // finds the fast commits again; afterwards it never does.
         let mut log = LogWriter::begin(journal, replayed.end, features, true)?;
         let changes: Vec<(FsBlock, BlockContents)> =
             changes.into_iter().map(|(block, bytes)| (block, Vec::from(bytes).into())).collect();
@@ -261,24 +264,33 @@ impl Volume {
         }
         log.write(&changes, &[])?;
         for (block, contents) in &changes {
-            let offset = self.geometry().block_size.device_offset(*block).expect("it lies in it");
+            let offset = self
+                .geometry()
+                .block_size
+                .device_offset(*block)
+                .expect("the block is in the volume");
             self.device().write_at(offset, contents)?;
         }
         self.device().flush()?;
-        log.forget_fast_commits()?;
-        log.checkpointed()?;
+        log.clear_fast_commits()?;
+        log.release_checkpointed()?;
         Ok(Some(log))
     }
 
-    /// Changes flags of the superblock in place, durably, outside any transaction. Nothing else may change the volume
-    /// meanwhile. Only flags that recovery can reconstruct after a tear are changed in this way (`recovery/torn.rs`).
+    /// Changes flags of the superblock in place, durably, outside any transaction. The volume must not be changed
+    /// concurrently. Only flags that recovery can reconstruct from a torn superblock are changed in this way
+    /// (`recovery/torn.rs`).
     fn change_flags(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
         let block = self.geometry().superblock_block();
         self.metadata().change(block, STRUCTURE, Location::block(block), |bytes| {
             superblock::edit(bytes, self.geometry(), change);
         })?;
         if let Some(contents) = self.metadata().changed(block) {
-            let offset = self.geometry().block_size.device_offset(block).expect("it lies in it");
+            let offset = self
+                .geometry()
+                .block_size
+                .device_offset(block)
+                .expect("the block is in the volume");
             self.device().write_at(offset, &contents)?;
             self.metadata().written(block, &contents);
         }
@@ -302,7 +314,7 @@ impl Volume {
         self.writer.as_ref().ok_or(Error::ReadOnly)
     }
 
-    /// Runs `operation` with a handle that may change `credits` blocks. If it fails after a change, the metadata in
+    /// Calls `operation` with a handle that may change `credits` blocks. If it fails after a change, the metadata in
     /// memory is inconsistent, and the volume is shut down. An operation with ordinary failures (`NoSpace`, `Exists`
     /// …) fails before its first change, or undoes its changes and calls [`Handle::undone`].
     pub(crate) fn change<'v, R>(
@@ -323,7 +335,8 @@ impl Volume {
         result
     }
 
-    /// [`change`](Self::change) for operations that need space: tried again after a commit if that frees some.
+    /// Calls [`change`](Self::change) for an operation that needs space. Tries again after a commit if the commit frees
+    /// space.
     pub(crate) fn change_with_space<'v, R>(
         &'v self,
         credits: u32,
@@ -332,16 +345,16 @@ impl Volume {
         self.with_space(|| self.change(credits, &mut operation))
     }
 
-    /// Calls `work`. Commits that are requested meanwhile wait for its end, unless they must make room.
+    /// Calls `work`. Commits that are requested during the call wait for its end, unless they must make room.
     pub fn delay_commits<R>(&self, work: impl FnOnce() -> R) -> R {
         let _delay = self.writer.as_ref().map(|writer| writer.journal.delay_commits());
         work()
     }
 
-    /// Makes all earlier changes, and data that is on the device, durable, and updates the superblock's counts.
+    /// Makes all earlier changes durable, and all data that was written to the device. Updates the superblock's counts.
     pub fn sync(&self) -> Result<()> {
         let journal = &self.writer()?.journal;
-        // Where nothing can be changed any more the commit says what that means.
+        // If the volume is shut down, the commit below returns the error.
         if journal.check().is_ok() {
             self.update_superblock()?;
         }
@@ -351,7 +364,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes new errors and the counts of free space to the superblock, with the next commit.
+    /// Stores new errors and the counts of free space in the superblock. The next commit makes them durable.
     fn update_superblock(&self) -> Result<()> {
         let Writer { journal, allocator, .. } = self.writer()?;
         journal.store_errors()?;
@@ -363,12 +376,12 @@ impl Volume {
         })
     }
 
-    /// Closes the volume: checkpoints everything, and marks the volume as clean. It is not changed afterwards. A
-    /// volume that is dropped without this is left as after a crash.
+    /// Closes the volume: checkpoints all changes, and marks the volume as clean. Later changes fail. A volume that is
+    /// dropped without this call is left as after a crash.
     pub fn close(&self) -> Result<()> {
         let closed = self.end_writing();
         match self.writer()?.mmp.get() {
-            // Whatever came of it, nothing is written any more.
+            // Even if that failed, nothing more is written.
             Some(mmp) => closed.and(mmp.finish()),
             None => closed,
         }
@@ -376,7 +389,7 @@ impl Volume {
 
     fn end_writing(&self) -> Result<()> {
         let Writer { journal, orphans, .. } = self.writer()?;
-        // What is freed counts from its commit on.
+        // Freed space is counted only after its commit.
         journal.commit_all()?;
         self.update_superblock()?;
         journal.finish()?;
@@ -392,6 +405,7 @@ impl Volume {
     }
 }
 
+/// Sets or clears the flag of `feature`.
 pub(crate) fn set(raw: &mut RawSuperblock, feature: Feature, value: bool) {
     let (set, bit) = feature.position();
     let field = match set {
@@ -403,8 +417,8 @@ pub(crate) fn set(raw: &mut RawSuperblock, feature: Feature, value: bool) {
     *field = (others | u32::from(value) << bit).into();
 }
 
-/// Returns the features of a log that is about to be written, as the kernel sets them: the volume's checksums, large
-/// block numbers, and revokes.
+/// Returns the features of a log that is about to be written, as the kernel sets them: block checksums if the volume
+/// has metadata checksums, block numbers of 64 bits, and revokes.
 fn journal_features(now: JournalFeatures, volume: &Features) -> JournalFeatures {
     JournalFeatures {
         checksum_v1: false,

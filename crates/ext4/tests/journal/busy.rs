@@ -1,6 +1,5 @@
-//! Volumes copied while the running kernel has them mounted and has written a part of what it
-//! holds: what we read of a copy is what is left after `e2fsck -fy`. Not here: volumes that were
-//! shut down.
+//! Tests of volumes that are copied while the running kernel has them mounted, so that it has written back only a part
+//! of its changes. Reading a copy must give the same tree as `e2fsck -fy` on it. Not here: volumes that were shut down.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,23 +14,23 @@ use testkit::{LoopMount, Manifest, Mke2fs, must, private_mounts};
 use super::workload::{Operations, Writer};
 use super::{WRITERS, copy, open, recover_by_e2fsck};
 
-/// Bytes of an image: copied in milliseconds.
+/// The size of an image, which is small enough to be copied in milliseconds.
 const IMAGE_BYTES: u64 = 32 << 20;
-/// Copies of one volume.
+/// The number of copies of one volume.
 const ROUNDS: u64 = 4;
-/// How long is written between two copies.
+/// The time during which writers run before each copy.
 const BUSY_TIME: Duration = Duration::from_millis(150);
-/// What each writer changes before the first round, so that no copy is empty however slow the machine is.
-const STEPS_BEFORE: u64 = 20;
-/// Copies made before the kernel must have come to rest.
+/// The number of changes of each writer before the first round, so that no copy is empty even on a slow machine.
+const CHANGES_BEFORE: u64 = 20;
+/// The maximum number of copies before two in a row must be equal.
 const COPIES_MAX: usize = 500;
 
-/// Commits every second.
+/// The mount option for a commit every second.
 const COMMIT: &str = "commit=1";
 
-/// The contents of `image` at one moment, although the kernel may write to it at any time. What
-/// two copies in a row have in common is what was there between them; a single one may mix what
-/// was there earlier with what came later, which no power cut leaves.
+/// Returns the contents of `image` at one moment, although the kernel may write to it at any time. A single copy may
+/// mix earlier with later contents, which no power cut leaves. If two copies in a row are equal, the image had these
+/// contents between them.
 fn contents_at_once(image: &Path) -> Vec<u8> {
     let mut earlier = must(std::fs::read(image), "read");
     for _ in 0..COPIES_MAX {
@@ -44,8 +43,8 @@ fn contents_at_once(image: &Path) -> Vec<u8> {
     panic!("the kernel did not stop writing during {COPIES_MAX} copies");
 }
 
-/// Lets the writers write for a while, and stops them where they are: with open files, and without
-/// a sync. Each goes on from there in the next round.
+/// Lets the writers run for a while, and stops them without a sync, with their files open. They continue in the next
+/// round.
 fn write_for_a_while(writers: &mut [Writer]) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -57,38 +56,42 @@ fn write_for_a_while(writers: &mut [Writer]) {
     });
 }
 
-/// What the log of a copy was worth.
+/// Counts over the logs of copies.
 #[derive(Default)]
 struct Logged {
-    /// Copies whose log holds transactions.
+    /// The number of copies whose log has transactions.
     copies: u64,
+    /// The number of blocks that recovery changed.
     blocks_changed: u64,
 }
 
-fn check_copy(folder: &Path, image: &Path, what: &str, logged: &mut Logged) {
+fn check_copy(folder: &Path, image: &Path, context: &str, logged: &mut Logged) {
     let before = must(std::fs::read(image), "read");
     let superblock = run(Command::new("dumpe2fs").arg("-h").arg(image));
     let superblock = String::from_utf8_lossy(&superblock);
-    assert!(superblock.contains("needs_recovery"), "{what}: {superblock}");
+    assert!(superblock.contains("needs_recovery"), "{context}: {superblock}");
 
-    let volume = must(open(image), what);
-    let report = volume.recovery().expect("what needs recovery is recovered");
-    assert!(report.log.damage.is_none() && report.orphans.failure.is_none(), "{what}: {report:?}");
+    let volume = must(open(image), context);
+    let report = volume.recovery().expect("the volume needs recovery");
+    assert!(
+        report.log.damage.is_none() && report.orphans.failure.is_none(),
+        "{context}: {report:?}"
+    );
     logged.copies += u64::from(report.log.transactions > 0);
     logged.blocks_changed += report.log.blocks_changed;
     drop(volume);
     let ours = Manifest::of_image(image);
-    assert!(must(std::fs::read(image), "read") == before, "{what}: the image was changed");
+    assert!(must(std::fs::read(image), "read") == before, "{context}: the image was changed");
 
     let fixed = copy(image, folder, "fixed");
     recover_by_e2fsck(&fixed);
     let mount = LoopMount::new(&fixed, "ext4", "ro,noload");
     let theirs = Manifest::of_host(mount.path());
-    assert!(theirs.len() > 20, "{what}: nothing was written");
-    ours.assert_equal(&format!("ours ({what})"), &theirs, "e2fsck's and the kernel's");
+    assert!(theirs.len() > 20, "{context}: nothing was written");
+    ours.assert_equal(&format!("ours ({context})"), &theirs, "e2fsck's and the kernel's");
 }
 
-/// Copies a volume again and again between bursts of writing, and checks every copy.
+/// Copies a volume repeatedly between bursts of writing, and checks every copy.
 fn check(name: &str, seed: u64, make: Mke2fs, mount_options: &str) {
     private_mounts();
     let folder = must(TempDir::new_in("/dev/shm"), "a folder");
@@ -102,8 +105,8 @@ fn check(name: &str, seed: u64, make: Mke2fs, mount_options: &str) {
             Writer::new(&top, seed * WRITERS + writer, Operations::ALL)
         })
         .collect();
-    let go_on = AtomicBool::new(false);
-    writers.iter_mut().for_each(|writer| writer.run(STEPS_BEFORE, &go_on));
+    let stop = AtomicBool::new(false);
+    writers.iter_mut().for_each(|writer| writer.run(CHANGES_BEFORE, &stop));
     must(rustix::fs::syncfs(must(File::open(mount.path()), "open")), "sync");
     let rounds = (0..ROUNDS).map(|round| {
         write_for_a_while(&mut writers);
@@ -117,10 +120,10 @@ fn check(name: &str, seed: u64, make: Mke2fs, mount_options: &str) {
 
     let mut logged = Logged::default();
     for (round, path) in copies.iter().enumerate() {
-        let what = format!("{name}, seed {seed}, round {round}");
-        check_copy(folder.path(), path, &what, &mut logged);
+        let context = format!("{name}, seed {seed}, round {round}");
+        check_copy(folder.path(), path, &context, &mut logged);
     }
-    assert!(logged.copies * 2 > ROUNDS, "{name}: {} logs hold something", logged.copies);
+    assert!(logged.copies * 2 > ROUNDS, "{name}: only {} logs have transactions", logged.copies);
     assert!(logged.blocks_changed > 0, "{name}: nothing had to be recovered");
 }
 

@@ -1,5 +1,5 @@
-//! Volumes cut off in the middle of the running kernel's writes: what recovery makes of them, as
-//! e2fsck and the kernel judge it.
+//! Tests of the recovery of volumes that were cut off during the running kernel's writes. e2fsck and the kernel judge
+//! the result.
 
 mod busy;
 mod workload;
@@ -22,16 +22,16 @@ use testkit::command::{output, run};
 use testkit::{LoopMount, Manifest, Mke2fs, must, private_mounts};
 use workload::{Operations, Writer};
 
-/// Threads that write at once.
+/// The number of threads that write concurrently.
 const WRITERS: u64 = 2;
 
-/// One kind of volume and how often it is cut off.
+/// A kind of volume, a workload, and a number of cuts.
 struct Scenario {
     name: &'static str,
     make: Mke2fs,
     mount_options: &'static str,
     operations: Operations,
-    /// Each goes on from the state that the kernel recovers from the one before.
+    /// The number of cuts. After each cut, the kernel recovers the volume, and the workload continues on it.
     cuts: u64,
 }
 
@@ -67,7 +67,7 @@ impl Scenario {
                     .spawn(move || Writer::new(&top, cut * 7 + writer, operations).run(1500, stop));
             }
             std::thread::sleep(Duration::from_millis(600 + 400 * cut));
-            // Odd cuts leave what was not committed; even ones commit it first.
+            // Even cuts commit all changes first; odd ones lose uncommitted changes.
             let how = if cut % 2 == 0 { "shutdown -f" } else { "shutdown" };
             run(Command::new("xfs_io").args(["-x", "-c", how]).arg(mount.path()));
             stop.store(true, Ordering::Relaxed);
@@ -81,7 +81,7 @@ fn open(image: &Path) -> base::Result<Arc<Volume>> {
     Volume::open(device, &cache, &OpenOptions::default())
 }
 
-/// Writes all of `device` to a file.
+/// Writes the contents of `device` to a file.
 fn write_out(device: &SharedDevice, path: &Path) {
     let mut file = must(File::create(path), "create");
     let mut buffer = vec![0; 1 << 20];
@@ -101,14 +101,14 @@ fn copy(from: &Path, folder: &Path, name: &str) -> PathBuf {
     to
 }
 
-/// The tree in `image`, without what no recovery is bound to: the kernel counts free space anew
-/// each time it mounts, and some of what it allocated for operations that were cut off is lost.
+/// Returns the tree in `image`, without the volume's counts, which may differ between recoveries: the kernel counts
+/// free space anew at each mount, and loses some blocks that it had allocated for interrupted operations.
 fn manifest(image: &Path) -> Manifest {
     let mount = LoopMount::new(image, "ext4", "ro,noload");
     Manifest::of_host(mount.path()).without_tree("(volume)")
 }
 
-/// What e2fsck says against `image`.
+/// Returns the errors that e2fsck finds in `image`.
 fn complaints(image: &Path) -> String {
     let check = output(Command::new("e2fsck").arg("-fn").arg(image));
     let text = check.text();
@@ -117,26 +117,25 @@ fn complaints(image: &Path) -> String {
             && !line.starts_with("Pass ")
             && !line.starts_with("e2fsck ")
             && !line.starts_with(&*image.to_string_lossy())
-            // An offer, not a complaint.
+            // An optimization that e2fsck offers, not an error.
             && !line.contains("extent tree")
     });
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// Has the kernel recover `image`.
+/// Recovers `image` by a mount of the kernel.
 fn recover_by_kernel(image: &Path) {
     LoopMount::new(image, "ext4", "rw").unmount();
 }
 
 fn recover_by_e2fsck(image: &Path) {
-    // By itself, e2fsck would also make extent trees smaller.
+    // By default, e2fsck would also optimize extent trees.
     let fixed =
         output(Command::new("e2fsck").args(["-fy", "-E", "no_optimize_extents"]).arg(image));
     assert!(matches!(fixed.status.code(), Some(0 | 1)), "{}", fixed.text());
 }
 
-/// Opens `snapshot`, writes what is seen to the file "ours" and checks that the snapshot is as
-/// it was.
+/// Opens `snapshot`, and writes the recovered volume to the file "ours". Checks that the snapshot itself is unchanged.
 fn recover_by_us(folder: &Path, snapshot: &Path) -> (PathBuf, RecoveryReport) {
     let before = must(std::fs::read(snapshot), "read");
     let volume = must(open(snapshot), "open");
@@ -148,7 +147,7 @@ fn recover_by_us(folder: &Path, snapshot: &Path) -> (PathBuf, RecoveryReport) {
     (ours, report)
 }
 
-/// A copy of `snapshot` after it was open for writing, with nothing written.
+/// Returns a copy of `snapshot` that was opened for writing and closed.
 fn recover_in_place(folder: &Path, snapshot: &Path) -> PathBuf {
     let written = copy(snapshot, folder, "written");
     let device = must(
@@ -161,16 +160,16 @@ fn recover_in_place(folder: &Path, snapshot: &Path) -> PathBuf {
     written
 }
 
-fn check_snapshot(folder: &Path, snapshot: &Path, what: &str) {
+fn check_snapshot(folder: &Path, snapshot: &Path, context: &str) {
     let (ours, report) = recover_by_us(folder, snapshot);
-    assert!(report.log.transactions > 0 && report.log.damage.is_none(), "{what}: {report:?}");
-    assert!(report.orphans.failure.is_none(), "{what}: {report:?}");
+    assert!(report.log.transactions > 0 && report.log.damage.is_none(), "{context}: {report:?}");
+    assert!(report.orphans.failure.is_none(), "{context}: {report:?}");
 
     let kernels = copy(snapshot, folder, "kernels");
     recover_by_kernel(&kernels);
-    assert_eq!(complaints(&ours), complaints(&kernels), "{what}: ours left, the kernel's right");
+    assert_eq!(complaints(&ours), complaints(&kernels), "{context}: ours left, the kernel's right");
     let written = recover_in_place(folder, snapshot);
-    assert_eq!(complaints(&written), "", "{what}: opened for writing");
+    assert_eq!(complaints(&written), "", "{context}: opened for writing");
 
     let fixed = copy(snapshot, folder, "fixed");
     recover_by_e2fsck(&fixed);
@@ -214,7 +213,8 @@ fn ext3() {
     scenario.check();
 }
 
-/// The facts of a tree that fast commits hold: of directories, only what their names make them.
+/// Returns the facts of a tree that fast commits contain. For directories, these are only the facts that follow from
+/// their names.
 fn without_directory_facts(manifest: Manifest) -> Manifest {
     manifest.map(|_, mode, fact, value| {
         let is_lost =
@@ -223,7 +223,8 @@ fn without_directory_facts(manifest: Manifest) -> Manifest {
     })
 }
 
-/// Writes alone, until everything is committed, so that what is to be recovered is what was there.
+/// Checks the recovery of fast commits. One writer runs, and commits all changes before the shutdown. So the recovered
+/// tree must equal the tree at the shutdown.
 fn check_fast_commits(name: &str, make: &Mke2fs, operations: Operations, seeds: Range<u64>) {
     private_mounts();
     let folder = must(TempDir::new_in("/dev/shm"), "a folder");
@@ -242,21 +243,21 @@ fn check_fast_commits(name: &str, make: &Mke2fs, operations: Operations, seeds: 
         let snapshot = copy(&image, folder.path(), "snapshot");
         mount.unmount();
 
-        let what = format!("{name}, seed {seed}");
+        let context = format!("{name}, seed {seed}");
         let (ours, report) = recover_by_us(folder.path(), &snapshot);
-        assert_eq!(complaints(&ours), "", "{what}: {report:?}");
+        assert_eq!(complaints(&ours), "", "{context}: {report:?}");
         let written = recover_in_place(folder.path(), &snapshot);
-        assert_eq!(complaints(&written), "", "{what}: opened for writing");
+        assert_eq!(complaints(&written), "", "{context}: opened for writing");
         manifest(&ours).assert_equal("ours", &manifest(&written), "ours, opened for writing");
-        // The next round goes on from our state: the kernel itself cannot mount every volume
-        // whose fast commits it wrote.
+        // The next round continues on the recovered volume, since the kernel itself cannot mount every volume whose
+        // fast commits it wrote.
         must(std::fs::copy(&ours, &image), "copy");
         let ours = without_directory_facts(manifest(&ours));
         let truth = without_directory_facts(truth);
-        truth.assert_equal("what was written", &ours, &format!("ours ({what})"));
+        truth.assert_equal("what was written", &ours, &format!("ours ({context})"));
         fast_commits += report.fast_commits;
     }
-    assert!(fast_commits > 0, "{name}: nothing was committed fast");
+    assert!(fast_commits > 0, "{name}: there were no fast commits");
 }
 
 const FAST: Operations =

@@ -1,4 +1,4 @@
-//! A busy writer: what keeps a journal full of everything that a journal can hold.
+//! A writer that fills a journal with changes of all kinds.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,19 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FallocateFlags, XattrFlags};
 use testkit::Random;
 
-/// What a writer may use.
+/// The kinds of operations that a writer may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Operations {
-    /// Extended attributes and preallocation: these make Linux write full transactions instead of
-    /// fast commits.
+    /// Extended attributes and preallocation, for which Linux writes full transactions instead of fast commits.
     pub attributes: bool,
-    /// Directories are made and removed.
+    /// Creating directories.
     pub directories: bool,
-    /// Directories with hundreds of names come and go.
+    /// Creating and removing directories with hundreds of names.
     pub crowds: bool,
-    /// Files are unlinked while they are open, and stay so.
+    /// Unlinking files that stay open.
     pub orphans: bool,
-    /// Symbolic links are made; these have the same effect as attributes.
+    /// Creating symbolic links, which have the same effect as attributes.
     pub symlinks: bool,
 }
 
@@ -30,12 +29,12 @@ impl Operations {
         Self { attributes: true, directories: true, crowds: true, orphans: true, symlinks: true };
 }
 
-/// Changes files below `top` at random until told to stop or until the file system is shut down.
+/// A writer that changes files below `top` at random.
 pub struct Writer {
     top: PathBuf,
     random: Random,
     operations: Operations,
-    /// Names that exist, as far as this writer knows.
+    /// The names that exist. A name is missing here, or too many, if an operation failed partly.
     files: Vec<PathBuf>,
     directories: Vec<PathBuf>,
     held: Vec<File>,
@@ -57,16 +56,16 @@ impl Writer {
         }
     }
 
-    /// Makes `steps` changes, or fewer when told to stop. Returns once the file system fails.
-    pub fn run(&mut self, steps: u64, stop: &AtomicBool) {
+    /// Makes `changes` changes. Returns earlier if `stop` is set, or if the file system is shut down.
+    pub fn run(&mut self, changes: u64, stop: &AtomicBool) {
         let _ = fs::create_dir_all(&self.top);
-        for _ in 0..steps {
+        for _ in 0..changes {
             if stop.load(Ordering::Relaxed) {
                 return;
             }
-            if let Err(error) = self.step() {
-                // Shut down: EIO, EROFS, ESHUTDOWN. Others come of being full, or of a race
-                // with an earlier step.
+            if let Err(error) = self.change() {
+                // The errors of a shutdown: EIO, EROFS, ESHUTDOWN. Other errors are expected: the volume may be full,
+                // and an earlier operation may have failed partly.
                 if matches!(error.raw_os_error(), Some(5 | 30 | 108)) {
                     return;
                 }
@@ -74,7 +73,7 @@ impl Writer {
         }
     }
 
-    /// Makes a directory of many names, in which more will be made, and commits it.
+    /// Creates and commits a directory with many names, in which later operations create further names.
     pub fn prepare(&mut self) -> io::Result<()> {
         let path = self.top.join("many");
         if !path.exists() {
@@ -88,21 +87,21 @@ impl Writer {
         Ok(())
     }
 
-    /// Commits what was written to every file, and with it every name.
+    /// Syncs every file, and so commits all names.
     pub fn sync_files(&mut self) {
         for file in &self.files {
             if let Ok(file) = File::open(file) {
                 let _ = file.sync_all();
             }
         }
-        // Names that went are committed only with something else.
+        // The removal of names is committed only together with another change.
         if let Ok(file) = File::create(self.top.join("last")) {
             let _ = file.sync_all();
         }
     }
 
     fn bytes(&mut self, length: u64) -> Vec<u8> {
-        // Now and then data that looks like a control block of the journal.
+        // A quarter of the data looks like control blocks of the journal.
         if self.random.below(4) == 0 {
             let mut bytes = vec![0; length as usize];
             for chunk in bytes.chunks_exact_mut(1024) {
@@ -127,11 +126,11 @@ impl Writer {
         self.directories[at].join(name)
     }
 
-    fn forget(&mut self, path: &Path) {
+    fn remove_name(&mut self, path: &Path) {
         self.files.retain(|file| file != path);
     }
 
-    fn step(&mut self) -> io::Result<()> {
+    fn change(&mut self) -> io::Result<()> {
         match self.random.below(24) {
             0..=5 => self.create(),
             6..=8 => self.append(),
@@ -189,18 +188,18 @@ impl Writer {
         let from = self.any_file();
         let to = if self.random.below(3) == 0 { self.any_file() } else { self.new_name() };
         fs::rename(&from, &to)?;
-        // Between two names of one file it does nothing.
+        // A rename between two names of one file does nothing.
         if fs::symlink_metadata(&from).is_err() {
-            self.forget(&from);
+            self.remove_name(&from);
         }
-        self.forget(&to);
+        self.remove_name(&to);
         self.files.push(to);
         Ok(())
     }
 
     fn unlink(&mut self) -> io::Result<()> {
         let path = self.any_file();
-        self.forget(&path);
+        self.remove_name(&path);
         fs::remove_file(path)
     }
 
@@ -220,7 +219,8 @@ impl Writer {
         Ok(())
     }
 
-    /// A directory of many blocks that goes again: its blocks are revoked and then hold data.
+    /// Creates a directory of many blocks, and mostly removes it again. Its blocks are revoked, and are then used for
+    /// data.
     fn crowd(&mut self) -> io::Result<()> {
         self.made += 1;
         let path = self.top.join(format!("crowd-{}-{}", self.seed, self.made));
@@ -263,7 +263,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A file without a name that keeps its blocks for as long as it is open.
+    /// Unlinks a file that stays open, so that it keeps its blocks without a name.
     fn orphan(&mut self) -> io::Result<()> {
         if self.held.len() > 8 {
             let at = self.random.below(self.held.len() as u64) as usize;
@@ -272,7 +272,7 @@ impl Writer {
         let path = self.any_file();
         let file = OpenOptions::new().append(true).open(&path)?;
         self.held.push(file);
-        self.forget(&path);
+        self.remove_name(&path);
         fs::remove_file(path)
     }
 

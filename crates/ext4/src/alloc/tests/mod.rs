@@ -1,4 +1,4 @@
-//! Allocating and freeing on real images, and what e2fsprogs makes of the bitmaps and counts.
+//! Tests of allocating and freeing on real images. e2fsprogs judges the bitmaps and counts.
 
 mod damage;
 mod inodes;
@@ -19,13 +19,13 @@ fn close(volume: Arc<Volume>) {
 }
 
 impl Volume {
-    /// A transaction of one request, for nobody in particular.
-    fn take(&self, goal: u64, wanted: u64, purpose: Purpose) -> Result<(FsBlock, u64)> {
-        self.take_with_preallocation(goal, wanted, purpose, None)
+    /// Allocates blocks in a transaction of its own.
+    fn allocate(&self, goal: u64, wanted: u64, purpose: Purpose) -> Result<(FsBlock, u64)> {
+        self.allocate_with_preallocation(goal, wanted, purpose, None)
     }
 
-    /// The same, with a preallocation.
-    fn take_with_preallocation(
+    /// Allocates blocks in a transaction of its own, with a preallocation.
+    fn allocate_with_preallocation(
         &self,
         goal: u64,
         wanted: u64,
@@ -37,21 +37,22 @@ impl Volume {
         })
     }
 
-    fn give(&self, (start, count): (FsBlock, u64)) -> Result<()> {
-        // A run that was allocated lies in one group.
+    /// Frees blocks that were allocated by one call.
+    fn free(&self, (start, count): (FsBlock, u64)) -> Result<()> {
+        // Such blocks are in one group.
         self.change(FREE_CREDITS, |handle| self.free_blocks(handle, start, count))
     }
 }
 
-/// What is free on an image: clusters by their first blocks.
+/// The free clusters, by their first blocks, and the free inodes of an image.
 #[derive(PartialEq, Eq, Debug)]
 struct Free {
     clusters: BTreeSet<u64>,
     inodes: BTreeSet<u64>,
 }
 
-/// What dumpe2fs says is free. Its counts, of groups and of the volume, must be those of what it
-/// lists; it refuses bitmaps with wrong checksums.
+/// Returns the free clusters and inodes that dumpe2fs lists. Checks that its counts, of groups and of the volume, match
+/// the lists. dumpe2fs refuses bitmaps with wrong checksums.
 fn free(image: &Image) -> Free {
     let text = image.dumpe2fs(&[]);
     let (header, groups) = text.split_once("\nGroup 0:").unwrap();
@@ -68,7 +69,7 @@ fn free(image: &Image) -> Free {
     let in_header = |label| common::number_after(header, label);
     let cluster =
         in_header("Cluster size:").map_or(1, |size| size / in_header("Block size:").unwrap());
-    // Of a range of clusters it names the first block of the last.
+    // As the end of a range of clusters, it prints the first block of the last cluster.
     let clusters = list("Free blocks: ", cluster);
     let inodes = list("Free inodes: ", 1);
     let counts = groups.lines().map(str::trim).filter_map(|line| {

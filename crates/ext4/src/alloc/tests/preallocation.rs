@@ -22,7 +22,7 @@ fn volume(options: &str) -> (Image, Arc<Volume>) {
     (image, volume)
 }
 
-/// Adds so many blocks to the end of a file, as a write, writeback and the end of I/O do.
+/// Appends `blocks` blocks to a file, as a write, its writeback and its end of I/O do.
 fn grow(volume: &Volume, inode: &Inode, blocks: u64) -> Result<()> {
     let (at, length) = (inode.size(), blocks * u64::from(volume.geometry().block_size.bytes()));
     inode.map_write(FileOffset(at), length)?;
@@ -44,7 +44,7 @@ fn files(volume: &Arc<Volume>, count: usize) -> Vec<Arc<Inode>> {
 }
 
 #[test]
-fn files_that_grow_in_turns_do_not_lie_between_each_other() {
+fn the_blocks_of_files_that_grow_in_turns_do_not_alternate() {
     const TURNS: usize = 256;
     for options in KINDS {
         let (image, volume) = volume(options);
@@ -55,7 +55,7 @@ fn files_that_grow_in_turns_do_not_lie_between_each_other() {
         }
         for file in &files {
             let runs = runs(&volume, file);
-            // A new one with each doubling, from the least that is kept for a file on.
+            // A new run with each doubling of the preallocation, from its minimum on.
             assert!(runs.len() <= 6, "{options}: {runs:?}");
         }
         files.iter().for_each(|file| file.closed_for_writing());
@@ -65,7 +65,7 @@ fn files_that_grow_in_turns_do_not_lie_between_each_other() {
 }
 
 #[test]
-fn small_files_lie_side_by_side_whatever_is_kept_for_others() {
+fn small_files_are_adjacent_in_spite_of_preallocations_for_other_files() {
     let (image, volume) = volume("-t ext4 -b 4096");
     let growing = files(&volume, FILES);
     growing.iter().for_each(|file| file.opened_for_writing());
@@ -85,7 +85,7 @@ fn small_files_lie_side_by_side_whatever_is_kept_for_others() {
 }
 
 #[test]
-fn what_is_kept_counts_as_free_and_is_for_whoever_needs_it() {
+fn preallocated_clusters_count_as_free_and_are_allocated_if_there_are_no_others() {
     for options in KINDS {
         let (image, volume) = volume(options);
         let growing = files(&volume, FILES);
@@ -118,7 +118,7 @@ fn what_is_kept_counts_as_free_and_is_for_whoever_needs_it() {
 }
 
 #[test]
-fn nothing_is_kept_for_a_file_that_is_closed_or_gone() {
+fn a_closed_or_truncated_file_has_no_preallocation() {
     let (_image, volume) = volume("-t ext4 -b 4096");
     let preallocated = || {
         let groups = &volume.writer().unwrap().allocator.groups;
@@ -139,11 +139,11 @@ fn nothing_is_kept_for_a_file_that_is_closed_or_gone() {
     file.closed_for_writing();
     assert_eq!(preallocated(), 0);
     grow(&volume, &file, 1).unwrap();
-    assert_eq!(preallocated(), 0, "nobody has it open");
+    assert_eq!(preallocated(), 0, "no user has the file open");
     file.opened_for_writing();
     grow(&volume, &file, 1).unwrap();
     assert!(preallocated() > 0);
-    // Data that has no place yet when the file is closed.
+    // Data that is still delayed when the file is closed.
     let (at, block) = (FileOffset(file.size()), 4096);
     file.map_write(at, block).unwrap();
     file.closed_for_writing();

@@ -1,4 +1,5 @@
-//! What is allocated and freed at random is what others see. Not here: running out of space.
+//! Tests of random allocation and freeing. Other programs must see the same blocks and inodes in use. Not here: running
+//! out of space.
 
 use std::process::Command;
 
@@ -9,7 +10,7 @@ use super::common::{Image, run};
 use super::*;
 use crate::ROOT_INODE;
 
-/// Sizes in MiB, and options.
+/// The sizes in MiB and the options of the images.
 const KINDS: &[(u64, &str)] = &[
     (40, "-t ext4 -b 1024"),
     (40, "-t ext4 -b 4096"),
@@ -24,7 +25,7 @@ const KINDS: &[(u64, &str)] = &[
     (40, "-t ext3 -b 2048 -O sparse_super2 -E num_backup_sb=1"),
 ];
 
-/// What one user of a volume has.
+/// A user of a volume, with the blocks and inodes that it has allocated.
 struct User {
     random: Random,
     runs: Vec<(FsBlock, u64)>,
@@ -36,14 +37,14 @@ impl User {
         Self { random: Random(seed), runs: Vec::new(), inodes: Vec::new() }
     }
 
-    fn step(&mut self, volume: &Volume) {
+    fn change(&mut self, volume: &Volume) {
         let random = &mut self.random;
         if random.below(5) < 2 {
             if let Some((start, count)) = random.take(&mut self.runs) {
-                // A part may stay, in whole clusters.
+                // In half of the cases, keeps about half of the blocks, in whole clusters.
                 let kept = (random.below(2) * (count / 2)) >> volume.geometry().cluster_shift;
                 let kept = kept << volume.geometry().cluster_shift;
-                volume.give((FsBlock(start.0 + kept), count - kept)).unwrap();
+                volume.free((FsBlock(start.0 + kept), count - kept)).unwrap();
                 if kept > 0 {
                     self.runs.push((start, kept));
                 }
@@ -55,9 +56,10 @@ impl User {
             let purpose = [Purpose::Data, Purpose::Metadata][random.below(2) as usize];
             let (inode, blocks) = (InodeNumber(20 + random.below(5)), random.below(200));
             let preallocation = (random.below(2) == 0).then_some(Preallocation { inode, blocks });
-            match volume
-                .with_space(|| volume.take_with_preallocation(goal, wanted, purpose, preallocation))
-            {
+            let found = volume.with_space(|| {
+                volume.allocate_with_preallocation(goal, wanted, purpose, preallocation)
+            });
+            match found {
                 Ok((start, count)) => {
                     let wanted = volume.geometry().clusters_for(wanted);
                     assert!(count >= 1 && volume.geometry().clusters_for(count) <= wanted);
@@ -73,9 +75,9 @@ impl User {
                 volume.change(FREE_INODE_CREDITS, free).unwrap();
             }
         } else {
-            let parent = random.take(&mut self.inodes.clone()).map_or(ROOT_INODE, |it| it.0);
-            let take = |handle: &mut _| volume.allocate_inode(handle, parent, is_directory);
-            match volume.change(ALLOCATE_INODE_CREDITS, take) {
+            let parent = random.take(&mut self.inodes.clone()).map_or(ROOT_INODE, |inode| inode.0);
+            let allocate = |handle: &mut _| volume.allocate_inode(handle, parent, is_directory);
+            match volume.change(ALLOCATE_INODE_CREDITS, allocate) {
                 Ok(number) => self.inodes.push((number, is_directory)),
                 Err(error) => assert_eq!(error, Error::NoSpace),
             }
@@ -84,7 +86,7 @@ impl User {
 
     fn free_all(&mut self, volume: &Volume) {
         for run in self.runs.drain(..) {
-            volume.give(run).unwrap();
+            volume.free(run).unwrap();
         }
         for (number, is_directory) in self.inodes.drain(..) {
             let free = |handle: &mut _| volume.free_inode(handle, number, is_directory);
@@ -99,7 +101,7 @@ fn image(megabytes: u64, options: &str) -> Image {
     })
 }
 
-/// What was free at first is free now or somebody has it, and only one has it.
+/// Checks that each block and inode that was free at first is now either free or allocated by exactly one user.
 fn check(image: &Image, at_first: &Free, users: &[User], context: &str) {
     let Free { mut clusters, mut inodes } = free(image);
     let cluster = image.open().geometry().blocks_per_cluster() as usize;
@@ -117,16 +119,16 @@ fn check(image: &Image, at_first: &Free, users: &[User], context: &str) {
 }
 
 #[test]
-fn what_is_allocated_and_freed_is_what_others_see() {
+fn e2fsprogs_sees_the_blocks_and_inodes_that_are_in_use() {
     for &(megabytes, options) in KINDS {
         let image = image(megabytes, options);
         let at_first = free(&image);
         let mut users = [User::new(0x9E37_79B9_7F4A_7C15)];
         for round in 0..4 {
             let volume = open_for_writing(&image);
-            for step in 0..120 {
-                users[0].step(&volume);
-                if step % 50 == 49 {
+            for change in 0..120 {
+                users[0].change(&volume);
+                if change % 50 == 49 {
                     volume.sync().unwrap();
                 }
             }
@@ -145,7 +147,7 @@ fn what_is_allocated_and_freed_is_what_others_see() {
 }
 
 #[test]
-fn threads_never_get_the_same_twice() {
+fn threads_never_allocate_the_same_block_or_inode() {
     for &(megabytes, options) in &[(24, "-t ext4 -b 1024 -g 2048"), (40, "-t ext4 -b 4096")] {
         let image = image(megabytes, options);
         let at_first = free(&image);
@@ -153,7 +155,7 @@ fn threads_never_get_the_same_twice() {
         let mut users = [User::new(1), User::new(0x1234_5678)];
         std::thread::scope(|scope| {
             for user in &mut users {
-                scope.spawn(|| (0..2000).for_each(|_| user.step(&volume)));
+                scope.spawn(|| (0..2000).for_each(|_| user.change(&volume)));
             }
             for _ in 0..20 {
                 std::thread::sleep(std::time::Duration::from_millis(5));
@@ -170,12 +172,12 @@ fn threads_never_get_the_same_twice() {
 }
 
 #[test]
-fn the_kernel_goes_on_where_we_stopped() {
+fn the_kernel_allocates_on_a_volume_that_was_changed() {
     testkit::private_mounts();
     let image = image(40, "-t ext4 -b 1024");
     let volume = open_for_writing(&image);
     let mut user = User::new(77);
-    (0..200).for_each(|_| user.step(&volume));
+    (0..200).for_each(|_| user.change(&volume));
     user.free_all(&volume);
     let ours = volume.statfs();
     close(volume);

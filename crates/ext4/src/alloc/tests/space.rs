@@ -1,4 +1,5 @@
-//! Running out of space: who may have the last of it, and when. Not here: which blocks those are.
+//! Tests of running out of space: the purposes and users that may allocate the last clusters. Not here: the choice of
+//! clusters.
 
 use std::process::Command;
 
@@ -10,19 +11,19 @@ use super::common::{Image, new_file};
 use super::*;
 use crate::ROOT_INODE;
 
-/// Takes all that there is for this purpose; how many clusters that was.
+/// Allocates all clusters that are available for a purpose. Returns their number.
 fn fill(volume: &Volume, purpose: Purpose, privilege: Privilege) -> u64 {
-    let _acting = set_privilege(privilege);
-    let mut taken = 0;
+    let _guard = set_privilege(privilege);
+    let mut allocated = 0;
     loop {
         let found = volume.change(ALLOCATE_CREDITS, |handle| {
             volume.allocate_blocks(handle, FsBlock(0), 5000, purpose, None)
         });
         match found {
-            Ok((_, count)) => taken += volume.geometry().clusters_for(count),
+            Ok((_, count)) => allocated += volume.geometry().clusters_for(count),
             Err(error) => {
                 assert_eq!(error, Error::NoSpace);
-                return taken;
+                return allocated;
             }
         }
     }
@@ -31,7 +32,7 @@ fn fill(volume: &Volume, purpose: Purpose, privilege: Privilege) -> u64 {
 const KINDS: &[&str] = &["-t ext4 -b 1024 -m 5", "-t ext4 -O bigalloc,^resize_inode -C 16384 -m 5"];
 
 #[test]
-fn the_last_clusters_are_for_those_they_are_kept_for() {
+fn the_last_clusters_are_only_for_the_purposes_they_are_reserved_for() {
     for options in KINDS {
         let image = Image::make(40, &options.split_whitespace().collect::<Vec<_>>());
         let volume = open_for_writing(&image);
@@ -56,66 +57,66 @@ fn the_last_clusters_are_for_those_they_are_kept_for() {
 }
 
 #[test]
-fn a_promise_that_is_taken_back_is_for_everybody() {
+fn clusters_of_a_released_reservation_can_be_allocated() {
     let image = Image::make(16, &["-t", "ext4", "-m", "0"]);
     let volume = open_for_writing(&image);
     let available = volume.statfs().blocks_available;
     volume.reserve(available, Privilege::None).unwrap();
-    assert_eq!(volume.take(0, 1, Purpose::Data), Err(Error::NoSpace));
+    assert_eq!(volume.allocate(0, 1, Purpose::Data), Err(Error::NoSpace));
     volume.unreserve(available).unwrap();
-    assert!(volume.take(0, 1, Purpose::Data).is_ok());
+    assert!(volume.allocate(0, 1, Purpose::Data).is_ok());
     close(volume);
 }
 
 #[test]
-fn freed_blocks_count_at_once_and_are_used_again_only_when_that_is_durable() {
+fn freed_blocks_count_as_free_at_once_and_are_allocated_only_after_a_commit() {
     for options in ["-t ext4 -b 1024", "-t ext2 -b 1024"] {
         let image = Image::make(16, &options.split_whitespace().collect::<Vec<_>>());
         let volume = open_for_writing(&image);
-        let kept = volume.take(0, 50, Purpose::Data).unwrap();
+        let blocks = volume.allocate(0, 50, Purpose::Data).unwrap();
         fill(&volume, Purpose::Data, Privilege::Root);
         volume.sync().unwrap();
         let before = volume.statfs();
-        volume.give(kept).unwrap();
-        assert_eq!(volume.statfs().blocks_free, before.blocks_free + kept.1, "{options}");
+        volume.free(blocks).unwrap();
+        assert_eq!(volume.statfs().blocks_free, before.blocks_free + blocks.1, "{options}");
         assert!(volume.has_deferred_space());
-        let take = || {
+        let allocate = || {
             volume.change(ALLOCATE_CREDITS, |handle| {
-                volume.allocate_blocks(handle, kept.0, 50, Purpose::Data, None)
+                volume.allocate_blocks(handle, blocks.0, 50, Purpose::Data, None)
             })
         };
-        assert_eq!(take(), Err(Error::NoSpace), "{options}");
-        assert_eq!(volume.with_space(take), Ok(kept), "{options}");
+        assert_eq!(allocate(), Err(Error::NoSpace), "{options}");
+        assert_eq!(volume.with_space(allocate), Ok(blocks), "{options}");
         assert!(!volume.has_deferred_space());
-        assert_eq!(volume.with_space(take), Err(Error::NoSpace), "{options}");
+        assert_eq!(volume.with_space(allocate), Err(Error::NoSpace), "{options}");
         close(volume);
     }
 }
 
 #[test]
-fn what_was_promised_can_be_had_from_what_others_freed() {
+fn reserved_data_is_allocated_in_blocks_freed_before() {
     let image = Image::make(16, &["-t", "ext4", "-b", "1024"]);
     let volume = open_for_writing(&image);
-    let kept = volume.take(0, 50, Purpose::Data).unwrap();
+    let blocks = volume.allocate(0, 50, Purpose::Data).unwrap();
     fill(&volume, Purpose::Data, Privilege::Root);
-    volume.give(kept).unwrap();
-    volume.reserve(kept.1, Privilege::Root).unwrap();
-    let had = volume.with_space(|| volume.take(0, 50, Purpose::ReservedData));
-    assert_eq!(had.unwrap().1, kept.1);
+    volume.free(blocks).unwrap();
+    volume.reserve(blocks.1, Privilege::Root).unwrap();
+    let allocated = volume.with_space(|| volume.allocate(0, 50, Purpose::ReservedData));
+    assert_eq!(allocated.unwrap().1, blocks.1);
     close(volume);
 }
 
 #[test]
-fn the_end_of_io_gets_what_others_freed() {
+fn the_end_of_io_allocates_blocks_freed_before() {
     let image = Image::make(16, &["-t", "ext4", "-b", "1024"]);
     let volume = open_for_writing(&image);
     let inode = new_file(&volume, "file");
     inode.preallocate(FileOffset(0)..FileOffset(16 << 10)).unwrap();
-    let kept = volume.take(0, 50, Purpose::Data).unwrap();
-    // Nothing is left for splitting extents either.
+    let blocks = volume.allocate(0, 50, Purpose::Data).unwrap();
+    // No cluster is left, not even for splitting extents.
     fill(&volume, Purpose::EndOfIo, Privilege::Root);
-    volume.give(kept).unwrap();
-    // They make seven extents of one, for which the map needs a block.
+    volume.free(blocks).unwrap();
+    // One extent becomes seven, for which the map needs a block.
     let finished = [2, 6, 10].map(|block| FinishedRange {
         offset: FileOffset(block << 10),
         length: 1 << 10,
@@ -128,29 +129,30 @@ fn the_end_of_io_gets_what_others_freed() {
 }
 
 #[test]
-fn the_last_inode_can_be_had() {
+fn all_free_inodes_can_be_allocated() {
     let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-N", "64", "-g", "4096"]);
     let volume = open_for_writing(&image);
-    let there = volume.statfs().inodes_free;
-    let take = |is_directory| {
+    let free_at_first = volume.statfs().inodes_free;
+    let allocate = |is_directory| {
         volume.change(ALLOCATE_INODE_CREDITS, |handle| {
             volume.allocate_inode(handle, ROOT_INODE, is_directory)
         })
     };
-    let mut taken: Vec<_> = (0..there).map(|index| take(index % 2 == 0).unwrap()).collect();
-    assert_eq!(take(false), Err(Error::NoSpace));
-    assert_eq!(take(true), Err(Error::NoSpace));
+    let mut numbers: Vec<_> =
+        (0..free_at_first).map(|index| allocate(index % 2 == 0).unwrap()).collect();
+    assert_eq!(allocate(false), Err(Error::NoSpace));
+    assert_eq!(allocate(true), Err(Error::NoSpace));
     assert_eq!(volume.statfs().inodes_free, 0);
-    taken.sort_unstable();
-    taken.dedup();
-    assert_eq!(taken.len() as u64, there);
-    assert!(taken.iter().all(|&number| !volume.geometry().is_reserved_inode(number)));
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len() as u64, free_at_first);
+    assert!(numbers.iter().all(|&number| !volume.geometry().is_reserved_inode(number)));
     close(volume);
     assert!(free(&image).inodes.is_empty());
 }
 
 #[test]
-fn root_and_those_whom_the_superblock_names_may_have_what_is_kept_back() {
+fn root_and_the_user_and_group_in_the_superblock_may_allocate_reserved_blocks() {
     for (arguments, user, group) in
         [(&[][..], 0, None), (&["-u", "1000"], 1000, None), (&["-u", "7", "-g", "70"], 7, Some(70))]
     {

@@ -1,4 +1,4 @@
-//! Logs that are written here, cut off anywhere, and what recovery makes of them.
+//! Tests of recovery from logs that `LogWriter` writes, interrupted at any point.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +9,29 @@ use testkit::Random;
 use super::*;
 use crate::jbd2::{JournalFeatures, LogWriter};
 
-/// What one transaction changes and revokes.
+/// The changes and revokes of one transaction.
 #[derive(Clone, Debug)]
-struct Step {
+struct Changes {
     blocks: Vec<(u64, u8)>,
     revoked: Vec<u64>,
-    /// Everything before this transaction is put in place first.
+    /// Whether all earlier transactions are checkpointed first.
     checkpoint: bool,
 }
 
-/// Blocks of the volume that tests write: before the journal.
+/// The blocks of the volume that tests write. They are before the journal.
 const TARGETS: std::ops::Range<u64> = 1..40;
 
-fn step() -> impl Strategy<Value = Step> {
+fn transaction() -> impl Strategy<Value = Changes> {
     let blocks = prop::collection::vec((TARGETS, any::<u8>()), 0..4);
     let revoked = prop::collection::vec(TARGETS, 0..3);
     (blocks, revoked, prop::bool::weighted(0.1)).prop_map(|(blocks, mut revoked, checkpoint)| {
-        // A revoke is for the transaction's own copies too: nobody logs what it frees.
-        revoked.retain(|one| blocks.iter().all(|(block, _)| block != one));
-        Step { blocks, revoked, checkpoint }
+        // A revoke applies to the transaction's own copies, too: no transaction logs blocks that it frees.
+        revoked.retain(|revoked| blocks.iter().all(|(block, _)| block != revoked));
+        Changes { blocks, revoked, checkpoint }
     })
 }
 
-/// Contents that differ by `byte`; every fourth begins like a control block.
+/// Returns contents that differ by `byte`. For every fourth `byte`, they begin like a control block.
 fn contents(byte: u8) -> BlockContents {
     let mut bytes = vec![byte; BLOCK];
     if byte % 4 == 0 {
@@ -50,15 +50,15 @@ fn features(shape: Shape) -> JournalFeatures {
     }
 }
 
-/// A volume in memory and the log in it.
+/// A volume in memory and its log.
 struct World {
     device: Arc<RecordDevice>,
     log: LogWriter,
-    /// What is committed but not in place.
+    /// The blocks that are committed but not checkpointed.
     pending: BTreeMap<u64, BlockContents>,
-    /// What the volume holds after each transaction, of the blocks that were ever written.
+    /// The contents of all blocks written so far, after each transaction.
     states: Vec<BTreeMap<u64, BlockContents>>,
-    /// The point of the recording at which each transaction had returned.
+    /// The point of the recording from which on each state is durable.
     returned: Vec<usize>,
 }
 
@@ -79,45 +79,45 @@ impl World {
             device.write_at(base::DeviceOffset(block * BLOCK as u64), &contents).unwrap();
         }
         device.flush().unwrap();
-        self.log.checkpointed().unwrap();
+        self.log.release_checkpointed().unwrap();
     }
 
-    fn run(&mut self, step: &Step) {
+    fn commit(&mut self, transaction: &Changes) {
         let changes: BTreeMap<u64, BlockContents> =
-            step.blocks.iter().map(|&(block, byte)| (block, contents(byte))).collect();
+            transaction.blocks.iter().map(|&(block, byte)| (block, contents(byte))).collect();
         let blocks: Vec<(FsBlock, BlockContents)> =
             changes.iter().map(|(&block, bytes)| (FsBlock(block), bytes.clone())).collect();
-        let revoked: Vec<FsBlock> = step.revoked.iter().copied().map(FsBlock).collect();
-        if step.checkpoint || !self.log.has_room(blocks.len(), revoked.len()) {
+        let revoked: Vec<FsBlock> = transaction.revoked.iter().copied().map(FsBlock).collect();
+        if transaction.checkpoint || !self.log.has_room(blocks.len(), revoked.len()) {
             self.checkpoint();
         }
         self.log.write(&blocks, &revoked).unwrap();
-        for block in &step.revoked {
+        for block in &transaction.revoked {
             self.pending.remove(block);
         }
         self.pending.extend(changes.clone());
         let mut state = self.states.last().unwrap().clone();
-        for block in &step.revoked {
-            // Nobody reads a block that is free: what it holds is of no interest.
+        for block in &transaction.revoked {
+            // No thread reads a free block, so its contents do not matter.
             state.remove(block);
         }
         state.extend(changes);
-        self.reached(state.clone());
-        if !step.revoked.is_empty() {
-            // What was freed is used again, for data, which no recovery may overwrite.
+        self.add_state(state.clone());
+        if !transaction.revoked.is_empty() {
+            // The freed blocks are used again, for data. No recovery may overwrite it.
             let device: &dyn device::BlockDevice = &*self.device;
-            for &block in &step.revoked {
+            for &block in &transaction.revoked {
                 let data = contents(0xDA);
                 device.write_at(base::DeviceOffset(block * BLOCK as u64), &data).unwrap();
                 state.insert(block, data);
             }
             device.flush().unwrap();
-            self.reached(state);
+            self.add_state(state);
         }
     }
 
-    /// From now on the volume has to hold this, after a crash too.
-    fn reached(&mut self, state: BTreeMap<u64, BlockContents>) {
+    /// Records the state that the volume must have from now on, also after a crash.
+    fn add_state(&mut self, state: BTreeMap<u64, BlockContents>) {
         self.states.push(state);
         self.returned.push(self.device.recording().crash_points().end - 1);
     }
@@ -129,8 +129,8 @@ fn open_on(device: SharedDevice) -> Journal {
     Journal::open(blocks).unwrap()
 }
 
-/// Recovers `image` and says after which of `states` it is.
-fn recovered(image: Vec<u8>, states: &[BTreeMap<u64, BlockContents>]) -> Vec<usize> {
+/// Recovers `image`, and returns the indexes of the `states` that it matches.
+fn states_after_recovery(image: Vec<u8>, states: &[BTreeMap<u64, BlockContents>]) -> Vec<usize> {
     let device = Arc::new(MemoryDevice::new(image));
     let target: SharedDevice = device.clone();
     let recovery = open_on(target.clone()).recover(&target).unwrap();
@@ -148,13 +148,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn a_log_cut_off_anywhere_recovers_to_what_was_durable(
-        steps in prop::collection::vec(step(), 1..24),
-        shape in prop::sample::select(Shape::all().filter(|one| one.checksum != 1).collect::<Vec<_>>()),
+    fn a_log_interrupted_anywhere_recovers_to_a_durable_state(
+        transactions in prop::collection::vec(transaction(), 1..24),
+        shape in prop::sample::select(Shape::all().filter(|shape| shape.checksum != 1).collect::<Vec<_>>()),
         seed in any::<u64>(),
     ) {
         let mut world = World::new(shape);
-        steps.iter().for_each(|step| world.run(step));
+        transactions.iter().for_each(|transaction| world.commit(transaction));
         let recording = world.device.recording();
         let mut random = Random(seed);
         for point in recording.crash_points() {
@@ -165,7 +165,7 @@ proptest! {
                     1 => true,
                     _ => random.below(2) == 0,
                 });
-                let found = recovered(image, &world.states);
+                let found = states_after_recovery(image, &world.states);
                 prop_assert!(
                     found.iter().any(|&state| state == durable || state == durable + 1),
                     "at {point}: {found:?} instead of {durable}"
@@ -176,15 +176,16 @@ proptest! {
 }
 
 #[test]
-fn a_log_goes_round_and_is_finished() {
-    for shape in Shape::all().filter(|one| one.checksum != 1) {
+fn a_log_wraps_around_and_is_marked_empty() {
+    for shape in Shape::all().filter(|shape| shape.checksum != 1) {
         let mut world = World::new(shape);
         for round in 0..40 {
             let blocks = vec![(1 + round % 30, round as u8), (31, round as u8)];
-            world.run(&Step { blocks, revoked: vec![35], checkpoint: false });
+            world.commit(&Changes { blocks, revoked: vec![35], checkpoint: false });
         }
         let end = world.device.recording().crash_points().end - 1;
-        let found = recovered(world.device.recording().image(end, |_, _| false), &world.states);
+        let found =
+            states_after_recovery(world.device.recording().image(end, |_, _| false), &world.states);
         assert_eq!(found.last(), Some(&80), "{shape:?}");
         world.checkpoint();
         world.log.finish().unwrap();
@@ -197,13 +198,13 @@ fn a_log_goes_round_and_is_finished() {
 }
 
 #[test]
-fn a_log_that_was_recovered_is_not_recovered_again_in_part() {
-    for shape in Shape::all().filter(|one| one.checksum != 1) {
+fn a_recovered_log_is_not_partly_recovered_again() {
+    for shape in Shape::all().filter(|shape| shape.checksum != 1) {
         let mut world = World::new(shape);
-        // The last three are not in place, and the second of those goes round the log's end.
+        // The last three are not checkpointed, and the second of them wraps around the log's end.
         for round in 0..9 {
             let blocks = vec![(30, round), (31, round)];
-            world.run(&Step { blocks, revoked: vec![], checkpoint: round == 6 });
+            world.commit(&Changes { blocks, revoked: vec![], checkpoint: round == 6 });
         }
         let end = world.device.point();
         let image = world.device.recording().image(end, |_, _| true);
@@ -221,11 +222,11 @@ fn a_log_that_was_recovered_is_not_recovered_again_in_part() {
         log.write(&blocks, &[]).unwrap();
         let states = [world.states.last().unwrap().clone(), next];
         for point in begun..=device.point() {
-            // Of what is not durable, all but the superblock of the journal.
+            // All writes that are not durable are kept, except those of the journal's superblock.
             let superblock = JOURNAL_AT * BLOCK as u64;
             let recording = device.recording();
             let image = recording.image(point, |write, _| write.offset.0 != superblock);
-            assert!(!recovered(image, &states).is_empty(), "{shape:?}: at {point}");
+            assert!(!states_after_recovery(image, &states).is_empty(), "{shape:?}: at {point}");
         }
     }
 }
