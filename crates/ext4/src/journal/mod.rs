@@ -139,8 +139,8 @@ impl Journal {
     }
 
     /// Opens a handle that may change `credits` blocks. Waits while a commit waits for open handles. If the running
-    /// transaction is full, commits it. So the caller must not hold a lock that a thread with a handle may wait for (see
-    /// [`ranks`]).
+    /// transaction is full, commits it. So the caller must not hold a lock that a thread with a handle may wait for
+    /// (see [`ranks`]).
     pub(crate) fn start(&self, credits: u32) -> Result<Handle<'_>> {
         let held = Held::new(ranks::TRANSACTION);
         let wanted = u64::from(credits).min(self.blocks_max / 2);
