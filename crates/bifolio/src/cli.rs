@@ -9,24 +9,25 @@ use crate::failure::Result;
 const EXIT_STATUS: &str = "\
 Exit status:
   0    Success.
-  1    At least one operation failed; standard error has the reasons. The others were done.
+  1    At least one operation failed. Standard error has the reasons; all others succeeded.
   2    The command line is invalid.
   4    `check` found inconsistencies.
   8    `check` could not finish.
   130  Interrupted; no partly written file is left.
-  141  The reader of standard output closed it.";
+  141  The reader of standard output closed the pipe.";
 
-const ABOUT: &str = "Read and change ext2, ext3 and ext4 images without the kernel's driver";
+const ABOUT: &str =
+    "Read, change, check and mount ext2, ext3 and ext4 images without a kernel driver";
 
 const LONG_ABOUT: &str = "\
-Read and change ext2, ext3 and ext4 images without the kernel's driver.
+Read, change, check and mount ext2, ext3 and ext4 images without a kernel driver.
 
-A path in an image is written IMAGE:/path, as in disk.img:/etc/fstab; a plain IMAGE means its root \
-directory. IMAGE is a file or a block device, and its name may contain colons: the argument is split \
-at the last \":/\" that follows the name of an existing file.
+Write a path in an image as IMAGE:/path, such as disk.img:/etc/fstab. IMAGE alone means the root directory \
+of the image. IMAGE is a file or a block device. Its name may contain colons: the argument is split at the \
+last \":/\" that follows the name of an existing file.
 
-Only put, tar, mkdir, rm, mv, ln, fallocate, defrag, chmod, chown, cp into an image, and mount -o rw write \
-to images. All other commands only read them, and replay a dirty journal in memory.";
+These commands write to images: put, tar, mkdir, rm, mv, ln, fallocate, defrag, chmod, chown, cp into an \
+image, and mount -o rw. All other commands only read images. They replay a dirty journal in memory.";
 
 /// The command line.
 #[derive(Parser)]
@@ -43,41 +44,41 @@ pub struct Cli {
 /// The commands.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Show the format, features and journal of images, or their partitions
+    /// Show the format, features and journal of images, or list their partitions
     Info(commands::info::Arguments),
-    /// List directories
+    /// List the contents of directories
     Ls(commands::ls::Arguments),
-    /// Draw directory trees
+    /// Show directory trees
     Tree(commands::tree::Arguments),
     /// Show all attributes of files
     Stat(commands::stat::Arguments),
     /// Write files to standard output
     Cat(commands::cat::Arguments),
-    /// Copy files and trees out of an image, or into one
+    /// Copy files and directories out of an image or into an image
     Cp(commands::cp::Arguments),
-    /// Sum up the space that directory trees use
+    /// Show the space that files and directories use
     Du(commands::du::Arguments),
     /// Show the used and free space of images
     Df(commands::df::Arguments),
-    /// Search a directory tree
+    /// Search for files in a directory tree
     Find(commands::find::Arguments),
-    /// Show the extents of files: where their data is in the image
+    /// Show the extents of files, which are the locations of their data in the image
     Fiemap(commands::fiemap::Arguments),
-    /// List the inconsistencies of an image, and repair nothing
+    /// Check an image for inconsistencies
     Check(commands::check::Arguments),
-    /// Write files into an image
+    /// Write files of the host, or standard input, into an image
     Put(commands::put::Arguments),
     /// Unpack a tar archive into an image
     Tar(commands::tar::Arguments),
-    /// Make directories in an image
+    /// Create directories in an image
     Mkdir(commands::mkdir::Arguments),
-    /// Remove files and trees from an image
+    /// Remove files and directories from an image
     Rm(commands::rm::Arguments),
-    /// Move and rename files within an image
+    /// Move or rename files within an image
     Mv(commands::mv::Arguments),
-    /// Make hard and symbolic links in an image
+    /// Create hard links or symbolic links in an image
     Ln(commands::ln::Arguments),
-    /// Allocate or free the space of ranges of files in an image
+    /// Allocate or free space in files of an image
     Fallocate(commands::fallocate::Arguments),
     /// Defragment files in an image
     Defrag(commands::defrag::Arguments),
@@ -87,13 +88,13 @@ pub enum Command {
     Chown(commands::chown::Arguments),
     /// Mount an image through FUSE, read-only by default
     Mount(commands::mount::Arguments),
-    /// Unmount images, and wait until their servers have written everything
+    /// Unmount images, and wait until all data is written to them
     Umount(commands::umount::Arguments),
-    /// Make all data written to a mount durable
+    /// Write all cached data of mounts to their images
     Sync(commands::sync::Arguments),
-    /// Write a script for completion in a shell
+    /// Generate a completion script for a shell
     Completions(commands::completions::Arguments),
-    /// Write the manual pages
+    /// Generate the manual pages
     #[command(hide = true)]
     Man(commands::man::Arguments),
 }

@@ -172,19 +172,19 @@ pub fn host_error(error: &io::Error) -> String {
 
 fn advice(error: &base::Error) -> Option<&'static str> {
     match error {
-        base::Error::Corrupt(_) => Some("`bifolio check` lists everything that is wrong"),
+        base::Error::Corrupt(_) => Some("run `bifolio check` to list all inconsistencies"),
         base::Error::Unsupported(base::Unsupported::Features { .. }) => {
-            Some("a newer Bifolio may read it")
+            Some("a newer version of bifolio may support it")
         }
         base::Error::Unsupported(base::Unsupported::Format) => Some(
-            "if it is a partitioned disk, `bifolio info` lists the partitions and --partition \
-             chooses one",
+            "for a partitioned disk, choose a partition with --partition; `bifolio info` lists \
+             them",
         ),
         base::Error::Unsupported(base::Unsupported::Operation(_)) => {
-            Some("--no-recovery shows the image as it lies, without its journal")
+            Some("add --no-recovery to read the image without replaying its journal")
         }
-        base::Error::Io(_) => Some("is the image complete and its medium sound?"),
-        base::Error::OutOfMemory => Some("raise --cache-size"),
+        base::Error::Io(_) => Some("check that the image is complete and its storage device works"),
+        base::Error::OutOfMemory => Some("use a larger --cache-size"),
         _ => None,
     }
 }

@@ -49,13 +49,13 @@ const WITHOUT_EFFECT_BEGIN: &[&str] = &["x-", "X-", "comment=", "uhelper=", "hel
 
 /// Options that cannot be obeyed, and the reasons.
 const REFUSED: &[(&str, &str)] = &[
-    ("data=journal", "the journal gets no file data"),
-    ("nobarrier", "the device's cache is always flushed"),
-    ("barrier=0", "the device's cache is always flushed"),
-    ("nodelalloc", "blocks are always allocated late"),
-    ("noacl", "access control lists always count"),
-    ("nouser_xattr", "extended attributes are always there"),
-    ("mand", "Linux has no mandatory locks any more"),
+    ("data=journal", "journaling of file data is not supported"),
+    ("nobarrier", "flushes of the device cache cannot be disabled"),
+    ("barrier=0", "flushes of the device cache cannot be disabled"),
+    ("nodelalloc", "delayed allocation cannot be disabled"),
+    ("noacl", "access control lists cannot be disabled"),
+    ("nouser_xattr", "extended attributes cannot be disabled"),
+    ("mand", "mandatory locks are not supported by Linux any more"),
 ];
 
 /// Options that hold anyway, or ask for less: data is written before the metadata that refers to it.
@@ -126,10 +126,14 @@ fn parse(arguments: &[OsString]) -> Result<Call, String> {
                         [] => rest.next().map(|value| value.as_bytes()),
                         attached => Some(attached),
                     };
-                    let value = value.ok_or(format!("-{} needs a value", char::from(*flag)))?;
+                    let value =
+                        value.ok_or(format!("option -{} needs a value", char::from(*flag)))?;
                     match flag {
                         b'o' => lists.push(String::from_utf8_lossy(value).into_owned()),
-                        b'N' => return Err("other mount namespaces are not entered".to_owned()),
+                        b'N' => return Err(
+                            "option -N is not supported: other mount namespaces cannot be entered"
+                                .to_owned(),
+                        ),
                         _ => {}
                     }
                     break;
@@ -282,11 +286,14 @@ mod tests {
     #[test]
     fn what_cannot_be_obeyed_is_refused_with_a_reason() {
         for (line, complaint) in [
-            ("/i /d -o data=journal", "mount option `data=journal`: the journal gets no file data"),
-            ("/i /d -o rw,nobarrier", "mount option `nobarrier`: the device's cache is always"),
+            (
+                "/i /d -o data=journal",
+                "mount option `data=journal`: journaling of file data is not",
+            ),
+            ("/i /d -o rw,nobarrier", "mount option `nobarrier`: flushes of the device cache"),
             ("/i /d -o frobnicate", "unknown mount option `frobnicate`"),
-            ("/i /d -N 7", "other mount namespaces"),
-            ("/i /d -o", "-o needs a value"),
+            ("/i /d -N 7", "option -N is not supported: other mount namespaces"),
+            ("/i /d -o", "option -o needs a value"),
             ("/i /d -x", "unknown option -x"),
             ("/i", "expected SOURCE DIRECTORY"),
         ] {

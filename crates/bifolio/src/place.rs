@@ -48,13 +48,16 @@ impl Target {
         if self.image == destination.image || identity(self) == identity(destination) {
             return Ok(());
         }
-        Err(Failure::new(destination, "is not in the same image as its source").usage())
+        Err(Failure::new(destination, "is not in the same image as the source").usage())
     }
 
     /// Returns the failure for several sources with a destination that is not a directory.
     pub fn refuse_several(&self) -> Failure {
-        Failure::new(self, "is not a directory, as the destination of several sources must be")
-            .usage()
+        Failure::new(
+            self,
+            "is not a directory; several sources need a directory as the destination",
+        )
+        .usage()
     }
 
     /// Calls `make` with temporary paths beside the target's until one is free. Returns that path.

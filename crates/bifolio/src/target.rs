@@ -100,29 +100,29 @@ impl Subject for &Target {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Image options")]
 pub struct ImageOptions {
-    /// The partition of a partitioned disk, counted from 1 (`bifolio info` lists them)
+    /// Use partition N of a partitioned disk; `bifolio info` lists the partitions
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub partition: Option<u32>,
-    /// Start of the file system in the image; K, M, G and T may follow the number
+    /// Use the file system that starts at this offset in the image; accepts the suffixes K, M, G and T
     #[arg(long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "partition")]
     pub offset: Option<u64>,
-    /// Read the image without replaying its journal
+    /// Read the image as it is, without replaying its journal
     #[arg(long)]
     pub no_recovery: bool,
-    /// The file or block device with the journal, if it is outside the image
+    /// Use the external journal on this file or block device
     #[arg(long, value_name = "DEVICE", conflicts_with = "no_recovery")]
     pub journal: Option<PathBuf>,
-    /// Use the copy of the superblock in this block, as e2fsck -b does, if the first superblock is damaged
-    /// and no copy is found automatically
+    /// Use the backup superblock in this block (see e2fsck -b). Needed only if the primary superblock is
+    /// damaged and no backup is found automatically
     #[arg(long, value_name = "BLOCK")]
     pub superblock: Option<u64>,
-    /// The block size for --superblock; K may follow the number. By default, all sizes are tried
+    /// Set the block size for --superblock, such as 4K; all sizes are tried by default
     #[arg(long, value_name = "BYTES", value_parser = parse_block_size, requires = "superblock")]
     pub block_size: Option<BlockSize>,
-    /// Limit of the memory for cached file data; K, M, G and T may follow the number
+    /// Limit the memory for cached data; accepts the suffixes K, M, G and T
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache_size: Option<u64>,
-    /// The size of the largest folios: 4 KiB times two to this power, 0 to 9
+    /// Limit the size of folios in the cache to 4 KiB * 2^ORDER; 0 to 9
     #[arg(long, value_name = "ORDER", value_parser = clap::value_parser!(u8).range(0..=9))]
     pub folio_order_max: Option<u8>,
     /// Whether freed blocks are discarded. Set by commands with an option for it.
@@ -283,7 +283,7 @@ fn check_readable(image: &Path) -> Result<()> {
     let cannot_open = |error| Failure::host(image, "cannot open", &error);
     let kind = std::fs::metadata(image).map_err(cannot_open)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
-        return Err(Failure::new(image, "is neither a file nor a block device"));
+        return Err(Failure::new(image, "is neither a regular file nor a block device"));
     }
     std::fs::File::open(image).map(drop).map_err(cannot_open)
 }

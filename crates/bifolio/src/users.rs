@@ -14,18 +14,16 @@ pub fn in_use(image: &Path) -> Failure {
     if let Some(mount) = fuse::mounts_of(image).first() {
         let directory = text::escape(mount.mount_point.as_os_str().as_encoded_bytes()).into_owned();
         let failure = Failure::new(image, format!("is in use: it is mounted on {directory}"));
-        return failure.advise("use the mount, or unmount it first");
+        return failure.advise("use the mount, or unmount it");
     }
     match found.as_ref().and_then(locker) {
         Some((process, name)) => {
             let name = text::escape(name.as_bytes()).into_owned();
-            Failure::new(image, format!("is in use by {name}, process {process}"))
-                .advise("wait until it is free")
+            Failure::new(image, format!("is in use by {name} (process {process})"))
+                .advise("try again when this process has ended")
         }
-        None => {
-            Failure::new(image, "is in use: another program reads or writes it, or it is mounted")
-                .advise("unmount it, or wait until it is free")
-        }
+        None => Failure::new(image, "is in use by another program, or mounted")
+            .advise("unmount it, or try again later"),
     }
 }
 

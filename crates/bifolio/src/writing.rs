@@ -27,10 +27,10 @@ use crate::users;
 /// The owner of new files.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Ownership {
-    /// The user that new files belong to, as a number
+    /// Set the owner of new files, as a number
     #[arg(long, value_name = "UID", default_value_t = 0)]
     owner: u32,
-    /// The group that new files belong to, as a number, unless their directory hands down its own
+    /// Set the group of new files, as a number; a set-group-ID directory passes on its own group instead
     #[arg(long, value_name = "GID", default_value_t = 0)]
     group: u32,
 }
@@ -71,7 +71,7 @@ pub fn change_images(
     let outcome = work(&mut writing, console);
     for Open { image, volume, .. } in writing.open {
         if let Err(error) = volume.close() {
-            let action = "cannot be closed, and some changes may be lost";
+            let action = "cannot write all changes, and some may be lost";
             console.report(&Failure::action(image.as_path(), action, &error));
         }
     }
@@ -153,8 +153,10 @@ impl ImageOptions {
     ) -> Result<Volume> {
         let image = target.image.as_path();
         if self.no_recovery {
-            let failure =
-                Failure::new("--no-recovery", "an image cannot be changed without recovery");
+            let failure = Failure::new(
+                "--no-recovery",
+                "cannot be used to change an image: its journal must be replayed",
+            );
             return Err(failure.usage());
         }
         let device = self.open_device_for_writing(target)?;
@@ -171,7 +173,7 @@ pub fn refuse_loop_device(image: &Path) -> Result<()> {
     match loop_device::in_use(&metadata) {
         Some(device) => {
             let what = format!("is in use by the loop device {}", device.display());
-            Err(Failure::new(image, what).advise("unmount it first"))
+            Err(Failure::new(image, what).advise("unmount or detach it first"))
         }
         None => Ok(()),
     }
@@ -191,15 +193,15 @@ pub fn cannot_write(image: &Path, error: &Error) -> Failure {
         Error::Interrupted => Failure::interrupted(),
         Error::Open { errno, .. } if *errno == Errno::BUSY.raw_os_error() => users::in_use(image),
         Error::Open { errno, .. } if *errno == Errno::ROFS.raw_os_error() => {
-            Failure::new(image, "is write-protected").advise("it can still be read")
+            Failure::new(image, "is write-protected").advise("it can only be read")
         }
         Error::Open { errno, .. } => {
             let error = std::io::Error::from_raw_os_error(*errno);
-            Failure::host(image, "cannot open it for writing", &error)
+            Failure::host(image, "cannot open for writing", &error)
         }
         Error::Unsupported(Unsupported::Features { .. } | Unsupported::Operation(_)) => {
-            Failure::new(image, format!("cannot be written: {error}"))
-                .advise("it can still be read")
+            Failure::new(image, format!("cannot open for writing: {error}"))
+                .advise("it can only be read")
         }
         error => Failure::library(image, error),
     }

@@ -88,9 +88,9 @@ fn files_are_put_where_they_are_wanted() {
         assert_eq!(good(&["cat", &image.at(path)]), "x\n");
     }
     let left_out = ends_with(&["cp", &here("tree"), &here("new"), &image.at("/dir")], 1);
-    assert!(left_out.text().contains("add -r or -a"), "{}", left_out.text());
+    assert!(left_out.text().contains("use -r or -a"), "{}", left_out.text());
     let none = ends_with(&["put", &here("none"), &here("new"), &image.at("/dir")], 1);
-    assert!(none.text().contains("none: cannot be copied: No such file"), "{}", none.text());
+    assert!(none.text().contains("none: cannot copy: No such file"), "{}", none.text());
     ends_with(&["put", "-", &image.at("/dir")], 2);
     let itself = ends_with(&["cp", &here("image"), &image.at("/dir")], 1);
     assert!(itself.text().contains("is the destination image"), "{}", itself.text());
@@ -122,7 +122,7 @@ fn data_that_cannot_be_written_fails_the_command_and_so_does_a_full_image() {
     recipe.make(&image.path, None);
     let here = |name: &str| image.beside(name).display().to_string();
     let full = ends_with(&["put", &here("large"), &here("small"), &image.at("/")], 1);
-    assert!(full.text().contains("cannot write its copy: no space left"), "{}", full.text());
+    assert!(full.text().contains("cannot write the copy: no space left"), "{}", full.text());
     image.check_by_e2fsck();
     let names = good(&["find", &image.at("/"), "-type", "f"]);
     assert_eq!(names, "/small\n");

@@ -44,12 +44,12 @@ fn failures_say_what_where_and_what_to_do() {
     check(&["cat", &image.at("/dir")], 1, &format!("{name}:/dir: is a directory"));
     check(&["ls", &image.at("/top/x")], 1, &format!("{name}:/top/x: not a directory"));
     check(&["ls", "/nowhere.img"], 1, "/nowhere.img: cannot open: No such file or directory");
-    check(&["ls", "/dev/null"], 1, "/dev/null: is neither a file nor a block device");
-    check(&["ls", "/"], 1, "/: is neither a file nor a block device");
+    check(&["ls", "/dev/null"], 1, "/dev/null: is neither a regular file nor a block device");
+    check(&["ls", "/"], 1, "/: is neither a regular file nor a block device");
     let empty = image.beside("empty");
     must(fs::write(&empty, vec![0; 1 << 20]), "empty");
     let empty = empty.display().to_string();
-    check(&["ls", &empty], 1, &format!("{empty}: no known file system found; if it is a"));
+    check(&["ls", &empty], 1, &format!("{empty}: no known file system found; for a"));
     check(&["info", &empty], 1, &format!("{empty}: no known file system found, and no partition"));
     for command in ["ls", "stat", "du", "tree", "fiemap"] {
         // What can be done is done.
@@ -118,7 +118,7 @@ fn partitions_are_listed_and_chosen() {
     ends_with(&["cat", "--partition", "1", &file], 1);
     ends_with(&["cat", "--partition", "7", &file], 1);
     let result = ends_with(&["cat", &file], 1);
-    assert!(result.text().contains("--partition chooses one"), "{}", result.text());
+    assert!(result.text().contains("choose a partition with --partition"), "{}", result.text());
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn what_the_host_lets_nobody_write_to_is_mounted_read_only_and_that_is_said() {
     for path in [device.path(), &image] {
         let mounted = mount(&place, &["-o", "rw"], path);
         assert!(mounted.status.success(), "{}", mounted.text());
-        assert!(mounted.text().contains("write-protected, mounted read-only"));
+        assert!(mounted.text().contains("is write-protected; mounting it read-only"));
         let mounted = place.mounted();
         let error = fs::write(mounted.path().join("new"), "x").unwrap_err();
         assert_eq!(Errno::from_io_error(&error), Some(Errno::ROFS));

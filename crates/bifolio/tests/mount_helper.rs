@@ -128,7 +128,7 @@ fn what_a_helper_cannot_do_is_refused_with_a_reason() {
     let (place, helpers) = place();
     for (options, complaint) in [
         ("data=journal", "the journal gets no file data"),
-        ("nobarrier", "the device's cache is always flushed"),
+        ("nobarrier", "flushes of the device cache cannot be disabled"),
         ("frobnicate", "unknown mount option `frobnicate`"),
     ] {
         let refused = mount(&["-t", "bifolio", "-o", options], &place);

@@ -261,7 +261,7 @@ fn umount_says_that_it_waits_for_the_server_and_does() {
     let has_ended = umount.try_wait().unwrap();
     // First of all: a server that is left stopped keeps others waiting, too.
     mount.signal_server(Signal::CONT);
-    assert!(first.contains("waiting for its server"), "{first}");
+    assert!(first.contains("waiting for the server"), "{first}");
     assert_eq!(has_ended, None);
     assert!(umount.wait().unwrap().success());
     assert!(said.next().is_none());

@@ -81,7 +81,7 @@ fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Err
 
 /// A field of a header, whose own error would show the header's bytes.
 fn field<T>(name: &str, read: io::Result<T>) -> io::Result<T> {
-    read.map_err(|_| invalid(format!("a header's {name} is no number")))
+    read.map_err(|_| invalid(format!("a header has an invalid {name}")))
 }
 
 impl<R: Read> ArchiveReader<R> {
@@ -153,7 +153,7 @@ impl<R: Read> ArchiveReader<R> {
         };
         let id = |name, recorded: Option<u64>, in_header: io::Result<u64>| {
             let id = recorded.map_or_else(|| field(name, in_header), Ok)?;
-            u32::try_from(id).map_err(|_| invalid(format!("{name} {id} is more than 32 bits")))
+            u32::try_from(id).map_err(|_| invalid(format!("{name} {id} has more than 32 bits")))
         };
         let device = match kind {
             Kind::Inode(FileType::CharacterDevice | FileType::BlockDevice) => DeviceNumber {
@@ -212,7 +212,7 @@ impl<R: Read> ArchiveReader<R> {
         let sums = [sum(i64::from), sum(|byte| i64::from(byte as i8))];
         if !header.cksum().is_ok_and(|expected| sums.contains(&expected.into())) {
             return Err(invalid(
-                "a header's checksum is wrong: this is no tar archive, or damaged",
+                "a header has a wrong checksum: the file is damaged, or not a tar archive",
             ));
         }
         Ok(Some(header))
@@ -220,7 +220,7 @@ impl<R: Read> ArchiveReader<R> {
 
     fn extension(&mut self) -> io::Result<Vec<u8>> {
         if self.data > EXTENSION_BYTES_MAX {
-            return Err(invalid(format!("an extended header of {} bytes", self.data)));
+            return Err(invalid(format!("an extended header is too large: {} bytes", self.data)));
         }
         let mut extension = Vec::new();
         self.read_to_end(&mut extension)?;
@@ -235,7 +235,8 @@ impl<R: Read> ArchiveReader<R> {
 
     fn skip_rest(&mut self) -> io::Result<()> {
         let rest = self.data.checked_add(self.padding);
-        let rest = rest.ok_or_else(|| invalid(format!("a member of {} bytes", self.data)))?;
+        let rest =
+            rest.ok_or_else(|| invalid(format!("a member is too large: {} bytes", self.data)))?;
         if io::copy(&mut (&mut self.input).take(rest), &mut io::sink())? < rest {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -39,7 +39,7 @@ impl Values {
             None => self.bytes += name.len(),
         }
         match self.bytes > bytes_max {
-            true => Err(invalid(format!("extended headers with more than {bytes_max} bytes"))),
+            true => Err(invalid(format!("extended headers are larger than {bytes_max} bytes"))),
             false => Ok(()),
         }
     }
@@ -55,7 +55,7 @@ impl GlobalRecords {
         let values = Arc::make_mut(&mut self.0);
         for_each(data, |name, value| match name {
             SPARSE_OFFSET | SPARSE_LENGTH => {
-                Err(invalid("a global header says where the data of a sparse file lies"))
+                Err(invalid("a global header contains the map of a sparse file"))
             }
             _ => values.take_in(name, value, GLOBAL_BYTES_MAX),
         })
@@ -83,7 +83,11 @@ impl Records {
                 }
                 SPARSE_LENGTH => match self.segments.last_mut() {
                     Some(last) => last.length = number(name, value)?,
-                    None => return Err(invalid("a sparse file has a length without an offset")),
+                    None => {
+                        return Err(invalid(
+                            "the map of a sparse file has a length without an offset",
+                        ));
+                    }
                 },
                 _ => self.own.take_in(name, value, OWN_BYTES_MAX)?,
             }
@@ -161,7 +165,9 @@ impl Records {
 
     fn time(&self, name: &str) -> io::Result<Option<Timestamp>> {
         self.get(name)
-            .map(|value| parse_time(value).ok_or_else(|| invalid(format!("{name} is no time"))))
+            .map(|value| {
+                parse_time(value).ok_or_else(|| invalid(format!("{name} is not a valid time")))
+            })
             .transpose()
     }
 }
@@ -172,9 +178,8 @@ fn for_each(
     mut take_in: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     while !data.is_empty() {
-        let (name, value, rest) = record(data).ok_or_else(|| {
-            invalid("an extended header has a record that is not LENGTH NAME=VALUE")
-        })?;
+        let (name, value, rest) =
+            record(data).ok_or_else(|| invalid("an extended header has an invalid record"))?;
         take_in(name, value)?;
         data = rest;
     }
@@ -196,7 +201,7 @@ fn record(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 
 fn number(name: &[u8], value: &[u8]) -> io::Result<u64> {
     let number = std::str::from_utf8(value).ok().and_then(|value| value.parse().ok());
-    number.ok_or_else(|| invalid(format!("{} is no number", String::from_utf8_lossy(name))))
+    number.ok_or_else(|| invalid(format!("{} is not a number", String::from_utf8_lossy(name))))
 }
 
 /// Seconds since 1970, with a fraction.

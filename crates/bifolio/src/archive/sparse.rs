@@ -33,7 +33,7 @@ pub fn map<R: Read>(
     records: &Records,
 ) -> io::Result<Option<Sparse>> {
     let sparse = if header.entry_type() == EntryType::GNUSparse {
-        let gnu = header.as_gnu().ok_or_else(|| invalid("a sparse file without a GNU header"))?;
+        let gnu = header.as_gnu().ok_or_else(|| invalid("a sparse file has no GNU header"))?;
         let mut segments = Vec::new();
         add(&mut segments, &gnu.sparse)?;
         let mut more = gnu.is_extended();
@@ -49,11 +49,13 @@ pub fn map<R: Read>(
             (Some(1), Some(0)) => {}
             (major, minor) => {
                 let (major, minor) = (major.unwrap_or(0), minor.unwrap_or(0));
-                return Err(invalid(format!("sparse files of version {major}.{minor}")));
+                return Err(invalid(format!(
+                    "sparse files of version {major}.{minor} are not supported"
+                )));
             }
         }
         let size = records.number("GNU.sparse.realsize")?;
-        let size = size.ok_or_else(|| invalid("a sparse file without its size"))?;
+        let size = size.ok_or_else(|| invalid("a sparse file has no size"))?;
         Sparse { size, segments: map_in_data(reader)? }
     } else if let Some(size) = records.number("GNU.sparse.size")? {
         let segments = match records.get("GNU.sparse.map") {
@@ -73,14 +75,18 @@ pub fn map<R: Read>(
                 end = segment_end;
             }
             _ => {
-                return Err(invalid("the data of a sparse file is out of order or beyond its end"));
+                return Err(invalid(
+                    "the map of a sparse file is not in order, or exceeds its size",
+                ));
             }
         }
         data += segment.length;
     }
     if data != reader.data {
         let (has, says) = (reader.data, data);
-        return Err(invalid(format!("a sparse file has {has} bytes of data and says {says}")));
+        return Err(invalid(format!(
+            "a sparse file has {has} bytes of data, but its map has {says}"
+        )));
     }
     Ok(Some(sparse))
 }
@@ -100,13 +106,13 @@ fn add(segments: &mut Vec<Segment>, entries: &[GnuSparseHeader]) -> io::Result<(
 pub fn check_count(count: u64) -> io::Result<()> {
     match count < SEGMENTS_MAX {
         true => Ok(()),
-        false => Err(invalid("a sparse file of too many segments")),
+        false => Err(invalid("a sparse file has too many segments")),
     }
 }
 
 /// `offset,length,offset,length…` in decimal.
 fn map_in_record(map: &[u8]) -> io::Result<Vec<Segment>> {
-    let bad = || invalid("GNU.sparse.map is no list of offsets and lengths");
+    let bad = || invalid("GNU.sparse.map is not a list of offsets and lengths");
     let numbers = std::str::from_utf8(map).ok().and_then(|map| {
         map.split(',').map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>()
     });
@@ -149,7 +155,7 @@ impl<R: Read> Lines<'_, R> {
                 }
                 _ => None,
             };
-            number = next.ok_or_else(|| invalid("the map of a sparse file has no numbers"))?;
+            number = next.ok_or_else(|| invalid("the map of a sparse file has invalid numbers"))?;
         }
     }
 }

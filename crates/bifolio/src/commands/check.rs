@@ -19,20 +19,20 @@ Exit status:
   0    The image is consistent.
   2    The command line is invalid.
   4    Inconsistencies were found.
-  8    The check could not be started or finished. Inconsistencies may have been found, too.
-  141  The reader of standard output closed it.
+  8    The check could not be started or completed. Inconsistencies may have been found, too.
+  141  The reader of standard output closed the pipe.
 
-The image is only read, and nothing is repaired. With a dirty journal, the state after recovery is \
-checked, unless --no-recovery is given.";
+The image is only read, and nothing is repaired; use e2fsck for repairs. If the journal is dirty, the state \
+after its replay is checked, unless --no-recovery is given.";
 
 /// The arguments of `bifolio check`.
 #[derive(Args)]
 #[command(after_help = EXIT_STATUS)]
 pub struct Arguments {
-    /// Write a JSON object with an array of findings
+    /// Print a JSON object with an array of findings
     #[arg(long)]
     json: bool,
-    /// The image
+    /// Image to check
     #[arg(value_name = "IMAGE", value_parser = Target::parser())]
     target: Target,
     #[command(flatten)]

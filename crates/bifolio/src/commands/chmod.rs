@@ -14,13 +14,13 @@ use crate::writing::{Writing, change_targets};
 /// The arguments of `bifolio chmod`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Change directories recursively; symbolic links in them are skipped
+    /// Change directories and their contents, except symbolic links
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// The mode: octal, such as 755, or changes to it, such as u+x,go-w
+    /// New mode: octal, such as 755, or symbolic, such as u+x,go-w
     #[arg(allow_hyphen_values = true)]
     mode: ModeChange,
-    /// The files and directories to change
+    /// Files and directories to change
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]

@@ -13,23 +13,23 @@ use crate::tree_change;
 use crate::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
-Owners and groups are numbers: the names in the image's /etc/passwd are not those of this host. As \
-with chown(1), a new owner clears the set-user-ID and set-group-ID bits of programs.";
+Owners and groups are given as numbers, because the users of the image are not those of this host. Like \
+chown(1), the command clears the set-user-ID and set-group-ID bits of executable files.";
 
 /// The arguments of `bifolio chown`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, disable_help_flag = true)]
 pub struct Arguments {
-    /// Change directories recursively, and symbolic links themselves
+    /// Change directories and their contents; implies -h
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Change symbolic links themselves, not their targets
+    /// Change symbolic links instead of their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// The new owner, group or both, as numbers
+    /// New owner, group or both, as numbers; :GROUP changes only the group
     #[arg(value_name = "OWNER[:GROUP]")]
     owner: Owner,
-    /// The files and directories to change
+    /// Files and directories to change
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     targets: Vec<Target>,
     /// Print help

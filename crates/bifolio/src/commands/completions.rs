@@ -10,7 +10,7 @@ use crate::failure::Result;
 /// The arguments of `bifolio completions`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The shell
+    /// Shell to generate the script for
     shell: Shell,
 }
 

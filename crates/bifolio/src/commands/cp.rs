@@ -25,43 +25,43 @@ use crate::writing::{Ownership, change_images};
 const THREADS: std::ops::RangeInclusive<usize> = 4..=16;
 
 const AFTER_HELP: &str = "\
-Holes are preserved. A file appears under its name only when it is complete. Symbolic links below \
-DESTINATION are not followed, and names that no host file can have are refused.
+Holes are preserved. A file gets its name only when its copy is complete. Symbolic links below DESTINATION \
+are not followed. Names that are invalid on the host are refused.
 
-Into an image, one file is copied at a time, and all attributes can be preserved without root. Without \
--a, copies belong to --owner and --group.
+Copying into an image: all attributes can be preserved without root. Without -a, --owner and --group set the \
+owner of the copies. Files are copied one at a time, and --jobs has no effect.
 
-Out of an image, only root can preserve owners, devices and the attributes that need privilege. For \
-other users, a warning lists what was left out, and the command does not fail because of it. Any other \
-file or attribute that cannot be copied is reported, and the command fails.";
+Copying out of an image: only root can preserve owners, device files and privileged attributes. For other \
+users, the command prints a warning that lists what it left out, and succeeds. If anything else cannot be \
+copied, the command prints an error for it, copies the rest, and fails.";
 
 /// The arguments of `bifolio cp`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Copy directories recursively, and preserve owners, permissions, times, extended attributes with
-    /// access control lists, and hard links
+    /// Copy directories recursively, and preserve owners, permissions, times, extended attributes, access
+    /// control lists and hard links
     #[arg(short, long)]
     archive: bool,
     /// Copy directories recursively
     #[arg(short = 'r', short_alias = 'R', long)]
     recursive: bool,
-    /// Treat DESTINATION as the name of the copy, even if it is a directory
+    /// Treat DESTINATION as the name of the copy even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Leave no copied data in the cache; always so for files larger than half of it (--cache-size)
+    /// Do not keep copied data in the cache; always the case for files larger than half of the cache
     #[arg(long)]
     uncached: bool,
-    /// Number of files to copy at a time
+    /// Copy up to N files at the same time
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     #[command(flatten)]
     ownership: Ownership,
-    /// The files to copy: IMAGE:/PATH, or paths of the host. For IMAGE:/ and paths that end in /., the
-    /// contents of the directory are copied
+    /// Files to copy: IMAGE:/PATH, or paths on the host. IMAGE:/ and paths that end in /. copy the contents
+    /// of the directory
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
-    /// A directory to copy to, or the name of the copy: on the host, or as IMAGE:/PATH in an image
+    /// Directory to copy to, or name of the copy: a path on the host, or IMAGE:/PATH
     #[arg(required = true, value_name = "DESTINATION")]
     destination: PathBuf,
     #[command(flatten)]
@@ -85,7 +85,7 @@ fn copy_out(arguments: &Arguments, console: &mut Console) -> Result<()> {
     if sources.len() > 1 && !is_directory {
         let failure = Failure::new(
             destination,
-            "is not a directory, as the destination of several sources must be",
+            "is not a directory; several sources need a directory as the destination",
         );
         return Err(failure.with_status(Status::Usage));
     }
@@ -150,7 +150,7 @@ fn place(
     }
     let Some(name) = destination.file_name() else {
         let error = io::Error::from(io::ErrorKind::NotADirectory);
-        return Err(Failure::host(destination, "cannot copy to this name", &error));
+        return Err(Failure::host(destination, "cannot create a file with this name", &error));
     };
     let parent = match destination.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -163,7 +163,7 @@ fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -
     for source in &arguments.sources {
         let path = Path::new(source);
         if path_in_image(path).is_some() && path.symlink_metadata().is_err() {
-            let failure = Failure::new(path, "cannot be copied from one image into another");
+            let failure = Failure::new(path, "cannot copy from one image to another");
             return Err(failure.advise("copy it to the host first").usage());
         }
     }

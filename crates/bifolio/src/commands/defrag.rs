@@ -14,24 +14,27 @@ use crate::walk::{self, Order, Stop, Then, Visitor};
 use crate::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
-A file is moved if all of it fits into fewer pieces elsewhere. Its data does not change. Files are skipped \
-if they are immutable, append-only, inline, encrypted, protected by fs-verity, journaled as data, mapped \
-without extents, or swap areas; so are all files on volumes with clusters (bigalloc). With -v, the reason \
-is shown. A file's score is the percentage of its reading time that is lost between its pieces, if a jump \
-to the next piece takes as long as reading 256 KiB. The image must not be mounted: files on a mount cannot \
-be moved, neither by this command nor by e4defrag.";
+A file is moved if it fits into fewer pieces elsewhere in the image. Its contents do not change.
+
+Skipped are files that are immutable or append-only, swap files, files with inline data, encryption, \
+fs-verity, data journaling or block maps, and all files of volumes with bigalloc. Use -v to print the reasons.
+
+The score of a file is the percentage of its reading time that is lost to seeks between its pieces, if a \
+seek takes as long as reading 256 KiB.
+
+The image must not be mounted. Files on a mount cannot be moved, not even with e4defrag.";
 
 /// The arguments of `bifolio defrag`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Change nothing, and count fragmented files; with -v, show the pieces of each file
+    /// Change nothing, and count the fragmented files; with -v, print the pieces of each file
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Show every file, and the reason if it is skipped
+    /// Print every file, and the reason if it is skipped
     #[arg(short, long)]
     verbose: bool,
-    /// The files, and directories, which are defragmented recursively
+    /// Files to defragment, and directories whose files to defragment, recursively
     #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]
@@ -127,7 +130,7 @@ impl Walk<'_> {
             Ok(outcome) => outcome,
             Err(error) => {
                 let subject = self.target.subject(path);
-                let failure = Failure::action(subject.as_slice(), "cannot move its data", &error);
+                let failure = Failure::action(subject.as_slice(), "cannot defragment", &error);
                 self.console.report(&failure);
                 return Ok(());
             }
@@ -168,7 +171,8 @@ impl Visitor for Walk<'_> {
             FileType::Regular => self.defragment(stop.path, stop.node)?,
             // The command line named it.
             _ if stop.depth == 0 => {
-                let failure = Failure::new(self.target, "is neither a file nor a directory");
+                let failure =
+                    Failure::new(self.target, "is neither a regular file nor a directory");
                 self.console.report(&failure);
             }
             _ => {}

@@ -15,16 +15,16 @@ use crate::target::{ImageOptions, Target, Volumes};
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct Arguments {
-    /// Write sizes as 1.5K, 20M and so on; the default is in units of 1024 bytes
+    /// Print sizes such as 1.5K and 20M; the default unit is 1024 bytes
     #[arg(short, long)]
     human_readable: bool,
-    /// Show inodes, not space
+    /// Show inodes instead of space
     #[arg(short, long)]
     inodes: bool,
-    /// Write a JSON array with all counts; space is in bytes
+    /// Print a JSON array with all counts; sizes are in bytes
     #[arg(long)]
     json: bool,
-    /// The images
+    /// Images to show
     #[arg(required = true, value_name = "IMAGE", value_parser = Target::parser())]
     targets: Vec<Target>,
     /// Print help

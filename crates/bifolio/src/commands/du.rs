@@ -18,34 +18,34 @@ use crate::walk::{self, Order, Stop, Then, Visitor};
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct Arguments {
-    /// Write a line for each file, not only for directories
+    /// Print a line for each file, not only for directories
     #[arg(short, long, conflicts_with = "summarize")]
     all: bool,
-    /// Count the sizes of files, not their allocated space
+    /// Count the sizes of files instead of their allocated space
     #[arg(long)]
     apparent_size: bool,
-    /// Like --apparent-size, in bytes
+    /// Like --apparent-size, but print sizes in bytes
     #[arg(short, long, conflicts_with = "human_readable")]
     bytes: bool,
-    /// Write a line with the total at the end
+    /// Print the total at the end
     #[arg(short = 'c', long)]
     total: bool,
-    /// Write lines only for entries at most this many levels down
-    #[arg(short = 'd', long, value_name = "STEPS", conflicts_with = "summarize")]
+    /// Print lines only for entries at most N levels below each target
+    #[arg(short = 'd', long, value_name = "N", conflicts_with = "summarize")]
     max_depth: Option<usize>,
-    /// Write sizes as 1.5K, 20M and so on; the default is in units of 1024 bytes
+    /// Print sizes such as 1.5K and 20M; the default unit is 1024 bytes
     #[arg(short, long)]
     human_readable: bool,
-    /// Write one line for each target
+    /// Print only the total of each target
     #[arg(short, long)]
     summarize: bool,
-    /// End each line with a zero byte, and do not escape names
+    /// End each line with a NUL byte, and do not escape names
     #[arg(short = '0', long, conflicts_with = "json")]
     null: bool,
-    /// Write a JSON array; sizes are in bytes
+    /// Print a JSON array; sizes are in bytes
     #[arg(long)]
     json: bool,
-    /// The directories and files to sum up
+    /// Directories and files to show
     #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     targets: Vec<Target>,
     /// Print help

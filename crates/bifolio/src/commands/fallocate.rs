@@ -12,44 +12,47 @@ use crate::writing::{Writing, change_targets};
 
 /// The permissions of created files, before the umask.
 const PERMISSIONS: u16 = 0o666;
-const CANNOT_CHANGE: &str = "cannot change its allocated space";
+const CANNOT_CHANGE: &str = "cannot change the allocated space";
 
 const AFTER_HELP: &str = "\
-By default, space is allocated for the whole range. Parts without data read as zeroes, and a shorter file \
-is extended to the end of the range. A file that does not exist is created, owned by root. Ranges to \
-collapse or insert are multiples of a block, or of a cluster (bigalloc). In files with block maps (ext2, \
-ext3), only holes can be punched. K, M, G and T may follow numbers. (--offset, as in all commands, is the \
-start of the file system in the image, not of the range.)";
+By default, space is allocated for the whole range. Parts without data read as zeroes. A shorter file is \
+extended to the end of the range. A missing file is created and belongs to root.
+
+Ranges to collapse or insert must be aligned to blocks, or to clusters on volumes with bigalloc. Files with \
+block maps (ext2, ext3) support only --punch-hole.
+
+Numbers accept the suffixes K, M, G and T. Note that --offset is the start of the file system in the image, \
+as in all commands; --from is the start of the range.";
 
 /// The arguments of `bifolio fallocate`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Start of the range
+    /// Set the start of the range in the file
     #[arg(short = 'o', long, value_name = "BYTES", value_parser = parse_size, default_value = "0")]
     from: u64,
-    /// Length of the range
+    /// Set the length of the range
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
     length: u64,
     /// Do not change the size of the file
     #[arg(short = 'n', long)]
     keep_size: bool,
-    /// Free the range's space: the range becomes a hole
+    /// Free the space of the range, which becomes a hole
     #[arg(short, long, group = "mode")]
     punch_hole: bool,
-    /// Allocate space for the range, and make all of it read as zeroes
+    /// Allocate space for the range, and zero all of it
     #[arg(short, long, group = "mode")]
     zero_range: bool,
-    /// Remove the range from the file: the data behind it moves to its start
+    /// Remove the range from the file, and move the data after it to its start
     #[arg(short, long, group = "mode", conflicts_with = "keep_size")]
     collapse_range: bool,
-    /// Insert a hole: the data from the start of the range on moves behind its end
+    /// Insert a hole, and move the data from the start of the range to its end
     #[arg(short, long, group = "mode", conflicts_with = "keep_size")]
     insert_range: bool,
-    /// Allocate space for the range that no other file shares
+    /// Allocate space for the range that is not shared with other files
     #[arg(short, long, group = "mode")]
     unshare: bool,
-    /// The files
+    /// Files to change
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]

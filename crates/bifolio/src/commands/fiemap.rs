@@ -16,10 +16,10 @@ use crate::target::{ImageOptions, Target, Volumes};
 /// The arguments of `bifolio fiemap`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Write a JSON array; offsets and lengths are in bytes
+    /// Print a JSON array; offsets and lengths are in bytes
     #[arg(long)]
     json: bool,
-    /// The files; directories and symbolic links have extents, too
+    /// Files, directories and symbolic links to show
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]

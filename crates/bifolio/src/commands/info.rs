@@ -18,10 +18,10 @@ use crate::target::{ImageOptions, Target};
 /// The arguments of `bifolio info`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Write a JSON array with an object for each image
+    /// Print a JSON array with an object for each image
     #[arg(long)]
     json: bool,
-    /// The images
+    /// Images to show
     #[arg(required = true, value_name = "IMAGE", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]
@@ -145,9 +145,11 @@ fn print(target: &Target, contents: &Contents, console: &mut Console) -> Result<
             match readable {
                 Some(part) => {
                     let number = part.number;
-                    console.print(format_args!("\nTo read one, add --partition {number}\n"))
+                    console.print(format_args!(
+                        "\nTo use a partition, add for example --partition {number}\n"
+                    ))
                 }
-                None => console.print("\nNone of them holds a file system that can be read.\n"),
+                None => console.print("\nNo partition has a supported file system.\n"),
             }
         }
     }

@@ -19,21 +19,21 @@ const CANNOT_LINK: &str = "cannot create link";
 /// The arguments of `bifolio ln`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Make symbolic links, with SOURCE as their target
+    /// Create symbolic links with SOURCE as their target
     #[arg(short, long)]
     symbolic: bool,
-    /// Replace an existing file of the new name, but no directory
+    /// Replace existing files, but not directories
     #[arg(short, long)]
     force: bool,
-    /// Treat DESTINATION as the name of the link, even if it is a directory
+    /// Treat DESTINATION as the name of the link even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
     #[command(flatten)]
     ownership: Ownership,
-    /// The files to link to: IMAGE:/PATH, or with -s any text
+    /// Files to link to: IMAGE:/PATH, or any text with -s
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
-    /// A directory in the image to make the links in, or the name of the link
+    /// Directory in the image to create the links in, or name of the link
     #[arg(required = true, value_name = "IMAGE:/DESTINATION", value_parser = Target::parser())]
     destination: Target,
     #[command(flatten)]
@@ -98,13 +98,15 @@ fn link(
         (false, _) => destination.clone(),
         (true, Some(name)) => destination.join(&name),
         (true, None) => {
-            return Err(Failure::new(destination, "no name for the link is given").usage());
+            return Err(
+                Failure::new(destination, "is a directory: add the name of the link").usage()
+            );
         }
     };
     if let Source::File(source) = source {
         if source.resolve(volume, Follow::No)?.kind() == FileType::Directory {
-            let failure = Failure::new(source, "is a directory: it cannot have two names");
-            return Err(failure.advise("-s makes a symbolic link"));
+            let failure = Failure::new(source, "is a directory, which cannot have hard links");
+            return Err(failure.advise("use -s for a symbolic link"));
         }
     }
     let made = match make(arguments, source, volume, &to.path) {

@@ -23,29 +23,29 @@ pub struct Arguments {
     /// Also list names that begin with a dot
     #[arg(short, long)]
     all: bool,
-    /// List directories themselves, not their contents
+    /// List directories instead of their contents
     #[arg(short, long)]
     directory: bool,
-    /// With -l, write sizes as 1.5K, 20M and so on
+    /// With -l, print sizes such as 1.5K and 20M
     #[arg(short, long)]
     human_readable: bool,
-    /// Write the inode number before each name
+    /// Print the inode number of each file
     #[arg(short, long)]
     inode: bool,
-    /// Write type, permissions (+ with an access control list), links, owner, group, size and
-    /// modification time; owners are numbers, times are UTC
+    /// Print type, permissions (+ for an access control list), links, owner, group, size and modification
+    /// time; owners are numbers, times are UTC
     #[arg(short)]
     long: bool,
     /// List directories recursively
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// End each name with a zero byte, and do not escape names
+    /// End each name with a NUL byte, and do not escape names
     #[arg(short = '0', long, conflicts_with_all = ["long", "json"])]
     null: bool,
-    /// Write a JSON array with all attributes of each entry
+    /// Print a JSON array with all attributes of each entry
     #[arg(long)]
     json: bool,
-    /// The directories and files to list
+    /// Directories and files to list
     #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     targets: Vec<Target>,
     /// Print help

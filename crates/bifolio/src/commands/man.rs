@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 /// The arguments of `bifolio man`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The directory to write to: bifolio.1, bifolio-ls.1 and so on
+    /// Directory for the pages: bifolio.1, bifolio-ls.1 and so on
     directory: PathBuf,
 }
 

@@ -20,15 +20,15 @@ const CANNOT_CREATE: &str = "cannot create directory";
 /// The arguments of `bifolio mkdir`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Make missing parent directories, too; existing directories are no error
+    /// Create missing parent directories; do not fail if a directory exists
     #[arg(short, long)]
     parents: bool,
-    /// The permissions of the new directories, as for chmod, regardless of the umask
+    /// Set the mode of the new directories, as in chmod; ignores the umask
     #[arg(short, long, allow_hyphen_values = true)]
     mode: Option<ModeChange>,
     #[command(flatten)]
     ownership: Ownership,
-    /// The directories to make
+    /// Directories to create
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]

@@ -25,134 +25,139 @@ const THREADS_MAX: u16 = 1024;
 
 // The lines of both texts are indented, since man pages join lines that are not.
 const OPTIONS_HELP: &str = "\
-Mount options, separated by commas. A later option overrides an earlier one.
+Mount options, separated by commas. Later options override earlier ones.
 
   ro, rw
       Mount read-only (the default) or for writing.
   [no]allow_other
-      Give access to all users, not only to the one who mounts. The
-      kernel checks modes and ACLs in any case.
+      Allow access to all users, not only to the user who mounts. The
+      kernel checks permissions and ACLs in any case. Default for root
+      with mount(8): allow_other; otherwise noallow_other.
   [no]suid, [no]dev, [no]exec
-      Honour setuid and setgid bits, open device files, execute
-      programs. Default: nosuid,nodev,exec.
+      Honour set-user-ID and set-group-ID bits, allow device files,
+      allow programs to be executed. Default: nosuid,nodev,exec.
   fsname=NAME
       Show NAME as the source in the mount table.
   owner=image|mapped
-      With mapped, the user who mounts is the image's root: files of
-      the image's root are shown as this user's and the reverse, files
-      that the user creates belong to root in the image, and the user
-      may read, change and give away every file. No other user has
-      access. Default: image.
+      image: show owners as they are in the image.
+      mapped: exchange root of the image with the user who mounts.
+      Files of root are shown as files of this user, and files that
+      the user creates belong to root in the image. The user may read,
+      change and chown every file. Other users have no access.
+      Default: image.
   uidmap=IMAGE:HOST:COUNT, gidmap=IMAGE:HOST:COUNT
-      Show COUNT ids of the image, starting at IMAGE, as the host's
-      ids starting at HOST. Repeat the option for further ranges.
-      Owners in no range are shown as 65534; their files cannot be
-      written.
+      Show COUNT ids of the image, starting at IMAGE, as the ids of
+      the host that start at HOST. Repeat the option for more ranges.
+      Owners outside of all ranges are shown as 65534, and their files
+      cannot be written.
   [no]idmap
-      Let root make idmapped mounts of the mount (containers, mount -o
-      X-mount.idmap). The kernel then does not say which user writes,
-      so no user may take blocks reserved for root. Default: noidmap.
+      Allow root to create idmapped mounts of this mount (for
+      containers, or with mount -o X-mount.idmap). The kernel then does
+      not report which user writes, so no user may use the blocks that
+      are reserved for root. Default: noidmap.
   commit=SECONDS
-      Make written data durable after this time without fsync.
+      Make written data durable after this time, without fsync.
       Default: 5.
   sync, [no]dirsync
-      Make changes to files, or to names in directories, durable
-      before each call returns. Default: async,nodirsync.
+      Make each change durable before the call returns: all changes
+      (sync), or changes of names in directories (dirsync).
+      Default: async,nodirsync.
   errors=continue|remount-ro|panic
-      What to do after corruption was found, instead of what the
-      volume says (tune2fs -e). panic does what remount-ro does.
+      What to do when corruption is found, instead of the setting of
+      the volume (tune2fs -e). panic is the same as remount-ro.
   [no]loop
-      Attach a loop device to an image file that root mounts for
+      Attach a loop device to the image file when root mounts it for
       writing; see Durability below. Default: loop, or noloop with
       fsname.
   [no]auto_da_alloc
-      Protect programs that replace a file without fsync. After a
-      crash, a file that another one was renamed over has its old
-      contents or the new ones, never a mixture. A file that was
-      truncated and written again is written back when it is closed.
-      noauto_da_alloc saves these writes. Default: auto_da_alloc.
+      Protect programs that replace files without fsync. After a crash,
+      a file that was replaced by a rename has either the old contents
+      or the new contents. A file that was truncated and rewritten is
+      written back when it is closed. noauto_da_alloc avoids these
+      writes. Default: auto_da_alloc.
   [no]discard
-      Discard freed blocks: an image file becomes sparse there. If the
-      host does not support it, the log says so once. Default:
-      nodiscard.
+      Discard freed blocks, which makes an image file sparse. If the
+      host does not support this, one warning is logged.
+      Default: nodiscard.
   [no]writeback
-      Let the kernel collect writes: faster for small writes, slower
-      for large ones. Any user's writes may then take blocks reserved
-      for root. Default: nowriteback.
+      Let the kernel cache writes: faster for small writes, slower for
+      large writes. Writes of all users may then use the blocks that
+      are reserved for root. Default: nowriteback.
   [no]uncached
-      Keep no file data in the kernel's cache (from Linux 6.6) or the
-      server's, except what programs map. Each read goes to the image.
-      Not together with writeback. Default: nouncached.
+      Keep no file data in the caches of the kernel (Linux 6.6 or newer)
+      and the server, except data that programs map. Each read goes to
+      the image. Cannot be combined with writeback.
+      Default: nouncached.
   relatime, strictatime, noatime
-      Update access times as mount(8) describes. A read that the
-      kernel answers from its cache counts when the file is opened.
-      Default: relatime; atime, norelatime and nostrictatime mean
-      that.
+      Update access times as described in mount(8). Reads that the
+      kernel answers from its cache do not update the access time;
+      opening the file does. Default: relatime. atime, norelatime and
+      nostrictatime are the same as relatime.
   [no]diratime
       Update access times of directories. Default: diratime.
   [no]lazytime
-      Write access times with the inode's next change, at a sync, or
-      after 12 hours. Default: nolazytime.
+      Write access times with the next change of the inode, at a sync,
+      or after 12 hours. Default: nolazytime.
   io_uring=auto|off|on
-      Pass requests through io_uring: where the kernel offers it, never,
-      or else fail to mount. Needs Linux 6.14 and enable_uring=Y in the
-      kernel's module fuse. Default: auto.
+      Receive requests through io_uring: if the kernel supports it
+      (auto), never (off), or always, or else do not mount (on). Needs
+      Linux 6.14 and enable_uring=Y in the kernel module fuse.
+      Default: auto.
   [no]low_latency
-      Keep the host's processors awake while requests without io_uring
-      follow each other closely and no other program needs the
-      processors. On virtual machines, requests take a fraction of the
-      time. Only for root, for whom it is the default where the host
-      has /dev/cpu_dma_latency.
+      Keep the processors of the host awake while requests follow each
+      other closely and no other program needs the processors. Much
+      faster on virtual machines. No effect with io_uring. Only for
+      root. Default for root if the host has /dev/cpu_dma_latency.
   defaults, default_permissions
-      Accepted; they change nothing.
+      Accepted without effect.
 
-Blocks reserved for root (tune2fs -m) are for root and for the user and the group that the \
-superblock names.";
+Blocks that are reserved for root (tune2fs -m) can be used by root, and by the user and the group that are \
+set in the superblock (tune2fs -u and -g).";
 
 /// The time for which the command waits for the server of an earlier mount of the image.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 const AFTER_HELP: &str = "\
 Mounting and unmounting:
-  Root mounts directly. Other users need fusermount3 (package fuse3) and a
-  directory that they own. `bifolio umount`, `umount` and `fusermount3 -u` end
-  the mount, and so do the signals SIGINT, SIGTERM and SIGHUP.
+  Root can mount directly. Other users need fusermount3 (package fuse3) and a
+  directory that they own. To unmount, use `bifolio umount`, `umount` or
+  `fusermount3 -u`, or send SIGINT, SIGTERM or SIGHUP to the server.
 
-  A signal ends a mount even while it is in use. Data that was written reaches
-  the image first, which takes seconds, or minutes if there is much. A second
-  signal cuts short the wait for data that the kernel still holds.
+  A signal unmounts even while the mount is in use. All written data is written
+  to the image first, which can take minutes. A second signal ends the wait for
+  data that is still in the cache of the kernel.
 
 Durability:
   Written data is durable after fsync. Without fsync, it is durable after 5
-  seconds, or commit= seconds, and the time that writing takes.
+  seconds (see commit=) and the time that writing takes.
 
   sync, syncfs and `mount -o remount,ro` make all data durable only if the
-  kernel passes them on. It does so from Linux 6.18 on, and only for block
-  devices. When root mounts an image file for writing, the file therefore gets
-  a loop device. The mount shows it as its source; data does not go through it,
-  and it is detached with the mount.
+  kernel forwards these calls to the server. Linux 6.18 and newer do this for
+  mounts of block devices. Therefore, when root mounts an image file for
+  writing, a loop device is attached to it and shown as the source of the mount.
+  No data goes through the loop device, and unmounting detaches it.
 
   Without a loop device (other users, noloop, fsname, older kernels), these
-  calls write only what the kernel has collected. `bifolio sync DIRECTORY` makes
-  every mount durable.
+  calls write only data that is in the cache of the kernel. To make all data
+  durable on any mount, use `bifolio sync DIRECTORY`.
 
-  umount returns when all data is on the image if there is a block device or a
-  loop device. `bifolio umount` always does.
+  For mounts of block devices and loop devices, umount returns when all data is
+  written to the image. `bifolio umount` does this for all mounts.
 
 mount(8), fstab and systemd:
-  Called as mount.bifolio (make a symbolic link in /sbin), the command serves
-  `mount -t bifolio` and the type bifolio in fstab. It mounts for writing unless
-  ro is given, for all users if root mounts (see noallow_other), and with
-  nosuid,nodev unless suid or dev is given. It accepts options of mount(8) and
-  of ext4 that hold anyway, and refuses those that it cannot obey, such as
-  data=journal and nobarrier. It also knows noload, partition=, offset=,
-  journal_path=, log=, threads= and cache_size=. With links named
-  mount.fuse.bifolio and mount.fuseblk.bifolio as well, `mount -o remount,ro`
-  makes all data durable on every mount.
+  For `mount -t bifolio` and the type bifolio in fstab, create a symbolic link to
+  bifolio with the name /sbin/mount.bifolio. The defaults are then rw, nosuid,
+  nodev and, for root, allow_other. Further options are noload, partition=,
+  offset=, journal_path=, log=, threads= and cache_size=. Options of mount(8) and
+  ext4 are ignored if they describe what bifolio does anyway, and refused if
+  bifolio does not support them, such as data=journal and nobarrier.
+
+  Create the links mount.fuse.bifolio and mount.fuseblk.bifolio, too. With them,
+  `mount -o remount,ro` makes all data durable on all mounts.
 
 Confinement:
-  The process that reads the image runs without privileges, without access to
-  files or the network, and behind a filter for system calls.";
+  The process that parses the image runs without privileges, without access to
+  other files and the network, and with a filter for system calls.";
 
 /// The arguments of `bifolio mount`.
 #[derive(Args)]
@@ -162,22 +167,22 @@ pub struct Arguments {
     #[arg(short = 'o', value_name = "OPTIONS", value_parser = parse_options)]
     #[arg(long_help = OPTIONS_HELP)]
     options: Vec<MountOptionList>,
-    /// Stay in the foreground until unmounted
+    /// Stay in the foreground until the image is unmounted
     #[arg(short, long)]
     foreground: bool,
-    /// Number of threads that serve requests; with io_uring at least 4 per processor, unless N is lower
+    /// Serve requests with N threads; with io_uring, at least 4 for each processor unless N is lower
     #[arg(long, value_name = "N", default_value_t = THREADS_DEFAULT, value_parser = parse_threads)]
     threads: NonZeroUsize,
-    /// Append errors and warnings to FILE; standard error is lost in the background
+    /// Append errors and warnings to FILE; in the background, they are not printed
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Do not confine the process that reads the image
     #[arg(long)]
     no_confine: bool,
-    /// The image
+    /// Image to mount
     #[arg(value_name = "IMAGE", value_parser = Target::parser())]
     target: Target,
-    /// The mount point, an existing directory
+    /// Mount point, an existing directory
     directory: PathBuf,
     #[command(flatten)]
     image: ImageOptions,
@@ -204,9 +209,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let Arguments { mut image, options, foreground, threads, log, no_confine, target, directory } =
         arguments;
     if target.path != b"/" {
-        return Err(
-            Failure::new(&target, "only a whole volume can be mounted").with_status(Status::Usage)
-        );
+        return Err(Failure::new(&target, "cannot mount a path in an image; give the image only")
+            .with_status(Status::Usage));
     }
     let refused = |error: OptionError| Failure::new("-o", error.to_string()).usage();
     let mut all = Options::default();
@@ -262,7 +266,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
 
 fn open_log(path: &Path) -> Result<File> {
     let opened = File::options().append(true).create(true).open(path);
-    opened.map_err(|error| Failure::host(path, "cannot open the log", &error))
+    opened.map_err(|error| Failure::host(path, "cannot open the log file", &error))
 }
 
 fn failure(error: SessionError<Failure>, target: &Target, directory: &Path) -> Failure {
@@ -283,7 +287,8 @@ fn is_write_protected(target: &Target, console: &mut Console) -> Result<bool> {
     let is_protected = device::is_write_protected(image);
     let is_protected = is_protected.map_err(|error| writing::cannot_write(image, &error))?;
     if is_protected {
-        console.warn(format_args!("{}: write-protected, mounted read-only", image.display()));
+        console
+            .warn(format_args!("{}: is write-protected; mounting it read-only", image.display()));
     }
     Ok(is_protected)
 }
@@ -313,7 +318,9 @@ fn mount_point(directory: &Path) -> Result<PathBuf> {
         let failure = Failure::host(directory, "cannot mount here", &error);
         match error.raw_os_error() {
             // ENOTCONN: a mount whose server was killed.
-            Some(107) => failure.advise("`bifolio umount` removes a mount whose server has died"),
+            Some(107) => failure.advise(
+                "the server of an earlier mount has died; use `bifolio umount` to remove the mount",
+            ),
             _ => failure,
         }
     })

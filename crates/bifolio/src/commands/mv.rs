@@ -16,19 +16,19 @@ const CANNOT_MOVE: &str = "cannot move";
 /// The arguments of `bifolio mv`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Treat DESTINATION as the new name, even if it is a directory
+    /// Treat DESTINATION as the new name even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Fail if the new name exists
+    /// Do not replace an existing file; fail instead
     #[arg(short, long)]
     no_clobber: bool,
-    /// Exchange the two names
+    /// Exchange SOURCE and DESTINATION
     #[arg(long, conflicts_with = "no_clobber")]
     exchange: bool,
-    /// The files and directories to move
+    /// Files and directories to move
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     sources: Vec<Target>,
-    /// A directory in the same image to move them to, or the new name
+    /// Directory in the same image to move them to, or new name
     #[arg(required = true, value_name = "IMAGE:/DESTINATION", value_parser = Target::parser())]
     destination: Target,
     #[command(flatten)]

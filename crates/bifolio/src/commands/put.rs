@@ -18,25 +18,26 @@ use crate::writing::{Ownership, change_images};
 const PERMISSIONS: u16 = 0o666;
 
 const AFTER_HELP: &str = "\
-A file that replaces another one gets that file's owner and permissions. Other hard links to the replaced \
-file keep the old contents. `bifolio cp -a` writes whole trees, with their owners, times and attributes.";
+A file that replaces an existing file gets the owner and permissions of that file. Other hard links to the \
+replaced file keep the old contents. To copy directories, or to preserve owners, times and attributes, use \
+`bifolio cp -a`.";
 
 /// The arguments of `bifolio put`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// The permissions of the files, as for chmod, regardless of the umask
+    /// Set the mode of the files, as in chmod; ignores the umask
     #[arg(short, long, allow_hyphen_values = true)]
     mode: Option<ModeChange>,
-    /// Treat DESTINATION as the name of the file, even if it is a directory
+    /// Treat DESTINATION as the name of the file even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
     #[command(flatten)]
     ownership: Ownership,
-    /// The files of the host to write; - is standard input
+    /// Files of the host to write; - is standard input
     #[arg(required = true, value_name = "FILE")]
     sources: Vec<OsString>,
-    /// A directory in the image to write to, or the name of the file
+    /// Directory in the image to write to, or name of the file
     #[arg(required = true, value_name = "IMAGE:/DESTINATION", value_parser = Target::parser())]
     destination: Target,
     #[command(flatten)]

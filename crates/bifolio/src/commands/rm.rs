@@ -19,7 +19,7 @@ const CANNOT_REMOVE: &str = "cannot remove";
 /// The arguments of `bifolio rm`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Remove directories recursively
+    /// Remove directories and their contents
     #[arg(short = 'r', short_alias = 'R', long)]
     recursive: bool,
     /// Remove empty directories
@@ -28,10 +28,10 @@ pub struct Arguments {
     /// Ignore files that do not exist
     #[arg(short, long)]
     force: bool,
-    /// Discard freed blocks: an image file becomes sparse there
+    /// Discard the freed blocks; an image file becomes sparse
     #[arg(long)]
     discard: bool,
-    /// The files and directories to remove; symbolic links are not followed
+    /// Files and directories to remove; symbolic links are not followed
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
     for target in &arguments.targets {
         if target.file_name().is_none() {
             let failure = Failure::new(target, NO_NAME);
-            return Err(failure.advise("a path to remove is IMAGE:/name").usage());
+            return Err(failure.advise("expected a path such as IMAGE:/name").usage());
         }
     }
     arguments.image.discard = arguments.discard;
@@ -69,7 +69,7 @@ fn remove(
         return volume.remove(&target.path, &Credentials::ROOT).map_err(|error| failure(&error));
     }
     if !arguments.recursive {
-        return Err(failure(&Error::IsDirectory).advise("add -r"));
+        return Err(failure(&Error::IsDirectory).advise("use -r to remove it with its contents"));
     }
     let (parent, name) = target.place(&volume)?;
     let mut remover =

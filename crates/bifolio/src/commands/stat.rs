@@ -17,10 +17,10 @@ pub struct Arguments {
     /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
-    /// Write a JSON array
+    /// Print a JSON array
     #[arg(long)]
     json: bool,
-    /// The files and directories to show
+    /// Files and directories to show
     #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]

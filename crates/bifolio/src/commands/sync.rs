@@ -8,14 +8,14 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 
 const AFTER_HELP: &str = "\
-Writes all data that was written to the mounts before to their images, and returns when it is durable. sync(1) \
-does this only for some mounts: see Durability in `bifolio help mount`.";
+The command returns when all data that was written to the mounts before is durable. sync(1) guarantees this \
+only for some mounts; see Durability in `bifolio help mount`.";
 
 /// The arguments of `bifolio sync`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Mount points
+    /// Mount points to sync
     #[arg(required = true)]
     directories: Vec<PathBuf>,
 }

@@ -15,24 +15,24 @@ use crate::target::{ImageOptions, Target};
 use crate::writing::change_images;
 
 const AFTER_HELP: &str = "\
-Owners (by number), permissions, times, extended attributes, hard links, devices and holes are preserved, \
-without root. Symbolic links in the image are not followed, and names with .. are refused. Existing files \
-are replaced; existing directories keep their other entries.
+Owners (as numbers), permissions, times, extended attributes, hard links, device files and holes are \
+preserved; this does not need root. Symbolic links in the image are not followed. Names with .. are refused. \
+Existing files are replaced. Existing directories keep their other entries.
 
-Archives are in the formats ustar, GNU tar or pax. Unpack a compressed archive through a pipe: \
+Supported formats are ustar, GNU tar and pax. For a compressed archive, use a pipe: \
 zstd -dc root.tar.zst | bifolio tar - disk.img:/";
 
 /// The arguments of `bifolio tar`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Remove this many leading components from each path
+    /// Remove N leading components from each path
     #[arg(long, value_name = "N", default_value_t = 0)]
     strip_components: usize,
-    /// The archive; - is standard input
+    /// Archive to unpack; - is standard input
     #[arg(value_name = "ARCHIVE")]
     archive: OsString,
-    /// A directory in the image to unpack to
+    /// Directory in the image to unpack to
     #[arg(value_name = "IMAGE:/DIRECTORY", value_parser = Target::parser())]
     destination: Target,
     #[command(flatten)]
@@ -54,7 +54,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let input = uncompressed(input).map_err(|error| Failure::host(name, "cannot read", &error))?;
     let input = input.map_err(|compression| {
         let failure = Failure::new(name, format!("is compressed ({compression})"));
-        failure.advise("decompress it into a pipe to `bifolio tar -`")
+        failure.advise("decompress it, and pipe it to `bifolio tar -`")
     })?;
     change_images(&arguments.image, console, |writing, console| {
         let volume = writing.get(destination)?;

@@ -18,14 +18,13 @@ pub struct Arguments {
     /// Also show names that begin with a dot
     #[arg(short, long)]
     all: bool,
-    /// Number of levels to descend
-    #[arg(short = 'L', long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Descend at most N levels
+    #[arg(short = 'L', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     level: Option<u64>,
-    /// Write a flat JSON array: each entry with its path and depth, and directories before their
-    /// contents
+    /// Print a flat JSON array of entries with their paths and depths; directories precede their contents
     #[arg(long)]
     json: bool,
-    /// The directories to draw
+    /// Directories to show
     #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]

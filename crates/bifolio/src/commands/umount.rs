@@ -8,14 +8,14 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 
 const AFTER_HELP: &str = "\
-The command waits up to 11 minutes for the server, which may have much data to write. If the server is \
-still running then, some data may not be on the image yet, and the exit status is 1.";
+The command waits up to 11 minutes for the server of the mount, which may have much data to write. If the \
+server is still running then, some data may not be written to the image yet, and the exit status is 1.";
 
 /// The arguments of `bifolio umount`.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// Mount points
+    /// Mount points to unmount
     #[arg(required = true)]
     directories: Vec<PathBuf>,
 }
@@ -26,7 +26,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         let before_long = || {
             let directory = directory.display();
             console.warn(format_args!(
-                "{directory}: unmounted; waiting for its server, which may have something to write"
+                "{directory}: unmounted; waiting for the server to write the remaining data"
             ));
         };
         if let Err(error) = fuse::umount(directory, before_long) {

@@ -18,7 +18,7 @@ pub fn copy(
     to: &fs::File,
     mut go_on: impl FnMut(u64) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
-    let write = |error| Trouble::Host("cannot write its copy", error);
+    let write = |error| Trouble::Host("cannot write the copy", error);
     // First of all: a size that the host cannot hold fails before any work.
     to.set_len(size).map_err(write)?;
     let mut at = 0;
@@ -38,7 +38,7 @@ pub fn copy(
             let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(SLICE_BYTES_MAX);
             let slice = from.lend(FileOffset(at), length)?;
             if slice.is_empty() {
-                return Err(Trouble::Other("ends before its size"));
+                return Err(Trouble::Other("the data ends before the size of the file"));
             }
             to.write_all_at(&slice, at).map_err(write)?;
             at += slice.len() as u64;

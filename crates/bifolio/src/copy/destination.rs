@@ -144,7 +144,7 @@ impl Directory {
     fn check_place(&self, name: &[u8]) -> io::Result<()> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(there) if identity(&there) == self.image => {
-                Err(io::Error::other("this is the source image"))
+                Err(io::Error::other("the copy would replace the source image"))
             }
             _ => Ok(()),
         }
@@ -199,7 +199,7 @@ fn identity(file: &rustix::fs::Stat) -> (u64, u64) {
 pub fn check_name(name: &[u8]) -> io::Result<()> {
     let leads_elsewhere = name.is_empty() || name == b"." || name == b"..";
     if leads_elsewhere || name.contains(&b'/') || name.contains(&0) {
-        let text = "a file of the host cannot have this name";
+        let text = "the name is invalid on the host";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     Ok(())

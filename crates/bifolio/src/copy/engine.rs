@@ -55,7 +55,7 @@ impl From<base::Error> for Trouble {
     }
 }
 
-pub(super) const CANNOT_CREATE: &str = "cannot create its copy";
+pub(super) const CANNOT_CREATE: &str = "cannot create the copy";
 
 /// A copy out of one image.
 pub struct Engine<'a> {
@@ -154,7 +154,7 @@ impl Feeder<'_, '_> {
     fn directory(&mut self, parent: &Arc<Directory>, name: &[u8], stop: &Stop<'_>) -> Then {
         if !self.worker.engine.options.recursive {
             let trouble =
-                Trouble::Other("is a directory and was left out; add -r or -a to copy it");
+                Trouble::Other("is a directory and was not copied; use -r or -a to copy it");
             self.worker.report(stop.path, Err(trouble));
             return Then::Skip;
         }
@@ -187,7 +187,7 @@ impl Feeder<'_, '_> {
                         Err(error) => {
                             // The data still matters more than the link.
                             let trouble = Trouble::Host(
-                                "is copied on its own, since it cannot be linked",
+                                "was copied as a separate file instead of a hard link",
                                 error,
                             );
                             worker.report(stop.path, Err(trouble));
@@ -214,7 +214,7 @@ impl Feeder<'_, '_> {
             {
                 let failure = Failure::host(
                     worker.target.subject(stop.path).as_slice(),
-                    &format!("{} left out", mode::type_words(attributes.kind)),
+                    &format!("{} was not copied", mode::type_words(attributes.kind)),
                     &error,
                 );
                 worker.engine.progress.warn(&failure.advise("run as root to copy it").to_string());

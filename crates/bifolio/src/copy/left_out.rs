@@ -34,11 +34,11 @@ impl LeftOut {
             return Some(failure);
         }
         let what = format!(
-            "is full: {} files and directories ({}) were left out, first of them {}",
+            "is full: {} files and directories ({}) were not copied, the first is {}",
             self.files,
             human(self.bytes),
             text::escape(&first)
         );
-        Some(Failure::new(destination, what).advise("make room there and copy them again"))
+        Some(Failure::new(destination, what).advise("free space there, and copy them again"))
     }
 }

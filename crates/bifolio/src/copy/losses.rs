@@ -56,14 +56,14 @@ impl Losses {
                 let reason = Errno::from_raw_os_error(*reason);
                 let is_privilege = is_privilege(reason);
                 let advice = match is_privilege {
-                    true => "run as root to keep them",
-                    false => "the file system of the destination cannot hold them",
+                    true => "run as root to preserve them",
+                    false => "the file system of the destination does not support them",
                 };
                 let s = if *files == 1 { "" } else { "s" };
                 let first = text::escape(first);
                 let reason = host_error(&io::Error::from(reason));
                 let line = format!(
-                    "{what} of {files} file{s} were not kept, first of {first}: {reason}; {advice}"
+                    "{what} of {files} file{s} were not preserved, the first is {first}: {reason}; {advice}"
                 );
                 (line, !is_privilege)
             })

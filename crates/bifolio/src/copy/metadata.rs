@@ -62,7 +62,7 @@ pub fn preserve(wanted: &Wanted<'_>, subject: Subject<'_>, tell: &mut dyn FnMut(
 pub fn set_permissions(subject: Subject<'_>, permissions: u16) -> Result<(), Trouble> {
     match subject {
         Subject::Open(fd) => rustix::fs::fchmod(fd, Mode::from_raw_mode(permissions.into()))
-            .map_err(|error| Trouble::Host("cannot set the permissions of its copy", error.into())),
+            .map_err(|error| Trouble::Host("cannot set the permissions of the copy", error.into())),
         Subject::Entry(..) => Ok(()),
     }
 }
@@ -93,7 +93,7 @@ fn set_owner(wanted: &Wanted<'_>, subject: Subject<'_>) -> Result<bool, Trouble>
             wanted.losses.add(Loss::Owner, reason, wanted.path);
             Ok(false)
         }
-        Err(error) => Err(Trouble::Host("cannot set the owner of its copy", error.into())),
+        Err(error) => Err(Trouble::Host("cannot set the owner of the copy", error.into())),
     }
 }
 
@@ -109,9 +109,10 @@ fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, tell: &mut dyn FnMut(Tr
             // There was none, or can be none.
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOENT) => {}
             Err(Errno::PERM | Errno::ACCESS) => {}
-            Err(error) => {
-                tell(Trouble::Host("cannot take inherited rights from its copy", error.into()))
-            }
+            Err(error) => tell(Trouble::Host(
+                "cannot remove inherited access control lists from the copy",
+                error.into(),
+            )),
         }
     }
     for name in names {
@@ -129,7 +130,9 @@ fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, tell: &mut dyn FnMut(Tr
                 let prefix = name.get(..dot.map_or(name.len(), |dot| dot + 1)).unwrap_or(&name);
                 wanted.losses.add(Loss::Xattr(prefix.to_vec()), reason, wanted.path);
             }
-            Err(error) => tell(Trouble::Host("cannot set an attribute of its copy", error.into())),
+            Err(error) => {
+                tell(Trouble::Host("cannot set an extended attribute of the copy", error.into()))
+            }
         }
     }
 }
@@ -173,5 +176,5 @@ fn set_times(attributes: &Attributes, subject: Subject<'_>) -> Result<(), Troubl
         }
     };
     outcome
-        .map_err(|error| Trouble::Host("cannot set the times of its copy", io::Error::from(error)))
+        .map_err(|error| Trouble::Host("cannot set the times of the copy", io::Error::from(error)))
 }

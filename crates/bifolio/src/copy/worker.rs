@@ -98,7 +98,7 @@ impl Worker<'_, '_> {
             Err(Trouble::Host(action, error)) => {
                 let failure = Failure::host(subject.as_slice(), action, &error);
                 match is_full(&error) {
-                    true => failure.advise("make room at the destination and copy it again"),
+                    true => failure.advise("free space at the destination, and copy it again"),
                     false => failure,
                 }
             }
@@ -123,7 +123,9 @@ impl Worker<'_, '_> {
             self.check_interrupt()
         })?;
         self.describe(&job.node, &job.path, &job.attributes, Subject::Open(file.as_fd()));
-        temporary.place(&job.name).map_err(|error| Trouble::Host("cannot name its copy", error))
+        temporary
+            .place(&job.name)
+            .map_err(|error| Trouble::Host("cannot rename the complete copy", error))
     }
 
     /// Sets the attributes of a copy. Failures are reported, and the copy stays, since its data matters more.
@@ -187,7 +189,9 @@ impl Worker<'_, '_> {
             let (fd, name) = temporary.place_of();
             self.describe(stop.node, stop.path, &of, Subject::Entry(fd, name));
         }
-        temporary.place(name).map_err(|error| Trouble::Host("cannot name its copy", error))
+        temporary
+            .place(name)
+            .map_err(|error| Trouble::Host("cannot rename the complete copy", error))
     }
 }
 

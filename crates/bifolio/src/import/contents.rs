@@ -24,7 +24,7 @@ pub fn copy(
     kept_bytes_max: u64,
     go_on: impl Fn() -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
-    let read = |error| Trouble::Host("cannot be read", error);
+    let read = |error| Trouble::Host("cannot read", error);
     let metadata = from.metadata().map_err(read)?;
     let mut copy = to.open_for(OpenMode { write: true, append: false })?;
     if metadata.len() > kept_bytes_max {
@@ -43,7 +43,7 @@ pub fn copy(
         let length = stop - start;
         let written = writer.write(start, length, |at, buffer| from.read_at(buffer, at))?;
         if written < length {
-            return Err(Trouble::Other("became shorter while it was copied"));
+            return Err(Trouble::Other("was truncated while it was copied"));
         }
         end = stop;
     }
@@ -111,7 +111,7 @@ impl<G: Fn() -> Result<(), Trouble>> Writer<'_, G> {
                 Ok(0) => break,
                 Ok(got) => got,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Trouble::Host("cannot be read", error)),
+                Err(error) => return Err(Trouble::Host("cannot read", error)),
             };
             let mut written = 0;
             while written < got {
@@ -119,7 +119,7 @@ impl<G: Fn() -> Result<(), Trouble>> Writer<'_, G> {
                 let rest = &self.buffer[written..got];
                 let count = self.copy.write_at(rest, at.0).map_err(cannot_write)?;
                 if count == 0 {
-                    return Err(Trouble::Other("cannot write its copy: no more data is accepted"));
+                    return Err(Trouble::Other("cannot write the copy: no more data is accepted"));
                 }
                 written += count;
             }
@@ -130,5 +130,5 @@ impl<G: Fn() -> Result<(), Trouble>> Writer<'_, G> {
 }
 
 fn cannot_write(error: base::Error) -> Trouble {
-    Trouble::Image("cannot write its copy", error)
+    Trouble::Image("cannot write the copy", error)
 }

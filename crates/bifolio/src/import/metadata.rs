@@ -18,7 +18,7 @@ use crate::format::acl;
 
 /// The longest list of names, and the largest value, that Linux gives, in bytes.
 const XATTR_BYTES_MAX: usize = 65_536;
-const CANNOT_SET: &str = "cannot set an attribute of its copy";
+const CANNOT_SET: &str = "cannot set an extended attribute of the copy";
 
 /// What copies keep of their originals, beside extended attributes.
 #[derive(Clone, Debug)]
@@ -98,7 +98,8 @@ fn remove_inherited(copy: &Node) -> Result<(), Trouble> {
 }
 
 fn set_xattrs(from: &Path, copy: &Node) -> Result<(), Trouble> {
-    let read = |error: Errno| Trouble::Host("cannot read its attributes", io::Error::from(error));
+    let read =
+        |error: Errno| Trouble::Host("cannot read extended attributes", io::Error::from(error));
     let mut buffer = vec![0; XATTR_BYTES_MAX];
     let names = match rustix::fs::llistxattr(from, &mut buffer[..]) {
         Ok(length) => buffer[..length].to_vec(),

@@ -77,7 +77,7 @@ enum Trouble {
     Fatal(Failure),
 }
 
-const CANNOT_CREATE: &str = "cannot create its copy";
+const CANNOT_CREATE: &str = "cannot create the copy";
 
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
@@ -151,7 +151,7 @@ impl<'a> Importer<'a> {
         self.writing.check_interrupted()?;
         let found = if follow { fs::metadata(from) } else { fs::symlink_metadata(from) };
         let original = match found {
-            Err(error) => return self.report(from, Err(Trouble::Host("cannot be copied", error))),
+            Err(error) => return self.report(from, Err(Trouble::Host("cannot copy", error))),
             Ok(original) => original,
         };
         if original.is_dir() {
@@ -172,12 +172,14 @@ impl<'a> Importer<'a> {
         place: &Destination,
     ) -> Result<(), Trouble> {
         if !self.options.recursive {
-            return Err(Trouble::Other("is a directory and was left out; add -r or -a"));
+            return Err(Trouble::Other(
+                "is a directory and was not copied; use -r or -a to copy it",
+            ));
         }
         let entries = fs::read_dir(from).and_then(|entries| {
             entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
         });
-        let entries = entries.map_err(|error| Trouble::Host("cannot be read", error))?;
+        let entries = entries.map_err(|error| Trouble::Host("cannot read", error))?;
         let (copy, is_new) = match place {
             Destination::Into(directory) => (Arc::clone(directory), false),
             Destination::Name(directory, name) => {
@@ -244,7 +246,7 @@ impl<'a> Importer<'a> {
             // Should the file have become another since, that is noticed here.
             let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
             let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(from);
-            let file = opened.map_err(|error| Trouble::Host("cannot be opened", error))?;
+            let file = opened.map_err(|error| Trouble::Host("cannot open", error))?;
             let permissions = self.plain_permissions(original);
             let preserved = self.options.preserve.then_some((from, original));
             self.copy_file(&file, preserved, permissions, directory, name)?;
@@ -268,13 +270,15 @@ impl<'a> Importer<'a> {
     ) -> Result<(), Trouble> {
         let kind = special_kind(original);
         if kind != FileType::Symlink && !self.options.recursive {
-            return Err(Trouble::Other("is a special file and was left out; add -r or -a"));
+            return Err(Trouble::Other(
+                "is a special file and was not copied; use -r or -a to copy it",
+            ));
         }
         let target = match kind {
             FileType::Symlink => fs::read_link(from),
             _ => Ok(Path::new("").into()),
         };
-        let target = target.map_err(|error| Trouble::Host("cannot be read", error))?;
+        let target = target.map_err(|error| Trouble::Host("cannot read", error))?;
         let (major, minor) =
             (rustix::fs::major(original.rdev()), rustix::fs::minor(original.rdev()));
         let permissions = match kind {
@@ -445,7 +449,7 @@ fn set_permissions(node: &Node, permissions: u16) -> Result<(), Trouble> {
 
 fn set_attributes(node: &Node, change: &AttributeChange) -> Result<(), Trouble> {
     node.set_attributes(change, &Credentials::ROOT)
-        .map_err(|error| Trouble::Image("cannot set the attributes of its copy", error))
+        .map_err(|error| Trouble::Image("cannot set the attributes of the copy", error))
 }
 
 /// Returns the last name of a path of the host, or `None` if it ends in `.` or `..`, which means the contents of

@@ -102,7 +102,7 @@ impl<'a> Unpacker<'a> {
             if outcome.is_ok() && member.has_worded_acl {
                 let path = Path::new(OsStr::from_bytes(&member.path));
                 self.console.warn(format_args!(
-                    "{}: its access control list is in text form, which is not unpacked; archive it with --xattrs",
+                    "{}: the access control list was not unpacked, because it is stored as text; create the archive with tar --xattrs",
                     path.display()
                 ));
             }
@@ -147,7 +147,7 @@ impl<'a> Unpacker<'a> {
                     self.directories.insert(self.root.number(), member.clone());
                     Ok(())
                 }
-                _ => Err(Trouble::Other("has no file name")),
+                _ => Err(Trouble::Other("was not unpacked: the name is empty")),
             };
         };
         let directory = self.directory(parents)?;
@@ -155,7 +155,7 @@ impl<'a> Unpacker<'a> {
         match &member.kind {
             Kind::Unknown(letter) => {
                 tracing::debug!("a member of kind {letter}");
-                Err(Trouble::Other("is of an unknown type and was left out"))
+                Err(Trouble::Other("was not unpacked: the type is unknown"))
             }
             Kind::HardLink(path) => {
                 let target = self.existing(path)?;
@@ -206,7 +206,7 @@ impl<'a> Unpacker<'a> {
         let names: Vec<_> =
             path.split(|&byte| byte == b'/').filter(|name| !matches!(name, [] | [b'.'])).collect();
         if names.contains(&&b".."[..]) {
-            return Err(Trouble::Other("has .. in its name, and was left out"));
+            return Err(Trouble::Other("was not unpacked: the name contains .."));
         }
         match names.get(self.strip..) {
             Some([]) if self.strip > 0 => Ok(None),
@@ -227,7 +227,10 @@ impl<'a> Unpacker<'a> {
                 Err(error) => return Err(error.into()),
             };
             if directory.kind() != FileType::Directory {
-                return Err(Trouble::Image("lies in what is not a directory", Error::NotDirectory));
+                return Err(Trouble::Image(
+                    "cannot unpack: a parent is not a directory",
+                    Error::NotDirectory,
+                ));
             }
         }
         Ok(directory)
@@ -237,10 +240,9 @@ impl<'a> Unpacker<'a> {
     fn existing(&self, path: &[u8]) -> Result<Arc<Node>, Trouble> {
         let mut node = Arc::clone(&self.root);
         for name in self.names(path)?.unwrap_or_default() {
-            node = self
-                .volume
-                .lookup(&node, name)
-                .map_err(|error| Trouble::Image("is a link to what is not there", error))?;
+            node = self.volume.lookup(&node, name).map_err(|error| {
+                Trouble::Image("cannot create the hard link: its target does not exist", error)
+            })?;
         }
         Ok(node)
     }

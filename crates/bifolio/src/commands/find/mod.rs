@@ -21,38 +21,48 @@ use crate::target::{ImageOptions, Target};
 use crate::walk::{self, Order, Stop, Then, Visitor};
 
 const EXPRESSION_HELP: &str = "\
-Expression (all tests must hold unless -o joins them; the default action is -print):
-  -name GLOB, -iname GLOB      The last name of the path matches; -iname ignores case
-  -path GLOB, -ipath GLOB      The whole path matches; * and ? also match /
-  -lname GLOB                  It is a symbolic link, and its target matches
-  -type LETTERS                One of f, d, l, c, b, p, s; several with commas
-  -size [+-]N[cwbkMG]          Size, rounded up to units of 1, 2, 512 (default), 2^10, 2^20, 2^30
-  -empty                       An empty file or directory
-  -perm MODE, -MODE, /MODE     Permissions are MODE, have all of it, have any of it
-  -uid, -gid, -inum, -links    [+-]N
-  -user NAME, -group NAME      Numbers, or names that the image's /etc/passwd and /etc/group have
-  -mtime, -atime, -ctime       [+-]N days ago
-  -mmin, -amin, -cmin          [+-]N minutes ago
-  -newer PATH                  Modified later than PATH in the image; -anewer, -cnewer
-  -samefile PATH               The same inode as PATH in the image
-  -xattr GLOB                  It has an extended attribute whose name matches
-  -true, -false
-  -maxdepth N, -mindepth N     At most, at least N levels below the start
-  -print, -print0, -ls         Write the path, end it with a zero byte, write a line as ls -l
-  -prune, -quit                Do not enter the directory; stop
-  ( EXPR )  ! EXPR  -not EXPR  EXPR -a EXPR  EXPR -and EXPR  EXPR -o EXPR  EXPR -or EXPR";
+Expressions work as in find(1). The default action is -print. N is exactly N, +N more than N, -N less than N.
+
+Tests:
+  -name GLOB, -iname GLOB      Name without directories; -iname ignores case
+  -path GLOB, -ipath GLOB      Whole path; * and ? also match /
+  -lname GLOB, -ilname GLOB    Target of a symbolic link
+  -type LETTERS                Type: f, d, l, c, b, p or s; several with commas
+  -size [+-]N[cwbkMG]          Size, rounded up to units of 1, 2, 512 (default), 2^10, 2^20 or 2^30
+  -empty                       Empty file or directory
+  -perm MODE, -MODE, /MODE     Exactly these permissions, all of them, or any of them
+  -uid, -gid, -inum, -links    Owner, group, inode number, number of hard links: [+-]N
+  -user NAME, -group NAME      Owner, group: a number, or a name in /etc/passwd, /etc/group of the image
+  -mtime, -atime, -ctime       Modified, accessed, inode changed [+-]N days ago
+  -mmin, -amin, -cmin          Modified, accessed, inode changed [+-]N minutes ago
+  -newer PATH                  Modified later than PATH in the image was; also -anewer, -cnewer
+  -samefile PATH               Same inode as PATH in the image
+  -xattr GLOB                  Name of an extended attribute
+  -true, -false                Always true, always false
+
+Actions:
+  -print, -print0              Print the path and a line break, or a NUL byte
+  -ls                          Print a line in the format of ls -l
+  -prune                       Do not descend into the directory
+  -quit                        Exit
+
+Other:
+  -maxdepth N, -mindepth N     Search at most, at least N levels below the start
+  ( EXPR ), ! EXPR, -not EXPR  Group, negate
+  EXPR EXPR, EXPR -a EXPR      And; also -and
+  EXPR -o EXPR                 Or; also -or";
 
 /// The arguments of `bifolio find`.
 #[derive(Args)]
 #[command(after_help = EXPRESSION_HELP)]
 pub struct Arguments {
-    /// Write a JSON array with all attributes of each file found
+    /// Print a JSON array with all attributes of each match
     #[arg(long)]
     json: bool,
-    /// The directory to search
+    /// Directory to search
     #[arg(value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     target: Target,
-    /// The tests and actions; options precede them
+    /// Tests and actions; options must precede IMAGE
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     expression: Vec<OsString>,
     #[command(flatten)]

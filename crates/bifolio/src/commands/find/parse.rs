@@ -59,7 +59,7 @@ pub fn parse(words: &[Vec<u8>], lookup: &impl Lookup) -> Result<Query> {
         _ => parser.any()?,
     };
     if let Some(word) = parser.words.first() {
-        return Err(usage(word, "is unexpected here"));
+        return Err(usage(word, "is unexpected here; see `bifolio help find`"));
     }
     if !expression.acts() {
         expression = Expression::All(vec![expression, Expression::Action(Action::Print)]);
@@ -128,7 +128,7 @@ impl<'a, L: Lookup> Parser<'a, L> {
         }
         self.nesting += 1;
         if self.nesting > NESTING_MAX {
-            return Err(usage(word, "nests too deeply"));
+            return Err(usage(word, "is nested too deeply"));
         }
         let expression = if word == b"(" {
             let inner = self.any()?;
@@ -194,7 +194,10 @@ impl<'a, L: Lookup> Parser<'a, L> {
                     b"-cmin" => (Moment::Changed, AgeUnit::Minutes),
                     b"-mmin" => (Moment::Modified, AgeUnit::Minutes),
                     _ if word.starts_with(b"--") => {
-                        return Err(usage(word, "is unknown here: options precede the image"));
+                        return Err(usage(
+                            word,
+                            "is not a test or action; options must precede the image",
+                        ));
                     }
                     _ => {
                         return Err(usage(
@@ -244,7 +247,7 @@ impl<'a, L: Lookup> Parser<'a, L> {
             })
         };
         let kinds: Option<Vec<_>> = argument.split(|&byte| byte == b',').map(kind).collect();
-        kinds.ok_or_else(|| usage(word, "needs some of the letters f,d,l,c,b,p,s"))
+        kinds.ok_or_else(|| usage(word, "needs letters out of f,d,l,c,b,p,s, separated by commas"))
     }
 
     fn size(&mut self, word: &[u8]) -> Result<Test> {
@@ -287,7 +290,7 @@ impl<'a, L: Lookup> Parser<'a, L> {
             (name == argument).then(|| decimal(fields.nth(1)?))?
         });
         id.map(Number::Exactly).ok_or_else(|| {
-            usage(argument, "is not an account of the image").with_status(Status::Failed)
+            usage(argument, "is not a user or group of the image").with_status(Status::Failed)
         })
     }
 
