@@ -311,6 +311,21 @@ fn an_image_with_its_journal_elsewhere_is_written_with_both() {
 }
 
 #[test]
+fn rm_does_not_follow_a_second_name_of_a_directory() {
+    let script = "mkdir -p kept/inner tree/sub; echo kept > kept/file; echo x > tree/sub/file";
+    let image = Image::from_script("ext4", 1024, script);
+    shell(image.folder.path(), "debugfs -w -R 'link kept tree/second' image >/dev/null 2>&1");
+    for path in ["/tree", "/tree/second"] {
+        let text = ends_with(&["rm", "-r", &image.at(path)], 1).text();
+        assert!(text.contains("/tree/second: cannot remove: corrupt directory"), "{text}");
+        assert_eq!(good(&["cat", &image.at("/kept/file")]), "kept\n");
+        assert_eq!(good(&["find", &image.at("/kept"), "-type", "d"]), "/kept\n/kept/inner\n");
+    }
+    // The rest of the tree is removed.
+    assert_eq!(good(&["ls", &image.at("/tree")]), "second\n");
+}
+
+#[test]
 fn two_names_are_exchanged() {
     let image = Image::from_script(
         "ext4",

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use base::Error;
 use base::attributes::FileType;
+use base::{Error, Location, Problem};
 use clap::Args;
 use vfs::{Credentials, Follow, Node, Volume};
 
@@ -93,6 +93,10 @@ impl Visitor for Remover<'_> {
     fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
         self.writing.check_interrupted()?;
         if stop.node.kind() == FileType::Directory {
+            if let Err(error) = self.check_parent(stop.node) {
+                self.report(stop.path, Err(error));
+                return Ok(Then::Skip);
+            }
             self.directories.push(Arc::clone(stop.node));
             return Ok(Then::Enter);
         }
@@ -120,6 +124,18 @@ impl Visitor for Remover<'_> {
 }
 
 impl Remover<'_> {
+    /// Refuses a directory whose ".." is not the directory that the walk came from: on a damaged volume, a directory
+    /// with a second name may be outside of the tree, and its contents must not be removed.
+    fn check_parent(&self, node: &Node) -> Result<(), Error> {
+        let Some(parent) = self.directories.last() else { return Ok(()) };
+        if node.lookup(b"..")? == parent.number() {
+            return Ok(());
+        }
+        let location = Location::inode(node.number());
+        let problem = Problem::Missing("a directory whose parent is this one");
+        Err(Error::corrupt("directory", location, problem))
+    }
+
     fn report(&mut self, path: &[u8], removed: Result<(), Error>) {
         if let Err(error) = removed {
             let subject = self.target.subject(path);
