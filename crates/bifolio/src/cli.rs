@@ -1,4 +1,4 @@
-//! The grammar of the command line, and its help. Not here: the commands (`commands`).
+//! Command-line grammar and help. Not here: the commands (`commands`).
 
 use clap::{Parser, Subcommand};
 

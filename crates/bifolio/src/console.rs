@@ -1,31 +1,31 @@
-//! Standard output and standard error of one run, and the exit status of the failures that were reported.
+//! Standard output, standard error and the exit status of a command.
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
 use crate::failure::{Failure, Result, Status};
 use crate::format::text;
 
-/// The output of a command.
+/// Output of a command, and the worst status that was reported.
 pub struct Console {
     out: BufWriter<Stdout>,
-    terminal: bool,
+    is_terminal: bool,
     worst: Status,
 }
 
-/// Prints a warning to standard error, before there is any output.
+/// Prints a warning to standard error. For use before the first output, because it does not flush standard output.
 pub fn warn(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "bifolio: warning: {text}");
 }
 
 impl Console {
-    /// Returns the process's own streams.
+    /// Creates a console for the streams of the process.
     pub fn standard() -> Self {
         let out = io::stdout();
-        let terminal = out.is_terminal();
-        Self { out: BufWriter::with_capacity(64 * 1024, out), terminal, worst: Status::Success }
+        let is_terminal = out.is_terminal();
+        Self { out: BufWriter::with_capacity(64 * 1024, out), is_terminal, worst: Status::Success }
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes unchanged.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes).map_err(|error| Failure::output(&error))
     }
@@ -35,9 +35,9 @@ impl Console {
         write!(self.out, "{text}").map_err(|error| Failure::output(&error))
     }
 
-    /// Writes a name from an image. It is escaped if standard output is a terminal.
-    pub fn name(&mut self, name: &[u8]) -> Result<()> {
-        if self.terminal { self.print(text::escape(name)) } else { self.write(name) }
+    /// Writes a name from an image. Escapes it if standard output is a terminal.
+    pub fn print_name(&mut self, name: &[u8]) -> Result<()> {
+        if self.is_terminal { self.print(text::escape(name)) } else { self.write(name) }
     }
 
     /// Flushes standard output.
@@ -47,7 +47,7 @@ impl Console {
 
     /// Reports a failure that does not end the command, but sets its exit status.
     pub fn report(&mut self, failure: &Failure) {
-        // Keep the order that a reader of both streams sees.
+        // Keeps the order of the two streams.
         let _ = self.out.flush();
         if failure.status() != Status::BrokenPipe {
             let _ = writeln!(io::stderr(), "bifolio: {failure}");
@@ -55,7 +55,7 @@ impl Console {
         self.worst = self.worst.max(failure.status());
     }
 
-    /// Reports a failure, unless it is fatal.
+    /// Reports a failure and returns `None`. Errors: failures that are fatal.
     pub fn tolerate<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
         match outcome {
             Ok(value) => Ok(Some(value)),
@@ -67,8 +67,8 @@ impl Console {
         }
     }
 
-    /// Raises the exit status to at least this one.
-    pub fn end_with(&mut self, status: Status) {
+    /// Raises the exit status to at least `status`.
+    pub fn raise_status(&mut self, status: Status) {
         self.worst = self.worst.max(status);
     }
 

@@ -1,4 +1,4 @@
-//! The entries of one directory: all of them by name, or in batches as they are stored.
+//! Directory entries, sorted by name or in batches in the order of the directory.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -7,42 +7,42 @@ use base::attributes::{DirCursor, FileType};
 use base::{Error, InodeNumber, Location, Problem};
 use vfs::{Node, Volume};
 
-/// One name in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The name.
     pub name: Vec<u8>,
-    /// What it stands for.
+    /// The inode that the entry names.
     pub inode: InodeNumber,
-    /// The directory that it is in.
+    /// The directory that contains the entry.
     pub directory: InodeNumber,
-    /// Its type, where the directory says it.
+    /// The type. `None` if the directory does not record types.
     pub kind: Option<FileType>,
 }
 
 impl Entry {
-    /// Whether it is "." or "..".
+    /// Returns whether the name is "." or "..".
     pub fn is_dot(&self) -> bool {
         matches!(self.name.as_slice(), b"." | b"..")
     }
 
-    /// Whether `ls` hides it.
+    /// Returns whether `ls` hides the entry, because its name begins with a dot.
     pub fn is_hidden(&self) -> bool {
         self.name.starts_with(b".")
     }
 }
 
-/// Some entries, and what comes after them.
+/// Entries of a directory, and the cursor of the entries after them.
 #[derive(Debug)]
 pub struct Batch {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// Where the next batch begins; `None` at the end. On an error the rest cannot be read.
+    /// The cursor of the next batch. `None` at the end of the directory. An error if the rest cannot be read.
     pub next: Result<Option<DirCursor>, Error>,
 }
 
-/// The next entries of `directory` from `from` on, `entries_max` at most, "." and ".." among them.
-pub fn batch(directory: &Node, from: DirCursor, entries_max: usize) -> Batch {
+/// Reads up to `entries_max` entries of `directory`, with "." and "..", from `from` on.
+pub fn read_batch(directory: &Node, from: DirCursor, entries_max: usize) -> Batch {
     let mut entries = Vec::new();
     let mut next = None;
     let outcome = directory.read_dir(from, &mut |entry| {
@@ -64,19 +64,20 @@ pub fn batch(directory: &Node, from: DirCursor, entries_max: usize) -> Batch {
     Batch { entries, next }
 }
 
-/// The node that an entry stands for.
+/// Returns the node of an entry.
 pub fn node(volume: &Volume, entry: &Entry) -> Result<Arc<Node>, Error> {
     volume.entry_node(entry.directory, entry.inode)
 }
 
-/// All entries of `directory` in the order of their bytes, and what kept the rest from being read.
-pub fn sorted(directory: &Node) -> (Vec<Entry>, Result<(), Error>) {
-    let Batch { mut entries, next } = batch(directory, DirCursor::default(), usize::MAX);
+/// Reads all entries of `directory` and sorts them by the bytes of their names. If the rest of the directory cannot be
+/// read, returns the entries before it and the error.
+pub fn read_sorted(directory: &Node) -> (Vec<Entry>, Result<(), Error>) {
+    let Batch { mut entries, next } = read_batch(directory, DirCursor::default(), usize::MAX);
     entries.sort_by(|a, b| a.name.cmp(&b.name));
     (entries, next.map(drop))
 }
 
-/// The path of `name` in the directory at `path`.
+/// Returns the path of the entry `name` in the directory at `path`.
 pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     let mut joined = Vec::with_capacity(path.len() + 1 + name.len());
     joined.extend_from_slice(path);

@@ -1,15 +1,15 @@
-//! Failures of a command: messages with a subject, an error and advice. Not here: the library's errors
-//! (`base::Error`), and printing (`console`).
+//! Failures of a command: messages with a subject, an error and advice.
+//! Not here: errors of the library (`base::Error`), printing (`console`).
 
 use std::fmt;
 use std::io;
 
-use crate::format::text;
+use crate::format::text::escape;
 
 /// `std::result::Result` with [`Failure`].
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// The exit status of a command.
+/// Exit status of a command. Greater statuses take precedence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Status {
     /// Success.
@@ -24,12 +24,12 @@ pub enum Status {
     Operational,
     /// A signal ended the command.
     Interrupted,
-    /// The reader of standard output closed it.
+    /// The reader of standard output closed the pipe.
     BrokenPipe,
 }
 
 impl Status {
-    /// Returns the exit status.
+    /// Returns the number of the exit status.
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,
@@ -46,45 +46,45 @@ impl Status {
 /// A failure, shown as `SUBJECT: TEXT; ADVICE`.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// An image, a path in it, or a file of the host. Safe to print.
+    /// An image, a path in an image, or a file of the host. Escaped.
     subject: String,
     /// The action and its error.
-    what: String,
+    text: String,
     /// Advice to the user.
     advice: Option<String>,
     status: Status,
-    /// The command ends.
+    /// Whether the command must stop.
     fatal: bool,
 }
 
 impl Failure {
-    /// Returns a failure with this subject and text.
-    pub fn new(subject: impl Subject, what: impl Into<String>) -> Self {
-        let subject = text::escape(&subject.bytes()).into_owned();
-        Self { subject, what: what.into(), advice: None, status: Status::Failed, fatal: false }
+    /// Creates a failure with a subject and a text.
+    pub fn new(subject: impl Subject, text: impl Into<String>) -> Self {
+        let subject = escape(&subject.bytes()).into_owned();
+        Self { subject, text: text.into(), advice: None, status: Status::Failed, fatal: false }
     }
 
-    /// Returns the failure for an error of the library.
+    /// Creates a failure for an error of the library.
     pub fn library(subject: impl Subject, error: &base::Error) -> Self {
-        let failure = Self::new(subject, text::escape(error.to_string().as_bytes()));
+        let failure = Self::new(subject, escape(error.to_string().as_bytes()));
         match advice(error) {
             Some(advice) => failure.advise(advice),
             None => failure,
         }
     }
 
-    /// Returns the failure for an error of the library, with the action that failed.
+    /// Creates a failure for an error of the library, with the action that failed.
     pub fn action(subject: impl Subject, action: &str, error: &base::Error) -> Self {
-        let Self { what, advice, .. } = Self::library("", error);
-        Self { advice, ..Self::new(subject, format!("{action}: {what}")) }
+        let Self { text, advice, .. } = Self::library("", error);
+        Self { advice, ..Self::new(subject, format!("{action}: {text}")) }
     }
 
-    /// Returns the failure for an error of the host, with the action that failed.
+    /// Creates a failure for an error of the host, with the action that failed.
     pub fn host(subject: impl Subject, action: &str, error: &io::Error) -> Self {
         Self::new(subject, format!("{action}: {}", host_error(error)))
     }
 
-    /// Returns the failure for an error in writing standard output, which is fatal.
+    /// Creates the fatal failure for an error while standard output is written.
     pub fn output(error: &io::Error) -> Self {
         let mut failure = Self::host("standard output", "cannot write", error);
         failure.fatal = true;
@@ -94,29 +94,29 @@ impl Failure {
         failure
     }
 
-    /// Returns the failure of an interrupted command.
+    /// Creates the fatal failure of an interrupted command.
     pub fn interrupted() -> Self {
         let failure = Self::new("interrupted", "no partly written file is left")
             .with_status(Status::Interrupted);
         Self { fatal: true, ..failure }
     }
 
-    /// Returns the failure with advice.
+    /// Adds advice.
     pub fn advise(self, advice: impl Into<String>) -> Self {
         Self { advice: Some(advice.into()), ..self }
     }
 
-    /// Returns the failure with the exit status `status`.
+    /// Sets the exit status.
     pub fn with_status(self, status: Status) -> Self {
         Self { status, ..self }
     }
 
-    /// Returns the failure with the exit status of an invalid command line.
+    /// Sets the exit status of an invalid command line.
     pub fn usage(self) -> Self {
         self.with_status(Status::Usage)
     }
 
-    /// Returns whether the command must stop here.
+    /// Returns whether the command must stop.
     pub fn is_fatal(&self) -> bool {
         self.fatal
     }
@@ -129,7 +129,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.subject, self.what)?;
+        write!(f, "{}: {}", self.subject, self.text)?;
         match &self.advice {
             Some(advice) => write!(f, "; {advice}"),
             None => Ok(()),
@@ -137,9 +137,9 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A subject of a failure.
+/// Subject of a failure.
 pub trait Subject {
-    /// Returns its name, as bytes.
+    /// Returns the name of the subject.
     fn bytes(&self) -> Vec<u8>;
 }
 
@@ -161,7 +161,7 @@ impl Subject for &std::path::Path {
     }
 }
 
-/// Returns the host's error text without the error number that Rust adds.
+/// Returns the text of an error of the host, without the error number that Rust appends.
 pub fn host_error(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {

@@ -1,5 +1,4 @@
-//! The mount helper `mount.bifolio`. It translates calls of mount(8), which fstab and systemd use, to `bifolio
-//! mount`. Not here: mounting.
+//! Mount helper `mount.bifolio`: translates calls of mount(8) to `bifolio mount`. Not here: mounting.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,11 +13,10 @@ use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
 use crate::mount_options::Options;
 
-/// The names under which mount(8) finds this helper: for the type in fstab, and for the types in
-/// /proc/mounts.
+/// Names under which mount(8) finds this helper: for the type in fstab, and for the types in /proc/mounts.
 const NAMES: [&str; 3] = ["mount.bifolio", "mount.fuse.bifolio", "mount.fuseblk.bifolio"];
 
-/// Options for mount(8) and other readers of fstab, and options that hold anyway.
+/// Options for mount(8) and other readers of fstab, and options that describe what bifolio always does.
 const WITHOUT_EFFECT: &[&str] = &[
     "auto",
     "noauto",
@@ -45,9 +43,9 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 /// Prefixes of options for other programs.
-const WITHOUT_EFFECT_BEGIN: &[&str] = &["x-", "X-", "comment=", "uhelper=", "helper="];
+const PREFIXES_WITHOUT_EFFECT: &[&str] = &["x-", "X-", "comment=", "uhelper=", "helper="];
 
-/// Options that cannot be obeyed, and the reasons.
+/// Unsupported options, and the reasons.
 const REFUSED: &[(&str, &str)] = &[
     ("data=journal", "journaling of file data is not supported"),
     ("nobarrier", "flushes of the device cache cannot be disabled"),
@@ -58,27 +56,28 @@ const REFUSED: &[(&str, &str)] = &[
     ("mand", "mandatory locks are not supported by Linux any more"),
 ];
 
-/// Options that hold anyway, or ask for less: data is written before the metadata that refers to it.
-const ALWAYS_SO: &[&str] = &["barrier=1", "data=ordered", "data=writeback", "sizelimit=0"];
+/// Options whose guarantees always hold. bifolio writes data before the metadata that refers to it, which is
+/// data=ordered and more than data=writeback.
+const ALWAYS_IN_EFFECT: &[&str] = &["barrier=1", "data=ordered", "data=writeback", "sizelimit=0"];
 
-/// A call of mount(8).
+/// Action that mount(8) requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Call {
-    /// Mount, with this command line.
+    /// Mount with this command line.
     Mount(Vec<OsString>),
-    /// Check the options only (`-f`).
+    /// Only check the options (`-f`).
     Pretend,
     /// Change the options of the mount on a directory.
     Remount(PathBuf, Remount),
 }
 
-/// Returns whether the program was called by the name of a helper.
+/// Returns whether the program was called by the name of the helper.
 pub fn is_called(program: Option<&OsString>) -> bool {
     let name = program.and_then(|program| Path::new(program).file_name());
     name.is_some_and(|name| NAMES.iter().any(|helper| name == *helper))
 }
 
-/// Runs the helper. Returns an exit status of mount(8).
+/// Runs the helper. Returns an exit status that mount(8) defines.
 pub fn main(arguments: &[OsString]) -> ExitCode {
     let mut console = Console::standard();
     let outcome = run(arguments, &mut console);
@@ -90,7 +89,7 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
 }
 
 fn run(arguments: &[OsString], console: &mut Console) -> Result<()> {
-    let refused = |what: String| Failure::new("mount.bifolio", what).usage();
+    let refused = |reason: String| Failure::new("mount.bifolio", reason).usage();
     match parse(arguments).map_err(refused)? {
         Call::Pretend => Ok(()),
         Call::Remount(directory, remount) => fuse::remount(&directory, remount)
@@ -103,11 +102,12 @@ fn run(arguments: &[OsString], console: &mut Console) -> Result<()> {
     }
 }
 
-/// `SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+/// Parses `SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
 fn parse(arguments: &[OsString]) -> Result<Call, String> {
     let mut paths = Vec::new();
     let mut lists = Vec::new();
-    let (mut sloppy, mut pretend) = (false, false);
+    let mut sloppy = false;
+    let mut pretend = false;
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let Some(flags) = argument.as_bytes().strip_prefix(b"-").filter(|flags| !flags.is_empty())
@@ -155,20 +155,20 @@ fn translate(source: &OsStr, directory: &OsStr, list: &str, sloppy: bool) -> Res
     if options.contains(&"remount") {
         return Ok(Call::Remount(directory.into(), remount(&options)));
     }
-    // The defaults of the kernel's file systems: for writing and, for root, with access for all users.
-    let mut ours = vec!["rw"];
+    // The defaults of file systems in the kernel: writable and, for root, with access for all users.
+    let mut mount_options = vec!["rw"];
     if rustix::process::geteuid().is_root() {
-        ours.push("allow_other");
+        mount_options.push("allow_other");
     }
     let mut line: Vec<OsString> = vec!["bifolio".into(), "mount".into()];
     for option in options {
         if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == option) {
             return Err(format!("mount option `{option}`: {why}"));
         }
-        let is_for_others = WITHOUT_EFFECT.contains(&option)
-            || ALWAYS_SO.contains(&option)
-            || WITHOUT_EFFECT_BEGIN.iter().any(|begin| option.starts_with(begin));
-        if is_for_others {
+        let is_ignored = WITHOUT_EFFECT.contains(&option)
+            || ALWAYS_IN_EFFECT.contains(&option)
+            || PREFIXES_WITHOUT_EFFECT.iter().any(|begin| option.starts_with(begin));
+        if is_ignored {
             continue;
         }
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
@@ -183,9 +183,9 @@ fn translate(source: &OsStr, directory: &OsStr, list: &str, sloppy: bool) -> Res
             "log" => "--log",
             "threads" => "--threads",
             "cache_size" => "--cache-size",
-            // The kernel chooses the loop device, so its value is dropped.
+            // The kernel chooses the loop device, so the value is ignored.
             "loop" => {
-                ours.push("loop");
+                mount_options.push("loop");
                 continue;
             }
             _ => {
@@ -193,7 +193,7 @@ fn translate(source: &OsStr, directory: &OsStr, list: &str, sloppy: bool) -> Res
                 match known {
                     Err(OptionError::Unknown(_)) if sloppy => {}
                     Err(error) => return Err(error.to_string()),
-                    Ok(()) => ours.push(option),
+                    Ok(()) => mount_options.push(option),
                 }
                 continue;
             }
@@ -201,16 +201,16 @@ fn translate(source: &OsStr, directory: &OsStr, list: &str, sloppy: bool) -> Res
         line.push(format!("{argument}={value}").into());
     }
     line.push("-o".into());
-    line.push(ours.join(",").into());
+    line.push(mount_options.join(",").into());
     line.push("--".into());
     // A colon and a slash in the source are part of its name.
-    line.push(whole(source));
+    line.push(whole_image(source));
     line.push(directory.into());
     Ok(Call::Mount(line))
 }
 
-/// Returns the argument of `bifolio mount` for the whole image of this name.
-fn whole(source: &OsStr) -> OsString {
+/// Returns the argument of `bifolio mount` for the whole image with this name.
+fn whole_image(source: &OsStr) -> OsString {
     OsString::from_vec([source.as_bytes(), b":/"].concat())
 }
 
@@ -226,7 +226,7 @@ fn remount(options: &[&str]) -> Remount {
             "nodev" => remount.dev = Some(false),
             "exec" => remount.exec = Some(true),
             "noexec" => remount.exec = Some(false),
-            // mount(8) adds the options of fstab and of the mount.
+            // Ignored: mount(8) passes all options of fstab and of the mount.
             _ => {}
         }
     }
@@ -260,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn what_mount_asks_for_becomes_a_command_line() {
+    fn calls_of_mount_become_command_lines() {
         assert_eq!(line("/i /d"), "bifolio mount -o rw -- /i:/ /d");
         assert_eq!(line("/i /d -o ro"), "bifolio mount -o rw,ro -- /i:/ /d");
         assert_eq!(
             line("/i /d -nv -t bifolio -o rw,nosuid,offset=1024,commit=7,log=/l"),
             "bifolio mount --offset=1024 --log=/l -o rw,rw,nosuid,commit=7 -- /i:/ /d"
         );
-        // Options for mount(8) and systemd, and options that hold anyway.
+        // Options for mount(8) and systemd, and options that describe what bifolio always does.
         assert_eq!(
             line(
                 "-o user,noauto,nofail,_netdev,x-systemd.automount,comment=a,\
@@ -275,7 +275,7 @@ mod tests {
             ),
             "bifolio mount --no-recovery -o rw -- /i:/ /d"
         );
-        // Options that take others back.
+        // Options that override others.
         let list = "rw,sync,dirsync,lazytime,defaults,async,nodirsync,nolazytime";
         assert_eq!(
             line(&format!("/i /d -o {list}")),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_obeyed_is_refused_with_a_reason() {
+    fn unsupported_options_are_refused_with_a_reason() {
         for (line, complaint) in [
             (
                 "/i /d -o data=journal",
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn remounts_and_pretences_mount_nothing() {
+    fn remounts_and_dry_runs_mount_nothing() {
         assert_eq!(call("/i /d -f -o rw"), Ok(Call::Pretend));
         let remount = Remount { writable: Some(false), suid: Some(false), ..Remount::default() };
         assert_eq!(

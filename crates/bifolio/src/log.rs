@@ -1,5 +1,5 @@
-//! Shows what the library logs, from warnings up, on standard error, and appends it to a file, for those
-//! who have no standard error. Not here: the failures that a command itself reports (`console`).
+//! Log of the library's warnings and errors on standard error and, for background processes, in a file.
+//! Not here: failures of a command (`console`).
 
 use std::fmt::{self, Display, Write as _};
 use std::fs::File;
@@ -14,37 +14,38 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::format::time;
 
-/// Where the lines go besides standard error.
+/// Log on standard error and, optionally, in a file.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     file: Option<Arc<File>>,
 }
 
 impl Log {
-    /// To standard error, and to `file`, if any, which is open to append.
+    /// Creates a log. `file` must be open for appending.
     pub fn new(file: Option<File>) -> Self {
         Self { file: file.map(Arc::new) }
     }
 
-    /// Shows what the library logs from now on; panics, too, come into the file.
-    pub fn begin(&self) {
-        // Fails only when there is a subscriber already.
+    /// Starts logging. Panics are also logged to the file.
+    pub fn start(&self) {
+        // Fails only if there is a subscriber already.
         let _ = tracing::subscriber::set_global_default(self.clone());
-        let (log, before) = (self.clone(), std::panic::take_hook());
+        let log = self.clone();
+        let previous_hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            log.note(panic);
-            before(panic);
+            log.append(panic);
+            previous_hook(panic);
         }));
     }
 
-    /// Adds what standard error is told otherwise to the file.
-    pub fn note(&self, what: impl Display) {
+    /// Appends a message to the file. The caller prints it to standard error.
+    pub fn append(&self, message: impl Display) {
         let Some(file) = &self.file else { return };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         let now = time::full(Timestamp { seconds, nanoseconds: now.subsec_nanos() });
         // One write, so that the lines of several processes do not mix.
-        let line = format!("{now} [{}] {what}\n", std::process::id());
+        let line = format!("{now} [{}] {message}\n", std::process::id());
         let _ = (&**file).write_all(line.as_bytes());
     }
 }
@@ -60,13 +61,13 @@ impl Subscriber for Log {
             line.push_str("warning: ");
         }
         event.record(&mut Line(&mut line));
-        self.note(&line);
+        self.append(&line);
         let line = format!("bifolio: {line}\n");
         // One write, so that the lines of several threads do not mix.
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
 
-    // Spans are not shown, so that they need no identity.
+    // Spans are not logged, so they can share an id.
     fn new_span(&self, _span: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }

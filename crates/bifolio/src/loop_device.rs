@@ -1,5 +1,5 @@
-//! Whether the host itself uses an image: through a loop device, which no file lock keeps out.
-//! Not here: block devices, which the host opens only once to be written.
+//! Detection of images that the host uses through a loop device, which file locks do not exclude.
+//! Not here: block devices, which the host opens exclusively.
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// A loop device over `image` that is mounted or otherwise claimed. Where it may not be asked
-/// whether it is, that it is there counts.
-pub fn in_use(image: &Metadata) -> Option<PathBuf> {
+/// Returns a loop device of `image` that is mounted or otherwise claimed. A loop device that this user may not open
+/// counts as claimed.
+pub fn find_claimed(image: &Metadata) -> Option<PathBuf> {
     let devices = fs::read_dir("/sys/block").ok()?;
     devices
         .flatten()
         .filter(|device| device.file_name().as_bytes().starts_with(b"loop"))
-        .filter(|device| is_over(&device.path(), image))
+        .filter(|device| is_backed_by(&device.path(), image))
         .map(|device| (Path::new("/dev").join(device.file_name()), device.path()))
-        // It may have been let go, and claimed for another image, in between.
-        .find(|(node, device)| is_claimed(node) && is_over(device, image))
+        // The second check is for a loop device that was attached to another image since the first check.
+        .find(|(node, device)| is_claimed(node) && is_backed_by(device, image))
         .map(|(node, _)| node)
 }
 
-fn is_over(device: &Path, image: &Metadata) -> bool {
+fn is_backed_by(device: &Path, image: &Metadata) -> bool {
     let Ok(backing) = fs::read(device.join("loop/backing_file")) else { return false };
     let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
     let backing = fs::metadata(OsStr::from_bytes(backing));

@@ -1,4 +1,4 @@
-//! The `bifolio` command: parses the command line, runs the command, and returns the exit status.
+//! Entry point of the `bifolio` command line.
 #![forbid(unsafe_code)]
 
 mod archive;
@@ -6,6 +6,7 @@ mod cli;
 mod commands;
 mod console;
 mod copy;
+mod destination;
 mod directory;
 mod failure;
 mod format;
@@ -16,7 +17,6 @@ mod log;
 mod loop_device;
 mod mode_change;
 mod mount_options;
-mod place;
 mod signals;
 mod target;
 mod tree_change;

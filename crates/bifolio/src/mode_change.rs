@@ -1,4 +1,4 @@
-//! Modes as `chmod` takes them: in octal digits, or as changes in letters.
+//! Modes in the format of chmod(1): octal digits or symbolic changes.
 
 use std::str::FromStr;
 
@@ -9,30 +9,30 @@ const SET_ID: u16 = 0o6000;
 const STICKY: u16 = 0o1000;
 const ALL: u16 = 0o7777;
 
-/// How to get new permissions from old ones.
+/// Change of permissions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ModeChange {
-    steps: Vec<Step>,
+    clauses: Vec<Clause>,
 }
 
-/// What a change is applied to.
+/// File or directory that is changed.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
     /// The permissions before.
     pub permissions: u16,
-    /// Whether it is a directory: those keep their set-ID bits unless these are named.
+    /// Whether it is a directory. Directories keep their set-ID bits unless the mode names them.
     pub is_directory: bool,
-    /// The bits that are left alone where nobody is named, as in `+w`.
+    /// The bits that are not changed if the mode names no classes, as in `+w`.
     pub umask: u16,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Step {
+struct Clause {
     operator: Operator,
-    /// The bits of those that are named; `None` where nobody is.
-    whom: Option<u16>,
-    what: What,
-    /// The bits that are named themselves.
+    /// The bits of the classes of users that the clause names. `None` if it names none.
+    classes: Option<u16>,
+    value: Value,
+    /// The bits that the clause names.
     named: u16,
 }
 
@@ -44,10 +44,10 @@ enum Operator {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum What {
-    /// These bits; and, if so, execution where it makes sense.
+enum Value {
+    /// These bits. The flag is set for `X`: execution of directories and executable files.
     Bits(u16, bool),
-    /// What the owner (6), the group (3) or others (0) have, by the shift of their bits.
+    /// The bits of the owner (6), the group (3) or others (0), by the shift of their bits.
     CopyOf(u16),
 }
 
@@ -57,52 +57,56 @@ impl FromStr for ModeChange {
     fn from_str(text: &str) -> Result<Self, String> {
         let error = || format!("expected a mode such as 755, u+x or go=r,u=rw, not {text:?}");
         if text.starts_with(|first: char| first.is_ascii_digit()) {
-            return octal(text).map(|step| Self { steps: vec![step] }).ok_or_else(error);
+            return octal(text).map(|clause| Self { clauses: vec![clause] }).ok_or_else(error);
         }
-        let mut steps = Vec::new();
+        let mut clauses = Vec::new();
         for clause in text.split(',') {
-            symbolic(clause, &mut steps).ok_or_else(error)?;
+            symbolic(clause, &mut clauses).ok_or_else(error)?;
         }
-        Ok(Self { steps })
+        Ok(Self { clauses })
     }
 }
 
 impl ModeChange {
-    /// The permissions afterwards.
+    /// Returns the new permissions of `subject`.
     pub fn apply(&self, subject: Subject) -> u16 {
-        self.steps.iter().fold(subject.permissions & ALL, |now, step| step.apply(now, subject))
+        let before = subject.permissions & ALL;
+        self.clauses.iter().fold(before, |current, clause| clause.apply(current, subject))
     }
 }
 
-impl Step {
-    fn apply(&self, now: u16, subject: Subject) -> u16 {
+impl Clause {
+    fn apply(&self, current: u16, subject: Subject) -> u16 {
         let kept = if subject.is_directory { SET_ID & !self.named } else { 0 };
-        let bits = match self.what {
-            What::Bits(bits, true) if subject.is_directory || now & EXECUTE != 0 => bits | EXECUTE,
-            What::Bits(bits, _) => bits,
-            What::CopyOf(shift) => (now >> shift & 7) * 0o111,
+        let bits = match self.value {
+            Value::Bits(bits, true) if subject.is_directory || current & EXECUTE != 0 => {
+                bits | EXECUTE
+            }
+            Value::Bits(bits, _) => bits,
+            Value::CopyOf(shift) => (current >> shift & 7) * 0o111,
         };
-        let bits = bits & self.whom.unwrap_or(!subject.umask) & !kept;
+        let bits = bits & self.classes.unwrap_or(!subject.umask) & !kept;
         match self.operator {
-            Operator::Add => now | bits,
-            Operator::Remove => now & !bits,
-            Operator::Set => now & (kept | ALL & !self.whom.unwrap_or(ALL)) | bits,
+            Operator::Add => current | bits,
+            Operator::Remove => current & !bits,
+            Operator::Set => current & (kept | ALL & !self.classes.unwrap_or(ALL)) | bits,
         }
     }
 }
 
-fn octal(text: &str) -> Option<Step> {
+fn octal(text: &str) -> Option<Clause> {
     let digits = text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
     let bits = u16::from_str_radix(text, 8).ok().filter(|&bits| digits && bits <= ALL)?;
-    // So many digits speak of the set-ID bits even where these are zero.
+    // As in coreutils, more than four digits also name the set-ID bits that are zero.
     let named = if text.len() > 4 { ALL } else { bits };
-    Some(Step { operator: Operator::Set, whom: Some(ALL), what: What::Bits(bits, false), named })
+    let value = Value::Bits(bits, false);
+    Some(Clause { operator: Operator::Set, classes: Some(ALL), value, named })
 }
 
-/// Reads one clause: whom, then one change or several.
-fn symbolic(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
+/// Parses the classes and then one or more operations, such as `ug+r-w`.
+fn symbolic(clause: &str, clauses: &mut Vec<Clause>) -> Option<()> {
     let start = clause.find(['+', '-', '='])?;
-    let mut whom = None;
+    let mut classes = None;
     for letter in clause[..start].chars() {
         let bits = match letter {
             'u' => 0o4700,
@@ -111,7 +115,7 @@ fn symbolic(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
             'a' => ALL,
             _ => return None,
         };
-        whom = Some(whom.unwrap_or(0) | bits);
+        classes = Some(classes.unwrap_or(0) | bits);
     }
     let mut rest = &clause[start..];
     while let Some(sign) = rest.chars().next() {
@@ -121,15 +125,15 @@ fn symbolic(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
             _ => Operator::Set,
         };
         let end = rest[1..].find(['+', '-', '=']).map_or(rest.len(), |end| end + 1);
-        let (what, bits) = permissions(&rest[1..end])?;
-        steps.push(Step { operator, whom, what, named: bits & whom.unwrap_or(ALL) });
+        let (value, bits) = permissions(&rest[1..end])?;
+        clauses.push(Clause { operator, classes, value, named: bits & classes.unwrap_or(ALL) });
         rest = &rest[end..];
     }
     Some(())
 }
 
-/// What a change gives or takes, and the bits that it names.
-fn permissions(letters: &str) -> Option<(What, u16)> {
+/// Parses the permissions of an operation. Returns them, and the bits that they name.
+fn permissions(letters: &str) -> Option<(Value, u16)> {
     let shift = match letters {
         "u" => Some(6),
         "g" => Some(3),
@@ -137,21 +141,22 @@ fn permissions(letters: &str) -> Option<(What, u16)> {
         _ => None,
     };
     if let Some(shift) = shift {
-        return Some((What::CopyOf(shift), 0));
+        return Some((Value::CopyOf(shift), 0));
     }
-    let (mut bits, mut where_sensible) = (0, false);
+    let mut bits = 0;
+    let mut conditional_execute = false;
     for letter in letters.chars() {
         match letter {
             'r' => bits |= READ,
             'w' => bits |= WRITE,
             'x' => bits |= EXECUTE,
-            'X' => where_sensible = true,
+            'X' => conditional_execute = true,
             's' => bits |= SET_ID,
             't' => bits |= STICKY,
             _ => return None,
         }
     }
-    Some((What::Bits(bits, where_sensible), bits))
+    Some((Value::Bits(bits, conditional_execute), bits))
 }
 
 #[cfg(test)]
@@ -169,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_what_chmod_makes_of_them() {
+    fn modes_change_as_in_chmod() {
         check("755", 0o644, 0o755, 0o755);
         check("4755", 0o644, 0o4755, 0o4755);
         check("755", 0o6644, 0o755, 0o6755);
@@ -196,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_mode() {
+    fn invalid_modes_are_refused() {
         for mode in ["", "8", "77777", "0x1", "7 7", "u", "u+y", "u+x,", "z+x", "u+ug", "-1"] {
             assert!(mode.parse::<ModeChange>().is_err(), "{mode}");
         }

@@ -1,5 +1,4 @@
-//! Parser of the `-o` list of `bifolio mount`: the options of the volume, and those of the mount. Not here: the meaning
-//! of the mount's options (`fuse::MountOptions`).
+//! Parser of the `-o` list of `bifolio mount`. Not here: options of the transport (`fuse::MountOptions`).
 
 use std::time::Duration;
 
@@ -9,24 +8,24 @@ use vfs::{ErrorPolicy, VolumeOptions};
 /// All options of an `-o` list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Options {
-    /// The options that the transport obeys.
+    /// Options of the transport. Some of them also apply to the volume.
     pub mount: MountOptions,
-    /// The options that the volume obeys.
+    /// Options of the volume only.
     volume: VolumeMountOptions,
 }
 
-/// The options that the volume alone obeys.
+/// Options that apply only to the volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct VolumeMountOptions {
     /// The time after which written data is durable without a sync; zero for the default.
     commit_interval: Duration,
-    /// Changes to the names in directories are durable before the call returns.
+    /// Whether changes of names in directories are durable before the call returns.
     dirsync: bool,
-    /// The reaction to corruption, instead of the volume's own policy.
+    /// The reaction to corruption, instead of the policy that the volume stores.
     errors: Option<ErrorPolicy>,
-    /// Freed blocks are discarded.
+    /// Whether freed blocks are discarded.
     discard: bool,
-    /// Data that replaces a file's contents is written back.
+    /// Whether data that replaces the contents of a file is written back.
     auto_da_alloc: bool,
 }
 
@@ -53,7 +52,7 @@ impl Options {
         Ok(())
     }
 
-    /// Passes on to the volume what it has to obey: its own options, and those that the transport obeys, too.
+    /// Copies the options that apply to the volume to `options`.
     pub fn apply(&self, options: &mut VolumeOptions) {
         options.access = self.mount.access;
         options.sync = self.mount.sync;
@@ -66,7 +65,7 @@ impl Options {
 }
 
 impl VolumeMountOptions {
-    /// Sets an option. Returns false if it is none of the volume's.
+    /// Sets an option. Returns false if it is not an option of the volume.
     fn set(&mut self, option: &str) -> Result<bool, OptionError> {
         let (name, value) = split_option(option);
         let wrong = |what| OptionError::Value(name.to_owned(), what);
@@ -74,7 +73,7 @@ impl VolumeMountOptions {
             "errors" => {
                 self.errors = match value {
                     Some("continue") => Some(ErrorPolicy::Continue),
-                    // There is no kernel of ours to panic.
+                    // A server cannot panic the kernel.
                     Some("remount-ro" | "panic") => Some(ErrorPolicy::ReadOnly),
                     _ => return Err(wrong("must be `continue`, `remount-ro` or `panic`")),
                 };
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_volume_gets_its_options_and_those_that_the_mount_obeys_too() {
+    fn the_volume_gets_its_own_options_and_shared_options() {
         let list = "rw,sync,strictatime,commit=7,dirsync,errors=panic,discard,noauto_da_alloc";
         let options = parse(list).unwrap();
         assert!(options.mount.writable);
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_volumes() {
+    fn defaults_equal_those_of_volumes() {
         let (mut options, default) = (VolumeOptions::default(), VolumeOptions::default());
         parse("").unwrap().apply(&mut options);
         assert_eq!(options.commit_interval, default.commit_interval);

@@ -1,4 +1,4 @@
-//! Signals that end a command in an orderly way.
+//! Signal handlers that let a command stop cleanly.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,7 +7,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::failure::{Failure, Result, Status};
 
-/// Makes the first signal set the result, and the second one end the command at once.
+/// Installs signal handlers. The first signal sets the returned flag; a second signal exits at once.
 pub fn catch() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -1,4 +1,4 @@
-//! Images and paths in them, as command lines name them, and the options for opening images.
+//! Images and paths of a command line, and options for opening images.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,15 +19,15 @@ use crate::failure::{Failure, Result, Subject};
 use crate::format::text;
 use crate::writing;
 
-/// The interval at which a command checks whether an image is still in use.
-const LOOK: Duration = Duration::from_millis(10);
+/// Interval at which a command checks whether an image is still in use.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// An image and a path in it.
+/// An image, and a path in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
     /// The image: a file or a block device of the host.
     pub image: PathBuf,
-    /// The path in it; starts with `/`.
+    /// The path in the image. Starts with `/`.
     pub path: Vec<u8>,
 }
 
@@ -44,13 +44,13 @@ impl Target {
             image: PathBuf::from(OsString::from_vec(bytes[..at].to_vec())),
             path: bytes[at + 1..].to_vec(),
         };
-        let mut places = (1..bytes.len().saturating_sub(1))
+        let mut splits = (1..bytes.len().saturating_sub(1))
             .rev()
             .filter(|&at| bytes[at..].starts_with(b":/"))
             .peekable();
-        let last = places.peek().copied();
+        let last = splits.peek().copied();
         let whole = Self { image: PathBuf::from(argument), path: b"/".to_vec() };
-        match places.map(split).find(|target| exists(&target.image)) {
+        match splits.map(split).find(|target| exists(&target.image)) {
             Some(target) => target,
             None if exists(&whole.image) => whole,
             None => last.map_or(whole, split),
@@ -96,7 +96,7 @@ impl Subject for &Target {
     }
 }
 
-/// How to open the image. The same for every command.
+/// Options for opening images, shared by all commands.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Image options")]
 pub struct ImageOptions {
@@ -132,8 +132,8 @@ pub struct ImageOptions {
     /// the device.
     #[arg(skip = true)]
     pub exclusive: bool,
-    /// How long to wait for an image that is in use while no mount of it is visible: the server of an earlier
-    /// mount may still be writing. Set by commands that wait.
+    /// The time to wait for an image that is in use but not mounted: the server of an earlier mount may still be
+    /// writing to it. Set by commands that wait.
     #[arg(skip)]
     pub timeout: Duration,
     /// Whether file data stays out of the cache. Set by commands with an option for it.
@@ -175,8 +175,8 @@ impl ImageOptions {
         let no_recovery = self.no_recovery;
         let mut options = VolumeOptions { writable, no_recovery, ..VolumeOptions::default() };
         options.discard = self.discard;
-        let place = |block| SuperblockLocation { block, block_size: self.block_size };
-        options.ext4.superblock = self.superblock.map(place);
+        let location = |block| SuperblockLocation { block, block_size: self.block_size };
+        options.ext4.superblock = self.superblock.map(location);
         if self.uncached {
             options.read.caching = Caching::Dropbehind;
         }
@@ -203,18 +203,18 @@ impl ImageOptions {
         opened.map_err(|error| Failure::library(target.image.as_path(), &error))
     }
 
-    /// [`open_device`](Self::open_device) for writing. Fails if another program uses the image.
+    /// Opens the part of the image that the options choose, for writing. Fails if another program uses the image.
     pub fn open_device_for_writing(&self, target: &Target) -> Result<SharedDevice> {
         let opened = self.open_image_for_writing(target)?.device();
         opened.map_err(|error| Failure::library(target.image.as_path(), &error))
     }
 
-    /// Opens the image, and reads nothing yet.
+    /// Opens the image without reading it.
     pub fn open_image(&self, target: &Target) -> Result<Image> {
         self.open_image_for(target, Access::Read)
     }
 
-    /// [`open_image`](Self::open_image) for writing. Fails if another program uses the image.
+    /// Opens the image for writing, without reading it. Fails if another program uses the image.
     pub fn open_image_for_writing(&self, target: &Target) -> Result<Image> {
         self.open_image_for(target, Access::Write)
     }
@@ -240,7 +240,7 @@ impl ImageOptions {
             if !is_busy || Instant::now() >= until || !fuse::mounts_of(image).is_empty() {
                 break;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         let opened = Image::open(image, options).map_err(|error| access.failure(image, &error))?;
         access.check(image)?;
@@ -253,7 +253,7 @@ fn is_busy(error: &base::Error) -> bool {
     matches!(error, base::Error::Open { errno, .. } if *errno == busy)
 }
 
-/// The purpose for which an image is opened.
+/// Purpose for which an image is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Access {
     Read,
@@ -261,7 +261,7 @@ enum Access {
 }
 
 impl Access {
-    /// Refuses an image that a loop device uses. The lock that was taken on opening does not exclude those.
+    /// Refuses an image that a loop device uses. The lock of the opened image does not exclude loop devices.
     fn check(self, image: &Path) -> Result<()> {
         match self {
             Self::Read => Ok(()),
@@ -277,8 +277,8 @@ impl Access {
     }
 }
 
-/// Returns the host's own error for a missing or forbidden file, which says more than a failed read. Only files
-/// and block devices are opened: opening others could wait for ever.
+/// Opens the image once, because the error of the host for a missing or forbidden file says more than that of a failed
+/// read. Opens only regular files and block devices: opening a pipe, for example, could block forever.
 fn check_readable(image: &Path) -> Result<()> {
     let cannot_open = |error| Failure::host(image, "cannot open", &error);
     let kind = std::fs::metadata(image).map_err(cannot_open)?.file_type();
@@ -292,18 +292,18 @@ fn check_readable(image: &Path) -> Result<()> {
 pub struct Volumes<'a> {
     options: &'a ImageOptions,
     open: Vec<(PathBuf, Arc<Volume>)>,
-    /// Whether there are several images, so that paths are shown with their image's name.
-    several: bool,
+    /// Whether there are several images. If so, paths are printed with the name of their image.
+    has_several: bool,
 }
 
 impl<'a> Volumes<'a> {
-    /// Opens nothing yet.
+    /// Creates a table for the images of `targets`, without opening them.
     pub fn new(options: &'a ImageOptions, targets: &[Target]) -> Self {
-        let several = targets.windows(2).any(|pair| pair[0].image != pair[1].image);
-        Self { options, open: Vec::new(), several }
+        let has_several = targets.windows(2).any(|pair| pair[0].image != pair[1].image);
+        Self { options, open: Vec::new(), has_several }
     }
 
-    /// Returns the volume on the target's image, which is opened if necessary.
+    /// Returns the volume on the target's image. Opens it if necessary.
     pub fn get(&mut self, target: &Target) -> Result<Arc<Volume>> {
         if let Some((_, volume)) = self.open.iter().find(|(image, _)| *image == target.image) {
             return Ok(Arc::clone(volume));
@@ -313,13 +313,13 @@ impl<'a> Volumes<'a> {
         Ok(volume)
     }
 
-    /// Returns `path` as output shows it: with the image's name if there are several images.
+    /// Returns `path` as it is printed: with the name of the image if there are several images.
     pub fn display(&self, target: &Target, path: &[u8]) -> Vec<u8> {
-        if self.several { target.subject(path) } else { path.to_vec() }
+        if self.has_several { target.subject(path) } else { path.to_vec() }
     }
 }
 
-/// Parses a number of bytes. A letter after it multiplies it by a power of 1024.
+/// Parses a number of bytes with an optional suffix, K, M, G or T, for a power of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let error = || "expected a number of bytes, such as 4096, 64K, 512M or 2G".to_owned();
     let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_split_at_the_last_place_that_names_an_image() {
+    fn arguments_split_at_the_last_colon_that_follows_an_image() {
         check("disk.img", &[], "disk.img", "/");
         check("disk.img:/", &[], "disk.img", "/");
         check("disk.img:/etc/fstab", &[], "disk.img", "/etc/fstab");
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn file_names_are_the_last_component() {
+    fn file_names_are_last_components() {
         let name = |path: &str| {
             let target = Target { image: "i".into(), path: path.into() };
             target.file_name().map(<[u8]>::to_vec)
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_scale_and_nonsense_is_refused() {
+    fn sizes_have_suffixes_and_invalid_sizes_are_refused() {
         assert_eq!(parse_size("4096"), Ok(4096));
         assert_eq!(parse_size("64K"), Ok(65536));
         assert_eq!(parse_size("2g"), Ok(2 << 30));

@@ -1,4 +1,4 @@
-//! Changes an inode, or each one in a tree. Not here: which change.
+//! Changes of a file, or of all files in a tree. Not here: the changes.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use vfs::{Node, Volume};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::target::Target;
-use crate::walk::{self, Order, Stop, Then, Visitor};
+use crate::walk::{self, Flow, Order, Visit, Visitor};
 use crate::writing::Writing;
 
-/// Calls `change` for `node`, which is at the target's path, and for everything in it if
-/// `recursive`. What fails is reported as a failure of `action`.
+/// Calls `change` for `node`, which is at the path of `target`. If `recursive`, also calls it for all nodes below.
+/// Reports errors as failures of `action`.
 pub fn change(
     (target, volume): (&Target, &Volume),
     node: Arc<Node>,
@@ -35,16 +35,16 @@ struct Changer<'a, C> {
 }
 
 impl<C: FnMut(&Node) -> Result<(), Error>> Visitor for Changer<'_, C> {
-    fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
+    fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow> {
         self.writing.check_interrupted()?;
-        if let Err(error) = (self.change)(stop.node) {
-            let subject = self.target.subject(stop.path);
+        if let Err(error) = (self.change)(visit.node) {
+            let subject = self.target.subject(visit.path);
             self.console.report(&Failure::action(subject.as_slice(), self.action, &error));
         }
-        Ok(if self.recursive { Then::Enter } else { Then::Skip })
+        Ok(if self.recursive { Flow::Enter } else { Flow::Skip })
     }
 
-    fn leave(&mut self, _stop: &Stop<'_>) -> Result<()> {
+    fn leave(&mut self, _stop: &Visit<'_>) -> Result<()> {
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! Users of a locked image: a bifolio mount, or another process. Not here: the host's loop devices
-//! (`loop_device.rs`), which take no lock.
+//! Lookup of the mount or process that uses a locked image.
+//! Not here: loop devices of the host, which do not lock images (`loop_device.rs`).
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::failure::Failure;
 use crate::format::text;
 
-/// Returns the failure to open an image that is in use.
+/// Returns the failure to open an image that is in use, with the mount or process that uses it.
 pub fn in_use(image: &Path) -> Failure {
     let found = fs::metadata(image).ok();
     if let Some(mount) = fuse::mounts_of(image).first() {
@@ -27,7 +27,7 @@ pub fn in_use(image: &Path) -> Failure {
     }
 }
 
-/// Returns the process that has a lock on the image, and its name.
+/// Returns the id and the name of the process that has locked the image.
 fn locker(image: &Metadata) -> Option<(u32, String)> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let (major, minor) = (rustix::fs::major(image.dev()), rustix::fs::minor(image.dev()));
@@ -36,8 +36,8 @@ fn locker(image: &Metadata) -> Option<(u32, String)> {
     Some((process, name.trim_end().to_owned()))
 }
 
-/// `number: FLOCK ADVISORY READ|WRITE process device:inode start end`; a waiting process has `->` before
-/// FLOCK.
+/// Finds the process that has locked `file` in the text of /proc/locks. A line is `number: FLOCK ADVISORY READ|WRITE
+/// process device:inode start end`. A waiting process has `->` before FLOCK.
 fn find_locker(locks: &str, file: &str) -> Option<u32> {
     let owner = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_of_a_lock_is_found_by_the_file() {
+    fn the_owner_of_a_lock_is_found_by_device_and_inode() {
         let locks = "1: POSIX  ADVISORY  WRITE 12 fe:00:99 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 13 fe:00:98 0 EOF\n\
                      3: -> FLOCK  ADVISORY  WRITE 14 fe:00:99 0 EOF\n\

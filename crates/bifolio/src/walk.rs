@@ -1,8 +1,8 @@
-//! Walks a tree in an image, depth first, without recursion. Not here: what is done at each node.
+//! Depth-first walk through a tree in an image, without recursion. Not here: the visitors.
 //!
-//! Bounds, whatever the image says: each directory is entered once (a second way in is reported as
-//! corruption, so loops end), paths longer than [`PATH_BYTES_MAX`] are not entered, and a walk in the order
-//! of inodes holds about [`ENTRIES_MAX`] entries in memory.
+//! Bounds, for any image: each directory is entered once (a second name of a directory is reported as corruption, so
+//! loops end); paths longer than [`PATH_BYTES_MAX`] are not entered; and a walk in the order of inodes keeps about
+//! [`ENTRIES_MAX`] entries in memory.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,61 +14,61 @@ use vfs::{Node, Volume};
 use crate::directory::{self, Batch, Entry};
 use crate::failure::Result;
 
-/// As long as the longest path that the library resolves.
+/// Maximum length of a path. Equal to the longest path that the library resolves.
 pub const PATH_BYTES_MAX: usize = 64 * 1024;
 
-/// The number of entries that a walk in the order of inodes reads ahead, in all directories that it is in. A larger
-/// number orders more of a large directory, so that each block of its inodes is read and changed fewer times.
+/// Number of entries that a walk in the order of inodes keeps in memory, for all directories that it is in. A larger
+/// number sorts more of a large directory at once, so that each block of inodes is read and changed fewer times.
 const ENTRIES_MAX: usize = 256 << 10;
-/// The number of entries of one directory that it reads at a time when it holds as many as that.
+/// Minimum number of entries that are read at a time, even if [`ENTRIES_MAX`] entries are in memory.
 const ENTRIES_MIN: usize = 64;
 
-/// A node that the walk has come to.
+/// A node that the walk visits.
 #[derive(Debug)]
-pub struct Stop<'a> {
+pub struct Visit<'a> {
     /// Its path in the image.
     pub path: &'a [u8],
     /// Its name in its directory; empty at the start.
     pub name: &'a [u8],
-    /// How many steps it lies below the start.
+    /// The number of levels below the start.
     pub depth: usize,
     /// The node.
     pub node: &'a Arc<Node>,
-    /// Whether no other name follows in its directory. Known only in a sorted walk.
-    pub last: bool,
+    /// Whether this is the last entry of its directory. Valid only in a sorted walk.
+    pub is_last: bool,
 }
 
-/// Where to go from a directory.
+/// Decision of a visitor on how the walk continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Then {
-    /// Into it.
+pub enum Flow {
+    /// Enter the node if it is a directory.
     Enter,
-    /// On to its next sibling.
+    /// Continue after the node.
     Skip,
-    /// Nowhere: the walk is over.
+    /// End the walk.
     Quit,
 }
 
-/// What is done on a walk.
+/// Callbacks of a walk.
 pub trait Visitor {
-    /// Called at each node, before what is in it.
-    fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then>;
+    /// Called for each node. Directories are visited before their contents.
+    fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow>;
 
-    /// Called after everything in a directory that was to be entered.
-    fn leave(&mut self, stop: &Stop<'_>) -> Result<()>;
+    /// Called after the contents of a directory for which `arrive` returned [`Flow::Enter`].
+    fn leave(&mut self, visit: &Visit<'_>) -> Result<()>;
 
-    /// Something below `path`, or `path` itself, could not be read. The walk goes on beside it.
+    /// Called if `path`, or a part of the directory at `path`, cannot be read. The walk continues after it.
     fn failed(&mut self, path: &[u8], error: &Error) -> Result<()>;
 }
 
-/// The order of names within a directory.
+/// Order of the entries of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// By the number of the inode, which is close to the order on the device; a large directory in batches.
+    /// By inode number, which is close to the order on the device. Large directories are sorted in batches.
     Inode,
-    /// By the bytes of the names, with those that begin with a dot or without them.
+    /// By the bytes of the names.
     Sorted {
-        /// Whether names that begin with a dot are among them.
+        /// Whether names that begin with a dot are included.
         hidden: bool,
     },
 }
@@ -87,13 +87,13 @@ pub fn walk(
         path: path.to_vec(),
         frames: Vec::new(),
         entered: HashSet::new(),
-        waiting: 0,
+        pending: 0,
     };
     if !walk.arrive(start, b"", 0, true, visitor)? {
         return Ok(());
     }
     while let Some(depth) = walk.frames.len().checked_sub(1) {
-        if !walk.step(depth, visitor)? {
+        if !walk.advance(depth, visitor)? {
             return Ok(());
         }
     }
@@ -107,44 +107,48 @@ struct Walk<'v> {
     path: Vec<u8>,
     frames: Vec<Frame>,
     entered: HashSet<InodeNumber>,
-    /// The number of entries that wait in all frames.
-    waiting: usize,
+    /// The number of pending entries in all frames.
+    pending: usize,
 }
 
 /// A directory that the walk is in.
 struct Frame {
     node: Arc<Node>,
     name: Vec<u8>,
-    /// How long the path of the directory is.
+    /// The length of the directory's path.
     path_bytes: usize,
-    last: bool,
-    waiting: VecDeque<Entry>,
+    is_last: bool,
+    /// Entries that were read and not visited.
+    pending: VecDeque<Entry>,
+    /// The cursor of the entries after them.
     next: Option<DirCursor>,
 }
 
 impl Walk<'_> {
-    /// Takes the next name of the directory on top, or leaves it. False to end the walk.
-    fn step(&mut self, depth: usize, visitor: &mut impl Visitor) -> Result<bool> {
+    /// Visits the next entry of the innermost directory, or leaves the directory after its last entry. Returns false
+    /// to end the walk.
+    fn advance(&mut self, depth: usize, visitor: &mut impl Visitor) -> Result<bool> {
         let Some(entry) = self.next_entry(visitor)? else {
             if let Some(frame) = self.frames.pop() {
-                let Frame { node, name, path_bytes, last, .. } = &frame;
+                let Frame { node, name, path_bytes, is_last, .. } = &frame;
                 self.path.truncate(*path_bytes);
-                visitor.leave(&Stop { path: &self.path, name, depth, node, last: *last })?;
+                let is_last = *is_last;
+                visitor.leave(&Visit { path: &self.path, name, depth, node, is_last })?;
             }
             return Ok(true);
         };
         let Some(frame) = self.frames.last() else { return Ok(false) };
-        let (path_bytes, last) = (frame.path_bytes, frame.waiting.is_empty());
-        self.path.truncate(path_bytes);
+        let is_last = frame.pending.is_empty();
+        self.path.truncate(frame.path_bytes);
         self.path = directory::join(&self.path, &entry.name);
-        let going_on = match directory::node(self.volume, &entry) {
-            Ok(node) => self.arrive(node, &entry.name, depth + 1, last, visitor)?,
+        let continues = match directory::node(self.volume, &entry) {
+            Ok(node) => self.arrive(node, &entry.name, depth + 1, is_last, visitor)?,
             Err(error) => {
                 visitor.failed(&self.path, &error)?;
                 true
             }
         };
-        Ok(going_on)
+        Ok(continues)
     }
 
     fn arrive(
@@ -152,20 +156,27 @@ impl Walk<'_> {
         node: Arc<Node>,
         name: &[u8],
         depth: usize,
-        last: bool,
+        is_last: bool,
         visitor: &mut impl Visitor,
     ) -> Result<bool> {
-        let then = visitor.arrive(&Stop { path: &self.path, name, depth, node: &node, last })?;
-        if then == Then::Enter && node.kind() == FileType::Directory {
+        let flow =
+            visitor.arrive(&Visit { path: &self.path, name, depth, node: &node, is_last })?;
+        if flow == Flow::Enter && node.kind() == FileType::Directory {
             match self.check_entry(&node) {
-                Ok(()) => self.enter(node, name.to_vec(), last),
+                Ok(()) => self.enter(node, name.to_vec(), is_last),
                 Err(error) => {
                     visitor.failed(&self.path, &error)?;
-                    visitor.leave(&Stop { path: &self.path, name, depth, node: &node, last })?;
+                    visitor.leave(&Visit {
+                        path: &self.path,
+                        name,
+                        depth,
+                        node: &node,
+                        is_last,
+                    })?;
                 }
             }
         }
-        Ok(then != Then::Quit)
+        Ok(flow != Flow::Quit)
     }
 
     fn check_entry(&mut self, node: &Node) -> Result<(), Error> {
@@ -173,39 +184,40 @@ impl Walk<'_> {
             return Err(Error::NameTooLong);
         }
         if !self.entered.insert(node.number()) {
-            let place = Location::inode(node.number());
-            return Err(Error::corrupt("directory", place, Problem::Cycle));
+            let location = Location::inode(node.number());
+            return Err(Error::corrupt("directory", location, Problem::Cycle));
         }
         Ok(())
     }
 
-    fn enter(&mut self, node: Arc<Node>, name: Vec<u8>, last: bool) {
-        let (path_bytes, waiting) = (self.path.len(), VecDeque::new());
+    fn enter(&mut self, node: Arc<Node>, name: Vec<u8>, is_last: bool) {
+        let path_bytes = self.path.len();
+        let pending = VecDeque::new();
         let next = Some(DirCursor::default());
-        self.frames.push(Frame { node, name, path_bytes, last, waiting, next });
+        self.frames.push(Frame { node, name, path_bytes, is_last, pending, next });
     }
 
-    /// The next name in the directory on top.
+    /// Returns the next entry of the innermost directory.
     fn next_entry(&mut self, visitor: &mut impl Visitor) -> Result<Option<Entry>> {
         let Some(frame) = self.frames.last_mut() else { return Ok(None) };
-        while frame.waiting.is_empty() {
+        while frame.pending.is_empty() {
             let Some(from) = frame.next.take() else { return Ok(None) };
             let Batch { entries, next } = match self.order {
                 Order::Inode => {
-                    let entries_max = ENTRIES_MAX.saturating_sub(self.waiting) / 2;
+                    let entries_max = ENTRIES_MAX.saturating_sub(self.pending) / 2;
                     let mut batch =
-                        directory::batch(&frame.node, from, entries_max.max(ENTRIES_MIN));
+                        directory::read_batch(&frame.node, from, entries_max.max(ENTRIES_MIN));
                     batch.entries.sort_by_key(|entry| entry.inode);
                     batch
                 }
                 Order::Sorted { hidden } => {
-                    let (mut entries, outcome) = directory::sorted(&frame.node);
+                    let (mut entries, outcome) = directory::read_sorted(&frame.node);
                     entries.retain(|entry| hidden || !entry.is_hidden());
                     Batch { entries, next: outcome.map(|()| None) }
                 }
             };
-            frame.waiting.extend(entries.into_iter().filter(|entry| !entry.is_dot()));
-            self.waiting += frame.waiting.len();
+            frame.pending.extend(entries.into_iter().filter(|entry| !entry.is_dot()));
+            self.pending += frame.pending.len();
             match next {
                 Ok(next) => frame.next = next,
                 Err(error) => {
@@ -214,8 +226,8 @@ impl Walk<'_> {
                 }
             }
         }
-        let entry = frame.waiting.pop_front();
-        self.waiting -= usize::from(entry.is_some());
+        let entry = frame.pending.pop_front();
+        self.pending -= usize::from(entry.is_some());
         Ok(entry)
     }
 }

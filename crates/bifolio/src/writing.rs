@@ -1,8 +1,8 @@
-//! Images that a command changes: each is opened for writing once, and closed at the end even if the command
+//! Images that a command changes. Each image is opened for writing once, and closed at the end even if the command
 //! fails. Not here: the changes.
 //!
-//! A command succeeds only if every image could be closed: its changes are durable then. A command that panics
-//! leaves its images as a crash does, for the journal to recover.
+//! A command succeeds only if all images were closed without errors, because only then are its changes durable. After
+//! a panic the images are left as after a crash: the journal is replayed when an image is next opened.
 
 use std::fs::Metadata;
 use std::io::Write;
@@ -24,7 +24,7 @@ use crate::signals;
 use crate::target::{ImageOptions, Target};
 use crate::users;
 
-/// The owner of new files.
+/// Options for the owner of new files.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Ownership {
     /// Set the owner of new files, as a number
@@ -36,8 +36,8 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Returns the credentials of a privileged user that owns new files. As with debugfs, a user who can write to
-    /// an image is its root, and may allocate the blocks reserved for root.
+    /// Returns privileged credentials with the owner of new files. As in debugfs, a user who can write to an image acts
+    /// as its root, and may allocate the blocks that are reserved for root.
     pub fn credentials(&self) -> Credentials {
         Credentials { uid: self.owner, gid: self.group, groups: Vec::new(), privileged: true }
     }
@@ -54,12 +54,12 @@ pub struct Writing<'a> {
 
 struct Open {
     image: PathBuf,
-    /// Device and inode number: one image can be named in several ways.
+    /// Device and inode number, because an image can have several paths.
     identity: (u64, u64),
     volume: Arc<Volume>,
 }
 
-/// Runs `work`, which changes images, and closes them. A failure to close fails the command.
+/// Calls `work`, which changes images, and then closes the images. A failure to close an image fails the command.
 pub fn change_images(
     options: &ImageOptions,
     console: &mut Console,
@@ -78,7 +78,7 @@ pub fn change_images(
     outcome
 }
 
-/// Calls `change` for each target. Failures are reported, and the other targets are changed.
+/// Calls `change` for each target. Reports failures, and continues with the next target.
 pub fn change_targets(
     options: &ImageOptions,
     targets: &[Target],
@@ -119,21 +119,23 @@ impl Writing<'_> {
         Ok(volume)
     }
 
-    /// Fails if a signal has interrupted the command.
+    /// Errors: a signal has interrupted the command.
     pub fn check_interrupted(&self) -> Result<()> {
-        match self.interrupted.load(Ordering::Relaxed) {
-            true => Err(Failure::interrupted()),
-            false => Ok(()),
+        if self.interrupted.load(Ordering::Relaxed) {
+            return Err(Failure::interrupted());
         }
+        Ok(())
     }
 }
 
-/// Returns the patience of a command: it prints the reason for the first wait, and waits until a signal comes.
+/// Returns the callback for waits. It prints the reason once, and cancels the wait after a signal.
 fn wait_callback(image: &Path, interrupted: &Arc<AtomicBool>) -> WaitCallback {
-    let (image, interrupted, said) = (image.to_owned(), Arc::clone(interrupted), Once::new());
-    WaitCallback::new(move |what| {
-        said.call_once(|| {
-            let _ = writeln!(std::io::stderr(), "bifolio: {}", Failure::new(&*image, what));
+    let image = image.to_owned();
+    let interrupted = Arc::clone(interrupted);
+    let printed = Once::new();
+    WaitCallback::new(move |reason| {
+        printed.call_once(|| {
+            let _ = writeln!(std::io::stderr(), "bifolio: {}", Failure::new(&*image, reason));
         });
         !interrupted.load(Ordering::Relaxed)
     })
@@ -145,7 +147,7 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 
 impl ImageOptions {
     /// Opens the volume on the target's image for writing, and replays its journal in place. The caller closes it.
-    /// A wait for another host prints its reason, and ends when `interrupted` is set.
+    /// If it waits for another host, it prints the reason. Setting `interrupted` cancels the wait.
     pub fn open_for_writing(
         &self,
         target: &Target,
@@ -166,14 +168,14 @@ impl ImageOptions {
     }
 }
 
-/// Refuses an image that a loop device of the host uses.
+/// Errors: a loop device of the host uses the image.
 pub fn refuse_loop_device(image: &Path) -> Result<()> {
     let metadata = std::fs::metadata(image);
     let metadata = metadata.map_err(|error| Failure::host(image, "cannot open", &error))?;
-    match loop_device::in_use(&metadata) {
+    match loop_device::find_claimed(&metadata) {
         Some(device) => {
-            let what = format!("is in use by the loop device {}", device.display());
-            Err(Failure::new(image, what).advise("unmount or detach it first"))
+            let text = format!("is in use by the loop device {}", device.display());
+            Err(Failure::new(image, text).advise("unmount or detach it first"))
         }
         None => Ok(()),
     }

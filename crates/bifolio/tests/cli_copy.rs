@@ -1,4 +1,5 @@
-//! `bifolio cp`: copies equal what the kernel shows, and nothing outside the destination is touched.
+//! `bifolio cp` out of an image: copies equal the originals as the kernel shows them, and files outside of the
+//! destination are not changed.
 
 mod support;
 
@@ -6,12 +7,12 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use support::{Image, bifolio, ends_with, good, shell};
+use support::{Image, bifolio, run_ok, run_with_status, shell};
 use testkit::command::output;
 use testkit::tree::{TreeOptions, populate};
 use testkit::{LoopMount, Manifest, Mke2fs, must, private_mounts, wait_until};
 
-/// What two file systems with the same tree can differ in.
+/// Removes the facts that can differ between two file systems with the same tree.
 fn comparable(manifest: Manifest) -> Manifest {
     const OWN: [&str; 9] = [
         "inode",
@@ -31,7 +32,7 @@ fn comparable(manifest: Manifest) -> Manifest {
 }
 
 #[test]
-fn an_archive_copy_equals_what_the_kernel_shows() {
+fn an_archive_copy_equals_the_kernels_mount() {
     private_mounts();
     let image = Image::empty();
     Mke2fs::new("ext4", 4096).make(&image.path, None);
@@ -45,13 +46,13 @@ fn an_archive_copy_equals_what_the_kernel_shows() {
     Mke2fs::new("ext4", 4096).make(&copy, None);
     let copy = LoopMount::new(&copy, "ext4", "rw");
     let into = copy.path().display().to_string();
-    good(&["cp", "-a", &image.at("/"), &into]);
+    run_ok(&["cp", "-a", &image.at("/"), &into]);
     let found = comparable(Manifest::of_host(copy.path()));
     assert!(found.len() > 1000, "{}", found.len());
     found.assert_equal("the copy", &expected, "the kernel");
 
     // A copy over a copy changes nothing.
-    good(&["cp", "-a", &image.at("/"), &into]);
+    run_ok(&["cp", "-a", &image.at("/"), &into]);
     let again = comparable(Manifest::of_host(copy.path()));
     again.assert_equal("the second copy", &expected, "the kernel");
     assert_eq!(leftovers(copy.path()), "");
@@ -73,7 +74,7 @@ fn copies_out_of_every_block_size_equal_their_source() {
     ] {
         let image = Image::from_script(format, block_size, fill);
         let out = image.beside("out").display().to_string();
-        good(&["cp", "-a", &image.at("/"), &out]);
+        run_ok(&["cp", "-a", &image.at("/"), &out]);
         let facts = "find . -path ./lost+found -prune -o \\( -type d -printf '%P %M %U %G\\n' \\) \
             -o -printf '%P %M %U %G %s %Ts %l\\n' | sort; getfattr -Rd .";
         let script = format!(
@@ -90,7 +91,7 @@ fn leftovers(folder: &Path) -> String {
 }
 
 #[test]
-fn destinations_are_understood_as_cp_does() {
+fn destinations_have_the_meaning_of_cp() {
     let image = Image::from_script(
         "ext4",
         1024,
@@ -102,37 +103,37 @@ fn destinations_are_understood_as_cp_does() {
     let exists = |name: &str| out.join(name).exists();
     let out_path = out.display().to_string();
 
-    good(&["cp", &image.at("/dir/file"), &out_path]);
+    run_ok(&["cp", &image.at("/dir/file"), &out_path]);
     assert!(exists("file"));
-    good(&["cp", &image.at("/dir/file"), &path("renamed")]);
+    run_ok(&["cp", &image.at("/dir/file"), &path("renamed")]);
     assert_eq!(must(fs::read(out.join("renamed")), "renamed"), b"file\n");
-    good(&["cp", &image.at("/dir/link"), &path("followed")]);
+    run_ok(&["cp", &image.at("/dir/link"), &path("followed")]);
     assert!(out.join("followed").is_file() && !out.join("followed").is_symlink());
-    good(&["cp", "-r", &image.at("/dir"), &out_path]);
+    run_ok(&["cp", "-r", &image.at("/dir"), &out_path]);
     assert!(exists("dir/sub/other") && out.join("dir/link").is_symlink());
-    good(&["cp", "-r", &image.at("/dir"), &path("new")]);
+    run_ok(&["cp", "-r", &image.at("/dir"), &path("new")]);
     assert!(exists("new/sub/other"));
-    good(&["cp", "-r", &image.at("/dir"), &path("new")]);
+    run_ok(&["cp", "-r", &image.at("/dir"), &path("new")]);
     assert!(exists("new/dir/sub/other"));
-    good(&["cp", "-rT", &image.at("/dir/sub"), &path("new")]);
+    run_ok(&["cp", "-rT", &image.at("/dir/sub"), &path("new")]);
     assert!(exists("new/other"));
-    good(&["cp", "-r", &image.at("/dir/sub/."), &path("contents")]);
+    run_ok(&["cp", "-r", &image.at("/dir/sub/."), &path("contents")]);
     assert!(exists("contents/other"));
     must(fs::create_dir(out.join("several")), "several");
-    good(&["cp", &image.at("/dir/file"), &image.at("/dir/sub/other"), &path("several")]);
+    run_ok(&["cp", &image.at("/dir/file"), &image.at("/dir/sub/other"), &path("several")]);
     assert!(exists("several/file") && exists("several/other"));
 
-    let left_out = ends_with(&["cp", &image.at("/dir"), &path("nothing")], 1);
+    let left_out = run_with_status(&["cp", &image.at("/dir"), &path("nothing")], 1);
     assert!(left_out.text().contains("use -r or -a"), "{}", left_out.text());
     assert!(!exists("nothing"));
-    ends_with(&["cp", &image.at("/dir/file"), &image.at("/dir"), &path("missing")], 2);
-    ends_with(&["cp", &image.at("/dir/file"), &image.at("/dir/new")], 2);
-    ends_with(&["cp", &image.at("/dir/file"), &path("no/such/folder")], 1);
-    ends_with(&["cp", &image.at("/none"), &out_path], 1);
+    run_with_status(&["cp", &image.at("/dir/file"), &image.at("/dir"), &path("missing")], 2);
+    run_with_status(&["cp", &image.at("/dir/file"), &image.at("/dir/new")], 2);
+    run_with_status(&["cp", &image.at("/dir/file"), &path("no/such/folder")], 1);
+    run_with_status(&["cp", &image.at("/none"), &out_path], 1);
 }
 
 #[test]
-fn a_plain_copy_takes_the_umask_and_no_set_id_bits() {
+fn a_plain_copy_applies_the_umask_and_drops_set_id_bits() {
     let image =
         Image::from_script("ext4", 1024, "echo x > file; chmod 6777 file; mkdir -m 2777 dir");
     let out = image.beside("out").display().to_string();
@@ -149,14 +150,14 @@ fn a_plain_copy_takes_the_umask_and_no_set_id_bits() {
 }
 
 #[test]
-fn hard_links_stay_links_whatever_their_type() {
+fn hard_links_of_all_types_stay_hard_links() {
     private_mounts();
     let image = Image::by_kernel(
         "mkdir a b; head -c 3000000 /dev/urandom > a/one; ln a/one b/two; ln a/one three
          mkfifo a/pipe; ln a/pipe b/pipe; ln -s x a/link; ln a/link b/link",
     );
     let out = image.beside("out");
-    good(&["cp", "-a", "-j", "3", &image.at("/"), &out.display().to_string()]);
+    run_ok(&["cp", "-a", "-j", "3", &image.at("/"), &out.display().to_string()]);
     let inode = |name: &str| must(fs::symlink_metadata(out.join(name)), name).ino();
     assert_eq!(inode("a/one"), inode("b/two"));
     assert_eq!(inode("a/one"), inode("three"));
@@ -164,19 +165,19 @@ fn hard_links_stay_links_whatever_their_type() {
     assert_eq!(inode("a/link"), inode("b/link"));
     assert!(must(fs::metadata(out.join("a/pipe")), "pipe").file_type().is_fifo());
     shell(image.folder.path(), "cmp out/a/one out/three");
-    // Without -a they are files of their own.
-    good(&["cp", "-r", &image.at("/"), &image.beside("apart").display().to_string()]);
+    // Without -a, they are separate files.
+    run_ok(&["cp", "-r", &image.at("/"), &image.beside("apart").display().to_string()]);
     assert_eq!(must(fs::metadata(image.beside("apart").join("three")), "three").nlink(), 1);
 }
 
 #[test]
-fn rights_that_the_destination_would_hand_down_are_not_kept() {
+fn copies_do_not_inherit_acls_of_the_destination() {
     let image =
         Image::from_script("ext4", 1024, "mkdir dir; echo x > dir/file; chmod 640 dir/file");
     let out = image.beside("out");
     must(fs::create_dir(&out), "out");
     shell(&out, "setfacl -d -m u:77:rwx .");
-    good(&["cp", "-a", &image.at("/dir"), &out.display().to_string()]);
+    run_ok(&["cp", "-a", &image.at("/dir"), &out.display().to_string()]);
     let lists = shell(&out, "getfacl -cp dir dir/file");
     assert!(!lists.contains("77"), "{lists}");
     let mode = must(fs::metadata(out.join("dir/file")), "file").permissions().mode() & 0o7777;
@@ -184,7 +185,7 @@ fn rights_that_the_destination_would_hand_down_are_not_kept() {
 }
 
 #[test]
-fn links_planted_in_the_destination_are_not_followed() {
+fn symbolic_links_in_the_destination_are_not_followed() {
     let image =
         Image::from_script("ext4", 1024, "mkdir dir; echo evil > dir/file; echo evil > top");
     let (out, outside) = (image.beside("out"), image.beside("outside"));
@@ -195,24 +196,24 @@ fn links_planted_in_the_destination_are_not_followed() {
         image.folder.path(),
         "echo good > outside/top; ln -s ../outside out/dir; ln -s ../outside/top out/top",
     );
-    let result = ends_with(&["cp", "-a", &image.at("/"), &out.display().to_string()], 1);
+    let result = run_with_status(&["cp", "-a", &image.at("/"), &out.display().to_string()], 1);
     assert!(result.text().contains("/dir: cannot create the copy"), "{}", result.text());
     assert_eq!(must(fs::read_to_string(outside.join("top")), "top"), "good\n");
     assert!(!outside.join("file").exists());
-    // A link in the way of a file is replaced, as any file is.
+    // A symbolic link with the name of a copied file is replaced, as any other file.
     assert_eq!(must(fs::read_to_string(out.join("top")), "top"), "evil\n");
     assert!(!out.join("top").is_symlink());
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused_and_the_rest_is_copied() {
+fn names_that_are_paths_are_refused_and_other_files_are_copied() {
     let image = Image::from_script(
         "ext4",
         1024,
         "mkdir slash dots after; echo x > slash/aXXbXXetc; echo x > after/good
          mkdir dots/XX; echo x > dots/XX/inner; echo y > dots/good",
     );
-    // No checksum would match the changed names, so the image has none.
+    // The image has no checksums, because they would not match the changed names.
     shell(
         image.folder.path(),
         r"tune2fs -O ^metadata_csum image >/dev/null 2>&1
@@ -220,7 +221,7 @@ fn names_that_lead_elsewhere_are_refused_and_the_rest_is_copied() {
           sed -i 's/aXXbXXetc/..\/b\/.etc/g; s/\x02\x02XX/\x02\x02../g' image",
     );
     let out = image.beside("out");
-    let result = ends_with(&["cp", "-a", &image.at("/"), &out.display().to_string()], 1);
+    let result = run_with_status(&["cp", "-a", &image.at("/"), &out.display().to_string()], 1);
     assert!(result.text().contains("/slash: corrupt directory entry"), "{}", result.text());
     assert!(out.join("dots/good").exists() && out.join("after/good").exists());
     let elsewhere = shell(image.folder.path(), "find . -name .etc -o -name inner");
@@ -228,7 +229,7 @@ fn names_that_lead_elsewhere_are_refused_and_the_rest_is_copied() {
 }
 
 #[test]
-fn what_does_not_fit_is_reported_and_leaves_nothing_behind() {
+fn files_that_do_not_fit_are_reported_and_removed() {
     private_mounts();
     let image = Image::from_script(
         "ext4",
@@ -241,7 +242,7 @@ fn what_does_not_fit_is_reported_and_leaves_nothing_behind() {
     recipe.make(&small, None);
     let small = LoopMount::new(&small, "ext4", "rw");
     let into = small.path().display().to_string();
-    let result = ends_with(&["cp", "-a", &image.at("/d"), &into], 1);
+    let result = run_with_status(&["cp", "-a", &image.at("/d"), &into], 1);
     assert!(result.text().contains("/d/large: cannot write the copy: No space left"));
     assert!(result.text().contains("free space at the destination"), "{}", result.text());
     assert!(small.path().join("d/small").exists() && !small.path().join("d/large").exists());
@@ -249,7 +250,7 @@ fn what_does_not_fit_is_reported_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn without_root_the_rest_is_copied_with_warnings() {
+fn users_other_than_root_get_warnings_for_privileged_attributes() {
     let image = Image::from_script(
         "ext4",
         1024,
@@ -258,7 +259,7 @@ fn without_root_the_rest_is_copied_with_warnings() {
     );
     let out = image.beside("out");
     must(fs::create_dir(&out), "out");
-    // The binary may lie where only root can go.
+    // The program may be in a directory that only root can enter.
     let program = image.beside("bifolio");
     must(fs::copy(bifolio().get_program(), &program), "copying the program");
     shell(image.folder.path(), "chmod 755 . bifolio; chmod 644 image; chown 65534:65534 out");
@@ -279,7 +280,7 @@ fn without_root_the_rest_is_copied_with_warnings() {
 }
 
 #[test]
-fn an_interrupted_copy_leaves_no_file_that_is_not_whole() {
+fn an_interrupted_copy_leaves_no_partial_files() {
     let image = Image::from_script(
         "ext4",
         4096,
@@ -292,7 +293,7 @@ fn an_interrupted_copy_leaves_no_file_that_is_not_whole() {
             bifolio().args(["cp", "-a", "-j", "2", &image.at("/")]).arg(&out).spawn(),
             "bifolio cp",
         );
-        // Some files are there, or are being written.
+        // Some files are complete or being written.
         wait_until("files in the copy", || {
             let found = fs::read_dir(&out).map_or(0, Iterator::count);
             found > files || must(child.try_wait(), "wait").is_some()
@@ -302,7 +303,7 @@ fn an_interrupted_copy_leaves_no_file_that_is_not_whole() {
             rustix::process::Signal::INT,
         );
         let status = must(child.wait(), "wait");
-        // Too early for a handler, in time, or too late.
+        // The signal can arrive before the handler is installed, during the copy, or after it.
         let early = std::os::unix::process::ExitStatusExt::signal(&status) == Some(2);
         assert!(early || matches!(status.code(), Some(0 | 130)), "{status:?}");
         interrupted += u32::from(status.code() == Some(130));
@@ -324,22 +325,22 @@ fn an_interrupted_copy_leaves_no_file_that_is_not_whole() {
 }
 
 #[test]
-fn a_copy_never_takes_the_place_of_its_image() {
+fn a_copy_does_not_replace_the_source_image() {
     let image = Image::from_script("ext4", 1024, "echo x > image; mkdir d; echo y > d/file");
     let (path, folder) = (image.path.display().to_string(), image.folder.path().display());
     let before = must(fs::read(&image.path), "the image");
     for destination in [&path, &folder.to_string()] {
-        let result = ends_with(&["cp", &image.at("/image"), destination], 2);
+        let result = run_with_status(&["cp", &image.at("/image"), destination], 2);
         assert!(result.text().contains("is the source image"), "{}", result.text());
     }
-    ends_with(&["cp", &image.at("/d/file"), &path], 2);
-    ends_with(&["cp", "-r", "-T", &image.at("/d"), &path], 2);
-    // Nor where it is one of many, under a name of the image's choice.
-    let result = ends_with(&["cp", "-r", &image.at("/"), &folder.to_string()], 1);
+    run_with_status(&["cp", &image.at("/d/file"), &path], 2);
+    run_with_status(&["cp", "-r", "-T", &image.at("/d"), &path], 2);
+    // The same for one of several files, with a name from the image.
+    let result = run_with_status(&["cp", "-r", &image.at("/"), &folder.to_string()], 1);
     assert!(result.text().contains("would replace the source image"), "{}", result.text());
     assert!(image.beside("d/file").exists());
     assert!(must(fs::read(&image.path), "the image") == before, "the image changed");
-    good(&["cp", &image.at("/d/file"), &format!("{folder}/file")]);
+    run_ok(&["cp", &image.at("/d/file"), &format!("{folder}/file")]);
 }
 
 #[test]
@@ -349,7 +350,7 @@ fn deep_trees_are_copied() {
         "p=.; for i in $(seq 1200); do p=$p/d; done; mkdir -p $p; echo deep > $p/file",
     );
     let out = image.beside("out").display().to_string();
-    good(&["cp", "-a", &image.at("/"), &out]);
+    run_ok(&["cp", "-a", &image.at("/"), &out]);
     assert_eq!(shell(image.folder.path(), "find out -name file | xargs cat"), "deep\n");
     assert_eq!(shell(image.folder.path(), "find out -type d -name d | wc -l").trim(), "1200");
 }

@@ -1,14 +1,14 @@
-//! `bifolio defrag`, judged by e2fsck and by what the kernel reads and by where it finds it.
+//! `bifolio defrag`, checked by e2fsck, and by the contents and extents that the kernel shows.
 
 mod support;
 
 use std::fs;
 use std::path::Path;
 
-use support::{Image, ends_with, good, shell};
+use support::{Image, run_ok, run_with_status, shell};
 use testkit::{LoopMount, private_mounts};
 
-/// Files that grow in turns, one of them with holes, and some that are not to be moved.
+/// Creates files that grow in turns: ordinary files, a sparse file, and files that cannot be moved.
 const SCRIPT: &str = "
 mkdir -p d/e
 grow() { dd if=/dev/urandom of=$1 bs=4k count=1 seek=$2 conv=notrunc oflag=direct status=none; }
@@ -36,7 +36,7 @@ fn extents(folder: &Path, name: &str) -> u64 {
 }
 
 #[test]
-fn files_in_pieces_come_to_lie_in_one_and_read_as_before() {
+fn fragmented_files_become_contiguous_and_keep_their_contents() {
     private_mounts();
     let image = Image::by_kernel(SCRIPT);
     let mount = LoopMount::new(&image.path, "ext4", "");
@@ -50,18 +50,18 @@ fn files_in_pieces_come_to_lie_in_one_and_read_as_before() {
     mount.unmount();
 
     let bytes = fs::read(&image.path).unwrap();
-    let said = good(&["defrag", "-nv", &image.at("/")]);
-    assert!(fs::read(&image.path).unwrap() == bytes, "a dry run has changed something");
+    let said = run_ok(&["defrag", "-nv", &image.at("/")]);
+    assert!(fs::read(&image.path).unwrap() == bytes, "the dry run changed the image");
     assert!(said.contains("/fixed: skipped: ") && said.contains("/swap: skipped: "), "{said}");
-    let directory = good(&["defrag", &image.at("/d")]);
+    let directory = run_ok(&["defrag", &image.at("/d")]);
     assert_eq!(directory.lines().count(), 3, "{directory}");
-    let said = good(&["defrag", "-v", image.path.to_str().unwrap()]);
+    let said = run_ok(&["defrag", "-v", image.path.to_str().unwrap()]);
     for (name, why) in [("fixed", "immutable"), ("swap", "swap area")] {
         let line = said.lines().find(|line| line.contains(&format!("/{name}: skipped")));
         assert!(line.is_some_and(|line| line.contains(why)), "{said}");
     }
     assert!(said.lines().last().unwrap().contains(" 2 moved, 2 skipped"), "{said}");
-    // What lies between holes is one piece.
+    // Data with holes in between counts as one piece.
     assert!(said.contains("/sparse: 61 pieces, score 98 -> 1 piece, score 0\n"), "{said}");
     image.check_by_e2fsck();
 
@@ -74,21 +74,21 @@ fn files_in_pieces_come_to_lie_in_one_and_read_as_before() {
         assert_eq!(extents(mount.path(), name), *before, "{name}");
     }
     mount.unmount();
-    // Nothing is left to do.
-    let said = good(&["defrag", &image.at("/a"), &image.at("/link")]);
+    // A second run moves nothing.
+    let said = run_ok(&["defrag", &image.at("/a"), &image.at("/link")]);
     assert!(
         said.starts_with("2 files examined, 0 moved, 0 skipped: 2 pieces before, 2 after\n"),
         "{said}"
     );
-    ends_with(&["defrag", &image.at("/none")], 1);
+    run_with_status(&["defrag", &image.at("/none")], 1);
 }
 
 #[test]
-fn what_cannot_be_moved_is_skipped_with_a_reason() {
+fn files_with_block_maps_are_skipped_with_a_reason() {
     let script = "seq 20000 > file";
     for (format, reason) in [("ext3", "block maps"), ("ext2", "block maps")] {
         let image = Image::from_script(format, 1024, script);
-        let said = good(&["defrag", "-v", &image.at("/file")]);
+        let said = run_ok(&["defrag", "-v", &image.at("/file")]);
         assert!(said.contains("skipped: ") && said.contains(reason), "{said}");
         image.check_by_e2fsck();
     }
@@ -99,14 +99,14 @@ fn a_full_image_loses_nothing() {
     private_mounts();
     let image = Image::by_kernel(SCRIPT);
     let mount = LoopMount::new(&image.path, "ext4", "");
-    // All but some blocks.
+    // Leaves only a few free blocks.
     shell(
         mount.path(),
         "for size in 32M 8M 1M 64K 4K; do while fallocate -l $size f$RANDOM$RANDOM 2>/dev/null; do :; done; done; true",
     );
     let before = sums(mount.path());
     mount.unmount();
-    let said = good(&["defrag", "-v", &image.at("/a")]);
+    let said = run_ok(&["defrag", "-v", &image.at("/a")]);
     assert!(said.contains("skipped: "), "{said}");
     image.check_by_e2fsck();
     let mount = LoopMount::new(&image.path, "ext4", "ro");

@@ -1,13 +1,13 @@
-//! `put` and `cp` into an image: judged by what comes out of it again, by e2fsck and the kernel.
+//! `bifolio put` and `cp` into an image, checked by copying the files out again, by e2fsck and by the kernel.
 
 mod support;
 
 use std::path::Path;
 
-use support::{Image, bifolio, ends_with, facts, good, json, shell};
+use support::{Image, bifolio, facts, json, run_ok, run_with_status, shell};
 use testkit::{LoopMount, Mke2fs, private_mounts};
 
-/// A tree with one of everything, in a folder where the test makes it.
+/// Creates a tree with files of all kinds.
 const TREE: &str = "mkdir -p tree/d/e; cd tree; head -c 3000000 /dev/urandom > d/large
     truncate -s 20M sparse; printf x | dd of=sparse bs=1 seek=5M conv=notrunc 2>/dev/null
     : > empty; ln d/large hard; mkfifo fifo; mknod null c 1 3; ln fifo other; ln -s ../x d/link
@@ -16,9 +16,9 @@ const TREE: &str = "mkdir -p tree/d/e; cd tree; head -c 3000000 /dev/urandom > d
     setfacl -d -m u:7:rwx d/e; for i in $(seq 300); do echo $i > d/e/$i; done
     touch -d '2001-02-03 04:05:06.789' d/large d; touch -hd '2030-01-01' d/link";
 
-/// As [`facts`], with times to the second, sizes, attributes and contents.
+/// Returns [`facts`] and times to the second, sizes, extended attributes and contents.
 fn more_facts(folder: &Path) -> String {
-    // In an order that does not depend on the file system.
+    // Sorted, because the order of directories depends on the file system.
     let script = "find . -print0 | sort -z | xargs -0 getfattr -hd -m -
         find . -mindepth 1 -not -name lost+found -printf '%P %Ts ' \\( -type d -o -printf '%s' \\) \\
             -printf '\\n' | sort; find . -type f | sort | xargs -d '\\n' sha256sum";
@@ -34,13 +34,13 @@ fn import(format: &'static str, block_size: u32, options: &str) {
     recipe.make(&image.path, None);
     let tree = image.beside("tree");
     let tree_contents = format!("{}/.", tree.display());
-    good(&["cp", "-a", &tree_contents, &image.at("/")]);
+    run_ok(&["cp", "-a", &tree_contents, &image.at("/")]);
     // A copy over a copy changes nothing.
-    good(&["cp", "-a", &tree_contents, &image.at("/")]);
+    run_ok(&["cp", "-a", &tree_contents, &image.at("/")]);
     image.check_by_e2fsck();
     let expected = more_facts(&tree);
     let out = image.beside("out");
-    good(&["cp", "-a", &image.at("/"), &out.display().to_string()]);
+    run_ok(&["cp", "-a", &image.at("/"), &out.display().to_string()]);
     shell(folder, "rmdir out/lost+found");
     assert!(more_facts(&out) == expected, "{format} {block_size}: see {}", out.display());
     let sparse = json(&["stat", "--json", &image.at("/sparse")]);
@@ -55,7 +55,7 @@ fn import(format: &'static str, block_size: u32, options: &str) {
 }
 
 #[test]
-fn a_tree_copied_into_an_image_is_the_same_tree() {
+fn a_tree_copied_into_an_image_is_unchanged() {
     private_mounts();
     import("ext4", 1024, "");
     import("ext4", 4096, "-O ^has_journal");
@@ -64,7 +64,7 @@ fn a_tree_copied_into_an_image_is_the_same_tree() {
 }
 
 #[test]
-fn files_are_put_where_they_are_wanted() {
+fn put_and_cp_understand_all_kinds_of_destinations() {
     let image = Image::from_script(
         "ext4",
         4096,
@@ -73,29 +73,29 @@ fn files_are_put_where_they_are_wanted() {
     let folder = image.folder.path();
     shell(folder, "echo new > new; chmod 711 new; mkdir tree; echo x > tree/x; mkfifo tree/pipe");
     let here = |name: &str| image.beside(name).display().to_string();
-    good(&["put", &here("new"), &image.at("/file")]);
-    good(&["put", &here("new"), &here("tree/x"), &image.at("/dir")]);
-    good(&["put", "-m", "u=rw,go=", "--owner", "8", &here("new"), &image.at("/private")]);
+    run_ok(&["put", &here("new"), &image.at("/file")]);
+    run_ok(&["put", &here("new"), &here("tree/x"), &image.at("/dir")]);
+    run_ok(&["put", "-m", "u=rw,go=", "--owner", "8", &here("new"), &image.at("/private")]);
     shell(
         folder,
         &format!("seq 100000 | {} put - image:/numbers", bifolio().get_program().to_str().unwrap()),
     );
-    assert_eq!(good(&["cat", &image.at("/numbers")]).lines().count(), 100_000);
-    good(&["cp", "-r", &here("tree"), &image.at("/dir")]);
-    good(&["cp", "-r", &here("tree"), &image.at("/renamed")]);
-    good(&["cp", "-rT", &here("tree"), &image.at("/dir")]);
+    assert_eq!(run_ok(&["cat", &image.at("/numbers")]).lines().count(), 100_000);
+    run_ok(&["cp", "-r", &here("tree"), &image.at("/dir")]);
+    run_ok(&["cp", "-r", &here("tree"), &image.at("/renamed")]);
+    run_ok(&["cp", "-rT", &here("tree"), &image.at("/dir")]);
     for path in ["/dir/tree/x", "/renamed/x", "/dir/x"] {
-        assert_eq!(good(&["cat", &image.at(path)]), "x\n");
+        assert_eq!(run_ok(&["cat", &image.at(path)]), "x\n");
     }
-    let left_out = ends_with(&["cp", &here("tree"), &here("new"), &image.at("/dir")], 1);
+    let left_out = run_with_status(&["cp", &here("tree"), &here("new"), &image.at("/dir")], 1);
     assert!(left_out.text().contains("use -r or -a"), "{}", left_out.text());
-    let none = ends_with(&["put", &here("none"), &here("new"), &image.at("/dir")], 1);
+    let none = run_with_status(&["put", &here("none"), &here("new"), &image.at("/dir")], 1);
     assert!(none.text().contains("none: cannot copy: No such file"), "{}", none.text());
-    ends_with(&["put", "-", &image.at("/dir")], 2);
-    let itself = ends_with(&["cp", &here("image"), &image.at("/dir")], 1);
+    run_with_status(&["put", "-", &image.at("/dir")], 2);
+    let itself = run_with_status(&["cp", &here("image"), &image.at("/dir")], 1);
     assert!(itself.text().contains("is the destination image"), "{}", itself.text());
     image.check_by_e2fsck();
-    good(&["cp", "-a", &image.at("/"), &here("out")]);
+    run_ok(&["cp", "-a", &image.at("/"), &here("out")]);
     let facts = shell(&image.beside("out"), "find . -type f -printf '%P %m %U %G %s\\n'");
     for line in ["file 640 3 4 4", "dir/new 711 0 0 4", "private 600 8 0 4"] {
         assert!(facts.contains(line), "{line}: {facts}");
@@ -104,7 +104,7 @@ fn files_are_put_where_they_are_wanted() {
 }
 
 #[test]
-fn data_that_cannot_be_written_fails_the_command_and_so_does_a_full_image() {
+fn write_errors_and_full_images_fail_the_command() {
     let image = Image::empty();
     Mke2fs::new("ext4", 4096).with("-O ^has_journal").make(&image.path, None);
     let folder = image.folder.path();
@@ -121,15 +121,15 @@ fn data_that_cannot_be_written_fails_the_command_and_so_does_a_full_image() {
     recipe.size = 16 << 20;
     recipe.make(&image.path, None);
     let here = |name: &str| image.beside(name).display().to_string();
-    let full = ends_with(&["put", &here("large"), &here("small"), &image.at("/")], 1);
+    let full = run_with_status(&["put", &here("large"), &here("small"), &image.at("/")], 1);
     assert!(full.text().contains("cannot write the copy: no space left"), "{}", full.text());
     image.check_by_e2fsck();
-    let names = good(&["find", &image.at("/"), "-type", "f"]);
+    let names = run_ok(&["find", &image.at("/"), "-type", "f"]);
     assert_eq!(names, "/small\n");
 }
 
 #[test]
-fn a_full_image_says_once_how_much_was_left_out() {
+fn files_that_do_not_fit_into_the_image_are_reported_once() {
     let image = Image::empty();
     let mut recipe = Mke2fs::new("ext4", 1024);
     recipe.size = 8 << 20;
@@ -147,11 +147,11 @@ fn a_full_image_says_once_how_much_was_left_out() {
     put.push(&root);
     for arguments in [&["cp", "-a", &tree, &root][..], &["tar", &archive, &root], &put] {
         recipe.make(&image.path, None);
-        let text = ends_with(arguments, 1).text();
+        let text = run_with_status(arguments, 1).text();
         let said: Vec<&str> = text.lines().filter(|line| line.starts_with("bifolio: ")).collect();
         assert_eq!(said.len(), 1, "{text}");
         assert!(text.contains(": is full: "), "{text}");
-        let copied = good(&["find", &image.at("/"), "-type", "f"]).lines().count();
+        let copied = run_ok(&["find", &image.at("/"), "-type", "f"]).lines().count();
         let names = if arguments[0] == "put" { 60 } else { 61 };
         let left_out = format!(" {} files and directories (", names - copied);
         assert!(copied > 0 && text.contains(&left_out), "{copied} copied: {text}");

@@ -1,15 +1,15 @@
-//! What the listing commands say equals what the host's tools say of the kernel's mount.
+//! Output of the listing commands, compared with the output of the host's tools for the kernel's mount.
 
 mod support;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use support::{Image, good, json, shell, sorted};
+use support::{Image, json, run_ok, shell, sorted};
 use testkit::tree::{TreeOptions, populate};
 use testkit::{LoopMount, Mke2fs, private_mounts};
 
-/// An image with something of everything, and the kernel's mount of it.
+/// An image with files of all kinds, and the kernel's mount of it.
 struct Subject {
     image: Image,
     mount: LoopMount,
@@ -45,13 +45,13 @@ impl Subject {
         shell(self.mount.path(), script)
     }
 
-    /// Compares `bifolio find IMAGE:/… EXPRESSION` with find's own.
+    /// Compares `bifolio find IMAGE:/… EXPRESSION` with find(1).
     #[track_caller]
     fn check_find(&self, start: &str, expression: &str) {
         let target = self.image.at(start);
         let mut arguments = vec!["find", &target];
         arguments.extend(expression.split_whitespace());
-        let ours = good(&arguments);
+        let ours = run_ok(&arguments);
         let at = if start == "/" { String::new() } else { start.to_owned() };
         let quoted: Vec<_> =
             expression.split_whitespace().map(|word| format!("'{word}'")).collect();
@@ -109,26 +109,26 @@ fn find(subject: &Subject) {
         "-false -o -true -name none",
         "-name *[ab]* -not ( -type d -o -type l )",
     ] {
-        // Times change while the test runs, but not by a minute's worth in these.
+        // The ages of the files are far enough from the limits in these expressions.
         subject.check_find("/", expression);
         subject.check_find("/find", expression);
     }
-    let found = good(&["find", &subject.image.at("/find"), "-xattr", "user.*"]);
+    let found = run_ok(&["find", &subject.image.at("/find"), "-xattr", "user.*"]);
     assert_eq!(sorted(&found), ["/find/one", "/find/two"]);
-    let found = good(&["find", &subject.image.at("/find"), "-name", "o*", "-print0"]);
+    let found = run_ok(&["find", &subject.image.at("/find"), "-name", "o*", "-print0"]);
     assert_eq!(
         found,
         "/find/one\0/find/old\0".replace("one\0/find/old", &found[6..found.len() - 1])
     );
-    let listed = good(&["find", &subject.image.at("/find/size"), "-ls"]);
+    let listed = run_ok(&["find", &subject.image.at("/find/size"), "-ls"]);
     let theirs = subject.host("find find/size -printf '%i %k %M %n %U %G %s'");
     let ours: Vec<_> = listed.split_whitespace().take(7).collect();
     assert_eq!(ours.join(" "), theirs);
-    let listed = good(&["find", &subject.image.at("/many"), "-type", "f", "-ls"]);
+    let listed = run_ok(&["find", &subject.image.at("/many"), "-type", "f", "-ls"]);
     let inodes: Vec<u64> = listed.lines().map(inode_of_line).collect();
     assert_eq!(inodes.len(), 300);
     assert!(inodes.is_sorted(), "not in the order of inodes: {listed}");
-    let found = good(&["find", &subject.image.at("/find"), "-name", "one", "-quit"]);
+    let found = run_ok(&["find", &subject.image.at("/find"), "-name", "one", "-quit"]);
     assert_eq!(found, "");
     let found = json(&["find", "--json", &subject.image.at("/find"), "-type", "l"]);
     assert_eq!((&found[0]["path"], &found[0]["target"]), (&"/find/link".into(), &"one".into()));
@@ -140,8 +140,8 @@ fn du_and_df(subject: &Subject) {
     for flags in ["-a", "", "-s", "-d1", "-d2", "-ab", "-sb", "-h", "-s --apparent-size"] {
         let mut arguments = vec!["du", &root];
         arguments.extend(flags.split_whitespace());
-        // Which name of a file is counted depends on the order, so links are left out of the lines.
-        let ours = good(&arguments);
+        // The name for which a hard link is counted depends on the order, so lines with hard links are not compared.
+        let ours = run_ok(&arguments);
         let theirs = paths(&subject.host(&format!("du {flags} .")));
         let total = |text: &str| text.lines().last().map(str::to_owned);
         assert_eq!(total(&ours), total(&theirs), "du {flags}");
@@ -156,8 +156,8 @@ fn du_and_df(subject: &Subject) {
     let theirs =
         subject.host("df -k --output=size,used,avail,pcent,itotal,iused,iavail,ipcent . | tail -1");
     let theirs: Vec<_> = theirs.split_whitespace().collect();
-    let ours = good(&["df", &root]);
-    let inodes = good(&["df", "-i", &root]);
+    let ours = run_ok(&["df", &root]);
+    let inodes = run_ok(&["df", "-i", &root]);
     let fields = |text: &str| -> Vec<String> {
         let line = text.lines().last().unwrap_or_default();
         line.split_whitespace().take(4).map(str::to_owned).collect()
@@ -166,7 +166,7 @@ fn du_and_df(subject: &Subject) {
 }
 
 fn ls(subject: &Subject) {
-    let ours = good(&["ls", "-alR", &subject.image.at("/find")]);
+    let ours = run_ok(&["ls", "-alR", &subject.image.at("/find")]);
     let theirs = subject.host(
         "ls -alRnU --time-style='+%Y-%m-%d %H:%M' find | grep -v '^total' | sed 's,^find,/find,'",
     );
@@ -177,12 +177,12 @@ fn ls(subject: &Subject) {
         lines
     };
     assert_eq!(normal(&ours), normal(&theirs));
-    let ours = good(&["ls", "-i", &subject.image.at("/names")]);
+    let ours = run_ok(&["ls", "-i", &subject.image.at("/names")]);
     let theirs = subject.host("ls -i --quoting-style=literal names | cat");
     assert_eq!(normal(&ours), normal(&theirs));
-    assert_eq!(good(&["ls", "-d", &subject.image.at("/find")]), "/find\n");
-    assert_eq!(good(&["ls", "-0", &subject.image.at("/find/full")]), "");
-    assert_eq!(good(&["ls", "-a0", &subject.image.at("/find/full")]), ".\0..\0.hidden\0");
+    assert_eq!(run_ok(&["ls", "-d", &subject.image.at("/find")]), "/find\n");
+    assert_eq!(run_ok(&["ls", "-0", &subject.image.at("/find/full")]), "");
+    assert_eq!(run_ok(&["ls", "-a0", &subject.image.at("/find/full")]), ".\0..\0.hidden\0");
 }
 
 fn stat(subject: &Subject) {
@@ -227,8 +227,7 @@ fn acls_and_flags(subject: &Subject) {
         let ours: Vec<_> = lines.iter().map(|line| line.as_str().expect("text")).collect();
         let theirs = subject.host(&format!("[ -L '{path}' ] || getfacl -cnps '{path}'"));
         let theirs: Vec<_> = theirs.lines().filter(|line| !line.is_empty()).collect();
-        // getfacl -s says nothing of what has permissions only; a default list alone is shown with
-        // the permissions as a list.
+        // getfacl -s skips files without a list. For a default list alone, it also shows the permissions as a list.
         let ours_default: Vec<_> =
             ours.iter().filter(|line| line.starts_with("default:")).collect();
         let theirs_default: Vec<_> =
@@ -242,7 +241,7 @@ fn acls_and_flags(subject: &Subject) {
     let mut count = 0;
     for line in theirs.lines() {
         let (letters, name) = line.split_once(' ').expect("letters and a name");
-        let ours = good(&["stat", &subject.image.at(&format!("/flags/{}", name.trim()))]);
+        let ours = run_ok(&["stat", &subject.image.at(&format!("/flags/{}", name.trim()))]);
         let flags = ours.lines().find_map(|line| line.strip_prefix(" Flags: ")).expect("flags");
         assert_eq!(flags.split(' ').next(), Some(letters), "{name}");
         count += 1;
@@ -254,16 +253,15 @@ fn fiemap(subject: &Subject) {
     for path in ["sizes", "sparse", "preallocated"] {
         let names = subject.host(&format!("find {path} -type f"));
         for name in names.lines() {
-            let ours = good(&["fiemap", &subject.image.at(&format!("/{name}"))]);
+            let ours = run_ok(&["fiemap", &subject.image.at(&format!("/{name}"))]);
             let theirs = subject.host(&format!("filefrag -v '{name}'"));
             assert_eq!(extents(&ours), extents(&theirs), "{name}:\n{ours}\n{theirs}");
         }
     }
 }
 
-/// The words of the lines that begin with a number, and the summary. Filefrag has two quirks: flags
-/// can begin with a comma, and when a file begins with a hole, its first extent is expected at the
-/// file's own offset.
+/// Returns the words of the lines of extents, and the summary. filefrag has two quirks: flags can begin with a comma,
+/// and if a file begins with a hole, it expects the first extent at the offset in the file.
 fn extents(text: &str) -> Vec<Vec<String>> {
     let words = |line: &str| -> Vec<_> {
         line.split_whitespace().map(|word| word.trim_start_matches(',').to_owned()).collect()
@@ -289,7 +287,7 @@ fn cat(subject: &Subject) {
     let theirs =
         sum(subject.mount.path(), "find sizes -type f -size -20M | sort | xargs cat | sha256sum");
     assert_eq!(sum(folder, "sha256sum < all"), theirs);
-    // Holes stay holes in a file, also the one at the end; a pipe gets zeroes.
+    // Holes are preserved in a regular file, also at the end. A pipe gets zeroes.
     let holes = Image::from_script(
         "ext4",
         4096,
@@ -311,7 +309,7 @@ fn inode_of_line(line: &str) -> u64 {
 }
 
 fn tree(subject: &Subject) {
-    let text = good(&["tree", &subject.image.at("/find/full"), "-a"]);
+    let text = run_ok(&["tree", &subject.image.at("/find/full"), "-a"]);
     assert_eq!(
         text,
         "/find/full\n└── .hidden\n    └── deep\n        └── File.TXT\n\n2 directories, 1 file\n"

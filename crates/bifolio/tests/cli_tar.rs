@@ -1,10 +1,10 @@
-//! `bifolio tar`: what it unpacks is what GNU tar unpacks, and as the archives' sources were.
+//! `bifolio tar`, compared with GNU tar and with the sources of the archives.
 
 mod support;
 
 use std::fs;
 
-use support::{Image, bifolio, ends_with, good, shell};
+use support::{Image, bifolio, run_ok, run_with_status, shell};
 use testkit::command::{output, run};
 use testkit::{LoopMount, Mke2fs, must, private_mounts};
 
@@ -21,7 +21,7 @@ const SOURCE: &str = "mkdir -p dir/sub closed deep/er/and/deeper; echo file > fi
     setfattr -n trusted.deep -v x closed; setfattr -n security.other -v 0x0a0a empty
     chmod 500 closed; touch -d '2001-02-03' dir/sub dir deep .";
 
-/// Everything that an archive keeps.
+/// Prints all facts that an archive preserves.
 const FACTS: &str = "find . -mindepth 1 -path ./lost+found -prune \
         -o -type d -printf '%P %M %U %G %T@\\n' -o -printf '%P %M %U %G %l %s %n %T@\\n' | sort
     find . -path ./lost+found -prune -o -type f -print0 | sort -z | xargs -0 sha256sum
@@ -37,7 +37,7 @@ fn empty_image(block_size: u32) -> Image {
 }
 
 #[test]
-fn archives_of_every_form_are_unpacked_as_their_source_was() {
+fn archives_of_all_formats_are_unpacked_completely() {
     private_mounts();
     let image = Image::by_kernel("mkdir source");
     let mount = LoopMount::new(&image.path, "ext4", "rw");
@@ -63,7 +63,7 @@ fn archives_of_every_form_are_unpacked_as_their_source_was() {
         let into = empty_image(4096);
         let archive = into.beside("archive.tar");
         shell(&source, &format!("tar {options} -cf {} .", archive.display()));
-        // What GNU tar makes of an archive is what it holds: without pax, no parts of seconds.
+        // The result of GNU tar is the expected one, because only pax archives store fractions of seconds.
         let unpacked = mount.path().join("unpacked");
         must(fs::create_dir(&unpacked), "a folder");
         shell(&unpacked, &format!("tar --xattrs --xattrs-include='*' -xpf {}", archive.display()));
@@ -72,7 +72,7 @@ fn archives_of_every_form_are_unpacked_as_their_source_was() {
             assert_eq!(expected, everything, "{form}: GNU tar");
         }
         shell(mount.path(), "rm -rf unpacked");
-        good(&["tar", &archive.display().to_string(), &into.at("/")]);
+        run_ok(&["tar", &archive.display().to_string(), &into.at("/")]);
         into.check_by_e2fsck();
         let by_kernel = LoopMount::new(&into.path, "ext4", "ro");
         assert_eq!(shell(by_kernel.path(), FACTS), expected, "{form}");
@@ -84,7 +84,7 @@ fn archives_of_every_form_are_unpacked_as_their_source_was() {
 }
 
 #[test]
-fn archives_come_through_pipes_and_into_directories_and_replace_what_is_there() {
+fn archives_are_read_from_pipes_and_replace_existing_files() {
     let image = empty_image(1024);
     let folder = image.folder.path();
     shell(
@@ -93,39 +93,39 @@ fn archives_come_through_pipes_and_into_directories_and_replace_what_is_there() 
     );
     let at = image.at("/");
     shell(folder, "mkdir old; echo old > old/file; : > old/kept; ln -s / old/link");
-    good(&["mkdir", &image.at("/to")]);
-    good(&["cp", "-a", &image.beside("old").display().to_string(), &image.at("/to/in")]);
+    run_ok(&["mkdir", &image.at("/to")]);
+    run_ok(&["cp", "-a", &image.beside("old").display().to_string(), &image.at("/to/in")]);
     let program = env!("CARGO_BIN_EXE_bifolio");
     shell(
         folder,
         &format!("tar -C tree -c top | {program} tar --strip-components 1 - {}", image.at("/to")),
     );
-    assert_eq!(good(&["cat", &image.at("/to/in/file"), &image.at("/to/first")]), "new\n1\n");
-    assert_eq!(good(&["ls", &image.at("/to/in")]), "file\nkept\nlink\n");
-    // Not through a link of the image, nor out of the directory.
+    assert_eq!(run_ok(&["cat", &image.at("/to/in/file"), &image.at("/to/first")]), "new\n1\n");
+    assert_eq!(run_ok(&["ls", &image.at("/to/in")]), "file\nkept\nlink\n");
+    // Symbolic links in the image are not followed, and no file is created outside of the directory.
     shell(
         folder,
         "mkdir -p evil/link; echo x > evil/link/file; tar -C evil -cf evil.tar link/file",
     );
     let evil = image.beside("evil.tar").display().to_string();
-    let refused = ends_with(&["tar", &evil, &image.at("/to/in")], 1);
+    let refused = run_with_status(&["tar", &evil, &image.at("/to/in")], 1);
     assert!(refused.text().contains("link/file"), "{}", refused.text());
     shell(
         folder,
         "echo y > evil/other; tar -P -cf dots.tar -C evil/link ../link/file -C .. other; tar -P -cf absolute.tar $PWD/evil/link/file",
     );
     let dots = image.beside("dots.tar").display().to_string();
-    let refused = ends_with(&["tar", &dots, &at], 1);
+    let refused = run_with_status(&["tar", &dots, &at], 1);
     assert!(refused.text().contains("name contains .."), "{}", refused.text());
-    assert_eq!(good(&["cat", &image.at("/other")]), "y\n", "the rest is unpacked");
-    good(&["tar", &image.beside("absolute.tar").display().to_string(), &image.at("/to")]);
+    assert_eq!(run_ok(&["cat", &image.at("/other")]), "y\n", "the rest is unpacked");
+    run_ok(&["tar", &image.beside("absolute.tar").display().to_string(), &image.at("/to")]);
     let inside = format!("/to{}", image.beside("evil/link/file").display());
-    assert_eq!(good(&["cat", &image.at(&inside)]), "x\n");
+    assert_eq!(run_ok(&["cat", &image.at(&inside)]), "x\n");
     image.check_by_e2fsck();
 }
 
 #[test]
-fn what_is_no_archive_or_ends_early_is_refused_by_what_it_is() {
+fn invalid_and_truncated_archives_are_refused_with_a_reason() {
     let image = empty_image(1024);
     let folder = image.folder.path();
     shell(
@@ -140,7 +140,7 @@ fn what_is_no_archive_or_ends_early_is_refused_by_what_it_is() {
     );
     let unpack = |name: &str, status| {
         let archive = image.beside(name).display().to_string();
-        ends_with(&["tar", &archive, &image.at("/")], status).text()
+        run_with_status(&["tar", &archive, &image.at("/")], status).text()
     };
     let says = |name: &str, what: &str| {
         let text = unpack(name, 1);
@@ -153,18 +153,20 @@ fn what_is_no_archive_or_ends_early_is_refused_by_what_it_is() {
     says("bad.tar", "checksum");
     unpack("empty.tar", 0);
     says("cut.tar", "cannot read the rest");
-    // What came before the end is there, what was cut off is not.
-    assert_eq!(good(&["ls", &image.at("/")]), "a\nlost+found\n");
+    // Members before the truncation are unpacked, and the truncated member is not.
+    assert_eq!(run_ok(&["ls", &image.at("/")]), "a\nlost+found\n");
     unpack("good.tar", 0);
-    assert_eq!(good(&["cat", &image.at("/numbers")]), shell(folder, "cat tree/numbers"));
-    let file =
-        ends_with(&["tar", &image.beside("good.tar").display().to_string(), &image.at("/a")], 1);
+    assert_eq!(run_ok(&["cat", &image.at("/numbers")]), shell(folder, "cat tree/numbers"));
+    let file = run_with_status(
+        &["tar", &image.beside("good.tar").display().to_string(), &image.at("/a")],
+        1,
+    );
     assert!(file.text().contains("ot a directory"), "{}", file.text());
     image.check_by_e2fsck();
 }
 
 #[test]
-fn of_two_members_for_one_directory_the_later_counts() {
+fn the_last_of_two_members_for_a_directory_is_used() {
     let image = empty_image(1024);
     let script =
         "mkdir d; echo x > d/file; chmod 700 d; touch -d '2001-01-01' d; tar -cf ../twice.tar d
@@ -172,7 +174,7 @@ fn of_two_members_for_one_directory_the_later_counts() {
     let source = image.beside("source");
     must(fs::create_dir(&source), "source");
     shell(&source, script);
-    good(&["tar", &image.beside("twice.tar").display().to_string(), &image.at("/")]);
+    run_ok(&["tar", &image.beside("twice.tar").display().to_string(), &image.at("/")]);
     let stat = shell(image.folder.path(), "debugfs -R 'stat /d' image 2> debugfs.log");
     assert!(stat.contains("Mode:  0751"), "{stat}");
     assert!(stat.contains("User:     5   Group:     6"), "{stat}");
@@ -181,7 +183,7 @@ fn of_two_members_for_one_directory_the_later_counts() {
 }
 
 #[test]
-fn archives_with_any_bytes_changed_end_and_leave_a_clean_image() {
+fn damaged_archives_leave_a_consistent_image() {
     let image = empty_image(1024);
     let folder = image.folder.path();
     shell(folder, "mkdir tree; cd tree; echo 1 > a; ln a b; ln -s a c; truncate -s 90000 d; echo x >> d; setfattr -n user.a -v 1 a

@@ -1,5 +1,5 @@
-//! The commands that change an image: held against what coreutils does to the same tree, and judged
-//! by e2fsck and the kernel. Not here: copying into an image (`cli_import.rs`).
+//! Commands that change an image, compared with coreutils on the same tree, and checked by e2fsck and the kernel.
+//! Not here: copying into an image (`cli_import.rs`).
 
 mod support;
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
-use support::{Image, bifolio, ends_with, facts, good, good_bytes, shell, sorted};
+use support::{Image, bifolio, facts, run_ok, run_ok_bytes, run_with_status, shell, sorted};
 use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, must, private_mounts};
 
@@ -18,8 +18,8 @@ const SOURCE: &str = "mkdir -p dir/sub many big/deep/er empty; echo file > file;
     ln -s file link; chmod 666 dir/old; chmod 777 dir/sub; for i in 1 2 3 4; do echo $i > many/$i; done
     cd big; for i in $(seq 2500); do : > file-with-a-long-name-$i; done; cp -a file* deep/er";
 
-/// Commands that do the same here and there; `@` stands for the root of the tree.
-const STEPS: &[&str] = &[
+/// Commands of bifolio and coreutils with the same effect. `@` is the root of the tree.
+const COMMANDS: &[&str] = &[
     "mkdir @/new @/dir/inner",
     "mkdir -p @/new/a/b/c @/new/a @/new//x/",
     "mkdir -m u=rwx,go= @/private",
@@ -59,13 +59,13 @@ const STEPS: &[&str] = &[
     "rm -rf @/big @/none",
 ];
 
-fn here(image: &Image, arguments: &str) -> String {
+fn run_on_image(image: &Image, arguments: &str) -> String {
     let program = env!("CARGO_BIN_EXE_bifolio");
     let arguments = arguments.replace('@', &format!("{}:", image.path.display()));
     shell(image.folder.path(), &format!("{program} {arguments} 2>&1"))
 }
 
-fn every_step(format: &'static str, block_size: u32, options: &str) {
+fn check_commands(format: &'static str, block_size: u32, options: &str) {
     let image = Image::empty();
     let source = image.beside("source");
     must(fs::create_dir(&source), "source");
@@ -73,14 +73,14 @@ fn every_step(format: &'static str, block_size: u32, options: &str) {
     let mut recipe = Mke2fs::new(format, block_size).with("-N 8192").with(options);
     recipe.size = (64 << 20).max(u64::from(block_size) * 4096);
     recipe.make(&image.path, Some(&source));
-    for step in STEPS {
-        shell(&source, &step.replace('@', "."));
-        assert_eq!(here(&image, step), "", "{format} {block_size}: {step}");
+    for command in COMMANDS {
+        shell(&source, &command.replace('@', "."));
+        assert_eq!(run_on_image(&image, command), "", "{format} {block_size}: {command}");
     }
     image.check_by_e2fsck();
     let expected = facts(&source);
     let out = image.beside("out");
-    good(&["cp", "-a", &image.at("/"), &out.display().to_string()]);
+    run_ok(&["cp", "-a", &image.at("/"), &out.display().to_string()]);
     assert_eq!(facts(&out), expected, "{format} {block_size}");
     if block_size <= 4096 {
         let mount = LoopMount::new(&image.path, format, "ro");
@@ -89,22 +89,22 @@ fn every_step(format: &'static str, block_size: u32, options: &str) {
 }
 
 #[test]
-fn commands_do_to_an_image_what_coreutils_do_to_a_tree() {
+fn commands_have_the_effect_of_coreutils() {
     private_mounts();
-    every_step("ext4", 1024, "");
-    every_step("ext4", 4096, "-O ^has_journal,inline_data");
-    every_step("ext4", 65536, "");
-    every_step("ext3", 1024, "");
-    every_step("ext2", 4096, "");
+    check_commands("ext4", 1024, "");
+    check_commands("ext4", 4096, "-O ^has_journal,inline_data");
+    check_commands("ext4", 65536, "");
+    check_commands("ext3", 1024, "");
+    check_commands("ext2", 4096, "");
 }
 
 #[test]
-fn failures_say_what_was_not_done_and_the_rest_is() {
+fn failures_are_reported_and_the_other_targets_are_changed() {
     let image = Image::from_script("ext4", 1024, "mkdir -p dir/sub; echo x > file; ln -s dir link");
     let other = Image::from_script("ext4", 1024, "echo y > file");
     let at = |path: &str| image.at(path);
     let fails = |arguments: &[&str], status: i32, expected: &str| {
-        let result = ends_with(arguments, status);
+        let result = run_with_status(arguments, status);
         let text = String::from_utf8_lossy(&result.stderr).into_owned();
         assert!(text.contains(expected), "{arguments:?}: {text}");
     };
@@ -130,18 +130,18 @@ fn failures_say_what_was_not_done_and_the_rest_is() {
     fails(&["chown", "root", &at("/dir")], 2, "in numbers");
     fails(&["mkdir", "--no-recovery", &at("/x")], 2, "its journal must be replayed");
     image.check_by_e2fsck();
-    assert_eq!(good(&["find", &at("/"), "-name", "[dfmxn]*"]), "/dir\n/made\n");
+    assert_eq!(run_ok(&["find", &at("/"), "-name", "[dfmxn]*"]), "/dir\n/made\n");
 }
 
 #[test]
-fn an_image_in_use_is_left_alone() {
+fn an_image_in_use_is_not_changed() {
     private_mounts();
     let image = Image::from_script("ext4", 4096, "echo x > file");
     let mount = LoopMount::new(&image.path, "ext4", "rw");
     let directory = must(tempfile::tempdir(), "a directory");
     let [name, on] = [&*image.path, directory.path()].map(|path| path.to_str().unwrap());
     for arguments in [&["mkdir", &image.at("/dir")][..], &["mount", "-o", "rw", name, on]] {
-        let text = ends_with(arguments, 1).text();
+        let text = run_with_status(arguments, 1).text();
         assert!(text.contains("is in use by the loop device /dev/loop"), "{text}");
     }
     mount.unmount();
@@ -150,20 +150,20 @@ fn an_image_in_use_is_left_alone() {
     let reader = must(fs::File::open(&image.path), "the image");
     must(rustix::fs::flock(&reader, rustix::fs::FlockOperation::LockShared), "lock");
     for arguments in [&["mkdir", &image.at("/dir")][..], &["rm", &image.at("/file")]] {
-        let result = ends_with(arguments, 1);
+        let result = run_with_status(arguments, 1);
         let expected = format!("(process {})", std::process::id());
         assert!(result.text().contains(&expected), "{}", result.text());
     }
     drop(reader);
     assert!(must(fs::read(&image.path), "the image") == before, "the image changed");
-    good(&["mkdir", &image.at("/dir")]);
+    run_ok(&["mkdir", &image.at("/dir")]);
     image.check_by_e2fsck();
 }
 
 #[test]
-fn what_cannot_be_made_durable_is_not_reported_as_done() {
+fn a_command_fails_if_its_changes_cannot_be_made_durable() {
     let image = Image::from_script("ext4", 4096, "echo x > file");
-    // Nothing behind the first 100 KiB can be written: opening succeeds, the journal does not.
+    // Only the first 100 KiB can be written: the image can be opened, but the journal cannot be written.
     let script = format!(
         "trap '' XFSZ; ulimit -f 100; status=0
         {} mkdir image:/dir || status=$?; echo status $status",
@@ -176,7 +176,7 @@ fn what_cannot_be_made_durable_is_not_reported_as_done() {
 }
 
 #[test]
-fn a_full_image_says_so_and_stays_sound() {
+fn a_full_image_is_reported_and_stays_consistent() {
     let image = Image::empty();
     let mut recipe = Mke2fs::new("ext4", 1024).with("-N 32");
     recipe.size = 8 << 20;
@@ -184,32 +184,32 @@ fn a_full_image_says_so_and_stays_sound() {
     let targets: Vec<_> = (0..40).map(|number| image.at(&format!("/d{number}"))).collect();
     let mut arguments = vec!["mkdir"];
     arguments.extend(targets.iter().map(String::as_str));
-    let result = ends_with(&arguments, 1);
+    let result = run_with_status(&arguments, 1);
     let text = result.text();
     assert!(text.contains("cannot create directory: no space left on the volume"), "{text}");
     image.check_by_e2fsck();
-    let made = good(&["find", &image.at("/"), "-name", "d*"]).lines().count();
+    let made = run_ok(&["find", &image.at("/"), "-name", "d*"]).lines().count();
     assert_eq!(made + text.lines().filter(|line| line.contains("no space")).count(), 40);
 }
 
 #[test]
-fn new_files_belong_to_whom_they_shall() {
+fn new_files_have_the_requested_owner() {
     let image = Image::from_script("ext4", 1024, "mkdir -m 2777 shared; chgrp 99 shared");
-    good(&["mkdir", "--owner", "5", "--group", "6", &image.at("/a"), &image.at("/shared/b")]);
-    good(&["ln", "-s", "--owner", "7", "x", &image.at("/c")]);
-    good(&["mkdir", &image.at("/d")]);
+    run_ok(&["mkdir", "--owner", "5", "--group", "6", &image.at("/a"), &image.at("/shared/b")]);
+    run_ok(&["ln", "-s", "--owner", "7", "x", &image.at("/c")]);
+    run_ok(&["mkdir", &image.at("/d")]);
     let out = image.beside("out").display().to_string();
-    good(&["cp", "-a", &image.at("/"), &out]);
+    run_ok(&["cp", "-a", &image.at("/"), &out]);
     let owners = shell(Path::new(&out), "stat -c '%U:%u:%G:%g' a shared/b c d | cut -d: -f2,4");
     assert_eq!(owners, "5:6\n5:99\n7:0\n0:0\n");
     image.check_by_e2fsck();
 }
 
-/// The program as an ordinary user runs it.
+/// Prefix that runs a program as an ordinary user.
 const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
 #[test]
-fn an_ordinary_user_changes_an_image_that_it_may_write() {
+fn an_ordinary_user_can_change_a_writable_image() {
     private_mounts();
     let image = Image::from_script("ext4", 4096, "mkdir dir; echo old > file; chmod 600 file");
     let folder = image.folder.path();
@@ -224,7 +224,7 @@ fn an_ordinary_user_changes_an_image_that_it_may_write() {
     let run = |arguments: &str| {
         shell(folder, &format!("{program} {arguments} 2>&1 && echo -n done || echo -n status $?"))
     };
-    for step in [
+    for command in [
         "cp -a tree/. image:/",
         "mkdir -m 700 image:/dir/private",
         "put tree/x image:/dir/private",
@@ -234,7 +234,7 @@ fn an_ordinary_user_changes_an_image_that_it_may_write() {
         "ln image:/dir/moved image:/again",
         "rm -r image:/d/y",
     ] {
-        assert_eq!(run(step), "done", "{step}");
+        assert_eq!(run(command), "done", "{command}");
     }
     image.check_by_e2fsck();
     for refused in ["mkdir theirs:/new", "mkdir secret:/new", "rm theirs:/file"] {
@@ -243,7 +243,7 @@ fn an_ordinary_user_changes_an_image_that_it_may_write() {
     }
     shell(folder, "cmp theirs secret");
 
-    // Owners are those of the tree, and root's where there is none, never the user's.
+    // Files have the owners of the originals, and other files belong to root, not to the user.
     shell(
         folder,
         "cd tree; rm d/y; mkdir dir dir/private lost+found; cp x dir/private
@@ -255,7 +255,7 @@ fn an_ordinary_user_changes_an_image_that_it_may_write() {
 }
 
 #[test]
-fn a_partition_is_written_and_what_lies_around_it_is_not() {
+fn only_the_chosen_partition_is_written() {
     let image = Image::from_script("ext4", 4096, "mkdir dir; echo old > file");
     let folder = image.folder.path();
     let script = r#"head -c 90M /dev/urandom > disk
@@ -265,49 +265,49 @@ fn a_partition_is_written_and_what_lies_around_it_is_not() {
         cp disk before; echo $((start * 512))"#;
     let start: u64 = must(shell(folder, script).trim().parse(), "the place of the partition");
     let disk = |path: &str| format!("{}:{path}", image.beside("disk").display());
-    good(&["mkdir", "--partition", "2", &disk("/by-number")]);
-    good(&["mv", "--partition", "2", &disk("/file"), &disk("/dir/moved")]);
+    run_ok(&["mkdir", "--partition", "2", &disk("/by-number")]);
+    run_ok(&["mv", "--partition", "2", &disk("/file"), &disk("/dir/moved")]);
     shell(folder, "echo new > new");
     let new = image.beside("new").display().to_string();
-    good(&["put", "--offset", &start.to_string(), &new, &disk("/by-offset")]);
-    let refused = ends_with(&["mkdir", &disk("/nowhere")], 1);
+    run_ok(&["put", "--offset", &start.to_string(), &new, &disk("/by-offset")]);
+    let refused = run_with_status(&["mkdir", &disk("/nowhere")], 1);
     assert!(refused.text().contains("--partition"), "{}", refused.text());
-    ends_with(&["mkdir", "--partition", "1", &disk("/nowhere")], 1);
+    run_with_status(&["mkdir", "--partition", "1", &disk("/nowhere")], 1);
 
     let [before, after] = ["before", "disk"].map(|name| fs::read(image.beside(name)).unwrap());
     let (start, end) = (start as usize, start as usize + (64 << 20));
-    assert!(before[..start] == after[..start], "what lies before the partition");
-    assert!(before[end..] == after[end..], "what lies behind it");
+    assert!(before[..start] == after[..start], "data before the partition changed");
+    assert!(before[end..] == after[end..], "data after the partition changed");
     must(fs::write(&image.path, &after[start..end]), "the partition");
     image.check_by_e2fsck();
-    let names = good(&["find", &image.at("/"), "-not", "-name", "lost+found"]);
+    let names = run_ok(&["find", &image.at("/"), "-not", "-name", "lost+found"]);
     assert_eq!(sorted(&names), ["/", "/by-number", "/by-offset", "/dir", "/dir/moved"]);
-    assert_eq!(good(&["cat", &image.at("/by-offset")]), "new\n");
+    assert_eq!(run_ok(&["cat", &image.at("/by-offset")]), "new\n");
 }
 
 #[test]
-fn an_image_with_its_journal_elsewhere_is_written_with_both() {
+fn an_image_with_an_external_journal_is_written() {
     let image = Image::empty();
     let folder = image.folder.path();
-    // mke2fs wants the journal to be a device.
+    // mke2fs requires a block device for the journal.
     let script = "truncate -s 8M journal; truncate -s 64M image
         mke2fs -qF -O journal_dev journal; device=$(losetup -f --show journal)
         mke2fs -qF -t ext4 -J device=$device image; losetup -d $device";
     shell(folder, script);
     let journal = image.beside("journal").display().to_string();
-    let refused = ends_with(&["mkdir", &image.at("/dir")], 1);
+    let refused = run_with_status(&["mkdir", &image.at("/dir")], 1);
     assert!(refused.text().contains("--journal"), "{}", refused.text());
     let before = must(fs::read(&journal), "the journal");
-    good(&["mkdir", "--journal", &journal, &image.at("/dir"), &image.at("/dir/sub")]);
-    good(&["mv", "--journal", &journal, &image.at("/dir/sub"), &image.at("/moved")]);
+    run_ok(&["mkdir", "--journal", &journal, &image.at("/dir"), &image.at("/dir/sub")]);
+    run_ok(&["mv", "--journal", &journal, &image.at("/dir/sub"), &image.at("/moved")]);
     assert!(must(fs::read(&journal), "the journal") != before, "nothing was logged");
     shell(folder, "e2fsck -fn -j journal image > e2fsck.log 2>&1 || { cat e2fsck.log; exit 1; }");
-    let names = good(&["find", "--journal", &journal, &image.at("/"), "-name", "[dm]*"]);
+    let names = run_ok(&["find", "--journal", &journal, &image.at("/"), "-name", "[dm]*"]);
     assert_eq!(sorted(&names), ["/dir", "/moved"]);
-    // Another volume's journal is no journal of this one.
+    // The journal of another volume is refused.
     shell(folder, "mke2fs -qF -O journal_dev -b 4096 -U random other 8M");
     let other = image.beside("other").display().to_string();
-    ends_with(&["mkdir", "--journal", &other, &image.at("/new")], 1);
+    run_with_status(&["mkdir", "--journal", &other, &image.at("/new")], 1);
 }
 
 #[test]
@@ -316,49 +316,49 @@ fn rm_does_not_follow_a_second_name_of_a_directory() {
     let image = Image::from_script("ext4", 1024, script);
     shell(image.folder.path(), "debugfs -w -R 'link kept tree/second' image >/dev/null 2>&1");
     for path in ["/tree", "/tree/second"] {
-        let text = ends_with(&["rm", "-r", &image.at(path)], 1).text();
+        let text = run_with_status(&["rm", "-r", &image.at(path)], 1).text();
         assert!(text.contains("/tree/second: cannot remove: corrupt directory"), "{text}");
-        assert_eq!(good(&["cat", &image.at("/kept/file")]), "kept\n");
-        assert_eq!(good(&["find", &image.at("/kept"), "-type", "d"]), "/kept\n/kept/inner\n");
+        assert_eq!(run_ok(&["cat", &image.at("/kept/file")]), "kept\n");
+        assert_eq!(run_ok(&["find", &image.at("/kept"), "-type", "d"]), "/kept\n/kept/inner\n");
     }
     // The rest of the tree is removed.
-    assert_eq!(good(&["ls", &image.at("/tree")]), "second\n");
+    assert_eq!(run_ok(&["ls", &image.at("/tree")]), "second\n");
 }
 
 #[test]
-fn two_names_are_exchanged() {
+fn mv_exchanges_two_names() {
     let image = Image::from_script(
         "ext4",
         1024,
         "mkdir -p one/sub two; echo file > file; echo in > two/in; ln -s file link",
     );
     let at = |path: &str| image.at(path);
-    let exchange = |from: &str, to: &str| good(&["mv", "--exchange", "-T", &at(from), &at(to)]);
+    let exchange = |from: &str, to: &str| run_ok(&["mv", "--exchange", "-T", &at(from), &at(to)]);
     exchange("/one/sub", "/file");
     exchange("/link", "/two/in");
     image.check_by_e2fsck();
-    assert_eq!(good(&["cat", &at("/one/sub")]), "file\n");
-    assert_eq!(good(&["cat", &at("/link")]), "in\n");
-    let moved = good(&["find", &at("/"), "-type", "d", "-not", "-name", "lost+found"]);
+    assert_eq!(run_ok(&["cat", &at("/one/sub")]), "file\n");
+    assert_eq!(run_ok(&["cat", &at("/link")]), "in\n");
+    let moved = run_ok(&["find", &at("/"), "-type", "d", "-not", "-name", "lost+found"]);
     assert_eq!(sorted(&moved), ["/", "/file", "/one", "/two"]);
     exchange("/one", "/two");
-    assert_eq!(good(&["cat", &at("/two/sub")]), "file\n");
+    assert_eq!(run_ok(&["cat", &at("/two/sub")]), "file\n");
     for (from, to, why) in [
         ("/one", "/none", "no such file"),
         ("/none", "/one", "no such file"),
         ("/two", "/two/sub", "cannot move"),
     ] {
-        let failed = ends_with(&["mv", "--exchange", "-T", &at(from), &at(to)], 1);
+        let failed = run_with_status(&["mv", "--exchange", "-T", &at(from), &at(to)], 1);
         assert!(failed.text().contains(why), "{}", failed.text());
     }
-    ends_with(&["mv", "--exchange", "-n", &at("/one"), &at("/two")], 2);
+    run_with_status(&["mv", "--exchange", "-n", &at("/one"), &at("/two")], 2);
     image.check_by_e2fsck();
 }
 
 #[test]
-fn waiting_for_another_host_is_said_and_ends_with_a_signal() {
+fn a_wait_for_another_host_is_reported_and_a_signal_ends_it() {
     let image = Image::empty();
-    // Without a checksum of the block in which whoever writes counts on.
+    // Without checksums, so that the test can change the sequence number of the MMP block.
     Mke2fs::new("ext4", 4096).with("-O mmp,^metadata_csum").make(&image.path, None);
     let header = run(Command::new("dumpe2fs").arg("-h").arg(&image.path));
     let header = String::from_utf8(header).unwrap();
@@ -383,7 +383,7 @@ fn waiting_for_another_host_is_said_and_ends_with_a_signal() {
             let next = said.next().unwrap().unwrap();
             assert!(next.contains("interrupted"), "{next}");
             assert_eq!(child.wait().unwrap().code(), Some(130));
-            // It has not come so far as to take the volume.
+            // The command has not claimed the volume.
             let mut found = [0; 4];
             file.read_exact_at(&mut found, at).unwrap();
             assert_eq!(found, left);
@@ -392,22 +392,23 @@ fn waiting_for_another_host_is_said_and_ends_with_a_signal() {
 }
 
 #[test]
-fn what_is_removed_leaves_holes_in_the_image_where_that_is_asked_for() {
+fn removed_files_leave_holes_in_the_image_with_discard() {
     const BYTES: u64 = 3 << 20;
-    for (options, gives_back) in [(&["-r"][..], false), (&["-r", "--discard"], true)] {
+    for (options, discards) in [(&["-r"][..], false), (&["-r", "--discard"], true)] {
         let script = format!("mkdir d; head -c {BYTES} /dev/zero | tr '\\0' x > d/file");
         let image = Image::from_script("ext4", 4096, &script);
-        let room = || fs::metadata(&image.path).unwrap().blocks() * 512;
-        let (before, path) = (room(), image.at("/d"));
-        good(&[&["rm"], options, &[&path]].concat());
-        let freed = before.saturating_sub(room());
-        assert_eq!(freed >= BYTES / 10 * 9, gives_back, "{options:?}: {freed}");
+        let allocated = || fs::metadata(&image.path).unwrap().blocks() * 512;
+        let before = allocated();
+        let path = image.at("/d");
+        run_ok(&[&["rm"], options, &[&path]].concat());
+        let freed = before.saturating_sub(allocated());
+        assert_eq!(freed >= BYTES / 10 * 9, discards, "{options:?}: {freed}");
         image.check_by_e2fsck();
     }
 }
 
 #[test]
-fn space_is_given_and_taken_as_util_linux_does() {
+fn fallocate_has_the_effect_of_util_linux() {
     private_mounts();
     let image = Image::from_script("ext4", 4096, "seq 20000 > file");
     let kernels = Image::from_script("ext4", 4096, "seq 20000 > file");
@@ -421,12 +422,12 @@ fn space_is_given_and_taken_as_util_linux_does() {
         ("file", "-o 200K -l 10"),
     ];
     for (name, options) in steps {
-        assert_eq!(here(&image, &format!("fallocate {options} @/{name}")), "", "{options}");
+        assert_eq!(run_on_image(&image, &format!("fallocate {options} @/{name}")), "", "{options}");
         let mount = LoopMount::new(&kernels.path, "ext4", "");
         shell(mount.path(), &format!("fallocate {options} {name}"));
         let theirs = fs::read(mount.path().join(name)).unwrap();
         mount.unmount();
-        let ours = good_bytes(&["cat", &image.at(&format!("/{name}"))]);
+        let ours = run_ok_bytes(&["cat", &image.at(&format!("/{name}"))]);
         assert!(ours == theirs, "{name}: {options}");
     }
     image.check_by_e2fsck();
@@ -440,12 +441,12 @@ fn space_is_given_and_taken_as_util_linux_does() {
         (&["-p", "-l", "1", &none], 1),
         (&["-l", "1T", &file], 1),
     ] {
-        ends_with(&[&["fallocate"], arguments].concat(), status);
+        run_with_status(&[&["fallocate"], arguments].concat(), status);
     }
     image.check_by_e2fsck();
     let old = Image::from_script("ext3", 1024, "seq 20000 > file");
-    let refused = ends_with(&["fallocate", "-l", "1M", &old.at("/file")], 1);
+    let refused = run_with_status(&["fallocate", "-l", "1M", &old.at("/file")], 1);
     assert!(refused.text().contains("block maps"), "{}", refused.text());
-    assert_eq!(here(&old, "fallocate -p -l 5000 @/file"), "");
+    assert_eq!(run_on_image(&old, "fallocate -p -l 5000 @/file"), "");
     old.check_by_e2fsck();
 }

@@ -1,6 +1,5 @@
-//! Images that the running kernel may not be able to mount, filled by a Linux 7.2 guest or by
-//! `mke2fs -d`, read the same by us as by that guest: blocks larger than a page, and features that
-//! few kernels are built with.
+//! Images that the running kernel may not support, read by bifolio and by a Linux 7.2 guest: blocks larger than a page,
+//! and features that few kernels have. The guest or `mke2fs -d` fills the images.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -11,7 +10,7 @@ use testkit::guest::{self, Job};
 use testkit::tree::Source;
 use testkit::{GUEST_KINDS, Kind, Manifest, Mke2fs, must};
 
-/// Kinds that are filled with blocks of 64 KiB too.
+/// Kinds that are also tested with blocks of 64 KiB.
 const LARGE: &[&str] = &[
     "ext2",
     "ext3",
@@ -28,12 +27,12 @@ const LARGE: &[&str] = &[
     "everything",
 ];
 
-/// Sizes of blocks that are larger than a page.
+/// Block sizes larger than a page.
 const SIZES: [u32; 4] = [8192, 16_384, 32_768, 65_536];
 
-/// An image, by who fills it.
+/// An image, and the program that fills it.
 enum Subject {
-    /// The guest fills one of this kind and block size.
+    /// The guest fills an image of this kind and block size.
     ByGuest(&'static str, u32),
     /// `mke2fs -d` fills an ext4 image of this block size.
     ByMke2fs(u32),
@@ -47,8 +46,7 @@ impl Subject {
         }
     }
 
-    /// Makes it at `image`, from `source` if it is not for the guest to fill, and says what is left
-    /// for the guest to do.
+    /// Creates the image. mke2fs fills it from `source`. Returns the job of the guest.
     fn make(&self, image: &Path, source: &Path) -> Job {
         match *self {
             Self::ByGuest(kind, block_size) => {
@@ -71,19 +69,19 @@ fn subjects() -> Vec<Subject> {
     sizes.chain(small).chain(large).chain(by_mke2fs).collect()
 }
 
-/// Guests that run at the same time, each with every so-manieth image.
+/// Number of guests that run concurrently. Each has every GUESTS-th image.
 const GUESTS: usize = 2;
 
-/// Images, and what the guest read in them; they lie in the folder.
+/// Images in a folder, and their contents as the guest read them.
 struct Filled {
     folder: TempDir,
     images: Vec<(PathBuf, Manifest)>,
 }
 
-/// What each guest did; `None` if it failed.
+/// Results of the guests. `None` if a guest failed.
 static FILLED: [OnceLock<Option<Filled>>; GUESTS] = [const { OnceLock::new() }; GUESTS];
 
-/// Has all images of one guest filled and listed at once: booting takes as long as filling several.
+/// Fills and lists all images of one guest in one boot, because booting takes as long as filling several images.
 fn fill(guest: usize) -> Filled {
     testkit::private_mounts();
     let folder = must(TempDir::new(), "a folder");
@@ -106,9 +104,9 @@ fn fill(guest: usize) -> Filled {
 
 fn check(number: usize) {
     let guest = number % GUESTS;
-    // A guest that failed once is not booted again for each of its images.
+    // A guest that failed is not booted again for its other images.
     let filled = FILLED[guest].get_or_init(|| std::panic::catch_unwind(|| fill(guest)).ok());
-    let filled = filled.as_ref().expect("the guest failed; why is said above");
+    let filled = filled.as_ref().expect("the guest failed; see the panic above");
     let (image, theirs) = &filled.images[number / GUESTS];
     assert!(theirs.len() > 1000, "only {} names", theirs.len());
     Manifest::of_image(image).assert_equal("bifolio", theirs, "Linux 7.2");

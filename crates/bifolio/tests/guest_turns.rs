@@ -1,7 +1,8 @@
-//! Volumes that this library and a Linux 7.2 guest write by turns, with blocks larger than a page,
-//! which the running kernel may not be able to mount. After each turn e2fsck finds nothing, the other
-//! side reads all that there is as the writer does, and that is what the running kernel makes of the
-//! same steps on a volume of its own. Some turns are broken off: then the other side recovers.
+//! Volumes with blocks larger than a page, which the library and a Linux 7.2 guest write in turns.
+//!
+//! After each turn, e2fsck finds no errors, the other side reads the same contents as the writer, and the running kernel
+//! gets the same contents from the same operations on its own volume. Some turns are interrupted; then the other side
+//! recovers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,32 +15,32 @@ use testkit::tree::TreeOptions;
 use testkit::turns::{OnHost, OnVolume, Plan, Turn, UNSYNCED};
 use testkit::{Kind, LoopMount, Manifest, Mke2fs, check_by_e2fsck, command, must};
 
-/// Guests that run at the same time, each with every so-manieth volume.
+/// Number of guests that run concurrently. Each has every GUESTS-th volume.
 const GUESTS: usize = 2;
 
-/// A turn that does not come to its end.
+/// The turn that is interrupted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum BrokenOff {
+enum Interrupted {
     None,
-    /// Our first one.
+    /// The first turn of the library.
     Ours,
-    /// The guest's first one.
+    /// The first turn of the guest.
     TheGuests,
 }
 
-/// A volume, and what is done to it.
+/// A volume, and the turn that is interrupted.
 struct Subject {
     kind: &'static str,
     block_size: u32,
-    broken_off: BrokenOff,
+    interrupted: Interrupted,
 }
 
 impl Subject {
     fn name(&self) -> String {
-        let end = match self.broken_off {
-            BrokenOff::None => "",
-            BrokenOff::Ours => "_broken_off_by_us",
-            BrokenOff::TheGuests => "_broken_off_by_the_guest",
+        let end = match self.interrupted {
+            Interrupted::None => "",
+            Interrupted::Ours => "_interrupted_by_us",
+            Interrupted::TheGuests => "_interrupted_by_the_guest",
         };
         format!("{}_{}{end}", self.kind, self.block_size)
     }
@@ -71,35 +72,35 @@ fn subjects() -> Vec<Subject> {
         ("ext3", 65_536),
         ("ea_inode", 16_384),
     ];
-    let broken_off = [
-        ("newest_default", 65_536, BrokenOff::Ours),
-        ("newest_default", 65_536, BrokenOff::TheGuests),
-        ("ext3", 8192, BrokenOff::Ours),
-        ("ext3", 8192, BrokenOff::TheGuests),
-        ("fast_commit", 16_384, BrokenOff::TheGuests),
+    let interrupted = [
+        ("newest_default", 65_536, Interrupted::Ours),
+        ("newest_default", 65_536, Interrupted::TheGuests),
+        ("ext3", 8192, Interrupted::Ours),
+        ("ext3", 8192, Interrupted::TheGuests),
+        ("fast_commit", 16_384, Interrupted::TheGuests),
     ];
-    let whole = whole.map(|(kind, block_size)| (kind, block_size, BrokenOff::None));
-    let all = whole.into_iter().chain(broken_off);
-    all.map(|(kind, block_size, broken_off)| Subject { kind, block_size, broken_off }).collect()
+    let whole = whole.map(|(kind, block_size)| (kind, block_size, Interrupted::None));
+    let all = whole.into_iter().chain(interrupted);
+    all.map(|(kind, block_size, interrupted)| Subject { kind, block_size, interrupted }).collect()
 }
 
-/// A subject on its way through its turns.
-struct Play {
+/// State of a subject between its turns.
+struct Progress {
     subject: Subject,
     plan: Plan,
     turn: Turn,
     image: PathBuf,
-    /// Where the running kernel does the same steps.
+    /// The directory in which the running kernel performs the same operations.
     reference: PathBuf,
-    /// What we have read last.
+    /// The contents that the library read last.
     ours: Manifest,
-    /// The image as the guest has left it in the middle of its turn, and what we make of it.
+    /// A copy of the image after the interrupted turn of the guest, and its contents as the library recovers them.
     left: Option<(PathBuf, Manifest)>,
-    /// Why it was given up.
+    /// The failure that ended the test of this subject.
     failure: Option<String>,
 }
 
-impl Play {
+impl Progress {
     fn new(subject: Subject, seed: u64, folder: &Path, reference: &Path) -> Self {
         let image = folder.join(subject.name());
         let reference = reference.join(subject.name());
@@ -110,31 +111,31 @@ impl Play {
         Self { subject, plan, turn, image, reference, ours, left: None, failure: None }
     }
 
-    /// Does a part of it, unless it was given up.
-    fn part<R>(&mut self, part: impl FnOnce(&mut Self) -> R) -> Option<R> {
+    /// Runs one stage, unless an earlier stage failed.
+    fn run_stage<R>(&mut self, stage: impl FnOnce(&mut Self) -> R) -> Option<R> {
         if self.failure.is_some() {
             return None;
         }
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| part(self)));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| stage(self)));
         if let Err(panic) = &done {
             let text = panic.downcast_ref::<String>().cloned();
-            self.failure = Some(text.unwrap_or_else(|| "a panic, told above".into()));
+            self.failure = Some(text.unwrap_or_else(|| "a panic, see above".into()));
         }
         done.ok()
     }
 
-    fn is_broken_off_by_us(&self) -> bool {
-        self.subject.broken_off == BrokenOff::Ours
+    fn is_interrupted_by_us(&self) -> bool {
+        self.subject.interrupted == Interrupted::Ours
     }
 
-    fn is_broken_off_by_guest(&self) -> bool {
-        self.subject.broken_off == BrokenOff::TheGuests
+    fn is_interrupted_by_guest(&self) -> bool {
+        self.subject.interrupted == Interrupted::TheGuests
     }
 
     fn first_turn(&mut self) {
         Kind::named(self.subject.kind).make(self.subject.block_size, &self.image);
         let mut ours = OnVolume::open(&self.image);
-        if self.is_broken_off_by_us() {
+        if self.is_interrupted_by_us() {
             ours.run(&self.turn.synced);
             ours.sync();
             ours.run(&self.turn.after);
@@ -152,7 +153,7 @@ impl Play {
 
     fn jobs_of_first_guest(&mut self) -> Vec<(PathBuf, Job)> {
         self.turn = self.plan.turn(true);
-        let job = match self.is_broken_off_by_guest() {
+        let job = match self.is_interrupted_by_guest() {
             true => Job::BreakOff(self.turn.clone()),
             false => Job::Change(self.turn.whole()),
         };
@@ -160,7 +161,7 @@ impl Play {
     }
 
     fn after_first_guest(&mut self, listed: &[Manifest]) {
-        if self.is_broken_off_by_guest() {
+        if self.is_interrupted_by_guest() {
             assert_log_is_dirty(&self.image);
             self.ours.assert_equal("bifolio", &listed[0], "Linux 7.2");
             self.ours = Manifest::of_image(&self.image);
@@ -196,7 +197,7 @@ impl Play {
         self.after_guest(listed);
     }
 
-    /// What the guest has read is what we had read, and so with what it has made of it.
+    /// Checks that the guest read the same contents as the library, before and after its own turn.
     fn after_guest(&mut self, listed: &[Manifest]) {
         let before = self.ours.clone();
         before.assert_equal("bifolio", &listed[0], "Linux 7.2");
@@ -206,23 +207,23 @@ impl Play {
         self.compare_with_reference("bifolio after Linux 7.2");
     }
 
-    /// Has the running kernel do the turn, and compares what does not depend on the volume.
-    fn compare_with_reference(&self, who: &str) {
+    /// Performs the turn with the running kernel, and compares the facts that do not depend on the volume.
+    fn compare_with_reference(&self, reader: &str) {
         OnHost::new(&self.reference).run(&self.turn.whole());
         let expected = self.known(Manifest::of_host(&self.reference));
         assert!(expected.len() > 700, "only {} names", expected.len());
         let found = self.known(self.ours.clone());
         let other = found.names_that_differ(&expected, "contents");
-        let other: Vec<_> = other.iter().map(|name| self.where_data_differs(name)).collect();
-        assert!(other.is_empty(), "data by {who}: {}", other.join("\n"));
-        found.assert_equal(who, &expected, "the running kernel");
+        let other: Vec<_> = other.iter().map(|name| self.describe_difference(name)).collect();
+        assert!(other.is_empty(), "data by {reader}: {}", other.join("\n"));
+        found.assert_equal(reader, &expected, "the running kernel");
     }
 
-    /// Where what we read of a file differs from what the running kernel has in it.
-    fn where_data_differs(&self, name: &str) -> String {
-        let place = format!("{}:/{name}", self.image.display());
+    /// Describes the difference between a file and its reference.
+    fn describe_difference(&self, name: &str) -> String {
+        let path = format!("{}:/{name}", self.image.display());
         let bifolio = env!("CARGO_BIN_EXE_bifolio");
-        let found = command::run(Command::new(bifolio).arg("cat").arg(place));
+        let found = command::run(Command::new(bifolio).arg("cat").arg(path));
         let expected = must(std::fs::read(self.reference.join(name)), name);
         let length = found.len().min(expected.len());
         let differs = |at: &usize| found[*at] != expected[*at];
@@ -241,9 +242,9 @@ impl Play {
 
     fn known(&self, manifest: Manifest) -> Manifest {
         let manifest = manifest.without_tree("lost+found");
-        // Of this, recovery decides how much there is.
-        let manifest = match self.subject.broken_off {
-            BrokenOff::None => manifest,
+        // The number of recovered operations without sync depends on the recovery.
+        let manifest = match self.subject.interrupted {
+            Interrupted::None => manifest,
             _ => manifest.without_tree(UNSYNCED),
         };
         manifest.map(|name, mode, fact, value| {
@@ -252,20 +253,20 @@ impl Play {
                 "mode" | "links" | "owner" | "device" | "target" | "contents" => true,
                 fact => fact.starts_with("xattr "),
             };
-            // The top and the volume differ.
+            // The root directory and the volume differ.
             (is_known && name != "." && !mode.is_empty()).then(|| value.to_owned())
         })
     }
 }
 
-/// A copy of `image` as it lies.
+/// Copies `image` without recovery.
 fn copy_of(image: &Path) -> PathBuf {
     let copy = image.with_extension("copy");
     command::run(Command::new("cp").arg("--sparse=always").arg(image).arg(&copy));
     copy
 }
 
-/// There is something in the journal to be replayed.
+/// Asserts that the journal must be replayed.
 fn assert_log_is_dirty(image: &Path) {
     let said = command::run(Command::new("dumpe2fs").arg("-h").arg(image));
     let said = String::from_utf8_lossy(&said);
@@ -274,57 +275,68 @@ fn assert_log_is_dirty(image: &Path) {
     assert!(start.is_some_and(|start| start.trim() != "0"), "{said}");
 }
 
-/// What came of a subject, by its place among the subjects.
+/// Outcomes of the subjects of a guest, in their order.
 type Outcomes = Vec<Result<(), String>>;
 
-/// What each guest's subjects came to; `None` if the guest failed.
+/// Outcomes of the guests. `None` if a guest failed.
 static OUTCOMES: [OnceLock<Option<Outcomes>>; GUESTS] = [const { OnceLock::new() }; GUESTS];
 
-/// Plays all subjects of one guest at once: booting takes as long as several turns.
-fn play(guest: usize) -> Outcomes {
+/// Tests all subjects of one guest together, because booting takes as long as several turns.
+fn run_subjects(guest: usize) -> Outcomes {
     testkit::private_mounts();
     let folder = must(TempDir::new(), "a folder");
     let reference = folder.path().join("reference");
     Mke2fs::new("ext4", 4096).with("-O ea_inode").make(&reference, None);
     let reference = LoopMount::new(&reference, "ext4", "rw");
     let subjects = (1..).zip(subjects()).skip(guest).step_by(GUESTS);
-    let mut plays: Vec<Play> = subjects
-        .map(|(seed, subject)| Play::new(subject, seed, folder.path(), reference.path()))
+    let mut subjects_in_progress: Vec<Progress> = subjects
+        .map(|(seed, subject)| Progress::new(subject, seed, folder.path(), reference.path()))
         .collect();
-    for play in &mut plays {
-        play.part(Play::first_turn);
+    for progress in &mut subjects_in_progress {
+        progress.run_stage(Progress::first_turn);
     }
-    visit_guest(&mut plays, Play::jobs_of_first_guest, Play::after_first_guest);
-    for play in &mut plays {
-        play.part(Play::second_turn);
+    run_guest(
+        &mut subjects_in_progress,
+        Progress::jobs_of_first_guest,
+        Progress::after_first_guest,
+    );
+    for progress in &mut subjects_in_progress {
+        progress.run_stage(Progress::second_turn);
     }
-    visit_guest(&mut plays, Play::jobs_of_second_guest, Play::after_second_guest);
-    plays.into_iter().map(|play| play.failure.map_or(Ok(()), Err)).collect()
+    run_guest(
+        &mut subjects_in_progress,
+        Progress::jobs_of_second_guest,
+        Progress::after_second_guest,
+    );
+    subjects_in_progress.into_iter().map(|progress| progress.failure.map_or(Ok(()), Err)).collect()
 }
 
-/// Boots a guest that does its part in all that were not given up.
-fn visit_guest(
-    plays: &mut [Play],
-    jobs: fn(&mut Play) -> Vec<(PathBuf, Job)>,
-    after: fn(&mut Play, &[Manifest]),
+/// Boots a guest that runs the jobs of all subjects without a failure.
+fn run_guest(
+    subjects_in_progress: &mut [Progress],
+    jobs: fn(&mut Progress) -> Vec<(PathBuf, Job)>,
+    after: fn(&mut Progress, &[Manifest]),
 ) {
-    let jobs: Vec<Vec<(PathBuf, Job)>> =
-        plays.iter_mut().map(|play| play.part(jobs).unwrap_or_default()).collect();
+    let jobs: Vec<Vec<(PathBuf, Job)>> = subjects_in_progress
+        .iter_mut()
+        .map(|progress| progress.run_stage(jobs).unwrap_or_default())
+        .collect();
     if jobs.concat().is_empty() {
         return;
     }
     let mut listed = guest::run(&jobs.concat()).into_iter();
-    for (play, jobs) in plays.iter_mut().zip(&jobs) {
+    for (progress, jobs) in subjects_in_progress.iter_mut().zip(&jobs) {
         let listed = listed.by_ref().take(jobs.len()).flatten().collect::<Vec<_>>();
-        play.part(|play| after(play, &listed));
+        progress.run_stage(|progress| after(progress, &listed));
     }
 }
 
 fn check(number: usize) -> Result<(), String> {
     let guest = number % GUESTS;
-    // A guest that failed once is not booted again for each of its subjects.
-    let outcomes = OUTCOMES[guest].get_or_init(|| std::panic::catch_unwind(|| play(guest)).ok());
-    let outcomes = outcomes.as_ref().ok_or("the guest failed; why is said above")?;
+    // A guest that failed is not booted again for its other subjects.
+    let outcomes =
+        OUTCOMES[guest].get_or_init(|| std::panic::catch_unwind(|| run_subjects(guest)).ok());
+    let outcomes = outcomes.as_ref().ok_or("the guest failed; see the panic above")?;
     outcomes[number / GUESTS].clone()
 }
 

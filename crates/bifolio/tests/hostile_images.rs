@@ -1,4 +1,4 @@
-//! Damaged images: whatever they say, a walk over everything ends soon, with typed errors only.
+//! Damaged images: a walk over all files ends retry_while_busy, and only with typed errors.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use testkit::hostile::{KINDS, damage, small_image};
 use testkit::walk::{Walked, walk};
 use vfs::{Volume, VolumeOptions};
 
-/// Damaged copies of each image; every one has its seed in the failure's message.
+/// Number of damaged copies of each image. Failure messages have the seed.
 const SEEDS: u64 = 400;
-/// Far above what any of them takes, even on a busy machine.
+/// Time limit, much longer than any walk takes on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Opens and walks; `None` when the volume is refused.
-fn look(image: Vec<u8>) -> Option<Walked> {
+/// Opens and walks a volume. Returns `None` if the volume is refused.
+fn open_and_walk(image: Vec<u8>) -> Option<Walked> {
     let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
     let options = VolumeOptions { cache, ..VolumeOptions::default() };
     let volume = Volume::open_device(Arc::new(MemoryDevice::new(image)), &options).ok()?;
@@ -27,20 +27,20 @@ fn look(image: Vec<u8>) -> Option<Walked> {
 fn check(kind: usize) {
     let folder = tempfile::tempdir().unwrap();
     let valid = small_image(Path::new(folder.path()), KINDS[kind]);
-    let whole = look(valid.clone()).expect("the valid image opens");
+    let whole = open_and_walk(valid.clone()).expect("the valid image opens");
     assert!(whole.nodes > 300 && whole.corrupt == 0, "the walk sees the tree: {whole:?}");
     let (mut opened, mut corrupt) = (0, 0);
     for seed in 0..SEEDS {
         let mut image = valid.clone();
         damage(&mut image, seed << 8 | kind as u64);
         let started = Instant::now();
-        let result = std::panic::catch_unwind(|| look(image));
+        let result = std::panic::catch_unwind(|| open_and_walk(image));
         let walked = result.unwrap_or_else(|_| panic!("kind {kind}, seed {seed}: panicked"));
         assert!(started.elapsed() < TIME_MAX, "kind {kind}, seed {seed}: took too long");
         opened += u64::from(walked.is_some());
         corrupt += u64::from(walked.is_some_and(|walked| walked.corrupt > 0));
     }
-    // Damage that never shows would test nothing.
+    // Damage that has no effect would not test anything.
     assert!(opened > SEEDS / 2, "{opened} of {SEEDS} opened");
     assert!(corrupt > SEEDS / 4, "{corrupt} of {SEEDS} were found corrupt");
 }
@@ -53,7 +53,7 @@ macro_rules! kinds {
         })*
 
         #[test]
-        fn every_kind_of_image_has_its_test() {
+        fn all_kinds_of_images_are_tested() {
             assert_eq!([$($kind),*].len(), KINDS.len());
         }
     };

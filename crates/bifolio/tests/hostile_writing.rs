@@ -1,5 +1,4 @@
-//! Damaged images that are written to: whatever they say, every change ends soon, with typed errors only, and nothing
-//! panics in the background.
+//! Changes of damaged images: every change ends retry_while_busy, and only with typed errors, and no background thread panics.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -18,33 +17,33 @@ use vfs::{
     Volume, VolumeOptions, WriteAt, WriteSync,
 };
 
-/// Damaged copies of each image; every one has its seed in the failure's message.
+/// Number of damaged copies of each image. Failure messages have the seed.
 const SEEDS: u64 = 40;
-/// Changes of each.
+/// Number of changes of each image.
 const CHANGES: usize = 150;
-/// Names that are known at most.
+/// Maximum number of names that a test remembers.
 const NAMES_MAX: usize = 600;
-/// Far above what any of them takes, even on a busy machine.
+/// Time limit, much longer than any test takes on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(60);
 const BY: &Credentials = &Credentials::ROOT;
 const KEEP: Privileges = Privileges::Keep;
 
-/// Panics of all threads so far.
+/// Number of panics in all threads.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// What is changed: names, each in a directory.
+/// A volume that is changed at random, and its known names.
 struct Changer {
     volume: Volume,
     random: Random,
     directories: Vec<Arc<Node>>,
     names: Vec<(Arc<Node>, Vec<u8>)>,
     open: Vec<File>,
-    /// Changes that were made.
+    /// The number of successful changes.
     made: u64,
 }
 
 impl Changer {
-    /// Opens a volume for writing; `None` when it is refused.
+    /// Opens a volume for writing. Returns `None` if the volume is refused.
     fn open(image: Vec<u8>, seed: u64) -> Option<Self> {
         let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
         let options = VolumeOptions {
@@ -61,7 +60,7 @@ impl Changer {
         Some(Self { volume, random, directories, names, open: Vec::new(), made: 0 })
     }
 
-    /// Finds names, from the root on.
+    /// Finds names below the root.
     fn find_names(&mut self) {
         let mut at = 0;
         while at < self.directories.len() && self.names.len() < NAMES_MAX {
@@ -102,8 +101,8 @@ impl Changer {
         self.some_node()?.open_for(OpenMode { write: true, append })
     }
 
-    /// A place in a file, mostly within or near its end.
-    fn some_place(&mut self, file: &File) -> FileOffset {
+    /// Returns a random offset, mostly within the file or near its end.
+    fn some_offset(&mut self, file: &File) -> FileOffset {
         let size = file.node().attributes().size;
         let at = match self.random.below(4) {
             0 => 0,
@@ -119,15 +118,15 @@ impl Changer {
         match kind {
             0 | 1 => {
                 let (directory, name) = self.new_name();
-                let what = Creation::of(FileType::Regular, 0o644);
-                let node = self.volume.create_in(&directory, &name, &what, BY)?;
+                let creation = Creation::of(FileType::Regular, 0o644);
+                let node = self.volume.create_in(&directory, &name, &creation, BY)?;
                 node.open_for(OpenMode { write: true, append: false })
                     .and_then(|file| file.write_at(&[1; 5000], 0).map(drop))
             }
             2 => {
                 let (directory, name) = self.new_name();
-                let what = Creation::of(FileType::Directory, 0o755);
-                let node = self.volume.create_in(&directory, &name, &what, BY)?;
+                let creation = Creation::of(FileType::Directory, 0o755);
+                let node = self.volume.create_in(&directory, &name, &creation, BY)?;
                 self.directories.push(node);
                 Ok(())
             }
@@ -138,8 +137,8 @@ impl Changer {
             }
             4 => {
                 let directory = Arc::clone(self.random.pick(&self.directories).expect("the root"));
-                let what = Creation::of(FileType::Regular, 0o600);
-                let node = self.volume.create_unnamed(&directory, &what, BY)?;
+                let creation = Creation::of(FileType::Regular, 0o600);
+                let node = self.volume.create_unnamed(&directory, &creation, BY)?;
                 self.open.push(node.open_for(OpenMode { write: true, append: false })?);
                 Ok(())
             }
@@ -168,7 +167,7 @@ impl Changer {
             }
             11..=13 => {
                 let file = self.some_file()?;
-                let (at, length) = (self.some_place(&file), self.random.below(20_000) as usize);
+                let (at, length) = (self.some_offset(&file), self.random.below(20_000) as usize);
                 file.write_at(&vec![3; length], at.0)?;
                 if self.random.below(3) == 0 {
                     self.open.push(file);
@@ -177,12 +176,12 @@ impl Changer {
             }
             14 => {
                 let file = self.some_file()?;
-                let at = FileOffset(self.some_place(&file).0 / 512 * 512);
+                let at = FileOffset(self.some_offset(&file).0 / 512 * 512);
                 file.write_direct(WriteAt::Offset(at), &[4; 8192], KEEP, WriteSync::None).map(drop)
             }
             15 => {
                 let file = self.some_file()?;
-                let size = self.some_place(&file).0;
+                let size = self.some_offset(&file).0;
                 file.node().set_size(size, KEEP)
             }
             16 | 17 => {
@@ -191,7 +190,7 @@ impl Changer {
                 let flags = *self.random.pick(&flags).expect("there are some");
                 let mode = Fallocate::from_flags(flags).expect("they are known");
                 let unit = file.allocation_unit();
-                let start = self.some_place(&file).0 / unit * unit;
+                let start = self.some_offset(&file).0 / unit * unit;
                 let length = (1 + self.random.below(20)) * unit;
                 file.fallocate(mode, FileOffset(start)..FileOffset(start + length), KEEP)
             }
@@ -226,19 +225,19 @@ impl Changer {
         }
     }
 
-    fn note(&mut self, outcome: Result<()>) {
+    fn count(&mut self, outcome: Result<()>) {
         match outcome {
             Ok(()) => self.made += 1,
             Err(error) => assert!(!error.to_string().is_empty() && error.errno() > 0),
         }
     }
 
-    /// Makes changes, then removes what there is.
+    /// Makes random changes, and then removes all files.
     fn run(mut self) -> u64 {
         self.find_names();
         for _ in 0..CHANGES {
             let outcome = self.change();
-            self.note(outcome);
+            self.count(outcome);
         }
         for (directory, name) in std::mem::take(&mut self.names).into_iter().rev() {
             let removed = match self.volume.lookup(&directory, &name) {
@@ -248,7 +247,7 @@ impl Changer {
                 Ok(_) => self.volume.unlink(&directory, &name, BY),
                 Err(error) => Err(error),
             };
-            self.note(removed);
+            self.count(removed);
         }
         self.open.clear();
         self.directories.clear();
@@ -284,7 +283,7 @@ fn check(kind: usize) {
         assert!(started.elapsed() < TIME_MAX, "kind {kind}, seed {seed}: took too long");
         opened += u64::from(changed.is_ok_and(|changed| changed.is_some()));
     }
-    // Damage that never shows would test nothing.
+    // Damage that has no effect would not test anything.
     assert!(opened > SEEDS * soak / 4, "{opened} opened");
 }
 
@@ -296,7 +295,7 @@ macro_rules! kinds {
         })*
 
         #[test]
-        fn every_kind_of_image_has_its_test() {
+        fn all_kinds_of_images_are_tested() {
             assert_eq!([$($kind),*].len(), KINDS.len());
         }
     };

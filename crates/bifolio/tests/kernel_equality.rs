@@ -1,4 +1,4 @@
-//! Images made by mke2fs and filled by the running kernel read the same by us as by the kernel.
+//! Images filled by the running kernel, read by bifolio and by the kernel.
 
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
@@ -17,7 +17,7 @@ fn main() {
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }
 
-/// Makes and fills an image, and compares what the kernel and we read in it.
+/// Creates and fills an image, and compares its contents as read by the kernel and by bifolio.
 fn check(kind: &Kind, block_size: u32) {
     testkit::private_mounts();
     let folder = must(TempDir::new(), "a folder");

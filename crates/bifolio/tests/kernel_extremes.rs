@@ -1,5 +1,5 @@
-//! Shapes that are too large for the images of every kind: the deepest extent trees and hash
-//! indexes that a test can afford, and more folders in one than a link count can tell.
+//! Extreme structures, compared with the kernel: deep extent trees and hash indexes, and more subdirectories than a link
+//! count can represent.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use testkit::{LoopMount, Manifest, Mke2fs, must};
 
-/// Has the kernel fill an image, and compares what it and we read in it.
+/// Fills an image with the kernel, and compares its contents as read by the kernel and by bifolio.
 fn check(image: &Mke2fs, fill: impl FnOnce(&Path)) -> Manifest {
     testkit::private_mounts();
     let folder = must(TempDir::new(), "a folder");
@@ -58,7 +58,7 @@ fn a_hash_index_of_three_levels_reads_as_by_the_kernel() {
 }
 
 #[test]
-fn a_folder_with_more_folders_than_links_can_count_reads_as_by_the_kernel() {
+fn a_directory_with_too_many_subdirectories_for_its_link_count_reads_as_by_the_kernel() {
     let image = Mke2fs::new("ext4", 1024).with("-N 70000");
     let theirs = check(&image, |top| {
         for number in 0..65_010 {

@@ -1,5 +1,4 @@
-//! Images that `mke2fs -d` fills from a folder, with blocks of every size, hold for us what the
-//! folder holds for the kernel.
+//! Images of all block sizes that `mke2fs -d` fills from a folder: their contents equal the folder.
 
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
@@ -12,7 +11,7 @@ fn main() {
     let trials = formats.into_iter().flat_map(|(format, options)| {
         [1024, 2048, 4096, 8192, 16_384, 32_768, 65_536].map(|block_size| {
             let name = format!("{format}{}", options.replace(['-', ' '], "_"));
-            Trial::test(format!("{name}_{block_size}_holds_its_source"), move || {
+            Trial::test(format!("{name}_{block_size}_equals_its_source"), move || {
                 check(format, options, block_size);
                 Ok(())
             })
@@ -28,9 +27,9 @@ fn check(format: &'static str, options: &str, block_size: u32) {
     let image = folder.path().join("image");
     Mke2fs::new(format, block_size).with(options).make(&image, Some(&source.path()));
     let ours = Manifest::of_image(&image);
-    let held = what_is_copied(Manifest::of_host(&source.path()));
-    assert!(held.len() > 1000, "only {} names", held.len());
-    what_is_copied(ours.clone()).assert_equal("bifolio", &held, "the source");
+    let expected = copied_facts(Manifest::of_host(&source.path()));
+    assert!(expected.len() > 1000, "only {} names", expected.len());
+    copied_facts(ours.clone()).assert_equal("bifolio", &expected, "the source");
 
     if block_size <= 4096 {
         let mount = LoopMount::new(&image, "ext4", "ro");
@@ -38,18 +37,18 @@ fn check(format: &'static str, options: &str, block_size: u32) {
     }
 }
 
-/// The facts that `mke2fs -d` keeps.
-fn what_is_copied(manifest: Manifest) -> Manifest {
-    // mke2fs cuts off a hole at the end when it first put the data into the inode.
+/// Returns the facts that `mke2fs -d` copies.
+fn copied_facts(manifest: Manifest) -> Manifest {
+    // mke2fs drops a hole at the end of a file if it first stored the data inline.
     let manifest = manifest.without_tree("lost+found").without_tree("sparse/hole-last");
     manifest.without_tree("(volume)").map(|name, mode, fact, value| {
         let [directory, symlink] = ["04", "12"].map(|kind| mode.starts_with(kind));
         match fact {
             "mode" | "owner" | "contents" | "target" | "device" => Some(value),
             "size" if !directory => Some(value),
-            // It makes an inode for each name of a symbolic link, and lost+found in the top.
+            // mke2fs creates an inode for each name of a symbolic link, and lost+found in the root directory.
             "links" if !symlink && name != "." => Some(value),
-            // Older versions keep whole seconds in 32 bits, and the top is written to last.
+            // Older versions store whole seconds in 32 bits. The root directory is modified last.
             "modified" if !name.starts_with("times/") && name != "." => value.split(' ').next(),
             _ if fact.starts_with("xattr ") => Some(value),
             _ => None,

@@ -1,5 +1,5 @@
-//! `bifolio mount` and `umount` against real images: what the mount shows, who may use it, and how
-//! it ends. Each test has mounts of its own, seen by nobody else.
+//! `bifolio mount` and `umount`: contents of mounts, access rights, and the end of mounts. Each test has its own mount
+//! namespace.
 
 mod mounting;
 
@@ -15,66 +15,66 @@ use rustix::process::Signal;
 use testkit::tree::{TreeOptions, populate};
 use testkit::{LoopMount, Manifest, Mke2fs, check_by_e2fsck, private_mounts, wait_until};
 
-/// The facts that `is_kept`.
+/// Returns the facts for which `is_kept` is true.
 fn only(manifest: Manifest, is_kept: impl Fn(&str) -> bool) -> Manifest {
     manifest.map(|_, _, fact, value| is_kept(fact).then(|| value.to_owned()))
 }
 
-/// FUSE passes no FIEMAP on.
+/// Removes extents, because FUSE does not forward FIEMAP.
 fn comparable(manifest: Manifest) -> Manifest {
     only(manifest, |fact| fact != "extents")
 }
 
 fn check_against_the_kernel(format: &'static str, block_size: u32) {
     private_mounts();
-    let place = Location::new();
-    Mke2fs::new(format, block_size).make(&place.image, None);
+    let fixture = Fixture::new();
+    Mke2fs::new(format, block_size).make(&fixture.image, None);
     let mut options = TreeOptions::new(block_size);
     if format != "ext4" {
         options.preallocate = false;
         options.flags = false;
         options.file_size_max = 1 << 30;
     }
-    let kernel = LoopMount::new(&place.image, format, "");
+    let kernel = LoopMount::new(&fixture.image, format, "");
     populate(kernel.path(), &options);
     kernel.unmount();
-    let kernel = LoopMount::new(&place.image, format, "ro");
+    let kernel = LoopMount::new(&fixture.image, format, "ro");
     let theirs = comparable(Manifest::of_host(kernel.path()));
     kernel.unmount();
-    let mount = place.mount(&[]);
+    let mount = fixture.mount(&[]);
     let ours = comparable(Manifest::of_host(mount.path()));
     assert!(ours.len() > 1000);
     theirs.assert_equal("the kernel's mount", &ours, "ours");
 }
 
 #[test]
-fn a_mount_shows_what_the_kernels_own_shows_with_blocks_of_1_kib() {
+fn a_mount_equals_the_kernels_mount_with_blocks_of_1_kib() {
     check_against_the_kernel("ext4", 1024);
 }
 
 #[test]
-fn a_mount_shows_what_the_kernels_own_shows_with_blocks_of_4_kib() {
+fn a_mount_equals_the_kernels_mount_with_blocks_of_4_kib() {
     check_against_the_kernel("ext4", 4096);
 }
 
 #[test]
-fn a_mount_shows_what_the_kernels_own_shows_of_ext2() {
+fn a_mount_equals_the_kernels_mount_of_ext2() {
     check_against_the_kernel("ext2", 2048);
 }
 
 #[test]
-fn a_mount_with_blocks_of_64_kib_shows_what_the_image_was_made_from() {
+fn a_mount_with_blocks_of_64_kib_equals_the_source_of_the_image() {
     private_mounts();
-    let place = Location::new();
-    let source = place.folder.path().join("source");
+    let fixture = Fixture::new();
+    let source = fixture.folder.path().join("source");
     fs::create_dir(&source).unwrap();
     populate(&source, &TreeOptions { xattr_bytes_max: 2048, ..TreeOptions::new(4096) });
-    Mke2fs::new("ext4", 65_536).make(&place.image, Some(&source));
-    let mount = place.mount(&[]);
-    let volume = comparable(Manifest::of_image(&place.image));
+    Mke2fs::new("ext4", 65_536).make(&fixture.image, Some(&source));
+    let mount = fixture.mount(&[]);
+    let volume = comparable(Manifest::of_image(&fixture.image));
     let whole = comparable(Manifest::of_host(mount.path()));
     volume.assert_equal("the library", &whole, "the mount");
-    // What mke2fs copies.
+    // Only the facts that mke2fs copies.
     let copied = |fact: &str| {
         ["mode", "owner", "device", "target", "contents"].contains(&fact)
             || fact.starts_with("xattr ")
@@ -87,17 +87,17 @@ fn a_mount_with_blocks_of_64_kib_shows_what_the_image_was_made_from() {
 #[test]
 fn a_directory_of_50_000_names_is_listed_completely_and_again_from_the_cache() {
     private_mounts();
-    let place = Location::new();
+    let fixture = Fixture::new();
     let mut image = Mke2fs::new("ext4", 1024).with("-N 60000");
     image.size = 256 << 20;
-    image.make(&place.image, None);
-    let kernel = LoopMount::new(&place.image, "ext4", "");
+    image.make(&fixture.image, None);
+    let kernel = LoopMount::new(&fixture.image, "ext4", "");
     fs::create_dir(kernel.path().join("many")).unwrap();
     for number in 0..50_000 {
         File::create(kernel.path().join(format!("many/a name with a number {number}"))).unwrap();
     }
     kernel.unmount();
-    let mount = place.mount(&[]);
+    let mount = fixture.mount(&[]);
     for _ in 0..3 {
         let mut seen = vec![false; 50_000];
         for entry in fs::read_dir(mount.path().join("many")).unwrap() {
@@ -107,7 +107,7 @@ fn a_directory_of_50_000_names_is_listed_completely_and_again_from_the_cache() {
         }
         assert!(seen.iter().all(|seen| *seen));
     }
-    // With attributes, which brings READDIRPLUS into play.
+    // With attributes, which uses READDIRPLUS.
     let listing = testkit::command::run(
         Command::new("ls").args(["-lU", "--"]).arg(mount.path().join("many")),
     );
@@ -117,15 +117,15 @@ fn a_directory_of_50_000_names_is_listed_completely_and_again_from_the_cache() {
 #[test]
 fn direct_reads_and_mappings_see_the_same_data() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&[]);
-    let expected = fs::read(place.source().join("big")).unwrap();
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&[]);
+    let expected = fs::read(fixture.source().join("big")).unwrap();
     let direct = fs::OpenOptions::new()
         .read(true)
         .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
         .open(mount.path().join("big"))
         .unwrap();
-    // Whole sectors only, in memory too, even where the file ends.
+    // Memory and lengths are whole sectors, even at the end of the file.
     let mut memory = vec![0; (expected.len() + 8192).next_multiple_of(512)];
     let (start, end) = (memory.as_ptr().align_offset(4096), memory.len() / 4096 * 4096 - 4096);
     let buffer = &mut memory[start..start + end];
@@ -139,7 +139,7 @@ fn direct_reads_and_mappings_see_the_same_data() {
         done += length;
     }
     assert!(buffer[..done] == expected);
-    // cmp maps nothing, sha256sum neither, but grep -c reads it all and dd takes odd sizes.
+    // dd reads with sizes that are not aligned.
     let output = testkit::command::run(
         Command::new("dd")
             .arg(format!("if={}", mount.path().join("big").display()))
@@ -149,15 +149,15 @@ fn direct_reads_and_mappings_see_the_same_data() {
 }
 
 #[test]
-fn many_readers_at_once_read_the_right_data() {
+fn concurrent_readers_read_the_right_data() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["--threads", "4"]);
-    let expected = Arc::new(fs::read(place.source().join("big")).unwrap());
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["--threads", "4"]);
+    let expected = Arc::new(fs::read(fixture.source().join("big")).unwrap());
     let path = mount.path().join("big");
     let readers: Vec<_> = (0..8_usize)
         .map(|number| {
-            // Opened here: other threads may not see the mount.
+            // Opened on this thread, because other threads may not be in its mount namespace.
             let file = File::open(&path).unwrap();
             let expected = Arc::clone(&expected);
             std::thread::spawn(move || {
@@ -177,10 +177,10 @@ fn many_readers_at_once_read_the_right_data() {
 }
 
 #[test]
-fn nothing_can_be_written() {
+fn a_read_only_mount_refuses_changes() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&[]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&[]);
     let file = mount.path().join("small");
     let kinds = [
         fs::write(&file, b"x").unwrap_err(),
@@ -199,60 +199,60 @@ fn nothing_can_be_written() {
 #[test]
 fn ordinary_users_mount_through_fusermount3() {
     private_mounts();
-    let place = Location::with_tree();
-    place.give_to_nobody();
-    let mount = place.mount_as(NOBODY, &[]);
+    let fixture = Fixture::with_tree();
+    fixture.allow_nobody();
+    let mount = fixture.mount_as(NOBODY, &[]);
     let entry = mount_entry(mount.path()).unwrap();
     assert!(entry.contains(" fuse.bifolio ") && entry.contains("user_id=65534"), "{entry}");
     assert!(entry.contains("nosuid,nodev"), "{entry}");
     let small = mount.path().join("small");
     let output = as_user(NOBODY, "cat").arg(&small).output().unwrap();
-    assert_eq!(output.stdout, fs::read(place.source().join("small")).unwrap());
-    // Not even root, without allow_other.
+    assert_eq!(output.stdout, fs::read(fixture.source().join("small")).unwrap());
+    // Without allow_other, even root has no access.
     assert_eq!(File::open(&small).unwrap_err().kind(), ErrorKind::PermissionDenied);
-    place.umount_as(NOBODY);
+    fixture.umount_as(NOBODY);
     assert_eq!(mount_entry(mount.path()), None);
     mount.assert_gone();
 }
 
 #[test]
-fn an_ordinary_users_server_unmounts_at_a_signal() {
+fn a_signal_unmounts_the_mount_of_an_ordinary_user() {
     private_mounts();
-    let place = Location::with_tree();
-    place.give_to_nobody();
-    let mount = place.mount_as(NOBODY, &[]);
+    let fixture = Fixture::with_tree();
+    fixture.allow_nobody();
+    let mount = fixture.mount_as(NOBODY, &[]);
     mount.signal_guard(Signal::TERM);
     mount.assert_gone();
 }
 
 #[test]
-fn an_ordinary_user_cannot_mount_what_is_not_readable_or_where_it_may_not() {
+fn an_ordinary_user_needs_access_to_the_image_and_the_mount_point() {
     private_mounts();
-    let place = Location::with_tree();
-    // The directory is root's.
-    let output = place.try_mount_as(NOBODY, &[]);
+    let fixture = Fixture::with_tree();
+    // The directory belongs to root.
+    let output = fixture.try_mount_as(NOBODY, &[]);
     assert_eq!(output.status.code(), Some(1), "{}", output.text());
     assert!(output.text().contains("fusermount3"), "{}", output.text());
-    assert_eq!(mount_entry(&place.directory), None);
-    place.give_to_nobody();
-    testkit::command::run(Command::new("chmod").arg("600").arg(&place.image));
-    let output = place.try_mount_as(NOBODY, &[]);
+    assert_eq!(mount_entry(&fixture.directory), None);
+    fixture.allow_nobody();
+    testkit::command::run(Command::new("chmod").arg("600").arg(&fixture.image));
+    let output = fixture.try_mount_as(NOBODY, &[]);
     assert_eq!(output.status.code(), Some(1), "{}", output.text());
     assert!(output.text().contains("ermission denied"), "{}", output.text());
 }
 
 #[test]
-fn only_with_allow_other_do_others_have_access_and_then_as_modes_and_acls_say() {
+fn with_allow_other_modes_and_acls_decide_on_access() {
     private_mounts();
-    let place = Location::with_tree();
+    let fixture = Fixture::with_tree();
     let read_as_nobody = |name: &str| {
-        let path = place.directory.join(name);
+        let path = fixture.directory.join(name);
         as_user(NOBODY, "cat").arg(path).output().unwrap().status.success()
     };
-    let mount = place.mount(&[]);
+    let mount = fixture.mount(&[]);
     assert!(!read_as_nobody("small"));
     drop(mount);
-    let _mount = place.mount(&["-o", "ro,allow_other"]);
+    let _mount = fixture.mount(&["-o", "ro,allow_other"]);
     assert!(read_as_nobody("small"));
     assert!(!read_as_nobody("secret"));
     assert!(read_as_nobody("secret-but-for-nobody"));
@@ -261,10 +261,10 @@ fn only_with_allow_other_do_others_have_access_and_then_as_modes_and_acls_say() 
 #[test]
 fn options_reach_the_mount() {
     private_mounts();
-    let place = Location::with_tree();
+    let fixture = Fixture::with_tree();
     let check = |arguments: &[&str], present: &[&str], absent: &[&str]| {
-        let _mount = place.mount(arguments);
-        let entry = mount_entry(&place.directory).unwrap();
+        let _mount = fixture.mount(arguments);
+        let entry = mount_entry(&fixture.directory).unwrap();
         for wanted in present {
             assert!(entry.contains(wanted), "{wanted}: {entry}");
         }
@@ -274,22 +274,22 @@ fn options_reach_the_mount() {
     };
     check(&[], &["ro,nosuid,nodev", "default_permissions"], &["noexec", "allow_other"]);
     check(&["-o", "suid,dev,noexec", "-o", "fsname=a b"], &["ro,noexec", "a\\040b"], &["nosuid"]);
-    let image = place.image.canonicalize().unwrap();
+    let image = fixture.image.canonicalize().unwrap();
     check(&[], &[image.to_str().unwrap()], &[]);
-    place.mount_fails(&["-o", "ro,frobnicate=1"], 2, "`frobnicate=1`");
+    fixture.mount_fails(&["-o", "ro,frobnicate=1"], 2, "`frobnicate=1`");
 }
 
 #[test]
-fn failures_of_the_start_reach_the_caller_and_leave_nothing_behind() {
+fn failures_to_mount_are_reported_once_and_leave_no_mount() {
     private_mounts();
-    let place = Location::with_tree();
-    let garbage = place.folder.path().join("garbage");
+    let fixture = Fixture::with_tree();
+    let garbage = fixture.folder.path().join("garbage");
     fs::write(&garbage, vec![0x5a; 1 << 20]).unwrap();
-    let absent = place.folder.path().join("absent");
-    let small = place.source().join("small");
-    let (image, directory) = (&place.image, &place.directory);
+    let absent = fixture.folder.path().join("absent");
+    let small = fixture.source().join("small");
+    let (image, directory) = (&fixture.image, &fixture.directory);
     for mode in [&["-f"][..], &[]] {
-        for (image, directory, complaint) in [
+        for (image, directory, message) in [
             (&garbage, directory, "no known file system"),
             (&absent, directory, "absent: "),
             (image, &absent, "absent: "),
@@ -298,179 +298,179 @@ fn failures_of_the_start_reach_the_caller_and_leave_nothing_behind() {
             let mut command = bifolio("mount");
             let output = testkit::command::output(command.args(mode).arg(image).arg(directory));
             assert_eq!(output.status.code(), Some(1), "{}", output.text());
-            assert!(output.text().contains(complaint), "{}", output.text());
+            assert!(output.text().contains(message), "{}", output.text());
             assert_eq!(output.text().lines().count(), 1, "{}", output.text());
-            assert_eq!(mount_entry(&place.directory), None);
+            assert_eq!(mount_entry(&fixture.directory), None);
         }
     }
 }
 
 #[test]
-fn the_background_holds_none_of_the_callers_streams() {
+fn the_background_processes_close_the_callers_streams() {
     private_mounts();
-    let place = Location::with_tree();
-    // `output` waits until every copy of the pipes is closed.
+    let fixture = Fixture::with_tree();
+    // `output` waits until all copies of the pipes are closed.
     let mut command = bifolio("mount");
-    let output = command.arg(&place.image).arg(&place.directory).output().unwrap();
-    let mount = place.mounted();
+    let output = command.arg(&fixture.image).arg(&fixture.directory).output().unwrap();
+    let mount = fixture.mounted();
     assert!(output.status.success());
     assert!(output.stdout.is_empty() && output.stderr.is_empty());
     assert!(mount.path().join("small").exists());
 }
 
 #[test]
-fn in_the_foreground_each_signal_unmounts_and_ends_the_command_with_success() {
+fn a_signal_to_the_foreground_command_unmounts_and_succeeds() {
     private_mounts();
-    let place = Location::with_tree();
+    let fixture = Fixture::with_tree();
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-        let mut foreground = place.mount_in_foreground();
-        assert!(place.directory.join("small").exists());
+        let mut foreground = fixture.mount_in_foreground();
+        assert!(fixture.directory.join("small").exists());
         foreground.signal(signal);
         assert_eq!(foreground.wait().code(), Some(0), "signal {signal:?}");
-        assert_eq!(mount_entry(&place.directory), None);
+        assert_eq!(mount_entry(&fixture.directory), None);
     }
-    // To the process that serves, as `killall` would.
-    let mut foreground = place.mount_in_foreground();
-    place.mounted_elsewhere().signal_server(Signal::TERM);
+    // A signal to the server, as from `killall`.
+    let mut foreground = fixture.mount_in_foreground();
+    fixture.borrow_mount().signal_server(Signal::TERM);
     assert_eq!(foreground.wait().code(), Some(0));
-    assert_eq!(mount_entry(&place.directory), None);
+    assert_eq!(mount_entry(&fixture.directory), None);
 }
 
 #[test]
-fn a_signal_ends_even_a_mount_that_is_in_use() {
+fn a_signal_unmounts_a_mount_in_use() {
     private_mounts();
-    let place = Location::with_tree();
-    let mut foreground = place.mount_in_foreground();
-    let used = File::open(place.directory.join("big")).unwrap();
+    let fixture = Fixture::with_tree();
+    let mut foreground = fixture.mount_in_foreground();
+    let used = File::open(fixture.directory.join("big")).unwrap();
     foreground.signal(Signal::TERM);
     assert_eq!(foreground.wait().code(), Some(0));
-    assert_eq!(mount_entry(&place.directory), None);
+    assert_eq!(mount_entry(&fixture.directory), None);
     assert!(used.read_at(&mut [0; 4096], 1 << 20).is_err());
 }
 
 #[test]
-fn umount_refuses_a_mount_in_use_and_what_is_no_mount() {
+fn umount_refuses_mounts_in_use_and_other_directories() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&[]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&[]);
     let used = File::open(mount.path().join("small")).unwrap();
-    let output = place.try_umount();
+    let output = fixture.try_umount();
     assert_eq!(output.status.code(), Some(1));
     assert!(output.text().contains("busy"), "{}", output.text());
     drop(used);
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
-    let output = place.try_umount();
+    let output = fixture.try_umount();
     assert_eq!(output.status.code(), Some(1));
     assert!(output.text().contains("no bifolio mount"), "{}", output.text());
 }
 
 #[test]
-fn the_hosts_own_umount_ends_the_server() {
+fn umount_of_the_host_ends_the_server() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&[]);
-    soon(|| testkit::command::output(Command::new("umount").arg(mount.path())));
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&[]);
+    retry_while_busy(|| testkit::command::output(Command::new("umount").arg(mount.path())));
     mount.assert_gone();
 }
 
 #[test]
-fn a_server_that_is_killed_leaves_no_dead_mount() {
+fn a_killed_server_leaves_no_dead_mount() {
     private_mounts();
-    let place = Location::with_tree();
-    let mut foreground = place.mount_in_foreground();
-    place.mounted_elsewhere().signal_server(Signal::KILL);
+    let fixture = Fixture::with_tree();
+    let mut foreground = fixture.mount_in_foreground();
+    fixture.borrow_mount().signal_server(Signal::KILL);
     let status = foreground.wait();
     assert_eq!(status.code(), Some(1));
-    assert_eq!(mount_entry(&place.directory), None);
+    assert_eq!(mount_entry(&fixture.directory), None);
 }
 
 #[test]
-fn a_mount_whose_guard_is_killed_serves_on_and_can_be_unmounted() {
+fn a_mount_with_a_killed_guard_works_and_can_be_unmounted() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&[]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&[]);
     mount.signal_guard(Signal::KILL);
     assert!(fs::read(mount.path().join("small")).is_ok());
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
 }
 
 #[test]
-fn a_server_that_outlives_its_mounts_namespace_can_end() {
+fn a_server_ends_after_the_namespace_of_its_mount() {
     private_mounts();
-    let place = Location::with_tree();
+    let fixture = Fixture::with_tree();
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation=private", env!("CARGO_BIN_EXE_bifolio"), "mount"]);
-    command.args(["-o", "rw,io_uring=off"]).arg(&place.image).arg(&place.directory);
+    command.args(["-o", "rw,io_uring=off"]).arg(&fixture.image).arg(&fixture.directory);
     testkit::command::run(&mut command);
-    let mount = place.mounted_elsewhere();
+    let mount = fixture.borrow_mount();
     let mounts_of_server = format!("/proc/{}/mountinfo", mount.server());
-    // Else the kernel would wait for the server's answer when the server ends, for ever: not to be tried.
+    // Otherwise the kernel would wait forever for an answer of the server while the server ends.
     assert_eq!(fs::read_to_string(mounts_of_server).unwrap().lines().count(), 1);
     mount.signal_guard(Signal::KILL);
     wait_until("the end of the guard", || !mount.has_guard());
     wait_until("the end of the server, whose mount has gone", || !mount.has_server());
     let process = format!("/proc/{}", mount.server());
     wait_until("the end of the process", || !Path::new(&process).exists());
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
 }
 
 #[test]
-fn an_image_can_be_mounted_twice_but_not_on_itself() {
+fn an_image_can_be_mounted_on_two_directories_but_not_twice_on_one() {
     private_mounts();
-    let place = Location::with_tree();
-    let first = place.mount(&[]);
-    place.mount_fails(&[], 1, "mounted on it already");
-    let other = place.folder.path().join("other");
+    let fixture = Fixture::with_tree();
+    let first = fixture.mount(&[]);
+    fixture.mount_fails(&[], 1, "mounted on it already");
+    let other = fixture.folder.path().join("other");
     fs::create_dir(&other).unwrap();
-    let output = testkit::command::output(bifolio("mount").arg(&place.image).arg(&other));
+    let output = testkit::command::output(bifolio("mount").arg(&fixture.image).arg(&other));
     assert!(output.status.success(), "{}", output.text());
     let [one, two] = [first.path(), &other].map(|path| fs::read(path.join("small")).unwrap());
     assert_eq!(one, two);
-    soon(|| testkit::command::output(bifolio("umount").arg(&other)));
-    place.umount();
+    retry_while_busy(|| testkit::command::output(bifolio("umount").arg(&other)));
+    fixture.umount();
     first.assert_gone();
 }
 
 #[test]
-fn a_block_device_is_held_by_the_kernel_while_it_is_mounted() {
+fn the_kernel_claims_a_block_device_while_it_is_mounted() {
     private_mounts();
-    let place = Location::with_tree();
-    let device = LoopDevice::new(&place.image);
+    let fixture = Fixture::with_tree();
+    let device = LoopDevice::new(&fixture.image);
     let output =
-        testkit::command::output(bifolio("mount").arg(device.path()).arg(&place.directory));
+        testkit::command::output(bifolio("mount").arg(device.path()).arg(&fixture.directory));
     assert!(output.status.success(), "{}", output.text());
-    let mount = place.mounted();
+    let mount = fixture.mounted();
     let entry = mount_entry(mount.path()).unwrap();
     assert!(entry.contains(" fuseblk.bifolio "), "{entry}");
-    let expected = fs::read(place.source().join("big")).unwrap();
+    let expected = fs::read(fixture.source().join("big")).unwrap();
     assert!(fs::read(mount.path().join("big")).unwrap() == expected);
     assert_eq!(fs::metadata(mount.path()).unwrap().ino(), 2);
-    // The kernel's own ext4 may not have it as well.
-    let other = place.folder.path().join("other");
+    // The kernel's ext4 cannot mount it, too.
+    let other = fixture.folder.path().join("other");
     fs::create_dir(&other).unwrap();
     let output = testkit::command::output(
         Command::new("mount").args(["-t", "ext4"]).arg(device.path()).arg(&other),
     );
     assert!(!output.status.success());
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
 }
 
 #[test]
 fn a_volume_within_an_image_is_mounted_from_its_offset() {
     private_mounts();
-    let place = Location::with_tree();
-    let shifted = place.folder.path().join("shifted");
+    let fixture = Fixture::with_tree();
+    let shifted = fixture.folder.path().join("shifted");
     let mut bytes = vec![0x77; 1 << 20];
-    bytes.extend(fs::read(&place.image).unwrap());
+    bytes.extend(fs::read(&fixture.image).unwrap());
     fs::write(&shifted, bytes).unwrap();
     let mut command = bifolio("mount");
-    command.args(["--offset", "1M"]).arg(&shifted).arg(&place.directory);
+    command.args(["--offset", "1M"]).arg(&shifted).arg(&fixture.directory);
     let output = testkit::command::output(&mut command);
     assert!(output.status.success(), "{}", output.text());
-    let mount = place.mounted();
-    let expected = fs::read(place.source().join("small")).unwrap();
+    let mount = fixture.mounted();
+    let expected = fs::read(fixture.source().join("small")).unwrap();
     assert_eq!(fs::read(mount.path().join("small")).unwrap(), expected);
 }

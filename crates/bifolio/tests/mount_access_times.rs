@@ -1,5 +1,5 @@
-//! Access times on mounts, compared with the kernel's ext4: the accesses that change them, when they are
-//! written, and the options that the mount table shows.
+//! Access times on mounts, compared with the kernel's ext4: the accesses that change them, the time when they are
+//! written, and the options in the mount table.
 
 mod mounting;
 
@@ -10,22 +10,21 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use mounting::other_ways::{Mapped, open_direct, read_direct};
-use mounting::{Location, NOBODY, mount_entry};
+use mounting::direct_and_mapped::{Mapped, open_direct, read_direct};
+use mounting::{Fixture, NOBODY, mount_entry};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
-/// Longer than the host's tick, so that accesses have times of their own.
+/// Longer than a tick of the host, so that accesses have different times.
 const TICKS: Duration = Duration::from_millis(25);
 
 const HOUR: u64 = 60 * 60;
 
-/// An image with a file that was changed 30 hours ago and read 25 hours ago, and one that was read an hour
-/// ago.
-fn make(place: &Location, image: &Path) {
-    let source = place.folder.path().join(image.file_stem().unwrap());
+/// Creates an image with files that were changed 30 hours ago, and read at different times.
+fn make(fixture: &Fixture, image: &Path) {
+    let source = fixture.folder.path().join(image.file_stem().unwrap());
     fs::create_dir(&source).unwrap();
     for name in ["yesterday", "today", "never"] {
         fs::write(source.join(name), [1; 10_000]).unwrap();
@@ -41,12 +40,12 @@ fn make(place: &Location, image: &Path) {
         }
     }
     commands += "set_inode_field /never flags 0x80080\n";
-    let script = place.folder.path().join("script");
+    let script = fixture.folder.path().join("script");
     fs::write(&script, commands).unwrap();
     run(Command::new("debugfs").arg("-w").arg("-f").arg(script).arg(image));
 }
 
-/// Reads a whole file by open flags.
+/// Reads a whole file that is opened with `flags`.
 fn read(path: &Path, flags: OFlags) {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags.bits() as i32);
@@ -55,7 +54,7 @@ fn read(path: &Path, flags: OFlags) {
 
 type Accesses<'a> = Vec<(&'static str, &'a Path, Box<dyn Fn() + 'a>)>;
 
-/// Whether each of many accesses has changed the access time of what was accessed.
+/// Performs different accesses. Returns whether each of them changed the access time.
 fn observe(mount: &Path) -> Vec<String> {
     let path = |name: &str| mount.join(name);
     let (file, empty, folder, link) = (path("file"), path("empty"), path("folder"), path("link"));
@@ -121,7 +120,8 @@ fn observe(mount: &Path) -> Vec<String> {
             "listed",
             &folder,
             Box::new(|| {
-                // But for strictatime, the server does not hear of a listing that the kernel has.
+                // The change makes the kernel drop its cached listing. Without strictatime, the server does not learn of
+                // listings from the cache.
                 fs::write(folder.join("one more"), "").unwrap();
                 std::thread::sleep(TICKS);
                 list(none);
@@ -138,7 +138,7 @@ fn observe(mount: &Path) -> Vec<String> {
             }),
         ),
         ("a link read", &link, Box::new(|| drop(fs::read_link(&link).unwrap()))),
-        ("only looked at", &file, Box::new(|| assert!(file.exists()))),
+        ("stat", &file, Box::new(|| assert!(file.exists()))),
     ];
     let time = |path: &Path| {
         let found = fs::symlink_metadata(path).unwrap();
@@ -155,7 +155,7 @@ fn observe(mount: &Path) -> Vec<String> {
     observed
 }
 
-/// The access times of what is in the root.
+/// Returns the access times of the entries of the root directory.
 fn access_times(mount: &Path) -> Vec<(String, i64, i64)> {
     let mut found: Vec<_> = fs::read_dir(mount)
         .unwrap()
@@ -174,31 +174,31 @@ fn access_times(mount: &Path) -> Vec<(String, i64, i64)> {
 fn accesses_change_the_access_time_as_with_the_kernel() {
     private_mounts();
     for options in ["relatime", "strictatime", "noatime", "strictatime,nodiratime", "lazytime"] {
-        let place = Location::new();
-        let kernels_image = place.folder.path().join("kernels.img");
-        make(&place, &kernels_image);
-        make(&place, &place.image);
+        let fixture = Fixture::new();
+        let kernels_image = fixture.folder.path().join("kernels.img");
+        make(&fixture, &kernels_image);
+        make(&fixture, &fixture.image);
         let kernels = LoopMount::new(&kernels_image, "ext4", &format!("rw,atime,{options}"));
         let expected = observe(kernels.path());
         kernels.unmount();
-        let mount = place.mount(&["-o", &format!("rw,{options}")]);
+        let mount = fixture.mount(&["-o", &format!("rw,{options}")]);
         assert_eq!(observe(mount.path()), expected, "{options}");
         let seen = access_times(mount.path());
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        check_by_e2fsck(&place.image);
-        let kernels = LoopMount::new(&place.image, "ext4", "ro");
+        check_by_e2fsck(&fixture.image);
+        let kernels = LoopMount::new(&fixture.image, "ext4", "ro");
         assert_eq!(access_times(kernels.path()), seen, "{options}: what was shown is stored");
     }
 }
 
 #[test]
-fn access_times_that_were_synced_outlive_a_server_that_is_killed() {
+fn synced_access_times_survive_a_killed_server() {
     private_mounts();
     for options in ["rw", "rw,lazytime"] {
-        let place = Location::new();
-        make(&place, &place.image);
-        let mount = place.mount(&["-o", options]);
+        let fixture = Fixture::new();
+        make(&fixture, &fixture.image);
+        let mount = fixture.mount(&["-o", options]);
         let path = mount.path().join("yesterday");
         let atime = || fs::metadata(&path).unwrap().accessed().unwrap();
         let before = atime();
@@ -208,23 +208,23 @@ fn access_times_that_were_synced_outlive_a_server_that_is_killed() {
         File::open(&path).unwrap().sync_all().unwrap();
         mount.signal_server(Signal::KILL);
         mount.assert_gone();
-        let mount = place.mount(&["-o", "rw,noatime"]);
+        let mount = fixture.mount(&["-o", "rw,noatime"]);
         assert_eq!(atime(), seen, "{options}");
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
     }
 }
 
 #[test]
-fn mounts_show_how_they_keep_access_times() {
+fn the_mount_table_shows_access_time_options() {
     private_mounts();
-    let place = Location::with_tree();
+    let fixture = Fixture::with_tree();
     let shown = |options: &str| {
-        let mount = place.mount(&["-o", options]);
+        let mount = fixture.mount(&["-o", options]);
         let entry = mount_entry(mount.path()).unwrap();
         let fields: Vec<_> = entry.split(' ').collect();
         let all = format!("{},{}", fields[5], fields[fields.len() - 1]);
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
         let known = ["relatime", "noatime", "nodiratime", "lazytime"];
         all.split(',').filter(|option| known.contains(option)).collect::<Vec<_>>().join(" ")
@@ -243,38 +243,38 @@ fn mounts_show_how_they_keep_access_times() {
         expected.sort();
         assert_eq!(found, expected, "{options}");
     }
-    place.give_to_nobody();
-    let mount = place.mount_as(NOBODY, &["-o", "ro,noatime"]);
+    fixture.allow_nobody();
+    let mount = fixture.mount_as(NOBODY, &["-o", "ro,noatime"]);
     assert!(mount_entry(mount.path()).unwrap().contains("noatime"));
-    place.umount_as(NOBODY);
+    fixture.umount_as(NOBODY);
     mount.assert_gone();
 }
 
 #[test]
-fn reading_what_is_mounted_read_only_changes_nothing() {
+fn reads_of_a_read_only_mount_do_not_change_the_image() {
     private_mounts();
-    let place = Location::new();
-    make(&place, &place.image);
-    let before = fs::read(&place.image).unwrap();
+    let fixture = Fixture::new();
+    make(&fixture, &fixture.image);
+    let before = fs::read(&fixture.image).unwrap();
     for options in ["ro", "ro,strictatime"] {
-        let mount = place.mount(&["-o", options]);
+        let mount = fixture.mount(&["-o", options]);
         read(&mount.path().join("yesterday"), OFlags::empty());
         assert!(fs::read_dir(mount.path()).unwrap().count() >= 3);
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        assert!(fs::read(&place.image).unwrap() == before, "{options}");
+        assert!(fs::read(&fixture.image).unwrap() == before, "{options}");
     }
-    let mount = place.mount(&["-o", "rw,noatime"]);
+    let mount = fixture.mount(&["-o", "rw,noatime"]);
     let seen = access_times(mount.path());
     read(&mount.path().join("yesterday"), OFlags::empty());
     assert_eq!(access_times(mount.path()), seen);
 }
 
 #[test]
-fn files_are_not_older_than_their_contents() {
+fn the_modification_time_is_not_before_the_birth_time() {
     private_mounts();
     for options in ["rw,nowriteback", "rw,writeback"] {
-        let place = Location::with_tree();
+        let fixture = Fixture::with_tree();
         let check = |mount: &Path| {
             for number in 0..100 {
                 let found = fs::metadata(mount.join(format!("file {number}"))).unwrap();
@@ -282,16 +282,16 @@ fn files_are_not_older_than_their_contents() {
                 assert!(born <= modified, "{options}: {born:?}, then {modified:?}");
             }
         };
-        let mount = place.mount(&["-o", options]);
+        let mount = fixture.mount(&["-o", options]);
         for number in 0..100 {
             fs::write(mount.path().join(format!("file {number}")), "data").unwrap();
         }
         check(mount.path());
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        let mount = place.mount(&["-o", options]);
+        let mount = fixture.mount(&["-o", options]);
         check(mount.path());
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
     }
 }

@@ -1,5 +1,5 @@
-//! Mounts that follow each other at one place: guards and `umount` take none for another, though the kernel gives
-//! numbers of mounts and devices out again, and an image can be mounted as soon as its mount has gone.
+//! Successive mounts on one directory: guards and `umount` do not confuse them, although the kernel reuses the ids of
+//! mounts and devices, and an image can be mounted again as soon as it is unmounted.
 
 mod mounting;
 
@@ -9,96 +9,97 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-use mounting::{Location, Mount, NOBODY, bifolio, mount_entry};
+use mounting::{Fixture, Mount, NOBODY, bifolio, mount_entry};
 use rustix::process::{Signal, Uid};
 use testkit::command::{output, run};
 use testkit::{Mke2fs, check_by_e2fsck, private_mounts, wait_until};
 
-fn place() -> Location {
-    let place = Location::new();
-    Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&place.image, None);
-    place
+fn fixture() -> Fixture {
+    let fixture = Fixture::new();
+    Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&fixture.image, None);
+    fixture
 }
 
-/// The device number of what is mounted on the place's directory.
-fn device(place: &Location) -> Option<String> {
-    mount_entry(&place.directory)?.split(' ').nth(2).map(str::to_owned)
+/// Returns the device number of the current mount.
+fn device(fixture: &Fixture) -> Option<String> {
+    mount_entry(&fixture.directory)?.split(' ').nth(2).map(str::to_owned)
 }
 
-/// A mount that has gone and whose guard, stopped, has not heard of that; and one that has come after it and got
-/// the same device number. These tests come one after the other, and others on this machine may take the number.
-fn follow<'a>(place: &'a Location, options: &str) -> (Mount<'a>, Mount<'a>) {
+/// Returns an unmounted mount with a stopped guard, and a new mount with the same device number. Retries, because other
+/// programs may get the number.
+fn mount_with_reused_number<'a>(fixture: &'a Fixture, options: &str) -> (Mount<'a>, Mount<'a>) {
     for _ in 0..50 {
-        let old = place.mount(&["-o", options]);
-        let before = device(place);
+        let old = fixture.mount(&["-o", options]);
+        let before = device(fixture);
         old.signal_guard(Signal::STOP);
         run(Command::new("umount").arg(old.path()));
         wait_until("the server's end", || !old.has_server());
-        let new = place.mount(&["-o", options]);
-        if device(place) == before {
+        let new = fixture.mount(&["-o", options]);
+        if device(fixture) == before {
             return (old, new);
         }
-        place.umount();
+        fixture.umount();
         new.assert_gone();
         old.signal_guard(Signal::CONT);
         old.assert_gone();
     }
-    panic!("the kernel gives no device number out again");
+    panic!("the kernel does not reuse device numbers");
 }
 
+/// Tests that wait for a reused device number run one at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 #[test]
-fn the_guard_of_a_mount_that_has_gone_lets_one_with_the_same_number_be() {
+fn the_guard_of_an_old_mount_does_not_unmount_a_new_one_with_its_number() {
     let _alone = ONE_AT_A_TIME.lock();
     private_mounts();
-    let place = place();
+    let fixture = fixture();
     for options in ["rw,noloop", "rw"] {
-        let (old, new) = follow(&place, options);
+        let (old, new) = mount_with_reused_number(&fixture, options);
         fs::write(new.path().join("file"), options).unwrap();
         old.signal_guard(Signal::CONT);
         wait_until("the old guard's end", || !old.has_guard());
         assert_eq!(fs::read_to_string(new.path().join("file")).unwrap(), options);
-        place.umount();
+        fixture.umount();
         new.assert_gone();
     }
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
 }
 
 #[test]
 fn umount_waits_for_the_server_of_the_mount_that_it_unmounts() {
     let _alone = ONE_AT_A_TIME.lock();
     private_mounts();
-    let place = place();
-    let (old, new) = follow(&place, "rw,noloop,commit=3600");
+    let fixture = fixture();
+    let (old, new) = mount_with_reused_number(&fixture, "rw,noloop,commit=3600");
     fs::write(new.path().join("file"), "data").unwrap();
-    // One that took the old guard for the new one would wait for that, which is stopped.
+    // If umount confused the guards, it would wait for the old one, which is stopped.
     let done = output(bifolio("umount").arg(new.path()));
     assert!(done.status.success(), "{}", done.text());
     assert!(!new.has_server());
     old.signal_guard(Signal::CONT);
     wait_until("the old guard's end", || !old.has_guard());
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
 }
 
 #[test]
-fn umount_does_not_wait_for_another_user_who_has_taken_the_name_of_a_guard() {
+fn umount_does_not_wait_for_another_user_with_the_socket_name_of_a_guard() {
     private_mounts();
-    let place = place();
-    let mount = place.mount(&["-o", "rw"]);
-    let names = mount.names_of_guard();
+    let fixture = fixture();
+    let mount = fixture.mount(&["-o", "rw"]);
+    let names = mount.guard_socket_names();
     let [name] = &*names else { panic!("{names:?}") };
     mount.signal_guard(Signal::KILL);
     wait_until("the guard's end", || !mount.has_guard());
     let address = SocketAddr::from_abstract_name(name).unwrap();
     let binding = std::thread::spawn(move || {
-        // Of this thread only.
+        // Changes the user of this thread only.
         let nobody = Uid::from_raw(NOBODY);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         UnixListener::bind_addr(&address).unwrap()
     });
     let taken = binding.join().unwrap();
-    // Nobody hangs up.
+    // The other user does not close the socket.
     let mut umount = bifolio("umount").arg(mount.path()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until("the end of umount", || umount.try_wait().unwrap().is_some());
     let done = umount.wait_with_output().unwrap();
@@ -107,32 +108,32 @@ fn umount_does_not_wait_for_another_user_who_has_taken_the_name_of_a_guard() {
     assert!(said.contains("another user has taken the name"), "{said}");
     mount.assert_gone();
     drop(taken);
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
 }
 
 #[test]
-fn an_image_is_mounted_again_as_soon_as_it_was_unmounted_while_others_come_and_go() {
+fn an_image_can_be_mounted_again_at_once_beside_other_mounts() {
     let _alone = ONE_AT_A_TIME.lock();
     private_mounts();
-    let place = place();
-    let other = place.folder.path().join("other");
+    let fixture = fixture();
+    let other = fixture.folder.path().join("other");
     fs::create_dir(&other).unwrap();
     for turn in 0..24 {
         let options = ["rw", "rw,noloop"][turn % 2];
         let mut mount = bifolio("mount");
-        run(mount.args(["-o", options]).arg(&place.image).arg(&place.directory));
-        assert_eq!(fs::read_dir(&place.directory).unwrap().count(), turn + 1, "turn {turn}");
-        fs::write(place.directory.join(format!("file {turn}")), "data").unwrap();
+        run(mount.args(["-o", options]).arg(&fixture.image).arg(&fixture.directory));
+        assert_eq!(fs::read_dir(&fixture.directory).unwrap().count(), turn + 1, "turn {turn}");
+        fs::write(fixture.directory.join(format!("file {turn}")), "data").unwrap();
         if turn % 3 == 0 {
             run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&other));
         } else if turn % 3 == 1 {
             run(Command::new("umount").arg(&other));
         }
-        // The host's own, which on a mount without a device waits for nothing.
-        run(Command::new("umount").arg(&place.directory));
+        // umount of the host does not wait for the server of a mount without a device.
+        run(Command::new("umount").arg(&fixture.directory));
     }
     let left = output(Command::new("umount").arg(&other));
-    assert!(!left.status.success(), "each third turn has unmounted it");
-    let mount = place.mount(&[]);
+    assert!(!left.status.success(), "every third turn unmounts it");
+    let mount = fixture.mount(&[]);
     assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 25);
 }

@@ -1,4 +1,4 @@
-//! Confinement of the process that reads the image: what it is, and what it has open.
+//! Confinement of the server: its user, capabilities, system call filter and open files.
 
 mod mounting;
 
@@ -6,13 +6,13 @@ use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use mounting::{Location, Mount, bifolio};
+use mounting::{Fixture, Mount, bifolio};
 use testkit::{private_mounts, wait_until};
 
 #[test]
-fn the_server_is_confined_unless_asked_not_to_be() {
+fn the_server_is_confined_by_default() {
     private_mounts();
-    let place = Location::with_tree();
+    let fixture = Fixture::with_tree();
     let facts = |mount: &Mount<'_>| {
         let status = fs::read_to_string(format!("/proc/{}/status", mount.server())).unwrap();
         let fact = |name: &str| {
@@ -21,10 +21,10 @@ fn the_server_is_confined_unless_asked_not_to_be() {
         };
         ["Uid:", "CapEff:", "CapPrm:", "NoNewPrivs:", "Seccomp:"].map(fact)
     };
-    let mount = place.mount(&[]);
+    let mount = fixture.mount(&[]);
     assert_eq!(facts(&mount), ["65534", "0000000000000000", "0000000000000000", "1", "2"]);
     drop(mount);
-    let mount = place.mount(&["--no-confine"]);
+    let mount = fixture.mount(&["--no-confine"]);
     assert_eq!(facts(&mount)[0], "0");
     assert_eq!(facts(&mount)[4], "0");
     assert!(mount.path().join("small").exists());
@@ -33,27 +33,27 @@ fn the_server_is_confined_unless_asked_not_to_be() {
 #[test]
 fn the_server_cannot_read_the_callers_terminal() {
     private_mounts();
-    let place = Location::with_tree();
+    let fixture = Fixture::with_tree();
     let (mut ours, mut theirs) = (0, 0);
     let none = std::ptr::null_mut();
     // SAFETY: the call stores two descriptors.
     let opened = unsafe { libc::openpty(&mut ours, &mut theirs, none, none.cast(), none.cast()) };
     assert_eq!(opened, 0);
-    // SAFETY: nobody else has them.
+    // SAFETY: the descriptors have no other owner.
     let [ours, theirs] = [ours, theirs].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     for side in [&ours, &theirs] {
         rustix::io::fcntl_setfd(side, rustix::io::FdFlags::CLOEXEC).unwrap();
     }
     let mut command = bifolio("mount");
-    command.arg("-f").arg(&place.image).arg(&place.directory);
+    command.arg("-f").arg(&fixture.image).arg(&fixture.directory);
     command.stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap()).stderr(theirs);
     let mut child = command.spawn().unwrap();
     drop(command);
     wait_until("the mount", || {
         assert_eq!(child.try_wait().unwrap(), None);
-        place.directory.join("small").exists()
+        fixture.directory.join("small").exists()
     });
-    let mount = place.mounted();
+    let mount = fixture.mounted();
     let process = PathBuf::from(format!("/proc/{}", mount.server()));
     let mut terminals = 0;
     for file in fs::read_dir(process.join("fd")).unwrap() {
@@ -67,6 +67,6 @@ fn the_server_cannot_read_the_callers_terminal() {
         }
     }
     assert_eq!(terminals, 1, "for messages");
-    place.umount();
+    fixture.umount();
     assert!(child.wait().unwrap().success());
 }

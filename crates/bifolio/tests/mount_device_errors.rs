@@ -1,8 +1,8 @@
-//! Mounts on a device of which one write or flush fails with EIO while threads write, sync and rename.
-//! Every fsync tells of what was lost or has made all durable, who has a file open hears of it once,
-//! and the image has what was promised. This program is also the one that mounts, when it is told to by
-//! its environment.
-#![allow(clippy::print_stderr, reason = "it is a program, too")]
+//! Mounts on a device on which one write or flush fails with EIO while threads write, sync and rename.
+//!
+//! Every fsync either reports lost data or makes all data durable, each open file gets an error once, and the image has
+//! all data of successful fsyncs. This program is also the server of the mounts, if the environment variable is set.
+#![allow(clippy::print_stderr, reason = "this is also a program")]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -27,17 +27,17 @@ use testkit::{DeviceHooks, HookedDevice, Mke2fs, check_by_e2fsck, private_mounts
 
 const EIO: i32 = Errno::IO.raw_os_error();
 const EROFS: i32 = Errno::ROFS.raw_os_error();
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The folder with the image and the directory to mount it on; the mount options; and which request
-/// fails: `w` or `f`, and its number.
+const TIME_MAX: Duration = Duration::from_secs(60);
+/// Variable for the folder with the image and the mount point. If it is set, this program mounts the image.
 const FOLDER: &str = "BIFOLIO_TEST_FOLDER";
+/// Variable for the mount options.
 const OPTIONS: &str = "BIFOLIO_TEST_OPTIONS";
+/// Variable for the request that fails: `w` or `f`, and its number.
 const FAULT: &str = "BIFOLIO_TEST_FAULT";
 const THREADS: usize = 3;
 const FILES: usize = 5;
 
-/// Hooks by which one request fails. Notes each request in a file, by a letter, which is a capital for the one
-/// that fails.
+/// Hooks that fail one request. They log each request as a letter, which is upper case for the failing request.
 #[derive(Debug)]
 struct Failing {
     fault: Option<(u8, u64)>,
@@ -83,13 +83,13 @@ fn main() -> ExitCode {
     }
     let trial = |name, options| Trial::test(name, move || check(options));
     let trials = vec![
-        trial("errors_of_the_device_are_told_and_lose_nothing_durable", "rw,nowriteback"),
-        trial("errors_of_the_device_are_told_when_the_kernel_collects_writes", "rw,writeback"),
+        trial("device_errors_are_reported_and_durable_data_is_kept", "rw,nowriteback"),
+        trial("device_errors_are_reported_with_the_writeback_cache", "rw,writeback"),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// The program's other part.
+/// Mounts the image in `folder`.
 fn mount(folder: PathBuf) -> ExitCode {
     let variable = |name| std::env::var(name).unwrap_or_default();
     let mut options = MountOptions::default();
@@ -127,14 +127,14 @@ fn mount(folder: PathBuf) -> ExitCode {
     }
 }
 
-/// A mount that was started, and ends with this.
+/// A mount. Dropping it ends the mount.
 struct Session {
     child: Child,
     folder: TempDir,
 }
 
 impl Session {
-    /// `None` if the volume cannot be opened or mounted.
+    /// Mounts an image. Returns `None` if the volume cannot be opened or mounted.
     fn start(image: &[u8], options: &str, fault: &str) -> Option<Self> {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("image"), image).unwrap();
@@ -144,7 +144,7 @@ impl Session {
         command.env(OPTIONS, format!("{options},io_uring=off")).env(FAULT, fault);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut session = Self { child: command.spawn().unwrap(), folder };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_MAX;
         while !session.path("mount/lost+found").exists() {
             if session.child.try_wait().unwrap().is_some() {
                 return None;
@@ -159,7 +159,7 @@ impl Session {
         self.folder.path().join(name)
     }
 
-    /// Ends the mount; what the device was asked for.
+    /// Ends the mount. Returns the log of the requests to the device.
     fn end(&mut self) -> String {
         let guard = Pid::from_raw(self.child.id() as i32).unwrap();
         rustix::process::kill_process(guard, Signal::TERM).unwrap();
@@ -178,22 +178,22 @@ impl Drop for Session {
     }
 }
 
-/// A file that an fsync has promised: the names that it may have, and what is in it.
-struct Promised {
+/// A file after a successful fsync: its possible names, and its data.
+struct DurableFile {
     names: [String; 2],
     data: Vec<u8>,
 }
 
-/// What a thread saw.
+/// Results of a thread.
 #[derive(Default)]
 struct Seen {
-    promised: Vec<Promised>,
-    /// Errors that came.
-    told: usize,
+    durable: Vec<DurableFile>,
+    /// The number of reported errors.
+    errors: usize,
 }
 
-/// The number of an error, or 0.
-fn number<T>(result: &io::Result<T>) -> i32 {
+/// Returns the error number of a result. 0 for success.
+fn error_number<T>(result: &io::Result<T>) -> i32 {
     result.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(-1), |_| 0)
 }
 
@@ -202,16 +202,16 @@ fn work(top: &Path, thread: usize, shut: &AtomicBool) -> Seen {
     for index in 0..FILES {
         let names = ["", "-moved"].map(|end| format!("{thread}-{index}{end}"));
         let data = vec![(thread * FILES + index + 1) as u8; 3000 + index * 5000];
-        let (told, is_promised) = write_file(top, &names, &data, shut);
-        seen.told += told;
-        if is_promised {
-            seen.promised.push(Promised { names, data });
+        let (errors, is_durable) = write_file(top, &names, &data, shut);
+        seen.errors += errors;
+        if is_durable {
+            seen.durable.push(DurableFile { names, data });
         }
     }
     seen
 }
 
-/// Makes a file durable and moves it; how many errors were told, and whether it is promised.
+/// Writes, syncs and renames a file. Returns the number of reported errors, and whether the file is durable.
 fn write_file(top: &Path, names: &[String; 2], data: &[u8], shut: &AtomicBool) -> (usize, bool) {
     let (path, was_shut) = (top.join(&names[0]), shut.load(Ordering::Acquire));
     let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&path);
@@ -223,21 +223,21 @@ fn write_file(top: &Path, names: &[String; 2], data: &[u8], shut: &AtomicBool) -
             return (1, false);
         }
     };
-    assert!(!was_shut, "a file is made on a volume that is shut");
-    let written = number(&first.write_all_at(data, 0));
-    let told = [&first, &second].map(|file| [0; 2].map(|_| number(&file.sync_all())));
-    let all = told.concat();
+    assert!(!was_shut, "a file was created on a volume that is shut down");
+    let written = error_number(&first.write_all_at(data, 0));
+    let syncs = [&first, &second].map(|file| [0; 2].map(|_| error_number(&file.sync_all())));
+    let all = syncs.concat();
     let all_known = all.iter().chain([&written]).all(|number| [0, EIO, EROFS].contains(number));
-    assert!(all_known, "{written} {told:?}");
-    // Either the data is lost, of which each hears once, or all has ended, of which nobody stops hearing.
-    let goes_on = told == [[0, 0]; 2] || told == [[EIO, 0]; 2];
-    let has_ended = all.iter().skip_while(|number| **number == 0).all(|number| *number != 0);
-    assert!(goes_on || has_ended, "{told:?}");
-    let moved = number(&fs::rename(&path, top.join(&names[1])));
-    assert!(moved == 0 || goes_on || moved == EROFS || moved == EIO, "{moved}");
+    assert!(all_known, "{written} {syncs:?}");
+    // Either the data is lost, which each open file reports once, or the volume is shut down, which is reported forever.
+    let is_data_loss = syncs == [[0, 0]; 2] || syncs == [[EIO, 0]; 2];
+    let is_shut_down = all.iter().skip_while(|number| **number == 0).all(|number| *number != 0);
+    assert!(is_data_loss || is_shut_down, "{syncs:?}");
+    let moved = error_number(&fs::rename(&path, top.join(&names[1])));
+    assert!(moved == 0 || is_data_loss || moved == EROFS || moved == EIO, "{moved}");
     shut.fetch_or(moved == EROFS, Ordering::AcqRel);
     let errors = all.iter().chain([&written, &moved]).filter(|number| **number != 0).count();
-    (errors, written == 0 && told[0][0] == 0)
+    (errors, written == 0 && syncs[0][0] == 0)
 }
 
 fn check(options: &str) -> Result<(), Failed> {
@@ -246,30 +246,31 @@ fn check(options: &str) -> Result<(), Failed> {
     let image = folder.path().join("image");
     Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 1024) }.make(&image, None);
     let image = fs::read(image)?;
-    let undisturbed = look(&image, options, "");
+    let undisturbed = run_session(&image, options, "");
     let count = |letter| undisturbed.0.bytes().filter(|byte| *byte == letter).count();
     assert_eq!(undisturbed.1, 0);
-    let (mut came, mut told) = (0, 0);
+    let mut came = 0;
+    let mut reported = 0;
     for (kind, runs) in [('w', 9), ('f', 5)] {
         let count = count(kind as u8);
         assert!(count > runs, "{count} of {kind}");
         for index in 0..runs {
-            // From the middle of each part on: the first requests are those of opening the volume.
+            // In the middle of each part, because the first requests are those of opening the volume.
             let fault = format!("{kind}{}", (2 * index + 1) * count / (2 * runs));
-            let (log, errors) = look(&image, options, &fault);
-            let has_come = log.contains(kind.to_ascii_uppercase());
-            came += usize::from(has_come);
-            told += usize::from(errors > 0);
-            assert!(has_come || errors == 0, "{fault}: {errors} errors without any");
+            let (log, errors) = run_session(&image, options, &fault);
+            let has_failed = log.contains(kind.to_ascii_uppercase());
+            came += usize::from(has_failed);
+            reported += usize::from(errors > 0);
+            assert!(has_failed || errors == 0, "{fault}: {errors} errors without a fault");
         }
     }
-    assert!(came > 7 && told > 4, "{came} faults, {told} of them told");
+    assert!(came > 7 && reported > 4, "{came} faults, {reported} of them reported");
     Ok(())
 }
 
-/// Mounts an image, has threads work on it, ends the mount and looks at what is left. What the device
-/// was asked for, and how many errors were told.
-fn look(image: &[u8], options: &str, fault: &str) -> (String, usize) {
+/// Mounts an image, runs threads that change it, ends the mount and checks the image. Returns the log of the requests to
+/// the device, and the number of reported errors.
+fn run_session(image: &[u8], options: &str, fault: &str) -> (String, usize) {
     let Some(mut session) = Session::start(image, options, fault) else {
         return (fault.to_uppercase(), 1);
     };
@@ -282,19 +283,19 @@ fn look(image: &[u8], options: &str, fault: &str) -> (String, usize) {
     });
     let log = session.end();
     let image = session.path("image");
-    let mended = output(Command::new("e2fsck").arg("-fy").arg(&image));
-    assert!(mended.status.code().is_some_and(|code| code <= 1), "{fault}: {}", mended.text());
+    let repaired = output(Command::new("e2fsck").arg("-fy").arg(&image));
+    assert!(repaired.status.code().is_some_and(|code| code <= 1), "{fault}: {}", repaired.text());
     check_by_e2fsck(&image);
     let volume = VolumeOptions::new().open(&image).unwrap();
-    for promised in seen.iter().flat_map(|seen| &seen.promised) {
-        let found = promised
+    for file in seen.iter().flat_map(|seen| &seen.durable) {
+        let found = file
             .names
             .iter()
             .find_map(|name| volume.resolve(format!("/{name}").as_bytes(), Follow::No).ok());
-        let found = found.unwrap_or_else(|| panic!("{fault}: {:?} are not there", promised.names));
-        let mut data = vec![0; promised.data.len() + 1];
+        let found = found.unwrap_or_else(|| panic!("{fault}: {:?} do not exist", file.names));
+        let mut data = vec![0; file.data.len() + 1];
         let length = found.open().unwrap().read_at(&mut data, 0).unwrap();
-        assert!(data[..length] == promised.data, "{fault}: {:?}: {length} bytes", promised.names);
+        assert!(data[..length] == file.data, "{fault}: {:?}: {length} bytes", file.names);
     }
-    (log, seen.iter().map(|seen| seen.told).sum())
+    (log, seen.iter().map(|seen| seen.errors).sum())
 }

@@ -1,4 +1,4 @@
-//! Block devices mounted for writing: whole devices, partitions, and write-protected ones.
+//! Block devices mounted for writing: whole devices, partitions and write-protected devices.
 
 mod mounting;
 
@@ -6,18 +6,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mounting::{Location, LoopDevice, bifolio, mount_entry};
+use mounting::{Fixture, LoopDevice, bifolio, mount_entry};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use testkit::command::{Output, output, run};
 use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
 
-/// Where a disk's second partition begins and how long it is, in sectors of 512 bytes.
+/// First sector of the second partition, in sectors of 512 bytes.
 const START: u64 = 65_536;
+/// Number of sectors of the second partition.
 const SECTORS: u64 = 131_072;
 
-/// A partition's node, which is there until this is dropped. Not every kernel reads partition tables, but
-/// all can be told of a partition.
+/// Device node of a partition, removed on drop. Added by addpart, because some kernels do not read partition tables.
 struct Partition<'a> {
     disk: &'a Path,
     node: PathBuf,
@@ -40,22 +40,22 @@ impl Drop for Partition<'_> {
     }
 }
 
-/// A disk with an empty volume in its second partition.
-fn disk(place: &Location) -> LoopDevice {
-    let volume = place.folder.path().join("volume");
+/// Creates a disk with an empty volume in its second partition.
+fn disk(fixture: &Fixture) -> LoopDevice {
+    let volume = fixture.folder.path().join("volume");
     Mke2fs { size: SECTORS * 512, ..Mke2fs::new("ext4", 1024) }.make(&volume, None);
     let mut bytes = vec![0; (START * 512) as usize];
     bytes.extend(fs::read(&volume).unwrap());
     bytes.resize(bytes.len() + (1 << 20), 0);
-    fs::write(&place.image, bytes).unwrap();
+    fs::write(&fixture.image, bytes).unwrap();
     let table = format!("label: gpt\nstart=2048,size=4096\nstart={START},size={SECTORS}\n");
     let script = format!("printf '{table}' | sfdisk -q \"$0\"");
-    run(Command::new("sh").arg("-c").arg(script).arg(&place.image));
-    LoopDevice::with_partitions(&place.image)
+    run(Command::new("sh").arg("-c").arg(script).arg(&fixture.image));
+    LoopDevice::with_partitions(&fixture.image)
 }
 
-fn mount(place: &Location, arguments: &[&str], device: &Path) -> Output {
-    output(bifolio("mount").args(arguments).arg(device).arg(&place.directory))
+fn mount(fixture: &Fixture, arguments: &[&str], device: &Path) -> Output {
+    output(bifolio("mount").args(arguments).arg(device).arg(&fixture.directory))
 }
 
 fn open_exclusively(device: &Path) -> Result<(), Errno> {
@@ -63,10 +63,10 @@ fn open_exclusively(device: &Path) -> Result<(), Errno> {
 }
 
 #[test]
-fn block_devices_and_their_partitions_are_mounted_for_writing_and_held_by_the_kernel() {
+fn block_devices_and_partitions_are_mounted_for_writing_and_claimed() {
     private_mounts();
-    let place = Location::new();
-    let disk = disk(&place);
+    let fixture = Fixture::new();
+    let disk = disk(&fixture);
     let partition = Partition::new(disk.path());
     let offset = (START * 512).to_string();
     let ways: [(&[&str], &Path); 3] = [
@@ -74,12 +74,12 @@ fn block_devices_and_their_partitions_are_mounted_for_writing_and_held_by_the_ke
         (&["-o", "rw", "--partition", "2"], disk.path()),
         (&["-o", "rw", "--offset", &offset], disk.path()),
     ];
-    let other = place.folder.path().join("other");
+    let other = fixture.folder.path().join("other");
     fs::create_dir(&other).unwrap();
     for (turn, (arguments, device)) in ways.into_iter().enumerate() {
-        let mounted = mount(&place, arguments, device);
+        let mounted = mount(&fixture, arguments, device);
         assert!(mounted.status.success(), "{}", mounted.text());
-        let mounted = place.mounted();
+        let mounted = fixture.mounted();
         let entry = mount_entry(mounted.path()).unwrap();
         assert!(entry.contains(&format!("fuseblk.bifolio {} rw", device.display())), "{entry}");
         fs::write(mounted.path().join(format!("file {turn}")), arguments.concat()).unwrap();
@@ -94,7 +94,7 @@ fn block_devices_and_their_partitions_are_mounted_for_writing_and_held_by_the_ke
             assert!(again.text().contains("busy") || again.text().contains("in use"));
             assert_eq!(mount_entry(&other), None);
         }
-        place.umount();
+        fixture.umount();
         mounted.assert_gone();
         assert_eq!(open_exclusively(device), Ok(()));
         check_by_e2fsck(&partition.node);
@@ -106,23 +106,23 @@ fn block_devices_and_their_partitions_are_mounted_for_writing_and_held_by_the_ke
 }
 
 #[test]
-fn a_device_that_somebody_has_is_not_mounted_and_not_written() {
+fn a_device_in_use_is_not_mounted_and_not_changed() {
     private_mounts();
-    let place = Location::with_tree();
-    let device = LoopDevice::new(&place.image);
-    let before = fs::read(&place.image).unwrap();
-    let held = rustix::fs::open(device.path(), OFlags::RDONLY | OFlags::EXCL, Mode::empty());
+    let fixture = Fixture::with_tree();
+    let device = LoopDevice::new(&fixture.image);
+    let before = fs::read(&fixture.image).unwrap();
+    let user = rustix::fs::open(device.path(), OFlags::RDONLY | OFlags::EXCL, Mode::empty());
     for options in ["rw", "ro"] {
-        let refused = mount(&place, &["-o", options], device.path());
+        let refused = mount(&fixture, &["-o", options], device.path());
         assert_eq!(refused.status.code(), Some(1), "{}", refused.text());
         assert!(refused.text().contains("is in use"), "{}", refused.text());
-        assert_eq!(mount_entry(&place.directory), None);
+        assert_eq!(mount_entry(&fixture.directory), None);
     }
-    drop(held);
-    assert!(fs::read(&place.image).unwrap() == before);
+    drop(user);
+    assert!(fs::read(&fixture.image).unwrap() == before);
 }
 
-/// A device that refuses writes, until this is dropped: it would go on doing so over its next image.
+/// A write-protected device. Dropping it removes the protection, which would otherwise stay for the next image.
 struct WriteProtected<'a>(&'a Path);
 
 impl<'a> WriteProtected<'a> {
@@ -139,30 +139,30 @@ impl Drop for WriteProtected<'_> {
 }
 
 #[test]
-fn what_the_host_lets_nobody_write_to_is_mounted_read_only_and_that_is_said() {
+fn write_protected_devices_and_images_are_mounted_read_only_with_a_warning() {
     private_mounts();
-    let place = Location::with_tree();
-    let device = LoopDevice::new(&place.image);
+    let fixture = Fixture::with_tree();
+    let device = LoopDevice::new(&fixture.image);
     let _protected = WriteProtected::new(device.path());
-    // An image file on a file system that is mounted read-only is another such thing.
-    let host = place.folder.path().join("host");
+    // An image file on a read-only file system is write-protected, too.
+    let host = fixture.folder.path().join("host");
     fs::create_dir(&host).unwrap();
-    run(Command::new("mount").args(["--bind", "-o", "ro"]).arg(place.folder.path()).arg(&host));
+    run(Command::new("mount").args(["--bind", "-o", "ro"]).arg(fixture.folder.path()).arg(&host));
     let image = host.join("volume.img");
-    let before = fs::read(&place.image).unwrap();
+    let before = fs::read(&fixture.image).unwrap();
     for path in [device.path(), &image] {
-        let mounted = mount(&place, &["-o", "rw"], path);
+        let mounted = mount(&fixture, &["-o", "rw"], path);
         assert!(mounted.status.success(), "{}", mounted.text());
         assert!(mounted.text().contains("is write-protected; mounting it read-only"));
-        let mounted = place.mounted();
+        let mounted = fixture.mounted();
         let error = fs::write(mounted.path().join("new"), "x").unwrap_err();
         assert_eq!(Errno::from_io_error(&error), Some(Errno::ROFS));
         assert_eq!(fs::read(mounted.path().join("small")).unwrap(), b"a few bytes\n");
-        place.umount();
+        fixture.umount();
         mounted.assert_gone();
         let refused = output(bifolio("mkdir").arg(format!("{}:/new", path.display())));
         assert_eq!(refused.status.code(), Some(1));
         assert!(refused.text().contains("is write-protected"), "{}", refused.text());
     }
-    assert!(fs::read(&place.image).unwrap() == before);
+    assert!(fs::read(&fixture.image).unwrap() == before);
 }

@@ -1,5 +1,5 @@
-//! In how many pieces files lie that were written in turns, on a mount and by the kernel's ext4.
-#![allow(clippy::print_stdout, reason = "the figures are worth reading")]
+//! Number of extents of files that are written in turns, compared with the kernel's ext4.
+#![allow(clippy::print_stdout, reason = "prints the numbers of extents")]
 mod mounting;
 
 use std::fs::{self, File, OpenOptions};
@@ -7,13 +7,13 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use mounting::Location;
+use mounting::Fixture;
 use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
 const FILES: usize = 8;
 
-/// Adds to files in turns; what each turn adds is written to the device before the next one.
+/// Appends to files in turns. Each turn is written to the device before the next one.
 fn grow_in_turns(root: &Path, turns: usize, bytes: usize) {
     let append = |index| {
         OpenOptions::new().create(true).append(true).open(root.join(format!("{index}"))).unwrap()
@@ -29,7 +29,7 @@ fn grow_in_turns(root: &Path, turns: usize, bytes: usize) {
     }
 }
 
-/// How many extents the files on an image have, by the kernel.
+/// Returns the number of extents of all files in an image, as the kernel reports them.
 fn extents(image: &Path) -> usize {
     let mount = LoopMount::new(image, "ext4", "ro");
     let mut names: Vec<_> =
@@ -42,23 +42,23 @@ fn extents(image: &Path) -> usize {
 }
 
 #[test]
-fn files_that_grow_in_turns_have_about_as_few_extents_as_with_the_kernel() {
+fn files_that_grow_in_turns_have_few_extents_as_with_the_kernel() {
     private_mounts();
     for (block_size, turns, bytes) in [(4096, 100, 4096), (1024, 100, 3000), (4096, 40, 100_000)] {
-        let place = Location::new();
+        let fixture = Fixture::new();
         let image = Mke2fs { size: 256 << 20, ..Mke2fs::new("ext4", block_size) };
-        image.make(&place.image, None);
-        let kernels_image = place.folder.path().join("kernels.img");
+        image.make(&fixture.image, None);
+        let kernels_image = fixture.folder.path().join("kernels.img");
         image.make(&kernels_image, None);
         let kernels = LoopMount::new(&kernels_image, "ext4", "rw");
         grow_in_turns(kernels.path(), turns, bytes);
         kernels.unmount();
-        let mount = place.mount(&["-o", "rw"]);
+        let mount = fixture.mount(&["-o", "rw"]);
         grow_in_turns(mount.path(), turns, bytes);
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        check_by_e2fsck(&place.image);
-        let (ours, theirs) = (extents(&place.image), extents(&kernels_image));
+        check_by_e2fsck(&fixture.image);
+        let (ours, theirs) = (extents(&fixture.image), extents(&kernels_image));
         let case = format!("{turns} turns of {bytes} bytes, blocks of {block_size}");
         assert!(ours <= 2 * theirs, "{case}: {ours} extents, the kernel {theirs}");
         println!("{case}: {ours} extents, the kernel {theirs}");

@@ -1,5 +1,5 @@
-//! fallocate(2), and writes of every kind between, on volumes mounted for writing, beside the kernel's ext4:
-//! the same bytes, sizes, errors and holes, and afterwards the same blocks with the same states.
+//! fallocate(2) and writes of all kinds on mounts, compared with the kernel's ext4: bytes, sizes, errors and holes are the
+//! same, and afterwards the states of all blocks.
 
 mod mounting;
 
@@ -8,8 +8,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use mounting::Location;
-use mounting::other_ways::{ALIGNMENT, open_direct, read_direct, write_direct, write_mapped};
+use mounting::Fixture;
+use mounting::direct_and_mapped::{
+    ALIGNMENT, open_direct, read_direct, write_direct, write_mapped,
+};
 use mounting::side_by_side::{Notes, side_by_side};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -19,10 +21,10 @@ use testkit::{LoopMount, Mke2fs, Random, check_by_e2fsck, private_mounts};
 const KEEP_SIZE: FallocateFlags = FallocateFlags::KEEP_SIZE;
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE;
 const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE;
-/// The files that are changed at random, and how large they are at the most.
+/// Files that are changed at random, and their maximum sizes.
 const NAMES: [(&str, u64); 2] = [("first", 2 << 20), ("second", 60_000)];
 
-/// A number that depends on every byte.
+/// Returns a checksum.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |sum: u64, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
 }
@@ -80,8 +82,7 @@ fn change_at_random(path: &Path, size_max: u64, random: &mut Random, notes: &mut
     }
 }
 
-/// The blocks of a file as the kernel shows them: where each run begins and ends, and whether it is
-/// written.
+/// Returns the allocated ranges of a file as the kernel reports them, and whether they are written.
 fn blocks(path: &Path) -> Vec<(u64, u64, bool)> {
     let text = String::from_utf8(run(Command::new("filefrag").arg("-v").arg(path))).unwrap();
     let mut runs: Vec<(u64, u64, bool)> = Vec::new();
@@ -103,7 +104,7 @@ fn blocks(path: &Path) -> Vec<(u64, u64, bool)> {
 }
 
 #[test]
-fn random_operations_do_what_they_do_in_the_kernel() {
+fn random_operations_have_the_same_effect_as_in_the_kernel() {
     private_mounts();
     for (format, block_size, arguments) in [
         ("ext4", 4096, ""),
@@ -112,9 +113,9 @@ fn random_operations_do_what_they_do_in_the_kernel() {
         ("ext4", 4096, "-O bigalloc,^resize_inode -C 16384"),
         ("ext3", 1024, ""),
     ] {
-        let place = Location::new();
-        let kernels_image = place.folder.path().join("kernels.img");
-        for image in [&place.image, &kernels_image] {
+        let fixture = Fixture::new();
+        let kernels_image = fixture.folder.path().join("kernels.img");
+        for image in [&fixture.image, &kernels_image] {
             let kind = Mke2fs { size: 64 << 20, ..Mke2fs::new(format, block_size) };
             kind.with(arguments).make(image, None);
         }
@@ -124,7 +125,7 @@ fn random_operations_do_what_they_do_in_the_kernel() {
                 drop(File::create_new(mount.join(name)).unwrap());
                 change_at_random(&mount.join(name), size_max, &mut random, notes);
             }
-            // Some of them are inline.
+            // Some of these files are inline.
             for number in 0..40 {
                 let path = mount.join(format!("small {number}"));
                 fs::write(&path, vec![number as u8 + 1; 150]).unwrap();
@@ -140,10 +141,10 @@ fn random_operations_do_what_they_do_in_the_kernel() {
         let mut expected = Notes::default();
         change(kernels.path(), &mut expected);
         kernels.unmount();
-        let mount = place.mount(&["-o", "rw"]);
+        let mount = fixture.mount(&["-o", "rw"]);
         let mut ours = Notes::default();
         change(mount.path(), &mut ours);
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
         let kind = format!("{format} {block_size} {arguments}");
         let difference = ours.0.iter().zip(&expected.0).position(|(ours, theirs)| ours != theirs);
@@ -151,8 +152,8 @@ fn random_operations_do_what_they_do_in_the_kernel() {
             let notes = &ours.0[at.saturating_sub(8)..=at];
             panic!("{kind}: ours {notes:#?}, the kernel's {}", expected.0[at]);
         }
-        check_by_e2fsck(&place.image);
-        let [ours, theirs] = [&place.image, &kernels_image].map(|image| {
+        check_by_e2fsck(&fixture.image);
+        let [ours, theirs] = [&fixture.image, &kernels_image].map(|image| {
             let mount = LoopMount::new(image, format, "ro");
             NAMES.map(|(name, _)| blocks(&mount.path().join(name)))
         });
@@ -161,7 +162,7 @@ fn random_operations_do_what_they_do_in_the_kernel() {
 }
 
 #[test]
-fn what_cannot_be_done_fails_as_in_the_kernel() {
+fn invalid_calls_fail_as_in_the_kernel() {
     side_by_side(|root, notes| {
         let path = root.join("file");
         fs::write(&path, vec![7; 10_000]).unwrap();
@@ -182,10 +183,10 @@ fn what_cannot_be_done_fails_as_in_the_kernel() {
         note("a hole past the end", &file, PUNCH | KEEP_SIZE, 200_000, 4096);
         note("a hole over the end", &file, PUNCH | KEEP_SIZE, 9000, 4096);
         note("zeroes past the end", &file, ZERO | KEEP_SIZE, 200_000, 4096);
-        // Of what it could not finish the kernel leaves what it did; ours is as before.
+        // After ENOSPC, the kernel keeps blocks that it allocated; bifolio does not. The blocks are not compared.
         let done = rustix::fs::fallocate(&file, KEEP_SIZE, 0, 1 << 30);
-        notes.note("more than there is", done);
-        notes.note("cut off", rustix::fs::ftruncate(&file, 10_000));
+        notes.note("more than the free space", done);
+        notes.note("truncated", rustix::fs::ftruncate(&file, 10_000));
         let reading = File::open(&path).unwrap();
         let done = rustix::fs::fallocate(&reading, FallocateFlags::empty(), 0, 4096);
         notes.note("reading", done);

@@ -1,5 +1,4 @@
-//! Mounts whose image fails below them. The image lies on a tmpfs that is full: what is written to its
-//! holes fails, and everything else goes on.
+//! Mounts of a failing image. The image is a sparse file on a full tmpfs, so writes to its holes fail.
 
 mod mounting;
 
@@ -9,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use mounting::Location;
+use mounting::Fixture;
 use rustix::fs::FallocateFlags;
 use testkit::command::{output, run};
 use testkit::{check_by_e2fsck, private_mounts};
@@ -17,12 +16,12 @@ use testkit::{check_by_e2fsck, private_mounts};
 const BLOCK_BYTES: u64 = 4096;
 const IMAGE_BYTES: u64 = 64 << 20;
 
-/// A place whose image cannot be written where `inode` has its blocks, in debugfs's words.
-fn place_without(inode: &str) -> Location {
+/// Creates an image that cannot be written at the blocks of `inode`, in the syntax of debugfs.
+fn fixture_with_unwritable(inode: &str) -> Fixture {
     private_mounts();
-    let place = Location::with_tree();
-    let image = fs::read(&place.image).unwrap();
-    let folder = place.image.parent().unwrap();
+    let fixture = Fixture::with_tree();
+    let image = fs::read(&fixture.image).unwrap();
+    let folder = fixture.image.parent().unwrap();
     let backing = folder.join("backing");
     fs::create_dir(&backing).unwrap();
     run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=66M", "none"]).arg(&backing));
@@ -34,7 +33,7 @@ fn place_without(inode: &str) -> Location {
     let blocks = String::from_utf8(blocks).unwrap();
     let blocks: Vec<u64> = blocks.split_whitespace().filter_map(|n| n.parse().ok()).collect();
     assert!(blocks.len() > 100, "{blocks:?}");
-    // The log begins with what says that it is one.
+    // The first block of the journal is its superblock, which stays writable.
     for block in &blocks[1..] {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&file, hole, block * BLOCK_BYTES, BLOCK_BYTES).unwrap();
@@ -46,7 +45,7 @@ fn place_without(inode: &str) -> Location {
             at += step;
         }
     }
-    Location { image: moved, ..place }
+    Fixture { image: moved, ..fixture }
 }
 
 fn open(path: &Path) -> File {
@@ -59,10 +58,10 @@ fn is_io(result: io::Result<()>) {
 }
 
 #[test]
-fn data_that_cannot_be_written_is_told_once_to_every_open_file_and_nothing_follows() {
+fn a_data_write_error_is_reported_once_to_every_open_file() {
     for options in ["rw,nowriteback", "rw,writeback"] {
-        let place = place_without("/big");
-        let mount = place.mount(&["-o", options]);
+        let fixture = fixture_with_unwritable("/big");
+        let mount = fixture.mount(&["-o", options]);
         let big = mount.path().join("big");
         let [first, second] = [&big, &big].map(|path| open(path));
         first.write_all_at(&[7; 100_000], 1 << 20).unwrap();
@@ -74,20 +73,20 @@ fn data_that_cannot_be_written_is_told_once_to_every_open_file_and_nothing_follo
         fs::write(&new, "still").unwrap();
         open(&new).sync_all().unwrap();
         drop((first, second));
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        check_by_e2fsck(&place.image);
-        let mount = place.mount(&["-o", "ro"]);
+        check_by_e2fsck(&fixture.image);
+        let mount = fixture.mount(&["-o", "ro"]);
         assert_eq!(fs::read(mount.path().join("new")).unwrap(), b"still");
     }
 }
 
 #[test]
-fn a_log_that_cannot_be_written_makes_the_mount_read_only() {
+fn a_journal_write_error_makes_the_mount_read_only() {
     for options in ["rw,nowriteback", "rw,writeback"] {
-        let place = place_without("<8>");
-        let log = place.folder.path().join("log");
-        let mount = place.mount(&["-o", options, "--log", log.to_str().unwrap()]);
+        let fixture = fixture_with_unwritable("<8>");
+        let log = fixture.folder.path().join("log");
+        let mount = fixture.mount(&["-o", options, "--log", log.to_str().unwrap()]);
         let path = mount.path().join("new");
         let outcome = fs::write(&path, "lost").and_then(|()| open(&path).sync_all());
         is_io(outcome);
@@ -97,32 +96,32 @@ fn a_log_that_cannot_be_written_makes_the_mount_read_only() {
         ] {
             assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem, "{error}");
         }
-        let source = fs::read(place.source().join("big")).unwrap();
+        let source = fs::read(fixture.source().join("big")).unwrap();
         assert!(fs::read(mount.path().join("big")).unwrap() == source);
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        // In the background nobody sees what the server says.
+        // The server is in the background, so its messages are only in the log.
         let said = fs::read_to_string(&log).unwrap();
         let closing = format!("{}: closing the volume: ", mount.path().display());
         for part in ["the volume accepts no more writes", &closing] {
             assert!(said.lines().any(|line| line.contains(part)), "{said}");
         }
-        // What the log promises is not there, and nothing else has changed.
-        check_by_e2fsck(&place.image);
-        fs::remove_file(place.image.with_file_name("full")).unwrap();
-        let repaired = output(Command::new("e2fsck").arg("-fp").arg(&place.image));
+        // The transaction is not in the journal, and the image is unchanged.
+        check_by_e2fsck(&fixture.image);
+        fs::remove_file(fixture.image.with_file_name("full")).unwrap();
+        let repaired = output(Command::new("e2fsck").arg("-fp").arg(&fixture.image));
         assert!(matches!(repaired.status.code(), Some(0 | 1)), "{}", repaired.text());
-        let mount = place.mount(&["-o", "rw"]);
+        let mount = fixture.mount(&["-o", "rw"]);
         assert!(fs::read(mount.path().join("big")).unwrap() == source);
         fs::write(mount.path().join("new"), "written").unwrap();
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        check_by_e2fsck(&place.image);
+        check_by_e2fsck(&fixture.image);
     }
 }
 
 #[test]
-fn corruption_met_under_a_mount_is_dealt_with_as_the_volume_says_or_the_mount() {
+fn the_error_policy_of_the_mount_overrides_that_of_the_volume() {
     private_mounts();
     let ways = [
         ("continue", "rw", "continue"),
@@ -131,11 +130,11 @@ fn corruption_met_under_a_mount_is_dealt_with_as_the_volume_says_or_the_mount() 
         ("continue", "rw,errors=panic", "remount-ro"),
     ];
     for (volume, options, policy) in ways {
-        let place = Location::with_tree();
-        run(Command::new("tune2fs").args(["-e", volume]).arg(&place.image));
+        let fixture = Fixture::with_tree();
+        run(Command::new("tune2fs").args(["-e", volume]).arg(&fixture.image));
         let damage = "set_inode_field /small block[0] 0xdead";
-        run(Command::new("debugfs").args(["-w", "-R", damage]).arg(&place.image));
-        let mount = place.mount(&["-o", options]);
+        run(Command::new("debugfs").args(["-w", "-R", damage]).arg(&fixture.image));
+        let mount = fixture.mount(&["-o", options]);
         assert!(fs::read(mount.path().join("small")).is_err());
         let new = mount.path().join("new");
         let outcome = fs::write(&new, "still").and_then(|()| open(&new).sync_all());
@@ -143,45 +142,45 @@ fn corruption_met_under_a_mount_is_dealt_with_as_the_volume_says_or_the_mount() 
             "continue" => outcome.unwrap(),
             _ => assert_eq!(outcome.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem),
         }
-        let source = fs::read(place.source().join("big")).unwrap();
+        let source = fs::read(fixture.source().join("big")).unwrap();
         assert!(fs::read(mount.path().join("big")).unwrap() == source);
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        let header = run(Command::new("dumpe2fs").arg("-h").arg(&place.image));
+        let header = run(Command::new("dumpe2fs").arg("-h").arg(&fixture.image));
         assert!(String::from_utf8_lossy(&header).contains("with errors"), "{policy}");
-        // It finds the one file, takes it away, and has nothing more to say.
-        let repaired = output(Command::new("e2fsck").arg("-fy").arg(&place.image));
+        // The first run removes the damaged file, and the second one finds no errors.
+        let repaired = output(Command::new("e2fsck").arg("-fy").arg(&fixture.image));
         assert_eq!(repaired.status.code(), Some(1), "{}", repaired.text());
-        check_by_e2fsck(&place.image);
-        let mount = place.mount(&["-o", "ro"]);
+        check_by_e2fsck(&fixture.image);
+        let mount = fixture.mount(&["-o", "ro"]);
         assert_eq!(mount.path().join("new").exists(), policy == "continue");
     }
 }
 
 #[test]
-fn a_file_that_points_at_group_descriptors_is_refused_and_they_stay() {
+fn a_file_with_the_blocks_of_group_descriptors_is_refused() {
     private_mounts();
-    let place = Location::with_tree();
+    let fixture = Fixture::with_tree();
     let descriptors = |image: &Path| {
         let mut bytes = vec![0; BLOCK_BYTES as usize];
         File::open(image).unwrap().read_exact_at(&mut bytes, BLOCK_BYTES).unwrap();
         bytes
     };
-    // The only extent of the file begins at block 1 then.
+    // Makes the only extent of the file start at block 1.
     let request = "set_inode_field /small block[5] 1";
-    run(Command::new("debugfs").args(["-w", "-R", request]).arg(&place.image));
-    let before = descriptors(&place.image);
-    let mount = place.mount(&["-o", "rw"]);
+    run(Command::new("debugfs").args(["-w", "-R", request]).arg(&fixture.image));
+    let before = descriptors(&fixture.image);
+    let mount = fixture.mount(&["-o", "rw"]);
     let small = mount.path().join("small");
     let refused = |error: io::Error| assert_eq!(error.raw_os_error(), Some(117), "{error}");
     refused(fs::write(&small, [0xEE; 4096]).unwrap_err());
     refused(fs::read(&small).unwrap_err());
     refused(fs::remove_file(&small).unwrap_err());
     fs::write(mount.path().join("new"), "others can be written").unwrap();
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
-    // What is free has changed, and nothing else: the bitmaps and the table are where they were.
-    assert_eq!(descriptors(&place.image)[..12], before[..12]);
-    let said = output(Command::new("dumpe2fs").arg("-h").arg(&place.image)).text();
+    // The locations of the bitmaps and the inode table are unchanged.
+    assert_eq!(descriptors(&fixture.image)[..12], before[..12]);
+    let said = output(Command::new("dumpe2fs").arg("-h").arg(&fixture.image)).text();
     assert!(said.contains("clean with errors"), "{said}");
 }

@@ -1,5 +1,5 @@
-//! File handles on mounts, as NFS servers use them (name_to_handle_at, open_by_handle_at). They outlive the
-//! inodes in the memory of the kernel and the server.
+//! File handles on mounts, as NFS servers use them (name_to_handle_at, open_by_handle_at). They stay valid when the kernel
+//! and the server evict inodes from memory.
 
 mod mounting;
 
@@ -11,10 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use mounting::Location;
+use mounting::Fixture;
 use testkit::{check_by_e2fsck, private_mounts};
 
-/// `struct file_handle`, with room for any.
+/// `struct file_handle` with the maximum size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Handle {
@@ -27,7 +27,7 @@ fn handle(path: &Path) -> Handle {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     let mut handle = Handle { bytes: 128, kind: 0, data: [0; 128] };
     let mut mount = 0_i32;
-    // SAFETY: the handle has the room that it says, and all pointers are of what lives on.
+    // SAFETY: the handle has the given size, and all pointers are valid during the call.
     let done = unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
@@ -45,7 +45,7 @@ fn handle(path: &Path) -> Handle {
 fn open(mount: &Path, handle: &Handle) -> io::Result<File> {
     let root = File::open(mount).unwrap();
     let mut handle = *handle;
-    // SAFETY: the handle has the size that it says; what is opened is this function's own.
+    // SAFETY: the handle has the given size, and the returned descriptor has no other owner.
     unsafe {
         let opened = libc::syscall(
             libc::SYS_open_by_handle_at,
@@ -65,10 +65,10 @@ fn is_stale(mount: &Path, handle: &Handle) -> bool {
 }
 
 #[test]
-fn handles_lead_to_their_files_after_everything_was_forgotten() {
+fn handles_stay_valid_after_a_remount() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
     let path = |name: &str| mount.path().join(name);
     fs::create_dir_all(path("outer/inner")).unwrap();
     fs::write(path("outer/inner/file"), "found").unwrap();
@@ -76,46 +76,46 @@ fn handles_lead_to_their_files_after_everything_was_forgotten() {
     let [file, inner, goes, root] =
         ["outer/inner/file", "outer/inner", "goes", ""].map(|name| handle(&path(name)));
     let number = fs::metadata(path("goes")).unwrap().ino();
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
     for options in ["rw", "ro"] {
-        let mount = place.mount(&["-o", options]);
+        let mount = fixture.mount(&["-o", options]);
         let mut text = String::new();
         open(mount.path(), &file).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "found");
         let opened = open(mount.path(), &inner).unwrap();
-        // The kernel has found its way to the root, by way of the parents.
+        // The kernel looked up the parents up to the root directory.
         let shown = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())).unwrap();
         assert_eq!(shown, mount.path().join("outer/inner"));
         let opened = open(mount.path(), &root).unwrap();
         assert_eq!(opened.metadata().unwrap().ino(), 2);
         assert_eq!(open(mount.path(), &goes).unwrap().metadata().unwrap().ino(), number);
     }
-    let mount = place.mount(&["-o", "rw"]);
+    let mount = fixture.mount(&["-o", "rw"]);
     let path = |name: &str| mount.path().join(name);
     fs::remove_file(path("goes")).unwrap();
     assert!(is_stale(mount.path(), &goes), "a removed file");
-    // The number is given again.
+    // Reuses the inode number.
     let again = (0..100).any(|at| {
         fs::write(path(&format!("new {at}")), "").unwrap();
         fs::metadata(path(&format!("new {at}"))).unwrap().ino() == number
     });
     assert!(again && is_stale(mount.path(), &goes), "another file with its number");
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
 }
 
 #[test]
-fn numbers_that_are_no_files_are_stale_and_no_fault_of_the_volume() {
+fn handles_with_invalid_inode_numbers_fail_without_a_recorded_error() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
     let file = handle(&mount.path().join("small"));
     let number = fs::metadata(mount.path().join("small")).unwrap().ino();
     for other in [0, 3, 7, 8, 10, 1_000, 1_000_000_000, u64::MAX, 1 << 32] {
         let mut handle = file;
-        // A FUSE handle is the node in two halves of 32 bits, the upper one first, and the generation.
+        // A FUSE handle is the upper and the lower half of the node id, and the generation.
         assert_eq!(handle.data[4..8], (number as u32).to_ne_bytes());
         handle.data[..4].copy_from_slice(&((other >> 32) as u32).to_ne_bytes());
         handle.data[4..8].copy_from_slice(&(other as u32).to_ne_bytes());
@@ -123,11 +123,11 @@ fn numbers_that_are_no_files_are_stale_and_no_fault_of_the_volume() {
         assert!(found.is_err(), "{other}");
     }
     assert!(open(mount.path(), &file).is_ok());
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
-    // Nothing of it was kept as an error.
-    check_by_e2fsck(&place.image);
+    // No error was recorded in the superblock.
+    check_by_e2fsck(&fixture.image);
     let dumped =
-        testkit::command::run(std::process::Command::new("dumpe2fs").arg("-h").arg(&place.image));
+        testkit::command::run(std::process::Command::new("dumpe2fs").arg("-h").arg(&fixture.image));
     assert!(!String::from_utf8(dumped).unwrap().contains("FS Error count"));
 }

@@ -1,4 +1,4 @@
-//! Mounting by mount(8), fstab and remount, through the command under the name of a helper.
+//! Mounts through mount(8), fstab and remounts, which call bifolio as a mount helper.
 
 mod mounting;
 
@@ -7,26 +7,26 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
 
-use mounting::{Location, NOBODY, as_user, mount_entry};
+use mounting::{Fixture, NOBODY, as_user, mount_entry};
 use testkit::command::{Output, output, run};
 use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
 
-/// A place for a thread with mounts of its own, in which mount(8) finds our helpers and no others.
-fn place() -> (Location, Helpers) {
+/// Creates a mount namespace in which mount(8) finds only the helpers of bifolio.
+fn fixture() -> (Fixture, Helpers) {
     private_mounts();
-    let place = Location::new();
-    Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&place.image, None);
+    let fixture = Fixture::new();
+    Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&fixture.image, None);
     let folder = fs::canonicalize("/sbin").unwrap();
-    let bind = place.folder.path().join("helpers");
+    let bind = fixture.folder.path().join("helpers");
     fs::create_dir(&bind).unwrap();
     for name in ["mount.bifolio", "mount.fuse.bifolio", "mount.fuseblk.bifolio"] {
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bifolio"), bind.join(name)).unwrap();
     }
     run(Command::new("mount").arg("--bind").arg(&bind).arg(&folder));
-    (place, Helpers(folder))
+    (fixture, Helpers(folder))
 }
 
-/// While this is there, /sbin has nothing but helpers.
+/// Bind mount of the helpers on /sbin. Dropping it unmounts.
 struct Helpers(PathBuf);
 
 impl Drop for Helpers {
@@ -35,44 +35,44 @@ impl Drop for Helpers {
     }
 }
 
-fn mount(arguments: &[&str], place: &Location) -> Output {
+fn mount(arguments: &[&str], fixture: &Fixture) -> Output {
     let mut command = Command::new("mount");
-    output(command.args(arguments).arg(&place.image).arg(&place.directory))
+    output(command.args(arguments).arg(&fixture.image).arg(&fixture.directory))
 }
 
 #[test]
-fn mount_and_umount_do_what_they_do_for_other_types() {
-    let (place, helpers) = place();
+fn mount_and_umount_work_as_for_other_types() {
+    let (fixture, helpers) = fixture();
     let options =
         "nofail,_netdev,x-systemd.automount,user,data=ordered,barrier=1,commit=3,errors=remount-ro";
-    let mounted = mount(&["-t", "bifolio", "-o", options], &place);
+    let mounted = mount(&["-t", "bifolio", "-o", options], &fixture);
     assert!(mounted.status.success(), "{}", mounted.text());
-    let mounted = place.mounted();
+    let mounted = fixture.mounted();
     let entry = mount_entry(mounted.path()).unwrap();
     assert!(entry.contains("rw,nosuid,nodev") && entry.contains("allow_other"), "{entry}");
     fs::write(mounted.path().join("file"), "data").unwrap();
-    // As with other types, all users may look.
+    // As with other types, all users have access.
     let found = run(as_user(NOBODY, "cat").arg(mounted.path().join("file")));
     assert_eq!(found, b"data");
-    let again = mount(&["-t", "bifolio"], &place);
+    let again = mount(&["-t", "bifolio"], &fixture);
     assert_eq!(again.status.code(), Some(32), "{}", again.text());
     run(Command::new("umount").arg(mounted.path()));
     mounted.assert_gone();
     drop(helpers);
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
 }
 
 #[test]
-fn fstab_is_obeyed() {
-    let (place, helpers) = place();
-    let table = place.folder.path().join("fstab");
-    let directory = place.directory.display().to_string().replace(' ', "\\040");
-    let image = place.image.display();
+fn options_in_fstab_are_applied() {
+    let (fixture, helpers) = fixture();
+    let table = fixture.folder.path().join("fstab");
+    let directory = fixture.directory.display().to_string().replace(' ', "\\040");
+    let image = fixture.image.display();
     fs::write(&table, format!("{image} {directory} bifolio noatime,nofail,ro 0 0\n")).unwrap();
     let mut all = Command::new("mount");
     let done = output(all.arg("-a").env("LIBMOUNT_FSTAB", &table));
     assert!(done.status.success(), "{}", done.text());
-    let mounted = place.mounted();
+    let mounted = fixture.mounted();
     let entry = mount_entry(mounted.path()).unwrap();
     assert!(entry.contains("ro,nosuid,nodev,noatime"), "{entry}");
     run(Command::new("umount").arg(mounted.path()));
@@ -81,12 +81,12 @@ fn fstab_is_obeyed() {
 }
 
 #[test]
-fn remounts_change_what_they_name_and_leave_nothing_that_is_not_durable() {
-    let (place, helpers) = place();
+fn a_read_only_remount_changes_options_and_makes_data_durable() {
+    let (fixture, helpers) = fixture();
     for options in ["rw,commit=3600", "rw,commit=3600,noloop"] {
-        let mounted = mount(&["-t", "bifolio", "-o", options], &place);
+        let mounted = mount(&["-t", "bifolio", "-o", options], &fixture);
         assert!(mounted.status.success(), "{}", mounted.text());
-        let mounted = place.mounted();
+        let mounted = fixture.mounted();
         let name = mounted.path().join(options);
         fs::write(&name, options).unwrap();
         let remount = |options: &str| {
@@ -99,8 +99,8 @@ fn remounts_change_what_they_name_and_leave_nothing_that_is_not_durable() {
         assert!(entry.contains("ro,nosuid,nodev,noexec"), "{entry}");
         let error = fs::write(&name, "other").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem);
-        let copy = place.folder.path().join("copy");
-        fs::copy(&place.image, &copy).unwrap();
+        let copy = fixture.folder.path().join("copy");
+        fs::copy(&fixture.image, &copy).unwrap();
         let cat = run(mounting::bifolio("cat").arg(format!("{}:/{options}", copy.display())));
         assert_eq!(cat, options.as_bytes());
 
@@ -110,34 +110,34 @@ fn remounts_change_what_they_name_and_leave_nothing_that_is_not_durable() {
         run(Command::new("umount").arg(mounted.path()));
         mounted.assert_gone();
     }
-    // What was never open for writing cannot become so.
-    let done = mount(&["-t", "bifolio", "-o", "ro"], &place);
+    // A read-only mount cannot become writable.
+    let done = mount(&["-t", "bifolio", "-o", "ro"], &fixture);
     assert!(done.status.success(), "{}", done.text());
-    let mounted = place.mounted();
+    let mounted = fixture.mounted();
     let refused = output(Command::new("mount").args(["-o", "remount,rw"]).arg(mounted.path()));
     assert_eq!(refused.status.code(), Some(32), "{}", refused.text());
     assert!(refused.text().contains("mounted read-only"), "{}", refused.text());
     run(Command::new("umount").arg(mounted.path()));
     mounted.assert_gone();
     drop(helpers);
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
 }
 
 #[test]
-fn what_a_helper_cannot_do_is_refused_with_a_reason() {
-    let (place, helpers) = place();
-    for (options, complaint) in [
-        ("data=journal", "the journal gets no file data"),
+fn unsupported_options_are_refused_with_a_reason() {
+    let (fixture, helpers) = fixture();
+    for (options, message) in [
+        ("data=journal", "journaling of file data is not supported"),
         ("nobarrier", "flushes of the device cache cannot be disabled"),
         ("frobnicate", "unknown mount option `frobnicate`"),
     ] {
-        let refused = mount(&["-t", "bifolio", "-o", options], &place);
+        let refused = mount(&["-t", "bifolio", "-o", options], &fixture);
         assert_eq!(refused.status.code(), Some(1), "{options}: {}", refused.text());
-        assert!(refused.text().contains(complaint), "{options}: {}", refused.text());
-        assert_eq!(mount_entry(&place.directory), None);
+        assert!(refused.text().contains(message), "{options}: {}", refused.text());
+        assert_eq!(mount_entry(&fixture.directory), None);
     }
-    let sloppy = mount(&["-t", "bifolio", "-s", "-f", "-o", "frobnicate"], &place);
+    let sloppy = mount(&["-t", "bifolio", "-s", "-f", "-o", "frobnicate"], &fixture);
     assert!(sloppy.status.success(), "{}", sloppy.text());
-    assert_eq!(mount_entry(&place.directory), None);
+    assert_eq!(mount_entry(&fixture.directory), None);
     drop(helpers);
 }

@@ -1,4 +1,4 @@
-//! lsattr, chattr and their ioctls, on a mount of ours and on one of the kernel's; and FIBMAP and swapon.
+//! lsattr, chattr and their ioctls, compared with the kernel's ext4; and FIBMAP and swapon.
 
 mod mounting;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mounting::side_by_side::{Notes, side_by_side};
-use mounting::{Location, NOBODY, act_as, as_user};
+use mounting::{Fixture, NOBODY, as_user, run_as};
 use rustix::fs::IFlags;
 use rustix::io::Errno;
 use testkit::command::{output, run};
@@ -20,12 +20,12 @@ use testkit::{check_by_e2fsck, private_mounts};
 const FSGETXATTR: libc::c_ulong = 0x801c_581f;
 const FSSETXATTR: libc::c_ulong = 0x401c_5820;
 const FIBMAP: libc::c_ulong = 1;
-/// FS_IOC_SETFLAGS of 32-bit programs, which the kernel checks for them alone.
-const SETFLAGS_OF_32_BITS: libc::c_ulong = 0x4004_6602;
+/// FS_IOC_SETFLAGS of 32-bit programs. The kernel checks it only for calls of 32-bit programs.
+const SETFLAGS_32_BIT: libc::c_ulong = 0x4004_6602;
 
-/// The letters that chattr knows, but for `e` and `j`, which change how a file's contents are kept.
+/// Letters of chattr, except `e` and `j`, which change how contents are stored.
 const LETTERS: &str = "aAcCdDFimPsStTux";
-/// What stands for each kind of inode.
+/// Names of files of different kinds.
 const KINDS: [&str; 4] = ["file", "directory", "link", "fifo"];
 
 /// `struct fsxattr`: flags, extent size, extents, project, extent size of copies.
@@ -48,7 +48,7 @@ fn ioctl(path: &Path, command: libc::c_ulong, mut record: FsXattr) -> Result<FsX
     }
 }
 
-/// Runs a command in the directory of the mount; notes its exit status and all that it says.
+/// Runs a command in the root directory of the mount, and notes its exit status and output.
 fn note(notes: &mut Notes, mount: &Path, mut command: Command, line: &str) {
     let output = output(command.current_dir(mount).args(line.split_whitespace()));
     notes.note(line, Ok((output.status.code(), output.text())));
@@ -63,7 +63,7 @@ fn make(mount: &Path) {
 }
 
 #[test]
-fn chattr_and_lsattr_do_the_same_as_on_the_kernels_mount() {
+fn chattr_and_lsattr_behave_as_in_the_kernel() {
     side_by_side(|mount, notes: &mut Notes| {
         make(mount);
         for name in KINDS {
@@ -89,7 +89,7 @@ fn chattr_and_lsattr_do_the_same_as_on_the_kernels_mount() {
         for line in ["-R +dA directory", "-R -p 9 directory", "+i file", "+i missing"] {
             note(notes, mount, Command::new("chattr"), line);
         }
-        // Of an immutable file, and of one that another user owns.
+        // For an immutable file, by root and by another user.
         for line in ["+A file", "-p 3 file", "-i file"] {
             note(notes, mount, Command::new("chattr"), line);
             note(notes, mount, as_user(NOBODY, "chattr"), line);
@@ -101,7 +101,7 @@ fn chattr_and_lsattr_do_the_same_as_on_the_kernels_mount() {
 }
 
 #[test]
-fn records_of_attributes_are_read_and_set_as_on_the_kernels_mount() {
+fn fsxattr_records_are_read_and_set_as_in_the_kernel() {
     side_by_side(|mount, notes: &mut Notes| {
         make(mount);
         for name in ["file", "directory"] {
@@ -118,7 +118,7 @@ fn records_of_attributes_are_read_and_set_as_on_the_kernels_mount() {
                 notes.note(format!("{name}: field {field}"), set(&path, wanted));
                 notes.note(format!("{name} after field {field}"), get(&path));
             }
-            // Sizes of extents, of which ext4 knows nothing.
+            // Extent sizes, which ext4 does not support.
             for (flag, field) in [(0x800, 1), (0x1000, 1), (0x1_0000, 4)] {
                 let mut wanted = [0; 7];
                 wanted[0] = flag;
@@ -131,11 +131,11 @@ fn records_of_attributes_are_read_and_set_as_on_the_kernels_mount() {
 }
 
 #[test]
-fn chattr_does_not_change_how_contents_are_kept() {
-    // The kernel's ext4 makes a block map of an extent tree, and has data go through the journal. The kernel gives
-    // up a file of a FUSE mount whose generation changes.
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
+fn chattr_does_not_change_how_contents_are_stored() {
+    // The kernel's ext4 supports these changes: extents to block maps, and data journaling. Changes of the generation are
+    // refused, because the kernel treats the inode of a FUSE mount as stale when its generation changes.
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
     let path = mount.path().join("kept");
     fs::write(&path, "some data").unwrap();
     let flags = || run(Command::new("lsattr").arg("-v").arg(&path));
@@ -150,29 +150,29 @@ fn chattr_does_not_change_how_contents_are_kept() {
         assert!(refused.text().contains(said), "{change:?}: {}", refused.text());
         assert_eq!(flags(), before, "{change:?}");
     }
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
 }
 
 #[test]
-fn flags_are_not_changed_past_the_kernels_checks() {
+fn flags_cannot_be_changed_without_the_kernels_checks() {
     private_mounts();
-    let place = Location::with_tree();
-    // With `idmap`, requests do not name their caller.
-    let mount = place.mount(&["-o", "rw,allow_other,idmap"]);
+    let fixture = Fixture::with_tree();
+    // With `idmap`, requests do not contain the user.
+    let mount = fixture.mount(&["-o", "rw,allow_other,idmap"]);
     let path = mount.path().join("small");
     let flags = || rustix::fs::ioctl_getflags(File::open(&path).unwrap()).unwrap();
     let before = flags();
     let set = || {
         let (file, flags) = (File::open(&path).unwrap(), (before | IFlags::IMMUTABLE).bits());
         // SAFETY: the command reads a number of this size.
-        match unsafe { libc::ioctl(file.as_raw_fd(), SETFLAGS_OF_32_BITS, &raw const flags) } {
+        match unsafe { libc::ioctl(file.as_raw_fd(), SETFLAGS_32_BIT, &raw const flags) } {
             0 => Ok(()),
             _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()),
         }
     };
-    assert_eq!(act_as(NOBODY, NOBODY, set), Err(Errno::NOTTY), "of a file of root's");
+    assert_eq!(run_as(NOBODY, NOBODY, set), Err(Errno::NOTTY), "of a file of root's");
     assert_eq!(set(), Err(Errno::NOTTY));
     assert_eq!(flags(), before);
 }
@@ -180,10 +180,10 @@ fn flags_are_not_changed_past_the_kernels_checks() {
 #[test]
 fn swap_files_are_refused() {
     private_mounts();
-    // As a block device, and without one.
+    // With and without a loop device.
     for options in ["rw", "rw,noloop"] {
-        let place = Location::with_tree();
-        let mount = place.mount(&["-o", options]);
+        let fixture = Fixture::with_tree();
+        let mount = fixture.mount(&["-o", options]);
         let path = mount.path().join("swap");
         fs::write(&path, vec![0; 1 << 20]).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -199,14 +199,14 @@ fn swap_files_are_refused() {
         let done = unsafe { libc::swapon(name.as_ptr(), 0) };
         let errno = std::io::Error::last_os_error().raw_os_error();
         if done == 0 {
-            // SAFETY: as above. Before the server ends.
+            // SAFETY: the path ends with a NUL. Must be called before the server ends.
             unsafe { libc::swapoff(name.as_ptr()) };
         }
         assert_eq!((done, errno), (-1, Some(libc::EINVAL)), "{options}");
         drop(file);
-        fs::write(&path, "a file as before").unwrap();
-        place.umount();
+        fs::write(&path, "an ordinary file").unwrap();
+        fixture.umount();
         mount.assert_gone();
-        check_by_e2fsck(&place.image);
+        check_by_e2fsck(&fixture.image);
     }
 }

@@ -1,6 +1,7 @@
-//! Programs that receive signals while they wait for others' writes, on a mount whose device does not answer.
-//! This program is also the one that mounts, and the one that waits, when it is told to by its environment.
-#![allow(clippy::print_stderr, reason = "it is a program, too")]
+//! Programs that receive signals while they wait for a commit of another program, on a mount with a device that does not
+//! complete writes. This program is also the server of the mount and the waiting program, if environment variables are
+//! set.
+#![allow(clippy::print_stderr, reason = "this is also a program")]
 
 use std::fs::{self, File, OpenOptions};
 use std::num::NonZeroUsize;
@@ -22,19 +23,19 @@ use testkit::{
     DeviceHooks, HookedDevice, Mke2fs, RingOffer, check_by_e2fsck, private_mounts, wait_until,
 };
 
-/// The folder with the image, the directory to mount it on, and the switch; and how to mount.
+/// Variable for the folder with the image, the mount point and the switch. If it is set, this program mounts the image.
 const FOLDER: &str = "BIFOLIO_TEST_FOLDER";
+/// Variable for the mount options.
 const OPTIONS: &str = "BIFOLIO_TEST_OPTIONS";
-/// The file that this program is to sync.
+/// Variable for a file. If it is set, this program syncs the file.
 const SYNCED: &str = "BIFOLIO_TEST_SYNCED";
 
-/// The file by which the image's device is held: while its first byte is a 1, writes are not answered. Then its second
-/// byte becomes a 1.
+/// Hooks that block writes while the first byte of a file is 1. A blocked write sets the second byte to 1.
 #[derive(Debug)]
-struct Stuck(File);
+struct BlockedWrites(File);
 
-impl Stuck {
-    fn pass(&self) {
+impl BlockedWrites {
+    fn wait_until_open(&self) {
         let mut byte = [0];
         while self.0.read_at(&mut byte, 0).is_ok() && byte == *b"1" {
             self.0.write_all_at(b"1", 1).unwrap();
@@ -43,10 +44,10 @@ impl Stuck {
     }
 }
 
-impl DeviceHooks for Stuck {
+impl DeviceHooks for BlockedWrites {
     fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         if batch.iter().any(|bio| bio.operation() == BioOperation::Write) {
-            self.pass();
+            self.wait_until_open();
         }
         device.submit(batch);
     }
@@ -59,15 +60,15 @@ fn main() -> ExitCode {
     if let Some(path) = std::env::var_os(SYNCED) {
         return sync(Path::new(&path));
     }
-    let trial = |name, through_rings| Trial::test(name, move || check(through_rings));
+    let trial = |name, uses_rings| Trial::test(name, move || check(uses_rings));
     let trials = vec![
-        trial("only_programs_that_are_killed_do_not_wait_for_others_commits", false),
-        trial("only_programs_that_are_killed_do_not_wait_through_io_uring", true),
+        trial("only_killed_programs_stop_waiting_for_a_commit", false),
+        trial("only_killed_programs_stop_waiting_through_io_uring", true),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Mounts the image, confined as always.
+/// Mounts the image in `folder` with a confined server.
 fn mount(folder: PathBuf) -> ExitCode {
     let mut options = MountOptions::default();
     options.add(&std::env::var(OPTIONS).unwrap()).unwrap();
@@ -83,9 +84,9 @@ fn mount(folder: PathBuf) -> ExitCode {
     let prepare = || {
         let inner: SharedDevice = Arc::new(FileDevice::open(&folder.join("image"), false)?);
         let switch = OpenOptions::new().read(true).write(true).open(folder.join("switch"));
-        Ok::<_, base::Error>(Arc::new(HookedDevice::new(inner, Stuck(switch.unwrap()))))
+        Ok::<_, base::Error>(Arc::new(HookedDevice::new(inner, BlockedWrites(switch.unwrap()))))
     };
-    let open = |device: Arc<HookedDevice<Stuck>>| {
+    let open = |device: Arc<HookedDevice<BlockedWrites>>| {
         let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
         vfs::Volume::open_device(device, &options).map(Arc::new)
     };
@@ -99,19 +100,19 @@ fn mount(folder: PathBuf) -> ExitCode {
     }
 }
 
-/// Syncs a file, with a handler for SIGUSR1. Exits with the error number.
+/// Installs a handler for SIGUSR1 and syncs a file. Exits with the error number.
 fn sync(path: &Path) -> ExitCode {
-    let has_come = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGUSR1, has_come).unwrap();
+    let is_received = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, is_received).unwrap();
     let file = File::open(path).unwrap();
-    // SAFETY: a system call without memory. The standard library would call it again after EINTR.
+    // SAFETY: the call has no memory arguments. The standard library would repeat it after EINTR.
     match unsafe { libc::fsync(file.as_raw_fd()) } {
         0 => ExitCode::SUCCESS,
         _ => std::io::Error::last_os_error().raw_os_error().map_or(1, |errno| errno as u8).into(),
     }
 }
 
-/// A process, which ends with this.
+/// A process. Dropping it kills the process.
 struct Process(Child);
 
 impl Process {
@@ -123,9 +124,9 @@ impl Process {
         self.0.try_wait().unwrap()
     }
 
-    fn wait(&mut self, what: &str) -> ExitStatus {
+    fn wait(&mut self, name: &str) -> ExitStatus {
         let mut status = None;
-        wait_until(what, || {
+        wait_until(name, || {
             status = self.ended();
             status.is_some()
         });
@@ -134,13 +135,13 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// Does not wait, since the process may wait for the device.
+    /// Does not wait for the end of the process, which may be blocked by the device.
     fn drop(&mut self) {
         let _ = self.0.kill();
     }
 }
 
-/// The file that tells the device not to answer. The device answers when this is dropped.
+/// File that blocks writes to the device. Dropping it unblocks them.
 struct Switch(PathBuf);
 
 impl Switch {
@@ -164,7 +165,7 @@ fn this_program(variables: &[(&str, &Path)]) -> Process {
 }
 
 /// Starts a program that syncs a file, and waits until it is in fsync.
-fn syncing(path: &Path) -> Process {
+fn start_sync(path: &Path) -> Process {
     let process = this_program(&[(SYNCED, path)]);
     let call = format!("{} ", libc::SYS_fsync);
     let current = format!("/proc/{}/syscall", process.0.id());
@@ -172,10 +173,10 @@ fn syncing(path: &Path) -> Process {
     process
 }
 
-fn check(through_rings: bool) -> Result<(), Failed> {
+fn check(uses_rings: bool) -> Result<(), Failed> {
     private_mounts();
-    let offer = RingOffer::put(through_rings);
-    let io_uring = if through_rings && offer.is_some() { "io_uring=on" } else { "io_uring=off" };
+    let offer = RingOffer::put(uses_rings);
+    let io_uring = if uses_rings && offer.is_some() { "io_uring=on" } else { "io_uring=off" };
     let folder = TempDir::new()?;
     let path = folder.path().canonicalize()?;
     let (image, directory) = (path.join("image"), path.join("mount"));
@@ -188,29 +189,29 @@ fn check(through_rings: bool) -> Result<(), Failed> {
     wait_until("the mount", || directory.join("lost+found").exists());
     drop(offer);
 
-    // The first program commits, and the others wait for that.
+    // The first program commits, and the other programs wait for this commit.
     fs::write(directory.join("first"), "")?;
     switch.set(b'1');
-    let mut first = syncing(&directory.join("first"));
+    let mut first = start_sync(&directory.join("first"));
     wait_until("a write to the device", || fs::read(&switch.0).unwrap() == b"11");
-    for name in ["patient", "killed"] {
+    for name in ["waiting", "killed"] {
         fs::write(directory.join(name), "")?;
     }
-    let mut patient = syncing(&directory.join("patient"));
-    let mut killed = syncing(&directory.join("killed"));
-    patient.signal(Signal::USR1);
+    let mut waiting = start_sync(&directory.join("waiting"));
+    let mut killed = start_sync(&directory.join("killed"));
+    waiting.signal(Signal::USR1);
     killed.signal(Signal::TERM);
-    assert_eq!(killed.wait("the end of a program that was killed").code(), None);
-    assert!(first.ended().is_none() && patient.ended().is_none(), "the device answers");
+    assert_eq!(killed.wait("the end of the killed program").code(), None);
+    assert!(first.ended().is_none() && waiting.ended().is_none(), "the device completed a write");
 
     switch.set(b'0');
     assert!(first.wait("the first program").success());
-    assert_eq!(patient.wait("a program with a handler").code(), Some(0), "EINTR from fsync");
+    assert_eq!(waiting.wait("a program with a handler").code(), Some(0), "EINTR from fsync");
     session.signal(Signal::TERM);
     assert!(session.wait("the session").success());
     check_by_e2fsck(&image);
     let volume = VolumeOptions::new().open(&image)?;
-    for name in ["/first", "/patient", "/killed"] {
+    for name in ["/first", "/waiting", "/killed"] {
         assert!(volume.resolve(name.as_bytes(), Follow::No).is_ok(), "{name} was lost");
     }
     Ok(())

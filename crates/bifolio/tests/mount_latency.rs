@@ -1,7 +1,7 @@
-//! What a mount does so that requests take little time. While they follow each other closely, the host's processors are
-//! kept from sleeping, by default (`-o low_latency`). Beside programs that compute, the server follows its client from
-//! processor to processor.
-#![allow(clippy::print_stdout, reason = "what a host does not have is said")]
+//! Latency of requests. While requests follow each other closely, the processors of the host are kept awake
+//! (`-o low_latency`, the default for root). While other programs need the processors, the server runs on the processor of
+//! its client.
+#![allow(clippy::print_stdout, reason = "prints missing features of the host")]
 
 mod mounting;
 
@@ -19,14 +19,15 @@ use testkit::{private_mounts, wait_until};
 const LATENCY: &str = "/dev/cpu_dma_latency";
 const OPTIONS: [&str; 2] = ["-o", "low_latency,io_uring=off"];
 
-/// What the host's programs together want, in microseconds; to ask is to want nothing oneself.
-fn wanted() -> i32 {
+/// Returns the lowest wake-up latency that any program of the host requests, in microseconds. Opening the file does not
+/// add a request.
+fn requested_latency() -> i32 {
     let mut bytes = [0; 4];
     File::open(LATENCY).unwrap().read_exact(&mut bytes).unwrap();
     i32::from_ne_bytes(bytes)
 }
 
-/// Whether other programs need the processors.
+/// Returns whether other programs need the processors.
 fn is_contended() -> bool {
     let loads = fs::read_to_string("/proc/loadavg").unwrap();
     let runnable: usize =
@@ -37,18 +38,18 @@ fn is_contended() -> bool {
 #[test]
 fn processors_are_kept_awake_only_while_requests_come() {
     private_mounts();
-    let place = Location::with_tree();
+    let fixture = Fixture::with_tree();
     if File::options().write(true).open(LATENCY).is_err() {
         println!("NOTE: this host has no {LATENCY}");
-        return place.mount_fails(&OPTIONS, 1, "low_latency");
+        return fixture.mount_fails(&OPTIONS, 1, "low_latency");
     }
-    // For root it is the default.
-    let mount = place.mount(&["-o", "io_uring=off"]);
-    // No name twice: the kernel remembers those that are not there.
+    // low_latency is the default for root.
+    let mount = fixture.mount(&["-o", "io_uring=off"]);
+    // Each name is used once, because the kernel caches names that do not exist.
     let mut number = 0;
     let (mut rounds, mut contended) = (0, 0);
     let begin = Instant::now();
-    while wanted() != 0 {
+    while requested_latency() != 0 {
         for _ in 0..200 {
             number += 1;
             assert!(!mount.path().join(number.to_string()).exists());
@@ -60,26 +61,26 @@ fn processors_are_kept_awake_only_while_requests_come() {
             return println!("NOTE: other programs needed the processors all the time");
         }
     }
-    wait_until("the host is told that none come any more", || wanted() > 0);
+    wait_until("the end of the request for low latency", || requested_latency() > 0);
 }
 
 #[test]
-fn an_ordinary_user_is_told_what_is_missing() {
+fn an_ordinary_user_gets_an_error_that_names_the_device() {
     private_mounts();
-    let place = Location::with_tree();
-    place.give_to_nobody();
-    let output = place.try_mount_as(NOBODY, &OPTIONS);
+    let fixture = Fixture::with_tree();
+    fixture.allow_nobody();
+    let output = fixture.try_mount_as(NOBODY, &OPTIONS);
     assert_eq!(output.status.code(), Some(1), "{}", output.text());
     assert!(output.text().contains("low_latency"), "{}", output.text());
     assert!(output.text().contains(LATENCY), "{}", output.text());
 }
 
-/// Returns the processor of the server's thread that has run most since the last call, by the times in `ran`.
+/// Returns the processor of the server thread that ran most since the last call. `ran` has the run times at that call.
 fn processor_of_the_reader(mount: &Mount<'_>, ran: &mut HashMap<PathBuf, u64>) -> Option<usize> {
     let (mut most, mut processor) = (0, None);
     for task in fs::read_dir(format!("/proc/{}/task", mount.server())).unwrap() {
         let task = task.unwrap().path();
-        // Threads end, too.
+        // The thread may have ended.
         let read = |name| fs::read_to_string(task.join(name)).unwrap_or_default();
         let (times, stat) = (read("schedstat"), read("stat"));
         let (Ok(time), Some((name, fields))) =
@@ -96,7 +97,7 @@ fn processor_of_the_reader(mount: &Mount<'_>, ran: &mut HashMap<PathBuf, u64>) -
     processor
 }
 
-/// Ends busy loops, also when a test fails.
+/// Ends the busy loops on drop, also if a test fails.
 struct EndOfLoops<'a>(&'a AtomicBool);
 
 impl Drop for EndOfLoops<'_> {
@@ -106,10 +107,10 @@ impl Drop for EndOfLoops<'_> {
 }
 
 #[test]
-fn beside_programs_that_compute_the_server_follows_its_client() {
+fn the_server_runs_on_the_processor_of_its_client_under_load() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "io_uring=off"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "io_uring=off"]);
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     let processors: Vec<_> =
         (0..CpuSet::MAX_CPU).filter(|&number| allowed.is_set(number)).collect();
@@ -131,7 +132,7 @@ fn beside_programs_that_compute_the_server_follows_its_client() {
             rustix::thread::sched_setaffinity(None, &here).unwrap();
             for _ in 0..10 {
                 for request in 0..100 {
-                    // No name twice: the kernel remembers those that are not there.
+                    // Each name is used once, because the kernel caches names that do not exist.
                     assert!(!mount.path().join(format!("{samples} {request}")).exists());
                 }
                 samples += 1;
@@ -139,6 +140,6 @@ fn beside_programs_that_compute_the_server_follows_its_client() {
             }
         }
     });
-    // The scheduler moves the server now and then.
+    // The scheduler sometimes moves the server.
     assert!(together > samples * 8 / 10, "{together} of {samples}");
 }

@@ -1,7 +1,6 @@
-//! Long random sequences of system calls on a volume mounted for writing and on the kernel's ext4 at
-//! once: each has the same outcome on both, and the trees are the same in the end.
-//! BIFOLIO_SEED chooses another sequence, BIFOLIO_SOAK_FACTOR makes it so many times as long.
-#![allow(clippy::print_stdout, reason = "a test that fails shows its seed")]
+//! Long random sequences of system calls on a mount of bifolio and on the kernel's ext4. Each call has the same outcome on
+//! both, and the trees are equal at the end. BIFOLIO_SEED sets the seed, and BIFOLIO_SOAK_FACTOR multiplies the length.
+#![allow(clippy::print_stdout, reason = "prints the seed")]
 
 mod mounting;
 
@@ -11,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use mounting::{Location, soak_factor};
+use mounting::{Fixture, soak_factor};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, StatxFlags, Timespec,
     Timestamps, Uid, XattrFlags,
@@ -19,14 +18,15 @@ use rustix::fs::{
 use rustix::io::Errno;
 use testkit::{LoopMount, Manifest, Mke2fs, Random, check_by_e2fsck, private_mounts};
 
-const STEPS: u64 = 4000;
+/// Number of calls.
+const CALLS: u64 = 4000;
 const SEED: u64 = 17;
-/// Files that are kept open.
+/// Maximum number of open files.
 const OPEN_MAX: usize = 4;
-/// Flags of inodes: data in the inode, or in extents.
+/// Inode flags for inline data and extents.
 const INLINE_OR_EXTENTS: u32 = 0x1008_0000;
 
-/// Chooses what is done.
+/// Random choice of calls and arguments.
 struct Choice(Random);
 
 impl Choice {
@@ -38,9 +38,9 @@ impl Choice {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// A name that is often one that was used before.
+    /// Returns a random path. Paths repeat often.
     fn path(&mut self) -> PathBuf {
-        // In a large directory, whose names make it hashed.
+        // In a large directory, so that it gets a hash index.
         if self.below(4) == 0 {
             return format!("many/a-name-of-some-length-{:050}", self.below(400)).into();
         }
@@ -57,15 +57,15 @@ impl Choice {
         (0..length).map(|at: usize| first.wrapping_add((at / 7) as u8)).collect()
     }
 
-    fn place(&mut self) -> u64 {
+    fn offset(&mut self) -> u64 {
         let unit = self.pick(&[1, 512, 4096, 30_000]);
         self.below(60) * unit
     }
 }
 
-/// One call, with all that it is called with.
+/// A call and its arguments.
 #[derive(Debug)]
-enum Step {
+enum Call {
     Mkdir(PathBuf, u32),
     Mknod(PathBuf, FileType, u32, u64),
     Symlink(PathBuf, usize),
@@ -96,9 +96,9 @@ enum Step {
     SyncAll,
 }
 
-impl Step {
+impl Call {
     fn choose(choice: &mut Choice) -> Self {
-        use Step::*;
+        use Call::*;
         let open = choice.below(OPEN_MAX as u64) as usize;
         let path = choice.path();
         let mode = choice.pick(&[0o644, 0o755, 0o600, 0o2755, 0o4711, 0o1777, 0o070]);
@@ -141,13 +141,13 @@ impl Step {
                 use OFlags as O;
                 let flags = [O::empty(), O::CREATE, O::EXCL, O::TRUNC, O::APPEND, O::CREATE];
                 let flags = O::CREATE | choice.pick(&flags);
-                Write(path, flags, choice.place(), choice.data())
+                Write(path, flags, choice.offset(), choice.data())
             }
             71..=74 => Read(path),
-            75..=78 => Truncate(path, choice.place()),
+            75..=78 => Truncate(path, choice.offset()),
             79..=82 => {
                 let length = choice.pick(&[100, 5000, 200_000]);
-                Copy(choice.path(), path, choice.place(), choice.place(), length)
+                Copy(choice.path(), path, choice.offset(), choice.offset(), length)
             }
             83..=84 => {
                 let name = (choice.below(3) > 0).then(|| choice.path());
@@ -158,9 +158,9 @@ impl Step {
                 let flags = [O::RDWR, O::RDWR | O::APPEND, O::RDWR | O::CREATE, O::RDONLY];
                 Open(open, path, choice.pick(&flags))
             }
-            89..=92 => WriteOpen(open, choice.place(), choice.data()),
+            89..=92 => WriteOpen(open, choice.offset(), choice.data()),
             93..=94 => ReadOpen(open),
-            95..=96 => TruncateOpen(open, choice.place()),
+            95..=96 => TruncateOpen(open, choice.offset()),
             97 => SyncOpen(open, choice.below(2) == 0),
             98 => Close(open),
             _ => SyncAll,
@@ -170,13 +170,13 @@ impl Step {
 
 const XATTRS: [&str; 4] = ["user.one", "user.two", "trusted.three", "security.four"];
 
-/// One of the two mounts, and what is open on it.
+/// A mount, and its open files.
 struct Side {
     root: PathBuf,
     open: [Option<File>; OPEN_MAX],
 }
 
-/// What a call gave, as text: any success, or the error's name.
+/// Formats the result of a call.
 fn text<T: std::fmt::Debug>(result: Result<T, Errno>) -> String {
     format!("{result:?}")
 }
@@ -190,10 +190,10 @@ impl Side {
         Self { root: root.to_owned(), open: Default::default() }
     }
 
-    fn do_step(&mut self, step: &Step) -> String {
-        use Step::*;
+    fn run(&mut self, call: &Call) -> String {
+        use Call::*;
         let at = |path: &PathBuf| self.root.join(path);
-        match step {
+        match call {
             Mkdir(path, mode) => text(rustix::fs::mkdir(at(path), Mode::from_raw_mode(*mode))),
             Mknod(path, kind, mode, device) => {
                 let mode = Mode::from_raw_mode(*mode);
@@ -229,7 +229,7 @@ impl Side {
             Xattrs(path) => text(xattrs(&at(path))),
             Flags(path, flags) => text(set_flags(&at(path), *flags)),
             Stat(path) => text(stat(&at(path)).map(|stat| {
-                // The sizes of directories are the format's own affair.
+                // Sizes of directories depend on the format.
                 let is_directory = stat.stx_mode & 0o170_000 == 0o040_000;
                 let size = if is_directory { 0 } else { stat.stx_size };
                 (stat.stx_mode, stat.stx_nlink, stat.stx_uid, stat.stx_gid, size)
@@ -291,7 +291,7 @@ fn stat(path: &Path) -> Result<rustix::fs::Statx, Errno> {
     rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS)
 }
 
-/// Never waits for the other end of a fifo, nor opens a device.
+/// Opens a file. Refuses fifos and devices, because opening them may block.
 fn open(path: &Path, flags: OFlags) -> Result<File, Errno> {
     let is_special = stat(path)
         .is_ok_and(|stat| matches!(stat.stx_mode & 0o170_000, 0o020_000 | 0o060_000 | 0o010_000));
@@ -310,7 +310,7 @@ fn write(file: &File, offset: u64, data: &[u8]) -> Result<usize, Errno> {
     file.write_at(data, offset).map_err(|error| errno(&error))
 }
 
-/// The length and a digest of a file's contents.
+/// Reads a file. Returns the length and a digest of its contents.
 fn read(file: &File) -> Result<(usize, u64), Errno> {
     let mut data = Vec::new();
     let mut part = vec![0; 1 << 20];
@@ -331,7 +331,7 @@ fn read(file: &File) -> Result<(usize, u64), Errno> {
 fn copy(from: &File, at: u64, to: &File, to_at: u64, length: usize) -> Result<usize, Errno> {
     let (mut at, mut to_at) = (at, to_at);
     let mut done = 0;
-    // Less than all of it may be copied at once.
+    // One call may copy only a part.
     while done < length {
         let left = length - done;
         match rustix::fs::copy_file_range(from, Some(&mut at), to, Some(&mut to_at), left)? {
@@ -385,8 +385,7 @@ fn list(path: &Path) -> Result<BTreeSet<String>, Errno> {
     Ok(names)
 }
 
-/// What is the same on both: not where anything lies, nor when it was changed. Of the flags, not
-/// `ignored` ones.
+/// Returns the facts that must be equal on both sides: without block addresses, times and the flags `ignored`.
 fn facts(root: &Path, ignored: u32) -> Manifest {
     Manifest::of_host(root).without_tree("(volume)").map(|_, mode, fact, value| {
         let is_kept = match fact {
@@ -394,7 +393,7 @@ fn facts(root: &Path, ignored: u32) -> Manifest {
             "size" => !mode.starts_with("04"),
             fact => fact.starts_with("xattr"),
         };
-        // Whether a directory is hashed depends on how full its blocks got.
+        // Whether a directory has a hash index depends on the fill of its blocks.
         let is_directory_flag = fact == "flags" && mode.starts_with("04");
         let value = match fact {
             "flags" => without_flags(value, ignored),
@@ -409,20 +408,20 @@ fn without_flags(value: &str, ignored: u32) -> String {
     format!("{:#x}", flags.unwrap_or_else(|| panic!("no flags: {value}")) & !ignored)
 }
 
-/// A volume, and how it is mounted.
+/// A volume and its mount options.
 #[derive(Clone, Copy)]
 struct Subject {
     format: &'static str,
     block_size: u32,
-    /// For mke2fs.
+    /// Options for mke2fs.
     options: &'static str,
-    /// For the mount.
+    /// Options for the mount.
     arguments: &'static [&'static str],
 }
 
 const DEFAULT: Subject = Subject { format: "ext4", block_size: 4096, options: "", arguments: &[] };
 
-/// Names that are there before; mke2fs has the data of some in their inodes, where it can.
+/// Creates the initial tree. With inline_data, mke2fs stores some files inline.
 fn make_tree(top: &Path) {
     for directory in ["many", "a", "b", "b/a", "b/b", "c", "c/c"] {
         fs::create_dir_all(top.join(directory)).unwrap();
@@ -435,83 +434,83 @@ fn make_tree(top: &Path) {
 fn check(subject: Subject) {
     let Subject { format, block_size, options, arguments } = subject;
     private_mounts();
-    let place = Location::new();
-    make_tree(&place.source());
+    let fixture = Fixture::new();
+    make_tree(&fixture.source());
     let mut image = Mke2fs::new(format, block_size).with(options);
     image.size = 512 << 20;
-    image.make(&place.image, Some(&place.source()));
-    let kernels_image = place.folder.path().join("kernels.img");
-    // The kernel's blocks are no larger than its pages, and it loses data that was inline.
+    image.make(&fixture.image, Some(&fixture.source()));
+    let kernels_image = fixture.folder.path().join("kernels.img");
+    // The kernel supports no blocks larger than a page. Its image has no inline data, because this kernel loses it.
     let arguments_for_kernel = image.arguments.replace("inline_data", "^inline_data");
     Mke2fs { block_size: block_size.min(4096), arguments: arguments_for_kernel, ..image }
-        .make(&kernels_image, Some(&place.source()));
+        .make(&kernels_image, Some(&fixture.source()));
 
     let kernels = LoopMount::new(&kernels_image, "ext4", "rw");
     let all = [&["-o", "rw,suid,dev"], arguments].concat();
-    let mount = place.mount(&all);
+    let mount = fixture.mount(&all);
     let seed = std::env::var("BIFOLIO_SEED").ok().and_then(|text| text.parse().ok());
     let seed: u64 = seed.unwrap_or(SEED);
     println!("BIFOLIO_SEED={seed}, {format}, blocks of {block_size} bytes, {options:?}");
     let mut choice = Choice(Random(seed));
     let mut sides = [Side::new(mount.path()), Side::new(kernels.path())];
     let mut done = 0;
-    for number in 0..STEPS * soak_factor() {
-        let step = Step::choose(&mut choice);
-        let [ours, expected] = sides.each_mut().map(|side| side.do_step(&step));
-        assert_eq!(ours, expected, "step {number}, seed {seed}: {step:?}");
+    for number in 0..CALLS * soak_factor() {
+        let call = Call::choose(&mut choice);
+        let [ours, expected] = sides.each_mut().map(|side| side.run(&call));
+        assert_eq!(ours, expected, "call {number}, seed {seed}: {call:?}");
         done += u64::from(ours.starts_with("Ok"));
     }
-    assert!(done > STEPS / 4, "only {done} steps did something");
+    assert!(done > CALLS / 4, "only {done} calls succeeded");
     drop(sides);
     let ignored = if options.contains("inline_data") { INLINE_OR_EXTENTS } else { 0 };
     let expected = facts(kernels.path(), ignored);
     assert!(expected.len() > 50, "{}", expected.len());
     facts(mount.path(), ignored).assert_equal("the mount", &expected, "the kernel's ext4");
     kernels.unmount();
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
     if block_size <= 4096 {
-        let ours = LoopMount::new(&place.image, "ext4", "ro");
+        let ours = LoopMount::new(&fixture.image, "ext4", "ro");
         facts(ours.path(), ignored).assert_equal("the image", &expected, "the kernel's ext4");
     } else {
-        let ours = place.mount(&["-o", "ro"]);
+        let ours = fixture.mount(&["-o", "ro"]);
         facts(ours.path(), ignored).assert_equal("the image", &expected, "the kernel's ext4");
     }
 }
 
 #[test]
-fn calls_have_the_outcome_that_they_have_on_the_kernels_ext4() {
+fn random_calls_have_the_outcomes_of_the_kernels_ext4() {
     check(DEFAULT);
 }
 
 #[test]
-fn calls_have_that_outcome_with_small_blocks_and_a_small_cache() {
+fn random_calls_match_with_small_blocks_and_a_small_cache() {
     let options = "-O metadata_csum_seed,orphan_file";
     check(Subject { block_size: 1024, options, arguments: &["--cache-size", "4M"], ..DEFAULT });
 }
 
 #[test]
-fn calls_have_that_outcome_with_large_blocks() {
+fn random_calls_match_with_large_blocks() {
     check(Subject { block_size: 65_536, ..DEFAULT });
 }
 
 #[test]
-fn calls_have_that_outcome_on_ext3() {
+fn random_calls_match_on_ext3() {
     check(Subject { format: "ext3", block_size: 1024, ..DEFAULT });
 }
 
 #[test]
-fn calls_have_that_outcome_with_bigalloc() {
+fn random_calls_match_with_bigalloc() {
     check(Subject { options: "-O bigalloc -C 65536", ..DEFAULT });
 }
 
 #[test]
-fn calls_have_that_outcome_with_inline_data() {
+fn random_calls_match_with_inline_data() {
     check(Subject { block_size: 2048, options: "-O inline_data", ..DEFAULT });
 }
 
 #[test]
-fn calls_have_that_outcome_without_a_journal() {
+fn random_calls_match_without_a_journal() {
     check(Subject { block_size: 2048, options: "-O ^has_journal", ..DEFAULT });
 }

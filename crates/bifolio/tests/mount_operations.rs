@@ -1,5 +1,5 @@
-//! System calls on a volume mounted for writing, beside the same calls on the kernel's ext4.
-#![allow(clippy::print_stdout, reason = "one test is told by another process what it found")]
+//! System calls on a writable mount, compared with the same calls on the kernel's ext4.
+#![allow(clippy::print_stdout, reason = "a child process of one test prints its results")]
 
 mod mounting;
 
@@ -58,8 +58,8 @@ fn set_flags(path: &Path, flags: u32) -> Result<(), Errno> {
     rustix::fs::ioctl_setflags(open(path, OFlags::RDONLY)?, flags)
 }
 
-/// What can be done to a file that is immutable, or only to be added to.
-fn guarded_file(root: &Path, flag: IFlags, notes: &mut Notes) {
+/// Changes an immutable or append-only file.
+fn change_protected_file(root: &Path, flag: IFlags, notes: &mut Notes) {
     let at = |name: &str| root.join(name);
     let file = at("file");
     fs::write(&file, "contents").unwrap();
@@ -111,8 +111,8 @@ fn guarded_file(root: &Path, flag: IFlags, notes: &mut Notes) {
     notes.note("unlink again", rustix::fs::unlink(&file));
 }
 
-/// The same of a directory.
-fn guarded_directory(root: &Path, flag: IFlags, notes: &mut Notes) {
+/// Changes an immutable or append-only directory.
+fn change_protected_directory(root: &Path, flag: IFlags, notes: &mut Notes) {
     let directory = root.join("directory");
     let at = |name: &str| directory.join(name);
     fs::create_dir_all(at("sub")).unwrap();
@@ -145,12 +145,12 @@ fn guarded_directory(root: &Path, flag: IFlags, notes: &mut Notes) {
 }
 
 #[test]
-fn immutable_and_append_only_inodes_are_guarded() {
+fn immutable_and_append_only_inodes_are_protected() {
     side_by_side(|root, notes| {
         for (name, flag) in [("immutable", IFlags::IMMUTABLE), ("append", IFlags::APPEND)] {
             for (kind, calls) in [
-                ("file", guarded_file as fn(&Path, IFlags, &mut Notes)),
-                ("directory", guarded_directory),
+                ("file", change_protected_file as fn(&Path, IFlags, &mut Notes)),
+                ("directory", change_protected_directory),
             ] {
                 let below = root.join(format!("{name} {kind}"));
                 fs::create_dir(&below).unwrap();
@@ -162,9 +162,9 @@ fn immutable_and_append_only_inodes_are_guarded() {
     });
 }
 
-/// Data through the journal, and direct access, which depends on how the kernel was built; an extent
-/// tree, which the kernel makes a block map and back.
-const FLAGS_APART: u32 = 0x4000 | 0x0200_0000 | 0x8_0000;
+/// Flags that are not compared: data journaling and DAX depend on the kernel, and only the kernel converts extent trees to
+/// block maps and back.
+const EXCLUDED_FLAGS: u32 = 0x4000 | 0x0200_0000 | 0x8_0000;
 
 #[test]
 fn flags_are_set_and_inherited() {
@@ -175,7 +175,7 @@ fn flags_are_set_and_inherited() {
         for path in [&file, &directory] {
             let flags = flags_of(path).unwrap();
             notes.note("at first", Ok(flags));
-            for bit in (0..32).map(|bit| 1_u32 << bit).filter(|bit| bit & FLAGS_APART == 0) {
+            for bit in (0..32).map(|bit| 1_u32 << bit).filter(|bit| bit & EXCLUDED_FLAGS == 0) {
                 notes.note(format_args!("{bit:#x} of {path:?}", path = path.file_name()), {
                     set_flags(path, flags ^ bit)
                 });
@@ -212,7 +212,7 @@ fn flags_are_set_and_inherited() {
 }
 
 #[test]
-fn names_are_exchanged_whited_out_and_not_replaced() {
+fn rename_flags_behave_as_in_the_kernel() {
     const NAMES: [&str; 7] = ["file", "other", "empty", "full", "link", "fifo", "none"];
     let set_up = |root: &Path| {
         fs::create_dir_all(root.join("full/sub")).unwrap();
@@ -247,7 +247,7 @@ fn names_are_exchanged_whited_out_and_not_replaced() {
 }
 
 #[test]
-fn files_without_a_name_get_one() {
+fn unnamed_files_can_be_linked() {
     side_by_side(|root, notes| {
         let unnamed = |more: OFlags| open(root, OFlags::TMPFILE | OFlags::RDWR | more);
         let link = |file: &File, name: &str| {
@@ -277,7 +277,7 @@ fn files_without_a_name_get_one() {
     });
 }
 
-/// What data and holes are found from places up to `end`.
+/// Returns the next data and the next hole from offsets up to `end`.
 fn ranges(file: &File, end: u64) -> Vec<String> {
     let found = |at| {
         let (data, hole) = (seek(file, SeekFrom::Data(at)), seek(file, SeekFrom::Hole(at)));
@@ -291,7 +291,7 @@ fn seek(file: &File, to: SeekFrom) -> Result<u64, Errno> {
 }
 
 #[test]
-fn ranges_are_copied_and_holes_found() {
+fn copies_of_ranges_and_seeks_behave_as_in_the_kernel() {
     side_by_side(|root, notes| {
         let open = |name: &str, flags| open(&root.join(name), flags | OFlags::CREATE);
         let source = open("source", OFlags::RDWR).unwrap();
@@ -334,7 +334,7 @@ fn ranges_are_copied_and_holes_found() {
         notes.note("to what is read", copy(&append, 0, &source, 0, 1000));
         let directory = open(".", OFlags::RDONLY - OFlags::CREATE);
         notes.note("from a directory", directory.map(|from| copy(&from, 0, &append, 0, 10)));
-        // A program without privileges leaves no setuid bit.
+        // A copy by an unprivileged program removes the set-user-ID bit.
         let script = "echo changed > changed && cp --sparse=never changed program";
         fs::write(root.join("program"), "program").unwrap();
         rustix::fs::chmod(root.join("program"), Mode::from_raw_mode(0o6777)).unwrap();
@@ -346,14 +346,14 @@ fn ranges_are_copied_and_holes_found() {
 }
 
 #[test]
-fn rights_that_a_file_loses_are_lost_at_once() {
+fn lost_set_id_bits_are_visible_at_once() {
     side_by_side(|root, notes| {
         rustix::fs::chmod(root, Mode::from_raw_mode(0o777)).unwrap();
         fs::write(root.join("source"), "more").unwrap();
         for (name, script) in [
             ("appended to", "echo more >> file"),
             ("written to", "echo more 1<> file"),
-            ("cut off", ": > file"),
+            ("truncated", ": > file"),
             ("allocated", "fallocate -l 10000 file"),
             ("punched", "fallocate -p -l 3 file"),
             ("copied to", "cp source file"),
@@ -361,7 +361,7 @@ fn rights_that_a_file_loses_are_lost_at_once() {
             let file = root.join("file");
             fs::write(&file, "a program").unwrap();
             rustix::fs::chmod(&file, Mode::from_raw_mode(0o6777)).unwrap();
-            // Nothing else is asked for: the kernel may remember it.
+            // Requests only the mode, which the kernel may have cached.
             let mode = || rustix::fs::statx(CWD, &file, AtFlags::empty(), StatxFlags::MODE);
             notes.note("before", mode().map(|found| found.stx_mode));
             let script = format!("cd '{}' && {script}", root.display());
@@ -439,7 +439,7 @@ fn direct_io_and_the_cache_see_each_other() {
         let path = root.join("file");
         let cached = open(&path, OFlags::CREATE | OFlags::RDWR).unwrap();
         cached.write_at(&[b'c'; 100_000], 0).unwrap();
-        // Memory with the alignment that direct I/O needs.
+        // Aligned memory for direct I/O.
         let memory = vec![b'd'; 40_960];
         let aligned = &memory[memory.as_ptr().align_offset(4096)..][..32_768];
         let direct = OpenOptions::new()
@@ -456,7 +456,7 @@ fn direct_io_and_the_cache_see_each_other() {
         let aligned = &mut memory[start..][..90_112];
         notes.note("direct read", Ok(direct.read_at(aligned, 0).unwrap()));
         notes.note("of", Ok(aligned.to_vec()));
-        // Several at once, of which each is seen whole.
+        // Concurrent direct writes.
         std::thread::scope(|scope| {
             for writer in 0..4_u64 {
                 let direct = &direct;
@@ -474,7 +474,7 @@ fn direct_io_and_the_cache_see_each_other() {
 }
 
 #[test]
-fn the_time_of_creation_stays() {
+fn the_birth_time_does_not_change() {
     side_by_side(|root, notes| {
         let path = root.join("file");
         let created = |path: &Path| {
@@ -499,10 +499,10 @@ fn seconds_now() -> i64 {
         .map_or(0, |time| time.as_secs() as i64)
 }
 
-/// Where the other process of the test of locks finds the file.
+/// Variable for the file that the child process of the lock test locks.
 const LOCKED_FILE: &str = "BIFOLIO_TEST_LOCKED_FILE";
 
-/// Both kinds of locks, tried by the process that this is.
+/// Tries both kinds of locks in this process.
 fn try_locks(path: &Path) -> Vec<Result<(), Errno>> {
     let file = open(path, OFlags::RDWR).unwrap();
     let lock = FlockOperation::NonBlockingLockExclusive;
@@ -510,10 +510,10 @@ fn try_locks(path: &Path) -> Vec<Result<(), Errno>> {
     both.to_vec()
 }
 
-/// The same by another process.
-fn tried_elsewhere(path: &Path) -> String {
+/// Tries both kinds of locks in another process.
+fn try_locks_in_child(path: &Path) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["locks_hold_between_processes", "--exact", "--nocapture"]);
+    command.args(["locks_work_between_processes", "--exact", "--nocapture"]);
     command.env(LOCKED_FILE, path).stdin(Stdio::null());
     let output = output(&mut command);
     assert!(output.status.success(), "{}", output.text());
@@ -523,7 +523,7 @@ fn tried_elsewhere(path: &Path) -> String {
 }
 
 #[test]
-fn locks_hold_between_processes() {
+fn locks_work_between_processes() {
     if let Some(path) = std::env::var_os(LOCKED_FILE) {
         println!("\ntried: {:?}", try_locks(&PathBuf::from(path)));
         return;
@@ -531,14 +531,14 @@ fn locks_hold_between_processes() {
     side_by_side(|root, notes| {
         let path = root.join("file");
         let file = open(&path, OFlags::CREATE | OFlags::RDWR).unwrap();
-        notes.note("free", Ok(tried_elsewhere(&path)));
+        notes.note("free", Ok(try_locks_in_child(&path)));
         rustix::fs::flock(&file, FlockOperation::LockShared).unwrap();
-        notes.note("with flock", Ok(tried_elsewhere(&path)));
+        notes.note("with flock", Ok(try_locks_in_child(&path)));
         rustix::fs::fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
-        notes.note("with both", Ok(tried_elsewhere(&path)));
+        notes.note("with both", Ok(try_locks_in_child(&path)));
         rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
-        notes.note("with fcntl", Ok(tried_elsewhere(&path)));
+        notes.note("with fcntl", Ok(try_locks_in_child(&path)));
         drop(file);
-        notes.note("free again", Ok(tried_elsewhere(&path)));
+        notes.note("free again", Ok(try_locks_in_child(&path)));
     });
 }

@@ -1,5 +1,5 @@
-//! Mounts with mapped owners: the owners and rights that users see there, and those on the kernel's own mount
-//! of the image afterwards.
+//! Mounts with mapped owners: the owners and access rights on the mount, and the owners on a mount of the kernel
+//! afterwards.
 
 mod mounting;
 
@@ -9,20 +9,21 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use mounting::{Location, NOBODY, as_user};
+use mounting::{Fixture, NOBODY, as_user};
 use testkit::command::{output, run};
 use testkit::{LoopMount, check_by_e2fsck, private_mounts, wait_until};
 
-/// A user of the image, and one of the host.
+/// User of the image.
 const WWW: u32 = 33;
+/// User of the host.
 const HOST_USER: u32 = 100_007;
 
-/// Unmounts, has e2fsck judge the image, and mounts it by the kernel.
-fn kernels(place: &Location) -> LoopMount {
-    place.umount();
-    wait_until("the server's end", || check_is_free(&place.image));
-    check_by_e2fsck(&place.image);
-    LoopMount::new(&place.image, "ext4", "ro")
+/// Unmounts, checks the image with e2fsck, and mounts it with the kernel.
+fn kernels(fixture: &Fixture) -> LoopMount {
+    fixture.umount();
+    wait_until("the server's end", || check_is_free(&fixture.image));
+    check_by_e2fsck(&fixture.image);
+    LoopMount::new(&fixture.image, "ext4", "ro")
 }
 
 fn check_is_free(image: &Path) -> bool {
@@ -35,14 +36,14 @@ fn owner(path: &Path) -> (u32, u32) {
     (metadata.uid(), metadata.gid())
 }
 
-/// A script to run as a user in a directory that may be closed to all other users.
+/// Returns a call of a script as a user, in a directory that other users may not be able to enter.
 fn script(user: u32, directory: &Path, script: &str) -> Command {
     let mut command = as_user(user, "sh");
     command.args(["-ec", &format!("cd \"$0\"; {script}")]).arg(directory);
     command
 }
 
-/// Runs a script that succeeds.
+/// Runs a script as a user. The script must succeed.
 fn shell(user: u32, directory: &Path, text: &str) {
     run(&mut script(user, directory, text));
 }
@@ -56,12 +57,12 @@ fn named_in_acl(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn who_mounts_with_mapped_owners_is_the_images_root() {
+fn the_mounting_user_is_root_of_the_image_with_mapped_owners() {
     private_mounts();
-    let place = Location::with_tree();
-    place.give_to_nobody();
-    chown(&place.image, Some(NOBODY), Some(NOBODY)).unwrap();
-    let mount = place.mount_as(NOBODY, &["-o", "rw,owner=mapped"]);
+    let fixture = Fixture::with_tree();
+    fixture.allow_nobody();
+    chown(&fixture.image, Some(NOBODY), Some(NOBODY)).unwrap();
+    let mount = fixture.mount_as(NOBODY, &["-o", "rw,owner=mapped"]);
     shell(
         NOBODY,
         mount.path(),
@@ -74,8 +75,11 @@ fn who_mounts_with_mapped_owners_is_the_images_root() {
          setfacl -m u:33:rw,u:65534:r,g:44:r etc/below/file
          getfacl -np etc/below/file | grep -q ^user:65534:r",
     );
-    assert!(!output(as_user(1, "ls").arg(mount.path())).status.success(), "another user got in");
-    let kernels = kernels(&place);
+    assert!(
+        !output(as_user(1, "ls").arg(mount.path())).status.success(),
+        "another user has access"
+    );
+    let kernels = kernels(&fixture);
     let path = |name: &str| kernels.path().join(name);
     for name in ["small", "etc", "etc/below/file", "etc/below/link"] {
         assert_eq!(owner(&path(name)), (0, 0), "{name}");
@@ -92,11 +96,11 @@ fn who_mounts_with_mapped_owners_is_the_images_root() {
 }
 
 #[test]
-fn ids_are_shown_and_stored_as_the_maps_say() {
+fn ids_are_mapped_in_both_directions() {
     private_mounts();
-    let place = Location::with_tree();
+    let fixture = Fixture::with_tree();
     let map = "0:100000:1000";
-    let mount = place.mount(&[
+    let mount = fixture.mount(&[
         "-o",
         &format!("rw,allow_other,uidmap={map}"),
         "-o",
@@ -115,19 +119,19 @@ fn ids_are_shown_and_stored_as_the_maps_say() {
         let output = output(&mut script(user, root, text));
         assert!(!output.status.success() && output.text().contains(complaint), "{}", output.text());
     };
-    // The image has no id for these.
+    // Ids of the host without an id in the image.
     is_refused(7, "echo text >open/new", "too large");
     is_refused(0, "mkdir open/new", "too large");
     is_refused(0, "chown 0 open/users", "too large");
     is_refused(0, "chgrp 101000 open/users", "too large");
     is_refused(0, "setfacl -m u:5:r open/users", "too large");
     is_refused(HOST_USER, "echo text >small", "denied");
-    // One user of the image has none on the host.
+    // Has no id on the host with the second map below.
     chown(root.join("open/roots"), Some(100_999), None).unwrap();
-    // The host's nobody is named in an ACL of the image.
+    // The ACL contains an id of the image that has no id on the host.
     assert_eq!(named_in_acl(&root.join("secret-but-for-nobody")), Vec::<String>::new());
     is_refused(100_000, "setfacl -m u:100001:r secret-but-for-nobody", "too large");
-    let kernels_mount = kernels(&place);
+    let kernels_mount = kernels(&fixture);
     let path = |name: &str| kernels_mount.path().join(name);
     assert_eq!(owner(&path("open/users")), (7, 7));
     assert_eq!(named_in_acl(&path("open/users")), ["user:33:r--", "group:44:r--"]);
@@ -135,16 +139,16 @@ fn ids_are_shown_and_stored_as_the_maps_say() {
     assert_eq!(named_in_acl(&path("secret-but-for-nobody")), ["user:65534:r--"]);
     drop(kernels_mount);
 
-    let mount = place.mount(&["-o", "rw,allow_other,uidmap=0:100000:10"]);
+    let mount = fixture.mount(&["-o", "rw,allow_other,uidmap=0:100000:10"]);
     let roots = mount.path().join("open/roots");
     assert_eq!(owner(&roots), (NOBODY, 0));
     fs::set_permissions(mount.path().join("open/users"), PermissionsExt::from_mode(0o666)).unwrap();
-    // Files without an owner here are shown as nobody's and cannot be changed, whatever their mode.
+    // Files of unmapped owners are shown as 65534, and cannot be changed, regardless of their mode.
     let output = output(&mut script(NOBODY, mount.path(), "echo >>open/roots"));
     assert!(!output.status.success(), "{}", output.text());
 }
 
-/// A user namespace in which `map` holds, such as "0 1000 1".
+/// Creates a user namespace with the map `map`, such as "0 1000 1".
 fn user_namespace(map: &str) -> File {
     let mut sleeper = Command::new("unshare");
     let mut sleeper = sleeper.args(["--user", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
@@ -161,8 +165,8 @@ fn user_namespace(map: &str) -> File {
     namespace
 }
 
-/// Mounts `from` on `to`, too, with owners as the namespace maps them.
-#[allow(unsafe_code, reason = "no crate at hand has these system calls")]
+/// Creates an idmapped mount of `from` on `to` with the maps of the namespace.
+#[allow(unsafe_code, reason = "no dependency has these system calls")]
 fn mount_idmapped(from: &Path, to: &Path, namespace: &File) -> std::io::Result<()> {
     let path = |path: &Path| std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
     let (from, to) = (path(from), path(to));
@@ -172,7 +176,7 @@ fn mount_idmapped(from: &Path, to: &Path, namespace: &File) -> std::io::Result<(
     if tree < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just opened, and nobody else has it.
+    // SAFETY: the descriptor is new and has no other owner.
     let tree = unsafe { OwnedFd::from_raw_fd(tree as i32) };
     let attributes = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_IDMAP,
@@ -180,7 +184,7 @@ fn mount_idmapped(from: &Path, to: &Path, namespace: &File) -> std::io::Result<(
         propagation: 0,
         userns_fd: namespace.as_raw_fd() as u64,
     };
-    // SAFETY: strings and the structure outlive the calls, and its size is told.
+    // SAFETY: the strings and the structure outlive the calls, and the size is that of the structure.
     let failed = unsafe {
         let empty = c"".as_ptr();
         let (tree, size) = (tree.as_raw_fd(), size_of_val(&attributes));
@@ -199,18 +203,18 @@ fn mount_idmapped(from: &Path, to: &Path, namespace: &File) -> std::io::Result<(
 }
 
 #[test]
-fn idmapped_mounts_can_be_made_where_they_are_allowed() {
+fn idmapped_mounts_need_the_option_idmap() {
     private_mounts();
-    let place = Location::with_tree();
-    let second = place.folder.path().join("mapped");
+    let fixture = Fixture::with_tree();
+    let second = fixture.folder.path().join("mapped");
     fs::create_dir(&second).unwrap();
     let namespace = user_namespace("0 100000 1000");
-    let mount = place.mount(&["-o", "rw,allow_other"]);
+    let mount = fixture.mount(&["-o", "rw,allow_other"]);
     assert!(mount_idmapped(mount.path(), &second, &namespace).is_err(), "without `idmap`");
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
 
-    let mount = place.mount(&["-o", "rw,allow_other,idmap"]);
+    let mount = fixture.mount(&["-o", "rw,allow_other,idmap"]);
     mount_idmapped(mount.path(), &second, &namespace).unwrap();
     assert_eq!((owner(mount.path()), owner(&second)), ((0, 0), (100_000, 100_000)));
     shell(
@@ -237,7 +241,7 @@ fn idmapped_mounts_can_be_made_where_they_are_allowed() {
     let names = run(Command::new("getfattr").args(["-dm", "-"]).arg(mount.path().join("small")));
     assert!(String::from_utf8(names).unwrap().contains("trusted.note"));
     run(Command::new("umount").arg(&second));
-    let kernels = kernels(&place);
+    let kernels = kernels(&fixture);
     let path = |name: &str| kernels.path().join(name);
     assert_eq!(owner(&path("open")), (0, 0));
     assert_eq!(owner(&path("open/link")), (7, 7));

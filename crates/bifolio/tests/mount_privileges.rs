@@ -1,4 +1,4 @@
-//! Loss of setuid, setgid and capabilities when other users change a file, compared with the kernel's ext4.
+//! Removal of set-user-ID and set-group-ID bits and capabilities when files change, compared with the kernel's ext4.
 
 mod mounting;
 
@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::Path;
 
-use mounting::act_as;
+use mounting::run_as;
 use mounting::side_by_side::{Notes, side_by_side_with};
 use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -16,13 +16,13 @@ const OWNER: u32 = 1000;
 const GROUP: u32 = 2000;
 const OTHER: u32 = 3000;
 
-/// A caller: user and group.
+/// Callers: name, user and group.
 const CALLERS: [(&str, RawUid, RawGid); 4] =
     [("root", 0, 0), ("owner", OWNER, GROUP), ("member", OTHER, GROUP), ("other", OTHER, OTHER)];
 
 const MODES: [u32; 6] = [0o6666, 0o6676, 0o6777, 0o2666, 0o4666, 0o2676];
 
-/// The outcome without what it gave.
+/// Returns the outcome without the value.
 fn done<T>(result: std::io::Result<T>) -> Result<(), Errno> {
     result.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap())
 }
@@ -39,7 +39,7 @@ fn fallocate(path: &Path, flags: FallocateFlags) -> Result<(), Errno> {
     rustix::fs::fallocate(&file, flags, 0, 8192)
 }
 
-/// Whatever changes contents.
+/// Changes of the contents of a file.
 const CHANGES: [(&str, Change); 11] = [
     ("write", |path| done(write_only(path).and_then(|file| file.write_at(b"x", 0)))),
     ("append", |path| {
@@ -77,8 +77,8 @@ fn mode(path: &Path) -> String {
     format!("{:o}", fs::metadata(path).unwrap().permissions().mode())
 }
 
-/// A file of the owner and the group.
-fn make(path: &Path, mode: u32) {
+/// Creates a file of the owner and the group.
+fn create(path: &Path, mode: u32) {
     fs::write(path, [1; 8192]).unwrap();
     chown(path, Some(OWNER), Some(GROUP)).unwrap();
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -88,7 +88,7 @@ fn has_capability(path: &Path) -> Result<usize, Errno> {
     rustix::fs::getxattr(path, "security.capability", &mut [0_u8; 64])
 }
 
-/// Gives a file a capability, in the form that setcap writes.
+/// Sets a capability of a file in the format of setcap.
 fn set_capability(path: &Path) {
     let mut value = 0x0200_0001_u32.to_le_bytes().to_vec();
     value.extend_from_slice(&[0, 0x20, 0, 0]);
@@ -103,20 +103,20 @@ fn on_both_kinds_of_mount(calls: impl Fn(&Path, &mut Notes)) {
 }
 
 #[test]
-fn what_others_change_loses_setuid_and_setgid_as_with_the_kernel() {
+fn changes_of_contents_remove_set_id_bits_as_in_the_kernel() {
     on_both_kinds_of_mount(|mount, notes| {
         fs::set_permissions(mount, Permissions::from_mode(0o777)).unwrap();
         fs::write(mount.join("source"), [2; 8192]).unwrap();
-        for (who, uid, gid) in CALLERS {
-            for (what, change) in CHANGES {
+        for (caller, uid, gid) in CALLERS {
+            for (name, change) in CHANGES {
                 for bits in MODES {
                     let path = mount.join("file");
-                    make(&path, bits);
-                    let before = format!("{who}, {what}, {bits:o}");
-                    notes.note(&before, act_as(uid, gid, || change(&path)));
+                    create(&path, bits);
+                    let before = format!("{caller}, {name}, {bits:o}");
+                    notes.note(&before, run_as(uid, gid, || change(&path)));
                     notes.note(&before, Ok(mode(&path)));
-                    // Another one afterwards finds what the first one has left.
-                    let next = act_as(OTHER, OTHER, || {
+                    // A second change by another user.
+                    let next = run_as(OTHER, OTHER, || {
                         done(write_only(&path).and_then(|file| file.set_len(50)))
                     });
                     notes.note(format!("{before}, then another"), next);
@@ -129,24 +129,27 @@ fn what_others_change_loses_setuid_and_setgid_as_with_the_kernel() {
 }
 
 #[test]
-fn what_is_given_away_loses_setuid_and_setgid_as_with_the_kernel() {
+fn changes_of_owners_remove_set_id_bits_as_in_the_kernel() {
     on_both_kinds_of_mount(|mount, notes| {
         fs::set_permissions(mount, Permissions::from_mode(0o777)).unwrap();
-        for (who, uid, gid) in
+        for (caller, uid, gid) in
             [("root", 0, 0), ("owner", OWNER, GROUP), ("owner elsewhere", OWNER, OTHER)]
         {
-            for (what, to_user, to_group) in [
+            for (target, to_user, to_group) in [
                 ("group", None, Some(gid)),
                 ("own group", None, Some(GROUP)),
                 ("user", Some(OWNER), None),
-                ("nobody", None, None),
+                ("unchanged", None, None),
             ] {
                 for bits in MODES {
                     let path = mount.join("file");
-                    make(&path, bits);
-                    let given = act_as(uid, gid, || done(chown(&path, to_user, to_group)));
-                    notes.note(format!("{who} gives to {what}, {bits:o}"), given);
-                    notes.note(format!("{who} gives to {what}, {bits:o}"), Ok(mode(&path)));
+                    create(&path, bits);
+                    let given = run_as(uid, gid, || done(chown(&path, to_user, to_group)));
+                    notes.note(format!("{caller} changes owner to {target}, {bits:o}"), given);
+                    notes.note(
+                        format!("{caller} changes owner to {target}, {bits:o}"),
+                        Ok(mode(&path)),
+                    );
                     fs::remove_file(&path).unwrap();
                 }
             }
@@ -155,24 +158,24 @@ fn what_is_given_away_loses_setuid_and_setgid_as_with_the_kernel() {
 }
 
 #[test]
-fn what_anybody_changes_loses_its_capabilities_as_with_the_kernel() {
+fn changes_remove_capabilities_as_in_the_kernel() {
     on_both_kinds_of_mount(|mount, notes| {
         fs::set_permissions(mount, Permissions::from_mode(0o777)).unwrap();
         fs::write(mount.join("source"), [2; 8192]).unwrap();
-        for (who, uid, gid) in CALLERS {
-            for (what, change) in CHANGES {
+        for (caller, uid, gid) in CALLERS {
+            for (name, change) in CHANGES {
                 let path = mount.join("file");
-                make(&path, 0o777);
+                create(&path, 0o777);
                 set_capability(&path);
-                let before = format!("{who}, {what}");
-                notes.note(&before, act_as(uid, gid, || change(&path)));
-                // The kernel's cache is written when the file is closed, and it has been.
+                let before = format!("{caller}, {name}");
+                notes.note(&before, run_as(uid, gid, || change(&path)));
+                // The file was closed, so the writeback cache of the kernel is flushed.
                 notes.note(&before, has_capability(&path));
                 fs::remove_file(&path).unwrap();
             }
         }
         let path = mount.join("given");
-        make(&path, 0o777);
+        create(&path, 0o777);
         set_capability(&path);
         chown(&path, Some(OTHER), None).unwrap();
         notes.note("given away", has_capability(&path));

@@ -1,7 +1,7 @@
-//! The tests of mounts again, with requests that travel through io_uring; and what is peculiar to that.
-//! On a host that does not have it, they say so, and see that mounts do without.
-#![allow(clippy::duplicate_mod, reason = "test files bring their supports with them")]
-#![allow(clippy::print_stdout, reason = "what a host does not have is said")]
+//! The tests of `mount` and `mount_writing` with requests through io_uring, and tests of this transport. On hosts without
+//! FUSE over io_uring, they print a note and use the other transport.
+#![allow(clippy::duplicate_mod, reason = "included test files include the same helpers")]
+#![allow(clippy::print_stdout, reason = "prints missing features of the host")]
 
 #[path = "mount.rs"]
 mod reading;
@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mounting::{Location, Mount, bifolio, mount_entry, soon};
+use mounting::{Fixture, Mount, bifolio, mount_entry, retry_while_busy};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use testkit::command::{output, run};
@@ -23,50 +23,50 @@ use testkit::{RingOffer, check_by_e2fsck, private_mounts, wait_until};
 
 const REFUSAL: &str = "does not offer FUSE over io_uring";
 
-/// Whether the host has io_uring for FUSE. Says so when it has not.
-fn host_can() -> bool {
-    let can = RingOffer::put(true).is_some();
-    if !can {
-        println!("NOTE: this host has no FUSE over io_uring: only that it is refused was tested");
+/// Returns whether the host supports FUSE over io_uring. If not, prints a note.
+fn has_rings() -> bool {
+    let is_supported = RingOffer::put(true).is_some();
+    if !is_supported {
+        println!("NOTE: this host has no FUSE over io_uring: only the refusal was tested");
     }
-    can
+    is_supported
 }
 
 #[test]
-fn without_an_offer_auto_does_without_and_on_is_refused_by_name() {
+fn without_kernel_support_auto_uses_no_rings_and_on_fails() {
     private_mounts();
-    let place = Location::with_tree();
+    let fixture = Fixture::with_tree();
     let _offer = RingOffer::put(false);
-    place.mount_fails(&["-o", "io_uring=on"], 1, REFUSAL);
+    fixture.mount_fails(&["-o", "io_uring=on"], 1, REFUSAL);
     for arguments in [&[][..], &["-o", "io_uring=auto"]] {
         let mut command = bifolio("mount");
-        run(command.args(arguments).arg(&place.image).arg(&place.directory));
-        let mount = place.mounted();
-        assert!(mount.threads("fuse-ring").is_empty());
+        run(command.args(arguments).arg(&fixture.image).arg(&fixture.directory));
+        let mount = fixture.mounted();
+        assert!(mount.thread_run_times("fuse-ring").is_empty());
         assert_eq!(fs::read(mount.path().join("small")).unwrap(), b"a few bytes\n");
     }
 }
 
 #[test]
-fn with_an_offer_requests_travel_through_rings_unless_that_is_off() {
+fn with_kernel_support_requests_go_through_rings_unless_off() {
     private_mounts();
-    if !host_can() {
+    if !has_rings() {
         return;
     }
-    let place = Location::with_tree();
+    let fixture = Fixture::with_tree();
     let ran = |option: &str, rings: usize| {
         let offer = RingOffer::put(true);
-        run(bifolio("mount").args(["-o", option]).arg(&place.image).arg(&place.directory));
+        run(bifolio("mount").args(["-o", option]).arg(&fixture.image).arg(&fixture.directory));
         drop(offer);
-        let mount = place.mounted();
-        assert_eq!(mount.threads("fuse-ring").len(), rings, "{option}");
-        let before = [mount.ran("fuse-"), mount.ran("fuse-ring")];
-        // So many that threads which only start do not count.
+        let mount = fixture.mounted();
+        assert_eq!(mount.thread_run_times("fuse-ring").len(), rings, "{option}");
+        let before = [mount.total_run_time("fuse-"), mount.total_run_time("fuse-ring")];
+        // Many requests, so that the start of threads is negligible.
         for number in 0..5_000 {
             assert!(fs::metadata(mount.path().join(format!("absent {number}"))).is_err());
         }
-        let ring = mount.ran("fuse-ring") - before[1];
-        (mount.ran("fuse-") - before[0] - ring, ring)
+        let ring = mount.total_run_time("fuse-ring") - before[1];
+        (mount.total_run_time("fuse-") - before[0] - ring, ring)
     };
     let processors = std::thread::available_parallelism().unwrap().get();
     let rings = processors * 16_usize.div_ceil(processors).max(4);
@@ -79,10 +79,10 @@ fn with_an_offer_requests_travel_through_rings_unless_that_is_off() {
 }
 
 #[test]
-fn many_clients_on_all_processors_get_what_is_theirs() {
+fn concurrent_clients_get_their_own_data() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
     let block = |writer: usize, number: usize| {
         let mut block = vec![writer as u8; 4096 * (1 + number % 40)];
         block[..8].copy_from_slice(&number.to_ne_bytes());
@@ -94,7 +94,7 @@ fn many_clients_on_all_processors_get_what_is_theirs() {
             scope.spawn(move || {
                 for number in 0..60 {
                     fs::write(&path, block(writer, number)).unwrap();
-                    // Past the kernel's cache.
+                    // Not through the cache of the kernel.
                     let direct = OFlags::DIRECT.bits() as i32;
                     let file = OpenOptions::new().read(true).custom_flags(direct).open(&path);
                     let mut found = vec![0; 4096 * 41];
@@ -104,16 +104,16 @@ fn many_clients_on_all_processors_get_what_is_theirs() {
             });
         }
     });
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
 }
 
-/// Has several clients read from a mount, lets `end` end it, and sees that all of them end, too.
+/// Runs several readers on a mount, and ends the mount with `end`. Checks that all readers end.
 fn check_end_under_load(arguments: &[&str], end: impl FnOnce(&Mount<'_>)) {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(arguments);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(arguments);
     let path = mount.path().join("big");
     let direct = OFlags::DIRECT.bits() as i32;
     let files: Vec<_> = (0..6)
@@ -132,38 +132,38 @@ fn check_end_under_load(arguments: &[&str], end: impl FnOnce(&Mount<'_>)) {
         }
         wait_until("reading", || reading.load(Ordering::Relaxed));
         end(&mount);
-        // The readers end: the scope waits for them.
+        // The scope waits for the readers.
     });
     mount.assert_gone();
 }
 
 #[test]
-fn a_server_that_is_killed_under_load_leaves_no_client_waiting() {
+fn clients_of_a_killed_server_do_not_block() {
     check_end_under_load(&[], |mount| mount.signal_server(Signal::KILL));
 }
 
 #[test]
-fn a_signal_under_load_ends_server_and_clients() {
+fn a_signal_under_load_ends_the_server_and_clients() {
     check_end_under_load(&["-o", "rw"], |mount| mount.signal_guard(Signal::TERM));
 }
 
 #[test]
-fn an_aborted_connection_ends_server_and_clients() {
+fn an_aborted_connection_ends_the_server_and_clients() {
     check_end_under_load(&[], |mount| {
         let control = tempfile::tempdir().unwrap();
         run(Command::new("mount").args(["-t", "fusectl", "none"]).arg(control.path()));
         let entry = mount_entry(mount.path()).unwrap();
         let minor = entry.split_whitespace().nth(2).unwrap().split(':').nth(1).unwrap();
         fs::write(control.path().join(minor).join("abort"), b"1").unwrap();
-        soon(|| output(Command::new("umount").arg(control.path())));
+        retry_while_busy(|| output(Command::new("umount").arg(control.path())));
     });
 }
 
 #[test]
-fn what_was_synced_outlives_a_server_that_is_killed() {
+fn synced_files_survive_a_killed_server() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
     let directory = File::open(mount.path()).unwrap();
     let mut durable = 0;
     std::thread::scope(|scope| {
@@ -186,12 +186,12 @@ fn what_was_synced_outlives_a_server_that_is_killed() {
     drop(directory);
     mount.assert_gone();
     assert!(durable >= 20);
-    let mount = place.mount(&["-o", "rw"]);
+    let mount = fixture.mount(&["-o", "rw"]);
     for number in 0..durable {
         let found = fs::read(mount.path().join(format!("file {number}"))).unwrap();
         assert!(found == vec![number as u8; 10_000], "{number} of {durable}");
     }
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
 }

@@ -1,6 +1,6 @@
-//! Test suites that nobody here wrote, on volumes mounted for writing: pjdfstest, beside the
-//! kernel's ext4, and fsx. `scripts/fetch-suites` builds them.
-#![allow(clippy::print_stdout, reason = "a test that fails shows what it ran")]
+//! External test suites on writable mounts: pjdfstest, compared with the kernel's ext4, and fsx. `scripts/fetch-suites`
+//! builds them.
+#![allow(clippy::print_stdout, reason = "prints the commands")]
 
 mod mounting;
 
@@ -11,27 +11,27 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use mounting::{Location, bifolio, soak_factor};
+use mounting::{Fixture, bifolio, soak_factor};
 use testkit::command::{Output, output_within, run};
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
-/// How long one run of a suite may take, on a busy machine.
+/// Time limit of a run of a suite, on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(900);
 
-/// A program that `scripts/fetch-suites` has put in its place.
+/// Returns a call of a program that `scripts/fetch-suites` built.
 fn suite(name: &str) -> Command {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/suites/bin").join(name);
     assert!(path.exists(), "no {}: run scripts/fetch-suites", path.display());
     Command::new(path)
 }
 
-/// A tmpfs in the thread's own mounts.
+/// Mounts a tmpfs in the mount namespace of the thread.
 fn mount_tmpfs(on: &Path) {
     fs::create_dir(on).unwrap();
     run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=755", "none"]).arg(on));
 }
 
-/// How a test of pjdfstest ended.
+/// Result of a test of pjdfstest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Verdict {
     Passed,
@@ -39,13 +39,13 @@ enum Verdict {
     Failed(String),
 }
 
-/// How many tests pjdfstest has.
+/// Number of tests of pjdfstest.
 const PJDFSTEST_TESTS: usize = 398;
-/// Those that it skips on mounts of ours, and its reason.
+/// Tests that pjdfstest skips on mounts of bifolio, and the reasons.
 const SKIPPED: [(&str, &str); 1] =
-    // The C library derives it from the type of the file system.
+    // The C library derives the limit from the type of the file system.
     [("link::link_count_max", "Cannot get value for LINK_MAX: filesystem limit is unknown")];
-/// Those that mount read-only for a moment, which does not go while other tests' files are open.
+/// Pattern of tests that remount read-only, which fails while other tests have open files.
 const REMOUNTING: &str = "erofs";
 
 /// Runs all of pjdfstest below `directory`.
@@ -61,10 +61,10 @@ fn pjdfstest(directory: &Path, folder: &Path) -> BTreeMap<String, Verdict> {
 }
 
 fn pjdfstest_with(remounts: bool, pattern: &str, directory: &Path, folder: &Path) -> Output {
-    // It makes paths of the greatest length, and cannot from directories of one length in 127.
-    let directory = directory.join(if path_suits(directory) { "" } else { "directory" });
+    // pjdfstest creates paths of the maximum length. This fails for one in 127 lengths of the directory.
+    let directory = directory.join(if is_length_supported(directory) { "" } else { "directory" });
     fs::create_dir_all(&directory).unwrap();
-    // The users are those of every Debian.
+    // These users exist on every Debian.
     let configuration = format!(
         "[features]
         posix_fallocate = {{}}\nrename_ctime = {{}}\nutime_now = {{}}\nutimensat = {{}}
@@ -73,7 +73,7 @@ fn pjdfstest_with(remounts: bool, pattern: &str, directory: &Path, folder: &Path
     );
     let file = folder.join("pjdfstest.toml");
     fs::write(&file, configuration).unwrap();
-    // It remounts by mount(8), which for FUSE starts a helper that can only mount.
+    // pjdfstest remounts with mount(8), which starts a helper for FUSE that cannot remount.
     let programs = folder.join("programs");
     fs::create_dir_all(&programs).unwrap();
     let mount = programs.join("mount");
@@ -87,14 +87,14 @@ fn pjdfstest_with(remounts: bool, pattern: &str, directory: &Path, folder: &Path
     output_within(&mut command, TIME_MAX)
 }
 
-/// Whether pjdfstest can make the paths that it wants below `directory`, in directories of its own
-/// with 22 bytes.
-fn path_suits(directory: &Path) -> bool {
+/// Returns whether pjdfstest can create paths of the maximum length below `directory`. It uses subdirectories with names of
+/// 22 bytes.
+fn is_length_supported(directory: &Path) -> bool {
     let length = directory.as_os_str().len() + 22;
     (4095 - length) % 127 != 0
 }
 
-/// A line with a name and a verdict, after which lines with a tab say why.
+/// Parses lines with a name and a verdict, each followed by indented lines with the reason.
 fn parse_verdicts(text: &str) -> BTreeMap<String, Verdict> {
     let mut verdicts = BTreeMap::new();
     let mut last = String::new();
@@ -119,18 +119,18 @@ fn parse_verdicts(text: &str) -> BTreeMap<String, Verdict> {
     verdicts
 }
 
-/// A new image mounted for writing, for everybody and with everything allowed.
-fn with_mount(image: &Mke2fs, arguments: &[&str], work: impl FnOnce(&Path)) -> Location {
-    let place = Location::new();
-    image.make(&place.image, None);
+/// Mounts a new image for writing, with access for all users.
+fn with_mount(image: &Mke2fs, arguments: &[&str], work: impl FnOnce(&Path)) -> Fixture {
+    let fixture = Fixture::new();
+    image.make(&fixture.image, None);
     let all = [&["-o", "rw,allow_other,suid,dev"], arguments].concat();
-    let mount = place.mount(&all);
+    let mount = fixture.mount(&all);
     work(mount.path());
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
     drop(mount);
-    check_by_e2fsck(&place.image);
-    place
+    check_by_e2fsck(&fixture.image);
+    fixture
 }
 
 fn small_image(block_size: u32) -> Mke2fs {
@@ -141,7 +141,7 @@ fn small_image(block_size: u32) -> Mke2fs {
 }
 
 #[test]
-fn pjdfstest_fails_nowhere_where_the_kernels_ext4_does_not() {
+fn pjdfstest_passes_where_it_passes_on_the_kernels_ext4() {
     private_mounts();
     let scratch = tempfile::tempdir().unwrap();
     fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
@@ -184,7 +184,7 @@ fn compare(
     assert_eq!(skipped, SKIPPED, "with blocks of {block_size} bytes");
 }
 
-/// How many operations fsx does; `make fsx` has it do eight times as much.
+/// Number of operations of fsx. `make fsx` multiplies it by eight.
 const FSX_OPERATIONS: u64 = 25_000;
 const FSX_SEED: u64 = 20_260_301;
 
@@ -192,7 +192,7 @@ struct Fsx {
     block_size: u32,
     operations: u64,
     file_size_max: u64,
-    /// Each write to mapped memory is followed by msync.
+    /// Whether msync follows each write to a mapping.
     syncs_maps: bool,
     arguments: &'static [&'static str],
 }
@@ -210,8 +210,8 @@ impl Default for Fsx {
 }
 
 impl Fsx {
-    /// Runs fsx on a mount, and looks at the file that it leaves in every way there is. What should
-    /// be in it is what the same operations leave on a file system of the host.
+    /// Runs fsx on a mount, and reads its file in several ways. The expected contents are those after the same operations
+    /// on a tmpfs.
     fn check(&self) {
         private_mounts();
         let scratch = tempfile::tempdir().unwrap();
@@ -219,18 +219,18 @@ impl Fsx {
         mount_tmpfs(&plain);
         let expected = self.run_on(&plain, scratch.path());
 
-        let place = with_mount(&small_image(self.block_size), self.arguments, |mount| {
+        let fixture = with_mount(&small_image(self.block_size), self.arguments, |mount| {
             assert!(self.run_on(mount, scratch.path()) == expected, "read through the mount");
         });
-        let file = format!("{}:/file", place.image.display());
+        let file = format!("{}:/file", fixture.image.display());
         assert!(run(bifolio("cat").arg(&file)) == expected, "read without the mount");
         if self.block_size <= 4096 {
-            let kernels = LoopMount::new(&place.image, "ext4", "ro");
+            let kernels = LoopMount::new(&fixture.image, "ext4", "ro");
             assert!(fs::read(kernels.path().join("file")).unwrap() == expected, "by the kernel");
         }
     }
 
-    /// Runs it, and gives what is in the file afterwards.
+    /// Runs fsx. Returns the contents of its file.
     fn run_on(&self, directory: &Path, scratch: &Path) -> Vec<u8> {
         let configuration = scratch.join("fsx.toml");
         let (size, no_sync) = (self.file_size_max, !self.syncs_maps);
@@ -245,7 +245,7 @@ impl Fsx {
         let file: PathBuf = directory.join("file");
         let mut command = suite("fsx");
         command.args(["-S", &FSX_SEED.to_string(), "-N", &operations.to_string(), "-f"]);
-        // Not on the mount: nothing but the file is to be there.
+        // Its other files are not on the mount.
         command.arg(&configuration).arg("-P").arg(scratch).arg(&file);
         println!("{command:?}");
         let output = output_within(&mut command, TIME_MAX * soak_factor() as u32);
@@ -260,7 +260,7 @@ fn fsx_with_blocks_of_1_kib() {
 }
 
 #[test]
-fn fsx_with_blocks_of_4_kib_and_maps_that_are_synced_by_themselves() {
+fn fsx_with_blocks_of_4_kib_and_mappings_without_msync() {
     Fsx { block_size: 4096, syncs_maps: false, ..Fsx::default() }.check();
 }
 

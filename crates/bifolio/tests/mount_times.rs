@@ -1,5 +1,4 @@
-//! Times of files on mounts, compared with the kernel's ext4: the times that can be stored, and those that
-//! are shown.
+//! Times of files on mounts, compared with the kernel's ext4: stored times, and times that stat shows.
 
 mod mounting;
 
@@ -8,12 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use mounting::{Location, bifolio};
+use mounting::{Fixture, bifolio};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
-/// Seconds around all limits.
+/// Seconds near all limits.
 const SECONDS: [i64; 14] = [
     -(1 << 40),
     -(1 << 32),
@@ -31,7 +30,7 @@ const SECONDS: [i64; 14] = [
     1 << 40,
 ];
 
-/// An image with inodes of this size.
+/// Creates an image with inodes of this size.
 fn make(image: &Path, inode_size: u32) {
     let small = Mke2fs { size: 32 << 20, ..Mke2fs::new("ext4", 4096) };
     small.with(&format!("-I {inode_size}")).make(image, None);
@@ -52,7 +51,7 @@ fn set_times(mount: &Path) {
     }
 }
 
-/// The times of access and modification of all files.
+/// Returns the access and modification times of all files.
 fn times(mount: &Path) -> Vec<String> {
     let mut found: Vec<_> = fs::read_dir(mount)
         .unwrap()
@@ -70,12 +69,12 @@ fn times(mount: &Path) -> Vec<String> {
 }
 
 #[test]
-fn times_out_of_range_are_clamped_as_the_kernel_does() {
+fn times_out_of_range_are_clamped_as_in_the_kernel() {
     private_mounts();
     for inode_size in [128, 256] {
-        let place = Location::new();
-        let kernels_image = place.folder.path().join("kernels.img");
-        for image in [&place.image, &kernels_image] {
+        let fixture = Fixture::new();
+        let kernels_image = fixture.folder.path().join("kernels.img");
+        for image in [&fixture.image, &kernels_image] {
             make(image, inode_size);
         }
         let kernels = LoopMount::new(&kernels_image, "ext4", "rw");
@@ -83,32 +82,32 @@ fn times_out_of_range_are_clamped_as_the_kernel_does() {
         let expected = times(kernels.path());
         assert_eq!(expected.len(), 4 * SECONDS.len());
         kernels.unmount();
-        let mount = place.mount(&["-o", "rw"]);
+        let mount = fixture.mount(&["-o", "rw"]);
         set_times(mount.path());
-        assert_eq!(times(mount.path()), expected, "as they were set, {inode_size}");
-        place.umount();
+        assert_eq!(times(mount.path()), expected, "after they were set, {inode_size}");
+        fixture.umount();
         mount.assert_gone();
-        check_by_e2fsck(&place.image);
-        for image in [&place.image, &kernels_image] {
+        check_by_e2fsck(&fixture.image);
+        for image in [&fixture.image, &kernels_image] {
             let kernels = LoopMount::new(image, "ext4", "ro");
-            assert_eq!(times(kernels.path()), expected, "to the kernel, {inode_size}");
+            assert_eq!(times(kernels.path()), expected, "on a mount of the kernel, {inode_size}");
         }
-        let mount = place.mount(&[]);
-        assert_eq!(times(mount.path()), expected, "to us, {inode_size}");
-        place.umount();
+        let mount = fixture.mount(&[]);
+        assert_eq!(times(mount.path()), expected, "on a new mount, {inode_size}");
+        fixture.umount();
         mount.assert_gone();
     }
 }
 
 #[test]
-fn what_is_shown_of_a_change_is_what_is_stored() {
+fn shown_times_equal_stored_times() {
     private_mounts();
     for (inode_size, options) in
         [(128, "rw,nowriteback"), (128, "rw,writeback"), (256, "rw,nowriteback")]
     {
-        let place = Location::new();
-        make(&place.image, inode_size);
-        let mount = place.mount(&["-o", options]);
+        let fixture = Fixture::new();
+        make(&fixture.image, inode_size);
+        let mount = fixture.mount(&["-o", options]);
         let paths = ["written", "directory", "touched"].map(|name| mount.path().join(name));
         fs::write(&paths[0], "data").unwrap();
         fs::create_dir(&paths[1]).unwrap();
@@ -123,24 +122,24 @@ fn what_is_shown_of_a_change_is_what_is_stored() {
             })
         };
         let shown = show();
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        let mount = place.mount(&["-o", "rw"]);
+        let mount = fixture.mount(&["-o", "rw"]);
         assert_eq!(show(), shown, "{inode_size}, {options}");
         let has_nanoseconds = shown.iter().any(|(fields, ..)| fields.1 != 0);
         assert_eq!(has_nanoseconds, inode_size == 256);
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
     }
 }
 
 #[test]
-fn archives_with_times_out_of_range_are_unpacked_with_the_nearest() {
+fn times_out_of_range_in_archives_are_clamped() {
     private_mounts();
     for (inode_size, late) in [(128, (1 << 31) - 1), (256, (1_i64 << 34) - (1 << 31) - 1)] {
-        let place = Location::new();
-        make(&place.image, inode_size);
-        let folder = place.folder.path();
+        let fixture = Fixture::new();
+        make(&fixture.image, inode_size);
+        let folder = fixture.folder.path();
         let archive = folder.join("archive");
         for (name, time) in [("late", 1_i64 << 34), ("early", -(1 << 32))] {
             fs::write(folder.join(name), "").unwrap();
@@ -152,9 +151,9 @@ fn archives_with_times_out_of_range_are_unpacked_with_the_nearest() {
                 .arg(folder)
                 .arg(name));
         }
-        run(bifolio("tar").arg(&archive).arg(format!("{}:/", place.image.display())));
-        check_by_e2fsck(&place.image);
-        let kernels = LoopMount::new(&place.image, "ext4", "ro");
+        run(bifolio("tar").arg(&archive).arg(format!("{}:/", fixture.image.display())));
+        check_by_e2fsck(&fixture.image);
+        let kernels = LoopMount::new(&fixture.image, "ext4", "ro");
         let mtime = |name| fs::metadata(kernels.path().join(name)).unwrap().mtime();
         assert_eq!((mtime("late"), mtime("early")), (late, -(1 << 31)), "{inode_size}");
     }

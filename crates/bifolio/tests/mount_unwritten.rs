@@ -1,5 +1,5 @@
-//! Data that the kernel or the volume has not written yet, and programs that must see it all the same: those
-//! that search for holes, count blocks, copy, punch, and read directly.
+//! Data that is not written back yet, in the kernel or in the volume. It must be visible to programs that search for holes,
+//! count blocks, copy, punch holes and read directly.
 
 mod mounting;
 
@@ -8,8 +8,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use mounting::Location;
-use mounting::other_ways::{Mapped, open_direct, read_direct};
+use mounting::Fixture;
+use mounting::direct_and_mapped::{Mapped, open_direct, read_direct};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use testkit::command::{output, run};
 use testkit::{check_by_e2fsck, private_mounts, wait_until};
@@ -18,24 +18,24 @@ const LENGTH: usize = 4 << 20;
 const AT: usize = 2_000_000;
 const DATA: &[u8] = b"hello";
 
-/// Does `work` on mounts on which the kernel collects writes, and does not.
+/// Runs `work` on mounts with and without the writeback cache of the kernel.
 fn on_both(work: impl Fn(&Path, &str)) {
     private_mounts();
     for options in ["rw,nowriteback", "rw,writeback"] {
-        let place = Location::with_tree();
-        let mount = place.mount(&["-o", options]);
+        let fixture = Fixture::with_tree();
+        let mount = fixture.mount(&["-o", options]);
         work(mount.path(), options);
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        check_by_e2fsck(&place.image);
+        check_by_e2fsck(&fixture.image);
     }
 }
 
-/// A new file without data, open to read and write it.
-fn sparse(path: &Path) -> File {
+/// Creates a file that is one hole.
+fn create_sparse(path: &Path) -> File {
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
     file.set_len(LENGTH as u64).unwrap();
-    // As an archiver does: the kernel has the file's attributes now.
+    // Caches the attributes in the kernel, as an archiver does.
     assert_eq!(fs::metadata(path).unwrap().len(), LENGTH as u64);
     file
 }
@@ -44,84 +44,84 @@ fn seek(file: &File, to: SeekFrom) -> Option<u64> {
     rustix::fs::seek(file, to).ok()
 }
 
-/// Programs that leave holes out have the data of `path`.
-fn copies_are_whole(path: &Path, what: &str) {
+/// Checks that programs that skip holes copy all data of `path`.
+fn check_copies(path: &Path, case: &str) {
     let expected = fs::read(path).unwrap();
-    assert_eq!(&expected[AT..][..DATA.len()], DATA, "{what}");
+    assert_eq!(&expected[AT..][..DATA.len()], DATA, "{case}");
     let folder = tempfile::TempDir::new().unwrap();
     run(Command::new("cp").args(["--sparse=auto", "--reflink=never"]).arg(path).arg(folder.path()));
     let name = path.file_name().unwrap();
-    assert!(fs::read(folder.path().join(name)).unwrap() == expected, "cp: {what}");
+    assert!(fs::read(folder.path().join(name)).unwrap() == expected, "cp: {case}");
     let archive = folder.path().join("archive");
     let parent = path.parent().unwrap();
     run(Command::new("tar").arg("-Scf").arg(&archive).arg("-C").arg(parent).arg(name));
     let unpacked = output(Command::new("tar").arg("-xOf").arg(&archive)).stdout;
-    assert!(unpacked == expected, "tar: {what}");
+    assert!(unpacked == expected, "tar: {case}");
 }
 
-/// Holes are found, not only taken for data.
-fn holes_are_found(path: &Path, what: &str) {
+/// Checks that holes are reported as holes.
+fn check_holes(path: &Path, case: &str) {
     let file = File::open(path).unwrap();
     let data = seek(&file, SeekFrom::Data(0)).unwrap();
-    assert!(data > 0 && data <= AT as u64, "{what}: data at {data}");
-    assert_eq!(seek(&file, SeekFrom::Hole(0)), Some(0), "{what}");
+    assert!(data > 0 && data <= AT as u64, "{case}: data at {data}");
+    assert_eq!(seek(&file, SeekFrom::Hole(0)), Some(0), "{case}");
     let end = seek(&file, SeekFrom::Hole(AT as u64)).unwrap();
-    assert!(end > AT as u64 && end < LENGTH as u64, "{what}: a hole at {end}");
-    assert_eq!(seek(&file, SeekFrom::Data(LENGTH as u64 - 4096)), None, "{what}");
+    assert!(end > AT as u64 && end < LENGTH as u64, "{case}: a hole at {end}");
+    assert_eq!(seek(&file, SeekFrom::Data(LENGTH as u64 - 4096)), None, "{case}");
 }
 
 #[test]
-fn sparse_copies_have_what_was_just_written() {
+fn sparse_copies_contain_unwritten_data() {
     on_both(|mount, options| {
         let path = mount.join("closed");
-        drop(sparse(&path));
+        drop(create_sparse(&path));
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(DATA, AT as u64).unwrap();
         drop(file);
-        copies_are_whole(&path, &format!("{options}, closed"));
-        holes_are_found(&path, &format!("{options}, closed"));
+        check_copies(&path, &format!("{options}, closed"));
+        check_holes(&path, &format!("{options}, closed"));
 
         let path = mount.join("open");
-        let file = sparse(&path);
+        let file = create_sparse(&path);
         file.write_all_at(DATA, AT as u64).unwrap();
-        copies_are_whole(&path, &format!("{options}, open"));
-        // The first write through a second descriptor finds the kernel's attributes as old as they get.
+        check_copies(&path, &format!("{options}, open"));
+        // Before the first write through a second descriptor, the attributes in the kernel are as old as possible.
         let late = OpenOptions::new().write(true).open(&path).unwrap();
         late.write_all_at(DATA, 100_000).unwrap();
-        holes_are_found(&path, &format!("{options}, open"));
+        check_holes(&path, &format!("{options}, open"));
         assert!(seek(&file, SeekFrom::Data(0)).unwrap() <= 100_000);
         drop(file);
-        copies_are_whole(&path, &format!("{options}, open, then closed"));
+        check_copies(&path, &format!("{options}, open, then closed"));
     });
 }
 
 #[test]
-fn sparse_copies_have_what_was_stored_in_a_mapping() {
+fn sparse_copies_contain_data_stored_in_a_mapping() {
     on_both(|mount, options| {
         let path = mount.join("mapped");
-        drop(sparse(&path));
+        drop(create_sparse(&path));
         wait_until("a file without data to have no block", || {
             fs::metadata(&path).unwrap().blocks() == 0
         });
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let mapped = Mapped::new(&file, LENGTH);
         mapped.store(AT, DATA);
-        copies_are_whole(&path, &format!("{options}, mapped"));
+        check_copies(&path, &format!("{options}, mapped"));
         mapped.store(AT / 2, DATA);
         drop(file);
-        copies_are_whole(&path, &format!("{options}, mapped, the file closed"));
-        holes_are_found(&path, &format!("{options}, mapped, the file closed"));
+        check_copies(&path, &format!("{options}, mapped, the file closed"));
+        check_holes(&path, &format!("{options}, mapped, the file closed"));
         let reader = File::open(&path).unwrap();
         assert!(seek(&reader, SeekFrom::Data(0)).unwrap() <= AT as u64 / 2);
         mapped.store(300_000, DATA);
         assert!(seek(&reader, SeekFrom::Hole(299_008)).unwrap() >= 300_005, "{options}");
         drop(mapped);
-        copies_are_whole(&path, &format!("{options}, not mapped any more"));
+        check_copies(&path, &format!("{options}, not mapped any more"));
     });
 }
 
 #[test]
-fn a_file_that_grows_in_the_kernel_is_no_hole() {
+fn data_that_extends_a_file_in_the_kernel_is_not_a_hole() {
     on_both(|mount, options| {
         let path = mount.join("grows");
         fs::write(&path, "").unwrap();
@@ -136,29 +136,29 @@ fn a_file_that_grows_in_the_kernel_is_no_hole() {
         let reader = File::open(&path).unwrap();
         assert_eq!(seek(&reader, SeekFrom::Hole(AT as u64)), Some((AT + DATA.len()) as u64));
         assert_eq!(seek(&reader, SeekFrom::Data(AT as u64)), Some(AT as u64));
-        copies_are_whole(&path, options);
+        check_copies(&path, options);
     });
 }
 
 #[test]
-fn space_that_is_only_reserved_counts_as_allocated() {
+fn reserved_space_counts_as_allocated() {
     on_both(|mount, options| {
         let path = mount.join("counted");
         fs::write(&path, vec![1; 1_000_000]).unwrap();
-        let soon = fs::metadata(&path).unwrap().blocks();
+        let before_sync = fs::metadata(&path).unwrap().blocks();
         File::open(&path).unwrap().sync_all().unwrap();
-        // Others of the kernel's attributes change when the file is opened to write it.
+        // Makes the kernel refresh its attributes.
         drop(OpenOptions::new().append(true).open(&path).unwrap());
         fs::set_permissions(&path, fs::metadata(&path).unwrap().permissions()).unwrap();
         let synced = fs::metadata(&path).unwrap().blocks();
-        assert_eq!((soon, synced), (1960, 1960), "{options}");
+        assert_eq!((before_sync, synced), (1960, 1960), "{options}");
     });
 }
 
 #[test]
-fn copies_within_the_server_have_what_was_stored_in_a_mapping() {
+fn server_side_copies_contain_data_stored_in_a_mapping() {
     on_both(|mount, options| {
-        let (from, to) = (sparse(&mount.join("from")), sparse(&mount.join("to")));
+        let (from, to) = (create_sparse(&mount.join("from")), create_sparse(&mount.join("to")));
         let (source, target) = (Mapped::new(&from, LENGTH), Mapped::new(&to, LENGTH));
         source.store(AT, DATA);
         target.store(AT, b"older");
@@ -175,10 +175,10 @@ fn copies_within_the_server_have_what_was_stored_in_a_mapping() {
 }
 
 #[test]
-fn what_was_stored_in_a_mapping_is_read_punched_and_cut_off_like_other_data() {
+fn data_stored_in_a_mapping_is_read_punched_and_truncated() {
     on_both(|mount, options| {
         let path = mount.join("mapped");
-        let file = sparse(&path);
+        let file = create_sparse(&path);
         let mapped = Mapped::new(&file, LENGTH);
         mapped.store(8192, DATA);
         let direct = open_direct(&path);
@@ -210,16 +210,16 @@ fn what_was_stored_in_a_mapping_is_read_punched_and_cut_off_like_other_data() {
 }
 
 #[test]
-fn space_can_be_allocated_under_what_was_stored_in_a_mapping() {
+fn space_can_be_allocated_under_data_stored_in_a_mapping() {
     on_both(|mount, options| {
         let path = mount.join("mapped");
-        let file = sparse(&path);
+        let file = create_sparse(&path);
         let mapped = Mapped::new(&file, LENGTH);
         mapped.store(AT, DATA);
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, LENGTH as u64).unwrap();
         assert_eq!(mapped.load(AT, 5), DATA, "{options}");
-        copies_are_whole(&path, options);
+        check_copies(&path, options);
         drop(mapped);
-        copies_are_whole(&path, options);
+        check_copies(&path, options);
     });
 }

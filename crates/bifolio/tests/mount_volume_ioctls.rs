@@ -1,4 +1,4 @@
-//! Requests about a whole mounted volume: discarding free space (FITRIM), and its label.
+//! ioctls for a whole volume: discarding free space (FITRIM), and the label.
 
 mod mounting;
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mounting::side_by_side::{Notes, side_by_side_on};
-use mounting::{Location, NOBODY, as_user};
+use mounting::{Fixture, NOBODY, as_user};
 use rustix::io::Errno;
 use testkit::check_by_e2fsck;
 use testkit::command::{output, run};
@@ -20,7 +20,7 @@ const SETFSLABEL: libc::c_ulong = 0x4100_9432;
 
 fn ioctl<T>(path: &Path, command: libc::c_ulong, argument: &mut T) -> Result<(), Errno> {
     let file = File::open(path).unwrap();
-    // SAFETY: each command reads or writes an argument of the type that its caller gives.
+    // SAFETY: callers pass an argument of the type that the command reads or writes.
     match unsafe { libc::ioctl(file.as_raw_fd(), command, &raw mut *argument) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()),
@@ -46,32 +46,32 @@ fn set_label(path: &Path, wanted: &str) -> Result<(), Errno> {
 }
 
 #[test]
-fn free_space_is_discarded_as_by_the_kernel() {
+fn fitrim_behaves_as_in_the_kernel() {
     side_by_side_on(
         |_| (),
         |mount, notes: &mut Notes| {
             let whole = u64::MAX;
-            for (what, start, length, length_min) in [
+            for (name, start, length, length_min) in [
                 ("too short", 0, 4095, 0),
-                ("behind the end", 64 << 20, 4096, 0),
+                ("after the end", 64 << 20, 4096, 0),
                 ("past the end", 60 << 20, 1 << 40, 0),
                 ("runs of a group", 0, whole, 128 << 20),
                 ("runs longer than a group", 0, whole, (128 << 20) + 4096),
-                // No parts of what is free: the kernel goes on to its end. And this last: the kernel
-                // remembers groups that it has discarded, and does not do it again.
+                // Only whole free ranges: for parts, the kernel continues to the end of the range. This case is last,
+                // because the kernel does not discard a group twice.
                 ("all", 0, whole, 0),
             ] {
-                notes.note(what, trim(mount, start, length, length_min));
+                notes.note(name, trim(mount, start, length, length_min));
             }
         },
     );
 }
 
 #[test]
-fn an_image_becomes_sparse_where_it_is_free() {
+fn fitrim_makes_an_image_sparse() {
     testkit::private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw,allow_other"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw,allow_other"]);
     let kept = fs::read(mount.path().join("big")).unwrap();
     let data = testkit::tree::contents(2, 20_000_000);
     fs::write(mount.path().join("goes"), &data).unwrap();
@@ -83,25 +83,25 @@ fn an_image_becomes_sparse_where_it_is_free() {
     File::open(mount.path()).unwrap().sync_all().unwrap();
     let refused = output(as_user(NOBODY, "fstrim").arg(mount.path()));
     assert!(!refused.status.success() && refused.text().contains("not permitted"));
-    assert_eq!(trim(mount.path(), 60 << 20, 8192, 0), Ok(8192), "no more than is asked for");
-    let before = fs::metadata(&place.image).unwrap().blocks() * 512;
-    // Its inode goes when the kernel has forgotten it.
-    testkit::wait_until("the space of a file to be given back", || {
+    assert_eq!(trim(mount.path(), 60 << 20, 8192, 0), Ok(8192), "more than requested");
+    let before = fs::metadata(&fixture.image).unwrap().blocks() * 512;
+    // The inode is freed when the kernel evicts it.
+    testkit::wait_until("the discard of a removed file", || {
         run(Command::new("fstrim").arg(mount.path()));
-        let after = fs::metadata(&place.image).unwrap().blocks() * 512;
+        let after = fs::metadata(&fixture.image).unwrap().blocks() * 512;
         after + 19_000_000 < before
     });
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
-    check_by_e2fsck(&place.image);
-    let mount = place.mount(&["-o", "ro"]);
+    check_by_e2fsck(&fixture.image);
+    let mount = fixture.mount(&["-o", "ro"]);
     assert!(fs::read(mount.path().join("big")).unwrap() == kept);
     assert!(fs::read(mount.path().join("stays")).unwrap() == data);
     assert_eq!(trim(mount.path(), 0, u64::MAX, 0), Err(Errno::ROFS));
 }
 
 #[test]
-fn labels_are_read_and_set_as_by_the_kernel() {
+fn labels_are_read_and_set_as_in_the_kernel() {
     side_by_side_on(
         |image| drop(run(Command::new("e2label").arg(image).arg("first"))),
         |mount, notes: &mut Notes| {
@@ -112,11 +112,11 @@ fn labels_are_read_and_set_as_by_the_kernel() {
             }
         },
     );
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
     set_label(mount.path(), "kept").unwrap();
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
-    check_by_e2fsck(&place.image);
-    assert_eq!(run(Command::new("e2label").arg(&place.image)), b"kept\n");
+    check_by_e2fsck(&fixture.image);
+    assert_eq!(run(Command::new("e2label").arg(&fixture.image)), b"kept\n");
 }

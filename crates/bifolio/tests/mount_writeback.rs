@@ -1,6 +1,6 @@
-//! What is written to a mount, with the kernel's writeback cache and without it: what is seen at once
-//! is what is there after a remount, and e2fsck has nothing to say.
-#![allow(clippy::print_stdout, reason = "what a host does not have is said")]
+//! Writes to mounts with and without the writeback cache of the kernel: contents are the same before and after a remount,
+//! and e2fsck finds no errors.
+#![allow(clippy::print_stdout, reason = "prints missing features of the host")]
 
 mod mounting;
 
@@ -10,26 +10,26 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use mounting::Location;
-use mounting::other_ways::{Mapped, write_mapped};
+use mounting::Fixture;
+use mounting::direct_and_mapped::{Mapped, write_mapped};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use testkit::{check_by_e2fsck, private_mounts};
 
-/// Does `work` on a mount for writing, and `check` there, and again after a remount.
+/// Runs `work` on a writable mount, and `check` before and after a remount.
 fn check(work: impl Fn(&Path), check: impl Fn(&Path)) {
     private_mounts();
     for options in ["rw,nowriteback", "rw,writeback"] {
-        let place = Location::with_tree();
-        let mount = place.mount(&["-o", options]);
+        let fixture = Fixture::with_tree();
+        let mount = fixture.mount(&["-o", options]);
         work(mount.path());
         check(mount.path());
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        check_by_e2fsck(&place.image);
-        let mount = place.mount(&["-o", options]);
+        check_by_e2fsck(&fixture.image);
+        let mount = fixture.mount(&["-o", options]);
         check(mount.path());
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
     }
 }
@@ -39,39 +39,39 @@ fn open(path: &Path) -> File {
 }
 
 #[test]
-fn writes_of_every_kind_come_together() {
+fn writes_of_all_kinds_are_coherent() {
     check(
         |mount| {
             let path = mount.join("mixed");
             let mut model = vec![0; 100_000];
             let file = open(&path);
             file.set_len(100_000).unwrap();
-            let mut put = |at: usize, data: &[u8], how: &dyn Fn(u64, &[u8])| {
+            let mut write = |at: usize, data: &[u8], method: &dyn Fn(u64, &[u8])| {
                 if at + data.len() > model.len() {
                     model.resize(at + data.len(), 0);
                 }
                 model[at..][..data.len()].copy_from_slice(data);
-                how(at as u64, data);
+                method(at as u64, data);
                 assert_eq!(fs::metadata(&path).unwrap().len(), model.len() as u64);
                 assert!(fs::read(&path).unwrap() == model);
             };
             let buffered = |at, data: &[u8]| file.write_all_at(data, at).unwrap();
-            put(5_000, &[1; 3_000], &buffered);
-            put(40_000, &[2; 9_000], &|at, data| write_mapped(&file, at as usize, data));
-            // To add to the end, and without the right to read what else is in the page.
-            put(100_000, b"appended", &|_, data| {
+            write(5_000, &[1; 3_000], &buffered);
+            write(40_000, &[2; 9_000], &|at, data| write_mapped(&file, at as usize, data));
+            // Appending, and through a descriptor that cannot read the rest of the page.
+            write(100_000, b"appended", &|_, data| {
                 OpenOptions::new().append(true).open(&path).unwrap().write_all(data).unwrap();
             });
-            put(41_001, b"in the middle of a page", &|at, data| {
+            write(41_001, b"in the middle of a page", &|at, data| {
                 OpenOptions::new().write(true).open(&path).unwrap().write_all_at(data, at).unwrap();
             });
-            put(8_192, &[3; 8_192], &|at, data| {
+            write(8_192, &[3; 8_192], &|at, data| {
                 let direct = OFlags::DIRECT.bits() as i32;
                 let file = OpenOptions::new().write(true).custom_flags(direct).open(&path).unwrap();
                 file.write_all_at(data, at).unwrap();
             });
-            put(9_000, &[4; 10], &buffered);
-            put(150_000, &[5; 77], &buffered);
+            write(9_000, &[4; 10], &buffered);
+            write(150_000, &[5; 77], &buffered);
             file.set_len(60_000).unwrap();
             model.truncate(60_000);
             file.set_len(70_000).unwrap();
@@ -88,7 +88,7 @@ fn writes_of_every_kind_come_together() {
 }
 
 #[test]
-fn a_partial_write_keeps_what_is_around_it() {
+fn a_partial_write_keeps_the_rest_of_the_page() {
     check(
         |mount| {
             let path = mount.join("big");
@@ -110,7 +110,7 @@ fn a_partial_write_keeps_what_is_around_it() {
 }
 
 #[test]
-fn times_are_those_of_the_writes_or_what_they_were_set_to() {
+fn modification_times_are_those_of_writes_or_set_times() {
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     check(
         |mount| {
@@ -133,7 +133,7 @@ fn times_are_those_of_the_writes_or_what_they_were_set_to() {
                 let modified = fs::metadata(mount.join(name)).unwrap().modified().unwrap();
                 assert!(modified > before, "{name}: {modified:?}");
             }
-            // As they were seen first, they stay.
+            // The times that were seen first do not change.
             let seen: Vec<_> = ["small", "direct"]
                 .map(|name| fs::metadata(mount.join(name)).unwrap())
                 .map(|found| format!("{}.{}", found.mtime(), found.mtime_nsec()))
@@ -152,7 +152,7 @@ fn times_are_those_of_the_writes_or_what_they_were_set_to() {
 }
 
 #[test]
-fn writers_and_truncations_at_once_leave_one_file() {
+fn concurrent_writes_and_truncations_leave_a_consistent_file() {
     check(
         |mount| {
             let path = mount.join("contended");
@@ -175,7 +175,7 @@ fn writers_and_truncations_at_once_leave_one_file() {
             });
             file.set_len(200_000).unwrap();
             file.write_all_at(b"end", 250_000).unwrap();
-            // Nothing of what was cut off shows again.
+            // Truncated data does not reappear.
             let found = fs::read(&path).unwrap();
             assert_eq!(found.len(), 250_003);
             assert!(found[200_000..250_000].iter().all(|&byte| byte == 0));
@@ -190,42 +190,42 @@ fn writers_and_truncations_at_once_leave_one_file() {
 }
 
 #[test]
-fn the_kernel_collects_writes_only_where_it_is_asked_to() {
+fn the_kernel_caches_writes_only_with_writeback() {
     private_mounts();
-    let [apart, together] = ["rw,nowriteback", "rw,writeback"].map(|options| {
-        let place = Location::with_tree();
-        let mount = place.mount(&["-o", options]);
+    let [uncached, cached] = ["rw,nowriteback", "rw,writeback"].map(|options| {
+        let fixture = Fixture::with_tree();
+        let mount = fixture.mount(&["-o", options]);
         let file = open(&mount.path().join("file"));
-        let before = accounted();
+        let before = written_bytes();
         for at in 0..2_000 {
             file.write_all_at(b"x", at).unwrap();
         }
-        accounted() - before
+        written_bytes() - before
     });
-    // What goes through counts byte by byte, what stays as a page.
-    assert!(apart < 4096 && together >= 4096, "{apart} and {together}");
+    // Uncached writes are counted in bytes, and cached writes in pages.
+    assert!(uncached < 4096 && cached >= 4096, "{uncached} and {cached}");
 }
 
-/// Bytes that this thread has written, to the kernel's cache or through it, as the kernel counts.
-fn accounted() -> u64 {
+/// Returns the number of bytes that this thread has written, as the kernel counts them.
+fn written_bytes() -> u64 {
     let accounts = fs::read_to_string("/proc/thread-self/io").unwrap();
     let written = accounts.lines().find_map(|line| line.strip_prefix("write_bytes: "));
     written.unwrap().parse().unwrap()
 }
 
 #[test]
-fn the_kernel_may_collect_as_much_as_for_others() {
+fn the_writeback_cache_has_no_strict_limit() {
     private_mounts();
-    // What is mounted through a loop device has a name of its own there.
-    let ways = [
+    // The names of mounts with a loop device have a suffix.
+    let cases = [
         ("rw,nowriteback", "1\n", "-fuseblk"),
         ("rw,writeback", "0\n", "-fuseblk"),
         ("rw,nowriteback,noloop", "1\n", ""),
         ("rw,writeback,noloop", "0\n", ""),
     ];
-    for (options, strict, suffix) in ways {
-        let place = Location::with_tree();
-        let mount = place.mount(&["-o", options]);
+    for (options, strict, suffix) in cases {
+        let fixture = Fixture::with_tree();
+        let mount = fixture.mount(&["-o", options]);
         let device = rustix::fs::stat(mount.path()).unwrap().st_dev;
         let device = (rustix::fs::major(device), rustix::fs::minor(device));
         let folder = format!("/sys/class/bdi/{}:{}{suffix}", device.0, device.1);
@@ -239,11 +239,11 @@ fn the_kernel_may_collect_as_much_as_for_others() {
 }
 
 #[test]
-fn what_was_synced_outlives_a_server_that_is_killed() {
+fn synced_data_survives_a_killed_server() {
     private_mounts();
     for options in ["rw,nowriteback", "rw,writeback"] {
-        let place = Location::with_tree();
-        let mount = place.mount(&["-o", options]);
+        let fixture = Fixture::with_tree();
+        let mount = fixture.mount(&["-o", options]);
         let path = mount.path().join("synced");
         let file = open(&path);
         let data: Vec<u8> = (0..1_000_000).map(|at| (at % 253) as u8).collect();
@@ -256,23 +256,23 @@ fn what_was_synced_outlives_a_server_that_is_killed() {
         mount.signal_server(Signal::KILL);
         mount.assert_gone();
         drop(file);
-        let mount = place.mount(&["-o", options]);
+        let mount = fixture.mount(&["-o", options]);
         assert!(fs::read(&path).unwrap()[..data.len()] == data);
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        check_by_e2fsck(&place.image);
+        check_by_e2fsck(&fixture.image);
     }
 }
 
 #[test]
-fn a_signal_loses_nothing_that_programs_with_open_files_have_written() {
+fn a_signal_does_not_lose_data_of_open_files() {
     const LENGTH: usize = 24 << 20;
     private_mounts();
     for (options, both) in
         [("rw,nowriteback", false), ("rw,writeback", false), ("rw,writeback", true)]
     {
-        let place = Location::with_tree();
-        let mount = place.mount(&["-o", options]);
+        let fixture = Fixture::with_tree();
+        let mount = fixture.mount(&["-o", options]);
         let written = open(&mount.path().join("written"));
         let gone = open(&mount.path().join("gone"));
         let mapped = open(&mount.path().join("mapped"));
@@ -280,7 +280,7 @@ fn a_signal_loses_nothing_that_programs_with_open_files_have_written() {
         let mapping = Mapped::new(&mapped, LENGTH);
         mapping.fill(1);
         mapping.fill(7);
-        // Small pieces, and some of it past the end of what was written before.
+        // Small writes that extend the file.
         for at in (0..LENGTH / 4).step_by(10_000) {
             written.write_all_at(&[8; 10_000], at as u64).unwrap();
         }
@@ -293,14 +293,14 @@ fn a_signal_loses_nothing_that_programs_with_open_files_have_written() {
         mount.assert_gone();
         drop(mapping);
         drop((written, gone, mapped));
-        check_by_e2fsck(&place.image);
-        let mount = place.mount(&["-o", "ro"]);
+        check_by_e2fsck(&fixture.image);
+        let mount = fixture.mount(&["-o", "ro"]);
         let found = fs::read(mount.path().join("mapped")).unwrap();
         assert!(found.len() == LENGTH && found.iter().all(|&byte| byte == 7), "{options}");
         let found = fs::read(mount.path().join("written")).unwrap();
         let length = (LENGTH / 4).next_multiple_of(10_000);
         assert!(found.len() == length && found.iter().all(|&byte| byte == 8), "{options}");
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
     }
 }

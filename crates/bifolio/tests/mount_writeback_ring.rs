@@ -1,4 +1,4 @@
-//! The tests of `mount_writeback` again, with requests that travel through io_uring.
+//! The tests of `mount_writeback` with requests through io_uring.
 
 #[path = "mount_writeback.rs"]
 mod writeback;

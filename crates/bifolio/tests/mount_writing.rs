@@ -1,5 +1,4 @@
-//! Volumes mounted for writing: programs of the host change them, and e2fsck and the kernel's own
-//! mount judge what is there afterwards.
+//! Writable mounts: programs of the host change them, and e2fsck and a mount of the kernel check the result.
 
 mod mounting;
 
@@ -9,27 +8,27 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use mounting::{Location, NOBODY};
+use mounting::{Fixture, NOBODY};
 use rustix::process::Signal;
 use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, Waiter, check_by_e2fsck, private_mounts, wait_until};
 
-/// Mounts a new volume for writing, lets `work` change it, unmounts, has e2fsck judge the image,
-/// and shows it to `check` as the kernel mounts it.
+/// Mounts a new volume for writing, runs `work`, unmounts, and checks the image with e2fsck. Then runs `check` on a mount
+/// of the kernel.
 fn check(work: impl FnOnce(&Path), check: impl FnOnce(&Path)) {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
     work(mount.path());
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
-    check_by_e2fsck(&place.image);
-    let kernels = LoopMount::new(&place.image, "ext4", "ro");
+    check_by_e2fsck(&fixture.image);
+    let kernels = LoopMount::new(&fixture.image, "ext4", "ro");
     check(kernels.path());
 }
 
 #[test]
-fn a_tree_copied_in_is_what_the_kernel_reads() {
+fn a_copied_tree_equals_its_source_on_a_mount_of_the_kernel() {
     let source = tempfile::tempdir().unwrap();
     let data: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
     let from = source.path();
@@ -69,7 +68,7 @@ fn a_tree_copied_in_is_what_the_kernel_reads() {
 }
 
 #[test]
-fn what_programs_do_to_files_is_done() {
+fn changes_of_programs_are_stored() {
     check(
         |mount| {
             let path = mount.join("changed");
@@ -86,7 +85,7 @@ fn what_programs_do_to_files_is_done() {
             OpenOptions::new().append(true).open(&path).unwrap().write_all(b"end").unwrap();
             assert_eq!(fs::metadata(&path).unwrap().len(), 150_003);
             fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-            // Open and without a name, it can still be used.
+            // An unlinked open file can still be written.
             let mut gone = File::create(mount.join("gone")).unwrap();
             fs::remove_file(mount.join("gone")).unwrap();
             gone.write_all(&[b'x'; 100_000]).unwrap();
@@ -111,7 +110,7 @@ fn what_programs_do_to_files_is_done() {
 }
 
 #[test]
-fn everything_can_be_removed() {
+fn all_files_can_be_removed() {
     check(
         |mount| {
             for entry in fs::read_dir(mount).unwrap() {
@@ -122,13 +121,13 @@ fn everything_can_be_removed() {
     );
 }
 
-/// Changes flags, as in `chattr +S`.
+/// Changes flags with chattr, for example by `+S`.
 fn chattr(change: &str, path: &Path) {
     run(Command::new("chattr").arg(change).arg(path));
 }
 
 #[test]
-fn stat_shows_the_time_of_a_change_of_flags() {
+fn a_change_of_flags_updates_the_change_time() {
     check(
         |mount| {
             for name in ["small", "lost+found"] {
@@ -144,14 +143,14 @@ fn stat_shows_the_time_of_a_change_of_flags() {
     );
 }
 
-/// A change, and whether it is there.
+/// A change, and a check for it.
 type Case = (fn(&Path), fn(&Path) -> bool);
 
 #[test]
-fn what_changes_in_files_and_directories_with_the_flag_sync_outlives_the_server() {
+fn changes_of_files_with_the_sync_flag_survive_a_killed_server() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
     let path = |name: &str| mount.path().join(name);
     for (directory, flag) in [("aside", "-S"), ("synced", "+S"), ("names", "+D")] {
         fs::create_dir(path(directory)).unwrap();
@@ -162,7 +161,7 @@ fn what_changes_in_files_and_directories_with_the_flag_sync_outlives_the_server(
         fs::write(path(name), [1; 10_000]).unwrap();
         chattr("+S", &path(name));
     }
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
     let cases: [Case; 6] = [
         (
@@ -200,58 +199,58 @@ fn what_changes_in_files_and_directories_with_the_flag_sync_outlives_the_server(
         ),
     ];
     for (number, (change, is_there)) in cases.into_iter().enumerate() {
-        let mount = place.mount(&["-o", "rw"]);
+        let mount = fixture.mount(&["-o", "rw"]);
         change(mount.path());
         mount.signal_server(Signal::KILL);
         mount.assert_gone();
-        let mount = place.mount(&["-o", "ro"]);
+        let mount = fixture.mount(&["-o", "ro"]);
         assert!(is_there(mount.path()), "case {number}");
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
     }
-    // The last mount for writing was killed.
-    let mount = place.mount(&["-o", "rw"]);
-    place.umount();
+    // Recovers, because the server of the last writable mount was killed.
+    let mount = fixture.mount(&["-o", "rw"]);
+    fixture.umount();
     mount.assert_gone();
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
 }
 
 #[test]
-fn a_mount_that_does_not_come_about_leaves_a_volume_that_was_closed() {
+fn a_failed_mount_leaves_a_clean_volume() {
     private_mounts();
     for options in ["-O mmp", "-O ^has_journal"] {
-        let place = Location::new();
-        Mke2fs::new("ext4", 4096).with(options).make(&place.image, None);
-        std::os::unix::fs::chown(&place.image, Some(NOBODY), Some(NOBODY)).unwrap();
+        let fixture = Fixture::new();
+        Mke2fs::new("ext4", 4096).with(options).make(&fixture.image, None);
+        std::os::unix::fs::chown(&fixture.image, Some(NOBODY), Some(NOBODY)).unwrap();
         let fails = |arguments: &[&str]| {
-            let output = place.try_mount_as(NOBODY, arguments);
+            let output = fixture.try_mount_as(NOBODY, arguments);
             assert_eq!(output.status.code(), Some(1), "{}", output.text());
             assert!(output.text().contains("fusermount3"), "{}", output.text());
-            let header = run(Command::new("dumpe2fs").arg("-h").arg(&place.image));
+            let header = run(Command::new("dumpe2fs").arg("-h").arg(&fixture.image));
             let header = String::from_utf8(header).unwrap();
             assert!(!header.contains("needs_recovery"), "{header}");
             let state = header.lines().find(|line| line.starts_with("Filesystem state:"));
             assert!(state.unwrap().ends_with(" clean"), "{header}");
-            check_by_e2fsck(&place.image);
+            check_by_e2fsck(&fixture.image);
         };
-        // The directory is root's, and what others see is root's to say.
+        // The directory belongs to root, and allow_other needs a permission of root.
         fails(&["-o", "rw"]);
-        place.give_to_nobody();
+        fixture.allow_nobody();
         if Path::new("/etc/fuse.conf").exists() {
             run(Command::new("mount").args(["--bind", "/dev/null", "/etc/fuse.conf"]));
         }
         fails(&["-o", "rw,allow_other"]);
-        let mount = place.mount_as(NOBODY, &["-o", "rw"]);
-        place.umount_as(NOBODY);
+        let mount = fixture.mount_as(NOBODY, &["-o", "rw"]);
+        fixture.umount_as(NOBODY);
         mount.assert_gone();
     }
 }
 
 #[test]
-fn umount_says_that_it_waits_for_the_server_and_does() {
+fn umount_reports_that_it_waits_for_the_server() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
     fs::write(mount.path().join("new"), "data").unwrap();
     mount.signal_server(Signal::STOP);
     let mut command = mounting::bifolio("umount");
@@ -259,37 +258,37 @@ fn umount_says_that_it_waits_for_the_server_and_does() {
     let mut said = BufReader::new(umount.stderr.take().unwrap()).lines();
     let first = said.next().unwrap().unwrap();
     let has_ended = umount.try_wait().unwrap();
-    // First of all: a server that is left stopped keeps others waiting, too.
+    // Before the assertions, because a stopped server would block other tests.
     mount.signal_server(Signal::CONT);
     assert!(first.contains("waiting for the server"), "{first}");
     assert_eq!(has_ended, None);
     assert!(umount.wait().unwrap().success());
     assert!(said.next().is_none());
-    check_by_e2fsck(&place.image);
+    check_by_e2fsck(&fixture.image);
 }
 
 #[test]
-fn what_is_removed_is_given_back_where_that_is_asked_for() {
+fn removed_files_are_discarded_with_the_option() {
     private_mounts();
-    for (options, gives_back) in [("rw,nodiscard", false), ("rw,discard", true)] {
-        let place = Location::with_tree();
-        let room = || fs::metadata(&place.image).unwrap().blocks() * 512;
-        let before = room();
-        let mount = place.mount(&["-o", options]);
+    for (options, discards) in [("rw,nodiscard", false), ("rw,discard", true)] {
+        let fixture = Fixture::with_tree();
+        let allocated = || fs::metadata(&fixture.image).unwrap().blocks() * 512;
+        let before = allocated();
+        let mount = fixture.mount(&["-o", options]);
         fs::remove_file(mount.path().join("big")).unwrap();
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
-        // The file has some 5 MB; the journal takes less.
-        assert_eq!(room() + 3_000_000 < before, gives_back, "{options}");
-        check_by_e2fsck(&place.image);
+        // The file has about 5 MB, which is more than the journal grows.
+        assert_eq!(allocated() + 3_000_000 < before, discards, "{options}");
+        check_by_e2fsck(&fixture.image);
     }
 }
 
 #[test]
-fn what_is_read_while_it_is_being_written_is_not_kept() {
+fn data_read_during_a_direct_write_is_not_cached() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
     let path = mount.path().join("two requests");
     fs::write(&path, vec![1; 2 << 20]).unwrap();
     let reader = File::open(&path).unwrap();
@@ -302,7 +301,7 @@ fn what_is_read_while_it_is_being_written_is_not_kept() {
     mount.signal_server(Signal::STOP);
     let (writing, reading) = (Waiter::default(), Waiter::default());
     std::thread::scope(|scope| {
-        // Goes around the kernel's cache, half by half; what is read in between is the old second one.
+        // The kernel sends the write in two halves. The read between them returns the old second half.
         scope.spawn(|| writing.run(|| writer.write_all_at(&vec![2; 2 << 20], 0).unwrap()));
         let writes = writing.comes_to_wait();
         scope.spawn(|| reading.run(read));
@@ -312,15 +311,15 @@ fn what_is_read_while_it_is_being_written_is_not_kept() {
     });
     assert_eq!(read(), [2; 4096]);
     drop((reader, writer));
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
 }
 
 #[test]
-fn files_that_are_replaced_without_fsync_are_whole_after_a_crash() {
+fn files_replaced_without_fsync_are_complete_after_a_crash() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
     let [renamed, rewritten, other] =
         ["renamed over", "rewritten", "other"].map(|name| mount.path().join(name));
     for path in [&renamed, &rewritten] {
@@ -332,35 +331,35 @@ fn files_that_are_replaced_without_fsync_are_whole_after_a_crash() {
     fs::write(&new, contents(b'n')).unwrap();
     fs::rename(&new, &renamed).unwrap();
     fs::write(&rewritten, contents(b'r')).unwrap();
-    // The server is told of a close after close(2) has returned.
+    // The kernel informs the server of a close after close(2) has returned.
     let needle = [b'r'; 4096];
     wait_until("the closed file is written back", || {
-        let image = fs::read(&place.image).unwrap();
+        let image = fs::read(&fixture.image).unwrap();
         image.chunks_exact(needle.len()).any(|block| block == needle)
     });
     File::create(&other).unwrap().sync_all().unwrap();
-    let copy = place.image.with_extension("copy");
-    fs::copy(&place.image, &copy).unwrap();
-    place.umount();
+    let copy = fixture.image.with_extension("copy");
+    fs::copy(&fixture.image, &copy).unwrap();
+    fixture.umount();
     mount.assert_gone();
-    // The kernel replays the journal of what a crash would have left.
+    // The kernel replays the journal of the state after a simulated crash.
     let kernels = LoopMount::new(&copy, "ext4", "rw");
     assert!(fs::read(kernels.path().join("renamed over")).unwrap() == contents(b'n'));
     assert!(fs::read(kernels.path().join("rewritten")).unwrap() == contents(b'r'));
 }
 
 #[test]
-fn an_image_in_use_says_where_it_is_mounted() {
+fn the_error_for_an_image_in_use_names_its_mount_point() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
-    let subject = format!("{}:/", place.image.display());
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
+    let subject = format!("{}:/", fixture.image.display());
     let expected = format!("is in use: it is mounted on {}", mount.path().display());
     for (command, argument) in [("ls", &subject), ("mkdir", &format!("{subject}made"))] {
         let output = mounting::bifolio(command).arg(argument).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && text.contains(&expected), "{text}");
     }
-    place.umount();
+    fixture.umount();
     mount.assert_gone();
 }

@@ -272,6 +272,9 @@ fn types_of_files_have_the_queries_of_std() {
     close(volume, &image);
 }
 
+/// A path, and a call that accesses it.
+type Access<'a> = (&'a str, &'a dyn Fn(&Volume) -> usize);
+
 #[test]
 fn calls_by_path_record_accesses_if_the_options_say_so() {
     let (_folder, image, volume) = empty_volume();
@@ -283,7 +286,7 @@ fn calls_by_path_record_accesses_if_the_options_say_so() {
     let read_link = |volume: &Volume| volume.read_link("link").unwrap().as_os_str().len();
     let follow = |volume: &Volume| volume.metadata("link").unwrap().len() as usize;
     let read = |volume: &Volume| volume.read("d/file").unwrap().len();
-    let calls: [(&str, &dyn Fn(&Volume) -> usize); 4] =
+    let calls: [Access<'_>; 4] =
         [("d", &read_dir), ("link", &read_link), ("link", &follow), ("d/file", &read)];
     for times in [AccessTimes::Never, AccessTimes::Relative, AccessTimes::Always] {
         let access = AccessOptions { times, ..AccessOptions::default() };

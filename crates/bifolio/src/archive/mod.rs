@@ -1,5 +1,5 @@
-//! Reads tar archives as a stream: ustar, GNU and pax, with sparse files and extended attributes.
-//! Not here: what becomes of the members (`import::unpack`), numbers and names in headers (`tar`).
+//! Streaming reader of tar archives: ustar, GNU and pax, with sparse files and extended attributes.
+//! Not here: unpacking (`import::unpack`), numbers and names in headers (crate `tar`).
 
 mod pax;
 mod sparse;
@@ -13,105 +13,107 @@ use pax::{GlobalRecords, Records};
 pub use sparse::Segment;
 
 const RECORD_BYTES: usize = 512;
-/// The most that is kept of a long name or of extended attributes, in bytes.
+/// Maximum size of an extended header or of a long name.
 const EXTENSION_BYTES_MAX: u64 = 1 << 20;
 
-/// What a member is.
+/// Kind of a member.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A file of its own, or a directory, link, device or pipe.
+    /// A file, directory, symbolic link, device or pipe.
     Inode(FileType),
-    /// One more name of the member with this path.
+    /// A hard link to the member with this path.
     HardLink(Vec<u8>),
-    /// Something else, by the letter that stands for it.
+    /// An unknown kind, as the byte in the header.
     Unknown(u8),
 }
 
-/// One member of an archive.
+/// A member of an archive.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Its path, as the archive has it.
+    /// The path in the archive.
     pub path: Vec<u8>,
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub target: Vec<u8>,
-    /// Bytes in the file, with its holes.
+    /// The size of the file, with its holes.
     pub size: u64,
-    /// Where data lies in a sparse file, in order; `None` when all of it is data.
+    /// The data segments of a sparse file, in order. `None` if the file is not sparse.
     pub segments: Option<Vec<Segment>>,
-    /// The low 12 bits of its mode.
+    /// The low 12 bits of the mode.
     pub permissions: u16,
-    /// Its owner.
+    /// The owner.
     pub uid: u32,
-    /// Its group.
+    /// The group.
     pub gid: u32,
-    /// When it was last changed.
+    /// The time of the last change.
     pub modified: Timestamp,
-    /// When it was last read, where the archive says so.
+    /// The time of the last access, if it is in the archive.
     pub accessed: Option<Timestamp>,
     /// The number of a device.
     pub device: DeviceNumber,
-    /// What its extended headers say, shared with other members where it holds for all.
+    /// The extended headers. Records for all members are shared.
     records: Records,
-    /// It has an access control list in words, which is not understood.
-    pub has_worded_acl: bool,
+    /// Whether it has an access control list in text form, which is not supported.
+    pub has_text_acl: bool,
 }
 
 impl Member {
-    /// Names and values of its extended attributes.
+    /// Returns the names and values of extended attributes.
     pub fn xattrs(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.records.xattrs()
     }
 }
 
-/// Reads members one by one. As a [`Read`] it gives the data of the last one, without holes.
+/// Reader of members. Its [`Read`] implementation returns the data of the current member, without holes.
 pub struct ArchiveReader<R> {
     input: R,
-    /// Bytes of the member's data that were not read yet, and of what fills its last record.
+    /// The number of bytes of the current member that were not read.
     data: u64,
+    /// The number of bytes from the end of the data to the end of its last record.
     padding: u64,
-    /// What holds for all members that follow.
+    /// The records for all following members.
     global: GlobalRecords,
 }
 
-fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+fn invalid(text: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// A field of a header, whose own error would show the header's bytes.
+/// Returns a field of a header. Replaces the error of the crate `tar`, which contains bytes of the header.
 fn field<T>(name: &str, read: io::Result<T>) -> io::Result<T> {
     read.map_err(|_| invalid(format!("a header has an invalid {name}")))
 }
 
 impl<R: Read> ArchiveReader<R> {
-    /// Reads an archive from its start.
+    /// Creates a reader at the start of an archive.
     pub fn new(input: R) -> Self {
         Self { input, data: 0, padding: 0, global: GlobalRecords::default() }
     }
 
-    /// The next member; `None` at the end. What was not read of the one before is skipped.
+    /// Returns the next member, or `None` at the end. Skips unread data of the current member.
     pub fn next_member(&mut self) -> io::Result<Option<Member>> {
         let mut records = Records::default();
-        let (mut long_path, mut long_target) = (None, None);
+        let mut long_path = None;
+        let mut long_target = None;
         loop {
-            self.skip_rest()?;
-            let Some(header) = self.header()? else {
+            self.skip_data()?;
+            let Some(header) = self.read_header()? else {
                 return Ok(None);
             };
-            self.begin(field("size", header.entry_size())?);
+            self.begin_data(field("size", header.entry_size())?);
             match header.entry_type() {
-                EntryType::XHeader => records.read(&self.extension()?)?,
+                EntryType::XHeader => records.read(&self.read_extension()?)?,
                 EntryType::XGlobalHeader => {
-                    let extension = self.extension()?;
+                    let extension = self.read_extension()?;
                     self.global.read(&extension)?;
                 }
-                EntryType::GNULongName => long_path = Some(self.long_name()?),
-                EntryType::GNULongLink => long_target = Some(self.long_name()?),
+                EntryType::GNULongName => long_path = Some(self.read_long_name()?),
+                EntryType::GNULongLink => long_target = Some(self.read_long_name()?),
                 _ => {
                     let records = records.with(&self.global);
                     if let Some(size) = records.size()? {
-                        self.begin(size);
+                        self.begin_data(size);
                     }
                     return self.member(&header, records, long_path, long_target).map(Some);
                 }
@@ -119,7 +121,7 @@ impl<R: Read> ArchiveReader<R> {
         }
     }
 
-    fn begin(&mut self, size: u64) {
+    fn begin_data(&mut self, size: u64) {
         self.data = size;
         self.padding = size.wrapping_neg() % RECORD_BYTES as u64;
     }
@@ -139,12 +141,12 @@ impl<R: Read> ArchiveReader<R> {
             .unwrap_or_default();
         let kind = kind(header, &path, &target);
         if kind != Kind::Inode(FileType::Regular) {
-            // Some archivers give the size of what has no data in the archive.
+            // Some archivers set the size of members without data in the archive.
             let has_data = matches!(kind, Kind::Unknown(_));
-            self.begin(if has_data { self.data } else { 0 });
+            self.begin_data(if has_data { self.data } else { 0 });
         }
         let mut size = self.data;
-        let segments = match sparse::map(self, header, &records)? {
+        let segments = match sparse::read_map(self, header, &records)? {
             Some(sparse) => {
                 size = sparse.size;
                 Some(sparse.segments)
@@ -164,7 +166,7 @@ impl<R: Read> ArchiveReader<R> {
         };
         let modified = match records.modified()? {
             Some(modified) => modified,
-            // Base-256 numbers may be negative: before 1970.
+            // Base-256 numbers may be negative for times before 1970.
             None => Timestamp { seconds: field("time", header.mtime())? as i64, nanoseconds: 0 },
         };
         Ok(Member {
@@ -179,13 +181,13 @@ impl<R: Read> ArchiveReader<R> {
             modified,
             accessed: records.accessed()?,
             device,
-            has_worded_acl: records.has_worded_acl(),
+            has_text_acl: records.has_text_acl(),
             records,
         })
     }
 
-    /// The next header; `None` at the end of the archive.
-    fn header(&mut self) -> io::Result<Option<Header>> {
+    /// Reads the next header. Returns `None` at the end of the archive.
+    fn read_header(&mut self) -> io::Result<Option<Header>> {
         let mut header = Header::new_old();
         let bytes = header.as_mut_bytes();
         let mut filled = 0;
@@ -203,12 +205,12 @@ impl<R: Read> ArchiveReader<R> {
         }
         let sum = |as_number: fn(u8) -> i64| -> i64 {
             let bytes = header.as_bytes().iter().enumerate();
-            // The checksum itself counts as spaces.
+            // The checksum field counts as spaces.
             bytes
                 .map(|(at, &byte)| as_number(if (148..156).contains(&at) { b' ' } else { byte }))
                 .sum()
         };
-        // Some old archivers added signed bytes.
+        // Some old archivers sum signed bytes.
         let sums = [sum(i64::from), sum(|byte| i64::from(byte as i8))];
         if !header.cksum().is_ok_and(|expected| sums.contains(&expected.into())) {
             return Err(invalid(
@@ -218,7 +220,7 @@ impl<R: Read> ArchiveReader<R> {
         Ok(Some(header))
     }
 
-    fn extension(&mut self) -> io::Result<Vec<u8>> {
+    fn read_extension(&mut self) -> io::Result<Vec<u8>> {
         if self.data > EXTENSION_BYTES_MAX {
             return Err(invalid(format!("an extended header is too large: {} bytes", self.data)));
         }
@@ -227,20 +229,21 @@ impl<R: Read> ArchiveReader<R> {
         Ok(extension)
     }
 
-    fn long_name(&mut self) -> io::Result<Vec<u8>> {
-        let mut name = self.extension()?;
+    fn read_long_name(&mut self) -> io::Result<Vec<u8>> {
+        let mut name = self.read_extension()?;
         name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
         Ok(name)
     }
 
-    fn skip_rest(&mut self) -> io::Result<()> {
+    fn skip_data(&mut self) -> io::Result<()> {
         let rest = self.data.checked_add(self.padding);
         let rest =
             rest.ok_or_else(|| invalid(format!("a member is too large: {} bytes", self.data)))?;
         if io::copy(&mut (&mut self.input).take(rest), &mut io::sink())? < rest {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        (self.data, self.padding) = (0, 0);
+        self.data = 0;
+        self.padding = 0;
         Ok(())
     }
 }
@@ -264,7 +267,7 @@ impl<R: Read> Read for ArchiveReader<R> {
 
 fn kind(header: &Header, path: &[u8], target: &[u8]) -> Kind {
     match header.entry_type() {
-        // Before POSIX a directory was a file whose name ends in a slash.
+        // Before POSIX, a directory was a file with a name that ends in a slash.
         EntryType::Regular if path.ends_with(b"/") => Kind::Inode(FileType::Directory),
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
             Kind::Inode(FileType::Regular)
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_no_file_has_ends_the_archive() {
+    fn an_impossible_size_is_an_error() {
         let mut archive = Vec::new();
         let record = b"29 size=18446744073709551615\n";
         archive.extend(header(b'x', record.len() as u64).as_bytes());

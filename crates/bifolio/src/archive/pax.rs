@@ -1,4 +1,4 @@
-//! The records of pax extended headers: `LENGTH NAME=VALUE\n`, where values are any bytes.
+//! Records of pax extended headers: `LENGTH NAME=VALUE\n`. Values can contain any bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,66 +14,67 @@ const SPARSE_OFFSET: &[u8] = b"GNU.sparse.offset";
 const SPARSE_LENGTH: &[u8] = b"GNU.sparse.numbytes";
 const NANOSECOND_DIGITS: usize = 9;
 
-/// The most that is kept of global headers, in bytes: each member may be given all of it.
+/// Maximum number of bytes of global headers.
 const GLOBAL_BYTES_MAX: usize = 64 << 10;
-/// The most that is kept for one member, in bytes.
+/// Maximum number of bytes of the headers of one member.
 const OWN_BYTES_MAX: usize = 1 << 20;
 
 /// Values by name.
 #[derive(Clone, Default, Debug)]
 struct Values {
-    /// Those that were removed are there without a value.
+    /// The values by name. Removed names have no value.
     by_name: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// Of all names and values.
+    /// The number of bytes of all names and values.
     bytes: usize,
 }
 
 impl Values {
-    /// A later record replaces an earlier one; an empty one removes it.
-    fn take_in(&mut self, name: &[u8], value: &[u8], bytes_max: usize) -> io::Result<()> {
+    /// Adds a record. Replaces an earlier record with this name. An empty value removes the earlier record, except for
+    /// extended attributes, which can be empty.
+    fn insert(&mut self, name: &[u8], value: &[u8], bytes_max: usize) -> io::Result<()> {
         let has_value = !value.is_empty() || name.starts_with(XATTR_PREFIX);
-        let before = self.by_name.insert(name.to_vec(), has_value.then(|| value.to_vec()));
+        let replaced = self.by_name.insert(name.to_vec(), has_value.then(|| value.to_vec()));
         self.bytes += value.len();
-        match before {
-            Some(before) => self.bytes -= before.map_or(0, |before| before.len()),
+        match replaced {
+            Some(replaced) => self.bytes -= replaced.map_or(0, |replaced| replaced.len()),
             None => self.bytes += name.len(),
         }
-        match self.bytes > bytes_max {
-            true => Err(invalid(format!("extended headers are larger than {bytes_max} bytes"))),
-            false => Ok(()),
+        if self.bytes > bytes_max {
+            return Err(invalid(format!("extended headers are larger than {bytes_max} bytes")));
         }
+        Ok(())
     }
 }
 
-/// The records that hold for all members that follow.
+/// Records for all following members.
 #[derive(Clone, Default, Debug)]
 pub struct GlobalRecords(Arc<Values>);
 
 impl GlobalRecords {
-    /// Takes in a global extended header.
+    /// Adds the records of a global extended header.
     pub fn read(&mut self, data: &[u8]) -> io::Result<()> {
         let values = Arc::make_mut(&mut self.0);
         for_each(data, |name, value| match name {
             SPARSE_OFFSET | SPARSE_LENGTH => {
                 Err(invalid("a global header contains the map of a sparse file"))
             }
-            _ => values.take_in(name, value, GLOBAL_BYTES_MAX),
+            _ => values.insert(name, value, GLOBAL_BYTES_MAX),
         })
     }
 }
 
-/// The records that hold for one member.
+/// Records for one member.
 #[derive(Clone, Default, Debug)]
 pub struct Records {
     own: Values,
-    /// What counts where there is no own record of a name.
+    /// The records for names without an own record.
     global: GlobalRecords,
-    /// In the oldest form for sparse files, names come again and again.
+    /// The segments in the oldest form for sparse files, which repeats names.
     segments: Vec<Segment>,
 }
 
 impl Records {
-    /// Takes in an extended header. Later records replace earlier ones; empty ones remove them.
+    /// Adds the records of an extended header.
     pub fn read(&mut self, data: &[u8]) -> io::Result<()> {
         for_each(data, |name, value| {
             match name {
@@ -89,13 +90,13 @@ impl Records {
                         ));
                     }
                 },
-                _ => self.own.take_in(name, value, OWN_BYTES_MAX)?,
+                _ => self.own.insert(name, value, OWN_BYTES_MAX)?,
             }
             Ok(())
         })
     }
 
-    /// The same with what holds for all members.
+    /// Returns these records with the records for all members.
     pub fn with(self, global: &GlobalRecords) -> Self {
         Self { global: global.clone(), ..self }
     }
@@ -130,7 +131,7 @@ impl Records {
         self.time("atime")
     }
 
-    /// The path of the member; that of a sparse file before what stands for it in the archive.
+    /// Returns the path of the member. The `path` of a sparse file is a placeholder.
     pub fn path(&self) -> Option<&[u8]> {
         self.get("GNU.sparse.name").or_else(|| self.get("path"))
     }
@@ -139,16 +140,16 @@ impl Records {
         self.get("linkpath")
     }
 
-    /// The segments in the oldest form for sparse files.
+    /// Returns the segments in the oldest form for sparse files.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    pub fn has_worded_acl(&self) -> bool {
+    pub fn has_text_acl(&self) -> bool {
         ["SCHILY.acl.access", "SCHILY.acl.default"].iter().any(|name| self.get(name).is_some())
     }
 
-    /// Names and values of extended attributes.
+    /// Returns the names and values of extended attributes.
     pub fn xattrs(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let global = self.global.0.by_name.iter();
         let global = global.filter(|(name, _)| !self.own.by_name.contains_key(*name));
@@ -172,21 +173,21 @@ impl Records {
     }
 }
 
-/// Calls `take_in` with the names and values of an extended header, in order.
+/// Calls `add` with the names and values of an extended header, in order.
 fn for_each(
     mut data: &[u8],
-    mut take_in: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
+    mut add: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     while !data.is_empty() {
         let (name, value, rest) =
             record(data).ok_or_else(|| invalid("an extended header has an invalid record"))?;
-        take_in(name, value)?;
+        add(name, value)?;
         data = rest;
     }
     Ok(())
 }
 
-/// The first record of `data`, and what follows it.
+/// Returns the name and value of the first record of `data`, and the bytes after it.
 fn record(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = data.iter().position(|&byte| byte == b' ')?;
     let length: usize = std::str::from_utf8(&data[..space]).ok()?.parse().ok()?;
@@ -204,7 +205,7 @@ fn number(name: &[u8], value: &[u8]) -> io::Result<u64> {
     number.ok_or_else(|| invalid(format!("{} is not a number", String::from_utf8_lossy(name))))
 }
 
-/// Seconds since 1970, with a fraction.
+/// Parses seconds since 1970, with a fraction.
 fn parse_time(value: &[u8]) -> Option<Timestamp> {
     let value = std::str::from_utf8(value).ok()?;
     let (whole, fraction) = value.split_once('.').unwrap_or((value, ""));
@@ -215,7 +216,7 @@ fn parse_time(value: &[u8]) -> Option<Timestamp> {
     let nanoseconds: u32 = format!("{fraction:0<NANOSECOND_DIGITS$}").parse().ok()?;
     let seconds: i64 = whole.parse().ok()?;
     Some(match (whole.starts_with('-'), nanoseconds) {
-        // -1.25 is three quarters after -2.
+        // -1.25 is -2 seconds and 750,000,000 nanoseconds.
         (true, 1..) => {
             Timestamp { seconds: seconds.checked_sub(1)?, nanoseconds: 1_000_000_000 - nanoseconds }
         }
@@ -228,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_any_bytes_and_later_ones_count() {
+    fn values_contain_any_bytes_and_later_records_replace_earlier_ones() {
         let mut records = Records::default();
         records.read(b"30 SCHILY.xattr.user.a=1\n2=3\0\n12 uid=1000\n").unwrap();
         records.read(b"9 uid=77\n13 gid=12345\n").unwrap();
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_for_all_members_is_shared_and_gives_way_to_a_members_own() {
+    fn global_records_are_shared_and_a_members_own_records_override_them() {
         let mut global = GlobalRecords::default();
         global.read(b"9 uid=77\n9 gid=88\n25 SCHILY.xattr.user.a=1\n").unwrap();
         global.read(b"25 SCHILY.xattr.user.b=2\n").unwrap();
@@ -255,22 +256,22 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_a_limit() {
+    fn the_size_of_records_is_limited() {
         let (mut global, mut records) = (GlobalRecords::default(), Records::default());
         let add = |number: usize| format!("1013 {number:06}={}\n", "x".repeat(1000)).into_bytes();
-        // The same name takes no more room.
+        // Repeated names do not need more memory.
         for _ in 0..2000 {
             global.read(&add(0)).unwrap();
             records.read(&add(0)).unwrap();
         }
-        let kept = (1..).take_while(|&number| global.read(&add(number)).is_ok()).count();
-        assert_eq!(kept + 1, GLOBAL_BYTES_MAX / 1006);
-        let kept = (1..).take_while(|&number| records.read(&add(number)).is_ok()).count();
-        assert_eq!(kept + 1, OWN_BYTES_MAX / 1006);
+        let count = (1..).take_while(|&number| global.read(&add(number)).is_ok()).count();
+        assert_eq!(count + 1, GLOBAL_BYTES_MAX / 1006);
+        let count = (1..).take_while(|&number| records.read(&add(number)).is_ok()).count();
+        assert_eq!(count + 1, OWN_BYTES_MAX / 1006);
     }
 
     #[test]
-    fn records_that_lie_are_refused() {
+    fn invalid_records_are_refused() {
         for bad in ["", "x", "5", "5 a=b", "7 a=b\n", "3 a=b\n", "5 ab\n", "99 a=b\n", "-6 a=b\n"] {
             let read = Records::default().read(bad.as_bytes());
             assert_eq!(read.is_ok(), bad.is_empty(), "{bad:?}");
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_fractions_and_may_be_before_1970() {
+    fn times_have_fractions_and_can_precede_1970() {
         let time = |text: &str| parse_time(text.as_bytes()).map(|at| (at.seconds, at.nanoseconds));
         assert_eq!(time("12"), Some((12, 0)));
         assert_eq!(time("12.5"), Some((12, 500_000_000)));

@@ -1,4 +1,4 @@
-//! Where data lies in sparse members: GNU's own header, and its three forms in pax.
+//! Maps of sparse members: the GNU header, and the three pax forms.
 
 use std::io::{self, Read};
 
@@ -7,27 +7,27 @@ use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
 use super::pax::Records;
 use super::{ArchiveReader, RECORD_BYTES, field, invalid};
 
-/// The most segments of one file.
+/// Maximum number of segments of a file.
 const SEGMENTS_MAX: u64 = 1 << 20;
 
-/// Data of a sparse file.
+/// Data segment of a sparse file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// Where in the file it lies, in bytes.
+    /// The offset in the file, in bytes.
     pub offset: u64,
-    /// Bytes.
+    /// The length, in bytes.
     pub length: u64,
 }
 
-/// A sparse file.
+/// Size and data segments of a sparse file.
 #[derive(Debug)]
 pub struct Sparse {
     pub size: u64,
     pub segments: Vec<Segment>,
 }
 
-/// Where data lies in the member that `reader` stands at; `None` when it is not sparse.
-pub fn map<R: Read>(
+/// Reads the map of the current member of `reader`. Returns `None` if the member is not sparse.
+pub fn read_map<R: Read>(
     reader: &mut ArchiveReader<R>,
     header: &Header,
     records: &Records,
@@ -56,10 +56,10 @@ pub fn map<R: Read>(
         }
         let size = records.number("GNU.sparse.realsize")?;
         let size = size.ok_or_else(|| invalid("a sparse file has no size"))?;
-        Sparse { size, segments: map_in_data(reader)? }
+        Sparse { size, segments: read_map_in_data(reader)? }
     } else if let Some(size) = records.number("GNU.sparse.size")? {
         let segments = match records.get("GNU.sparse.map") {
-            Some(map) => map_in_record(map)?,
+            Some(map) => parse_map(map)?,
             None => records.segments().to_vec(),
         };
         Sparse { size, segments }
@@ -102,16 +102,16 @@ fn add(segments: &mut Vec<Segment>, entries: &[GnuSparseHeader]) -> io::Result<(
     Ok(())
 }
 
-/// Refuses one more segment than `count` where that is too many.
+/// Errors: one segment more than `count` is too many.
 pub fn check_count(count: u64) -> io::Result<()> {
-    match count < SEGMENTS_MAX {
-        true => Ok(()),
-        false => Err(invalid("a sparse file has too many segments")),
+    if count >= SEGMENTS_MAX {
+        return Err(invalid("a sparse file has too many segments"));
     }
+    Ok(())
 }
 
-/// `offset,length,offset,length…` in decimal.
-fn map_in_record(map: &[u8]) -> io::Result<Vec<Segment>> {
+/// Parses `offset,length,offset,length…` in decimal.
+fn parse_map(map: &[u8]) -> io::Result<Vec<Segment>> {
     let bad = || invalid("GNU.sparse.map is not a list of offsets and lengths");
     let numbers = std::str::from_utf8(map).ok().and_then(|map| {
         map.split(',').map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>()
@@ -124,8 +124,9 @@ fn map_in_record(map: &[u8]) -> io::Result<Vec<Segment>> {
     Ok(pairs.map(|pair| Segment { offset: pair[0], length: pair[1] }).collect())
 }
 
-/// The number of segments and then their offsets and lengths, each a line, up to a whole record.
-fn map_in_data<R: Read>(reader: &mut ArchiveReader<R>) -> io::Result<Vec<Segment>> {
+/// Reads a map from the data of the member: a line with the number of segments, and one line for each offset and each
+/// length, padded to a whole record.
+fn read_map_in_data<R: Read>(reader: &mut ArchiveReader<R>) -> io::Result<Vec<Segment>> {
     let mut lines = Lines { reader, record: [0; RECORD_BYTES], at: RECORD_BYTES };
     let count = lines.number()?;
     check_count(count.saturating_sub(1))?;

@@ -1,4 +1,4 @@
-//! `bifolio cat`: writes files to standard output.
+//! `bifolio cat`.
 
 use std::fs;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -12,7 +12,7 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::target::{ImageOptions, Target, Volumes};
 
-/// The most that is lent and written at once.
+/// Maximum number of bytes that are lent and written at a time.
 const SLICE_BYTES_MAX: usize = 2 << 20;
 
 /// The arguments of `bifolio cat`.
@@ -25,7 +25,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Writes every target, one after the other.
+/// Writes all targets to standard output, in order.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
     let mut sink = Sink::standard_output()?;
@@ -41,7 +41,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     sink.finish()
 }
 
-/// Writes one file: data as it is lent from the cache, holes without reading them.
+/// Writes one file. Data is lent from the cache, and holes are not read.
 fn copy(file: &File, size: u64, target: &Target, sink: &mut Sink) -> Result<()> {
     let failure = |error| target.failure(&target.path, &error);
     let mut at = 0;
@@ -51,7 +51,7 @@ fn copy(file: &File, size: u64, target: &Target, sink: &mut Sink) -> Result<()> 
             Err(base::Error::NoSuchOffset) => size,
             Err(error) => return Err(failure(error)),
         };
-        sink.zeroes(data.saturating_sub(at))?;
+        sink.write_zeroes(data.saturating_sub(at))?;
         if data >= size {
             break;
         }
@@ -63,19 +63,19 @@ fn copy(file: &File, size: u64, target: &Target, sink: &mut Sink) -> Result<()> 
             if slice.is_empty() {
                 return Err(Failure::new(target, "the data ends before the size of the file"));
             }
-            sink.data(&slice)?;
+            sink.write_data(&slice)?;
             at += slice.len() as u64;
         }
     }
     Ok(())
 }
 
-/// Standard output without a buffer between. Where it is a file, holes are left out at its end.
+/// Unbuffered standard output. If it is a regular file, holes stay holes.
 struct Sink {
     output: fs::File,
-    /// Whether holes can be skipped, since the output is a file that ends where it is written.
-    skips: bool,
-    /// Zeroes that were skipped at the end of the file.
+    /// Whether holes can be skipped, because the output is a file that is written at its end.
+    can_skip: bool,
+    /// The number of zeroes that were skipped at the end of the file.
     skipped: u64,
 }
 
@@ -83,18 +83,18 @@ impl Sink {
     fn standard_output() -> Result<Self> {
         let output = io::stdout().as_fd().try_clone_to_owned();
         let mut output = fs::File::from(output.map_err(|error| Failure::output(&error))?);
-        let skips = ends_here(&mut output);
-        Ok(Self { output, skips, skipped: 0 })
+        let can_skip = is_written_at_end(&mut output);
+        Ok(Self { output, can_skip, skipped: 0 })
     }
 
-    fn data(&mut self, bytes: &[u8]) -> Result<()> {
+    fn write_data(&mut self, bytes: &[u8]) -> Result<()> {
         self.extend()?;
         self.output.write_all(bytes).map_err(|error| Failure::output(&error))
     }
 
-    fn zeroes(&mut self, mut count: u64) -> Result<()> {
+    fn write_zeroes(&mut self, mut count: u64) -> Result<()> {
         static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
-        if self.skips {
+        if self.can_skip {
             self.skipped += count;
             return Ok(());
         }
@@ -107,7 +107,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Extends the file by the bytes that were skipped.
+    /// Extends the file by the skipped bytes.
     fn extend(&mut self) -> Result<()> {
         if self.skipped == 0 {
             return Ok(());
@@ -131,9 +131,9 @@ impl Sink {
     }
 }
 
-/// Returns whether the output is a regular file that is written at its end, and not opened to append: a later end of
-/// the file reads as zeroes.
-fn ends_here(output: &mut fs::File) -> bool {
+/// Returns whether the output is a regular file that is written at its end and not opened for appending. If such a file
+/// is extended, the new bytes are zero.
+fn is_written_at_end(output: &mut fs::File) -> bool {
     let is_at_end = |output: &mut fs::File| {
         let metadata = output.metadata()?;
         Ok::<_, io::Error>(metadata.is_file() && output.stream_position()? == metadata.len())

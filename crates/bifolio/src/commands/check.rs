@@ -1,4 +1,4 @@
-//! `bifolio check`: lists the inconsistencies of an image.
+//! `bifolio check`.
 
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -55,7 +55,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     };
     findings.end(&summary)?;
     let Findings { console, status, .. } = findings;
-    console.end_with(status);
+    console.raise_status(status);
     Ok(())
 }
 
@@ -95,14 +95,13 @@ struct Findings<'a> {
     status: Status,
 }
 
-/// A finding as JSON: its message, and the parts of a located one.
+/// A finding as JSON: its message and, for corruption, the structure, location and problem.
 #[derive(Serialize)]
 struct JsonFinding<'a> {
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     structure: Option<&'a str>,
     #[serde(flatten)]
-    #[serde(rename = "place")]
     location: JsonLocation,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
@@ -179,7 +178,7 @@ impl Findings<'_> {
             self.console.print(if self.count == 0 { "\n" } else { ",\n" })?;
             self.console.print(json::text(&JsonFinding::from(error)))?;
         } else {
-            self.console.name(error.to_string().as_bytes())?;
+            self.console.print_name(error.to_string().as_bytes())?;
             self.console.print('\n')?;
         }
         self.count += 1;

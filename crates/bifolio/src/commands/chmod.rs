@@ -1,4 +1,4 @@
-//! `bifolio chmod`: changes permissions.
+//! `bifolio chmod`.
 
 use base::attributes::{AttributeChange, FileType};
 use clap::Args;
@@ -27,7 +27,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Changes every target.
+/// Changes the permissions of all targets.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     change_targets(&arguments.image, &arguments.targets, console, |target, writing, console| {
         change(&arguments, target, writing, console)
@@ -43,10 +43,10 @@ fn change(
     let volume = writing.get(target)?;
     let node = target.resolve(&volume, Follow::Yes)?;
     let umask = writing.umask;
-    let place = (target, &*volume);
+    let tree = (target, &*volume);
     let action = "cannot change permissions";
     let run = (&*writing, console);
-    tree_change::change(place, node, arguments.recursive, action, run, |node| {
+    tree_change::change(tree, node, arguments.recursive, action, run, |node| {
         if node.kind() == FileType::Symlink {
             return Ok(());
         }

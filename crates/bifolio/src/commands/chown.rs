@@ -1,4 +1,4 @@
-//! `bifolio chown`: changes owners and groups.
+//! `bifolio chown`.
 
 use std::str::FromStr;
 
@@ -39,7 +39,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// The new owner of files.
+/// New owner and group. `None` is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Owner {
     uid: Option<u32>,
@@ -51,7 +51,7 @@ impl FromStr for Owner {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
-            // The last one means "nobody" to the host.
+            // u32::MAX is -1, which means "unchanged" in chown(2).
             let number = text.parse().ok().filter(|&number| number != u32::MAX);
             let digits = text.bytes().all(|byte| byte.is_ascii_digit());
             number.filter(|_| digits).ok_or_else(|| {
@@ -68,7 +68,7 @@ impl FromStr for Owner {
     }
 }
 
-/// Changes every target.
+/// Changes the owners of all targets.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     change_targets(&arguments.image, &arguments.targets, console, |target, writing, console| {
         change(&arguments, target, writing, console)
@@ -82,15 +82,15 @@ fn change(
     console: &mut Console,
 ) -> Result<()> {
     let volume = writing.get(target)?;
-    // As chown(1): in a tree no link is followed, not even the one that would lead there.
-    let is_link_meant = arguments.no_dereference || arguments.recursive;
-    let follow = if is_link_meant { Follow::No } else { Follow::Yes };
+    // As in chown(1), -R follows no symbolic link, not even a target that is one.
+    let changes_links = arguments.no_dereference || arguments.recursive;
+    let follow = if changes_links { Follow::No } else { Follow::Yes };
     let node = target.resolve(&volume, follow)?;
     let Owner { uid, gid } = arguments.owner;
     let change = AttributeChange { uid, gid, ..AttributeChange::default() };
-    let place = (target, &*volume);
+    let tree = (target, &*volume);
     let run = (&*writing, console);
-    tree_change::change(place, node, arguments.recursive, "cannot change owner", run, |node| {
+    tree_change::change(tree, node, arguments.recursive, "cannot change owner", run, |node| {
         node.set_attributes(&change, &Credentials::ROOT)
     })
 }

@@ -1,4 +1,4 @@
-//! `bifolio completions`: what a shell needs to complete command lines.
+//! `bifolio completions`.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -14,7 +14,7 @@ pub struct Arguments {
     shell: Shell,
 }
 
-/// Writes the completions to standard output.
+/// Writes the completion script to standard output.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Cli::command(), "bifolio", &mut script);

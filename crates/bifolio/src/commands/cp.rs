@@ -1,4 +1,4 @@
-//! `bifolio cp`: copies files out of an image, or into one. Not here: the copies themselves (`copy`, `import`).
+//! `bifolio cp`: sources, destinations and options. Not here: the copies (`copy`, `import`).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -21,7 +21,8 @@ use crate::signals;
 use crate::target::{ImageOptions, Target, Volumes};
 use crate::writing::{Ownership, change_images};
 
-/// So many threads copy at least, even with fewer processors, for they mostly wait, and at most.
+/// Minimum and maximum of the default number of threads. The minimum may exceed the number of processors, because
+/// threads mostly wait for I/O.
 const THREADS: std::ops::RangeInclusive<usize> = 4..=16;
 
 const AFTER_HELP: &str = "\
@@ -68,7 +69,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Copies every source.
+/// Copies all sources.
 pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
     arguments.image.uncached = arguments.uncached;
     match path_in_image(&arguments.destination) {
@@ -118,18 +119,18 @@ fn copy(
     let volume = volumes.get(source)?;
     let follow = if options.recursive { Follow::No } else { Follow::Yes };
     let node = source.resolve(&volume, follow)?;
-    let (into, name) = place(source, &node, destination, is_directory)?;
+    let (directory, name) = resolve_destination(source, &node, destination, is_directory)?;
     if let Some(name) = &name {
         let copy =
             if is_directory { &destination.join(OsStr::from_bytes(name)) } else { destination };
         refuse_source(&source.image, copy)?;
     }
-    engine.copy(&volume, source, node, into, name.as_deref())
+    engine.copy(&volume, source, node, directory, name.as_deref())
 }
 
-/// Returns the directory of the host that a copy goes to, and its name there. Without a name, the contents of
-/// the source are copied.
-fn place(
+/// Returns the destination directory on the host, and the name of the copy in it. Without a name, the contents of the
+/// source are copied to the directory.
+fn resolve_destination(
     source: &Target,
     node: &Arc<Node>,
     destination: &Path,
@@ -143,8 +144,8 @@ fn place(
         return match source.file_name() {
             Some(name) => Ok((open(destination, None)?, Some(name.to_vec()))),
             None => {
-                let itself = Some((Arc::clone(node), source.path.clone()));
-                Ok((open(destination, itself)?, None))
+                let original = Some((Arc::clone(node), source.path.clone()));
+                Ok((open(destination, original)?, None))
             }
         };
     }
@@ -177,34 +178,34 @@ fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -
     raise_file_limit();
     change_images(&arguments.image, console, |writing, console| {
         let volume = writing.get(destination)?;
-        let into = !arguments.no_target_directory && destination.is_directory(&volume)?;
-        if arguments.sources.len() > 1 && !into {
+        let is_directory = !arguments.no_target_directory && destination.is_directory(&volume)?;
+        if arguments.sources.len() > 1 && !is_directory {
             return Err(destination.refuse_several());
         }
         let image = destination.image.as_path();
         let mut importer = Importer::new(&options, &volume, image, writing, console);
         let outcome = arguments.sources.iter().try_for_each(|source| {
-            let place = match import::file_name(source) {
-                Some(name) if into => {
+            let copy = match import::file_name(source) {
+                Some(name) if is_directory => {
                     let directory = destination.resolve(&volume, Follow::Yes)?;
                     Destination::Name(directory, name.to_vec())
                 }
-                _ if into || destination.file_name().is_none() => {
+                _ if is_directory || destination.file_name().is_none() => {
                     Destination::Into(destination.resolve(&volume, Follow::Yes)?)
                 }
                 _ => {
-                    let (directory, name) = destination.place(&volume)?;
+                    let (directory, name) = destination.parent_and_name(&volume)?;
                     Destination::Name(directory, name)
                 }
             };
-            importer.copy(Path::new(source), &place)
+            importer.copy(Path::new(source), &copy)
         });
         importer.finish(image);
         outcome
     })
 }
 
-/// Returns the target that `path` names, if it is in an image and not on the host.
+/// Parses `path` as a path in an image. Returns `None` for a path of the host.
 fn path_in_image(path: &Path) -> Option<Target> {
     let is_image = |path: &Path| {
         path.metadata().is_ok_and(|file| file.is_file() || file.file_type().is_block_device())
@@ -213,11 +214,11 @@ fn path_in_image(path: &Path) -> Option<Target> {
     (target.image != path && is_image(&target.image)).then_some(target)
 }
 
-/// Refuses a copy that would replace the image that it is copied from.
+/// Errors: the copy would replace the source image.
 fn refuse_source(image: &Path, copy: &Path) -> Result<()> {
     let identity = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
     match identity(copy) {
-        Some(place) if identity(image) == Some(place) => {
+        Some(replaced) if identity(image) == Some(replaced) => {
             let failure = Failure::new(copy, "is the source image");
             Err(failure.advise("choose another destination").with_status(Status::Usage))
         }
@@ -225,13 +226,13 @@ fn refuse_source(image: &Path, copy: &Path) -> Result<()> {
     }
 }
 
-/// Returns the process's umask, and clears it: the copy sets the permissions of each file exactly.
+/// Returns the umask of the process, and clears it, because the copy sets the permissions of each file itself.
 fn take_umask() -> u16 {
     (rustix::process::umask(Mode::empty()).as_raw_mode() & 0o777) as u16
 }
 
-/// Raises the limit of open files: a directory is held open for each level of a tree. If the limit cannot be
-/// raised, deep trees fail.
+/// Raises the limit of open files, because one directory is open for each level of a tree. If the limit cannot be
+/// raised, copies of deep trees fail.
 fn raise_file_limit() {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

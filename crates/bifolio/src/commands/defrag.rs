@@ -1,4 +1,4 @@
-//! `bifolio defrag`: moves fragmented files to fewer pieces.
+//! `bifolio defrag`.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use vfs::{Defragmented, Follow, Layout, Node, Volume};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::target::{ImageOptions, Target, Volumes};
-use crate::walk::{self, Order, Stop, Then, Visitor};
+use crate::walk::{self, Flow, Order, Visit, Visitor};
 use crate::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
@@ -41,7 +41,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Goes through every target.
+/// Defragments all targets.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut sums = Sums::default();
     if arguments.dry_run {
@@ -91,16 +91,16 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     }
 }
 
-/// The totals of a run.
+/// Totals of all files.
 #[derive(Default)]
 struct Sums {
     files: u64,
-    /// In a dry run, files that have more than one piece.
+    /// Moved files. In a dry run, files with more than one piece.
     moved: u64,
     skipped: u64,
-    /// Pieces before moving.
+    /// The number of pieces before moving.
     before: u64,
-    /// Pieces after moving.
+    /// The number of pieces after moving.
     after: u64,
 }
 
@@ -123,7 +123,7 @@ impl Walk<'_> {
     fn defragment(&mut self, path: &[u8], node: &Arc<Node>) -> Result<()> {
         self.sums.files += 1;
         let outcome = match self.arguments.dry_run {
-            true => look_at(node),
+            true => examine(node),
             false => self.volume.defragment(node),
         };
         let outcome = match outcome {
@@ -154,7 +154,7 @@ impl Walk<'_> {
             }
         };
         if self.arguments.verbose || matches!(outcome, Defragmented::Moved { .. }) {
-            self.console.name(&self.target.subject(path))?;
+            self.console.print_name(&self.target.subject(path))?;
             self.console.print(format_args!(": {text}\n"))?;
         }
         Ok(())
@@ -162,25 +162,25 @@ impl Walk<'_> {
 }
 
 impl Visitor for Walk<'_> {
-    fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
+    fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow> {
         if let Some(writing) = self.writing {
             writing.check_interrupted()?;
         }
-        match stop.node.kind() {
-            FileType::Directory => return Ok(Then::Enter),
-            FileType::Regular => self.defragment(stop.path, stop.node)?,
-            // The command line named it.
-            _ if stop.depth == 0 => {
+        match visit.node.kind() {
+            FileType::Directory => return Ok(Flow::Enter),
+            FileType::Regular => self.defragment(visit.path, visit.node)?,
+            // Named on the command line.
+            _ if visit.depth == 0 => {
                 let failure =
                     Failure::new(self.target, "is neither a regular file nor a directory");
                 self.console.report(&failure);
             }
             _ => {}
         }
-        Ok(Then::Skip)
+        Ok(Flow::Skip)
     }
 
-    fn leave(&mut self, _stop: &Stop<'_>) -> Result<()> {
+    fn leave(&mut self, _stop: &Visit<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -190,8 +190,8 @@ impl Visitor for Walk<'_> {
     }
 }
 
-/// Returns the layout of a file, or the reason for which it cannot be moved.
-fn look_at(node: &Arc<Node>) -> base::Result<Defragmented> {
+/// Returns the layout of a file, or the reason why it cannot be moved.
+fn examine(node: &Arc<Node>) -> base::Result<Defragmented> {
     Ok(match node.obstacle_to_moving()? {
         Some(obstacle) => Defragmented::Skipped(obstacle),
         None => Defragmented::Kept(node.layout()?),

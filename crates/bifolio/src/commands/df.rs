@@ -1,4 +1,4 @@
-//! `bifolio df`: shows the used and free space of images, as a mount would.
+//! `bifolio df`.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -34,7 +34,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Counts every target.
+/// Shows the space of all targets.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
     let mut counts = Vec::new();
@@ -70,7 +70,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         for (cell, width) in row.iter().zip(widths) {
             console.print(format_args!("{cell:>width$} "))?;
         }
-        console.name(image)?;
+        console.print_name(image)?;
         console.print('\n')?;
     }
     Ok(())
@@ -84,7 +84,7 @@ struct JsonDf<'a> {
     counts: Counts,
 }
 
-/// Space in bytes, and inodes.
+/// Space in bytes, and numbers of inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 struct Counts {
     size: u64,
@@ -133,7 +133,7 @@ impl Counts {
     }
 }
 
-/// Returns the percentage of `part` in `whole`, rounded up as by df.
+/// Returns the percentage of `part` in `whole`, rounded up as in df.
 fn percent(part: u64, whole: u64) -> u64 {
     match whole {
         0 => 0,
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_follow_from_statfs_and_never_overflow() {
+    fn counts_are_computed_from_statfs_without_overflow() {
         let statfs = StatFs {
             block_size: 4096,
             blocks: 1000,

@@ -1,4 +1,4 @@
-//! `bifolio du`: sums up the space that directory trees use.
+//! `bifolio du`.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::console::Console;
 use crate::failure::Result;
 use crate::format::{json, size};
 use crate::target::{ImageOptions, Target, Volumes};
-use crate::walk::{self, Order, Stop, Then, Visitor};
+use crate::walk::{self, Flow, Order, Visit, Visitor};
 
 /// The arguments of `bifolio du`.
 #[derive(Args)]
@@ -55,13 +55,10 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Sums every target up.
+/// Shows the space of all targets.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
-    let array = match arguments.json {
-        true => Some(json::Array::begin(console)?),
-        false => None,
-    };
+    let array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
     let mut output = Output { arguments: &arguments, console, array };
     let mut total = 0u64;
     for target in &arguments.targets {
@@ -119,7 +116,7 @@ impl Output<'_> {
             self.console.write(path)?;
             return self.console.write(b"\0");
         }
-        self.console.name(path)?;
+        self.console.print_name(path)?;
         self.console.print('\n')
     }
 }
@@ -128,10 +125,11 @@ struct Sum<'a, 'o> {
     output: &'a mut Output<'o>,
     target: &'a Target,
     volumes: &'a Volumes<'a>,
-    /// Inodes with several names that were counted.
+    /// Inodes with several names that were counted already.
     seen: HashSet<InodeNumber>,
-    /// The sum of each open directory so far, itself included.
+    /// The sums of the directories that the walk is in, including the directories themselves.
     sums: Vec<u64>,
+    /// The sum of the target.
     all: u64,
 }
 
@@ -150,43 +148,43 @@ impl Sum<'_, '_> {
         *sum = sum.saturating_add(bytes);
     }
 
-    fn line(&mut self, stop: &Stop<'_>, bytes: u64) -> Result<()> {
+    fn line(&mut self, visit: &Visit<'_>, bytes: u64) -> Result<()> {
         let arguments = self.output.arguments;
-        let is_shown = match stop.depth {
+        let is_shown = match visit.depth {
             0 => true,
             _ if arguments.summarize => false,
             depth => {
                 arguments.max_depth.is_none_or(|max| depth <= max)
-                    && (arguments.all || stop.node.kind() == FileType::Directory)
+                    && (arguments.all || visit.node.kind() == FileType::Directory)
             }
         };
         if !is_shown {
             return Ok(());
         }
-        self.output.line(&self.volumes.display(self.target, stop.path), bytes)
+        self.output.line(&self.volumes.display(self.target, visit.path), bytes)
     }
 }
 
 impl Visitor for Sum<'_, '_> {
-    fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
-        let attributes = stop.node.attributes();
+    fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow> {
+        let attributes = visit.node.attributes();
         let bytes = self.bytes_of(&attributes);
         if attributes.kind == FileType::Directory {
             self.sums.push(bytes);
-            return Ok(Then::Enter);
+            return Ok(Flow::Enter);
         }
-        // As du does: another name of what was counted is neither counted nor shown.
+        // As in du, other names of an inode are neither counted nor printed.
         if attributes.links < 2 || self.seen.insert(attributes.inode) {
             self.add(bytes);
-            self.line(stop, bytes)?;
+            self.line(visit, bytes)?;
         }
-        Ok(Then::Skip)
+        Ok(Flow::Skip)
     }
 
-    fn leave(&mut self, stop: &Stop<'_>) -> Result<()> {
+    fn leave(&mut self, visit: &Visit<'_>) -> Result<()> {
         let bytes = self.sums.pop().unwrap_or(0);
         self.add(bytes);
-        self.line(stop, bytes)
+        self.line(visit, bytes)
     }
 
     fn failed(&mut self, path: &[u8], error: &base::Error) -> Result<()> {

@@ -1,4 +1,4 @@
-//! `bifolio fallocate`: allocates or frees the space of ranges of files.
+//! `bifolio fallocate`.
 
 use base::attributes::FileType;
 use base::{Error, FileOffset};
@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result};
 use crate::target::{ImageOptions, Target, parse_size};
 use crate::writing::{Writing, change_targets};
 
-/// The permissions of created files, before the umask.
+/// Permissions of created files, before the umask.
 const PERMISSIONS: u16 = 0o666;
 const CANNOT_CHANGE: &str = "cannot change the allocated space";
 
@@ -62,18 +62,23 @@ pub struct Arguments {
 impl Arguments {
     fn mode(&self) -> Fallocate {
         let keep_size = self.keep_size;
-        match () {
-            () if self.punch_hole => Fallocate::PunchHole,
-            () if self.zero_range => Fallocate::ZeroRange { keep_size },
-            () if self.collapse_range => Fallocate::CollapseRange,
-            () if self.insert_range => Fallocate::InsertRange,
-            () if self.unshare => Fallocate::Unshare { keep_size },
-            () => Fallocate::Allocate { keep_size },
+        if self.punch_hole {
+            Fallocate::PunchHole
+        } else if self.zero_range {
+            Fallocate::ZeroRange { keep_size }
+        } else if self.collapse_range {
+            Fallocate::CollapseRange
+        } else if self.insert_range {
+            Fallocate::InsertRange
+        } else if self.unshare {
+            Fallocate::Unshare { keep_size }
+        } else {
+            Fallocate::Allocate { keep_size }
         }
     }
 }
 
-/// Changes every file.
+/// Changes all targets.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     change_targets(&arguments.image, &arguments.targets, console, |target, writing, _| {
         change(&arguments, target, writing)
@@ -92,7 +97,7 @@ fn change(arguments: &Arguments, target: &Target, writing: &mut Writing<'_>) -> 
     let mode = arguments.mode();
     let node = match volume.resolve(&target.path, Follow::Yes) {
         Err(Error::NotFound) if matches!(mode, Fallocate::Allocate { .. }) => {
-            make(target, &volume, writing.umask)?
+            create(target, &volume, writing.umask)?
         }
         node => node.map_err(|error| failure(&error))?,
     };
@@ -104,9 +109,9 @@ fn change(arguments: &Arguments, target: &Target, writing: &mut Writing<'_>) -> 
     done.map_err(|error| failure(&error))
 }
 
-fn make(target: &Target, volume: &Volume, umask: u16) -> Result<std::sync::Arc<vfs::Node>> {
-    let (directory, name) = target.place(volume)?;
-    let what = Creation { umask, ..Creation::of(FileType::Regular, PERMISSIONS) };
-    let made = volume.create_in(&directory, &name, &what, &Credentials::ROOT);
+fn create(target: &Target, volume: &Volume, umask: u16) -> Result<std::sync::Arc<vfs::Node>> {
+    let (directory, name) = target.parent_and_name(volume)?;
+    let creation = Creation { umask, ..Creation::of(FileType::Regular, PERMISSIONS) };
+    let made = volume.create_in(&directory, &name, &creation, &Credentials::ROOT);
     made.map_err(|error| Failure::action(target, "cannot create", &error))
 }

@@ -1,4 +1,4 @@
-//! `bifolio fiemap`: shows the extents of files.
+//! `bifolio fiemap`.
 
 use std::ops::ControlFlow;
 
@@ -26,13 +26,10 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Shows every target in the format of `filefrag -v`: in blocks of the file system, counted from its start.
+/// Shows all targets in the format of `filefrag -v`: in blocks from the start of the file system.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
-    let mut array = match arguments.json {
-        true => Some(json::Array::begin(console)?),
-        false => None,
-    };
+    let mut array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
     for target in &arguments.targets {
         let outcome = volumes.get(target).and_then(|volume| {
             let node = target.resolve(&volume, Follow::No)?;
@@ -57,8 +54,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
 
 fn extents(node: &Node) -> base::Result<Vec<FiemapExtent>> {
     let mut extents = Vec::new();
-    let everything = FileOffset(0)..FileOffset(u64::MAX);
-    node.extents(everything, &mut |extent| {
+    let whole_file = FileOffset(0)..FileOffset(u64::MAX);
+    node.extents(whole_file, &mut |extent| {
         extents.push(extent);
         ControlFlow::Continue(())
     })?;
@@ -76,7 +73,7 @@ impl File {
         let blocks = self.size.div_ceil(self.block_size);
         let s = if blocks == 1 { "" } else { "s" };
         console.print("File size of ")?;
-        console.name(path)?;
+        console.print_name(path)?;
         console.print(format_args!(
             " is {} ({blocks} block{s} of {} bytes)\n",
             self.size, self.block_size
@@ -93,7 +90,7 @@ impl File {
             previous = Some(extent);
             console.print(self.line(number, extent, expected.filter(|_| jumps)))?;
         }
-        console.name(path)?;
+        console.print_name(path)?;
         let s = if pieces == 1 { "" } else { "s" };
         console.print(format_args!(": {pieces} extent{s} found\n"))
     }
@@ -148,7 +145,7 @@ impl File {
     }
 }
 
-/// Returns the device offset of `extent` if the file were contiguous from `previous` on.
+/// Returns the device offset that `extent` would have if the file were contiguous from `previous` on.
 fn expected(previous: Option<&FiemapExtent>, extent: &FiemapExtent) -> Option<u64> {
     let previous = previous?;
     let distance = extent.logical.checked_distance_from(previous.logical)?;
@@ -179,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_read_as_in_filefrag() {
+    fn lines_have_the_format_of_filefrag() {
         let extent = |logical: u64, physical: u64, length: u64, unwritten| FiemapExtent {
             logical: FileOffset(logical * 1024),
             physical: DeviceOffset(physical * 1024),

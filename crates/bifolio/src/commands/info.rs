@@ -1,4 +1,4 @@
-//! `bifolio info`: shows the format, features and journal of images, or their partitions.
+//! `bifolio info`.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -28,26 +28,24 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Describes every image.
+/// Shows all images.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
-    let mut array = match arguments.json {
-        true => Some(json::Array::begin(console)?),
-        false => None,
-    };
+    let mut array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
     for (number, target) in arguments.targets.iter().enumerate() {
-        let outcome = find_out(&arguments.image, target).and_then(|contents| match &mut array {
-            Some(array) => {
-                let image = target.image.as_os_str().as_bytes();
-                let image = json::bytes(json::IMAGE, image);
-                array.push(console, &JsonImage { image, contents: contents.json() })
-            }
-            None => {
-                if number > 0 {
-                    console.print('\n')?;
+        let outcome =
+            read_contents(&arguments.image, target).and_then(|contents| match &mut array {
+                Some(array) => {
+                    let image = target.image.as_os_str().as_bytes();
+                    let image = json::bytes(json::IMAGE, image);
+                    array.push(console, &JsonImage { image, contents: contents.json() })
                 }
-                print(target, &contents, console)
-            }
-        });
+                None => {
+                    if number > 0 {
+                        console.print('\n')?;
+                    }
+                    print(target, &contents, console)
+                }
+            });
         console.tolerate(outcome)?;
     }
     match array {
@@ -62,7 +60,7 @@ enum Contents {
     Partitions { kind: &'static str, partitions: Vec<Part> },
 }
 
-/// A partition, and the volume on it if there is one that can be read.
+/// A partition, and its volume or the error of opening it.
 struct Part {
     number: u32,
     offset: u64,
@@ -71,7 +69,7 @@ struct Part {
     volume: Result<Box<VolumeInfo>, Error>,
 }
 
-fn find_out(options: &ImageOptions, target: &Target) -> Result<Contents> {
+fn read_contents(options: &ImageOptions, target: &Target) -> Result<Contents> {
     let image = target.image.as_path();
     let failure = |error| Failure::library(image, &error);
     let device = options.open_device(target)?;
@@ -81,7 +79,7 @@ fn find_out(options: &ImageOptions, target: &Target) -> Result<Contents> {
         Err(error @ Error::Unsupported(Unsupported::Format)) if options.is_whole() => {
             let table = match PartitionTable::read(&*device, None) {
                 Ok(table) => table,
-                // The advice that goes with it, to call this command, would not help.
+                // Without the advice for this error, which is to run this command.
                 Err(Error::Unsupported(Unsupported::PartitionTable)) => {
                     return Err(Failure::new(image, format!("{error}, and no partition table")));
                 }
@@ -111,7 +109,7 @@ fn find_out(options: &ImageOptions, target: &Target) -> Result<Contents> {
 
 fn print(target: &Target, contents: &Contents, console: &mut Console) -> Result<()> {
     console.print("Image: ")?;
-    console.name(target.image.as_os_str().as_bytes())?;
+    console.print_name(target.image.as_os_str().as_bytes())?;
     console.print('\n')?;
     match contents {
         Contents::Volume(info) => print_volume(info, console),
@@ -127,7 +125,7 @@ fn print(target: &Target, contents: &Contents, console: &mut Console) -> Result<
                         console.print(info.format)?;
                         if !info.label.is_empty() {
                             console.print(" \"")?;
-                            console.name(&info.label)?;
+                            console.print_name(&info.label)?;
                             console.print('"')?;
                         }
                     }
@@ -136,7 +134,7 @@ fn print(target: &Target, contents: &Contents, console: &mut Console) -> Result<
                 }
                 if !name.is_empty() {
                     console.print("  [")?;
-                    console.name(name.as_bytes())?;
+                    console.print_name(name.as_bytes())?;
                     console.print(']')?;
                 }
                 console.print('\n')?;
@@ -157,15 +155,15 @@ fn print(target: &Target, contents: &Contents, console: &mut Console) -> Result<
 
 fn print_volume(info: &VolumeInfo, console: &mut Console) -> Result<()> {
     console.print(format_args!("Format: {}\nLabel: ", info.format))?;
-    console.name(&info.label)?;
+    console.print_name(&info.label)?;
     console.print(format_args!("\nUUID: {}\nFeatures: ", uuid_text(&info.uuid)))?;
-    console.name(info.features.join(" ").as_bytes())?;
+    console.print_name(info.features.join(" ").as_bytes())?;
     console.print('\n')?;
     for (key, value) in &info.details {
         let words = key.replace('_', " ");
         let (first, rest) = words.split_at_checked(1).unwrap_or(("", ""));
         console.print(format_args!("{}{rest}: ", first.to_ascii_uppercase()))?;
-        console.name(value.to_string().as_bytes())?;
+        console.print_name(value.to_string().as_bytes())?;
         console.print('\n')?;
     }
     Ok(())
@@ -221,7 +219,7 @@ struct JsonPart<'a> {
     error: Option<String>,
 }
 
-/// Writes the details in the format's order.
+/// Serializes the details as a map, in the order of the format.
 fn details<S: Serializer>(
     details: &&[(&'static str, Detail)],
     serializer: S,
@@ -273,7 +271,7 @@ impl Contents {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn uuids_have_their_dashes() {
+    fn uuids_have_dashes() {
         let uuid = std::array::from_fn(|index| index as u8 * 17);
         assert_eq!(super::uuid_text(&uuid), "00112233-4455-6677-8899-aabbccddeeff");
     }

@@ -1,4 +1,4 @@
-//! `bifolio ln`: makes hard and symbolic links.
+//! `bifolio ln`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -40,9 +40,11 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// The source of a link.
+/// Source of a link.
 enum Source {
+    /// A file, for a hard link.
     File(Target),
+    /// A text, for a symbolic link.
     Text(Vec<u8>),
 }
 
@@ -58,7 +60,7 @@ impl Source {
     }
 }
 
-/// Makes every link.
+/// Creates all links.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let destination = &arguments.destination;
     let mut sources = Vec::new();
@@ -73,12 +75,12 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     }
     change_images(&arguments.image, console, |writing, console| {
         let volume = writing.get(destination)?;
-        let into = !arguments.no_target_directory && destination.is_directory(&volume)?;
-        if sources.len() > 1 && !into {
+        let is_directory = !arguments.no_target_directory && destination.is_directory(&volume)?;
+        if sources.len() > 1 && !is_directory {
             return Err(destination.refuse_several());
         }
         for source in &sources {
-            let outcome = link(&arguments, source, into, &volume, writing);
+            let outcome = link(&arguments, source, is_directory, &volume, writing);
             console.tolerate(outcome)?;
         }
         Ok(())
@@ -88,13 +90,13 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
 fn link(
     arguments: &Arguments,
     source: &Source,
-    into: bool,
+    is_directory: bool,
     volume: &Volume,
     writing: &Writing<'_>,
 ) -> Result<()> {
     writing.check_interrupted()?;
     let destination = &arguments.destination;
-    let to = match (into, source.name()) {
+    let to = match (is_directory, source.name()) {
         (false, _) => destination.clone(),
         (true, Some(name)) => destination.join(&name),
         (true, None) => {
@@ -109,14 +111,19 @@ fn link(
             return Err(failure.advise("use -s for a symbolic link"));
         }
     }
-    let made = match make(arguments, source, volume, &to.path) {
+    let created = match create(arguments, source, volume, &to.path) {
         Err(Error::Exists) if arguments.force => replace(arguments, source, volume, &to),
-        made => made,
+        created => created,
     };
-    made.map_err(|error| Failure::action(&to, CANNOT_LINK, &error))
+    created.map_err(|error| Failure::action(&to, CANNOT_LINK, &error))
 }
 
-fn make(arguments: &Arguments, source: &Source, volume: &Volume, path: &[u8]) -> Result<(), Error> {
+fn create(
+    arguments: &Arguments,
+    source: &Source,
+    volume: &Volume,
+    path: &[u8],
+) -> Result<(), Error> {
     match source {
         Source::File(target) => volume.link_at(&target.path, path),
         Source::Text(text) => {
@@ -126,28 +133,28 @@ fn make(arguments: &Arguments, source: &Source, volume: &Volume, path: &[u8]) ->
     }
 }
 
-/// Makes the link under a temporary name, and renames it over the existing file.
+/// Creates the link with a temporary name, and renames it over the existing file.
 fn replace(
     arguments: &Arguments,
     source: &Source,
     volume: &Volume,
     to: &Target,
 ) -> Result<(), Error> {
-    let there = volume.resolve(&to.path, Follow::No)?;
-    if there.kind() == FileType::Directory {
+    let existing = volume.resolve(&to.path, Follow::No)?;
+    if existing.kind() == FileType::Directory {
         return Err(Error::IsDirectory);
     }
     if let Source::File(source) = source {
-        // They are one file already.
-        if volume.resolve(&source.path, Follow::No)?.number() == there.number() {
+        // Both are names of one file already.
+        if volume.resolve(&source.path, Follow::No)?.number() == existing.number() {
             return Ok(());
         }
     }
-    drop(there);
+    drop(existing);
     let by = &Credentials::ROOT;
-    let temporary = to.temporary_sibling(|path| make(arguments, source, volume, path))?;
+    let temporary = to.temporary_sibling(|path| create(arguments, source, volume, path))?;
     volume.rename_at(&temporary, &to.path, RenameFlags::default(), by).inspect_err(|_| {
-        // Should even this fail, its name tells what it is.
+        // If this fails, too, the name shows that the file is temporary.
         let _ = volume.remove(&temporary, by);
     })
 }

@@ -1,4 +1,4 @@
-//! `bifolio ls`: lists directories.
+//! `bifolio ls`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -55,18 +55,20 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Lists every target. Failures are reported, and the other targets are listed.
+/// Lists all targets. Reports failures, and continues with the next target.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
-    let mut array = match arguments.json {
-        true => Some(json::Array::begin(console)?),
-        false => None,
-    };
+    let mut array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
     let volumes = Volumes::new(&arguments.image, &arguments.targets);
-    let titles = arguments.recursive || arguments.targets.len() > 1;
-    let mut lister =
-        Lister { arguments: &arguments, volumes, array: array.as_mut(), titles, first: true };
+    let has_titles = arguments.recursive || arguments.targets.len() > 1;
+    let mut lister = Lister {
+        arguments: &arguments,
+        volumes,
+        array: array.as_mut(),
+        has_titles,
+        is_first: true,
+    };
     for target in &arguments.targets {
-        let outcome = lister.target(target, console);
+        let outcome = lister.list_target(target, console);
         console.tolerate(outcome)?;
     }
     match array {
@@ -79,9 +81,9 @@ struct Lister<'a> {
     arguments: &'a Arguments,
     volumes: Volumes<'a>,
     array: Option<&'a mut json::Array>,
-    /// Whether directories are named before their entries.
-    titles: bool,
-    first: bool,
+    /// Whether the path of a directory is printed before its entries.
+    has_titles: bool,
+    is_first: bool,
 }
 
 /// One line of a listing.
@@ -90,7 +92,7 @@ struct Row {
     name: Vec<u8>,
     inode: InodeNumber,
     kind: Option<FileType>,
-    /// Where more than the directory's word was asked for and could be had.
+    /// `None` if the options do not need them, or if they cannot be read.
     details: Option<Details>,
 }
 
@@ -101,13 +103,13 @@ struct Details {
 }
 
 impl Lister<'_> {
-    fn target(&mut self, target: &Target, console: &mut Console) -> Result<()> {
+    fn list_target(&mut self, target: &Target, console: &mut Console) -> Result<()> {
         let volume = self.volumes.get(target)?;
-        let of_link = self.arguments.directory || self.arguments.long || self.arguments.json;
-        let follow = if of_link { Follow::No } else { Follow::Yes };
+        let lists_links = self.arguments.directory || self.arguments.long || self.arguments.json;
+        let follow = if lists_links { Follow::No } else { Follow::Yes };
         let node = target.resolve(&volume, follow)?;
         if node.kind() == FileType::Directory && !self.arguments.directory {
-            return self.tree(target, &volume, node, console);
+            return self.list_tree(target, &volume, node, console);
         }
         let entry = Entry {
             name: target.path.clone(),
@@ -119,8 +121,8 @@ impl Lister<'_> {
         self.write(vec![row], console)
     }
 
-    /// Lists a directory and, with -R, its subdirectories: each before its contents.
-    fn tree(
+    /// Lists a directory and, with -R, its subdirectories.
+    fn list_tree(
         &mut self,
         target: &Target,
         volume: &Volume,
@@ -128,42 +130,43 @@ impl Lister<'_> {
         console: &mut Console,
     ) -> Result<()> {
         let mut seen = HashSet::new();
-        let mut ahead = vec![(target.path.clone(), start.number())];
-        while let Some((path, number)) = ahead.pop() {
+        let mut pending = vec![(target.path.clone(), start.number())];
+        while let Some((path, number)) = pending.pop() {
             let failure = |error| target.failure(&path, &error);
             if path.len() > crate::walk::PATH_BYTES_MAX {
                 console.report(&failure(base::Error::NameTooLong));
                 continue;
             }
             if !seen.insert(number) {
-                let place = base::Location::inode(number);
-                let error = base::Error::corrupt("directory", place, base::Problem::Cycle);
+                let location = base::Location::inode(number);
+                let error = base::Error::corrupt("directory", location, base::Problem::Cycle);
                 console.report(&failure(error));
                 continue;
             }
             let Some(node) = console.tolerate(volume.node(number).map_err(failure))? else {
                 continue;
             };
-            let entries = self.directory(target, volume, &node, &path, console)?;
+            let entries = self.list_directory(target, volume, &node, &path, console)?;
             if self.arguments.recursive {
                 let below = entries.iter().rev().filter(|entry| {
                     let is_directory = match entry.kind {
                         Some(kind) => kind == FileType::Directory,
-                        // Old directories do not say; what cannot be read was reported above.
+                        // Some directories do not record types. Errors were reported above.
                         None => volume
                             .node(entry.inode)
                             .is_ok_and(|node| node.kind() == FileType::Directory),
                     };
                     is_directory && !entry.is_dot()
                 });
-                ahead.extend(below.map(|entry| (directory::join(&path, &entry.name), entry.inode)));
+                pending
+                    .extend(below.map(|entry| (directory::join(&path, &entry.name), entry.inode)));
             }
         }
         Ok(())
     }
 
     /// Lists one directory, and returns its entries.
-    fn directory(
+    fn list_directory(
         &mut self,
         target: &Target,
         volume: &Volume,
@@ -171,14 +174,14 @@ impl Lister<'_> {
         path: &[u8],
         console: &mut Console,
     ) -> Result<Vec<Entry>> {
-        if self.titles && !self.arguments.json && !self.arguments.null {
-            if !std::mem::take(&mut self.first) {
+        if self.has_titles && !self.arguments.json && !self.arguments.null {
+            if !std::mem::take(&mut self.is_first) {
                 console.print('\n')?;
             }
-            console.name(&self.volumes.display(target, path))?;
+            console.print_name(&self.volumes.display(target, path))?;
             console.print(":\n")?;
         }
-        let (mut entries, outcome) = directory::sorted(node);
+        let (mut entries, outcome) = directory::read_sorted(node);
         entries.retain(|entry| self.arguments.all || !entry.is_hidden());
         let mut rows = Vec::with_capacity(entries.len());
         for entry in &entries {
@@ -232,11 +235,11 @@ impl Lister<'_> {
             }
             match self.arguments.null {
                 true => console.write(&row.name)?,
-                false => console.name(&row.name)?,
+                false => console.print_name(&row.name)?,
             }
             if let Some(target) = row.details.as_ref().and_then(|of| of.link_target.as_ref()) {
                 console.print(" -> ")?;
-                console.name(target)?;
+                console.print_name(target)?;
             }
             console.write(if self.arguments.null { b"\0" } else { b"\n" })?;
         }
@@ -253,7 +256,7 @@ fn details(volume: &Volume, entry: &Entry) -> base::Result<Details> {
     })
 }
 
-/// A row for scripts.
+/// A row as JSON.
 #[derive(Serialize)]
 struct JsonRow<'a> {
     #[serde(flatten)]
@@ -268,7 +271,7 @@ struct JsonRow<'a> {
     has_acl: Option<bool>,
 }
 
-/// The attributes of the inode, or only those that the directory has.
+/// Attributes of the inode, or only those in the directory.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum JsonInode {

@@ -1,4 +1,4 @@
-//! `bifolio man`: writes the manual pages.
+//! `bifolio man`.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub struct Arguments {
     directory: PathBuf,
 }
 
-/// Writes a page for the command and one for each of its commands.
+/// Writes a page for `bifolio` and one for each subcommand.
 pub fn run(arguments: Arguments, _console: &mut Console) -> Result<()> {
     let directory = arguments.directory.as_path();
     clap_mangen::generate_to(Cli::command(), directory)

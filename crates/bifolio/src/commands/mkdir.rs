@@ -1,4 +1,4 @@
-//! `bifolio mkdir`: makes directories.
+//! `bifolio mkdir`.
 
 use base::Error;
 use base::attributes::{AttributeChange, FileType};
@@ -11,10 +11,10 @@ use crate::mode_change::{ModeChange, Subject};
 use crate::target::{ImageOptions, Target};
 use crate::writing::{Ownership, Writing, change_targets};
 
-/// The permissions of new directories, before the umask.
+/// Permissions of new directories, before the umask.
 const PERMISSIONS: u16 = 0o777;
-/// The permissions that the owner of a directory needs to create files in it.
-const PASSABLE: u16 = 0o300;
+/// Permissions that the owner of a directory needs to create files in it.
+const OWNER_MODIFY: u16 = 0o300;
 const CANNOT_CREATE: &str = "cannot create directory";
 
 /// The arguments of `bifolio mkdir`.
@@ -35,47 +35,47 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Makes every directory.
+/// Creates all directories.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     change_targets(&arguments.image, &arguments.targets, console, |target, writing, _console| {
-        make(&arguments, target, writing)
+        create(&arguments, target, writing)
     })
 }
 
-fn make(arguments: &Arguments, target: &Target, writing: &mut Writing<'_>) -> Result<()> {
+fn create(arguments: &Arguments, target: &Target, writing: &mut Writing<'_>) -> Result<()> {
     let volume = writing.get(target)?;
-    let maker = Maker { arguments, volume: &volume, umask: writing.umask };
+    let creator = Creator { arguments, volume: &volume, umask: writing.umask };
     if arguments.parents {
         for end in ends_of_parents(&target.path) {
             let parent = &target.path[..end];
-            let made = maker.make_if_missing(parent, writing.umask & !PASSABLE, None);
-            made.map_err(|error| failure(target, parent, &error))?;
+            let created = creator.create_if_missing(parent, writing.umask & !OWNER_MODIFY, None);
+            created.map_err(|error| failure(target, parent, &error))?;
         }
     }
     let mode = arguments.mode.as_ref();
-    let made = match arguments.parents {
-        true => maker.make_if_missing(&target.path, writing.umask, mode),
-        false => maker.make(&target.path, writing.umask, mode),
+    let created = match arguments.parents {
+        true => creator.create_if_missing(&target.path, writing.umask, mode),
+        false => creator.create(&target.path, writing.umask, mode),
     };
-    made.map_err(|error| failure(target, &target.path, &error))
+    created.map_err(|error| failure(target, &target.path, &error))
 }
 
 fn failure(target: &Target, path: &[u8], error: &Error) -> Failure {
     Failure::action(target.subject(path).as_slice(), CANNOT_CREATE, error)
 }
 
-struct Maker<'a> {
+struct Creator<'a> {
     arguments: &'a Arguments,
     volume: &'a Volume,
     umask: u16,
 }
 
-impl Maker<'_> {
-    fn make(&self, path: &[u8], umask: u16, mode: Option<&ModeChange>) -> Result<(), Error> {
+impl Creator<'_> {
+    fn create(&self, path: &[u8], umask: u16, mode: Option<&ModeChange>) -> Result<(), Error> {
         let by = self.arguments.ownership.credentials();
         let plain = Creation { umask, ..Creation::of(FileType::Directory, PERMISSIONS) };
         let Some(mode) = mode else { return self.volume.create_at(path, &plain, &by).map(drop) };
-        // No other user may enter the directory before it has its mode.
+        // Other users cannot enter the directory before it has its final mode.
         let closed = Creation { permissions: 0o700, ..plain };
         let node = self.volume.create_at(path, &closed, &by)?;
         let set_id = node.attributes().permissions & 0o6000;
@@ -86,7 +86,7 @@ impl Maker<'_> {
         node.set_attributes(&change, &by)
     }
 
-    fn make_if_missing(
+    fn create_if_missing(
         &self,
         path: &[u8],
         umask: u16,
@@ -95,7 +95,7 @@ impl Maker<'_> {
         match self.volume.resolve(path, Follow::Yes) {
             Ok(node) if node.kind() == FileType::Directory => Ok(()),
             Ok(_) => Err(Error::Exists),
-            Err(Error::NotFound) => self.make(path, umask, mode),
+            Err(Error::NotFound) => self.create(path, umask, mode),
             Err(error) => Err(error),
         }
     }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parents_are_found_whatever_the_slashes() {
+    fn parents_are_found_with_repeated_slashes() {
         let ends = |path: &str| ends_of_parents(path.as_bytes()).collect::<Vec<_>>();
         assert_eq!(ends("/"), [0_usize; 0]);
         assert_eq!(ends("/a"), [0_usize; 0]);

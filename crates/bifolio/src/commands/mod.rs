@@ -1,4 +1,4 @@
-//! The commands. Each module has a command's arguments and its `run`.
+//! The commands. Each module has the arguments of a command and its function `run`.
 
 pub mod cat;
 pub mod check;

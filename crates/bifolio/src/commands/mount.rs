@@ -1,4 +1,4 @@
-//! `bifolio mount`: serves an image through FUSE.
+//! `bifolio mount`.
 
 use std::fs::File;
 use std::io;
@@ -20,10 +20,10 @@ use crate::mount_options::Options;
 use crate::target::{ImageOptions, Target};
 use crate::writing;
 
-/// The limit of `--threads`.
+/// Maximum of `--threads`.
 const THREADS_MAX: u16 = 1024;
 
-// The lines of both texts are indented, since man pages join lines that are not.
+// The lines of both texts are indented, because man pages join lines that are not indented.
 const OPTIONS_HELP: &str = "\
 Mount options, separated by commas. Later options override earlier ones.
 
@@ -114,7 +114,7 @@ Mount options, separated by commas. Later options override earlier ones.
 Blocks that are reserved for root (tune2fs -m) can be used by root, and by the user and the group that are \
 set in the superblock (tune2fs -u and -g).";
 
-/// The time for which the command waits for the server of an earlier mount of the image.
+/// Time for which the command waits for the server of an earlier mount of the image.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 const AFTER_HELP: &str = "\
@@ -188,7 +188,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// A valid `-o` list.
+/// A valid list of `-o`.
 #[derive(Clone, Debug)]
 struct MountOptionList(String);
 
@@ -204,7 +204,7 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
         .ok_or_else(|| format!("expected a number from 1 to {THREADS_MAX}"))
 }
 
-/// Mounts and serves until unmounted.
+/// Mounts the image, and serves the mount until it is unmounted.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let Arguments { mut image, options, foreground, threads, log, no_confine, target, directory } =
         arguments;
@@ -235,7 +235,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         threads,
     };
     let log = Log::new(log.as_deref().map(open_log).transpose()?);
-    log.begin();
+    log.start();
     // The confined process cannot read the size of memory.
     let writable = all.mount.writable;
     image.timeout = LOCK_TIMEOUT;
@@ -259,7 +259,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     };
     fuse::run(&plan, open_image, open).map_err(|error| {
         let failure = failure(error, &target, &directory);
-        log.note(&failure);
+        log.append(&failure);
         failure
     })
 }
@@ -274,14 +274,14 @@ fn failure(error: SessionError<Failure>, target: &Target, directory: &Path) -> F
         SessionError::Open(failure) => failure,
         SessionError::Root(error) => Failure::library(&*target.image, &error),
         SessionError::Interrupted => Failure::interrupted(),
-        // Another process of this command has said what is wrong, on the same standard error.
+        // Another process of this command has reported the failure on the same standard error.
         SessionError::Reported(status) => std::process::exit(status.into()),
         error => Failure::new(directory, error.to_string()),
     }
 }
 
-/// Returns whether the host refuses all writes to the image, and warns if so: like mount(8), the command then
-/// mounts it read-only.
+/// Returns whether the host refuses all writes to the image. If so, prints a warning: like mount(8), the command then
+/// mounts the image read-only.
 fn is_write_protected(target: &Target, console: &mut Console) -> Result<bool> {
     let image = target.image.as_path();
     let is_protected = device::is_write_protected(image);
@@ -293,8 +293,8 @@ fn is_write_protected(target: &Target, console: &mut Console) -> Result<bool> {
     Ok(is_protected)
 }
 
-/// Returns the block device or image file that is claimed while `source` is mounted. `None` for users other
-/// than root, whom the host does not let claim a device.
+/// Returns the block device or image file to claim while `source` is mounted. `None` for users other than root, because
+/// they cannot claim devices.
 fn claim(source: &Path, image: &ImageOptions, options: &MountOptions) -> Option<Claim> {
     let kind = source.metadata().ok()?.file_type();
     if !rustix::process::geteuid().is_root() {
@@ -302,7 +302,7 @@ fn claim(source: &Path, image: &ImageOptions, options: &MountOptions) -> Option<
     } else if kind.is_block_device() {
         Some(Claim::Device(source.to_owned()))
     } else if options.writable && options.loop_device && options.fsname.is_none() {
-        // The partition table, which is not read yet, says where a partition begins.
+        // The offset of a partition is in the partition table, which is not read yet.
         Some(Claim::Image { path: source.to_owned(), offset: image.offset.unwrap_or(0) })
     } else {
         None
@@ -317,7 +317,7 @@ fn mount_point(directory: &Path) -> Result<PathBuf> {
     path.map_err(|error| {
         let failure = Failure::host(directory, "cannot mount here", &error);
         match error.raw_os_error() {
-            // ENOTCONN: a mount whose server was killed.
+            // ENOTCONN: the server of a mount was killed.
             Some(107) => failure.advise(
                 "the server of an earlier mount has died; use `bifolio umount` to remove the mount",
             ),

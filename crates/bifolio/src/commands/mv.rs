@@ -1,13 +1,13 @@
-//! `bifolio mv`: moves and renames within an image.
+//! `bifolio mv`.
 
 use base::Error;
 use clap::Args;
 use vfs::{Credentials, Follow, RenameFlags, Volume};
 
 use crate::console::Console;
+use crate::destination::NO_NAME;
 use crate::failure::{Failure, Result};
 use crate::format::text;
-use crate::place::NO_NAME;
 use crate::target::{ImageOptions, Target};
 use crate::writing::{Writing, change_images};
 
@@ -35,7 +35,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Moves every source.
+/// Moves all sources.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let destination = &arguments.destination;
     for source in &arguments.sources {
@@ -43,12 +43,12 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     }
     change_images(&arguments.image, console, |writing, console| {
         let volume = writing.get(destination)?;
-        let into = !arguments.no_target_directory && destination.is_directory(&volume)?;
-        if arguments.sources.len() > 1 && !into {
+        let is_directory = !arguments.no_target_directory && destination.is_directory(&volume)?;
+        if arguments.sources.len() > 1 && !is_directory {
             return Err(destination.refuse_several());
         }
         for source in &arguments.sources {
-            let outcome = rename(&arguments, source, into, &volume, writing);
+            let outcome = rename(&arguments, source, is_directory, &volume, writing);
             console.tolerate(outcome)?;
         }
         Ok(())
@@ -58,14 +58,15 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
 fn rename(
     arguments: &Arguments,
     source: &Target,
-    into: bool,
+    is_directory: bool,
     volume: &Volume,
     writing: &Writing<'_>,
 ) -> Result<()> {
     writing.check_interrupted()?;
     let failure = |error: &Error| Failure::action(source, CANNOT_MOVE, error);
     let name = source.file_name().ok_or_else(|| Failure::new(source, NO_NAME))?;
-    let to = if into { arguments.destination.join(name) } else { arguments.destination.clone() };
+    let to =
+        if is_directory { arguments.destination.join(name) } else { arguments.destination.clone() };
     let flags = RenameFlags {
         no_replace: arguments.no_clobber,
         exchange: arguments.exchange,

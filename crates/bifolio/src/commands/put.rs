@@ -1,4 +1,4 @@
-//! `bifolio put`: writes files into an image.
+//! `bifolio put`.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,7 +14,7 @@ use crate::mode_change::{ModeChange, Subject};
 use crate::target::{ImageOptions, Target};
 use crate::writing::{Ownership, change_images};
 
-/// The default permissions of new files, before the umask.
+/// Default permissions of new files, before the umask.
 const PERMISSIONS: u16 = 0o666;
 
 const AFTER_HELP: &str = "\
@@ -44,13 +44,13 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Writes every file.
+/// Writes all files.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let Arguments { sources, destination, ownership, .. } = &arguments;
     change_images(&arguments.image, console, |writing, console| {
         let volume = writing.get(destination)?;
-        let into = !arguments.no_target_directory && destination.is_directory(&volume)?;
-        if sources.len() > 1 && !into {
+        let is_directory = !arguments.no_target_directory && destination.is_directory(&volume)?;
+        if sources.len() > 1 && !is_directory {
             return Err(destination.refuse_several());
         }
         let plain = Subject { permissions: PERMISSIONS, is_directory: false, umask: writing.umask };
@@ -66,7 +66,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         let outcome = sources.iter().try_for_each(|source| {
             let is_stream = source == "-";
             let name = import::file_name(source).filter(|_| !is_stream);
-            let target = match (into, name) {
+            let target = match (is_directory, name) {
                 (false, _) => destination.clone(),
                 (true, Some(name)) => destination.join(name),
                 (true, None) => {
@@ -74,15 +74,15 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
                     return Err(failure.advise("add the name of the new file").usage());
                 }
             };
-            let (directory, name) = target.place(&volume)?;
-            let place = Destination::Name(directory, name);
+            let (directory, name) = target.parent_and_name(&volume)?;
+            let copy = Destination::Name(directory, name);
             if is_stream {
                 let stream = io::stdin().as_fd().try_clone_to_owned();
                 let stream = stream
                     .map_err(|error| Failure::host("standard input", "cannot read", &error))?;
-                importer.copy_stream(&stream.into(), &place)?;
+                importer.copy_stream(&stream.into(), &copy)?;
             } else {
-                importer.copy(Path::new(source), &place)?;
+                importer.copy(Path::new(source), &copy)?;
             }
             Ok(())
         });

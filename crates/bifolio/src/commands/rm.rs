@@ -1,4 +1,4 @@
-//! `bifolio rm`: removes files and trees.
+//! `bifolio rm`.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use clap::Args;
 use vfs::{Credentials, Follow, Node, Volume};
 
 use crate::console::Console;
+use crate::destination::NO_NAME;
 use crate::failure::{Failure, Result};
-use crate::place::NO_NAME;
 use crate::target::{ImageOptions, Target};
-use crate::walk::{self, Order, Stop, Then, Visitor};
+use crate::walk::{self, Flow, Order, Visit, Visitor};
 use crate::writing::{Writing, change_targets};
 
 const CANNOT_REMOVE: &str = "cannot remove";
@@ -38,7 +38,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Removes every target.
+/// Removes all targets.
 pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
     for target in &arguments.targets {
         if target.file_name().is_none() {
@@ -71,13 +71,13 @@ fn remove(
     if !arguments.recursive {
         return Err(failure(&Error::IsDirectory).advise("use -r to remove it with its contents"));
     }
-    let (parent, name) = target.place(&volume)?;
+    let (parent, name) = target.parent_and_name(&volume)?;
     let mut remover =
         Remover { volume: &volume, target, writing, console, name, directories: vec![parent] };
     walk::walk(&volume, node, &target.path, Order::Inode, &mut remover)
 }
 
-/// A walk that removes the contents of a directory before the directory.
+/// Visitor that removes the contents of a directory before the directory.
 struct Remover<'a> {
     volume: &'a Volume,
     target: &'a Target,
@@ -85,34 +85,34 @@ struct Remover<'a> {
     console: &'a mut Console,
     /// The name of the directory that the walk starts from.
     name: Vec<u8>,
-    /// The directories from the parent of this name down to the one that the walk is in.
+    /// The directories from the parent of this name down to the innermost directory.
     directories: Vec<Arc<Node>>,
 }
 
 impl Visitor for Remover<'_> {
-    fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
+    fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow> {
         self.writing.check_interrupted()?;
-        if stop.node.kind() == FileType::Directory {
-            if let Err(error) = self.check_parent(stop.node) {
-                self.report(stop.path, Err(error));
-                return Ok(Then::Skip);
+        if visit.node.kind() == FileType::Directory {
+            if let Err(error) = self.check_parent(visit.node) {
+                self.report(visit.path, Err(error));
+                return Ok(Flow::Skip);
             }
-            self.directories.push(Arc::clone(stop.node));
-            return Ok(Then::Enter);
+            self.directories.push(Arc::clone(visit.node));
+            return Ok(Flow::Enter);
         }
         if let Some(directory) = self.directories.last() {
-            let removed = self.volume.unlink(directory, stop.name, &Credentials::ROOT);
-            self.report(stop.path, removed);
+            let removed = self.volume.unlink(directory, visit.name, &Credentials::ROOT);
+            self.report(visit.path, removed);
         }
-        Ok(Then::Skip)
+        Ok(Flow::Skip)
     }
 
-    fn leave(&mut self, stop: &Stop<'_>) -> Result<()> {
+    fn leave(&mut self, visit: &Visit<'_>) -> Result<()> {
         self.directories.pop();
         if let Some(directory) = self.directories.last() {
-            let name = if stop.depth == 0 { &self.name } else { stop.name };
+            let name = if visit.depth == 0 { &self.name } else { visit.name };
             let removed = self.volume.rmdir(directory, name, &Credentials::ROOT);
-            self.report(stop.path, removed);
+            self.report(visit.path, removed);
         }
         Ok(())
     }
@@ -124,8 +124,8 @@ impl Visitor for Remover<'_> {
 }
 
 impl Remover<'_> {
-    /// Refuses a directory whose ".." is not the directory that the walk came from: on a damaged volume, a directory
-    /// with a second name may be outside of the tree, and its contents must not be removed.
+    /// Refuses a directory whose ".." is not the innermost directory. On a damaged volume, a directory can have a second
+    /// name and belong to another tree. Its contents must not be removed.
     fn check_parent(&self, node: &Node) -> Result<(), Error> {
         let Some(parent) = self.directories.last() else { return Ok(()) };
         if node.lookup(b"..")? == parent.number() {

@@ -1,4 +1,4 @@
-//! `bifolio stat`: shows all attributes of files.
+//! `bifolio stat`.
 
 use base::attributes::{Attributes, FileType};
 use clap::Args;
@@ -27,23 +27,20 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Shows every target.
+/// Shows all targets.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
-    let mut array = match arguments.json {
-        true => Some(json::Array::begin(console)?),
-        false => None,
-    };
+    let mut array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
     let follow = if arguments.dereference { Follow::Yes } else { Follow::No };
     for target in &arguments.targets {
-        let found = volumes.get(target).and_then(|volume| {
+        let info = volumes.get(target).and_then(|volume| {
             let node = target.resolve(&volume, follow)?;
-            Found::of(&node, volume.statfs().block_size, target, console)
+            FileInfo::read(&node, volume.statfs().block_size, target, console)
         });
-        let Some(found) = console.tolerate(found)? else { continue };
+        let Some(info) = console.tolerate(info)? else { continue };
         match &mut array {
-            Some(array) => array.push(console, &found.json(&target.path))?,
-            None => found.print(&volumes.display(target, &target.path), console)?,
+            Some(array) => array.push(console, &info.json(&target.path))?,
+            None => info.print(&volumes.display(target, &target.path), console)?,
         }
     }
     match array {
@@ -52,16 +49,16 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     }
 }
 
-struct Found {
+struct FileInfo {
     attributes: Attributes,
     block_size: u32,
     link_target: Option<Vec<u8>>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Found {
-    /// Reads the attributes of the node. Those that cannot be read are reported.
-    fn of(node: &Node, block_size: u32, target: &Target, console: &mut Console) -> Result<Self> {
+impl FileInfo {
+    /// Reads the attributes of the node. Reports and skips attributes that cannot be read.
+    fn read(node: &Node, block_size: u32, target: &Target, console: &mut Console) -> Result<Self> {
         let failure = |error| target.failure(&target.path, &error);
         let link_target = listing::link_target(node).map_err(failure);
         let link_target = console.tolerate(link_target)?.flatten();
@@ -76,7 +73,7 @@ impl Found {
         Ok(Self { attributes: node.attributes(), block_size, link_target, xattrs })
     }
 
-    /// Returns the lines of the access control lists; a broken list stays among the attributes.
+    /// Returns the lines of the access control lists. An invalid list is shown as an extended attribute instead.
     fn acl(&self) -> Vec<String> {
         let values = acl::ATTRIBUTES.iter().filter_map(|(name, prefix)| {
             let (_, value) = self.xattrs.iter().find(|(found, _)| found == name)?;
@@ -86,48 +83,53 @@ impl Found {
     }
 
     fn print(&self, path: &[u8], console: &mut Console) -> Result<()> {
-        let of = &self.attributes;
+        let attributes = &self.attributes;
         console.print("  File: ")?;
-        console.name(path)?;
+        console.print_name(path)?;
         if let Some(target) = &self.link_target {
             console.print(" -> ")?;
-            console.name(target)?;
+            console.print_name(target)?;
         }
         console.print(format_args!(
             "\n  Size: {:<15} Blocks: {:<10} IO Block: {:<6} {}\n Inode: {:<15} Links: {:<11}",
-            of.size,
-            of.blocks,
+            attributes.size,
+            attributes.blocks,
             self.block_size,
-            mode::type_words(of.kind),
-            of.inode,
-            of.links,
+            mode::type_words(attributes.kind),
+            attributes.inode,
+            attributes.links,
         ))?;
-        if matches!(of.kind, FileType::CharacterDevice | FileType::BlockDevice) {
-            console.print(format_args!("Device type: {},{}", of.device.major, of.device.minor))?;
+        if matches!(attributes.kind, FileType::CharacterDevice | FileType::BlockDevice) {
+            console.print(format_args!(
+                "Device type: {},{}",
+                attributes.device.major, attributes.device.minor
+            ))?;
         }
         console.print(format_args!(
             "\nAccess: ({:04o}/{})  Uid: {:<8} Gid: {}\n",
-            of.permissions,
-            mode::mode_text(of.kind, of.permissions),
-            of.uid,
-            of.gid,
+            attributes.permissions,
+            mode::mode_text(attributes.kind, attributes.permissions),
+            attributes.uid,
+            attributes.gid,
         ))?;
         for (title, moment) in [
-            ("Access", Some(of.accessed)),
-            ("Modify", Some(of.modified)),
-            ("Change", Some(of.changed)),
-            (" Birth", of.created),
+            ("Access", Some(attributes.accessed)),
+            ("Modify", Some(attributes.modified)),
+            ("Change", Some(attributes.changed)),
+            (" Birth", attributes.created),
         ] {
             let text = moment.map_or_else(|| "-".to_owned(), time::full);
             console.print(format_args!("{title}: {text}\n"))?;
         }
-        console.print(format_args!(" Flags: {}", mode::flag_letters(of.flags)))?;
-        let names = mode::flag_names(of.flags);
+        console.print(format_args!(" Flags: {}", mode::flag_letters(attributes.flags)))?;
+        let names = mode::flag_names(attributes.flags);
         if !names.is_empty() {
             console.print(format_args!(" ({})", names.join(", ")))?;
         }
-        let project = of.project.map_or_else(|| "-".to_owned(), |project| project.to_string());
-        console.print(format_args!("\n   Gen: {:<15} Project: {project}\n", of.generation))?;
+        let project =
+            attributes.project.map_or_else(|| "-".to_owned(), |project| project.to_string());
+        console
+            .print(format_args!("\n   Gen: {:<15} Project: {project}\n", attributes.generation))?;
         self.print_xattrs(console)
     }
 
@@ -139,7 +141,7 @@ impl Found {
         for line in acl {
             console.print(format_args!("        {line}\n"))?;
         }
-        // Lists that could be read as such are shown above.
+        // Valid access control lists are shown above.
         let others: Vec<_> =
             self.xattrs.iter().filter(|(name, value)| !is_acl(name, value)).collect();
         if !others.is_empty() {
@@ -147,7 +149,7 @@ impl Found {
         }
         for (name, value) in others {
             console.print("        ")?;
-            console.name(name)?;
+            console.print_name(name)?;
             console.print(format_args!("={}\n", xattr::value_text(value)))?;
         }
         Ok(())
@@ -170,8 +172,8 @@ impl Found {
 }
 
 fn is_acl(name: &[u8], value: &[u8]) -> bool {
-    let is_one = acl::ATTRIBUTES.iter().any(|(acl, _)| name == *acl);
-    is_one && acl::lines(value, "").is_some()
+    let has_acl_name = acl::ATTRIBUTES.iter().any(|(acl, _)| name == *acl);
+    has_acl_name && acl::lines(value, "").is_some()
 }
 
 #[derive(Serialize)]

@@ -1,4 +1,4 @@
-//! `bifolio sync`: makes all data written to mounts durable, also where the kernel does not pass sync(2) on.
+//! `bifolio sync`: a sync that works on all mounts, also if the kernel does not forward sync(2) to the server.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub struct Arguments {
     directories: Vec<PathBuf>,
 }
 
-/// Syncs each mount, and reports those that fail.
+/// Syncs all mounts. Reports failures.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     for directory in &arguments.directories {
         if let Err(error) = fuse::sync(directory) {

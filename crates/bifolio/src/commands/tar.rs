@@ -1,4 +1,4 @@
-//! `bifolio tar`: unpacks archives into an image.
+//! `bifolio tar`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,7 +10,7 @@ use vfs::Follow;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use crate::import::{Unpacker, uncompressed};
+use crate::import::{Unpacker, check_uncompressed};
 use crate::target::{ImageOptions, Target};
 use crate::writing::change_images;
 
@@ -42,16 +42,16 @@ pub struct Arguments {
 /// Unpacks the archive.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let Arguments { strip_components, archive, destination, .. } = &arguments;
-    let (name, input): (_, Box<dyn Read>) = match archive == "-" {
-        true => (Path::new("standard input"), Box::new(io::stdin().lock())),
-        false => {
-            let name = Path::new(archive);
-            let file = File::open(name);
-            let file = file.map_err(|error| Failure::host(name, "cannot open", &error))?;
-            (name, Box::new(io::BufReader::with_capacity(1 << 20, file)))
-        }
+    let (name, input): (_, Box<dyn Read>) = if archive == "-" {
+        (Path::new("standard input"), Box::new(io::stdin().lock()))
+    } else {
+        let name = Path::new(archive);
+        let file = File::open(name);
+        let file = file.map_err(|error| Failure::host(name, "cannot open", &error))?;
+        (name, Box::new(io::BufReader::with_capacity(1 << 20, file)))
     };
-    let input = uncompressed(input).map_err(|error| Failure::host(name, "cannot read", &error))?;
+    let input =
+        check_uncompressed(input).map_err(|error| Failure::host(name, "cannot read", &error))?;
     let input = input.map_err(|compression| {
         let failure = Failure::new(name, format!("is compressed ({compression})"));
         failure.advise("decompress it, and pipe it to `bifolio tar -`")

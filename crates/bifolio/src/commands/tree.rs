@@ -1,4 +1,4 @@
-//! `bifolio tree`: draws directory trees.
+//! `bifolio tree`.
 
 use base::attributes::FileType;
 use clap::Args;
@@ -10,7 +10,7 @@ use crate::failure::Result;
 use crate::format::json;
 use crate::listing;
 use crate::target::{ImageOptions, Target, Volumes};
-use crate::walk::{self, Order, Stop, Then, Visitor};
+use crate::walk::{self, Flow, Order, Visit, Visitor};
 
 /// The arguments of `bifolio tree`.
 #[derive(Args)]
@@ -31,7 +31,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Draws every target.
+/// Draws the trees of all targets.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
     let mut drawer = Drawer::new(&arguments, console)?;
@@ -40,7 +40,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
             let start = target.resolve(&volume, Follow::Yes)?;
             let order = Order::Sorted { hidden: arguments.all };
             let title = volumes.display(target, &target.path);
-            let mut visitor = OfTarget { drawer: &mut drawer, target, title };
+            let mut visitor = TargetVisitor { drawer: &mut drawer, target, title };
             walk::walk(&volume, start, &target.path, order, &mut visitor)
         });
         drawer.console.tolerate(outcome)?;
@@ -54,17 +54,17 @@ struct Drawer<'a> {
     array: Option<json::Array>,
     directories: u64,
     others: u64,
-    /// For each directory on the way: whether more names follow beside it.
-    more: Vec<bool>,
+    /// For each directory that the walk is in: whether more entries follow it in its parent.
+    has_more: Vec<bool>,
 }
 
-struct OfTarget<'a, 'b> {
+struct TargetVisitor<'a, 'b> {
     drawer: &'a mut Drawer<'b>,
     target: &'a Target,
     title: Vec<u8>,
 }
 
-/// One node for scripts.
+/// A node as JSON.
 #[derive(Serialize)]
 struct JsonNode<'a> {
     #[serde(flatten)]
@@ -78,11 +78,8 @@ struct JsonNode<'a> {
 
 impl<'a> Drawer<'a> {
     fn new(arguments: &'a Arguments, console: &'a mut Console) -> Result<Self> {
-        let array = match arguments.json {
-            true => Some(json::Array::begin(console)?),
-            false => None,
-        };
-        Ok(Self { arguments, console, array, directories: 0, others: 0, more: Vec::new() })
+        let array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
+        Ok(Self { arguments, console, array, directories: 0, others: 0, has_more: Vec::new() })
     }
 
     fn end(self) -> Result<()> {
@@ -95,54 +92,54 @@ impl<'a> Drawer<'a> {
         self.console.print(format_args!("\n{directories} director{ies}, {others} file{s}\n"))
     }
 
-    fn line(&mut self, stop: &Stop<'_>, name: &[u8], link: Option<&[u8]>) -> Result<()> {
-        if let Some((_, on_the_way)) = self.more.split_first() {
-            for &more in on_the_way {
-                self.console.print(if more { "│   " } else { "    " })?;
+    fn draw_line(&mut self, visit: &Visit<'_>, name: &[u8], link: Option<&[u8]>) -> Result<()> {
+        if let Some((_, directories)) = self.has_more.split_first() {
+            for &has_more in directories {
+                self.console.print(if has_more { "│   " } else { "    " })?;
             }
-            self.console.print(if stop.last { "└── " } else { "├── " })?;
+            self.console.print(if visit.is_last { "└── " } else { "├── " })?;
         }
-        self.console.name(name)?;
+        self.console.print_name(name)?;
         if let Some(link) = link {
             self.console.print(" -> ")?;
-            self.console.name(link)?;
+            self.console.print_name(link)?;
         }
         self.console.print('\n')
     }
 }
 
-impl Visitor for OfTarget<'_, '_> {
-    fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
+impl Visitor for TargetVisitor<'_, '_> {
+    fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow> {
         let drawer = &mut *self.drawer;
-        let link =
-            listing::link_target(stop.node).map_err(|error| self.target.failure(stop.path, &error));
+        let link = listing::link_target(visit.node)
+            .map_err(|error| self.target.failure(visit.path, &error));
         let link = drawer.console.tolerate(link)?.flatten();
-        let is_directory = stop.node.kind() == FileType::Directory;
-        let deep_enough = drawer.arguments.level.is_some_and(|level| stop.depth as u64 >= level);
-        let enters = is_directory && !deep_enough;
-        if stop.depth > 0 {
+        let is_directory = visit.node.kind() == FileType::Directory;
+        let is_at_limit = drawer.arguments.level.is_some_and(|level| visit.depth as u64 >= level);
+        let enters = is_directory && !is_at_limit;
+        if visit.depth > 0 {
             *(if is_directory { &mut drawer.directories } else { &mut drawer.others }) += 1;
         }
         if let Some(array) = &mut drawer.array {
             let node = JsonNode {
-                path: json::bytes(json::PATH, stop.path),
-                depth: stop.depth,
-                inode: (&stop.node.attributes()).into(),
+                path: json::bytes(json::PATH, visit.path),
+                depth: visit.depth,
+                inode: (&visit.node.attributes()).into(),
                 target: link.as_deref().map(|link| json::bytes(json::TARGET, link)),
             };
             array.push(drawer.console, &node)?;
         } else {
-            let name = if stop.depth == 0 { &self.title } else { stop.name };
-            drawer.line(stop, name, link.as_deref())?;
+            let name = if visit.depth == 0 { &self.title } else { visit.name };
+            drawer.draw_line(visit, name, link.as_deref())?;
         }
         if enters {
-            drawer.more.push(!stop.last);
+            drawer.has_more.push(!visit.is_last);
         }
-        Ok(if enters { Then::Enter } else { Then::Skip })
+        Ok(if enters { Flow::Enter } else { Flow::Skip })
     }
 
-    fn leave(&mut self, _stop: &Stop<'_>) -> Result<()> {
-        self.drawer.more.pop();
+    fn leave(&mut self, _stop: &Visit<'_>) -> Result<()> {
+        self.drawer.has_more.pop();
         Ok(())
     }
 

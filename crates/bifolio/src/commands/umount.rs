@@ -1,4 +1,4 @@
-//! `bifolio umount`: unmounts images, and waits for their servers.
+//! `bifolio umount`.
 
 use std::path::PathBuf;
 
@@ -20,16 +20,16 @@ pub struct Arguments {
     directories: Vec<PathBuf>,
 }
 
-/// Unmounts each.
+/// Unmounts all mounts, and waits for their servers.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     for directory in &arguments.directories {
-        let before_long = || {
+        let warn_before_wait = || {
             let directory = directory.display();
             console.warn(format_args!(
                 "{directory}: unmounted; waiting for the server to write the remaining data"
             ));
         };
-        if let Err(error) = fuse::umount(directory, before_long) {
+        if let Err(error) = fuse::umount(directory, warn_before_wait) {
             console.report(&Failure::new(&**directory, error.to_string()));
         }
     }

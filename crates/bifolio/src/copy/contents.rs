@@ -1,25 +1,25 @@
-//! The data of one file: what is allocated is written, what is not stays a hole.
+//! Copies of the data of a file to the host. Holes are preserved.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
 
 use base::FileOffset;
 
-use super::engine::Trouble;
+use super::engine::CopyError;
 
-/// The most that is lent and written at once.
+/// Maximum number of bytes that are lent and written at a time.
 const SLICE_BYTES_MAX: usize = 1 << 20;
 
-/// Copies `size` bytes of `from` to the empty file `to`. `go_on` is told of each number of bytes
-/// written and can stop the copy.
+/// Copies `size` bytes of `from` to the empty file `to`. Calls `progress` with the number of bytes after each write; an
+/// error of it ends the copy.
 pub fn copy(
     from: &vfs::File,
     size: u64,
     to: &fs::File,
-    mut go_on: impl FnMut(u64) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
-    let write = |error| Trouble::Host("cannot write the copy", error);
-    // First of all: a size that the host cannot hold fails before any work.
+    mut progress: impl FnMut(u64) -> Result<(), CopyError>,
+) -> Result<(), CopyError> {
+    let write = |error| CopyError::Host("cannot write the copy", error);
+    // First, so that a size that the host does not support fails before data is copied.
     to.set_len(size).map_err(write)?;
     let mut at = 0;
     while at < size {
@@ -38,11 +38,11 @@ pub fn copy(
             let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(SLICE_BYTES_MAX);
             let slice = from.lend(FileOffset(at), length)?;
             if slice.is_empty() {
-                return Err(Trouble::Other("the data ends before the size of the file"));
+                return Err(CopyError::Other("the data ends before the size of the file"));
             }
             to.write_all_at(&slice, at).map_err(write)?;
             at += slice.len() as u64;
-            go_on(slice.len() as u64)?;
+            progress(slice.len() as u64)?;
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The host's side of a copy: directories that are held open, and files that have temporary names until they
-//! are complete. Not here: the data of copies, and their owners, permissions and times.
+//! Directories and temporary files of a copy on the host. Directories stay open, and files have temporary names until
+//! they are complete. Not here: the data of copies, and their owners, permissions and times.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -12,30 +12,28 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use vfs::Node;
 
-/// How often a temporary name is tried that turns out to be taken.
+/// Maximum number of temporary names that are tried.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// A directory of the copy. Its owner, permissions and times are set when everything in it is done,
-/// which is when its last holder lets go of it.
+/// Directory of the copy. Its owner, permissions and times are set after its contents are complete, which is when the
+/// last reference is released.
 #[derive(Debug)]
 pub struct Directory {
-    /// The directory around it, unless it is where the copy starts.
+    /// The parent directory. `None` for the directory in which the copy starts.
     pub parent: Option<Arc<Directory>>,
-    /// Its name in that directory.
+    /// The name in the parent directory.
     pub name: Vec<u8>,
-    /// The directory of which it is a copy, and that one's path in the image. `None` for an existing directory that
-    /// only contains copies.
+    /// The original directory and its path in the image. `None` for an existing directory that only contains copies.
     pub source: Option<(Arc<Node>, Vec<u8>)>,
-    /// Whether the copy made it.
+    /// Whether the copy created the directory.
     pub is_new: bool,
-    /// Device and inode number of the source image, which no copy replaces.
+    /// The device and inode number of the source image, which no copy may replace.
     image: (u64, u64),
     fd: OwnedFd,
 }
 
 impl Directory {
-    /// Returns a directory that is there already, as a person names it: symbolic links on the way are
-    /// followed.
+    /// Opens an existing directory that the command line names. Follows symbolic links.
     pub fn existing(
         path: &Path,
         source: Option<(Arc<Node>, Vec<u8>)>,
@@ -47,8 +45,8 @@ impl Directory {
         Ok(Self { parent: None, name: Vec::new(), source, is_new: false, image, fd })
     }
 
-    /// Creates the directory `name` in `parent`, which only its owner may enter, or opens the existing one.
-    pub fn make(
+    /// Creates the directory `name` in `parent`, with access only for its owner. Opens it if it exists.
+    pub fn create(
         parent: &Arc<Self>,
         name: &[u8],
         source: (Arc<Node>, Vec<u8>),
@@ -65,7 +63,7 @@ impl Directory {
         Ok(Arc::new(Self { parent, name: name.to_vec(), source: Some(source), is_new, image, fd }))
     }
 
-    /// Returns the names that lead here from where the copy starts.
+    /// Returns the names of the directories from the start of the copy down to this directory.
     pub fn names(&self) -> Vec<Vec<u8>> {
         let mut names = Vec::new();
         let mut here = Some(self);
@@ -79,7 +77,7 @@ impl Directory {
         names
     }
 
-    /// Enters the directory that `names` lead to from here, following no symbolic link.
+    /// Opens the directory at the path `names`, relative to this directory. Does not follow symbolic links.
     fn descend(&self, names: &[Vec<u8>]) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty())?;
@@ -90,7 +88,7 @@ impl Directory {
         Ok(fd)
     }
 
-    /// Makes an entry under a temporary name by calling `make` until a name is free.
+    /// Creates an entry with a temporary name. Calls `make` with different names until a name does not exist.
     pub fn temporary(
         &self,
         mut make: impl FnMut(BorrowedFd<'_>, &str) -> rustix::io::Result<()>,
@@ -98,7 +96,7 @@ impl Directory {
         for _ in 0..ATTEMPTS_MAX {
             let name = temporary_name();
             match make(self.fd.as_fd(), &name) {
-                Ok(()) => return Ok(Temporary { directory: self, name, is_placed: false }),
+                Ok(()) => return Ok(Temporary { directory: self, name, is_renamed: false }),
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -106,7 +104,7 @@ impl Directory {
         Err(Errno::EXIST.into())
     }
 
-    /// Returns an empty file to write to, under a temporary name.
+    /// Creates an empty file with a temporary name, and opens it for writing.
     pub fn temporary_file(&self) -> io::Result<(Temporary<'_>, std::fs::File)> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -119,7 +117,8 @@ impl Directory {
         Ok((temporary, file.into()))
     }
 
-    /// Links the file `name`, in the directory at the path `names` from `start`, to a name here.
+    /// Creates a hard link `new_name` in this directory. The linked file is `name` in the directory at the path `names`,
+    /// relative to `start`.
     pub fn link(
         &self,
         start: &Self,
@@ -133,17 +132,17 @@ impl Directory {
         let temporary = self.temporary(|directory, temporary| {
             rustix::fs::linkat(&from, name, directory, temporary, AtFlags::empty())
         })?;
-        // When the name is a link to this file already, renaming leaves both, and dropping removes
-        // the temporary one.
-        let (directory, temporary_name) = temporary.place_of();
-        self.check_place(new_name)?;
+        // If the new name is a link to this file already, rename(2) keeps both names, and dropping `temporary` removes
+        // the temporary name.
+        let (directory, temporary_name) = temporary.location();
+        self.check_not_image(new_name)?;
         Ok(rustix::fs::renameat(directory, temporary_name, directory, new_name)?)
     }
 
-    /// Refuses the name that the image itself has here.
-    fn check_place(&self, name: &[u8]) -> io::Result<()> {
+    /// Errors: `name` in this directory is the source image.
+    fn check_not_image(&self, name: &[u8]) -> io::Result<()> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(there) if identity(&there) == self.image => {
+            Ok(existing) if identity(&existing) == self.image => {
                 Err(io::Error::other("the copy would replace the source image"))
             }
             _ => Ok(()),
@@ -157,55 +156,55 @@ impl AsFd for Directory {
     }
 }
 
-/// An entry that is removed unless it gets its name.
+/// Entry with a temporary name. It is removed unless it is renamed to its final name.
 #[derive(Debug)]
 pub struct Temporary<'a> {
     directory: &'a Directory,
     name: String,
-    is_placed: bool,
+    is_renamed: bool,
 }
 
 impl Temporary<'_> {
-    /// Returns the directory and the name there.
-    pub fn place_of(&self) -> (BorrowedFd<'_>, &str) {
+    /// Returns the directory and the temporary name.
+    pub fn location(&self) -> (BorrowedFd<'_>, &str) {
         (self.directory.fd.as_fd(), &self.name)
     }
 
-    /// Renames it to its final name. An existing file of that name is replaced, but no directory.
-    pub fn place(mut self, name: &[u8]) -> io::Result<()> {
+    /// Renames the entry to its final name. Replaces an existing file, but not a directory.
+    pub fn rename(mut self, name: &[u8]) -> io::Result<()> {
         check_name(name)?;
-        self.directory.check_place(name)?;
+        self.directory.check_not_image(name)?;
         rustix::fs::renameat(&self.directory.fd, &self.name, &self.directory.fd, name)?;
-        self.is_placed = true;
+        self.is_renamed = true;
         Ok(())
     }
 }
 
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        if !self.is_placed {
-            // If even this fails, the name itself tells that the file is not whole.
+        if !self.is_renamed {
+            // If this fails, the name shows that the file is not complete.
             let _ = rustix::fs::unlinkat(&self.directory.fd, &self.name, AtFlags::empty());
         }
     }
 }
 
-/// Returns the identity of a file: its device and inode number.
+/// Returns the device and inode number of a file.
 fn identity(file: &rustix::fs::Stat) -> (u64, u64) {
     (file.st_dev, file.st_ino)
 }
 
-/// Refuses names that would lead elsewhere: the host would take them for paths.
+/// Errors: the host would interpret the name as a path to another directory.
 pub fn check_name(name: &[u8]) -> io::Result<()> {
-    let leads_elsewhere = name.is_empty() || name == b"." || name == b"..";
-    if leads_elsewhere || name.contains(&b'/') || name.contains(&0) {
+    let is_special = name.is_empty() || name == b"." || name == b"..";
+    if is_special || name.contains(&b'/') || name.contains(&0) {
         let text = "the name is invalid on the host";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     Ok(())
 }
 
-/// Returns a name that no image can guess, so that none can hold a file that takes its place.
+/// Returns a random name. An image cannot contain a file with this name on purpose, because the name is unpredictable.
 pub fn temporary_name() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut hasher = RandomState::new().build_hasher();
@@ -218,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_lead_elsewhere_are_refused() {
+    fn names_that_are_paths_are_refused() {
         for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b"] {
             assert!(check_name(name).is_err(), "{name:?}");
         }

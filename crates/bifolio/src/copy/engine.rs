@@ -1,5 +1,5 @@
-//! The walk of a copy through the image. It copies directories, links and special files itself; other threads
-//! (`worker.rs`) copy the data of regular files.
+//! Copies of trees out of an image: the walk through the tree, which copies directories, links and special files.
+//! Not here: the threads that copy regular files (`worker.rs`).
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -21,35 +21,35 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::format::mode;
 use crate::target::Target;
-use crate::walk::{self, Order, Stop, Then, Visitor};
+use crate::walk::{self, Flow, Order, Visit, Visitor};
 
 /// Options of a copy out of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Whether owners, permissions, times, attributes and hard links are kept.
+    /// Whether owners, permissions, times, extended attributes and hard links are preserved.
     pub preserve: bool,
-    /// Whether directories are entered.
+    /// Whether directories are copied.
     pub recursive: bool,
-    /// The umask of copies whose permissions are not preserved.
+    /// The umask for copies without preserved permissions.
     pub umask: u16,
     /// The number of threads that copy data.
     pub threads: NonZeroUsize,
 }
 
-/// An error of one copy.
+/// Error of the copy of one file.
 #[derive(Debug)]
-pub enum Trouble {
-    /// The image could not be read.
+pub enum CopyError {
+    /// An error of the image.
     Library(base::Error),
-    /// An action that failed on the host, and its error.
+    /// An action on the host that failed, and its error.
     Host(&'static str, io::Error),
-    /// Another reason, as text.
+    /// Another error, as text.
     Other(&'static str),
-    /// The copy was interrupted, which is not reported.
+    /// The copy was interrupted. Not reported.
     Interrupted,
 }
 
-impl From<base::Error> for Trouble {
+impl From<base::Error> for CopyError {
     fn from(error: base::Error) -> Self {
         Self::Library(error)
     }
@@ -67,24 +67,25 @@ pub struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    /// Returns an engine that stops when `interrupted` is set.
+    /// Creates an engine. It stops when `interrupted` is set.
     pub fn new(options: Options, interrupted: &'a AtomicBool, console: &'a mut Console) -> Self {
-        let (progress, losses) = (Progress::new(console), Losses::default());
+        let progress = Progress::new(console);
+        let losses = Losses::default();
         Self { options, interrupted, progress, losses, left_out: Mutex::default() }
     }
 
-    /// Copies `node`, which is at the target's path, to the name `name` in `into`; or, without a name, the contents
-    /// of `node` to `into`. Failures are reported.
+    /// Copies `node`, which is at the path of `target`, to the name `name` in `directory`. Without a name, copies the
+    /// contents of `node` to `directory`. Reports failures.
     pub fn copy(
         &self,
         volume: &Volume,
         target: &Target,
         node: Arc<Node>,
-        into: Directory,
+        directory: Directory,
         name: Option<&[u8]>,
     ) -> Result<()> {
-        let start = Arc::new(into);
-        // A few waiting jobs keep the threads busy; each holds directories open.
+        let start = Arc::new(directory);
+        // A few queued jobs keep the threads busy. Each queued job keeps directories open.
         let (sender, receiver) = sync_channel(self.options.threads.get() * 4);
         let receiver = Mutex::new(receiver);
         let links = Links::default();
@@ -92,7 +93,7 @@ impl<'a> Engine<'a> {
             engine: self,
             target,
             links: &links,
-            kept_bytes_max: super::kept_bytes_max(volume),
+            cached_bytes_max: super::cached_bytes_max(volume),
         };
         let outcome = std::thread::scope(|scope| {
             for _ in 0..self.options.threads.get() {
@@ -107,7 +108,7 @@ impl<'a> Engine<'a> {
         if self.is_interrupted() { Err(Failure::interrupted()) } else { Ok(()) }
     }
 
-    /// Reports a failure, unless it is fatal.
+    /// Reports a failure that is not fatal. Errors: a fatal failure.
     pub fn tolerate(&self, outcome: Result<()>) -> Result<()> {
         match outcome {
             Err(failure) if !failure.is_fatal() => {
@@ -118,7 +119,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Reports the files and attributes that were left out, and ends the progress bar.
+    /// Removes the progress bar, and reports the files and attributes that were not copied.
     pub fn finish(self, destination: &[u8]) {
         self.progress.finish();
         if let Some(failure) = self.left_out.into_inner().failure(destination) {
@@ -138,12 +139,12 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// The walk through the tree. It creates directories, links and special files, and queues other files.
+/// Visitor that creates directories, links and special files, and queues regular files.
 struct Feeder<'w, 'a> {
     worker: &'w Worker<'w, 'a>,
     /// The destination directory.
     start: &'w Arc<Directory>,
-    /// The name of the outermost copy in it. Without a name, the outermost directory is `start`.
+    /// The name of the copy in `start`. Without a name, `start` itself is the copy.
     name: Option<Vec<u8>>,
     /// The directories from `start` down to the current one.
     stack: Vec<Arc<Directory>>,
@@ -151,31 +152,31 @@ struct Feeder<'w, 'a> {
 }
 
 impl Feeder<'_, '_> {
-    fn directory(&mut self, parent: &Arc<Directory>, name: &[u8], stop: &Stop<'_>) -> Then {
+    fn copy_directory(&mut self, parent: &Arc<Directory>, name: &[u8], visit: &Visit<'_>) -> Flow {
         if !self.worker.engine.options.recursive {
-            let trouble =
-                Trouble::Other("is a directory and was not copied; use -r or -a to copy it");
-            self.worker.report(stop.path, Err(trouble));
-            return Then::Skip;
+            let error =
+                CopyError::Other("is a directory and was not copied; use -r or -a to copy it");
+            self.worker.report(visit.path, Err(error));
+            return Flow::Skip;
         }
-        match Directory::make(parent, name, (Arc::clone(stop.node), stop.path.to_vec())) {
+        match Directory::create(parent, name, (Arc::clone(visit.node), visit.path.to_vec())) {
             Ok(directory) => {
                 self.stack.push(directory);
-                Then::Enter
+                Flow::Enter
             }
             Err(error) => {
-                let trouble = Trouble::Host(CANNOT_CREATE, error);
-                self.worker.report_unless_full(stop.path, 0, Err(trouble));
-                Then::Skip
+                let error = CopyError::Host(CANNOT_CREATE, error);
+                self.worker.report_unless_full(visit.path, 0, Err(error));
+                Flow::Skip
             }
         }
     }
 
-    /// Copies or queues a file that is no directory.
-    fn file(&self, directory: &Arc<Directory>, name: &[u8], stop: &Stop<'_>) {
+    /// Copies or queues a file that is not a directory.
+    fn copy_file(&self, directory: &Arc<Directory>, name: &[u8], visit: &Visit<'_>) {
         let worker = self.worker;
-        let attributes = stop.node.attributes();
-        // A copy on its own, for want of a link, is not what later names are linked to.
+        let attributes = visit.node.attributes();
+        // Whether later names are linked to this copy. False for a separate copy after a failed link.
         let mut is_first = false;
         if worker.engine.options.preserve && attributes.links > 1 {
             match worker.links.first(&attributes, directory, name) {
@@ -185,41 +186,43 @@ impl Feeder<'_, '_> {
                     match linked {
                         Ok(()) => return,
                         Err(error) => {
-                            // The data still matters more than the link.
-                            let trouble = Trouble::Host(
+                            // The data matters more than the link, so the file is copied.
+                            let error = CopyError::Host(
                                 "was copied as a separate file instead of a hard link",
                                 error,
                             );
-                            worker.report(stop.path, Err(trouble));
+                            worker.report(visit.path, Err(error));
                         }
                     }
                 }
             }
         }
         if attributes.kind == FileType::Regular {
-            let (directory, name) = (Arc::clone(directory), name.to_vec());
-            let (node, path) = (Arc::clone(stop.node), stop.path.to_vec());
-            // The receivers live as long as the sender.
+            let directory = Arc::clone(directory);
+            let name = name.to_vec();
+            let node = Arc::clone(visit.node);
+            let path = visit.path.to_vec();
+            // Sending cannot fail: the receiver outlives the sender.
             let _ = self.sender.send(Job { directory, name, node, path, attributes, is_first });
             return;
         }
-        let outcome = worker.special(directory, name, stop);
+        let outcome = worker.copy_special(directory, name, visit);
         if is_first {
             worker.links.end(attributes.inode, outcome.is_ok());
         }
         match outcome {
-            Err(Trouble::Host(CANNOT_CREATE, error))
+            Err(CopyError::Host(CANNOT_CREATE, error))
                 if is_device(attributes.kind)
                     && rustix::io::Errno::from_io_error(&error).is_some_and(is_privilege) =>
             {
                 let failure = Failure::host(
-                    worker.target.subject(stop.path).as_slice(),
+                    worker.target.subject(visit.path).as_slice(),
                     &format!("{} was not copied", mode::type_words(attributes.kind)),
                     &error,
                 );
                 worker.engine.progress.warn(&failure.advise("run as root to copy it").to_string());
             }
-            outcome => worker.report_unless_full(stop.path, 0, outcome),
+            outcome => worker.report_unless_full(visit.path, 0, outcome),
         }
     }
 }
@@ -229,32 +232,32 @@ fn is_device(kind: FileType) -> bool {
 }
 
 impl Visitor for Feeder<'_, '_> {
-    fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
+    fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow> {
         if self.worker.engine.is_interrupted() {
-            return Ok(Then::Quit);
+            return Ok(Flow::Quit);
         }
-        self.worker.engine.progress.file(stop.path);
-        if stop.depth == 0 && self.name.is_none() {
+        self.worker.engine.progress.begin_file(visit.path);
+        if visit.depth == 0 && self.name.is_none() {
             self.stack.push(Arc::clone(self.start));
-            return Ok(Then::Enter);
+            return Ok(Flow::Enter);
         }
         let parent = Arc::clone(self.stack.last().unwrap_or(self.start));
-        let name = match (stop.depth, self.name.take()) {
+        let name = match (visit.depth, self.name.take()) {
             (0, Some(name)) => name,
-            _ => stop.name.to_vec(),
+            _ => visit.name.to_vec(),
         };
-        let then = match stop.node.kind() {
-            FileType::Directory => self.directory(&parent, &name, stop),
+        let flow = match visit.node.kind() {
+            FileType::Directory => self.copy_directory(&parent, &name, visit),
             _ => {
-                self.file(&parent, &name, stop);
-                Then::Skip
+                self.copy_file(&parent, &name, visit);
+                Flow::Skip
             }
         };
         self.worker.release(parent);
-        Ok(then)
+        Ok(flow)
     }
 
-    fn leave(&mut self, _stop: &Stop<'_>) -> Result<()> {
+    fn leave(&mut self, _stop: &Visit<'_>) -> Result<()> {
         if let Some(directory) = self.stack.pop() {
             self.worker.release(directory);
         }
@@ -269,7 +272,7 @@ impl Visitor for Feeder<'_, '_> {
 
 impl Drop for Feeder<'_, '_> {
     fn drop(&mut self) {
-        // After an early end; innermost first.
+        // For a walk that was interrupted. Innermost directories first.
         while let Some(directory) = self.stack.pop() {
             self.worker.release(directory);
         }

@@ -1,5 +1,5 @@
-//! Names of one inode that are copied as hard links: the first name is copied, and later ones wait for it and are
-//! linked to it. Not here: making the copies and the links.
+//! Hard links of a copy. The first name of an inode is copied; later names wait for this copy and are linked to it.
+//! Not here: creating copies and links.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::destination::Directory;
 
-/// The first copies of inodes with several names.
+/// First copies of inodes with several names.
 #[derive(Default)]
 pub struct Links {
     known: Mutex<HashMap<InodeNumber, Link>>,
@@ -18,82 +18,83 @@ pub struct Links {
 
 struct Link {
     state: LinkState,
-    /// The names that are still to come.
+    /// The number of names that are not copied yet.
     expected: u32,
-    /// Where the first copy is: the names that lead to its directory, and its own.
-    place: (Vec<Vec<u8>>, Vec<u8>),
+    /// The path of the first copy: the names of its directories, and its own name.
+    location: (Vec<Vec<u8>>, Vec<u8>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LinkState {
     Pending,
-    Made,
+    Complete,
     Failed,
 }
 
-/// Whether a name is the first of its inode to be copied.
+/// Whether a name is the first name of its inode in the copy.
 pub enum First {
+    /// It is the first name.
     Yes,
-    /// The directories that lead to the first copy, and its name.
+    /// It is a later name. The names of the directories of the first copy, and its own name.
     No(Vec<Vec<u8>>, Vec<u8>),
 }
 
 impl Links {
-    /// Returns whether `name` is the first of its inode; the caller then copies it and calls [`end`](Self::end). Waits
-    /// while the first is still being copied.
-    pub fn first(&self, of: &Attributes, directory: &Directory, name: &[u8]) -> First {
+    /// Returns whether `name` is the first name of its inode. If so, the caller copies it and calls [`end`](Self::end).
+    /// Otherwise waits for the end of the first copy.
+    pub fn first(&self, attributes: &Attributes, directory: &Directory, name: &[u8]) -> First {
         let mut known = self.known.lock();
-        while let Some(link) = known.get_mut(&of.inode) {
+        while let Some(link) = known.get_mut(&attributes.inode) {
             match link.state {
                 LinkState::Pending => self.ended.wait(&mut known),
                 LinkState::Failed => break,
-                LinkState::Made => {
-                    let (names, first_name) = link.place.clone();
+                LinkState::Complete => {
+                    let (names, first_name) = link.location.clone();
                     link.expected = link.expected.saturating_sub(1);
                     if link.expected == 0 {
-                        known.remove(&of.inode);
+                        known.remove(&attributes.inode);
                     }
                     return First::No(names, first_name);
                 }
             }
         }
-        let place = (directory.names(), name.to_vec());
-        let expected = of.links.saturating_sub(1);
-        known.insert(of.inode, Link { state: LinkState::Pending, expected, place });
+        let location = (directory.names(), name.to_vec());
+        let expected = attributes.links.saturating_sub(1);
+        known.insert(attributes.inode, Link { state: LinkState::Pending, expected, location });
         First::Yes
     }
 
-    /// Records that the first copy has ended.
-    pub fn end(&self, inode: InodeNumber, is_made: bool) {
+    /// Records the end of the first copy, and wakes waiting threads.
+    pub fn end(&self, inode: InodeNumber, is_complete: bool) {
         if let Some(link) = self.known.lock().get_mut(&inode) {
-            link.state = if is_made { LinkState::Made } else { LinkState::Failed };
+            link.state = if is_complete { LinkState::Complete } else { LinkState::Failed };
         }
         self.ended.notify_all();
     }
 }
 
-/// A first copy in progress. If it is dropped before [`end`](Self::end), as by a panic, it has failed.
+/// A first copy in progress. It has failed if it is dropped before [`end`](Self::end), for example by a panic.
 pub struct FirstCopy<'a> {
     links: &'a Links,
     inode: InodeNumber,
-    is_made: bool,
+    is_complete: bool,
 }
 
 impl<'a> FirstCopy<'a> {
     /// Begins the first copy of `inode`.
     pub fn new(links: &'a Links, inode: InodeNumber) -> Self {
-        Self { links, inode, is_made: false }
+        Self { links, inode, is_complete: false }
     }
 
     /// Ends the copy.
-    pub fn end(mut self, is_made: bool) {
-        self.is_made = is_made;
+    pub fn end(mut self, is_complete: bool) {
+        self.is_complete = is_complete;
     }
 }
 
 impl Drop for FirstCopy<'_> {
     fn drop(&mut self) {
-        self.links.end(self.inode, self.is_made);
+        self.links.end(self.inode, self.is_complete);
     }
 }
 
@@ -107,21 +108,26 @@ mod tests {
     fn a_first_copy_that_panics_has_failed() {
         let (links, inode) = (Links::default(), InodeNumber(12));
         let state = || links.known.lock()[&inode].state;
-        for is_made in [None, Some(true), Some(false)] {
-            let place = (Vec::new(), b"first".to_vec());
-            let link = Link { state: LinkState::Pending, expected: 1, place };
+        for is_complete in [None, Some(true), Some(false)] {
+            let location = (Vec::new(), b"first".to_vec());
+            let link = Link { state: LinkState::Pending, expected: 1, location };
             links.known.lock().insert(inode, link);
             let copy = FirstCopy::new(&links, inode);
-            let outcome = catch_unwind(AssertUnwindSafe(|| match is_made {
-                Some(is_made) => copy.end(is_made),
+            let outcome = catch_unwind(AssertUnwindSafe(|| match is_complete {
+                Some(is_complete) => copy.end(is_complete),
                 None => {
                     let _copy = copy;
-                    panic!("as the test has it");
+                    panic!("expected by the test");
                 }
             }));
-            assert_eq!(outcome.is_ok(), is_made.is_some());
+            assert_eq!(outcome.is_ok(), is_complete.is_some());
             assert!(
-                state() == if is_made == Some(true) { LinkState::Made } else { LinkState::Failed }
+                state()
+                    == if is_complete == Some(true) {
+                        LinkState::Complete
+                    } else {
+                        LinkState::Failed
+                    }
             );
         }
     }

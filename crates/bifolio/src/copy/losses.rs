@@ -1,5 +1,5 @@
-//! Attributes that a copy could not preserve, because of the host or the user's permissions. They are counted, and
-//! reported once at the end instead of for every file.
+//! Attributes that a copy did not preserve, because the host does not support them or the user has no privilege. They
+//! are counted, and reported once at the end of the copy.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use crate::failure::host_error;
 use crate::format::text;
 
-/// A kind of attribute that was not preserved.
+/// Kind of attribute that was not preserved.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Loss {
     /// The owner or group.
     Owner,
-    /// The set-user-ID or set-group-ID bit, which a file with another owner must not have.
+    /// The set-user-ID or set-group-ID bit. A file with another owner must not have it.
     SetId,
     /// Extended attributes with this prefix.
     Xattr(Vec<u8>),
@@ -41,29 +41,30 @@ impl Losses {
         counts.entry(key).or_insert_with(|| Count { files: 0, first: path.to_vec() }).files += 1;
     }
 
-    /// Returns the lines of the report, each with whether it is a failure and not only a lack of privilege.
+    /// Returns the lines of the report. The flag of a line is true for a failure, and false for a lack of privilege.
     pub fn lines(&self) -> Vec<(String, bool)> {
         let counts = self.counts.lock();
         counts
             .iter()
             .map(|((loss, reason), count)| {
                 let Count { files, first } = count;
-                let what = match loss {
+                let name = match loss {
                     Loss::Owner => "owners".to_owned(),
                     Loss::SetId => "set-user-ID and set-group-ID bits".to_owned(),
                     Loss::Xattr(prefix) => format!("attributes {}*", text::escape(prefix)),
                 };
                 let reason = Errno::from_raw_os_error(*reason);
                 let is_privilege = is_privilege(reason);
-                let advice = match is_privilege {
-                    true => "run as root to preserve them",
-                    false => "the file system of the destination does not support them",
+                let advice = if is_privilege {
+                    "run as root to preserve them"
+                } else {
+                    "the file system of the destination does not support them"
                 };
                 let s = if *files == 1 { "" } else { "s" };
                 let first = text::escape(first);
                 let reason = host_error(&io::Error::from(reason));
                 let line = format!(
-                    "{what} of {files} file{s} were not preserved, the first is {first}: {reason}; {advice}"
+                    "{name} of {files} file{s} were not preserved, the first is {first}: {reason}; {advice}"
                 );
                 (line, !is_privilege)
             })
@@ -71,7 +72,7 @@ impl Losses {
     }
 }
 
-/// Returns whether root would not get this error. In user namespaces, owners that are not mapped give EINVAL.
+/// Returns whether the error means a lack of privilege. In user namespaces, unmapped owners cause EINVAL.
 pub fn is_privilege(reason: Errno) -> bool {
     matches!(reason, Errno::PERM | Errno::ACCESS | Errno::INVAL)
 }

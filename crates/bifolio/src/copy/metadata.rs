@@ -1,6 +1,7 @@
-//! Owner, attributes, permissions and times of a copy, in the order that keeps them: a change of
-//! the owner drops capabilities and set-ID bits, so it comes first; every change touches the times,
-//! so they come last.
+//! Owner, extended attributes, permissions and times of a copy on the host.
+//!
+//! The owner is set first, because a change of the owner removes capabilities and set-ID bits. Times are set last,
+//! because every change updates them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -10,67 +11,69 @@ use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use vfs::Node;
 
-use super::engine::Trouble;
+use super::engine::CopyError;
 use super::losses::{Loss, Losses, is_privilege};
 use crate::format::acl;
 
 const SET_ID: u16 = 0o6000;
 
-/// What to set.
+/// Metadata to set.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
-    /// The original.
+    /// The original node.
     pub node: &'a Node,
-    /// Its path in the image.
+    /// The path of the original in the image.
     pub path: &'a [u8],
-    /// Its attributes.
+    /// The attributes of the original.
     pub attributes: &'a Attributes,
-    /// Where to count what cannot be kept.
+    /// Counts of attributes that cannot be preserved.
     pub losses: &'a Losses,
 }
 
-/// A copy whose metadata can be set.
+/// Copy whose metadata is set.
 #[derive(Clone, Copy)]
 pub enum Subject<'a> {
     /// An open file or directory.
     Open(BorrowedFd<'a>),
-    /// An entry of an open directory that cannot be opened itself; links are not followed.
+    /// A symbolic link or special file in an open directory. It is not opened or followed.
     Entry(BorrowedFd<'a>, &'a str),
 }
 
-/// Gives a copy all the metadata of its original. What cannot be given goes to `tell`.
-pub fn preserve(wanted: &Wanted<'_>, subject: Subject<'_>, tell: &mut dyn FnMut(Trouble)) {
+/// Sets all metadata of the original on its copy. Passes errors to `report`.
+pub fn preserve(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMut(CopyError)) {
     let mut permissions = wanted.attributes.permissions;
-    let is_owned = set_owner(wanted, subject).unwrap_or_else(|trouble| {
-        tell(trouble);
+    let is_owned = set_owner(wanted, subject).unwrap_or_else(|error| {
+        report(error);
         false
     });
     if !is_owned && permissions & SET_ID != 0 {
-        // They would give another user's rights away.
+        // With another owner, the set-ID bits would grant the rights of another user.
         wanted.losses.add(Loss::SetId, Errno::PERM, wanted.path);
         permissions &= !SET_ID;
     }
-    set_xattrs(wanted, subject, tell);
+    set_xattrs(wanted, subject, report);
     for outcome in [set_permissions(subject, permissions), set_times(wanted.attributes, subject)] {
-        if let Err(trouble) = outcome {
-            tell(trouble);
+        if let Err(error) = outcome {
+            report(error);
         }
     }
 }
 
-/// Sets permissions only. Entries that cannot be opened were made with theirs.
-pub fn set_permissions(subject: Subject<'_>, permissions: u16) -> Result<(), Trouble> {
+/// Sets only the permissions. Symbolic links and special files were created with their permissions.
+pub fn set_permissions(subject: Subject<'_>, permissions: u16) -> Result<(), CopyError> {
     match subject {
         Subject::Open(fd) => rustix::fs::fchmod(fd, Mode::from_raw_mode(permissions.into()))
-            .map_err(|error| Trouble::Host("cannot set the permissions of the copy", error.into())),
+            .map_err(|error| {
+                CopyError::Host("cannot set the permissions of the copy", error.into())
+            }),
         Subject::Entry(..) => Ok(()),
     }
 }
 
-/// Sets the owner and group. False when they could not be kept for want of privilege.
-fn set_owner(wanted: &Wanted<'_>, subject: Subject<'_>) -> Result<bool, Trouble> {
+/// Sets the owner and group. Returns false if the user has no privilege for it.
+fn set_owner(wanted: &Wanted<'_>, subject: Subject<'_>) -> Result<bool, CopyError> {
     let (uid, gid) = (wanted.attributes.uid, wanted.attributes.gid);
-    // -1 means "leave it" to the host.
+    // -1 means "unchanged" in chown(2).
     let ids =
         (uid != u32::MAX && gid != u32::MAX).then(|| (Uid::from_raw(uid), Gid::from_raw(gid)));
     let change = |uid: Option<Uid>, gid: Option<Gid>| match subject {
@@ -86,30 +89,30 @@ fn set_owner(wanted: &Wanted<'_>, subject: Subject<'_>) -> Result<bool, Trouble>
     match outcome {
         Ok(()) => Ok(true),
         Err(reason) if is_privilege(reason) => {
-            // A group of one's own can be kept even so.
+            // A user can set the group to one of their own groups without privilege.
             if let Some((_, gid)) = ids {
                 let _ = change(None, Some(gid));
             }
             wanted.losses.add(Loss::Owner, reason, wanted.path);
             Ok(false)
         }
-        Err(error) => Err(Trouble::Host("cannot set the owner of the copy", error.into())),
+        Err(error) => Err(CopyError::Host("cannot set the owner of the copy", error.into())),
     }
 }
 
-fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, tell: &mut dyn FnMut(Trouble)) {
+fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMut(CopyError)) {
     let names = match wanted.node.list_xattrs() {
         Ok(names) => names,
-        Err(error) => return tell(error.into()),
+        Err(error) => return report(error.into()),
     };
-    // What the directory around a copy made it inherit is not the original's.
+    // The parent directory of the copy may have default access control lists, which the original did not inherit.
     for (acl, _) in acl::ATTRIBUTES.iter().filter(|(acl, _)| !names.iter().any(|name| name == acl))
     {
         match remove_xattr(subject, acl) {
-            // There was none, or can be none.
+            // There was no list, or lists are not supported.
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOENT) => {}
             Err(Errno::PERM | Errno::ACCESS) => {}
-            Err(error) => tell(Trouble::Host(
+            Err(error) => report(CopyError::Host(
                 "cannot remove inherited access control lists from the copy",
                 error.into(),
             )),
@@ -119,7 +122,7 @@ fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, tell: &mut dyn FnMut(Tr
         let value = match wanted.node.get_xattr(&name) {
             Ok(value) => value,
             Err(error) => {
-                tell(error.into());
+                report(error.into());
                 continue;
             }
         };
@@ -130,9 +133,10 @@ fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, tell: &mut dyn FnMut(Tr
                 let prefix = name.get(..dot.map_or(name.len(), |dot| dot + 1)).unwrap_or(&name);
                 wanted.losses.add(Loss::Xattr(prefix.to_vec()), reason, wanted.path);
             }
-            Err(error) => {
-                tell(Trouble::Host("cannot set an extended attribute of the copy", error.into()))
-            }
+            Err(error) => report(CopyError::Host(
+                "cannot set an extended attribute of the copy",
+                error.into(),
+            )),
         }
     }
 }
@@ -149,20 +153,20 @@ fn set_xattr(subject: Subject<'_>, name: &[u8], value: &[u8]) -> rustix::io::Res
 fn remove_xattr(subject: Subject<'_>, name: &[u8]) -> rustix::io::Result<()> {
     match subject {
         Subject::Open(fd) => rustix::fs::fremovexattr(fd, name),
-        // Symbolic links inherit none, and for special files there is only a path.
+        // Symbolic links inherit no lists. Special files are only accessible by path.
         Subject::Entry(fd, entry) => rustix::fs::lremovexattr(process_path(fd, entry), name),
     }
 }
 
-/// A path to an entry of an open directory, for system calls that take no directory.
+/// Returns a path of an entry in an open directory, for system calls without a directory argument.
 fn process_path(directory: BorrowedFd<'_>, entry: &str) -> String {
     format!("/proc/self/fd/{}/{entry}", directory.as_fd().as_raw_fd())
 }
 
-fn set_times(attributes: &Attributes, subject: Subject<'_>) -> Result<(), Trouble> {
+fn set_times(attributes: &Attributes, subject: Subject<'_>) -> Result<(), CopyError> {
     let time = |time: Timestamp| Timespec {
         tv_sec: time.seconds,
-        // Larger numbers have other meanings to the host.
+        // Larger numbers have special meanings in utimensat(2).
         tv_nsec: time.nanoseconds.min(999_999_999).into(),
     };
     let times = Timestamps {
@@ -175,6 +179,7 @@ fn set_times(attributes: &Attributes, subject: Subject<'_>) -> Result<(), Troubl
             rustix::fs::utimensat(fd, name, &times, AtFlags::SYMLINK_NOFOLLOW)
         }
     };
-    outcome
-        .map_err(|error| Trouble::Host("cannot set the times of the copy", io::Error::from(error)))
+    outcome.map_err(|error| {
+        CopyError::Host("cannot set the times of the copy", io::Error::from(error))
+    })
 }

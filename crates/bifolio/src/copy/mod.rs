@@ -1,8 +1,8 @@
-//! Copies of trees out of an image to the host.
+//! Copies of trees from an image to the host.
 //!
-//! The image is not trusted. Everything below the destination is reached through open directories, one checked
-//! name at a time, and no symbolic link is followed there, so nothing outside of it can be changed. A file gets
-//! its name only when it is complete.
+//! The image is not trusted. A copy accesses paths below the destination through open directories, one checked name at a
+//! time, and follows no symbolic links there. So it cannot change files outside of the destination. A file gets its
+//! final name only when it is complete.
 
 mod contents;
 mod destination;
@@ -20,8 +20,8 @@ pub use destination::{Directory, temporary_name};
 pub use engine::{Engine, Options};
 pub use left_out::LeftOut;
 
-/// Returns the size of the largest file that is copied through the volume's cache: half of the cache. Data is copied
-/// once, and larger files would evict data that is used again.
-pub fn kept_bytes_max(volume: &Volume) -> u64 {
+/// Returns the size of the largest file that is copied through the cache of the volume, which is half of the cache.
+/// Copied data is used once, and larger files would evict data that is used again.
+pub fn cached_bytes_max(volume: &Volume) -> u64 {
     volume.cache_stats().bytes_max / 2
 }

@@ -1,4 +1,4 @@
-//! How far a copy is, on a terminal; and what it reports, from any thread.
+//! Progress bar of a copy, and reports from its threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::format::text;
 
-/// The longest piece of a path that is shown.
+/// Maximum number of characters of a path that are shown.
 const PATH_CHARACTERS_MAX: usize = 50;
 
-/// Shared by the threads of a copy.
+/// Progress bar and console, shared by the threads of a copy.
 pub struct Progress<'a> {
     console: Mutex<&'a mut Console>,
     bar: ProgressBar,
@@ -21,7 +21,7 @@ pub struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Shows itself on standard error if that is a terminal.
+    /// Creates a progress bar, which is visible if standard error is a terminal.
     pub fn new(console: &'a mut Console) -> Self {
         let bar = ProgressBar::new_spinner();
         let style = ProgressStyle::with_template("{spinner} {bytes} at {bytes_per_sec}, {msg}");
@@ -32,8 +32,8 @@ impl<'a> Progress<'a> {
         Self { console: Mutex::new(console), bar, files: AtomicU64::new(0) }
     }
 
-    /// One more file is begun.
-    pub fn file(&self, path: &[u8]) {
+    /// Counts a file, and shows its path.
+    pub fn begin_file(&self, path: &[u8]) {
         let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
         if !self.bar.is_hidden() {
             let path = text::escape(path);
@@ -44,22 +44,22 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// So many more bytes are written.
-    pub fn bytes(&self, count: u64) {
+    /// Adds to the number of written bytes.
+    pub fn add_bytes(&self, count: u64) {
         self.bar.inc(count);
     }
 
-    /// Reports a failure; the copy goes on.
+    /// Reports a failure that does not end the copy.
     pub fn report(&self, failure: &Failure) {
         self.bar.suspend(|| self.console.lock().report(failure));
     }
 
-    /// Says something that is no failure.
+    /// Prints a warning.
     pub fn warn(&self, text: &str) {
         self.bar.suspend(|| self.console.lock().warn(text));
     }
 
-    /// Takes the bar away.
+    /// Removes the progress bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

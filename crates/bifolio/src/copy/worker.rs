@@ -1,5 +1,5 @@
-//! Copies of single files by several threads: data, links, special files, and preserved attributes. Not here:
-//! the walk through the tree (`engine.rs`).
+//! Copies of single files: data, links, special files and preserved attributes. Regular files are copied by several
+//! threads. Not here: the walk through the tree (`engine.rs`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,36 +14,36 @@ use vfs::Node;
 
 use super::contents;
 use super::destination::{Directory, check_name};
-use super::engine::{CANNOT_CREATE, Engine, Trouble};
+use super::engine::{CANNOT_CREATE, CopyError, Engine};
 use super::hard_links::{FirstCopy, Links};
 use super::metadata::{self, Subject, Wanted};
 use crate::failure::Failure;
 use crate::target::Target;
-use crate::walk::Stop;
+use crate::walk::Visit;
 
-/// The data of one regular file, to be copied by any thread.
+/// Regular file to copy.
 pub struct Job {
     pub directory: Arc<Directory>,
     pub name: Vec<u8>,
     pub node: Arc<Node>,
     pub path: Vec<u8>,
     pub attributes: Attributes,
-    /// Whether other names of its inode wait for it.
+    /// Whether later names of the inode wait for this copy.
     pub is_first: bool,
 }
 
-/// The state that all threads of a copy share.
+/// State that all threads of a copy share.
 pub struct Worker<'w, 'a> {
     pub engine: &'w Engine<'a>,
     pub target: &'w Target,
     pub links: &'w Links,
-    /// The size above which files are read uncached.
-    pub kept_bytes_max: u64,
+    /// The size above which files are read without the cache.
+    pub cached_bytes_max: u64,
 }
 
 impl Worker<'_, '_> {
-    /// Does jobs until there are no more. A panic goes on after the last one: with no thread to
-    /// take jobs, handing one out would never end.
+    /// Copies files until the queue is closed. Resumes a panic only after the last job: without threads that receive
+    /// jobs, the sender would block forever.
     pub fn run(&self, receiver: &Mutex<Receiver<Job>>) {
         let mut panicked = None;
         loop {
@@ -60,7 +60,7 @@ impl Worker<'_, '_> {
 
     fn copy(&self, job: Job) {
         let first = job.is_first.then(|| FirstCopy::new(self.links, job.attributes.inode));
-        let outcome = self.regular(&job);
+        let outcome = self.copy_regular(&job);
         if let Some(first) = first {
             first.end(outcome.is_ok());
         }
@@ -68,17 +68,17 @@ impl Worker<'_, '_> {
         self.release(job.directory);
     }
 
-    /// Reports why the copy of `path` failed.
-    pub fn report(&self, path: &[u8], outcome: Result<(), Trouble>) {
+    /// Reports the failure of the copy of `path`.
+    pub fn report(&self, path: &[u8], outcome: Result<(), CopyError>) {
         if let Some(failure) = self.failure(path, outcome) {
             self.engine.progress.report(&failure);
         }
     }
 
-    /// Reports a file of `bytes` bytes that was not copied. If the destination is full, counts the file for the
-    /// report at the end instead.
-    pub fn report_unless_full(&self, path: &[u8], bytes: u64, outcome: Result<(), Trouble>) {
-        let is_full = matches!(&outcome, Err(Trouble::Host(_, error)) if is_full(error));
+    /// Reports a failed copy of a file with `bytes` bytes. If the destination is full, counts the file for the report at
+    /// the end instead.
+    pub fn report_unless_full(&self, path: &[u8], bytes: u64, outcome: Result<(), CopyError>) {
+        let is_full = matches!(&outcome, Err(CopyError::Host(_, error)) if is_full(error));
         match self.failure(path, outcome) {
             Some(failure) if is_full => {
                 let subject = self.target.subject(path);
@@ -89,13 +89,13 @@ impl Worker<'_, '_> {
         }
     }
 
-    fn failure(&self, path: &[u8], outcome: Result<(), Trouble>) -> Option<Failure> {
+    fn failure(&self, path: &[u8], outcome: Result<(), CopyError>) -> Option<Failure> {
         let subject = self.target.subject(path);
         Some(match outcome {
-            Ok(()) | Err(Trouble::Interrupted) => return None,
-            Err(Trouble::Library(error)) => self.target.failure(path, &error),
-            Err(Trouble::Other(what)) => Failure::new(subject.as_slice(), what),
-            Err(Trouble::Host(action, error)) => {
+            Ok(()) | Err(CopyError::Interrupted) => return None,
+            Err(CopyError::Library(error)) => self.target.failure(path, &error),
+            Err(CopyError::Other(what)) => Failure::new(subject.as_slice(), what),
+            Err(CopyError::Host(action, error)) => {
                 let failure = Failure::host(subject.as_slice(), action, &error);
                 match is_full(&error) {
                     true => failure.advise("free space at the destination, and copy it again"),
@@ -105,53 +105,62 @@ impl Worker<'_, '_> {
         })
     }
 
-    fn check_interrupt(&self) -> Result<(), Trouble> {
-        if self.engine.is_interrupted() { Err(Trouble::Interrupted) } else { Ok(()) }
+    fn check_interrupt(&self) -> Result<(), CopyError> {
+        if self.engine.is_interrupted() { Err(CopyError::Interrupted) } else { Ok(()) }
     }
 
-    fn regular(&self, job: &Job) -> Result<(), Trouble> {
+    fn copy_regular(&self, job: &Job) -> Result<(), CopyError> {
         self.check_interrupt()?;
-        let create = |error| Trouble::Host(CANNOT_CREATE, error);
+        let create = |error| CopyError::Host(CANNOT_CREATE, error);
         check_name(&job.name).map_err(create)?;
         let mut source = job.node.open()?;
-        if job.attributes.size > self.kept_bytes_max {
+        if job.attributes.size > self.cached_bytes_max {
             source = source.uncached();
         }
         let (temporary, file) = job.directory.temporary_file().map_err(create)?;
         contents::copy(&source, job.attributes.size, &file, |bytes| {
-            self.engine.progress.bytes(bytes);
+            self.engine.progress.add_bytes(bytes);
             self.check_interrupt()
         })?;
-        self.describe(&job.node, &job.path, &job.attributes, Subject::Open(file.as_fd()));
+        self.set_attributes(&job.node, &job.path, &job.attributes, Subject::Open(file.as_fd()));
         temporary
-            .place(&job.name)
-            .map_err(|error| Trouble::Host("cannot rename the complete copy", error))
+            .rename(&job.name)
+            .map_err(|error| CopyError::Host("cannot rename the complete copy", error))
     }
 
-    /// Sets the attributes of a copy. Failures are reported, and the copy stays, since its data matters more.
-    fn describe(&self, node: &Node, path: &[u8], attributes: &Attributes, subject: Subject<'_>) {
+    /// Sets the attributes of a copy. Reports failures and keeps the copy, because its data matters more.
+    fn set_attributes(
+        &self,
+        node: &Node,
+        path: &[u8],
+        attributes: &Attributes,
+        subject: Subject<'_>,
+    ) {
         let engine = self.engine;
-        let mut report = |trouble| self.report(path, Err(trouble));
+        let mut report = |error| self.report(path, Err(error));
         if engine.options.preserve {
             let wanted = Wanted { node, path, attributes, losses: &engine.losses };
             metadata::preserve(&wanted, subject, &mut report);
-        } else if let Err(trouble) = metadata::set_permissions(subject, self.reduced(attributes)) {
-            report(trouble);
+        } else if let Err(error) =
+            metadata::set_permissions(subject, self.masked_permissions(attributes))
+        {
+            report(error);
         }
     }
 
-    /// Returns the permissions of a copy that does not keep those of its original.
-    fn reduced(&self, attributes: &Attributes) -> u16 {
+    /// Returns the permissions of a copy if they are not preserved.
+    fn masked_permissions(&self, attributes: &Attributes) -> u16 {
         attributes.permissions & 0o777 & !self.engine.options.umask
     }
 
-    /// Releases a directory. The last release completes it, and then releases its parent.
+    /// Releases a reference to a directory. The last release sets the attributes of the directory, and then releases
+    /// its parent.
     pub fn release(&self, mut directory: Arc<Directory>) {
         while let Some(mut inner) = Arc::into_inner(directory) {
             if let Some((node, path)) = inner.source.take() {
                 if self.engine.options.preserve || inner.is_new {
                     let subject = Subject::Open(inner.as_fd());
-                    self.describe(&node, &path, &node.attributes(), subject);
+                    self.set_attributes(&node, &path, &node.attributes(), subject);
                 }
             }
             match inner.parent.take() {
@@ -161,37 +170,38 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Makes a symbolic link or a special file.
-    pub fn special(
+    /// Copies a symbolic link or a special file.
+    pub fn copy_special(
         &self,
         directory: &Directory,
         name: &[u8],
-        stop: &Stop<'_>,
-    ) -> Result<(), Trouble> {
-        let create = |error| Trouble::Host(CANNOT_CREATE, error);
+        visit: &Visit<'_>,
+    ) -> Result<(), CopyError> {
+        let create = |error| CopyError::Host(CANNOT_CREATE, error);
         check_name(name).map_err(create)?;
-        let of = stop.node.attributes();
+        let attributes = visit.node.attributes();
         let preserve = self.engine.options.preserve;
-        let permissions = if preserve { of.permissions } else { self.reduced(&of) };
-        let made = match special_type(of.kind) {
+        let permissions =
+            if preserve { attributes.permissions } else { self.masked_permissions(&attributes) };
+        let made = match special_type(attributes.kind) {
             None => {
-                let target = stop.node.read_link()?;
+                let target = visit.node.read_link()?;
                 directory.temporary(|fd, name| rustix::fs::symlinkat(target.as_slice(), fd, name))
             }
             Some(kind) => {
-                let device = makedev(of.device.major, of.device.minor);
+                let device = makedev(attributes.device.major, attributes.device.minor);
                 let mode = Mode::from_raw_mode(permissions.into());
                 directory.temporary(|fd, name| rustix::fs::mknodat(fd, name, kind, mode, device))
             }
         };
         let temporary = made.map_err(create)?;
         if preserve {
-            let (fd, name) = temporary.place_of();
-            self.describe(stop.node, stop.path, &of, Subject::Entry(fd, name));
+            let (fd, name) = temporary.location();
+            self.set_attributes(visit.node, visit.path, &attributes, Subject::Entry(fd, name));
         }
         temporary
-            .place(name)
-            .map_err(|error| Trouble::Host("cannot rename the complete copy", error))
+            .rename(name)
+            .map_err(|error| CopyError::Host("cannot rename the complete copy", error))
     }
 }
 

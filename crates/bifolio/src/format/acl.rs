@@ -1,10 +1,10 @@
-//! POSIX access control lists, from the form that getxattr(2) gives to the lines of `getfacl -n`.
+//! POSIX access control lists in the format of `getfacl -n`.
 
-/// The names of the attributes that hold lists, and what `getfacl` puts before their lines.
+/// Names of the attributes with access control lists, and the prefixes of their lines in `getfacl`.
 pub const ATTRIBUTES: [(&[u8], &str); 2] =
     [(b"system.posix_acl_access", ""), (b"system.posix_acl_default", "default:")];
 
-/// The version that Linux writes at the start of the attribute.
+/// Version that Linux writes at the start of the attribute.
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
@@ -23,7 +23,8 @@ struct Entry {
     id: u32,
 }
 
-/// The lines for `value`, each after `prefix`; `None` when it is no access control list.
+/// Formats `value`, as returned by getxattr(2), as lines with `prefix`. Returns `None` if the value is not an access
+/// control list.
 pub fn lines(value: &[u8], prefix: &str) -> Option<Vec<String>> {
     let entries = parse(value)?;
     let mask = entries.iter().find(|entry| entry.tag == MASK).map(|entry| entry.permissions);
@@ -47,7 +48,7 @@ fn parse(value: &[u8]) -> Option<Vec<Entry>> {
 }
 
 fn line(entry: &Entry, mask: Option<u16>, prefix: &str) -> Option<String> {
-    let who = match entry.tag {
+    let qualifier = match entry.tag {
         USER_OWNER => "user:".to_owned(),
         USER => format!("user:{}", entry.id),
         GROUP_OWNER => "group:".to_owned(),
@@ -56,8 +57,8 @@ fn line(entry: &Entry, mask: Option<u16>, prefix: &str) -> Option<String> {
         OTHER => "other:".to_owned(),
         _ => return None,
     };
-    let mut line = format!("{prefix}{who}:{}", letters(entry.permissions));
-    // The mask limits everyone but the owner and the others.
+    let mut line = format!("{prefix}{qualifier}:{}", letters(entry.permissions));
+    // The mask limits all entries except those of the owner and of others.
     if let (USER | GROUP | GROUP_OWNER, Some(mask)) = (entry.tag, mask) {
         if entry.permissions & !mask & 7 != 0 {
             line.push_str(&format!("\t#effective:{}", letters(entry.permissions & mask)));
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_read_as_in_getfacl() {
+    fn lists_have_the_format_of_getfacl() {
         let entries = [
             (USER_OWNER, 6, u32::MAX),
             (USER, 7, 1000),
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn invalid_lists_are_refused() {
         let good = value(&[(USER_OWNER, 6, 0)]);
         assert!(lines(&good, "").is_some());
         assert_eq!(lines(&good[..3], ""), None);

@@ -1,6 +1,7 @@
-//! What scripts read. Names are bytes and JSON strings are not: each name has a string with the
-//! replacement character for what is not UTF-8, and then, beside it, all its bytes in hexadecimal
-//! under the same key with `_bytes` added.
+//! JSON output for scripts.
+//!
+//! Names are bytes, but JSON strings are Unicode. A name that is not UTF-8 is written as a string with replacement
+//! characters. Its bytes follow in hexadecimal, under the same key with the suffix `_bytes`.
 
 use base::attributes::{Attributes, DeviceNumber, FileType, Timestamp};
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -10,29 +11,29 @@ use super::xattr::hex;
 use crate::console::Console;
 use crate::failure::Result;
 
-/// Bytes under a key. Flatten it into what holds it.
+/// Bytes under a key, for `#[serde(flatten)]`.
 pub struct Bytes<'a> {
     key: Keys,
     bytes: &'a [u8],
 }
 
-/// A key for text and the one for bytes that are not text.
+/// Key for text, and key for bytes that are not UTF-8.
 type Keys = (&'static str, &'static str);
 
-/// The keys for the name of a directory entry.
+/// Keys for the name of a directory entry.
 pub const NAME: Keys = ("name", "name_bytes");
-/// The keys for a path in the image.
+/// Keys for a path in the image.
 pub const PATH: Keys = ("path", "path_bytes");
-/// The keys for the target of a symbolic link.
+/// Keys for the target of a symbolic link.
 pub const TARGET: Keys = ("target", "target_bytes");
-/// The keys for the value of an extended attribute.
+/// Keys for the value of an extended attribute.
 pub const VALUE: Keys = ("value", "value_bytes");
-/// The keys for the label of a volume.
+/// Keys for the label of a volume.
 pub const LABEL: Keys = ("label", "label_bytes");
-/// The keys for the image's own path.
+/// Keys for the path of the image.
 pub const IMAGE: Keys = ("image", "image_bytes");
 
-/// `bytes` under `key`.
+/// Returns `bytes` under `key`.
 pub fn bytes(key: Keys, bytes: &[u8]) -> Bytes<'_> {
     Bytes { key, bytes }
 }
@@ -49,7 +50,7 @@ impl Serialize for Bytes<'_> {
     }
 }
 
-/// A point in time.
+/// Point in time.
 #[derive(serde::Serialize)]
 pub struct Time {
     seconds: i64,
@@ -62,19 +63,19 @@ impl From<Timestamp> for Time {
     }
 }
 
-/// The device that a special file stands for.
+/// Device of a special file.
 #[derive(serde::Serialize)]
 struct Device {
     major: u32,
     minor: u32,
 }
 
-/// Everything that `stat` knows of an inode.
+/// All attributes of an inode.
 #[derive(serde::Serialize)]
 pub struct Inode {
     inode: u64,
     r#type: &'static str,
-    /// Type and permissions as a number, as `st_mode`.
+    /// Type and permissions as a number, as in `st_mode`.
     mode: u32,
     /// Permissions in octal.
     permissions: String,
@@ -100,33 +101,34 @@ pub struct Inode {
 }
 
 impl From<&Attributes> for Inode {
-    fn from(of: &Attributes) -> Self {
-        let DeviceNumber { major, minor } = of.device;
-        let is_device = matches!(of.kind, FileType::CharacterDevice | FileType::BlockDevice);
+    fn from(attributes: &Attributes) -> Self {
+        let DeviceNumber { major, minor } = attributes.device;
+        let is_device =
+            matches!(attributes.kind, FileType::CharacterDevice | FileType::BlockDevice);
         Self {
-            inode: of.inode.0,
-            r#type: mode::type_key(of.kind),
-            mode: of.mode(),
-            permissions: format!("{:04o}", of.permissions),
-            links: of.links,
-            uid: of.uid,
-            gid: of.gid,
-            size: of.size,
-            allocated: of.blocks.saturating_mul(512),
+            inode: attributes.inode.0,
+            r#type: mode::type_key(attributes.kind),
+            mode: attributes.mode(),
+            permissions: format!("{:04o}", attributes.permissions),
+            links: attributes.links,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            size: attributes.size,
+            allocated: attributes.blocks.saturating_mul(512),
             device: is_device.then_some(Device { major, minor }),
-            accessed: of.accessed.into(),
-            modified: of.modified.into(),
-            changed: of.changed.into(),
-            created: of.created.map(Time::from),
-            generation: of.generation,
-            flags: mode::flag_names(of.flags),
-            flag_bits: of.flags,
-            project: of.project,
+            accessed: attributes.accessed.into(),
+            modified: attributes.modified.into(),
+            changed: attributes.changed.into(),
+            created: attributes.created.map(Time::from),
+            generation: attributes.generation,
+            flags: mode::flag_names(attributes.flags),
+            flag_bits: attributes.flags,
+            project: attributes.project,
         }
     }
 }
 
-/// An array, written as its elements come: one line for each.
+/// Array that is written element by element, with one line for each element.
 pub struct Array {
     elements: u64,
 }
@@ -145,15 +147,15 @@ impl Array {
         console.print(text(value))
     }
 
-    /// Ends it.
+    /// Ends the array.
     pub fn end(self, console: &mut Console) -> Result<()> {
         console.print(if self.elements == 0 { "]\n" } else { "\n]\n" })
     }
 }
 
-/// A value as text.
+/// Serializes a value.
 pub fn text(value: &impl Serialize) -> String {
-    // The types above serialize to memory: neither they nor a string can fail.
+    // Serializing these types to a string cannot fail.
     serde_json::to_string(value).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! How things out of an image are shown to people and to scripts. Pure functions.
+//! Formatting of data from an image, for people and scripts.
 
 pub mod acl;
 pub mod json;

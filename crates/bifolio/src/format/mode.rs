@@ -1,8 +1,8 @@
-//! Types, permissions and inode flags as letters.
+//! Types, permissions and inode flags as text.
 
 use base::attributes::FileType;
 
-/// The letter of a type in `ls -l` and `find -type` (where a regular file is `f`).
+/// Returns the letter of a type in `ls -l`.
 pub fn type_letter(kind: FileType) -> char {
     match kind {
         FileType::Regular => '-',
@@ -15,7 +15,7 @@ pub fn type_letter(kind: FileType) -> char {
     }
 }
 
-/// A type in words, as `stat` has it.
+/// Returns a type in the words of stat(1).
 pub fn type_words(kind: FileType) -> &'static str {
     match kind {
         FileType::Regular => "regular file",
@@ -28,7 +28,7 @@ pub fn type_words(kind: FileType) -> &'static str {
     }
 }
 
-/// A type as one word for scripts.
+/// Returns a type as a word for scripts.
 pub fn type_key(kind: FileType) -> &'static str {
     match kind {
         FileType::Regular => "file",
@@ -41,11 +41,11 @@ pub fn type_key(kind: FileType) -> &'static str {
     }
 }
 
-/// Type and permissions as `ls -l` writes them, such as `drwxr-xr-t`.
+/// Formats type and permissions as in `ls -l`, such as `drwxr-xr-t`.
 pub fn mode_text(kind: FileType, permissions: u16) -> String {
     let mut text = String::with_capacity(10);
     text.push(type_letter(kind));
-    // For each of owner, group and others: its shift, and the bit that its x also stands for.
+    // For owner, group and others: the shift, and the bit that replaces the letter x.
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
         let bits = permissions >> shift;
         text.push(if bits & 4 != 0 { 'r' } else { '-' });
@@ -60,7 +60,7 @@ pub fn mode_text(kind: FileType, permissions: u16) -> String {
     text
 }
 
-/// Inode flags in the order that `lsattr` shows them: the bit, the letter, the name.
+/// Inode flags in the order of `lsattr`: bit, letter, name.
 const FLAGS: [(u32, char, &str); 22] = [
     (0x0000_0001, 's', "secure_deletion"),
     (0x0000_0002, 'u', "undelete"),
@@ -86,12 +86,12 @@ const FLAGS: [(u32, char, &str); 22] = [
     (0x0000_0400, 'm', "no_compression"),
 ];
 
-/// Inode flags as `lsattr` writes them.
+/// Formats inode flags as in `lsattr`.
 pub fn flag_letters(flags: u32) -> String {
     FLAGS.iter().map(|&(bit, letter, _)| if flags & bit != 0 { letter } else { '-' }).collect()
 }
 
-/// The names of the inode flags that are set.
+/// Returns the names of the inode flags that are set.
 pub fn flag_names(flags: u32) -> Vec<&'static str> {
     FLAGS.iter().filter(|(bit, ..)| flags & bit != 0).map(|&(.., name)| name).collect()
 }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_read_as_in_ls() {
+    fn modes_have_the_format_of_ls() {
         for (kind, permissions, expected) in [
             (FileType::Regular, 0o644, "-rw-r--r--"),
             (FileType::Directory, 0o1777, "drwxrwxrwt"),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_read_as_in_lsattr() {
+    fn flags_have_the_format_of_lsattr() {
         assert_eq!(flag_letters(0x0008_0000), "--------------e-------");
         assert_eq!(flag_letters(0x10 | 0x40), "----i-d---------------");
         assert_eq!(flag_names(0x1008_0000), ["extents", "inline_data"]);

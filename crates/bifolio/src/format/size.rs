@@ -1,9 +1,9 @@
-//! Numbers of bytes as people read them.
+//! Human-readable sizes.
 
-/// The unit letters after 1024, 1024², …
+/// Unit letters of 1024, 1024², …
 const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
 
-/// `bytes` as `du -h` writes it: three digits or so, rounded up, powers of 1024.
+/// Formats a number of bytes as in `du -h`: rounded up, in units that are powers of 1024.
 pub fn human(bytes: u64) -> String {
     if bytes < 1024 {
         return bytes.to_string();
@@ -12,7 +12,7 @@ pub fn human(bytes: u64) -> String {
     let mut letters = UNITS.iter();
     let mut letter = letters.next();
     let bytes = u128::from(bytes);
-    // Rounding up can carry into the next unit: 1023.5 KiB is 1.0M.
+    // Rounding up can reach the next unit: 1023.5 KiB is 1.0M.
     while bytes.div_ceil(unit) >= 1024 {
         match letters.next() {
             Some(next) => (letter, unit) = (Some(next), unit << 10),
@@ -33,7 +33,7 @@ mod tests {
     use super::human;
 
     #[test]
-    fn sizes_round_up_as_coreutils_does() {
+    fn sizes_round_up_as_in_coreutils() {
         let cases = [
             (0, "0"),
             (1023, "1023"),

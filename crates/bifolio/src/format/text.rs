@@ -1,10 +1,10 @@
-//! Bytes out of an image as safe text. Not here: numbers and times.
+//! Escaping of bytes from an image.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// `bytes` with everything escaped that could confuse a terminal or a reader: control characters,
-/// marks that change the direction of writing, what is not UTF-8, and the backslash, as C does.
+/// Escapes bytes that could confuse a terminal or a reader, in the syntax of C: control characters, marks that change the
+/// direction of text, bytes that are not UTF-8, and the backslash.
 pub fn escape(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         if !text.chars().any(needs_escape) {
@@ -15,13 +15,13 @@ pub fn escape(bytes: &[u8]) -> Cow<'_, str> {
     for chunk in bytes.utf8_chunks() {
         for char in chunk.valid().chars() {
             if needs_escape(char) {
-                escape_char(&mut out, char);
+                push_escaped(&mut out, char);
             } else {
                 out.push(char);
             }
         }
         for &byte in chunk.invalid() {
-            octal(&mut out, byte);
+            push_octal(&mut out, byte);
         }
     }
     Cow::Owned(out)
@@ -31,12 +31,12 @@ fn needs_escape(char: char) -> bool {
     char.is_control() || char == '\\' || is_direction_mark(char)
 }
 
-/// Characters that reorder the text around them, so that a name could pass for another.
+/// Returns whether a character changes the order of the text around it, so that a name could look like another name.
 fn is_direction_mark(char: char) -> bool {
     matches!(char, '\u{061c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-fn escape_char(out: &mut String, char: char) {
+fn push_escaped(out: &mut String, char: char) {
     match char {
         '\\' => out.push_str("\\\\"),
         '\n' => out.push_str("\\n"),
@@ -45,13 +45,13 @@ fn escape_char(out: &mut String, char: char) {
         _ => {
             let mut buffer = [0; 4];
             for &byte in char.encode_utf8(&mut buffer).as_bytes() {
-                octal(out, byte);
+                push_octal(out, byte);
             }
         }
     }
 }
 
-fn octal(out: &mut String, byte: u8) {
+fn push_octal(out: &mut String, byte: u8) {
     let _ = write!(out, "\\{byte:03o}");
 }
 
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_escaped_and_the_rest_is_not() {
+    fn control_characters_are_escaped_and_other_text_is_not() {
         let cases: [(&[u8], &str); 7] = [
             (b"plain name", "plain name"),
             ("größe".as_bytes(), "größe"),

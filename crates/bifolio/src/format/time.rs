@@ -1,10 +1,10 @@
-//! Points in time, always in UTC: an image does not say where it was made.
+//! Times, always in UTC, because an image has no time zone.
 
 use base::attributes::Timestamp;
 
 const DAY_SECONDS: i64 = 86_400;
 
-/// A date and a time of day in the Gregorian calendar.
+/// Date and time of day in the Gregorian calendar.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Civil {
     year: i64,
@@ -15,17 +15,19 @@ struct Civil {
     second: u8,
 }
 
-/// The date and time `seconds` after 1970 began.
+/// Returns the date and time `seconds` after the start of 1970.
 fn civil(seconds: i64) -> Civil {
-    let (days, rest) = (seconds.div_euclid(DAY_SECONDS), seconds.rem_euclid(DAY_SECONDS));
-    // Count from 1 March of the year 0: leap days then come last in a year, and the calendar
-    // repeats every 400 years of 146,097 days.
+    let days = seconds.div_euclid(DAY_SECONDS);
+    let rest = seconds.rem_euclid(DAY_SECONDS);
+    // Days since 1 March of the year 0. Leap days are then the last days of years, and the calendar repeats every
+    // 400 years of 146,097 days.
     let days = days + 719_468;
-    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
     let year_of_era =
         (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months from March on have 31, 30, 31, 30, 31 days, and so again: 153 days in five.
+    // The lengths of months from March on repeat: 31, 30, 31, 30, 31 days, which are 153 days in five months.
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
@@ -40,13 +42,13 @@ fn civil(seconds: i64) -> Civil {
     }
 }
 
-/// To the minute, as `ls -l` shows it: `2026-11-21 09:19`.
+/// Formats a time to the minute, as in `ls -l`: `2026-11-21 09:19`.
 pub fn minutes(time: Timestamp) -> String {
     let Civil { year, month, day, hour, minute, .. } = civil(time.seconds);
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}")
 }
 
-/// In full, as `stat` shows it: `2026-11-21 09:19:36.123456789 +0000`.
+/// Formats a full time, as in `stat`: `2026-11-21 09:19:36.123456789 +0000`.
 pub fn full(time: Timestamp) -> String {
     let Civil { year, month, day, hour, minute, second } = civil(time.seconds);
     let nanoseconds = time.nanoseconds;
@@ -64,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_that_date_prints() {
+    fn times_equal_those_of_date() {
         check(0, "1970-01-01 00:00:00.000000005 +0000");
         check(-1, "1969-12-31 23:59:59.000000005 +0000");
         check(951_782_399, "2000-02-28 23:59:59.000000005 +0000");

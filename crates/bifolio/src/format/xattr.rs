@@ -1,11 +1,11 @@
-//! Values of extended attributes, as `getfattr` shows them.
+//! Values of extended attributes in the format of `getfattr`.
 
 use std::fmt::Write;
 
-/// `value` in quotes when it reads as text, and in hexadecimal otherwise.
+/// Formats a value in quotes if it is text, and in hexadecimal otherwise.
 pub fn value_text(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
-        Ok(text) if is_readable(text) => {
+        Ok(text) if is_printable(text) => {
             let escaped = super::text::escape(value);
             format!("\"{}\"", escaped.replace('"', "\\\""))
         }
@@ -13,14 +13,14 @@ pub fn value_text(value: &[u8]) -> String {
     }
 }
 
-/// Text may end in one NUL (security labels do) and hold line breaks, but nothing else that is
-/// not for the eye.
-fn is_readable(text: &str) -> bool {
+/// Returns whether a value is text. Text may end with a NUL byte, as security labels do, and contain tabs and line
+/// breaks, but no other control characters.
+fn is_printable(text: &str) -> bool {
     let text = text.strip_suffix('\0').unwrap_or(text);
     text.chars().all(|char| !char.is_control() || matches!(char, '\n' | '\t' | '\r'))
 }
 
-/// Two hexadecimal digits for each byte.
+/// Formats bytes with two hexadecimal digits each.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_quoted_and_the_rest_is_hexadecimal() {
+    fn text_is_quoted_and_other_values_are_hexadecimal() {
         assert_eq!(value_text(b"plain"), "\"plain\"");
         assert_eq!(value_text(b""), "\"\"");
         assert_eq!(value_text(b"say \"hi\"\n"), "\"say \\\"hi\\\"\\n\"");

@@ -1,4 +1,4 @@
-//! The data of one imported file. Holes of the host's file stay holes.
+//! Copies of the data of a file into an image. Holes are preserved.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,28 +10,28 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use vfs::{Node, OpenMode, Privileges};
 
-use super::Trouble;
+use super::CopyError;
 use crate::archive::{Member, Segment};
 
-/// The most that is read and written at once, in bytes.
+/// Maximum number of bytes that are read and written at a time.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Copies all of `from` to the empty file `to`, around the cache if it has more than `kept_bytes_max`
-/// bytes. `go_on` is asked from time to time.
+/// Copies all of `from` to the empty file `to`. Does not use the cache if the file has more than `cached_bytes_max` bytes.
+/// Calls `check_interrupted` before each chunk; an error of it ends the copy.
 pub fn copy(
     from: &File,
     to: &Arc<Node>,
-    kept_bytes_max: u64,
-    go_on: impl Fn() -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
-    let read = |error| Trouble::Host("cannot read", error);
+    cached_bytes_max: u64,
+    check_interrupted: impl Fn() -> Result<(), CopyError>,
+) -> Result<(), CopyError> {
+    let read = |error| CopyError::Host("cannot read", error);
     let metadata = from.metadata().map_err(read)?;
     let mut copy = to.open_for(OpenMode { write: true, append: false })?;
-    if metadata.len() > kept_bytes_max {
+    if metadata.len() > cached_bytes_max {
         copy = copy.uncached();
     }
-    let mut writer = Writer { copy: &copy, go_on, buffer: Vec::new() };
-    // Files of a kind that are made up when they are read say that they are empty.
+    let mut writer = Writer { copy: &copy, check_interrupted, buffer: Vec::new() };
+    // Virtual files, such as those in /proc, report a size of 0, and are read to their end.
     if !metadata.is_file() || metadata.len() == 0 {
         let mut from = from;
         return writer.write(0, u64::MAX, |_, buffer| from.read(buffer)).map(drop);
@@ -39,13 +39,13 @@ pub fn copy(
     let size = metadata.len();
     let mut end = 0;
     while let Some(data) = next_data(from, end, size).map_err(read)? {
-        let (start, stop) = data;
-        let length = stop - start;
+        let (start, data_end) = data;
+        let length = data_end - start;
         let written = writer.write(start, length, |at, buffer| from.read_at(buffer, at))?;
         if written < length {
-            return Err(Trouble::Other("was truncated while it was copied"));
+            return Err(CopyError::Other("was truncated while it was copied"));
         }
-        end = stop;
+        end = data_end;
     }
     if end < size {
         to.set_size(size, Privileges::Keep).map_err(cannot_write)?;
@@ -53,16 +53,15 @@ pub fn copy(
     Ok(())
 }
 
-/// Writes the data of an archive's member to the empty file `to`: all of it from its start, or, of
-/// a sparse file, where `segments` say.
+/// Writes the data of a member of an archive to the empty file `to`, with the holes of a sparse file.
 pub fn unpack(
     member: &Member,
     mut data: impl Read,
     to: &Arc<Node>,
-    go_on: impl Fn() -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
+    check_interrupted: impl Fn() -> Result<(), CopyError>,
+) -> Result<(), CopyError> {
     let copy = to.open_for(OpenMode { write: true, append: false })?;
-    let mut writer = Writer { copy: &copy, go_on, buffer: Vec::new() };
+    let mut writer = Writer { copy: &copy, check_interrupted, buffer: Vec::new() };
     let all = [Segment { offset: 0, length: member.size }];
     for segment in member.segments.as_deref().unwrap_or(&all) {
         writer.write(segment.offset, segment.length, |_, buffer| data.read(buffer))?;
@@ -73,7 +72,8 @@ pub fn unpack(
     Ok(())
 }
 
-/// Returns the range of the first data at or after `at`. On hosts without holes, all is data.
+/// Returns the range of the first data at or after `at`. If the host does not support holes, returns the rest of the
+/// file.
 fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if at >= size {
         return Ok(None);
@@ -84,34 +84,34 @@ fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> 
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
         Err(error) => return Err(error.into()),
     };
-    let stop = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(size);
-    Ok((start < stop).then_some((start, stop)))
+    let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(size);
+    Ok((start < end).then_some((start, end)))
 }
 
-struct Writer<'a, G> {
+struct Writer<'a, C> {
     copy: &'a vfs::File,
-    go_on: G,
+    check_interrupted: C,
     buffer: Vec<u8>,
 }
 
-impl<G: Fn() -> Result<(), Trouble>> Writer<'_, G> {
-    /// Writes up to `length` bytes from `read`, from byte `start` on. Returns their number.
+impl<C: Fn() -> Result<(), CopyError>> Writer<'_, C> {
+    /// Writes up to `length` bytes from `read`, from offset `start` on. Returns the number of bytes.
     fn write(
         &mut self,
         start: u64,
         length: u64,
         mut read: impl FnMut(u64, &mut [u8]) -> io::Result<usize>,
-    ) -> Result<u64, Trouble> {
+    ) -> Result<u64, CopyError> {
         let mut done = 0;
         while done < length {
-            (self.go_on)()?;
+            (self.check_interrupted)()?;
             let wanted = (length - done).min(CHUNK_BYTES_MAX as u64) as usize;
             self.buffer.resize(wanted, 0);
             let got = match read(start + done, &mut self.buffer) {
                 Ok(0) => break,
                 Ok(got) => got,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Trouble::Host("cannot read", error)),
+                Err(error) => return Err(CopyError::Host("cannot read", error)),
             };
             let mut written = 0;
             while written < got {
@@ -119,7 +119,9 @@ impl<G: Fn() -> Result<(), Trouble>> Writer<'_, G> {
                 let rest = &self.buffer[written..got];
                 let count = self.copy.write_at(rest, at.0).map_err(cannot_write)?;
                 if count == 0 {
-                    return Err(Trouble::Other("cannot write the copy: no more data is accepted"));
+                    return Err(CopyError::Other(
+                        "cannot write the copy: no more data is accepted",
+                    ));
                 }
                 written += count;
             }
@@ -129,6 +131,6 @@ impl<G: Fn() -> Result<(), Trouble>> Writer<'_, G> {
     }
 }
 
-fn cannot_write(error: base::Error) -> Trouble {
-    Trouble::Image("cannot write the copy", error)
+fn cannot_write(error: base::Error) -> CopyError {
+    CopyError::Image("cannot write the copy", error)
 }

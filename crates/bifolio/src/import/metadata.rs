@@ -1,6 +1,7 @@
-//! Owner, extended attributes, permissions and times of a copy, in the order that keeps them: a
-//! change of the owner takes capabilities away, so it comes first; an access control list changes
-//! the permissions; and everything touches the times, so they come last.
+//! Owner, extended attributes, permissions and times of a copy in an image.
+//!
+//! The owner is set first, because a change of the owner removes capabilities. Extended attributes follow, because access
+//! control lists change the permissions. Times are set last, because every change updates them.
 
 use std::ffi::CStr;
 use std::fs::Metadata;
@@ -13,29 +14,29 @@ use base::attributes::{AttributeChange, FileType, Timestamp, XattrMode};
 use rustix::io::Errno;
 use vfs::{Node, Privileges};
 
-use super::{Trouble, set_attributes};
+use super::{CopyError, set_attributes};
 use crate::format::acl;
 
-/// The longest list of names, and the largest value, that Linux gives, in bytes.
+/// Maximum size of a list of names, and of a value, in Linux.
 const XATTR_BYTES_MAX: usize = 65_536;
 const CANNOT_SET: &str = "cannot set an extended attribute of the copy";
 
-/// What copies keep of their originals, beside extended attributes.
+/// Attributes that copies preserve, except extended attributes.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct Preserved {
     /// The owner.
     pub uid: u32,
     /// The group.
     pub gid: u32,
     /// The low 12 bits of the mode.
     pub permissions: u16,
-    /// When the original was last read, if that is known.
+    /// The time of the last access, if it is known.
     pub accessed: Option<Timestamp>,
-    /// When it was last changed.
+    /// The time of the last change.
     pub modified: Timestamp,
 }
 
-impl Kept {
+impl Preserved {
     fn of(original: &Metadata) -> Self {
         Self {
             uid: original.uid(),
@@ -47,59 +48,60 @@ impl Kept {
     }
 }
 
-/// Gives a copy all the metadata of its original, which is at `from`.
-pub fn preserve(from: &Path, original: &Metadata, copy: &Node) -> Result<(), Trouble> {
-    keep(copy, &Kept::of(original), |copy| set_xattrs(from, copy))
+/// Sets all metadata of the original, which is at `from`, on its copy.
+pub fn preserve(from: &Path, original: &Metadata, copy: &Node) -> Result<(), CopyError> {
+    apply(copy, &Preserved::of(original), |copy| set_xattrs(from, copy))
 }
 
-/// Gives a copy its metadata, and has `set_xattrs` set its extended attributes when it is time.
-pub fn keep(
+/// Sets the metadata of a copy. Calls `set_xattrs` to set the extended attributes.
+pub fn apply(
     copy: &Node,
-    kept: &Kept,
-    set_xattrs: impl FnOnce(&Node) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
-    let there = copy.attributes();
-    if (there.uid, there.gid) != (kept.uid, kept.gid) {
-        let (uid, gid) = (Some(kept.uid), Some(kept.gid));
+    preserved: &Preserved,
+    set_xattrs: impl FnOnce(&Node) -> Result<(), CopyError>,
+) -> Result<(), CopyError> {
+    let current = copy.attributes();
+    if (current.uid, current.gid) != (preserved.uid, preserved.gid) {
+        let uid = Some(preserved.uid);
+        let gid = Some(preserved.gid);
         set_attributes(copy, &AttributeChange { uid, gid, ..AttributeChange::default() })?;
     }
     remove_inherited(copy)?;
     set_xattrs(copy)?;
     let is_symlink = copy.kind() == FileType::Symlink;
     let change = AttributeChange {
-        permissions: (!is_symlink).then_some(kept.permissions),
-        accessed: kept.accessed,
-        modified: Some(kept.modified),
+        permissions: (!is_symlink).then_some(preserved.permissions),
+        accessed: preserved.accessed,
+        modified: Some(preserved.modified),
         ..AttributeChange::default()
     };
     set_attributes(copy, &change)
 }
 
 /// Sets one extended attribute.
-pub fn set_xattr(copy: &Node, name: &[u8], value: &[u8]) -> Result<(), Trouble> {
+pub fn set_xattr(copy: &Node, name: &[u8], value: &[u8]) -> Result<(), CopyError> {
     copy.set_xattr(name, value, XattrMode::Either, Privileges::Keep)
-        .map_err(|error| Trouble::Image(CANNOT_SET, error))
+        .map_err(|error| CopyError::Image(CANNOT_SET, error))
 }
 
 fn time(seconds: i64, nanoseconds: i64) -> Timestamp {
     Timestamp { seconds, nanoseconds: nanoseconds as u32 }
 }
 
-/// What the directory around a copy made it inherit is not the original's.
-fn remove_inherited(copy: &Node) -> Result<(), Trouble> {
+/// Removes access control lists that the copy inherited from its parent directory.
+fn remove_inherited(copy: &Node) -> Result<(), CopyError> {
     for (inherited, _) in acl::ATTRIBUTES {
         match copy.remove_xattr(inherited) {
             Ok(()) | Err(Error::NoAttribute) => {}
             Err(_) if copy.kind() == FileType::Symlink => {}
-            Err(error) => return Err(Trouble::Image(CANNOT_SET, error)),
+            Err(error) => return Err(CopyError::Image(CANNOT_SET, error)),
         }
     }
     Ok(())
 }
 
-fn set_xattrs(from: &Path, copy: &Node) -> Result<(), Trouble> {
+fn set_xattrs(from: &Path, copy: &Node) -> Result<(), CopyError> {
     let read =
-        |error: Errno| Trouble::Host("cannot read extended attributes", io::Error::from(error));
+        |error: Errno| CopyError::Host("cannot read extended attributes", io::Error::from(error));
     let mut buffer = vec![0; XATTR_BYTES_MAX];
     let names = match rustix::fs::llistxattr(from, &mut buffer[..]) {
         Ok(length) => buffer[..length].to_vec(),
@@ -110,7 +112,7 @@ fn set_xattrs(from: &Path, copy: &Node) -> Result<(), Trouble> {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
         let length = match rustix::fs::lgetxattr(from, name, &mut buffer[..]) {
             Ok(length) => length,
-            // It went meanwhile.
+            // The attribute was removed since the names were listed.
             Err(Errno::NODATA) => continue,
             Err(error) => return Err(read(error)),
         };

@@ -1,7 +1,7 @@
-//! Copies of files and trees of the host, and of archives, into an image. Not here: the command lines, and
-//! opening and closing the image.
+//! Copies of files and trees of the host, and of archives, into an image.
+//! Not here: command lines, opening and closing images.
 //!
-//! The host's tree is walked by paths, so the host's limit on paths bounds its depth.
+//! The tree of the host is walked by paths, so the limit of the host for paths bounds its depth.
 
 mod contents;
 mod metadata;
@@ -21,57 +21,57 @@ use base::{Error, InodeNumber};
 use vfs::{Creation, Credentials, Node, RenameFlags, Volume};
 
 use crate::console::Console;
-use crate::copy::{LeftOut, kept_bytes_max, temporary_name};
+use crate::copy::{LeftOut, cached_bytes_max, temporary_name};
 use crate::failure::{self, Failure, Result};
 use crate::writing::Writing;
 
-pub use unpack::{Unpacker, uncompressed};
+pub use unpack::{Unpacker, check_uncompressed};
 
 /// Options of a copy into an image.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Owners, permissions, times, extended attributes and hard links are kept.
+    /// Whether owners, permissions, times, extended attributes and hard links are preserved.
     pub preserve: bool,
-    /// Directories are entered.
+    /// Whether directories are copied.
     pub recursive: bool,
-    /// A symbolic link of the host is followed where it is named itself.
+    /// Whether sources that are symbolic links are followed.
     pub follow: bool,
-    /// The owner of copies that do not preserve it.
+    /// The owner of copies if owners are not preserved.
     pub by: Credentials,
-    /// The permissions of all copies, instead of those of their originals.
+    /// The permissions of all copies, instead of the permissions of the originals.
     pub permissions: Option<u16>,
 }
 
-/// The destination of a copy.
+/// Destination of a copy.
 #[derive(Clone, Debug)]
 pub enum Destination {
-    /// To this name in this directory.
+    /// This name in this directory.
     Name(Arc<Node>, Vec<u8>),
-    /// The contents of the original, to this directory.
+    /// This directory, for the contents of the original.
     Into(Arc<Node>),
 }
 
-/// Copies into one image.
+/// Copier into one image.
 pub struct Importer<'a> {
     options: &'a Options,
     volume: &'a Volume,
     writing: &'a Writing<'a>,
     console: &'a mut Console,
-    /// Device and inode number of the image's file.
+    /// The device and inode number of the image file.
     image: (u64, u64),
-    /// The copies of files with several names, by the originals' device and inode numbers.
+    /// The copies of files with several names, by device and inode number of the original.
     links: HashMap<(u64, u64), InodeNumber>,
     left_out: LeftOut,
 }
 
-/// An error of one copy.
+/// Error of the copy of one file.
 #[derive(Debug)]
-enum Trouble {
-    /// An action that failed on the host, and its error.
+enum CopyError {
+    /// An action on the host that failed, and its error.
     Host(&'static str, io::Error),
-    /// An action that failed in the image, and its error.
+    /// An action in the image that failed, and its error.
     Image(&'static str, Error),
-    /// Another reason, as text.
+    /// Another error, as text.
     Other(&'static str),
     /// The command must stop.
     Fatal(Failure),
@@ -79,14 +79,14 @@ enum Trouble {
 
 const CANNOT_CREATE: &str = "cannot create the copy";
 
-impl From<Error> for Trouble {
+impl From<Error> for CopyError {
     fn from(error: Error) -> Self {
         Self::Image(CANNOT_CREATE, error)
     }
 }
 
 impl<'a> Importer<'a> {
-    /// Returns an importer to `volume`, which is in the file `image` of the host.
+    /// Creates an importer to `volume`, which is in the file `image`.
     pub fn new(
         options: &'a Options,
         volume: &'a Volume,
@@ -95,18 +95,19 @@ impl<'a> Importer<'a> {
         console: &'a mut Console,
     ) -> Self {
         let image = fs::metadata(image).map_or((0, 0), |image| identity(&image));
-        let (links, left_out) = (HashMap::new(), LeftOut::default());
+        let links = HashMap::new();
+        let left_out = LeftOut::default();
         Self { options, volume, writing, console, image, links, left_out }
     }
 
-    /// Copies the file or directory at `from`. Failures are reported.
-    pub fn copy(&mut self, from: &Path, place: &Destination) -> Result<()> {
-        self.copy_entry(from, place, self.options.follow)
+    /// Copies the file or directory at `from`. Reports failures.
+    pub fn copy(&mut self, from: &Path, destination: &Destination) -> Result<()> {
+        self.copy_entry(from, destination, self.options.follow)
     }
 
-    /// Copies all data of `stream` to a file.
-    pub fn copy_stream(&mut self, stream: &fs::File, place: &Destination) -> Result<()> {
-        let outcome = match place {
+    /// Copies all data of `stream` to a file. Reports failures.
+    pub fn copy_stream(&mut self, stream: &fs::File, destination: &Destination) -> Result<()> {
+        let outcome = match destination {
             Destination::Name(directory, name) => {
                 let permissions = 0o666 & !self.writing.umask;
                 self.copy_file(stream, None, permissions, directory, name)
@@ -116,25 +117,26 @@ impl<'a> Importer<'a> {
         self.report(Path::new("standard input"), outcome)
     }
 
-    /// Reports the files that were left out because `destination`, an image, is full.
+    /// Reports the files that were not copied because the image `destination` is full.
     pub fn finish(self, destination: &Path) {
         if let Some(failure) = self.left_out.failure(destination.as_os_str().as_bytes()) {
             self.console.report(&failure);
         }
     }
 
-    fn report(&mut self, from: &Path, outcome: Result<(), Trouble>) -> Result<()> {
+    fn report(&mut self, from: &Path, outcome: Result<(), CopyError>) -> Result<()> {
         report(self.console, from, outcome)
     }
 
-    /// Reports a file that was not copied, or a directory that could not be created.
+    /// Reports a failed copy. If the image is full, counts the file, or the directory and its contents, for the report at
+    /// the end instead.
     fn report_left_out(
         &mut self,
         from: &Path,
         original: &Metadata,
-        outcome: Result<(), Trouble>,
+        outcome: Result<(), CopyError>,
     ) -> Result<()> {
-        let Err(Trouble::Image(action, Error::NoSpace)) = &outcome else {
+        let Err(CopyError::Image(action, Error::NoSpace)) = &outcome else {
             return self.report(from, outcome);
         };
         let failure = Failure::action(from, action, &Error::NoSpace);
@@ -147,18 +149,18 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    fn copy_entry(&mut self, from: &Path, place: &Destination, follow: bool) -> Result<()> {
+    fn copy_entry(&mut self, from: &Path, destination: &Destination, follow: bool) -> Result<()> {
         self.writing.check_interrupted()?;
         let found = if follow { fs::metadata(from) } else { fs::symlink_metadata(from) };
         let original = match found {
-            Err(error) => return self.report(from, Err(Trouble::Host("cannot copy", error))),
+            Err(error) => return self.report(from, Err(CopyError::Host("cannot copy", error))),
             Ok(original) => original,
         };
         if original.is_dir() {
-            let outcome = self.copy_directory(from, &original, place);
+            let outcome = self.copy_directory(from, &original, destination);
             return self.report(from, outcome);
         }
-        let outcome = match place {
+        let outcome = match destination {
             Destination::Into(_) => Err(Error::NotDirectory.into()),
             Destination::Name(directory, name) => self.copy_other(from, &original, directory, name),
         };
@@ -169,32 +171,32 @@ impl<'a> Importer<'a> {
         &mut self,
         from: &Path,
         original: &Metadata,
-        place: &Destination,
-    ) -> Result<(), Trouble> {
+        destination: &Destination,
+    ) -> Result<(), CopyError> {
         if !self.options.recursive {
-            return Err(Trouble::Other(
+            return Err(CopyError::Other(
                 "is a directory and was not copied; use -r or -a to copy it",
             ));
         }
         let entries = fs::read_dir(from).and_then(|entries| {
             entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
         });
-        let entries = entries.map_err(|error| Trouble::Host("cannot read", error))?;
-        let (copy, is_new) = match place {
+        let entries = entries.map_err(|error| CopyError::Host("cannot read", error))?;
+        let (copy, is_new) = match destination {
             Destination::Into(directory) => (Arc::clone(directory), false),
             Destination::Name(directory, name) => {
-                match self.make_directory(original, directory, name) {
+                match self.create_directory(original, directory, name) {
                     Ok(made) => made,
-                    Err(trouble) => {
-                        let told = self.report_left_out(from, original, Err(trouble));
-                        return told.map_err(Trouble::Fatal);
+                    Err(error) => {
+                        let reported = self.report_left_out(from, original, Err(error));
+                        return reported.map_err(CopyError::Fatal);
                     }
                 }
             }
         };
         for name in entries {
-            let place = Destination::Name(Arc::clone(&copy), name.as_bytes().to_vec());
-            self.copy_entry(&from.join(&name), &place, false).map_err(Trouble::Fatal)?;
+            let destination = Destination::Name(Arc::clone(&copy), name.as_bytes().to_vec());
+            self.copy_entry(&from.join(&name), &destination, false).map_err(CopyError::Fatal)?;
         }
         match (self.options.preserve, is_new) {
             (true, _) => metadata::preserve(from, original, &copy),
@@ -203,20 +205,20 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// Returns the existing directory, or a new one, which only its owner may enter.
-    fn make_directory(
+    /// Returns the directory `name`, and whether it is new. A new directory is created with access only for its owner.
+    fn create_directory(
         &self,
         original: &Metadata,
         directory: &Arc<Node>,
         name: &[u8],
-    ) -> Result<(Arc<Node>, bool), Trouble> {
+    ) -> Result<(Arc<Node>, bool), CopyError> {
         match self.volume.lookup(directory, name) {
             Ok(node) if node.kind() == FileType::Directory => Ok((node, false)),
             Ok(_) => Err(Error::NotDirectory.into()),
             Err(Error::NotFound) => {
-                let what = Creation::of(FileType::Directory, 0o700);
+                let creation = Creation::of(FileType::Directory, 0o700);
                 let made =
-                    self.volume.create_in(directory, name, &what, &self.owner_of(original))?;
+                    self.volume.create_in(directory, name, &creation, &self.owner_of(original))?;
                 Ok((made, true))
             }
             Err(error) => Err(error.into()),
@@ -229,24 +231,24 @@ impl<'a> Importer<'a> {
         original: &Metadata,
         directory: &Arc<Node>,
         name: &[u8],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CopyError> {
         let key = identity(original);
         if key == self.image {
-            return Err(Trouble::Other("is the destination image"));
+            return Err(CopyError::Other("is the destination image"));
         }
         let is_linked = self.options.preserve && original.nlink() > 1;
         if let Some(&copy) = self.links.get(&key).filter(|_| is_linked) {
             let copy = self.volume.node(copy)?;
-            return make_whole(self.volume, directory, name, |_, name| {
+            return create_complete(self.volume, directory, name, |_, name| {
                 self.volume.link(directory, name, &copy)?;
                 Ok(())
             });
         }
         if original.is_file() {
-            // Should the file have become another since, that is noticed here.
+            // O_NONBLOCK: if the file was replaced by a pipe meanwhile, opening it does not block.
             let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
             let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(from);
-            let file = opened.map_err(|error| Trouble::Host("cannot open", error))?;
+            let file = opened.map_err(|error| CopyError::Host("cannot open", error))?;
             let permissions = self.plain_permissions(original);
             let preserved = self.options.preserve.then_some((from, original));
             self.copy_file(&file, preserved, permissions, directory, name)?;
@@ -267,10 +269,10 @@ impl<'a> Importer<'a> {
         original: &Metadata,
         directory: &Arc<Node>,
         name: &[u8],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CopyError> {
         let kind = special_kind(original);
         if kind != FileType::Symlink && !self.options.recursive {
-            return Err(Trouble::Other(
+            return Err(CopyError::Other(
                 "is a special file and was not copied; use -r or -a to copy it",
             ));
         }
@@ -278,20 +280,21 @@ impl<'a> Importer<'a> {
             FileType::Symlink => fs::read_link(from),
             _ => Ok(Path::new("").into()),
         };
-        let target = target.map_err(|error| Trouble::Host("cannot read", error))?;
+        let target = target.map_err(|error| CopyError::Host("cannot read", error))?;
         let (major, minor) =
             (rustix::fs::major(original.rdev()), rustix::fs::minor(original.rdev()));
         let permissions = match kind {
             FileType::Symlink => 0o777,
             _ => self.plain_permissions(original),
         };
-        let what = Creation {
+        let creation = Creation {
             device: DeviceNumber { major, minor },
             target: target.as_os_str().as_bytes(),
             ..Creation::of(kind, permissions)
         };
-        make_whole(self.volume, directory, name, |_, name| {
-            let copy = self.volume.create_in(directory, name, &what, &self.owner_of(original))?;
+        create_complete(self.volume, directory, name, |_, name| {
+            let copy =
+                self.volume.create_in(directory, name, &creation, &self.owner_of(original))?;
             match self.options.preserve {
                 true => metadata::preserve(from, original, &copy),
                 false => Ok(()),
@@ -299,7 +302,7 @@ impl<'a> Importer<'a> {
         })
     }
 
-    /// Copies the data of a file, and with `preserve` its metadata.
+    /// Copies the data of a file and, if `preserved` is set, its metadata.
     fn copy_file(
         &self,
         file: &fs::File,
@@ -307,29 +310,30 @@ impl<'a> Importer<'a> {
         permissions: u16,
         directory: &Arc<Node>,
         name: &[u8],
-    ) -> Result<(), Trouble> {
-        make_whole(self.volume, directory, name, |replaced, name| {
+    ) -> Result<(), CopyError> {
+        create_complete(self.volume, directory, name, |replaced, name| {
             let by = match preserved {
                 Some((_, original)) => self.owner_of(original),
                 None => self.options.by.clone(),
             };
-            // Only the owner may read it until it is complete.
-            let what = Creation::of(FileType::Regular, 0o600);
-            let copy = self.volume.create_in(directory, name, &what, &by)?;
-            let go_on = || self.writing.check_interrupted().map_err(Trouble::Fatal);
-            contents::copy(file, &copy, kept_bytes_max(self.volume), go_on)?;
+            // Only the owner can read the copy until it is complete.
+            let creation = Creation::of(FileType::Regular, 0o600);
+            let copy = self.volume.create_in(directory, name, &creation, &by)?;
+            let check_interrupted = || self.writing.check_interrupted().map_err(CopyError::Fatal);
+            contents::copy(file, &copy, cached_bytes_max(self.volume), check_interrupted)?;
             match (preserved, replaced) {
                 (Some((from, original)), _) => metadata::preserve(from, original, &copy),
-                // As if it had been written over.
+                // The owner and permissions stay as if the existing file had been overwritten.
                 (None, Some(replaced)) if replaced.kind() == FileType::Regular => {
-                    let there = replaced.attributes();
-                    let permissions = self.options.permissions.unwrap_or(there.permissions & 0o777);
+                    let attributes = replaced.attributes();
+                    let permissions =
+                        self.options.permissions.unwrap_or(attributes.permissions & 0o777);
                     set_attributes(
                         &copy,
                         &AttributeChange {
                             permissions: Some(permissions),
-                            uid: Some(there.uid),
-                            gid: Some(there.gid),
+                            uid: Some(attributes.uid),
+                            gid: Some(attributes.gid),
                             ..AttributeChange::default()
                         },
                     )
@@ -352,14 +356,14 @@ impl<'a> Importer<'a> {
     }
 }
 
-/// Calls `make` with the destination's name, or with a temporary name if it replaces an existing file. A file that
-/// is not complete is removed.
-fn make_whole(
+/// Creates a file by calling `make` with its name, or with a temporary name if it replaces an existing file. Removes the
+/// file if `make` fails.
+fn create_complete(
     volume: &Volume,
     directory: &Arc<Node>,
     name: &[u8],
-    make: impl FnOnce(Option<&Node>, &[u8]) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
+    make: impl FnOnce(Option<&Node>, &[u8]) -> Result<(), CopyError>,
+) -> Result<(), CopyError> {
     let by = &Credentials::ROOT;
     let replaced = match volume.lookup(directory, name) {
         Ok(node) if node.kind() == FileType::Directory => return Err(Error::IsDirectory.into()),
@@ -373,7 +377,7 @@ fn make_whole(
         if replaced.is_some() {
             let (from, to) = ((directory, made_name), (directory, name));
             volume.rename_in(from, to, RenameFlags::default(), by)?;
-            // Two names of one file stay two.
+            // If both are names of one file, rename(2) does nothing, and the temporary name is left.
             match volume.unlink(directory, made_name, by) {
                 Err(Error::NotFound) => {}
                 removed => removed?,
@@ -382,31 +386,31 @@ fn make_whole(
         Ok(())
     });
     if made.is_err() {
-        // Should this fail too, there is more wrong than could be told here.
+        // The first error is reported, also if this fails.
         let _ = volume.unlink(directory, made_name, by);
     }
     made
 }
 
-/// Reports a failure, unless it is fatal.
+/// Reports a failure that is not fatal. Errors: a fatal failure.
 fn report(
     console: &mut Console,
     from: impl failure::Subject,
-    outcome: Result<(), Trouble>,
+    outcome: Result<(), CopyError>,
 ) -> Result<()> {
     let failure = match outcome {
         Ok(()) => return Ok(()),
-        Err(Trouble::Fatal(failure)) => return Err(failure),
-        Err(Trouble::Host(action, error)) => Failure::host(from, action, &error),
-        Err(Trouble::Image(action, error)) => Failure::action(from, action, &error),
-        Err(Trouble::Other(what)) => Failure::new(from, what),
+        Err(CopyError::Fatal(failure)) => return Err(failure),
+        Err(CopyError::Host(action, error)) => Failure::host(from, action, &error),
+        Err(CopyError::Image(action, error)) => Failure::action(from, action, &error),
+        Err(CopyError::Other(what)) => Failure::new(from, what),
     };
     console.report(&failure);
     Ok(())
 }
 
-/// Counts the files and directories below a directory of the host, and the files' bytes. Entries that cannot
-/// be read are not counted.
+/// Counts the files and directories below a directory of the host, and the bytes of the files. Skips entries that cannot
+/// be read.
 fn count_inside(directory: &Path) -> (u64, u64) {
     let (mut files, mut bytes) = (0, 0);
     let mut directories = vec![directory.to_owned()];
@@ -442,18 +446,18 @@ fn special_kind(original: &Metadata) -> FileType {
     }
 }
 
-fn set_permissions(node: &Node, permissions: u16) -> Result<(), Trouble> {
+fn set_permissions(node: &Node, permissions: u16) -> Result<(), CopyError> {
     let permissions = Some(permissions);
     set_attributes(node, &AttributeChange { permissions, ..AttributeChange::default() })
 }
 
-fn set_attributes(node: &Node, change: &AttributeChange) -> Result<(), Trouble> {
+fn set_attributes(node: &Node, change: &AttributeChange) -> Result<(), CopyError> {
     node.set_attributes(change, &Credentials::ROOT)
-        .map_err(|error| Trouble::Image("cannot set the attributes of the copy", error))
+        .map_err(|error| CopyError::Image("cannot set the attributes of the copy", error))
 }
 
-/// Returns the last name of a path of the host, or `None` if it ends in `.` or `..`, which means the contents of
-/// the directory.
+/// Returns the last name of a path of the host. Returns `None` if the path ends in `.` or `..`, which means the contents
+/// of the directory.
 pub fn file_name(path: &OsStr) -> Option<&[u8]> {
     let name = path.as_bytes().rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?;
     (name != b"." && name != b"..").then_some(name)

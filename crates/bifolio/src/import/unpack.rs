@@ -1,5 +1,5 @@
-//! Unpacking of an archive into an image. Names are relative to one directory: symbolic links are never
-//! followed, and names with `..` are refused.
+//! Unpacking of archives into an image. Names are relative to one directory: symbolic links are not followed, and names
+//! with `..` are refused.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -12,18 +12,18 @@ use base::attributes::FileType;
 use base::{Error, InodeNumber};
 use vfs::{Creation, Credentials, Node, Volume};
 
-use super::metadata::{self, Kept};
-use super::{Trouble, contents, make_whole, report};
+use super::metadata::{self, Preserved};
+use super::{CopyError, contents, create_complete, report};
 use crate::archive::{ArchiveReader, Kind, Member};
 use crate::console::Console;
 use crate::copy::LeftOut;
 use crate::failure::{Failure, Result};
 use crate::writing::Writing;
 
-/// The permissions of directories without a member.
+/// Permissions of directories that are not in the archive.
 const DIRECTORY_PERMISSIONS: u16 = 0o755;
 
-/// The unpacking of an archive into one directory.
+/// Unpacker of an archive into one directory.
 pub struct Unpacker<'a> {
     volume: &'a Volume,
     /// The directory to which names are relative.
@@ -32,16 +32,16 @@ pub struct Unpacker<'a> {
     strip: usize,
     writing: &'a Writing<'a>,
     console: &'a mut Console,
-    /// Directories whose attributes are set at the end: their permissions might prevent files in them, which also
-    /// change their times. Of several members for one directory, the last counts.
+    /// Directories whose attributes are set at the end, because new files in them change their times, and their
+    /// permissions may forbid new files. If a directory has several members, the last one is used.
     directories: BTreeMap<InodeNumber, Member>,
     left_out: LeftOut,
-    /// The paths of members that were left out. Links to them are left out, too.
+    /// The paths of members that were not unpacked. Hard links to them are not unpacked, either.
     left_out_paths: HashSet<Vec<u8>>,
 }
 
 impl<'a> Unpacker<'a> {
-    /// Returns an unpacker to `root`, a directory.
+    /// Creates an unpacker to the directory `root`.
     pub fn new(
         volume: &'a Volume,
         root: Arc<Node>,
@@ -61,8 +61,8 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Unpacks all members of the archive `input`, which is called `name`, to `image`. Members that fail are
-    /// reported. Errors: the archive cannot be read.
+    /// Unpacks all members of the archive `input`, which is at `name`, to `image`. Reports members that fail. Errors: the
+    /// archive cannot be read.
     pub fn unpack(mut self, name: &Path, input: impl Read, image: &Path) -> Result<()> {
         let outcome = self.unpack_all(name, input);
         if let Some(failure) = self.left_out.failure(image.as_os_str().as_bytes()) {
@@ -73,54 +73,53 @@ impl<'a> Unpacker<'a> {
 
     fn unpack_all(&mut self, name: &Path, input: impl Read) -> Result<()> {
         let mut archive = ArchiveReader::new(input);
-        let read = self.members(&mut archive);
+        let read = self.unpack_members(&mut archive);
         let directories = std::mem::take(&mut self.directories);
         for (number, member) in directories {
             self.writing.check_interrupted()?;
-            let kept = self.volume.node(number).map_err(Trouble::from);
-            let kept = kept.and_then(|directory| keep(&directory, &member));
-            self.report(&member, kept)?;
+            let outcome = self.volume.node(number).map_err(CopyError::from);
+            let outcome = outcome.and_then(|directory| set_metadata(&directory, &member));
+            self.report(&member, outcome)?;
         }
         match read {
             Ok(()) => Ok(()),
-            Err(Trouble::Host(action, error)) => Err(Failure::host(name, action, &error)),
-            Err(Trouble::Fatal(failure)) => Err(failure),
-            Err(Trouble::Image(action, error)) => Err(Failure::action(name, action, &error)),
-            Err(Trouble::Other(what)) => Err(Failure::new(name, what)),
+            Err(CopyError::Host(action, error)) => Err(Failure::host(name, action, &error)),
+            Err(CopyError::Fatal(failure)) => Err(failure),
+            Err(CopyError::Image(action, error)) => Err(Failure::action(name, action, &error)),
+            Err(CopyError::Other(what)) => Err(Failure::new(name, what)),
         }
     }
 
-    fn members<R: Read>(&mut self, archive: &mut ArchiveReader<R>) -> Result<(), Trouble> {
-        let cannot_read = |error| Trouble::Host("cannot read the rest", error);
+    fn unpack_members<R: Read>(&mut self, archive: &mut ArchiveReader<R>) -> Result<(), CopyError> {
+        let cannot_read = |error| CopyError::Host("cannot read the rest", error);
         while let Some(member) = archive.next_member().map_err(cannot_read)? {
-            self.writing.check_interrupted().map_err(Trouble::Fatal)?;
-            let outcome = match self.member(&member, archive) {
-                // What cannot be read here ends the archive.
-                Err(Trouble::Host(_, error)) => return Err(cannot_read(error)),
+            self.writing.check_interrupted().map_err(CopyError::Fatal)?;
+            let outcome = match self.unpack_member(&member, archive) {
+                // An error while the archive is read ends the command.
+                Err(CopyError::Host(_, error)) => return Err(cannot_read(error)),
                 outcome => outcome,
             };
-            if outcome.is_ok() && member.has_worded_acl {
+            if outcome.is_ok() && member.has_text_acl {
                 let path = Path::new(OsStr::from_bytes(&member.path));
                 self.console.warn(format_args!(
                     "{}: the access control list was not unpacked, because it is stored as text; create the archive with tar --xattrs",
                     path.display()
                 ));
             }
-            self.report_left_out(&member, outcome).map_err(Trouble::Fatal)?;
+            self.report_left_out(&member, outcome).map_err(CopyError::Fatal)?;
         }
         Ok(())
     }
 
-    fn report(&mut self, member: &Member, outcome: Result<(), Trouble>) -> Result<()> {
+    fn report(&mut self, member: &Member, outcome: Result<(), CopyError>) -> Result<()> {
         report(self.console, Path::new(OsStr::from_bytes(&member.path)), outcome)
     }
 
-    /// Reports a member that was not unpacked, like [`report`](Self::report). If the image is full, counts
-    /// the member for the report at the end.
-    fn report_left_out(&mut self, member: &Member, outcome: Result<(), Trouble>) -> Result<()> {
+    /// Reports a member that was not unpacked. If the image is full, counts the member for the report at the end instead.
+    fn report_left_out(&mut self, member: &Member, outcome: Result<(), CopyError>) -> Result<()> {
         let action = match (&outcome, &member.kind) {
-            (Err(Trouble::Image(action, Error::NoSpace)), _) => *action,
-            (Err(Trouble::Image(action, _)), Kind::HardLink(path))
+            (Err(CopyError::Image(action, Error::NoSpace)), _) => *action,
+            (Err(CopyError::Image(action, _)), Kind::HardLink(path))
                 if self.left_out_paths.contains(path) =>
             {
                 *action
@@ -134,79 +133,80 @@ impl<'a> Unpacker<'a> {
         Ok(())
     }
 
-    fn member<R: Read>(
+    fn unpack_member<R: Read>(
         &mut self,
         member: &Member,
         archive: &mut ArchiveReader<R>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CopyError> {
         let Some(names) = self.names(&member.path)? else { return Ok(()) };
         let Some((name, parents)) = names.split_last() else {
-            // The directory itself that is unpacked to.
+            // The destination directory itself.
             return match member.kind {
                 Kind::Inode(FileType::Directory) => {
                     self.directories.insert(self.root.number(), member.clone());
                     Ok(())
                 }
-                _ => Err(Trouble::Other("was not unpacked: the name is empty")),
+                _ => Err(CopyError::Other("was not unpacked: the name is empty")),
             };
         };
-        let directory = self.directory(parents)?;
+        let directory = self.directory_at(parents)?;
         let by = Credentials { uid: member.uid, gid: member.gid, ..Credentials::ROOT };
         match &member.kind {
-            Kind::Unknown(letter) => {
-                tracing::debug!("a member of kind {letter}");
-                Err(Trouble::Other("was not unpacked: the type is unknown"))
+            Kind::Unknown(byte) => {
+                tracing::debug!("a member of the unknown kind {byte}");
+                Err(CopyError::Other("was not unpacked: the type is unknown"))
             }
             Kind::HardLink(path) => {
-                let target = self.existing(path)?;
-                make_whole(self.volume, &directory, name, |_, name| {
+                let target = self.node_at(path)?;
+                create_complete(self.volume, &directory, name, |_, name| {
                     Ok(self.volume.link(&directory, name, &target)?)
                 })
             }
             Kind::Inode(FileType::Directory) => {
-                let made = match self.volume.lookup(&directory, name) {
-                    Ok(there) if there.kind() == FileType::Directory => there,
+                let created = match self.volume.lookup(&directory, name) {
+                    Ok(existing) if existing.kind() == FileType::Directory => existing,
                     Ok(_) => return Err(Error::NotDirectory.into()),
                     Err(Error::NotFound) => {
-                        // Only the owner may enter until it is complete.
-                        let what = Creation::of(FileType::Directory, 0o700);
-                        self.volume.create_in(&directory, name, &what, &by)?
+                        // Only the owner can enter the directory until it is complete.
+                        let creation = Creation::of(FileType::Directory, 0o700);
+                        self.volume.create_in(&directory, name, &creation, &by)?
                     }
                     Err(error) => return Err(error.into()),
                 };
-                self.directories.insert(made.number(), member.clone());
+                self.directories.insert(created.number(), member.clone());
                 Ok(())
             }
             Kind::Inode(FileType::Regular) => {
-                make_whole(self.volume, &directory, name, |_, name| {
-                    let what = Creation::of(FileType::Regular, 0o600);
-                    let file = self.volume.create_in(&directory, name, &what, &by)?;
-                    let go_on = || self.writing.check_interrupted().map_err(Trouble::Fatal);
-                    contents::unpack(member, &mut *archive, &file, go_on)?;
-                    keep(&file, member)
+                create_complete(self.volume, &directory, name, |_, name| {
+                    let creation = Creation::of(FileType::Regular, 0o600);
+                    let file = self.volume.create_in(&directory, name, &creation, &by)?;
+                    let check_interrupted =
+                        || self.writing.check_interrupted().map_err(CopyError::Fatal);
+                    contents::unpack(member, &mut *archive, &file, check_interrupted)?;
+                    set_metadata(&file, member)
                 })
             }
-            &Kind::Inode(kind) => make_whole(self.volume, &directory, name, |_, name| {
+            &Kind::Inode(kind) => create_complete(self.volume, &directory, name, |_, name| {
                 let target = match kind {
                     FileType::Symlink => &member.target[..],
                     _ => b"",
                 };
                 let permissions =
                     if kind == FileType::Symlink { 0o777 } else { member.permissions };
-                let what =
+                let creation =
                     Creation { device: member.device, target, ..Creation::of(kind, permissions) };
-                let made = self.volume.create_in(&directory, name, &what, &by)?;
-                keep(&made, member)
+                let created = self.volume.create_in(&directory, name, &creation, &by)?;
+                set_metadata(&created, member)
             }),
         }
     }
 
-    /// Returns the components of a path of the archive, or `None` if all of them are removed.
-    fn names<'p>(&self, path: &'p [u8]) -> Result<Option<Vec<&'p [u8]>>, Trouble> {
+    /// Returns the components of a path of the archive after --strip-components. `None` if none are left.
+    fn names<'p>(&self, path: &'p [u8]) -> Result<Option<Vec<&'p [u8]>>, CopyError> {
         let names: Vec<_> =
             path.split(|&byte| byte == b'/').filter(|name| !matches!(name, [] | [b'.'])).collect();
         if names.contains(&&b".."[..]) {
-            return Err(Trouble::Other("was not unpacked: the name contains .."));
+            return Err(CopyError::Other("was not unpacked: the name contains .."));
         }
         match names.get(self.strip..) {
             Some([]) if self.strip > 0 => Ok(None),
@@ -214,20 +214,20 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Returns the directory with this path. Missing directories are created.
-    fn directory(&self, names: &[&[u8]]) -> Result<Arc<Node>, Trouble> {
+    /// Returns the directory at this path. Creates missing directories.
+    fn directory_at(&self, names: &[&[u8]]) -> Result<Arc<Node>, CopyError> {
         let mut directory = Arc::clone(&self.root);
         for name in names {
             directory = match self.volume.lookup(&directory, name) {
                 Ok(node) => node,
                 Err(Error::NotFound) => {
-                    let what = Creation::of(FileType::Directory, DIRECTORY_PERMISSIONS);
-                    self.volume.create_in(&directory, name, &what, &Credentials::ROOT)?
+                    let creation = Creation::of(FileType::Directory, DIRECTORY_PERMISSIONS);
+                    self.volume.create_in(&directory, name, &creation, &Credentials::ROOT)?
                 }
                 Err(error) => return Err(error.into()),
             };
             if directory.kind() != FileType::Directory {
-                return Err(Trouble::Image(
+                return Err(CopyError::Image(
                     "cannot unpack: a parent is not a directory",
                     Error::NotDirectory,
                 ));
@@ -236,34 +236,35 @@ impl<'a> Unpacker<'a> {
         Ok(directory)
     }
 
-    /// Returns the node that an earlier member created at this path.
-    fn existing(&self, path: &[u8]) -> Result<Arc<Node>, Trouble> {
+    /// Returns the node at a path of the archive, for a hard link.
+    fn node_at(&self, path: &[u8]) -> Result<Arc<Node>, CopyError> {
         let mut node = Arc::clone(&self.root);
         for name in self.names(path)?.unwrap_or_default() {
             node = self.volume.lookup(&node, name).map_err(|error| {
-                Trouble::Image("cannot create the hard link: its target does not exist", error)
+                CopyError::Image("cannot create the hard link: its target does not exist", error)
             })?;
         }
         Ok(node)
     }
 }
 
-fn keep(copy: &Node, member: &Member) -> Result<(), Trouble> {
-    let kept = Kept {
+fn set_metadata(copy: &Node, member: &Member) -> Result<(), CopyError> {
+    let preserved = Preserved {
         uid: member.uid,
         gid: member.gid,
         permissions: member.permissions,
         accessed: member.accessed,
         modified: member.modified,
     };
-    metadata::keep(copy, &kept, |copy| {
+    metadata::apply(copy, &preserved, |copy| {
         let xattrs = member.xattrs();
         xattrs.iter().try_for_each(|(name, value)| metadata::set_xattr(copy, name, value))
     })
 }
 
-/// Returns the input with all of its bytes, or the name of the compression that its first bytes show.
-pub fn uncompressed(mut input: impl Read) -> io::Result<Result<impl Read, &'static str>> {
+/// Returns a reader of the whole input. If its first bytes show a compression, returns the name of the compression
+/// instead.
+pub fn check_uncompressed(mut input: impl Read) -> io::Result<Result<impl Read, &'static str>> {
     let mut start = Vec::new();
     input.by_ref().take(6).read_to_end(&mut start)?;
     let compressions: [(&[u8], &str); 5] = [

@@ -1,7 +1,6 @@
-//! All that can be done to files of a mount, at random, on files beside models of them, whose caches are
-//! smaller than they are: what is read is compared with the model, and now and then the volume is
-//! unmounted, judged by e2fsck, mounted and read again. `testkit::exercise` says what the environment
-//! chooses. Not here: the same in one process (`crates/vfs/tests/exercise`).
+//! Random operations on files of a mount, compared with models of the files. The cache is smaller than the files. At
+//! intervals, the volume is unmounted, checked by e2fsck, mounted and read again. `testkit::exercise` documents the
+//! environment variables. Not here: the same test in one process (`crates/vfs/tests/exercise`).
 
 #[path = "../mounting/mod.rs"]
 mod mounting;
@@ -12,7 +11,7 @@ mod window;
 use std::fs::File;
 use std::path::Path;
 
-use mounting::{Location, Mount};
+use mounting::{Fixture, Mount};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use testkit::exercise::{Model, Run};
@@ -21,70 +20,74 @@ use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
 use crate::operation::SHARES;
 use crate::subject::{SIZE_MAX, Subject};
 
-/// Files; together they may be larger than the server's cache.
+/// Names of the files. Together they may be larger than the cache of the server.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
-/// So often e2fsck looks at the volume.
-const JUDGED_EVERY: u64 = 1000;
+/// Number of operations between checks by e2fsck.
+const CHECK_INTERVAL: u64 = 1000;
 
 /// A mounted volume and the files on it.
-struct Stage<'a> {
-    place: &'a Location,
+struct MountedFiles<'a> {
+    fixture: &'a Fixture,
     options: &'a str,
     mount: Mount<'a>,
     subjects: Vec<Subject>,
 }
 
-impl<'a> Stage<'a> {
-    /// Mounts what is at `place`, with the files of some models.
-    fn new(place: &'a Location, options: &'a str, models: impl IntoIterator<Item = Model>) -> Self {
-        let mount = place.mount(&["-o", options, "--cache-size", "4M"]);
+impl<'a> MountedFiles<'a> {
+    /// Mounts the image, and opens or creates the files of the models.
+    fn new(
+        fixture: &'a Fixture,
+        options: &'a str,
+        models: impl IntoIterator<Item = Model>,
+    ) -> Self {
+        let mount = fixture.mount(&["-o", options, "--cache-size", "4M"]);
         let subject = |model| Subject::new(mount.path(), model);
         let subjects = models.into_iter().map(subject).collect();
-        Self { place, options, mount, subjects }
+        Self { fixture, options, mount, subjects }
     }
 
     fn check(&mut self) {
         self.subjects.iter_mut().for_each(Subject::check);
     }
 
-    /// Unmounts, and has the volume judged.
+    /// Unmounts the volume, and checks it with e2fsck.
     fn close(self) -> Vec<Model> {
         let models = self.subjects.into_iter().map(Subject::close).collect();
-        self.place.umount();
+        self.fixture.umount();
         self.mount.assert_gone();
-        check_by_e2fsck(&self.place.image);
+        check_by_e2fsck(&self.fixture.image);
         models
     }
 
-    /// Has all of it judged.
-    fn judge(mut self) -> Self {
+    /// Checks all files and the volume, and mounts it again.
+    fn check_and_remount(mut self) -> Self {
         self.check();
-        let (place, options) = (self.place, self.options);
-        let mut stage = Self::new(place, options, self.close());
-        stage.check();
-        stage
+        let (fixture, options) = (self.fixture, self.options);
+        let mut mounted = Self::new(fixture, options, self.close());
+        mounted.check();
+        mounted
     }
 }
 
 fn exercise(block_size: u32, options: &str) {
     private_mounts();
-    let place = Location::new();
-    Mke2fs { size: 160 << 20, ..Mke2fs::new("ext4", block_size) }.make(&place.image, None);
+    let fixture = Fixture::new();
+    Mke2fs { size: 160 << 20, ..Mke2fs::new("ext4", block_size) }.make(&fixture.image, None);
     let mut run = Run::new(format!("blocks of {block_size}, {options}"), block_size.into(), 400);
-    let mut stage = Stage::new(&place, options, NAMES.map(Model::new));
+    let mut mounted = MountedFiles::new(&fixture, options, NAMES.map(Model::new));
     while let Some(step) = run.next_step() {
         let operation = run.choose(&SHARES);
         let index = run.random.below(NAMES.len() as u64) as usize;
         let another = 1 + run.random.below(NAMES.len() as u64 - 1) as usize;
-        let range = run.place(stage.subjects[index].size(), SIZE_MAX);
+        let range = run.place(mounted.subjects[index].size(), SIZE_MAX);
         run.note(format!("{}: {operation:?} {range:?}", NAMES[index]));
         let files = (index, (index + another) % NAMES.len());
-        subject::run(&mut stage.subjects, operation, files, range, &mut run.random);
-        if (step + 1) % JUDGED_EVERY == 0 {
-            stage = stage.judge();
+        subject::run(&mut mounted.subjects, operation, files, range, &mut run.random);
+        if (step + 1) % CHECK_INTERVAL == 0 {
+            mounted = mounted.check_and_remount();
         }
     }
-    stage.judge().close();
+    mounted.check_and_remount().close();
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn blocks_of_1_kib() {
 }
 
 #[test]
-fn blocks_of_1_kib_with_writes_collected() {
+fn blocks_of_1_kib_with_writeback_cache() {
     exercise(1024, "rw,writeback");
 }
 
@@ -103,12 +106,12 @@ fn blocks_of_4_kib() {
 }
 
 #[test]
-fn blocks_of_4_kib_with_writes_collected() {
+fn blocks_of_4_kib_with_writeback_cache() {
     exercise(4096, "rw,writeback");
 }
 
 #[test]
-fn blocks_of_4_kib_that_nobody_keeps() {
+fn blocks_of_4_kib_uncached() {
     exercise(4096, "rw,uncached");
 }
 
@@ -118,16 +121,16 @@ fn blocks_of_64_kib() {
 }
 
 #[test]
-fn blocks_of_64_kib_with_writes_collected() {
+fn blocks_of_64_kib_with_writeback_cache() {
     exercise(65_536, "rw,writeback");
 }
 
-/// What is in no list of operations here, since it does not come to the server.
+/// These operations are not in the list of random operations, because the kernel does not forward them.
 #[test]
-fn the_kernel_passes_no_collapsing_inserting_and_unsharing_on() {
+fn the_kernel_does_not_forward_collapse_insert_and_unshare() {
     private_mounts();
-    let place = Location::with_tree();
-    let mount = place.mount(&["-o", "rw"]);
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
     let path: &Path = &mount.path().join("big");
     let before = std::fs::read(path).unwrap();
     let file = File::options().read(true).write(true).open(path).unwrap();

@@ -1,6 +1,6 @@
-//! What is done to a file of a mount. Not here: doing it.
+//! Operations on a file of a mount. Not here: running them (`subject`).
 
-/// One of the things that are done.
+/// An operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     Read,
@@ -8,7 +8,7 @@ pub enum Operation {
     Load,
     SeekHoles,
     Write,
-    /// Through a file that is open for writing alone.
+    /// Through a file that is open for writing only.
     WriteOnly,
     WriteDirect,
     Append,
@@ -29,7 +29,7 @@ pub enum Operation {
     CloseFile,
 }
 
-/// What is done with what was stored to a mapping.
+/// How stores to a mapping are flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flush {
     Nothing,
@@ -37,7 +37,7 @@ pub enum Flush {
     Wait,
 }
 
-/// How often each comes, against the others.
+/// Operations and their relative frequencies.
 pub const SHARES: [(Operation, u64); 22] = [
     (Operation::Read, 10),
     (Operation::ReadDirect, 6),
@@ -64,7 +64,7 @@ pub const SHARES: [(Operation, u64); 22] = [
 ];
 
 impl Operation {
-    /// Whether it can only be done to what the file has.
+    /// Returns whether the operation is limited to the current size of the file.
     pub fn is_within(self) -> bool {
         matches!(self, Self::Load | Self::Store(_))
     }

@@ -1,4 +1,4 @@
-//! A file of a mount and what it should have, and doing things to both. Not here: which.
+//! A file of a mount and its model, and operations on both. Not here: the choice of operations.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -13,28 +13,28 @@ use rustix::mm::MsyncFlags;
 use testkit::Random;
 use testkit::exercise::Model;
 
-use crate::mounting::other_ways::{open_direct, read_direct, write_direct};
+use crate::mounting::direct_and_mapped::{open_direct, read_direct, write_direct};
 use crate::operation::{Flush, Operation};
 use crate::window::Window;
 
-/// The largest file.
+/// Maximum size of a file.
 pub const SIZE_MAX: u64 = 3 << 20;
-/// What direct reads and writes are multiples of.
+/// Alignment of direct reads and writes.
 const SECTOR: u64 = 512;
 
-/// A file, open in several ways, and the bytes that it should have.
+/// A file, open in several ways, and its model.
 pub struct Subject {
     path: PathBuf,
     file: File,
     direct: File,
     writing: File,
     appending: File,
-    /// All that the file may ever have, once it is wanted.
+    /// A mapping of the maximum size, created when it is first used.
     window: Option<Window>,
     model: Model,
 }
 
-/// Does something to a file, the first of two, and to its model; reads are compared.
+/// Runs an operation on the first of two files and its model. Compares data that was read with the model.
 pub fn run(
     subjects: &mut [Subject],
     operation: Operation,
@@ -58,7 +58,7 @@ pub fn run(
 }
 
 impl Subject {
-    /// A file in `directory`, which the model names. Made if it is not there.
+    /// Opens the file that the model names in `directory`. Creates it if it does not exist.
     pub fn new(directory: &Path, model: Model) -> Self {
         let path = directory.join(model.name());
         let mut write = OpenOptions::new();
@@ -70,7 +70,7 @@ impl Subject {
         Self { path, file, direct, writing, appending, window: None, model }
     }
 
-    /// Ends the use of the file; what it should have.
+    /// Closes the file. Returns its model.
     pub fn close(self) -> Model {
         self.model
     }
@@ -83,7 +83,7 @@ impl Subject {
         assert_eq!(self.file.metadata().unwrap().len(), self.size(), "{}", self.path.display());
     }
 
-    /// Reads all of it: what the kernel has, and what the server has.
+    /// Compares the whole file with the model, from the cache of the kernel and from the server.
     pub fn check(&mut self) {
         self.check_size();
         self.read(0..SIZE_MAX + 1);
@@ -105,8 +105,8 @@ impl Subject {
         self.model.compare(&found[..length], &range);
     }
 
-    /// What is said to be a hole reads as zeroes. The server is asked, which does not know yet what the
-    /// kernel has collected.
+    /// Checks that reported holes are zero in the model. First syncs the file, because the server reports holes, and does
+    /// not have the data that is only in the cache of the kernel.
     fn check_holes(&self, range: Range<u64>) {
         self.file.sync_data().unwrap();
         let data = |at| match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
@@ -117,7 +117,7 @@ impl Subject {
         self.model.check_holes(&range, data, hole);
     }
 
-    /// Has the kernel forget what it has cached and need not write.
+    /// Drops clean data from the cache of the kernel.
     fn drop_cache(&self) {
         rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed).unwrap();
     }
@@ -131,7 +131,7 @@ impl Subject {
         rustix::fs::fallocate(&self.file, flags, range.start, length).unwrap();
     }
 
-    /// Has the kernel copy what lies in `range` to byte `to` of another file.
+    /// Copies `range` to offset `to` of another file with copy_file_range(2).
     fn copy_to(&self, other: &Self, range: &Range<u64>, to: u64) {
         let (mut from, mut to) = (range.start, to);
         let expected = self.model.within(range);
@@ -191,7 +191,7 @@ impl Subject {
                     Flush::Wait => window.sync(MsyncFlags::SYNC),
                 }
             }
-            Operation::CopyTo => unreachable!("that takes two files"),
+            Operation::CopyTo => unreachable!("copies need two files"),
             Operation::Truncate => {
                 self.file.set_len(range.end).unwrap();
                 self.model.truncate(range.end);

@@ -1,10 +1,9 @@
-//! Places to mount on, mounts that go away with their test, and the processes behind them.
+//! Fixtures for mount tests: images, mount points, mounts and their processes. Dropping a mount unmounts it.
 //!
-//! Test binaries whose name ends with `_ring` mount with io_uring wherever the host can, all others
-//! without it.
+//! Test programs with names that end with `_ring` mount with io_uring if the host supports it, and all others without it.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-pub mod other_ways;
+pub mod direct_and_mapped;
 mod ring;
 pub mod side_by_side;
 
@@ -20,22 +19,22 @@ use tempfile::TempDir;
 use testkit::command::{Output, output, run};
 use testkit::{Mke2fs, wait_until};
 
-/// An ordinary user.
+/// User id of an ordinary user.
 pub const NOBODY: u32 = 65_534;
 
-/// By how much the long random tests are to be longer than they usually are.
+/// Returns the factor for the length of long random tests.
 pub fn soak_factor() -> u64 {
     std::env::var("BIFOLIO_SOAK_FACTOR").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// The command under test.
+/// Returns a call of a subcommand of bifolio.
 pub fn bifolio(subcommand: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bifolio"));
     command.arg(subcommand);
     command
 }
 
-/// A program run by a user.
+/// Returns a call of a program as another user.
 pub fn as_user(user: u32, program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.arg(format!("--reuid={user}")).arg(format!("--regid={user}"));
@@ -43,47 +42,47 @@ pub fn as_user(user: u32, program: &str) -> Command {
     command
 }
 
-/// Does something on a thread of another user.
-pub fn act_as<T: Send>(uid: RawUid, gid: RawGid, act: impl FnOnce() -> T + Send) -> T {
+/// Calls `work` on a thread with another user and group.
+pub fn run_as<T: Send>(uid: RawUid, gid: RawGid, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
-        let acting = scope.spawn(|| {
+        let thread = scope.spawn(|| {
             set_thread_groups(&[]).unwrap();
             set_thread_gid(Gid::from_raw(gid)).unwrap();
             set_thread_uid(Uid::from_raw(uid)).unwrap();
-            act()
+            work()
         });
-        acting.join().unwrap()
+        thread.join().unwrap()
     })
 }
 
-/// The line of the mount table for what is mounted on `path`.
+/// Returns the line of the mount table for the mount on `path`.
 pub fn mount_entry(path: &Path) -> Option<String> {
-    // The thread's own table: tests have mount namespaces of their own.
+    // The table of the thread, because each test has its own mount namespace.
     let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     let path = format!(" {} ", path.display().to_string().replace(' ', "\\040"));
     table.lines().rfind(|line| line.contains(&path)).map(str::to_owned)
 }
 
-/// Unmounts with `attempt`. The mount can be busy for a moment after its last use: while another
-/// test starts a program, that has copies of all open files.
-pub fn soon(mut attempt: impl FnMut() -> Output) {
+/// Unmounts with `attempt`, and retries while the mount is busy: a program that another test starts has copies of all open
+/// files for a moment.
+pub fn retry_while_busy(mut attempt: impl FnMut() -> Output) {
     wait_until("unmounting", || {
         let output = attempt();
-        let busy = output.text().contains("busy");
-        assert!(busy || output.status.success(), "{}", output.text());
-        !busy
+        let is_busy = output.text().contains("busy");
+        assert!(is_busy || output.status.success(), "{}", output.text());
+        !is_busy
     });
 }
 
-/// A folder with an image and a directory to mount it on.
-pub struct Location {
+/// A folder with an image and a mount point.
+pub struct Fixture {
     pub folder: TempDir,
     pub image: PathBuf,
     pub directory: PathBuf,
 }
 
-impl Location {
-    /// No image yet.
+impl Fixture {
+    /// Creates the folder and the mount point without an image.
     pub fn new() -> Self {
         let folder = TempDir::new().unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
@@ -93,10 +92,10 @@ impl Location {
         Self { image: path.join("volume.img"), directory, folder }
     }
 
-    /// With a small image made from a small tree.
+    /// Also creates a small image with a few files.
     pub fn with_tree() -> Self {
-        let place = Self::new();
-        let source = place.source();
+        let fixture = Self::new();
+        let source = fixture.source();
         fs::create_dir(&source).unwrap();
         fs::write(source.join("small"), b"a few bytes\n").unwrap();
         fs::write(source.join("big"), testkit::tree::contents(1, 5_000_001)).unwrap();
@@ -109,18 +108,18 @@ impl Location {
             .arg(source.join("secret-but-for-nobody")));
         let mut image = Mke2fs::new("ext4", 4096);
         image.size = 64 << 20;
-        image.make(&place.image, Some(&source));
-        place
+        image.make(&fixture.image, Some(&source));
+        fixture
     }
 
-    /// What the image was made from.
+    /// Returns the folder with the files of the image.
     pub fn source(&self) -> PathBuf {
         self.folder.path().join("source")
     }
 
-    /// Lets the ordinary user mount here. In the thread's own mounts, /dev/fuse becomes what it is
-    /// on a desktop: anybody's to open.
-    pub fn give_to_nobody(&self) {
+    /// Lets the ordinary user mount the image. Makes /dev/fuse accessible for all users in the mount namespace of the
+    /// thread, as on a desktop.
+    pub fn allow_nobody(&self) {
         let devices = self.folder.path().join("devices");
         fs::create_dir(&devices).unwrap();
         let script = "mount -t tmpfs -o mode=755 none . && mknod -m 666 fuse c 10 229 \
@@ -132,9 +131,9 @@ impl Location {
 
     /// Mounts in the background.
     pub fn mount(&self, arguments: &[&str]) -> Mount<'_> {
-        let (_offer, way) = ring::way();
+        let (_offer, transport) = ring::transport();
         let mut command = bifolio("mount");
-        command.args(["-o", way]).args(arguments).arg(&self.image).arg(&self.directory);
+        command.args(["-o", transport]).args(arguments).arg(&self.image).arg(&self.directory);
         let output = output(&mut command);
         assert!(output.status.success(), "{}", output.text());
         self.mounted()
@@ -147,28 +146,36 @@ impl Location {
         self.mounted()
     }
 
-    /// Tries to.
+    /// Tries to mount as a user.
     pub fn try_mount_as(&self, user: u32, arguments: &[&str]) -> Output {
-        let (_offer, way) = ring::way();
+        let (_offer, transport) = ring::transport();
         let mut command = as_user(user, env!("CARGO_BIN_EXE_bifolio"));
-        command.args(["mount", "-o", way]).args(arguments).arg(&self.image).arg(&self.directory);
+        command
+            .args(["mount", "-o", transport])
+            .args(arguments)
+            .arg(&self.image)
+            .arg(&self.directory);
         output(&mut command)
     }
 
-    /// Mounts in vain.
-    pub fn mount_fails(&self, arguments: &[&str], status: i32, complaint: &str) {
+    /// Checks that mounting fails with this exit status and message.
+    pub fn mount_fails(&self, arguments: &[&str], status: i32, message: &str) {
         let before = mount_entry(&self.directory);
         let output = output(bifolio("mount").args(arguments).arg(&self.image).arg(&self.directory));
         assert_eq!(output.status.code(), Some(status), "{}", output.text());
-        assert!(output.text().contains(complaint), "{}", output.text());
+        assert!(output.text().contains(message), "{}", output.text());
         assert_eq!(mount_entry(&self.directory), before);
     }
 
-    /// Mounts in the foreground; returns when the mount is there.
+    /// Mounts in the foreground. Returns when the image is mounted.
     pub fn mount_in_foreground(&self) -> Foreground {
-        let (_offer, way) = ring::way();
+        let (_offer, transport) = ring::transport();
         let mut command = bifolio("mount");
-        command.args(["-o", way, "-f"]).arg(&self.image).arg(&self.directory).stdin(Stdio::null());
+        command
+            .args(["-o", transport, "-f"])
+            .arg(&self.image)
+            .arg(&self.directory)
+            .stdin(Stdio::null());
         let mut foreground = Foreground(command.spawn().unwrap());
         wait_until("the mount", || {
             assert_eq!(foreground.0.try_wait().unwrap(), None);
@@ -177,37 +184,37 @@ impl Location {
         foreground
     }
 
-    /// What is mounted here, to go with the result.
+    /// Returns the current mount. Dropping it unmounts.
     pub fn mounted(&self) -> Mount<'_> {
         let (guard, server) = self.processes();
-        Mount { place: self, guard, server, owned: true }
+        Mount { fixture: self, guard, server, is_owned: true }
     }
 
-    /// What is mounted here, owned by somebody else.
-    pub fn mounted_elsewhere(&self) -> Mount<'_> {
+    /// Returns the current mount. Dropping it does not unmount.
+    pub fn borrow_mount(&self) -> Mount<'_> {
         let (guard, server) = self.processes();
-        Mount { place: self, guard, server, owned: false }
+        Mount { fixture: self, guard, server, is_owned: false }
     }
 
-    /// Tries to unmount.
+    /// Tries to unmount with `bifolio umount`.
     pub fn try_umount(&self) -> Output {
         output(bifolio("umount").arg(&self.directory))
     }
 
-    /// Unmounts.
+    /// Unmounts with `bifolio umount`.
     pub fn umount(&self) {
-        soon(|| self.try_umount());
+        retry_while_busy(|| self.try_umount());
     }
 
     /// Unmounts as a user.
     pub fn umount_as(&self, user: u32) {
-        soon(|| {
+        retry_while_busy(|| {
             let mut command = as_user(user, env!("CARGO_BIN_EXE_bifolio"));
             output(command.arg("umount").arg(&self.directory))
         });
     }
 
-    /// The guard and the server of the mount: those whose command line names the directory.
+    /// Returns the process ids of the guard and the server. Their command lines contain the mount point.
     fn processes(&self) -> (i32, i32) {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -215,7 +222,7 @@ impl Location {
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let program = line.split(|&byte| byte == 0).next().unwrap_or_default();
             let names = String::from_utf8_lossy(&line);
-            if is_ours(program) && names.contains(&*self.directory.to_string_lossy()) {
+            if is_bifolio(program) && names.contains(&*self.directory.to_string_lossy()) {
                 found.push((pid, parent(pid)));
             }
         }
@@ -232,41 +239,41 @@ fn parent(pid: i32) -> i32 {
     line.and_then(|pid| pid.trim().parse().ok()).unwrap_or(0)
 }
 
-/// A mount and its processes. Ends them when dropped.
+/// A mount and its processes. Dropping it unmounts.
 pub struct Mount<'a> {
-    place: &'a Location,
+    fixture: &'a Fixture,
     guard: i32,
     server: i32,
-    owned: bool,
+    is_owned: bool,
 }
 
 impl Mount<'_> {
-    /// Where it is.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
-        &self.place.directory
+        &self.fixture.directory
     }
 
-    /// The process that serves.
+    /// Returns the process id of the server.
     pub fn server(&self) -> i32 {
         self.server
     }
 
-    /// The abstract names of the sockets that the guard listens on.
-    pub fn names_of_guard(&self) -> Vec<String> {
-        let held = fs::read_dir(format!("/proc/{}/fd", self.guard)).unwrap();
-        let held: Vec<PathBuf> =
-            held.map(|held| fs::read_link(held.unwrap().path()).unwrap()).collect();
+    /// Returns the abstract names of the sockets of the guard.
+    pub fn guard_socket_names(&self) -> Vec<String> {
+        let open = fs::read_dir(format!("/proc/{}/fd", self.guard)).unwrap();
+        let open: Vec<PathBuf> =
+            open.map(|file| fs::read_link(file.unwrap().path()).unwrap()).collect();
         let table = fs::read_to_string("/proc/net/unix").unwrap();
         let sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let named = sockets.filter_map(|fields| {
             Some((*fields.get(6)?, fields.get(7)?.strip_prefix('@')?.to_owned()))
         });
-        let is_held = |inode: &str| held.contains(&format!("socket:[{inode}]").into());
-        named.filter(|(inode, _)| is_held(inode)).map(|(_, name)| name).collect()
+        let is_open = |inode: &str| open.contains(&format!("socket:[{inode}]").into());
+        named.filter(|(inode, _)| is_open(inode)).map(|(_, name)| name).collect()
     }
 
-    /// For how long, in nanoseconds, each of the server's threads has run whose names begin so.
-    pub fn threads(&self, prefix: &str) -> Vec<u64> {
+    /// Returns the run times, in nanoseconds, of the server's threads with names that begin with `prefix`.
+    pub fn thread_run_times(&self, prefix: &str) -> Vec<u64> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.server)).unwrap();
         let tasks = tasks.map(|task| task.unwrap().path());
         let chosen =
@@ -278,66 +285,68 @@ impl Mount<'_> {
         chosen.map(time).collect()
     }
 
-    /// For how long they have run together.
-    pub fn ran(&self, prefix: &str) -> u64 {
-        self.threads(prefix).iter().sum()
+    /// Returns the total run time of these threads.
+    pub fn total_run_time(&self, prefix: &str) -> u64 {
+        self.thread_run_times(prefix).iter().sum()
     }
 
-    /// Sends a signal to the process that guards the mount.
+    /// Sends a signal to the guard.
     pub fn signal_guard(&self, signal: Signal) {
         kill(self.guard, signal);
     }
 
-    /// Sends a signal to the process that serves.
+    /// Sends a signal to the server.
     pub fn signal_server(&self, signal: Signal) {
         kill(self.server, signal);
     }
 
-    /// Whether the process that guards the mount is there.
+    /// Returns whether the guard is running.
     pub fn has_guard(&self) -> bool {
-        alive(self.guard)
+        is_alive(self.guard)
     }
 
-    /// Whether the process that serves is there.
+    /// Returns whether the server is running.
     pub fn has_server(&self) -> bool {
-        alive(self.server)
+        is_alive(self.server)
     }
 
-    /// Both processes end, and nothing is mounted.
+    /// Waits for the end of both processes. Asserts that nothing is mounted.
     pub fn assert_gone(&self) {
-        wait_until("the end of guard and server", || !alive(self.guard) && !alive(self.server));
+        wait_until("the end of guard and server", || {
+            !is_alive(self.guard) && !is_alive(self.server)
+        });
         assert_eq!(mount_entry(self.path()), None);
     }
 }
 
 impl Drop for Mount<'_> {
     fn drop(&mut self) {
-        if !self.owned {
+        if !self.is_owned {
             return;
         }
         if std::thread::panicking() {
-            // Even a mount in use goes with its guard's end.
+            // A signal unmounts even a mount in use.
             for process in [self.guard, self.server] {
-                if alive(process) {
+                if is_alive(process) {
                     kill(process, Signal::TERM);
                 }
             }
         } else if mount_entry(self.path()).is_some() {
-            self.place.umount();
+            self.fixture.umount();
         }
     }
 }
 
-/// A command that mounted in the foreground. Killed when dropped.
+/// A mount command in the foreground. Dropping it ends the command.
 pub struct Foreground(Child);
 
 impl Foreground {
-    /// Sends it a signal.
+    /// Sends a signal to the command.
     pub fn signal(&self, signal: Signal) {
         kill(self.0.id() as i32, signal);
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the command.
     pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the end of the command", || {
@@ -351,7 +360,7 @@ impl Foreground {
 impl Drop for Foreground {
     fn drop(&mut self) {
         if self.0.try_wait().unwrap().is_none() {
-            // Orderly, so that the mount goes, too.
+            // SIGTERM, so that the command unmounts.
             self.signal(Signal::TERM);
             let _ = self.0.wait();
         }
@@ -363,18 +372,18 @@ fn kill(process: i32, signal: Signal) {
     rustix::process::kill_process(process, signal).unwrap();
 }
 
-fn alive(process: i32) -> bool {
-    // A zombie's command line is empty; its number may have been given to another process since.
+fn is_alive(process: i32) -> bool {
+    // The command line of a zombie is empty, and another process may have the same id now.
     let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-    line.split(|&byte| byte == 0).next().is_some_and(is_ours)
+    line.split(|&byte| byte == 0).next().is_some_and(is_bifolio)
 }
 
-/// Whether a program is the command, under its own name or as a helper of mount(8).
-fn is_ours(program: &[u8]) -> bool {
+/// Returns whether a program is bifolio, by its own name or as a helper of mount(8).
+fn is_bifolio(program: &[u8]) -> bool {
     program.ends_with(b"/bifolio") || program.ends_with(b".bifolio")
 }
 
-/// A loop device over an image.
+/// A loop device of an image. Dropping it detaches the device.
 pub struct LoopDevice(PathBuf);
 
 impl LoopDevice {
@@ -382,7 +391,7 @@ impl LoopDevice {
         Self::with(image, &[])
     }
 
-    /// That may have partitions.
+    /// Creates a loop device with partitions.
     pub fn with_partitions(image: &Path) -> Self {
         Self::with(image, &["--partscan"])
     }

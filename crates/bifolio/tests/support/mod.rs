@@ -1,4 +1,4 @@
-//! What the tests of the command line share.
+//! Helpers for the tests of the command line.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::path::{Path, PathBuf};
@@ -8,51 +8,50 @@ use tempfile::TempDir;
 use testkit::command::{Output, output, run};
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, must};
 
-/// A call of the command.
+/// Returns a call of `bifolio`.
 pub fn bifolio() -> Command {
     Command::new(env!("CARGO_BIN_EXE_bifolio"))
 }
 
-/// Standard output, as text, of a call that must succeed and say nothing on standard error.
+/// Runs a call that must succeed without output on standard error. Returns standard output as text.
 #[track_caller]
-pub fn good(arguments: &[&str]) -> String {
-    String::from_utf8_lossy(&good_bytes(arguments)).into_owned()
+pub fn run_ok(arguments: &[&str]) -> String {
+    String::from_utf8_lossy(&run_ok_bytes(arguments)).into_owned()
 }
 
-/// Standard output of a call that must succeed and say nothing on standard error.
+/// Runs a call that must succeed without output on standard error. Returns standard output.
 #[track_caller]
-pub fn good_bytes(arguments: &[&str]) -> Vec<u8> {
+pub fn run_ok_bytes(arguments: &[&str]) -> Vec<u8> {
     let result = output(bifolio().args(arguments));
     assert!(result.status.success(), "{arguments:?}: {}\n{}", result.status, result.text());
     assert_eq!(String::from_utf8_lossy(&result.stderr), "", "{arguments:?}");
     result.stdout
 }
 
-/// A call that must end with `status`.
+/// Runs a call that must end with the exit status `status`.
 #[track_caller]
-pub fn ends_with(arguments: &[&str], status: i32) -> Output {
+pub fn run_with_status(arguments: &[&str], status: i32) -> Output {
     let result = output(bifolio().args(arguments));
     assert_eq!(result.status.code(), Some(status), "{arguments:?}:\n{}", result.text());
     result
 }
 
-/// The JSON that a call writes.
+/// Runs a call that must succeed. Returns the JSON that it prints.
 #[track_caller]
 pub fn json(arguments: &[&str]) -> serde_json::Value {
-    must(serde_json::from_slice(&good_bytes(arguments)), format_args!("{arguments:?}"))
+    must(serde_json::from_slice(&run_ok_bytes(arguments)), format_args!("{arguments:?}"))
 }
 
-/// An image in a folder of its own, filled by a shell script.
+/// An image in its own folder.
 pub struct Image {
-    /// Where the test may put things.
+    /// A temporary folder, for use by the test.
     pub folder: TempDir,
     /// The image.
     pub path: PathBuf,
 }
 
 impl Image {
-    /// An image made by mke2fs from what `script` makes in an empty folder, which stays at
-    /// `folder/source`.
+    /// Creates an image with mke2fs from the files that `script` creates in `folder/source`.
     pub fn from_script(format: &'static str, block_size: u32, script: &str) -> Self {
         let image = Self::empty();
         let source = image.folder.path().join("source");
@@ -64,14 +63,14 @@ impl Image {
         image
     }
 
-    /// A folder for an image that is not there yet.
+    /// Creates a folder without an image.
     pub fn empty() -> Self {
         let folder = must(TempDir::new(), "a temporary folder");
         let path = folder.path().join("image");
         Self { folder, path }
     }
 
-    /// An ext4 image that the running kernel fills by a script.
+    /// Creates an ext4 image and runs a script on a mount of the running kernel.
     pub fn by_kernel(script: &str) -> Self {
         let image = Self::empty();
         let mut recipe = Mke2fs::new("ext4", 4096);
@@ -89,18 +88,18 @@ impl Image {
         check_by_e2fsck(&self.path);
     }
 
-    /// `IMAGE:path`.
+    /// Returns `IMAGE:path`.
     pub fn at(&self, path: &str) -> String {
         format!("{}:{path}", self.path.display())
     }
 
-    /// A path beside the image.
+    /// Returns a path in the folder of the image.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 }
 
-/// Runs a script in a folder; it must succeed.
+/// Runs a script in a folder. The script must succeed. Returns standard output.
 #[track_caller]
 pub fn shell(folder: &Path, script: &str) -> String {
     let script = format!("set -e\nexport LC_ALL=C TZ=UTC\numask 022\n{script}");
@@ -108,14 +107,14 @@ pub fn shell(folder: &Path, script: &str) -> String {
     String::from_utf8_lossy(&output).into_owned()
 }
 
-/// The lines of a text, sorted.
+/// Returns the sorted lines of a text.
 pub fn sorted(text: &str) -> Vec<&str> {
     let mut lines: Vec<_> = text.lines().collect();
     lines.sort_unstable();
     lines
 }
 
-/// Returns names, types, permissions, owners, links and targets of all that is below `folder`.
+/// Returns names, types, permissions, owners, link counts and link targets of all files below `folder`.
 pub fn facts(folder: &Path) -> String {
     shell(
         folder,

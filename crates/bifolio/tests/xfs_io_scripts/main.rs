@@ -1,5 +1,5 @@
-//! Scripts of xfs_io on mounts of ours and on the kernel's: xfs_io says the same, the bytes are the same,
-//! and so are the extents, by the kernel's fiemap and by ours.
+//! xfs_io scripts on mounts of bifolio and of the kernel: the output, the bytes and the extents are the same.
+//! Extents are compared as the kernel and as bifolio report them.
 
 #[path = "../mounting/mod.rs"]
 mod mounting;
@@ -9,16 +9,16 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use mounting::{Location, bifolio};
+use mounting::{Fixture, bifolio};
 use testkit::command::{output, run};
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
 
 use crate::scripts::{Part, SCRIPTS};
 
-/// Runs xfs_io on a file; what it says, but for how long it took.
+/// Runs xfs_io on a file. Returns its output without timings.
 fn xfs_io(path: &Path, direct: bool, commands: &[&str], succeeds: bool) -> String {
     let mut command = Command::new("xfs_io");
-    // Where the file lies would be in what it says.
+    // Relative, because the output contains the path.
     command.arg("-f").args(direct.then_some("-d")).current_dir(path.parent().unwrap());
     for line in commands {
         command.args(["-c", line]);
@@ -29,11 +29,11 @@ fn xfs_io(path: &Path, direct: bool, commands: &[&str], succeeds: bool) -> Strin
     text.lines().filter(|line| !line.contains(" ops; ")).collect::<Vec<_>>().join("\n")
 }
 
-/// What one of both gave: what xfs_io said, script by script and part by part.
-type Said = Vec<(&'static str, usize, String)>;
+/// Outputs of xfs_io, by script and part.
+type Outputs = Vec<(&'static str, usize, String)>;
 
-/// Does the parts with this number, but for what moves data.
-fn change(root: &Path, number: usize, said: &mut Said) {
+/// Runs the parts with this number, except those that shift data.
+fn change(root: &Path, number: usize, outputs: &mut Outputs) {
     for (name, parts) in SCRIPTS {
         let (direct, commands, succeeds) = match parts.get(number) {
             Some(Part::Cached(commands)) => (false, commands, true),
@@ -41,23 +41,23 @@ fn change(root: &Path, number: usize, said: &mut Said) {
             Some(Part::Refused(commands)) => (false, commands, false),
             Some(Part::Collapse(..) | Part::Insert(..)) | None => continue,
         };
-        said.push((name, number, xfs_io(&root.join(name), direct, commands, succeeds)));
+        outputs.push((name, number, xfs_io(&root.join(name), direct, commands, succeeds)));
     }
 }
 
-/// Moves data as the parts with this number say.
-fn shift(number: usize, by: impl Fn(&str, &str, [String; 2])) {
+/// Shifts data in the parts with this number, by calling `shift_range`.
+fn shift(number: usize, shift_range: impl Fn(&str, &str, [String; 2])) {
     for (name, parts) in SCRIPTS {
         let (how, from, length) = match parts.get(number) {
             Some(Part::Collapse(from, length)) => ("collapse", from, length),
             Some(Part::Insert(from, length)) => ("insert", from, length),
             _ => continue,
         };
-        by(name, how, [from, length].map(u64::to_string));
+        shift_range(name, how, [from, length].map(u64::to_string));
     }
 }
 
-/// Bytes of a file, and whether they are written, or preallocated only.
+/// An extent of a file.
 #[derive(Debug, PartialEq)]
 struct Extent {
     start: u64,
@@ -66,7 +66,7 @@ struct Extent {
     last: bool,
 }
 
-/// Extents without those that only continue the one before them.
+/// Merges adjacent extents.
 fn merged(all: impl IntoIterator<Item = Extent>) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::new();
     for extent in all {
@@ -81,11 +81,11 @@ fn merged(all: impl IntoIterator<Item = Extent>) -> Vec<Extent> {
     extents
 }
 
-/// The extents of a file on a mount of the kernel's.
+/// Returns the extents of a file on a mount, as the kernel reports them.
 fn extents_by_kernel(path: &Path) -> Vec<Extent> {
     let mut command = Command::new("xfs_io");
     let text = String::from_utf8(run(command.args(["-r", "-c", "fiemap -v"]).arg(path))).unwrap();
-    // A title and the names of the columns go before.
+    // Skips the title and the names of the columns.
     merged(text.lines().skip(2).filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_number, range, _blocks, rest @ ..] = &words[..] else { panic!("{text}") };
@@ -102,8 +102,8 @@ fn extents_by_kernel(path: &Path) -> Vec<Extent> {
     }))
 }
 
-/// The extents of a file on an image, by ourselves.
-fn extents_by_us(image: &Path, name: &str) -> Vec<Extent> {
+/// Returns the extents of a file in an image, as bifolio reports them.
+fn extents_by_bifolio(image: &Path, name: &str) -> Vec<Extent> {
     let file = format!("{}:/{name}", image.display());
     let json = run(bifolio("fiemap").arg("--json").arg(file));
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
@@ -121,17 +121,17 @@ fn extents_by_us(image: &Path, name: &str) -> Vec<Extent> {
 
 fn check(block_size: u32, options: &str) {
     private_mounts();
-    let place = Location::new();
-    let kernels_image = place.folder.path().join("kernels.img");
-    for image in [&place.image, &kernels_image] {
+    let fixture = Fixture::new();
+    let kernels_image = fixture.folder.path().join("kernels.img");
+    for image in [&fixture.image, &kernels_image] {
         Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", block_size) }.make(image, None);
     }
-    let (mut ours, mut theirs) = (Said::new(), Said::new());
+    let (mut ours, mut theirs) = (Outputs::new(), Outputs::new());
     let parts = SCRIPTS.iter().map(|(_, parts)| parts.len()).max().unwrap();
     for number in 0..parts {
         let kernels = LoopMount::new(&kernels_image, "ext4", "rw");
         change(kernels.path(), number, &mut theirs);
-        let mount = place.mount(&["-o", options]);
+        let mount = fixture.mount(&["-o", options]);
         change(mount.path(), number, &mut ours);
         for (name, _) in SCRIPTS {
             let [ours, theirs] = [mount.path(), kernels.path()].map(|root| root.join(name));
@@ -143,32 +143,35 @@ fn check(block_size: u32, options: &str) {
             xfs_io(&kernels.path().join(name), false, &[&command], true);
         });
         kernels.unmount();
-        place.umount();
+        fixture.umount();
         mount.assert_gone();
         drop(mount);
-        // The kernel passes that on to no FUSE server.
+        // The kernel does not forward these calls to FUSE servers.
         shift(number, |name, how, [from, length]| {
-            let file = format!("{}:/{name}", place.image.display());
+            let file = format!("{}:/{name}", fixture.image.display());
             let how = format!("--{how}-range");
             run(bifolio("fallocate").args([&how, "--from", &from, "--length", &length]).arg(file));
         });
-        check_by_e2fsck(&place.image);
+        check_by_e2fsck(&fixture.image);
     }
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert_eq!(ours, theirs, "ours, the kernel's; {options}, blocks of {block_size}");
     }
-    let by_us = |image| SCRIPTS.map(|(name, _)| extents_by_us(image, name));
-    let (ours_by_us, theirs_by_us) = (by_us(&place.image), by_us(&kernels_image));
-    let ours = LoopMount::new(&place.image, "ext4", "ro");
+    let by_us = |image| SCRIPTS.map(|(name, _)| extents_by_bifolio(image, name));
+    let (ours_by_us, theirs_by_us) = (by_us(&fixture.image), by_us(&kernels_image));
+    let ours = LoopMount::new(&fixture.image, "ext4", "ro");
     let theirs = LoopMount::new(&kernels_image, "ext4", "ro");
     for (index, (name, _)) in SCRIPTS.iter().enumerate() {
-        let what = format!("{name}; {options}, blocks of {block_size}");
+        let case = format!("{name}; {options}, blocks of {block_size}");
         let [ours, theirs] = [&ours, &theirs].map(|mount| mount.path().join(name));
-        assert!(fs::read(&ours).unwrap() == fs::read(&theirs).unwrap(), "{what}");
+        assert!(fs::read(&ours).unwrap() == fs::read(&theirs).unwrap(), "{case}");
         let [ours, theirs] = [&ours, &theirs].map(|path| extents_by_kernel(path));
-        assert_eq!(ours, theirs, "{what}: extents");
-        assert_eq!(ours_by_us[index], ours, "{what}: extents by us and by the kernel");
-        assert_eq!(theirs_by_us[index], theirs, "{what}: the kernel's by us and by the kernel");
+        assert_eq!(ours, theirs, "{case}: extents");
+        assert_eq!(ours_by_us[index], ours, "{case}: extents by bifolio and by the kernel");
+        assert_eq!(
+            theirs_by_us[index], theirs,
+            "{case}: the kernel's extents by bifolio and by the kernel"
+        );
     }
 }
 
@@ -183,6 +186,6 @@ fn blocks_of_1_kib() {
 }
 
 #[test]
-fn blocks_of_4_kib_with_writes_collected() {
+fn blocks_of_4_kib_with_writeback_cache() {
     check(4096, "rw,writeback");
 }

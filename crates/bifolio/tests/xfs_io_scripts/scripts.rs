@@ -1,17 +1,17 @@
-//! The scripts: what xfs_io does to a file, by parts. Not here: having it done.
+//! xfs_io scripts in parts. Not here: running them.
 
-/// A file's name, and what is done to it.
+/// Name of a file, and the parts of its script.
 pub type Script = (&'static str, &'static [Part]);
 
-/// What is done to the file before it is unmounted.
+/// Part of a script. The file system is unmounted after each part.
 pub enum Part {
-    /// Commands of one xfs_io.
+    /// Commands of one xfs_io call.
     Cached(&'static [&'static str]),
-    /// The same with the file opened for direct I/O.
+    /// Commands of one xfs_io call that opens the file for direct I/O.
     Direct(&'static [&'static str]),
-    /// A range of so many bytes from that one on taken out.
+    /// Collapses a range, given as offset and length.
     Collapse(u64, u64),
-    /// A range of so many bytes from that one on put in.
+    /// Inserts a range, given as offset and length.
     Insert(u64, u64),
     /// Commands that fail.
     Refused(&'static [&'static str]),
@@ -35,7 +35,7 @@ pub const SCRIPTS: [Script; 15] = [
         ],
     ),
     (
-        "holes before anything is on the disk",
+        "holes before writeback",
         &[
             Cached(&[
                 "pwrite -S 0x11 0 64k",
@@ -61,7 +61,7 @@ pub const SCRIPTS: [Script; 15] = [
         ],
     ),
     (
-        "preallocated behind the end",
+        "preallocated after the end",
         &[
             Cached(&["pwrite -S 0x31 0 5000", "falloc -k 0 128k", "fsync"]),
             Cached(&["pwrite -S 0x32 70000 100", "fsync", "truncate 80000", "pread -v 69990 16"]),
@@ -90,7 +90,7 @@ pub const SCRIPTS: [Script; 15] = [
         ],
     ),
     (
-        "cut and grown inside blocks",
+        "truncated and extended inside blocks",
         &[
             Cached(&[
                 "pwrite -S 0x61 0 50000",
@@ -115,7 +115,7 @@ pub const SCRIPTS: [Script; 15] = [
         ],
     ),
     (
-        "taken out",
+        "collapsed",
         &[
             Cached(&["pwrite -S 0x71 0 32k", "pwrite -S 0x72 64k 32k", "falloc 96k 32k", "fsync"]),
             Collapse(16 << 10, 16 << 10),
@@ -126,7 +126,7 @@ pub const SCRIPTS: [Script; 15] = [
         ],
     ),
     (
-        "put in",
+        "inserted",
         &[
             Cached(&["pwrite -S 0x81 0 40001", "falloc -k 48k 32k", "fsync"]),
             Insert(8 << 10, 12 << 10),
@@ -137,7 +137,7 @@ pub const SCRIPTS: [Script; 15] = [
         ],
     ),
     (
-        "taken out and put in",
+        "collapsed and inserted",
         &[
             Direct(&["falloc 0 128k", "pwrite -S 0x91 0 16k", "pwrite -S 0x92 48k 16k"]),
             Insert(52 << 10, 8 << 10),

@@ -1,4 +1,4 @@
-//! The expressions of `find`, and their evaluation. Not here: parsing them (`parse`).
+//! Expressions of `find` and their evaluation. Not here: the parser (`parse`).
 
 use std::ops::ControlFlow;
 
@@ -8,49 +8,49 @@ use vfs::Node;
 
 use super::glob::Glob;
 
-/// An expression. No deeper than the parser lets it be.
+/// An expression. The parser limits its depth.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Expression {
-    /// All hold; those after one that does not are not looked at.
+    /// True if all parts are true. Parts after a false one are not evaluated.
     All(Vec<Expression>),
-    /// One holds; those after it are not looked at.
+    /// True if one part is true. Parts after it are not evaluated.
     Any(Vec<Expression>),
-    /// It does not hold.
+    /// True if the part is false.
     Not(Box<Expression>),
-    /// A fact about the node.
+    /// A test of the node.
     Test(Test),
-    /// Something to do; holds.
+    /// An action. True.
     Action(Action),
-    /// Holds, and the directory is not entered.
+    /// True. The directory is not entered.
     Prune,
-    /// Holds, and the search ends.
+    /// True. The search ends.
     Quit,
 }
 
-/// An action on a node.
+/// Action on a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Write its path.
+    /// Print the path and a line break.
     Print,
-    /// Write its path and a zero byte.
+    /// Print the path and a NUL byte.
     PrintNull,
-    /// Write a line like those of `ls -l`.
+    /// Print a line in the format of `ls -l`.
     List,
 }
 
-/// A number to compare with.
+/// Comparison with a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Number {
-    /// `N`
+    /// `N`.
     Exactly(u64),
-    /// `+N`
+    /// `+N`.
     MoreThan(u64),
-    /// `-N`
+    /// `-N`.
     LessThan(u64),
 }
 
 impl Number {
-    fn holds(self, value: i128) -> bool {
+    fn matches(self, value: i128) -> bool {
         match self {
             Self::Exactly(number) => value == i128::from(number),
             Self::MoreThan(number) => value > i128::from(number),
@@ -59,19 +59,19 @@ impl Number {
     }
 }
 
-/// One of an inode's times.
+/// One of the times of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
-    /// Last access.
+    /// The last access.
     Accessed,
-    /// Last change of the inode.
+    /// The last change of the inode.
     Changed,
-    /// Last change of the contents.
+    /// The last change of the contents.
     Modified,
 }
 
 impl Moment {
-    /// This time of an inode.
+    /// Returns this time of an inode.
     pub fn of(self, attributes: &Attributes) -> Timestamp {
         match self {
             Self::Accessed => attributes.accessed,
@@ -81,30 +81,30 @@ impl Moment {
     }
 }
 
-/// The unit of an age.
+/// Unit of an age.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AgeUnit {
-    /// Whole days that have passed.
+    /// Days, rounded down.
     Days,
-    /// Minutes, one begun counting as one.
+    /// Minutes, rounded up.
     Minutes,
 }
 
-/// How permissions compare.
+/// Comparison of permissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Permissions {
-    /// They are these.
+    /// Equal to these bits.
     Exactly(u16),
-    /// They have all of these.
+    /// All of these bits are set.
     All(u16),
-    /// They have one of these, or none are asked for.
+    /// One of these bits is set, or there are none.
     Any(u16),
 }
 
-/// A fact about a node.
+/// Test of a node.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Test {
-    /// Always or never holds.
+    /// Always true or always false.
     Constant(bool),
     /// The last name of the path.
     Name(Glob),
@@ -112,13 +112,13 @@ pub enum Test {
     Path(Glob),
     /// The target of a symbolic link.
     LinkTarget(Glob),
-    /// One of these types.
+    /// The type is one of these.
     Type(Vec<FileType>),
-    /// The size in units of so many bytes, rounded up.
+    /// The size in units of the given number of bytes, rounded up.
     Size(Number, u64),
-    /// How long ago one of the times was.
+    /// The age of one of the times.
     Age(Moment, AgeUnit, Number),
-    /// The contents or inode changed, or were read, after this.
+    /// One of the times is later than this.
     Newer(Moment, Timestamp),
     /// The permissions.
     Permissions(Permissions),
@@ -128,49 +128,49 @@ pub enum Test {
     Gid(Number),
     /// The inode number.
     Inode(Number),
-    /// The number of names.
+    /// The number of hard links.
     Links(Number),
-    /// This very inode.
+    /// The inode is this one.
     Same(InodeNumber),
     /// An empty file or directory.
     Empty,
-    /// An extended attribute of such a name.
+    /// The name of an extended attribute.
     Xattr(Glob),
 }
 
-/// A node that is looked at.
+/// Node for which an expression is evaluated.
 #[derive(Debug)]
 pub struct Context<'a> {
-    /// Its path.
+    /// The path of the node.
     pub path: &'a [u8],
-    /// The last name of it.
+    /// The last name of the path.
     pub name: &'a [u8],
     /// The node.
     pub node: &'a Node,
-    /// Its attributes.
+    /// The attributes of the node.
     pub attributes: Attributes,
-    /// The time that ages are counted from.
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// The outcome of an evaluation.
+/// Outcome of an evaluation.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// The actions, in order.
     pub actions: Vec<Action>,
-    /// Whether to stay out of the directory.
+    /// Whether the directory is not entered.
     pub prune: bool,
-    /// Whether to end.
+    /// Whether the search ends.
     pub quit: bool,
 }
 
 impl Expression {
-    /// Returns whether the expression holds for the node. Adds its actions to `outcome`.
+    /// Returns whether the expression is true for the node. Adds its actions to `outcome`.
     pub fn evaluate(&self, context: &Context<'_>, outcome: &mut Outcome) -> Result<bool> {
         match self {
             Self::All(parts) => {
                 for part in parts {
-                    // After -quit nothing more is done.
+                    // After -quit, nothing else is evaluated.
                     if outcome.quit || !part.evaluate(context, outcome)? {
                         return Ok(false);
                     }
@@ -186,7 +186,7 @@ impl Expression {
                 Ok(false)
             }
             Self::Not(part) => Ok(!part.evaluate(context, outcome)?),
-            Self::Test(test) => test.holds(context),
+            Self::Test(test) => test.matches(context),
             Self::Action(action) => {
                 outcome.actions.push(*action);
                 Ok(true)
@@ -202,11 +202,11 @@ impl Expression {
         }
     }
 
-    /// Returns whether there is something in it that writes.
-    pub fn acts(&self) -> bool {
+    /// Returns whether the expression has an action.
+    pub fn has_action(&self) -> bool {
         match self {
-            Self::All(parts) | Self::Any(parts) => parts.iter().any(Self::acts),
-            Self::Not(part) => part.acts(),
+            Self::All(parts) | Self::Any(parts) => parts.iter().any(Self::has_action),
+            Self::Not(part) => part.has_action(),
             Self::Action(_) | Self::Quit => true,
             Self::Test(_) | Self::Prune => false,
         }
@@ -214,36 +214,40 @@ impl Expression {
 }
 
 impl Test {
-    fn holds(&self, context: &Context<'_>) -> Result<bool> {
-        let of = &context.attributes;
+    fn matches(&self, context: &Context<'_>) -> Result<bool> {
+        let attributes = &context.attributes;
         Ok(match self {
-            Self::Constant(holds) => *holds,
+            Self::Constant(value) => *value,
             Self::Name(glob) => glob.matches(context.name),
             Self::Path(glob) => glob.matches(context.path),
             Self::LinkTarget(glob) => {
-                of.kind == FileType::Symlink && glob.matches(&context.node.read_link()?)
+                attributes.kind == FileType::Symlink && glob.matches(&context.node.read_link()?)
             }
-            Self::Type(kinds) => kinds.contains(&of.kind),
-            Self::Size(number, unit) => number.holds(of.size.div_ceil((*unit).max(1)).into()),
-            Self::Age(moment, unit, number) => number.holds(age(context.now, moment.of(of), *unit)),
-            Self::Newer(moment, than) => moment.of(of) > *than,
+            Self::Type(kinds) => kinds.contains(&attributes.kind),
+            Self::Size(number, unit) => {
+                number.matches(attributes.size.div_ceil((*unit).max(1)).into())
+            }
+            Self::Age(moment, unit, number) => {
+                number.matches(age(context.now, moment.of(attributes), *unit))
+            }
+            Self::Newer(moment, than) => moment.of(attributes) > *than,
             Self::Permissions(wanted) => match *wanted {
-                Permissions::Exactly(bits) => of.permissions == bits,
-                Permissions::All(bits) => of.permissions & bits == bits,
-                Permissions::Any(bits) => bits == 0 || of.permissions & bits != 0,
+                Permissions::Exactly(bits) => attributes.permissions == bits,
+                Permissions::All(bits) => attributes.permissions & bits == bits,
+                Permissions::Any(bits) => bits == 0 || attributes.permissions & bits != 0,
             },
-            Self::Uid(number) => number.holds(of.uid.into()),
-            Self::Gid(number) => number.holds(of.gid.into()),
-            Self::Inode(number) => number.holds(of.inode.0.into()),
-            Self::Links(number) => number.holds(of.links.into()),
-            Self::Same(inode) => of.inode == *inode,
-            Self::Empty => is_empty(context.node, of)?,
+            Self::Uid(number) => number.matches(attributes.uid.into()),
+            Self::Gid(number) => number.matches(attributes.gid.into()),
+            Self::Inode(number) => number.matches(attributes.inode.0.into()),
+            Self::Links(number) => number.matches(attributes.links.into()),
+            Self::Same(inode) => attributes.inode == *inode,
+            Self::Empty => is_empty(context.node, attributes)?,
             Self::Xattr(glob) => context.node.list_xattrs()?.iter().any(|name| glob.matches(name)),
         })
     }
 }
 
-/// Returns the last name of a path; of `/`, the slash.
+/// Returns the last name of a path. The last name of `/` is the slash.
 pub fn last_name(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(1, |last| last + 1);
     let path = path.get(..end).unwrap_or(path);
@@ -253,7 +257,7 @@ pub fn last_name(path: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns the units from `then` to now; negative for a time in the future.
+/// Returns the number of units from `then` to `now`. Negative for a time in the future.
 fn age(now: Timestamp, then: Timestamp, unit: AgeUnit) -> i128 {
     const SECOND: i128 = 1_000_000_000;
     let nanoseconds =
@@ -285,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_name_is_what_basename_gives() {
+    fn the_last_name_is_that_of_basename() {
         for (path, name) in
             [("/", "/"), ("/a", "a"), ("/a/b", "b"), ("/a/b/", "b"), ("//", "/"), ("/a//", "a")]
         {
@@ -294,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_count_whole_days_and_begun_minutes() {
+    fn ages_round_days_down_and_minutes_up() {
         let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
         assert_eq!(age(at(86_400), at(0), AgeUnit::Days), 1);
         assert_eq!(age(at(86_399), at(0), AgeUnit::Days), 0);

@@ -1,5 +1,5 @@
-//! Shell patterns on bytes, as fnmatch(3) has them: `*`, `?`, `[…]` and the backslash.
-//! Every character matches, also `/` and a leading dot.
+//! Shell patterns on bytes, as in fnmatch(3): `*`, `?`, `[…]` and the backslash.
+//! They match all characters, also `/` and a leading dot.
 
 /// A pattern.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -9,16 +9,16 @@ pub struct Glob {
 }
 
 impl Glob {
-    /// A pattern that ignores the case of ASCII letters, or does not.
+    /// Creates a pattern. `ignore_case` applies to ASCII letters.
     pub fn new(pattern: &[u8], ignore_case: bool) -> Self {
         Self { pattern: pattern.to_vec(), ignore_case }
     }
 
-    /// Whether all of `text` matches.
+    /// Returns whether the pattern matches all of `text`.
     pub fn matches(&self, text: &[u8]) -> bool {
         let (mut pattern, mut rest) = (self.pattern.as_slice(), text);
-        // Where to go on when a character does not match: after the last star, one character later.
-        // Earlier stars need no second look, so the time is bounded by pattern times text.
+        // If a character does not match, the search continues after the last star, one character later. Earlier stars
+        // are not tried again, so the time is bounded by the product of both lengths.
         let mut retry: Option<(&[u8], &[u8])> = None;
         loop {
             if let [b'*', after @ ..] = pattern {
@@ -28,7 +28,7 @@ impl Glob {
             if pattern.is_empty() && rest.is_empty() {
                 return true;
             }
-            if let Some((after_pattern, after_rest)) = self.step(pattern, rest) {
+            if let Some((after_pattern, after_rest)) = self.match_one(pattern, rest) {
                 (pattern, rest) = (after_pattern, after_rest);
                 continue;
             }
@@ -40,15 +40,17 @@ impl Glob {
         }
     }
 
-    /// Matches one element of the pattern with one character.
-    fn step<'p, 't>(&self, pattern: &'p [u8], text: &'t [u8]) -> Option<(&'p [u8], &'t [u8])> {
+    /// Matches one element of the pattern with one character. Returns the rest of both.
+    fn match_one<'p, 't>(&self, pattern: &'p [u8], text: &'t [u8]) -> Option<(&'p [u8], &'t [u8])> {
         let &byte = text.first()?;
         match pattern {
             [b'?', after @ ..] => Some((after, text.get(character_bytes(text)..)?)),
-            [b'[', class @ ..] => match set(class, self.fold(byte), |byte| self.fold(byte)) {
-                Some((contains, after)) => contains.then_some((after, &text[1..])),
-                None => (byte == b'[').then_some((class, &text[1..])),
-            },
+            [b'[', class @ ..] => {
+                match match_bracket(class, self.fold(byte), |byte| self.fold(byte)) {
+                    Some((contains, after)) => contains.then_some((after, &text[1..])),
+                    None => (byte == b'[').then_some((class, &text[1..])),
+                }
+            }
             [b'\\', literal, after @ ..] | [literal, after @ ..] => {
                 (self.fold(*literal) == self.fold(byte)).then_some((after, &text[1..]))
             }
@@ -61,16 +63,16 @@ impl Glob {
     }
 }
 
-/// How long the first character is: a whole UTF-8 one, or else a byte.
+/// Returns the length of the first character. A byte that is not UTF-8 is a character.
 fn character_bytes(text: &[u8]) -> usize {
     let head = text.get(..4).unwrap_or(text);
     let chunk = head.utf8_chunks().next();
     chunk.and_then(|chunk| chunk.valid().chars().next()).map_or(1, char::len_utf8)
 }
 
-/// Whether the set that begins `pattern` (after its bracket) contains `byte`, and what follows it;
-/// `None` when it has no end, for the bracket then stands for itself.
-fn set(pattern: &[u8], byte: u8, fold: impl Fn(u8) -> u8) -> Option<(bool, &[u8])> {
+/// Returns whether the bracket expression at the start of `pattern`, after its opening bracket, contains `byte`, and the
+/// rest of the pattern. Returns `None` without a closing bracket: the opening bracket is then an ordinary character.
+fn match_bracket(pattern: &[u8], byte: u8, fold: impl Fn(u8) -> u8) -> Option<(bool, &[u8])> {
     let (negated, mut rest) = match pattern {
         [b'!' | b'^', rest @ ..] => (true, rest),
         _ => (false, pattern),
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_match_one_by_one() {
+    fn bytes_that_are_not_utf8_match_one_by_one() {
         let glob = Glob::new(b"??\xff", false);
         assert!(glob.matches(b"\xe9\x80\xff"));
         assert!(Glob::new(b"ABC[d-f]", true).matches(b"aBcE"));

@@ -1,4 +1,4 @@
-//! `bifolio find`: searches a tree with the expressions of `find`.
+//! `bifolio find`.
 
 mod expression;
 mod glob;
@@ -18,7 +18,7 @@ use crate::failure::Result;
 use crate::format::json;
 use crate::listing::{self, Columns};
 use crate::target::{ImageOptions, Target};
-use crate::walk::{self, Order, Stop, Then, Visitor};
+use crate::walk::{self, Flow, Order, Visit, Visitor};
 
 const EXPRESSION_HELP: &str = "\
 Expressions work as in find(1). The default action is -print. N is exactly N, +N more than N, -N less than N.
@@ -69,7 +69,7 @@ pub struct Arguments {
     image: ImageOptions,
 }
 
-/// Searches.
+/// Searches the target.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let Arguments { json, image, target, expression } = arguments;
     let words: Vec<_> = expression.into_iter().map(OsString::into_vec).collect();
@@ -103,68 +103,68 @@ struct JsonFound<'a> {
 }
 
 impl Search<'_> {
-    fn act(&mut self, action: Action, stop: &Stop<'_>) -> Result<()> {
+    fn run_action(&mut self, action: Action, visit: &Visit<'_>) -> Result<()> {
         if matches!(action, Action::Print | Action::PrintNull) && self.array.is_none() {
             if action == Action::PrintNull {
-                self.console.write(stop.path)?;
+                self.console.write(visit.path)?;
                 return self.console.write(b"\0");
             }
-            self.console.name(stop.path)?;
+            self.console.print_name(visit.path)?;
             return self.console.print('\n');
         }
-        let failure = |error| self.target.failure(stop.path, &error);
+        let failure = |error| self.target.failure(visit.path, &error);
         let link =
-            self.console.tolerate(listing::link_target(stop.node).map_err(failure))?.flatten();
-        let attributes = stop.node.attributes();
+            self.console.tolerate(listing::link_target(visit.node).map_err(failure))?.flatten();
+        let attributes = visit.node.attributes();
         if let Some(array) = &mut self.array {
             let found = JsonFound {
-                path: json::bytes(json::PATH, stop.path),
+                path: json::bytes(json::PATH, visit.path),
                 inode: (&attributes).into(),
                 target: link.as_deref().map(|link| json::bytes(json::TARGET, link)),
             };
             return array.push(self.console, &found);
         }
-        let has_acl = self.console.tolerate(listing::has_acl(stop.node).map_err(failure))?;
+        let has_acl = self.console.tolerate(listing::has_acl(visit.node).map_err(failure))?;
         let columns = Columns::for_stream();
         self.console.print(columns.inode(attributes.inode))?;
         self.console.print(format_args!("{:>8} ", attributes.blocks.div_ceil(2)))?;
         self.console.print(columns.long(&attributes, has_acl == Some(true)))?;
-        self.console.name(stop.path)?;
+        self.console.print_name(visit.path)?;
         if let Some(link) = link {
             self.console.print(" -> ")?;
-            self.console.name(&link)?;
+            self.console.print_name(&link)?;
         }
         self.console.print('\n')
     }
 }
 
 impl Visitor for Search<'_> {
-    fn arrive(&mut self, stop: &Stop<'_>) -> Result<Then> {
+    fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow> {
         let mut outcome = Outcome::default();
-        if stop.depth >= self.query.depth_min {
+        if visit.depth >= self.query.depth_min {
             let context = Context {
-                path: stop.path,
-                name: if stop.depth == 0 { expression::last_name(stop.path) } else { stop.name },
-                node: stop.node,
-                attributes: stop.node.attributes(),
+                path: visit.path,
+                name: if visit.depth == 0 { expression::last_name(visit.path) } else { visit.name },
+                node: visit.node,
+                attributes: visit.node.attributes(),
                 now: self.query.now,
             };
             if let Err(error) = self.query.expression.evaluate(&context, &mut outcome) {
-                self.console.report(&self.target.failure(stop.path, &error));
+                self.console.report(&self.target.failure(visit.path, &error));
             }
         }
         for action in std::mem::take(&mut outcome.actions) {
-            self.act(action, stop)?;
+            self.run_action(action, visit)?;
         }
         Ok(match outcome {
-            Outcome { quit: true, .. } => Then::Quit,
-            Outcome { prune: true, .. } => Then::Skip,
-            _ if self.query.depth_max.is_some_and(|max| stop.depth >= max) => Then::Skip,
-            _ => Then::Enter,
+            Outcome { quit: true, .. } => Flow::Quit,
+            Outcome { prune: true, .. } => Flow::Skip,
+            _ if self.query.depth_max.is_some_and(|max| visit.depth >= max) => Flow::Skip,
+            _ => Flow::Enter,
         })
     }
 
-    fn leave(&mut self, _stop: &Stop<'_>) -> Result<()> {
+    fn leave(&mut self, _stop: &Visit<'_>) -> Result<()> {
         Ok(())
     }
 

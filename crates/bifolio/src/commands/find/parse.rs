@@ -1,4 +1,4 @@
-//! The parser of `find` expressions.
+//! Parser of `find` expressions.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,21 +10,21 @@ use super::glob::Glob;
 use crate::failure::{Failure, Result, Status};
 use crate::format::text;
 
-/// How deep parentheses and negations may nest.
+/// Maximum nesting of parentheses and negations.
 const NESTING_MAX: usize = 200;
-/// How much of the image's /etc/passwd or /etc/group is read.
+/// Maximum number of bytes that are read of /etc/passwd or /etc/group in the image.
 const ACCOUNTS_BYTES_MAX: usize = 4 << 20;
 
-/// A whole query.
+/// A query.
 #[derive(Debug)]
 pub struct Query {
     /// The tests and actions.
     pub expression: Expression,
-    /// The fewest steps below the start.
+    /// The minimum number of levels below the start.
     pub depth_min: usize,
-    /// The most steps below the start.
+    /// The maximum number of levels below the start.
     pub depth_max: Option<usize>,
-    /// The time that ages are counted from.
+    /// The current time.
     pub now: Timestamp,
 }
 
@@ -32,7 +32,7 @@ pub struct Query {
 pub trait Lookup {
     /// Returns the attributes of the inode at a path.
     fn attributes(&self, path: &[u8]) -> base::Result<base::attributes::Attributes>;
-    /// Returns the contents of a small file; its beginning if it is not small.
+    /// Returns the contents of a small file, and only the beginning of a large file.
     fn contents(&self, path: &[u8]) -> base::Result<Vec<u8>>;
 }
 
@@ -51,7 +51,7 @@ impl Lookup for Volume {
     }
 }
 
-/// Reads the query that `words` make.
+/// Parses the words of an expression.
 pub fn parse(words: &[Vec<u8>], lookup: &impl Lookup) -> Result<Query> {
     let mut parser = Parser { words, lookup, nesting: 0, depth_min: 0, depth_max: None };
     let mut expression = match words {
@@ -61,7 +61,7 @@ pub fn parse(words: &[Vec<u8>], lookup: &impl Lookup) -> Result<Query> {
     if let Some(word) = parser.words.first() {
         return Err(usage(word, "is unexpected here; see `bifolio help find`"));
     }
-    if !expression.acts() {
+    if !expression.has_action() {
         expression = Expression::All(vec![expression, Expression::Action(Action::Print)]);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -88,7 +88,7 @@ impl<'a, L: Lookup> Parser<'a, L> {
         Some(first)
     }
 
-    fn takes(&mut self, alternatives: [&[u8]; 2]) -> bool {
+    fn accept(&mut self, alternatives: [&[u8]; 2]) -> bool {
         let found = self.words.first().is_some_and(|word| alternatives.contains(&word.as_slice()));
         if found {
             self.next();
@@ -98,16 +98,16 @@ impl<'a, L: Lookup> Parser<'a, L> {
 
     fn any(&mut self) -> Result<Expression> {
         let mut parts = vec![self.all()?];
-        while self.takes([b"-o", b"-or"]) {
+        while self.accept([b"-o", b"-or"]) {
             parts.push(self.all()?);
         }
-        Ok(one_or(parts, Expression::Any))
+        Ok(join(parts, Expression::Any))
     }
 
     fn all(&mut self) -> Result<Expression> {
         let mut parts = vec![self.one()?];
         loop {
-            if self.takes([b"-a", b"-and"]) {
+            if self.accept([b"-a", b"-and"]) {
                 parts.push(self.one()?);
                 continue;
             }
@@ -116,7 +116,7 @@ impl<'a, L: Lookup> Parser<'a, L> {
                 Some(_) => parts.push(self.one()?),
             }
         }
-        Ok(one_or(parts, Expression::All))
+        Ok(join(parts, Expression::All))
     }
 
     fn one(&mut self) -> Result<Expression> {
@@ -151,11 +151,11 @@ impl<'a, L: Lookup> Parser<'a, L> {
             b"-prune" => return Ok(Expression::Prune),
             b"-quit" => return Ok(Expression::Quit),
             b"-maxdepth" => {
-                self.depth_max = Some(self.steps(word)?);
+                self.depth_max = Some(self.levels(word)?);
                 Test::Constant(true)
             }
             b"-mindepth" => {
-                self.depth_min = self.steps(word)?;
+                self.depth_min = self.levels(word)?;
                 Test::Constant(true)
             }
             b"-true" => Test::Constant(true),
@@ -220,7 +220,7 @@ impl<'a, L: Lookup> Parser<'a, L> {
         Ok(Glob::new(self.argument(word)?, word.starts_with(b"-i")))
     }
 
-    fn steps(&mut self, word: &[u8]) -> Result<usize> {
+    fn levels(&mut self, word: &[u8]) -> Result<usize> {
         let argument = self.argument(word)?;
         decimal(argument)
             .and_then(|number| usize::try_from(number).ok())
@@ -276,7 +276,7 @@ impl<'a, L: Lookup> Parser<'a, L> {
         bits.map(make).ok_or_else(|| usage(word, "needs a mode such as 644, -u+w or /111"))
     }
 
-    /// Parses an account: a number, or a name in the image's `file`.
+    /// Parses a user or group: a number, or a name in `file` of the image.
     fn account(&mut self, word: &[u8], file: &[u8]) -> Result<Number> {
         let argument = self.argument(word)?;
         if let Some(number) = number(argument) {
@@ -296,14 +296,14 @@ impl<'a, L: Lookup> Parser<'a, L> {
 
     fn reference(&mut self, word: &[u8]) -> Result<base::attributes::Attributes> {
         let path = self.argument(word)?;
-        // A path can be given as elsewhere, with the image before it.
+        // The path may have the image before it, as in other arguments.
         let start = path.windows(2).rposition(|pair| pair == b":/").map_or(0, |colon| colon + 1);
         let path = if path.starts_with(b"/") { path } else { path.get(start..).unwrap_or(path) };
         self.lookup.attributes(path).map_err(|error| Failure::library(path, &error))
     }
 }
 
-fn one_or(mut parts: Vec<Expression>, many: fn(Vec<Expression>) -> Expression) -> Expression {
+fn join(mut parts: Vec<Expression>, many: fn(Vec<Expression>) -> Expression) -> Expression {
     match parts.pop() {
         Some(only) if parts.is_empty() => only,
         Some(last) => {
@@ -332,7 +332,7 @@ fn number(text: &[u8]) -> Option<Number> {
     }
 }
 
-/// Returns a mode in octal, or in letters as chmod(1) takes them, starting from none.
+/// Parses a mode in octal, or in letters as in chmod(1), applied to no permissions.
 fn mode_bits(text: &[u8]) -> Option<u16> {
     if text.first().is_some_and(u8::is_ascii_digit) {
         let text = std::str::from_utf8(text).ok()?;
@@ -341,15 +341,15 @@ fn mode_bits(text: &[u8]) -> Option<u16> {
     text.split(|&byte| byte == b',').try_fold(0, clause_bits)
 }
 
-/// `mode` as one clause such as `ug+rw` changes it.
+/// Applies a clause such as `ug+rw` to `mode`.
 fn clause_bits(mode: u16, clause: &[u8]) -> Option<u16> {
     let operator = clause.iter().position(|byte| matches!(byte, b'+' | b'-' | b'='))?;
-    let (who, rest) = clause.split_at(operator);
+    let (class_letters, rest) = clause.split_at(operator);
     let (&operator, letters) = rest.split_first()?;
-    // For whom: permission bits, and the setuid, setgid or sticky bit that belongs to them.
-    let mut whom = 0;
-    for letter in if who.is_empty() { b"a" } else { who } {
-        whom |= match letter {
+    // The permission bits of the classes, and the set-user-ID, set-group-ID or sticky bit that belongs to them.
+    let mut classes = 0;
+    for letter in if class_letters.is_empty() { b"a" } else { class_letters } {
+        classes |= match letter {
             b'u' => 0o4700,
             b'g' => 0o2070,
             b'o' => 0o1007,
@@ -360,10 +360,10 @@ fn clause_bits(mode: u16, clause: &[u8]) -> Option<u16> {
     let mut bits = 0;
     for letter in letters {
         bits |= match letter {
-            b'r' => whom & 0o444,
-            b'w' => whom & 0o222,
-            b'x' => whom & 0o111,
-            b's' => whom & 0o6000,
+            b'r' => classes & 0o444,
+            b'w' => classes & 0o222,
+            b'x' => classes & 0o111,
+            b's' => classes & 0o6000,
             b't' => 0o1000,
             _ => return None,
         };
@@ -371,7 +371,7 @@ fn clause_bits(mode: u16, clause: &[u8]) -> Option<u16> {
     Some(match operator {
         b'+' => mode | bits,
         b'-' => mode & !bits,
-        _ => mode & !whom | bits,
+        _ => mode & !classes | bits,
     })
 }
 
@@ -379,9 +379,9 @@ fn clause_bits(mode: u16, clause: &[u8]) -> Option<u16> {
 mod tests {
     use super::*;
 
-    struct Nothing;
+    struct FakeImage;
 
-    impl Lookup for Nothing {
+    impl Lookup for FakeImage {
         fn attributes(&self, _: &[u8]) -> base::Result<base::attributes::Attributes> {
             Err(base::Error::NotFound)
         }
@@ -394,7 +394,7 @@ mod tests {
 
     fn parsed(line: &str) -> Result<Query> {
         let words: Vec<_> = line.split_whitespace().map(|word| word.as_bytes().to_vec()).collect();
-        parse(&words, &Nothing)
+        parse(&words, &FakeImage)
     }
 
     fn test(test: Test) -> Expression {
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn and_binds_more_tightly_than_or_and_print_is_added_when_nothing_acts() {
+    fn and_has_precedence_over_or_and_print_is_the_default_action() {
         let name = |pattern: &str| test(Test::Name(Glob::new(pattern.as_bytes(), false)));
         let expression = parsed("-name a -name b -o ! -name c").unwrap().expression;
         let inner = Expression::Any(vec![
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_read_their_arguments() {
+    fn tests_parse_their_arguments() {
         let only = |line: &str| match parsed(line).unwrap().expression {
             Expression::All(mut parts) if parts.len() == 2 => parts.remove(0),
             other => panic!("{other:?}"),
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_read_as_in_chmod() {
+    fn modes_are_parsed_as_in_chmod() {
         for (text, bits) in [
             ("644", 0o644),
             ("7777", 0o7777),
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_a_usage_failure() {
+    fn invalid_expressions_are_usage_failures() {
         let deep = "( ".repeat(1000);
         for line in [
             "-name",

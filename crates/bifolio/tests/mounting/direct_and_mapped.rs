@@ -1,4 +1,4 @@
-//! Reading and writing files of mounts in other ways than by read(2) and write(2) through the cache.
+//! Direct and mapped reads and writes of files on mounts.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -8,16 +8,16 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
-/// What memory, positions and lengths of direct I/O are multiples of here.
+/// Alignment of memory, offsets and lengths for direct I/O.
 pub const ALIGNMENT: usize = 4096;
 
-/// Writes `data` at byte `at` through a shared mapping of all of the file.
+/// Writes `data` at offset `at` through a shared mapping of the whole file.
 pub fn write_mapped(file: &File, at: usize, data: &[u8]) {
     let length = file.metadata().unwrap().len() as usize;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     assert!(at + data.len() <= length);
-    // SAFETY: a new mapping of a file that nobody truncates meanwhile; `at` and what follows lie in
-    // it, and nothing refers to it.
+    // SAFETY: this is a new mapping without references. It contains the range, and the file is not truncated
+    // concurrently.
     unsafe {
         let null = std::ptr::null_mut();
         let start = rustix::mm::mmap(null, length, protection, MapFlags::SHARED, file, 0).unwrap();
@@ -27,13 +27,13 @@ pub fn write_mapped(file: &File, at: usize, data: &[u8]) {
     }
 }
 
-/// The file, to be read and written around the cache.
+/// Opens a file for direct I/O.
 pub fn open_direct(path: &Path) -> File {
     let flags = OFlags::DIRECT.bits() as i32;
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).unwrap()
 }
 
-/// Writes whole blocks through a file of [`open_direct`].
+/// Writes whole blocks to a file of [`open_direct`].
 pub fn write_direct(file: &File, at: u64, data: &[u8]) -> Result<usize, Errno> {
     let mut memory = vec![0; data.len() + ALIGNMENT];
     let start = memory.as_ptr().align_offset(ALIGNMENT);
@@ -41,7 +41,7 @@ pub fn write_direct(file: &File, at: u64, data: &[u8]) -> Result<usize, Errno> {
     errno(file.write_at(&memory[start..][..data.len()], at))
 }
 
-/// What such a file has there: fewer bytes where it ends.
+/// Reads from a file of [`open_direct`]. Returns fewer bytes at the end of the file.
 pub fn read_direct(file: &File, at: u64, length: usize) -> Result<Vec<u8>, Errno> {
     let mut memory = vec![0; length + ALIGNMENT];
     let start = memory.as_ptr().align_offset(ALIGNMENT);
@@ -53,7 +53,7 @@ fn errno<T>(result: std::io::Result<T>) -> Result<T, Errno> {
     result.map_err(|error| Errno::from_io_error(&error).expect("the kernel gave a number"))
 }
 
-/// A program's mapping of all of a file, for reading and writing.
+/// Shared mapping of a file, for reading and writing.
 pub struct Mapped {
     start: *mut u8,
     length: usize,
@@ -63,38 +63,38 @@ impl Mapped {
     /// Maps the first `length` bytes of `file`.
     pub fn new(file: &File, length: usize) -> Self {
         let (null, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: a new mapping of a file that nobody truncates.
+        // SAFETY: this is a new mapping without references.
         let start =
             unsafe { rustix::mm::mmap(null, length, protection, MapFlags::SHARED, file, 0) };
         Self { start: start.unwrap().cast(), length }
     }
 
-    /// Stores `data` at byte `at`.
+    /// Stores `data` at offset `at`.
     pub fn store(&self, at: usize, data: &[u8]) {
         assert!(at + data.len() <= self.length);
-        // SAFETY: it lies in the mapping, to which nothing refers.
+        // SAFETY: the range is in the mapping, which has no references.
         unsafe { self.start.add(at).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
     }
 
-    /// What is there at byte `at`.
+    /// Reads bytes at offset `at`.
     pub fn load(&self, at: usize, length: usize) -> Vec<u8> {
         assert!(at + length <= self.length);
         let mut data = vec![0; length];
-        // SAFETY: it lies in the mapping, and nobody else stores to it meanwhile.
+        // SAFETY: the range is in the mapping, and no other thread stores to it.
         unsafe { data.as_mut_ptr().copy_from_nonoverlapping(self.start.add(at), length) };
         data
     }
 
-    /// Stores `byte` everywhere.
+    /// Fills the mapping with `byte`.
     pub fn fill(&self, byte: u8) {
-        // SAFETY: all of the mapping, to which nothing refers.
+        // SAFETY: this is the whole mapping, which has no references.
         unsafe { self.start.write_bytes(byte, self.length) };
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: all of the mapping, to which nothing refers.
+        // SAFETY: this is the whole mapping, which has no references.
         unsafe { rustix::mm::munmap(self.start.cast(), self.length) }.unwrap();
     }
 }

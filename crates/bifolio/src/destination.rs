@@ -12,19 +12,19 @@ use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::target::Target;
 
-/// How many temporary names are tried before giving up.
+/// Maximum number of temporary names that are tried.
 const ATTEMPTS_MAX: u32 = 100;
-/// The failure for a path that ends in `/`, `.` or `..`.
+/// The message for a path that ends in `/`, `.` or `..`.
 pub const NO_NAME: &str = "does not end in the name of a file or directory";
 
 impl Target {
-    /// Returns the target's path with one more name.
+    /// Returns the target for the entry `name` of this directory.
     pub fn join(&self, name: &[u8]) -> Self {
         Self { image: self.image.clone(), path: directory::join(&self.path, name) }
     }
 
     /// Returns the directory that contains the last name of the path, and that name.
-    pub fn place(&self, volume: &Volume) -> Result<(Arc<Node>, Vec<u8>)> {
+    pub fn parent_and_name(&self, volume: &Volume) -> Result<(Arc<Node>, Vec<u8>)> {
         let name = self.file_name().ok_or_else(|| Failure::new(self, NO_NAME))?;
         let directory = volume.resolve(self.directory_path(), Follow::Yes);
         Ok((directory.map_err(|error| Failure::library(self, &error))?, name.to_vec()))
@@ -51,7 +51,7 @@ impl Target {
         Err(Failure::new(destination, "is not in the same image as the source").usage())
     }
 
-    /// Returns the failure for several sources with a destination that is not a directory.
+    /// Returns the failure for several sources if the destination is not a directory.
     pub fn refuse_several(&self) -> Failure {
         Failure::new(
             self,
@@ -60,7 +60,7 @@ impl Target {
         .usage()
     }
 
-    /// Calls `make` with temporary paths beside the target's until one is free. Returns that path.
+    /// Calls `make` with temporary paths in the target's directory until one does not exist. Returns that path.
     pub fn temporary_sibling(
         &self,
         mut make: impl FnMut(&[u8]) -> Result<(), Error>,
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_of_a_path_is_all_before_its_last_name() {
+    fn the_directory_path_ends_before_the_last_name() {
         let directory = |path: &str| {
             let target = Target { image: "i".into(), path: path.into() };
             String::from_utf8_lossy(target.directory_path()).into_owned()
