@@ -69,8 +69,8 @@ pub fn node(volume: &Volume, entry: &Entry) -> Result<Arc<Node>, Error> {
     volume.entry_node(entry.directory, entry.inode)
 }
 
-/// Reads all entries of `directory` and sorts them by the bytes of their names. If the rest of the directory cannot be
-/// read, returns the entries before it and the error.
+/// Reads all entries of `directory` and sorts them by the bytes of their names. If the rest of the directory cannot
+/// be read, returns the entries before it and the error.
 pub fn read_sorted(directory: &Node) -> (Vec<Entry>, Result<(), Error>) {
     let Batch { mut entries, next } = read_batch(directory, DirCursor::default(), usize::MAX);
     entries.sort_by(|a, b| a.name.cmp(&b.name));

@@ -277,8 +277,8 @@ impl Access {
     }
 }
 
-/// Opens the image once, because the error of the host for a missing or forbidden file says more than that of a failed
-/// read. Opens only regular files and block devices: opening a pipe, for example, could block forever.
+/// Opens the image once, because the error of the host for a missing or forbidden file says more than that of a
+/// failed read. Opens only regular files and block devices: opening a pipe, for example, could block forever.
 fn check_readable(image: &Path) -> Result<()> {
     let cannot_open = |error| Failure::host(image, "cannot open", &error);
     let kind = std::fs::metadata(image).map_err(cannot_open)?.file_type();

@@ -36,8 +36,8 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Returns privileged credentials with the owner of new files. As in debugfs, a user who can write to an image acts
-    /// as its root, and may allocate the blocks that are reserved for root.
+    /// Returns privileged credentials with the owner of new files. As in debugfs, a user who can write to an image
+    /// acts as its root, and may allocate the blocks that are reserved for root.
     pub fn credentials(&self) -> Credentials {
         Credentials { uid: self.owner, gid: self.group, groups: Vec::new(), privileged: true }
     }

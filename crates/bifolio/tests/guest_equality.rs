@@ -1,5 +1,5 @@
-//! Images that the running kernel may not support, read by bifolio and by a Linux 7.2 guest: blocks larger than a page,
-//! and features that few kernels have. The guest or `mke2fs -d` fills the images.
+//! Images that the running kernel may not support, read by bifolio and by a Linux 7.2 guest: blocks larger than a
+//! page, and features that few kernels have. The guest or `mke2fs -d` fills the images.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

@@ -1,8 +1,8 @@
 //! Volumes with blocks larger than a page, which the library and a Linux 7.2 guest write in turns.
 //!
-//! After each turn, e2fsck finds no errors, the other side reads the same contents as the writer, and the running kernel
-//! gets the same contents from the same operations on its own volume. Some turns are interrupted; then the other side
-//! recovers.
+//! After each turn, e2fsck finds no errors, the other side reads the same contents as the writer, and the running
+//! kernel gets the same contents from the same operations on its own volume. Some turns are interrupted; then the
+//! other side recovers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

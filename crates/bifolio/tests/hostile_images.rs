@@ -1,4 +1,4 @@
-//! Damaged images: a walk over all files ends retry_while_busy, and only with typed errors.
+//! Damaged images: a walk over all files ends soon, and only with typed errors.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Changes of damaged images: every change ends retry_while_busy, and only with typed errors, and no background thread panics.
+//! Changes of damaged images: every change ends soon, and only with typed errors, and no background thread panics.
 
 use std::ops::ControlFlow;
 use std::path::Path;

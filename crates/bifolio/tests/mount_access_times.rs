@@ -120,8 +120,8 @@ fn observe(mount: &Path) -> Vec<String> {
             "listed",
             &folder,
             Box::new(|| {
-                // The change makes the kernel drop its cached listing. Without strictatime, the server does not learn of
-                // listings from the cache.
+                // The change makes the kernel drop its cached listing. Without strictatime, the server does not learn
+                // of listings from the cache.
                 fs::write(folder.join("one more"), "").unwrap();
                 std::thread::sleep(TICKS);
                 list(none);

@@ -25,8 +25,8 @@ fn device(fixture: &Fixture) -> Option<String> {
     mount_entry(&fixture.directory)?.split(' ').nth(2).map(str::to_owned)
 }
 
-/// Returns an unmounted mount with a stopped guard, and a new mount with the same device number. Retries, because other
-/// programs may get the number.
+/// Returns an unmounted mount with a stopped guard, and a new mount with the same device number. Retries, because
+/// other programs may get the number.
 fn mount_with_reused_number<'a>(fixture: &'a Fixture, options: &str) -> (Mount<'a>, Mount<'a>) {
     for _ in 0..50 {
         let old = fixture.mount(&["-o", options]);

@@ -1,7 +1,8 @@
 //! Mounts on a device on which one write or flush fails with EIO while threads write, sync and rename.
 //!
-//! Every fsync either reports lost data or makes all data durable, each open file gets an error once, and the image has
-//! all data of successful fsyncs. This program is also the server of the mounts, if the environment variable is set.
+//! Every fsync either reports lost data or makes all data durable, each open file gets an error once, and the image
+//! has all data of successful fsyncs. This program is also the server of the mounts, if the environment variable is
+//! set.
 #![allow(clippy::print_stderr, reason = "this is also a program")]
 
 use std::fs::{self, File, OpenOptions};
@@ -229,7 +230,8 @@ fn write_file(top: &Path, names: &[String; 2], data: &[u8], shut: &AtomicBool) -
     let all = syncs.concat();
     let all_known = all.iter().chain([&written]).all(|number| [0, EIO, EROFS].contains(number));
     assert!(all_known, "{written} {syncs:?}");
-    // Either the data is lost, which each open file reports once, or the volume is shut down, which is reported forever.
+    // Either the data is lost, which each open file reports once, or the volume is shut down, which is reported
+    // forever.
     let is_data_loss = syncs == [[0, 0]; 2] || syncs == [[EIO, 0]; 2];
     let is_shut_down = all.iter().skip_while(|number| **number == 0).all(|number| *number != 0);
     assert!(is_data_loss || is_shut_down, "{syncs:?}");
@@ -268,8 +270,8 @@ fn check(options: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Mounts an image, runs threads that change it, ends the mount and checks the image. Returns the log of the requests to
-/// the device, and the number of reported errors.
+/// Mounts an image, runs threads that change it, ends the mount and checks the image. Returns the log of the requests
+/// to the device, and the number of reported errors.
 fn run_session(image: &[u8], options: &str, fault: &str) -> (String, usize) {
     let Some(mut session) = Session::start(image, options, fault) else {
         return (fault.to_uppercase(), 1);

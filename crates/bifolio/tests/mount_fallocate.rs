@@ -1,5 +1,5 @@
-//! fallocate(2) and writes of all kinds on mounts, compared with the kernel's ext4: bytes, sizes, errors and holes are the
-//! same, and afterwards the states of all blocks.
+//! fallocate(2) and writes of all kinds on mounts, compared with the kernel's ext4: bytes, sizes, errors and holes
+//! are the same, and afterwards the states of all blocks.
 
 mod mounting;
 

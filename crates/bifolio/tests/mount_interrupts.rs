@@ -1,6 +1,6 @@
-//! Programs that receive signals while they wait for a commit of another program, on a mount with a device that does not
-//! complete writes. This program is also the server of the mount and the waiting program, if environment variables are
-//! set.
+//! Programs that receive signals while they wait for a commit of another program, on a mount with a device that does
+//! not complete writes. This program is also the server of the mount and the waiting program, if environment
+//! variables are set.
 #![allow(clippy::print_stderr, reason = "this is also a program")]
 
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +23,8 @@ use testkit::{
     DeviceHooks, HookedDevice, Mke2fs, RingOffer, check_by_e2fsck, private_mounts, wait_until,
 };
 
-/// Variable for the folder with the image, the mount point and the switch. If it is set, this program mounts the image.
+/// Variable for the folder with the image, the mount point and the switch. If it is set, this program mounts the
+/// image.
 const FOLDER: &str = "BIFOLIO_TEST_FOLDER";
 /// Variable for the mount options.
 const OPTIONS: &str = "BIFOLIO_TEST_OPTIONS";

@@ -1,5 +1,6 @@
-//! Long random sequences of system calls on a mount of bifolio and on the kernel's ext4. Each call has the same outcome on
-//! both, and the trees are equal at the end. BIFOLIO_SEED sets the seed, and BIFOLIO_SOAK_FACTOR multiplies the length.
+//! Long random sequences of system calls on a mount of bifolio and on the kernel's ext4. Each call has the same
+//! outcome on both, and the trees are equal at the end. BIFOLIO_SEED sets the seed, and BIFOLIO_SOAK_FACTOR
+//! multiplies the length.
 #![allow(clippy::print_stdout, reason = "prints the seed")]
 
 mod mounting;

@@ -1,5 +1,5 @@
-//! The tests of `mount` and `mount_writing` with requests through io_uring, and tests of this transport. On hosts without
-//! FUSE over io_uring, they print a note and use the other transport.
+//! The tests of `mount` and `mount_writing` with requests through io_uring, and tests of this transport. On hosts
+//! without FUSE over io_uring, they print a note and use the other transport.
 #![allow(clippy::duplicate_mod, reason = "included test files include the same helpers")]
 #![allow(clippy::print_stdout, reason = "prints missing features of the host")]
 

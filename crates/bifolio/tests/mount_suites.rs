@@ -1,5 +1,5 @@
-//! External test suites on writable mounts: pjdfstest, compared with the kernel's ext4, and fsx. `scripts/fetch-suites`
-//! builds them.
+//! External test suites on writable mounts: pjdfstest, compared with the kernel's ext4, and fsx.
+//! `scripts/fetch-suites` builds them.
 #![allow(clippy::print_stdout, reason = "prints the commands")]
 
 mod mounting;
@@ -87,8 +87,8 @@ fn pjdfstest_with(remounts: bool, pattern: &str, directory: &Path, folder: &Path
     output_within(&mut command, TIME_MAX)
 }
 
-/// Returns whether pjdfstest can create paths of the maximum length below `directory`. It uses subdirectories with names of
-/// 22 bytes.
+/// Returns whether pjdfstest can create paths of the maximum length below `directory`. It uses subdirectories with
+/// names of 22 bytes.
 fn is_length_supported(directory: &Path) -> bool {
     let length = directory.as_os_str().len() + 22;
     (4095 - length) % 127 != 0
@@ -210,8 +210,8 @@ impl Default for Fsx {
 }
 
 impl Fsx {
-    /// Runs fsx on a mount, and reads its file in several ways. The expected contents are those after the same operations
-    /// on a tmpfs.
+    /// Runs fsx on a mount, and reads its file in several ways. The expected contents are those after the same
+    /// operations on a tmpfs.
     fn check(&self) {
         private_mounts();
         let scratch = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Contents of an image after a sync of its mount, read by the kernel's ext4 from a copy; and the loop devices for which
-//! the kernel forwards syncs.
+//! Contents of an image after a sync of its mount, read by the kernel's ext4 from a copy; and the loop devices for
+//! which the kernel forwards syncs.
 #![allow(clippy::print_stdout, reason = "prints missing features of the host")]
 
 mod mounting;

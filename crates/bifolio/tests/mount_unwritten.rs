@@ -1,5 +1,5 @@
-//! Data that is not written back yet, in the kernel or in the volume. It must be visible to programs that search for holes,
-//! count blocks, copy, punch holes and read directly.
+//! Data that is not written back yet, in the kernel or in the volume. It must be visible to programs that search for
+//! holes, count blocks, copy, punch holes and read directly.
 
 mod mounting;
 

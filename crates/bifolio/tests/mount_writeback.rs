@@ -1,5 +1,5 @@
-//! Writes to mounts with and without the writeback cache of the kernel: contents are the same before and after a remount,
-//! and e2fsck finds no errors.
+//! Writes to mounts with and without the writeback cache of the kernel: contents are the same before and after a
+//! remount, and e2fsck finds no errors.
 #![allow(clippy::print_stdout, reason = "prints missing features of the host")]
 
 mod mounting;

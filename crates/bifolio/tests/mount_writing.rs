@@ -13,8 +13,8 @@ use rustix::process::Signal;
 use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, Waiter, check_by_e2fsck, private_mounts, wait_until};
 
-/// Mounts a new volume for writing, runs `work`, unmounts, and checks the image with e2fsck. Then runs `check` on a mount
-/// of the kernel.
+/// Mounts a new volume for writing, runs `work`, unmounts, and checks the image with e2fsck. Then runs `check` on a
+/// mount of the kernel.
 fn check(work: impl FnOnce(&Path), check: impl FnOnce(&Path)) {
     private_mounts();
     let fixture = Fixture::with_tree();

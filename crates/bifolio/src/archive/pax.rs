@@ -29,8 +29,8 @@ struct Values {
 }
 
 impl Values {
-    /// Adds a record. Replaces an earlier record with this name. An empty value removes the earlier record, except for
-    /// extended attributes, which can be empty.
+    /// Adds a record. Replaces an earlier record with this name. An empty value removes the earlier record, except
+    /// for extended attributes, which can be empty.
     fn insert(&mut self, name: &[u8], value: &[u8], bytes_max: usize) -> io::Result<()> {
         let has_value = !value.is_empty() || name.starts_with(XATTR_PREFIX);
         let replaced = self.by_name.insert(name.to_vec(), has_value.then(|| value.to_vec()));

@@ -131,8 +131,8 @@ impl Sink {
     }
 }
 
-/// Returns whether the output is a regular file that is written at its end and not opened for appending. If such a file
-/// is extended, the new bytes are zero.
+/// Returns whether the output is a regular file that is written at its end and not opened for appending. If such a
+/// file is extended, the new bytes are zero.
 fn is_written_at_end(output: &mut fs::File) -> bool {
     let is_at_end = |output: &mut fs::File| {
         let metadata = output.metadata()?;

@@ -293,8 +293,8 @@ fn is_write_protected(target: &Target, console: &mut Console) -> Result<bool> {
     Ok(is_protected)
 }
 
-/// Returns the block device or image file to claim while `source` is mounted. `None` for users other than root, because
-/// they cannot claim devices.
+/// Returns the block device or image file to claim while `source` is mounted. `None` for users other than root,
+/// because they cannot claim devices.
 fn claim(source: &Path, image: &ImageOptions, options: &MountOptions) -> Option<Claim> {
     let kind = source.metadata().ok()?.file_type();
     if !rustix::process::geteuid().is_root() {

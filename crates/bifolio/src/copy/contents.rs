@@ -10,8 +10,8 @@ use super::engine::CopyError;
 /// Maximum number of bytes that are lent and written at a time.
 const SLICE_BYTES_MAX: usize = 1 << 20;
 
-/// Copies `size` bytes of `from` to the empty file `to`. Calls `progress` with the number of bytes after each write; an
-/// error of it ends the copy.
+/// Copies `size` bytes of `from` to the empty file `to`. Calls `progress` with the number of bytes after each write;
+/// an error of it ends the copy.
 pub fn copy(
     from: &vfs::File,
     size: u64,

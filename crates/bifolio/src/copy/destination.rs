@@ -117,8 +117,8 @@ impl Directory {
         Ok((temporary, file.into()))
     }
 
-    /// Creates a hard link `new_name` in this directory. The linked file is `name` in the directory at the path `names`,
-    /// relative to `start`.
+    /// Creates a hard link `new_name` in this directory. The linked file is `name` in the directory at the path
+    /// `names`, relative to `start`.
     pub fn link(
         &self,
         start: &Self,
@@ -132,8 +132,8 @@ impl Directory {
         let temporary = self.temporary(|directory, temporary| {
             rustix::fs::linkat(&from, name, directory, temporary, AtFlags::empty())
         })?;
-        // If the new name is a link to this file already, rename(2) keeps both names, and dropping `temporary` removes
-        // the temporary name.
+        // If the new name is a link to this file already, rename(2) keeps both names, and dropping `temporary`
+        // removes the temporary name.
         let (directory, temporary_name) = temporary.location();
         self.check_not_image(new_name)?;
         Ok(rustix::fs::renameat(directory, temporary_name, directory, new_name)?)
@@ -204,7 +204,8 @@ pub fn check_name(name: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a random name. An image cannot contain a file with this name on purpose, because the name is unpredictable.
+/// Returns a random name. An image cannot contain a file with this name on purpose, because the name is
+/// unpredictable.
 pub fn temporary_name() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut hasher = RandomState::new().build_hasher();

@@ -40,8 +40,8 @@ pub enum First {
 }
 
 impl Links {
-    /// Returns whether `name` is the first name of its inode. If so, the caller copies it and calls [`end`](Self::end).
-    /// Otherwise waits for the end of the first copy.
+    /// Returns whether `name` is the first name of its inode. If so, the caller copies it and calls
+    /// [`end`](Self::end). Otherwise waits for the end of the first copy.
     pub fn first(&self, attributes: &Attributes, directory: &Directory, name: &[u8]) -> First {
         let mut known = self.known.lock();
         while let Some(link) = known.get_mut(&attributes.inode) {

@@ -1,8 +1,8 @@
 //! Copies of trees from an image to the host.
 //!
-//! The image is not trusted. A copy accesses paths below the destination through open directories, one checked name at a
-//! time, and follows no symbolic links there. So it cannot change files outside of the destination. A file gets its
-//! final name only when it is complete.
+//! The image is not trusted. A copy accesses paths below the destination through open directories, one checked name
+//! at a time, and follows no symbolic links there. So it cannot change files outside of the destination. A file gets
+//! its final name only when it is complete.
 
 mod contents;
 mod destination;

@@ -75,8 +75,8 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Reports a failed copy of a file with `bytes` bytes. If the destination is full, counts the file for the report at
-    /// the end instead.
+    /// Reports a failed copy of a file with `bytes` bytes. If the destination is full, counts the file for the report
+    /// at the end instead.
     pub fn report_unless_full(&self, path: &[u8], bytes: u64, outcome: Result<(), CopyError>) {
         let is_full = matches!(&outcome, Err(CopyError::Host(_, error)) if is_full(error));
         match self.failure(path, outcome) {

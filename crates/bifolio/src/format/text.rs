@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Escapes bytes that could confuse a terminal or a reader, in the syntax of C: control characters, marks that change the
-/// direction of text, bytes that are not UTF-8, and the backslash.
+/// Escapes bytes that could confuse a terminal or a reader, in the syntax of C: control characters, marks that change
+/// the direction of text, bytes that are not UTF-8, and the backslash.
 pub fn escape(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         if !text.chars().any(needs_escape) {

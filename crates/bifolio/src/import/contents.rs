@@ -16,8 +16,8 @@ use crate::archive::{Member, Segment};
 /// Maximum number of bytes that are read and written at a time.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Copies all of `from` to the empty file `to`. Does not use the cache if the file has more than `cached_bytes_max` bytes.
-/// Calls `check_interrupted` before each chunk; an error of it ends the copy.
+/// Copies all of `from` to the empty file `to`. Does not use the cache if the file has more than `cached_bytes_max`
+/// bytes. Calls `check_interrupted` before each chunk; an error of it ends the copy.
 pub fn copy(
     from: &File,
     to: &Arc<Node>,

@@ -1,7 +1,7 @@
 //! Owner, extended attributes, permissions and times of a copy in an image.
 //!
-//! The owner is set first, because a change of the owner removes capabilities. Extended attributes follow, because access
-//! control lists change the permissions. Times are set last, because every change updates them.
+//! The owner is set first, because a change of the owner removes capabilities. Extended attributes follow, because
+//! access control lists change the permissions. Times are set last, because every change updates them.
 
 use std::ffi::CStr;
 use std::fs::Metadata;

@@ -128,8 +128,8 @@ impl<'a> Importer<'a> {
         report(self.console, from, outcome)
     }
 
-    /// Reports a failed copy. If the image is full, counts the file, or the directory and its contents, for the report at
-    /// the end instead.
+    /// Reports a failed copy. If the image is full, counts the file, or the directory and its contents, for the
+    /// report at the end instead.
     fn report_left_out(
         &mut self,
         from: &Path,
@@ -205,7 +205,8 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// Returns the directory `name`, and whether it is new. A new directory is created with access only for its owner.
+    /// Returns the directory `name`, and whether it is new. A new directory is created with access only for its
+    /// owner.
     fn create_directory(
         &self,
         original: &Metadata,
@@ -356,8 +357,8 @@ impl<'a> Importer<'a> {
     }
 }
 
-/// Creates a file by calling `make` with its name, or with a temporary name if it replaces an existing file. Removes the
-/// file if `make` fails.
+/// Creates a file by calling `make` with its name, or with a temporary name if it replaces an existing file. Removes
+/// the file if `make` fails.
 fn create_complete(
     volume: &Volume,
     directory: &Arc<Node>,
@@ -409,8 +410,8 @@ fn report(
     Ok(())
 }
 
-/// Counts the files and directories below a directory of the host, and the bytes of the files. Skips entries that cannot
-/// be read.
+/// Counts the files and directories below a directory of the host, and the bytes of the files. Skips entries that
+/// cannot be read.
 fn count_inside(directory: &Path) -> (u64, u64) {
     let (mut files, mut bytes) = (0, 0);
     let mut directories = vec![directory.to_owned()];
@@ -456,8 +457,8 @@ fn set_attributes(node: &Node, change: &AttributeChange) -> Result<(), CopyError
         .map_err(|error| CopyError::Image("cannot set the attributes of the copy", error))
 }
 
-/// Returns the last name of a path of the host. Returns `None` if the path ends in `.` or `..`, which means the contents
-/// of the directory.
+/// Returns the last name of a path of the host. Returns `None` if the path ends in `.` or `..`, which means the
+/// contents of the directory.
 pub fn file_name(path: &OsStr) -> Option<&[u8]> {
     let name = path.as_bytes().rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?;
     (name != b"." && name != b"..").then_some(name)

@@ -1,5 +1,5 @@
-//! Unpacking of archives into an image. Names are relative to one directory: symbolic links are not followed, and names
-//! with `..` are refused.
+//! Unpacking of archives into an image. Names are relative to one directory: symbolic links are not followed, and
+//! names with `..` are refused.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -61,8 +61,8 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Unpacks all members of the archive `input`, which is at `name`, to `image`. Reports members that fail. Errors: the
-    /// archive cannot be read.
+    /// Unpacks all members of the archive `input`, which is at `name`, to `image`. Reports members that fail. Errors:
+    /// the archive cannot be read.
     pub fn unpack(mut self, name: &Path, input: impl Read, image: &Path) -> Result<()> {
         let outcome = self.unpack_all(name, input);
         if let Some(failure) = self.left_out.failure(image.as_os_str().as_bytes()) {
@@ -115,7 +115,8 @@ impl<'a> Unpacker<'a> {
         report(self.console, Path::new(OsStr::from_bytes(&member.path)), outcome)
     }
 
-    /// Reports a member that was not unpacked. If the image is full, counts the member for the report at the end instead.
+    /// Reports a member that was not unpacked. If the image is full, counts the member for the report at the end
+    /// instead.
     fn report_left_out(&mut self, member: &Member, outcome: Result<(), CopyError>) -> Result<()> {
         let action = match (&outcome, &member.kind) {
             (Err(CopyError::Image(action, Error::NoSpace)), _) => *action,

@@ -105,8 +105,8 @@ impl Subject {
         self.model.compare(&found[..length], &range);
     }
 
-    /// Checks that reported holes are zero in the model. First syncs the file, because the server reports holes, and does
-    /// not have the data that is only in the cache of the kernel.
+    /// Checks that reported holes are zero in the model. First syncs the file, because the server reports holes, and
+    /// does not have the data that is only in the cache of the kernel.
     fn check_holes(&self, range: Range<u64>) {
         self.file.sync_data().unwrap();
         let data = |at| match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {

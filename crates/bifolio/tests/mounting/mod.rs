@@ -1,6 +1,7 @@
 //! Fixtures for mount tests: images, mount points, mounts and their processes. Dropping a mount unmounts it.
 //!
-//! Test programs with names that end with `_ring` mount with io_uring if the host supports it, and all others without it.
+//! Test programs with names that end with `_ring` mount with io_uring if the host supports it, and all others without
+//! it.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod direct_and_mapped;
@@ -63,8 +64,8 @@ pub fn mount_entry(path: &Path) -> Option<String> {
     table.lines().rfind(|line| line.contains(&path)).map(str::to_owned)
 }
 
-/// Unmounts with `attempt`, and retries while the mount is busy: a program that another test starts has copies of all open
-/// files for a moment.
+/// Unmounts with `attempt`, and retries while the mount is busy: a program that another test starts has copies of all
+/// open files for a moment.
 pub fn retry_while_busy(mut attempt: impl FnMut() -> Output) {
     wait_until("unmounting", || {
         let output = attempt();

@@ -70,8 +70,9 @@ fn character_bytes(text: &[u8]) -> usize {
     chunk.and_then(|chunk| chunk.valid().chars().next()).map_or(1, char::len_utf8)
 }
 
-/// Returns whether the bracket expression at the start of `pattern`, after its opening bracket, contains `byte`, and the
-/// rest of the pattern. Returns `None` without a closing bracket: the opening bracket is then an ordinary character.
+/// Returns whether the bracket expression at the start of `pattern`, after its opening bracket, contains `byte`, and
+/// the rest of the pattern. Returns `None` without a closing bracket: the opening bracket is then an ordinary
+/// character.
 fn match_bracket(pattern: &[u8], byte: u8, fold: impl Fn(u8) -> u8) -> Option<(bool, &[u8])> {
     let (negated, mut rest) = match pattern {
         [b'!' | b'^', rest @ ..] => (true, rest),
