@@ -32,7 +32,7 @@ Tests:
   -empty                       Empty file or directory
   -perm MODE, -MODE, /MODE     Exactly these permissions, all of them, or any of them
   -uid, -gid, -inum, -links    Owner, group, inode number, number of hard links: [+-]N
-  -user NAME, -group NAME      Owner, group: a number, or a name in /etc/passwd, /etc/group of the image
+  -user NAME, -group NAME      Owner, group: a number, or a name of a user or group of the image
   -mtime, -atime, -ctime       Modified, accessed, inode changed [+-]N days ago
   -mmin, -amin, -cmin          Modified, accessed, inode changed [+-]N minutes ago
   -newer PATH                  Modified later than PATH in the image was; also -anewer, -cnewer
