@@ -189,7 +189,6 @@ impl CachedFile {
         Ok(cleared)
     }
 
-    /// Writes all dirty data back, and waits for the end of I/O.
     pub fn write_back(&self) {
         write_back(&self.file, 0..u64::MAX);
         wait_for_writeback(&self.file, 0..u64::MAX);
@@ -208,7 +207,6 @@ impl CachedFile {
         self.file.errors().check(&self.errors)
     }
 
-    /// Makes the file durable.
     pub fn sync(&self, data_only: bool) {
         write_back_and_wait(&self.file, 0..u64::MAX);
         self.error().unwrap();

@@ -1,4 +1,4 @@
-//! A device that counts requests.
+//! A device that counts the requests that are submitted to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -14,28 +14,26 @@ const TRANSACTION: u32 = 7;
 /// The bit of `fast_commit` in the journal's incompatible features.
 const FAST_COMMIT: u32 = 1 << 5;
 
-/// The mode of a regular file.
+/// The modes of inodes.
 pub const REGULAR: u16 = 0o100_644;
-/// The mode of a directory.
 pub const DIRECTORY: u16 = 0o040_755;
 
-/// The contents of the fast-commit area of a journal.
+/// The area of an image's journal that holds fast commits.
 pub struct FastCommits {
     block_bytes: usize,
     area: Vec<u8>,
-    /// The checksum of the tags since the end of the last commit.
+    /// The checksum of the tags since the last end of a commit.
     checksum: u32,
 }
 
 impl FastCommits {
-    /// Creates the area of a volume with blocks of `block_bytes` bytes, and adds its head.
+    /// Begins the area of a volume with blocks of this size.
     pub fn new(block_bytes: usize) -> Self {
         let mut commits = Self { block_bytes, area: Vec::new(), checksum: 0 };
         commits.tag(tags::TAG_HEAD, &[[0; 4], TRANSACTION.to_le_bytes()].concat());
         commits
     }
 
-    /// Returns the number of bytes left in the current block.
     fn left(&self) -> usize {
         self.block_bytes - self.area.len() % self.block_bytes
     }
@@ -48,7 +46,7 @@ impl FastCommits {
         at
     }
 
-    /// Adds a tag, in the next block if it does not fit into the current one.
+    /// Adds a tag, in the next block if it does not fit into this one.
     pub fn tag(&mut self, kind: u16, value: &[u8]) -> &mut Self {
         // There must be room for the header of the padding, too.
         if self.left() < 4 + value.len() + 4 {
@@ -61,7 +59,7 @@ impl FastCommits {
         self
     }
 
-    /// Adds a tag that maps blocks of a file.
+    /// Maps blocks of a file.
     pub fn add_range(&mut self, inode: u64, start: u32, block: u64, length: u16) -> &mut Self {
         let mut value = (inode as u32).to_le_bytes().to_vec();
         value.extend(start.to_le_bytes());
@@ -71,7 +69,7 @@ impl FastCommits {
         self.tag(tags::TAG_ADD_RANGE, &value)
     }
 
-    /// Adds a tag that unmaps blocks of a file.
+    /// Unmaps blocks of a file.
     pub fn delete_range(&mut self, inode: u64, start: u32, length: u32) -> &mut Self {
         let words = [inode as u32, start, length];
         self.tag(tags::TAG_DEL_RANGE, &words.map(u32::to_le_bytes).concat())
@@ -107,14 +105,14 @@ impl FastCommits {
         let mut bytes = image.bytes();
         let at = block(0) as usize * self.block_bytes;
         let raw = RawSuperblock::mut_from_bytes(&mut bytes[at..at + 1024]).unwrap();
-        assert_eq!(raw.s_checksum_type, 0, "mke2fs makes journals without checksums");
+        assert_eq!(raw.s_checksum_type, 0, "mke2fs leaves journals without checksums");
         raw.s_feature_incompat = (raw.s_feature_incompat.get() | FAST_COMMIT).into();
         raw.s_sequence = TRANSACTION.into();
         raw.s_start = raw.s_first;
         let (first, blocks) = (raw.s_first.get(), raw.s_maxlen.get());
         let reserved = match raw.s_num_fc_blks.get() {
             0 => 256,
-            blocks => blocks,
+            given => given,
         };
         let at = block(first) as usize * self.block_bytes;
         bytes[at..at + self.block_bytes].fill(0);

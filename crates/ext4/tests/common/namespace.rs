@@ -68,7 +68,7 @@ impl World {
         Arc::clone(&self.nodes[&self.number(path)])
     }
 
-    fn change_links_of_parent(&mut self, path: &str, more: bool) {
+    fn links_of_parent(&mut self, path: &str, more: bool) {
         let (parent, _) = split(path);
         if let Some(entry) = self.tree.get_mut(parent) {
             entry.links = if more { entry.links + 1 } else { entry.links - 1 };
@@ -122,7 +122,7 @@ impl World {
         let links = if kind == FileType::Directory { 2 } else { 1 };
         let entry = Entry { inode: number, kind, links, permissions, target };
         if kind == FileType::Directory {
-            self.change_links_of_parent(&path, true);
+            self.links_of_parent(&path, true);
         }
         self.tree.insert(path, entry);
         Ok(())
@@ -181,7 +181,7 @@ impl World {
             return Ok(());
         }
         done?;
-        self.change_links_of_parent(&path, false);
+        self.links_of_parent(&path, false);
         let entry = self.tree.remove(&path).unwrap();
         drop(inode);
         self.release_if_nameless(entry.inode)
@@ -219,17 +219,17 @@ impl World {
             self.exchange(&from, &onto);
             return Ok(());
         }
-        if let Some(expected) = self.expected_error(&from, &onto) {
+        if let Some(expected) = self.refusal(&from, &onto) {
             assert_eq!(done, Err(expected), "{from} to {onto}");
             return Ok(());
         }
         done?;
-        if replaced.is_some_and(|inode| inode.number() == moved.number()) {
+        if replaced.is_some_and(|one| one.number() == moved.number()) {
             return Ok(());
         }
-        let removed = self.tree.remove(&onto);
-        if removed.as_ref().is_some_and(|entry| entry.kind == FileType::Directory) {
-            self.change_links_of_parent(&onto, false);
+        let gone = self.tree.remove(&onto);
+        if gone.as_ref().is_some_and(|entry| entry.kind == FileType::Directory) {
+            self.links_of_parent(&onto, false);
         }
         self.move_tree(&from, &onto);
         match gone {
@@ -238,8 +238,7 @@ impl World {
         }
     }
 
-    /// Returns the error that a move must have because of the types of the files.
-    fn expected_error(&self, from: &str, onto: &str) -> Option<Error> {
+    fn refusal(&self, from: &str, onto: &str) -> Option<Error> {
         let is_directory = |path: &str| self.tree[path].kind == FileType::Directory;
         let existing = self.tree.get(onto)?;
         if existing.inode == self.tree[from].inode {
