@@ -1,4 +1,4 @@
-//! Memory of the pool outside of any mapping, for contents that are not those of a folio.
+//! Blocks of pool memory that belong to no mapping.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -10,7 +10,7 @@ use crate::PAGE_SIZE;
 use crate::cache::PageCache;
 use crate::options::ORDER_MAX;
 
-/// A block of memory from a cache's pool, within the cache's limit. Dropping it gives the memory back.
+/// A block of memory from a cache's pool. It counts against the cache's limit. Dropping it frees the memory.
 pub struct PoolBlock {
     cache: Arc<PageCache>,
     frame: u32,
@@ -26,8 +26,8 @@ unsafe impl Sync for PoolBlock {}
 
 impl PoolBlock {
     /// Returns a block with a copy of `contents`. Evicts folios if there is no free memory. Returns `None` if all
-    /// memory is in use, blocks have half of it, which leaves room for folios, or `contents` is larger than the
-    /// largest folio.
+    /// memory is in use, if `contents` is larger than the largest folio, or if blocks would take more than half of the
+    /// memory. The other half is left to folios.
     pub fn new(cache: &Arc<PageCache>, contents: &[u8]) -> Option<Self> {
         let order = contents.len().div_ceil(PAGE_SIZE).max(1).next_power_of_two().ilog2() as u8;
         if order > ORDER_MAX {
@@ -71,7 +71,7 @@ impl DerefMut for PoolBlock {
 
 impl Drop for PoolBlock {
     fn drop(&mut self) {
-        self.cache.give(self.frame, self.order);
+        self.cache.free(self.frame, self.order);
         self.cache.block_pages.fetch_sub(1 << self.order, Ordering::Relaxed);
     }
 }
@@ -88,7 +88,7 @@ mod tests {
     use crate::options::CacheOptions;
 
     #[test]
-    fn the_memory_of_a_dropped_block_is_not_taken_for_zeroes() {
+    fn folios_in_the_memory_of_a_dropped_block_are_zeroed() {
         let options = CacheOptions { bytes_max: 1 << 20, ..CacheOptions::default() };
         let cache = PageCache::new(options).expect("memory");
         drop(PoolBlock::new(&cache, &[7; PAGE_SIZE]).expect("memory"));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_have_half_of_the_memory_at_most_and_give_it_back() {
+    fn blocks_take_at_most_half_of_the_memory_and_free_it_when_dropped() {
         let options = CacheOptions { bytes_max: 1 << 20, ..CacheOptions::default() };
         let cache = PageCache::new(options).expect("memory");
         let mut blocks = Vec::new();

@@ -1,5 +1,5 @@
-//! Which frames are free: a binary buddy allocator whose lists run through the frame descriptors.
-//! Not here: locking (the pool's), and what the frames are used for.
+//! A binary buddy allocator of frames, whose free lists are linked through the frame descriptors.
+//! Not here: locking (the pool does it), and the use of the frames.
 
 use crate::frame::Frame;
 use crate::options::ORDER_MAX;
@@ -8,44 +8,44 @@ use crate::sync::Ordering;
 const ORDERS: usize = ORDER_MAX as usize + 1;
 /// The end of a list.
 const NONE: u32 = u32::MAX;
-/// Added to a free block's order in its descriptor: its memory is all zeroes.
+/// Flag beside a free block's order in its descriptor: the block's memory is all zeroes.
 const BLANK: u32 = 1 << 8;
 
-/// Frames that belong together.
+/// A block of 2^`order` adjacent frames.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Block {
     /// The first frame.
     pub(crate) start: u32,
     pub(crate) order: u8,
-    /// Whether the memory is known to be all zeroes, which saves who needs zeroes the work.
+    /// Whether the memory is known to be all zeroes. A caller that needs zeroes then need not write them.
     pub(crate) blank: bool,
 }
 
-/// The order of the free block that `frame` begins, if it begins one. A hint without the lock.
+/// Returns the order of the free block that begins with `frame`, if there is one. A hint without the pool's lock.
 pub(crate) fn free_order(frame: &Frame) -> Option<u8> {
     (frame.free.load(Ordering::Relaxed) as u8).checked_sub(1)
 }
 
-/// The free frames. A free block of order `n` has 2^n frames and begins at a multiple of 2^n; two
-/// buddies are never both free, since they would have been merged.
+/// The free frames. A free block of order `n` has 2^n frames and begins at a multiple of 2^n. Two
+/// buddies are never both free: freeing the second one merges them.
 #[derive(Debug)]
 pub(crate) struct Buddy {
     heads: [u32; ORDERS],
     frames: u32,
-    /// Frames from here on were never used, and are in no list: neither they nor their descriptors
+    /// The first frame that was never used. Frames from here on are in no list, and neither they nor their descriptors
     /// take up memory yet.
     fresh: u32,
 }
 
 impl Buddy {
-    /// With every one of `frames` free.
+    /// Returns an allocator in which all `frames` are free.
     pub(crate) fn new(frames: &[Frame]) -> Self {
         let frames = u32::try_from(frames.len()).expect("the arena's size is bounded");
         Self { heads: [NONE; ORDERS], frames, fresh: 0 }
     }
 
-    /// Takes a block of `order`.
-    pub(crate) fn take(&mut self, frames: &[Frame], order: u8) -> Option<Block> {
+    /// Allocates a block of `order`. Returns `None` if there is none.
+    pub(crate) fn allocate(&mut self, frames: &[Frame], order: u8) -> Option<Block> {
         let mut at = loop {
             match (order..=ORDER_MAX).find(|&at| self.heads[usize::from(at)] != NONE) {
                 Some(at) => break at,
@@ -61,7 +61,8 @@ impl Buddy {
         Some(Block { start, order, blank })
     }
 
-    /// Puts the next frames that were never used into a list: as many as the largest block.
+    /// Adds the next frames that were never used to a free list, as one block that is as large as possible. Returns
+    /// `None` if all frames were used.
     fn add_fresh(&mut self, frames: &[Frame]) -> Option<()> {
         let order = (self.frames - self.fresh).checked_ilog2()?.min(ORDER_MAX.into()) as u8;
         self.link(frames, Block { start: self.fresh, order, blank: true });
@@ -69,8 +70,8 @@ impl Buddy {
         Some(())
     }
 
-    /// Takes back a block.
-    pub(crate) fn give(&mut self, frames: &[Frame], mut block: Block) {
+    /// Frees a block, and merges it with its free buddies.
+    pub(crate) fn free(&mut self, frames: &[Frame], mut block: Block) {
         let Block { start, order, .. } = block;
         debug_assert!(start % (1 << order) == 0 && start + (1 << order) <= self.frames);
         while block.order < ORDER_MAX {
@@ -87,7 +88,7 @@ impl Buddy {
         self.link(frames, block);
     }
 
-    /// Whether there is a block of `order`.
+    /// Returns whether a block of `order` can be allocated.
     pub(crate) fn has(&self, order: u8) -> bool {
         self.heads[usize::from(order)..].iter().any(|&head| head != NONE)
             || self.frames - self.fresh >= 1 << order
@@ -106,7 +107,7 @@ impl Buddy {
         *head = start;
     }
 
-    /// Takes a block out of its list; whether it is blank.
+    /// Removes a block from its free list. Returns whether it is blank.
     fn unlink(&mut self, frames: &[Frame], start: u32, order: u8) -> bool {
         let frame = &frames[start as usize];
         let free = frame.free.load(Ordering::Relaxed);
@@ -133,7 +134,7 @@ mod tests {
         (0..count).map(|_| Frame::default()).collect()
     }
 
-    /// The free blocks as (start, order), in order.
+    /// Returns the free blocks as (start, order), sorted.
     fn free(buddy: &Buddy, frames: &[Frame]) -> Vec<(u32, u8)> {
         let mut blocks = Vec::new();
         for order in 0..=ORDER_MAX {
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_number_of_frames_is_all_free_in_aligned_blocks() {
+    fn any_number_of_frames_is_divided_into_aligned_blocks() {
         let frames = frames(1024 + 16 + 4 + 1);
         let mut buddy = Buddy::new(&frames);
         while buddy.add_fresh(&frames).is_some() {}
@@ -159,34 +160,35 @@ mod tests {
     fn blocks_split_and_merge_back() {
         let frames = frames(512);
         let mut buddy = Buddy::new(&frames);
-        let taken: Vec<Block> = (0..512).map(|_| buddy.take(&frames, 0).expect("free")).collect();
-        assert!((0..).zip(&taken).all(|(start, block)| block.start == start && block.blank));
-        assert_eq!(buddy.take(&frames, 0), None);
-        for block in taken.iter().rev().step_by(2).chain(taken.iter().step_by(2)) {
-            buddy.give(&frames, *block);
+        let blocks: Vec<Block> =
+            (0..512).map(|_| buddy.allocate(&frames, 0).expect("free")).collect();
+        assert!((0..).zip(&blocks).all(|(start, block)| block.start == start && block.blank));
+        assert_eq!(buddy.allocate(&frames, 0), None);
+        for block in blocks.iter().rev().step_by(2).chain(blocks.iter().step_by(2)) {
+            buddy.free(&frames, *block);
         }
         assert_eq!(free(&buddy, &frames), [(0, 9)]);
     }
 
     #[test]
-    fn a_block_is_blank_while_all_of_it_is() {
+    fn a_merged_block_is_blank_only_if_both_parts_are() {
         let frames = frames(512);
         let mut buddy = Buddy::new(&frames);
-        let (used, unused) = (buddy.take(&frames, 3), buddy.take(&frames, 3));
-        let (used, unused) = (used.expect("free"), unused.expect("free"));
+        let used = buddy.allocate(&frames, 3).expect("free");
+        let unused = buddy.allocate(&frames, 3).expect("free");
         assert!(used.blank && unused.blank);
-        buddy.give(&frames, unused);
-        buddy.give(&frames, Block { blank: false, ..used });
-        // Merged with its buddy, and so on, up to all of them.
-        let all = buddy.take(&frames, 9).expect("free");
+        buddy.free(&frames, unused);
+        buddy.free(&frames, Block { blank: false, ..used });
+        // By now, all blocks are merged into one.
+        let all = buddy.allocate(&frames, 9).expect("free");
         assert!(!all.blank);
-        buddy.give(&frames, Block { blank: true, ..all });
-        assert!(buddy.take(&frames, 0).expect("free").blank);
-        assert!(buddy.take(&frames, 8).expect("free").blank);
+        buddy.free(&frames, Block { blank: true, ..all });
+        assert!(buddy.allocate(&frames, 0).expect("free").blank);
+        assert!(buddy.allocate(&frames, 8).expect("free").blank);
     }
 
     #[test]
-    fn random_use_never_hands_out_a_frame_twice_and_merges_in_the_end() {
+    fn random_use_never_allocates_a_frame_twice_and_merges_all_blocks_in_the_end() {
         let count = 1024 + 37;
         let frames = frames(count);
         let mut buddy = Buddy::new(&frames);
@@ -201,10 +203,10 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let order = (random >> 40) as u8 % (ORDER_MAX + 1);
             if random >> 33 & 1 == 0 {
-                let had = buddy.has(order);
-                let taken = buddy.take(&frames, order);
-                assert_eq!(taken.is_some(), had);
-                let Some(block) = taken else { continue };
+                let has_block = buddy.has(order);
+                let allocated = buddy.allocate(&frames, order);
+                assert_eq!(allocated.is_some(), has_block);
+                let Some(block) = allocated else { continue };
                 let start = block.start;
                 assert_eq!((start % (1 << order), block.order), (0, order));
                 for frame in start..start + (1 << order) {
@@ -215,11 +217,11 @@ mod tests {
                 let block = held.swap_remove((random >> 20) as usize % held.len());
                 let start = block.start as usize;
                 used[start..start + (1 << block.order)].fill(false);
-                buddy.give(&frames, block);
+                buddy.free(&frames, block);
             }
         }
         for block in held {
-            buddy.give(&frames, block);
+            buddy.free(&frames, block);
         }
         while buddy.add_fresh(&frames).is_some() {}
         assert_eq!(free(&buddy, &frames), all);

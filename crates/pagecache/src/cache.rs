@@ -1,4 +1,4 @@
-//! A cache as a whole: its pool, its mappings, and finding memory for a folio.
+//! The page cache: its pool, its mappings, and the allocation of folios.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,9 +17,9 @@ use crate::pool::Pool;
 use crate::sync::Bucket;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-/// How many conditions the waiters for locked folios share.
+/// The number of wait queues that all folios share.
 const BUCKETS: usize = 64;
-/// How often memory that others took first is made again.
+/// The number of times an allocation evicts folios again because other threads allocated the freed memory first.
 const ATTEMPTS_MAX: u32 = 16;
 
 /// A cache of folios under one byte limit, shared by any number of mappings.
@@ -27,16 +27,17 @@ pub struct PageCache {
     pub(crate) pool: Pool,
     /// The number of pages in [`PoolBlock`](crate::PoolBlock)s.
     pub(crate) block_pages: AtomicU64,
-    /// Mappings that have or had folios, by id, so that reclaim finds its way back to them.
+    /// Mappings that have or had folios, by id. Reclaim finds the mapping of a folio here.
     pub(crate) mappings: RwLock<HashMap<u64, Weak<Mapping>>>,
-    /// The frame at which reclaim goes on.
+    /// The clock hand of reclaim: the number of the next batch of frames.
     pub(crate) hand: AtomicU32,
-    /// Bytes that are dirty, and that are under writeback.
+    /// Dirty bytes.
     pub(crate) dirty: AtomicU64,
+    /// Bytes under writeback.
     pub(crate) writeback: AtomicU64,
-    /// The frame at which taking folios out of their files' memory goes on.
+    /// The frame at which the search for folios in their files' memory continues.
     pub(crate) mapped_hand: AtomicU32,
-    /// While there are windows.
+    /// The fault server. It exists while the cache has map windows.
     faults: Mutex<Weak<Faults>>,
     folio_order_max: u8,
     next_mapping: AtomicU64,
@@ -44,7 +45,7 @@ pub struct PageCache {
 }
 
 impl PageCache {
-    /// An empty cache. Its memory is reserved but used only as folios need it.
+    /// Creates an empty cache. Reserves its address space; memory is used only as folios need it.
     pub fn new(options: CacheOptions) -> Result<Arc<Self>> {
         if options.folio_order_max > ORDER_MAX {
             return Err(Error::InvalidArgument("the folio order is greater than 9"));
@@ -64,7 +65,8 @@ impl PageCache {
         }))
     }
 
-    /// Who has the faults of this cache's windows served; the caller keeps it for its window.
+    /// Returns the server of the faults in this cache's map windows, and starts it if there is none. It runs until the
+    /// last window drops its reference.
     pub(crate) fn faults(&self) -> Result<Arc<Faults>> {
         let mut faults = self.faults.lock();
         if let Some(faults) = faults.upgrade() {
@@ -75,29 +77,29 @@ impl PageCache {
         Ok(started)
     }
 
-    /// A mapping without folios, for one file whose blocks have `block_size` bytes. Its folios are
+    /// Creates an empty mapping for one file whose blocks have `block_size` bytes. Its folios are
     /// at least as large as a block.
     pub fn new_mapping(self: &Arc<Self>, block_size: BlockSize) -> Arc<Mapping> {
         let id = self.next_mapping.fetch_add(1, Ordering::Relaxed);
         Mapping::new(Arc::clone(self), id, block_size)
     }
 
-    /// The greatest order of the folios of mappings whose blocks are not larger.
+    /// Returns the greatest order of folios. Only folios of mappings with larger blocks are larger.
     pub fn folio_order_max(&self) -> u8 {
         self.folio_order_max
     }
 
-    /// The number of pages there is memory for.
+    /// Returns the number of pages that fit into the cache.
     pub fn pages_max(&self) -> u64 {
         self.pool.frames().len() as u64
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn stats(&self) -> CacheStats {
         CacheStats { dirty: self.dirty_stats(), ..self.pool.stats() }
     }
 
-    /// What the device does not have yet. Takes no lock, so that writers may ask each time.
+    /// Returns the counts of dirty bytes and bytes under writeback. Takes no lock, so that each write can call it.
     pub fn dirty_stats(&self) -> DirtyStats {
         DirtyStats {
             bytes_dirty: self.dirty.load(Ordering::Relaxed),
@@ -105,67 +107,66 @@ impl PageCache {
         }
     }
 
-    /// The condition that waiters for `frame`'s folio to be unlocked share with others.
+    /// Returns the wait queue of `frame`'s folio, which it shares with other folios.
     pub(crate) fn bucket(&self, frame: u32) -> &Bucket {
         &self.buckets[frame as usize % BUCKETS]
     }
 
-    /// The first byte of `frame`'s memory.
+    /// Returns the address of `frame`'s memory.
     pub(crate) fn memory(&self, frame: u32) -> NonNull<u8> {
         self.pool.memory(frame)
     }
 
-    /// Takes back memory that the caller has [allocated](Self::allocate).
-    pub(crate) fn give(&self, frame: u32, order: u8) {
-        self.pool.give(frame, order);
+    /// Frees memory that the caller has [allocated](Self::allocate).
+    pub(crate) fn free(&self, frame: u32, order: u8) {
+        self.pool.free(frame, order);
     }
 
-    /// Ends what the caller, who gave up a reference to the folio of `frame`, has to end.
+    /// Does what `put` requires after the caller has dropped a reference to the folio of `frame`.
     #[cold]
-    pub(crate) fn end(&self, frame: u32, put: Put) {
+    pub(crate) fn finish_put(&self, frame: u32, put: Put) {
         match put {
             Put::Held => {}
-            Put::Last => self.pool.give(frame, self.pool.frame(frame).place().order),
+            Put::Last => self.pool.free(frame, self.pool.frame(frame).span().order),
             Put::Behind => self.drop_behind(frame),
         }
     }
 
-    /// Takes a folio that is done with out of the cache, unless somebody came to it again.
+    /// Evicts a DONE folio, unless another thread has taken a reference to it again.
     fn drop_behind(&self, frame: u32) {
-        // A hint, as all that is known of a folio without a reference.
+        // A hint, since this thread holds no reference any more.
         let owner = self.pool.frame(frame).owner();
         // A mapping that is being dropped frees its folios itself.
         let mapping = self.mappings.read().get(&owner).and_then(Weak::upgrade);
-        if let Some(place) = mapping.and_then(|mapping| mapping.claim(frame, Frame::claim_behind)) {
-            self.pool.give(frame, place.order);
-            self.pool.count_dropped((PAGE_SIZE as u64) << place.order);
+        if let Some(span) = mapping.and_then(|mapping| mapping.claim(frame, Frame::claim_behind)) {
+            self.pool.free(frame, span.order);
+            self.pool.count_dropped((PAGE_SIZE as u64) << span.order);
         }
     }
 
-    /// Finds memory for a folio of `order`, or as near to it as there is, but not below `order_min`.
-    /// Gives the first frame and the order. Does not wait for anybody: when everything is in use
-    /// there is none.
+    /// Allocates memory for a folio of `order`, or of the next smaller order that is available, down to `order_min`.
+    /// Returns the first frame and the order. Evicts folios, but does not wait: returns `None` if all memory is in use.
     pub(crate) fn allocate(&self, order: u8, order_min: u8) -> Option<(u32, u8)> {
         debug_assert!(order_min <= order && order <= ORDER_MAX);
-        if let Some(frame) = self.pool.take(order) {
+        if let Some(frame) = self.pool.allocate(order) {
             return Some((frame, order));
         }
         if self.make_room(order, false) {
-            if let Some(frame) = self.pool.take(order) {
+            if let Some(frame) = self.pool.allocate(order) {
                 return Some((frame, order));
             }
         }
         for order in (order_min..order).rev() {
-            if let Some(frame) = self.pool.take(order) {
+            if let Some(frame) = self.pool.allocate(order) {
                 return Some((frame, order));
             }
         }
-        // Others may take what is freed here.
+        // Other threads may allocate the memory that is freed here.
         for _ in 0..ATTEMPTS_MAX {
             if !self.make_room(order_min, true) {
                 break;
             }
-            if let Some(frame) = self.pool.take(order_min) {
+            if let Some(frame) = self.pool.allocate(order_min) {
                 return Some((frame, order_min));
             }
         }

@@ -1,4 +1,4 @@
-//! Which folios of a mapping differ from the device, and which are on their way there.
+//! Dirty folios of a mapping, and folios under writeback.
 //! Not here: writing to folios (`write.rs`), and when and where they are written back.
 
 use std::collections::BTreeMap;
@@ -26,26 +26,26 @@ pub(crate) struct DirtyFolios {
     bytes: u64,
 }
 
-/// Frames by the index of their folio's first page. Each stands for a reference.
+/// Frames by the index of their folio's first page. Each entry holds a reference.
 #[derive(Debug, Default)]
 struct FolioSet(BTreeMap<u64, u32>);
 
 impl FolioSet {
-    /// The first folio that has pages of `pages`.
+    /// Returns the first folio that has any of `pages`.
     fn first(&self, cache: &PageCache, pages: &Range<u64>) -> Option<u32> {
         if pages.is_empty() {
             return None;
         }
         let before = self.0.range(..pages.start).next_back().map(|(_, number)| *number);
-        let before = before.filter(|number| cache.pool.frame(*number).place().end() > pages.start);
+        let before = before.filter(|number| cache.pool.frame(*number).span().end() > pages.start);
         before.or_else(|| self.0.range(pages.clone()).next().map(|(_, number)| *number))
     }
 }
 
-/// Flags, sets and references change together (R6). The callers have the folio, which `frame` heads and whose first
-/// page has the index `index`, locked, except at the end of a writeback.
+/// Flags, sets and references change together (R6). `frame` heads the folio, and `index` is that of its first page.
+/// Callers have the folio locked, except at the end of a writeback.
 impl DirtyFolios {
-    /// Adds `bytes` in blocks of the folio that have become dirty.
+    /// Records that blocks of the folio with `bytes` bytes have become dirty.
     fn add(&mut self, frame: &Frame, index: u64, number: u32, bytes: u64) {
         self.bytes += bytes;
         if !frame.is_dirty() {
@@ -55,18 +55,17 @@ impl DirtyFolios {
         }
     }
 
-    /// Subtracts `bytes` in blocks of the folio that have become clean. If it has no dirty block `left`, it leaves the
-    /// set, and the caller drops the reference that the set had.
-    fn subtract(&mut self, frame: &Frame, index: u64, bytes: u64, left: bool) {
+    /// Records that blocks of the folio with `bytes` bytes have become clean. If the folio is not `still_dirty`, it
+    /// leaves the set, and the caller drops the set's reference.
+    fn subtract(&mut self, frame: &Frame, index: u64, bytes: u64, still_dirty: bool) {
         self.bytes -= bytes;
-        if !left {
+        if !still_dirty {
             self.dirty.0.remove(&index);
             frame.set_dirty(false);
         }
     }
 
-    /// Replaces a dirty folio by its copy, which `new` heads. The caller drops the reference that the set had to the
-    /// old one.
+    /// Replaces a dirty folio by its copy, which `new` heads. The caller drops the set's reference to the old folio.
     fn replace(&mut self, old: &Frame, new: &Frame, index: u64, number: u32) {
         new.get_again();
         new.set_dirty(true);
@@ -74,7 +73,7 @@ impl DirtyFolios {
         self.dirty.0.insert(index, number);
     }
 
-    /// Makes a dirty folio with `bytes` in dirty blocks one under writeback. The reference moves with it.
+    /// Moves a folio with `bytes` dirty bytes from the dirty set to the writeback set. The reference moves with it.
     fn start_writeback(&mut self, frame: &Frame, index: u64, number: u32, bytes: u64) {
         self.dirty.0.remove(&index);
         self.writeback.0.insert(index, number);
@@ -82,19 +81,19 @@ impl DirtyFolios {
         frame.start_writeback();
     }
 
-    /// Ends the writeback of a folio. The caller drops the reference that the set had.
+    /// Ends the writeback of a folio. The caller drops the set's reference.
     fn end_writeback(&mut self, frame: &Frame, index: u64, bucket: &Bucket) {
         self.writeback.0.remove(&index);
-        // Under the lock of the sets: the folio may become dirty again at once.
+        // Under the lock of the sets, since the folio may become dirty again at once.
         frame.end_writeback(bucket);
     }
 }
 
-/// Runs of bytes within a folio.
+/// Ranges of dirty bytes within a folio, whole blocks, in order.
 pub type Runs = SmallVec<[Range<usize>; 4]>;
 
 impl Mapping {
-    /// Marks the blocks that have bytes of `range` dirty, which are uptodate.
+    /// Marks all blocks dirty that have bytes of `range`. They are uptodate.
     pub fn set_dirty(&self, folio: &LockedFolio, range: Range<usize>) {
         let (frame, length) = (folio.folio().frame(), folio.folio().len());
         let range = folio.whole_blocks(range);
@@ -114,7 +113,7 @@ impl Mapping {
         folios.add(frame, index, number, added as u64);
     }
 
-    /// Marks the blocks that lie within `range` clean, though nobody wrote them.
+    /// Marks the blocks in `range` clean without writing them back.
     pub fn set_clean(&self, folio: &LockedFolio, range: Range<usize>) {
         let (frame, length) = (folio.folio().frame(), folio.folio().len());
         if !frame.is_dirty() || range.is_empty() {
@@ -123,18 +122,18 @@ impl Mapping {
         self.protect(folio);
         let state = FolioState::attach(frame, length, self.block_size().shift());
         let removed = state.set_clean(range);
-        let left = state.dirty_run(0, length, false) < length;
+        let still_dirty = state.dirty_run(0, length, false) < length;
         let mut folios = self.dirty.lock();
         self.cache().dirty.fetch_sub(removed as u64, Ordering::Relaxed);
-        folios.subtract(frame, folio.folio().index(), removed as u64, left);
-        if !left {
+        folios.subtract(frame, folio.folio().index(), removed as u64, still_dirty);
+        if !still_dirty {
             drop(folios);
             let put = frame.put();
             debug_assert_eq!(put, Put::Held, "the caller holds a reference");
         }
     }
 
-    /// Has the dirty set name the frame of `new` for what `old` was; both are locked.
+    /// Replaces `old` by `new` in the dirty set, if `old` is dirty. The caller has both locked.
     pub(crate) fn move_dirty(&self, old: &Folio, new: &Folio) {
         if !old.frame().is_dirty() {
             return;
@@ -146,70 +145,72 @@ impl Mapping {
         debug_assert_eq!(put, Put::Held, "the caller holds a reference");
     }
 
-    /// The first dirty folio that has pages of `pages`. It may be another's to write back by the
-    /// time it is locked.
+    /// Returns the first dirty folio that has any of `pages`. It may be under writeback by another thread by the time
+    /// that the caller has locked it.
     pub fn next_dirty(&self, pages: Range<u64>) -> Option<FolioRef<'_>> {
         let folios = self.dirty.lock();
         let number = folios.dirty.first(self.cache(), &pages)?;
-        Some(self.another(number))
+        Some(self.get_from_set(number))
     }
 
-    /// The first folio that has pages of `pages` and is under writeback.
+    /// Returns the first folio under writeback that has any of `pages`.
     pub fn next_under_writeback(&self, pages: Range<u64>) -> Option<FolioRef<'_>> {
         let folios = self.dirty.lock();
         let number = folios.writeback.first(self.cache(), &pages)?;
-        Some(self.another(number))
+        Some(self.get_from_set(number))
     }
 
-    /// A reference to a folio that one of the sets, which are locked, holds a reference to.
-    fn another(&self, number: u32) -> FolioRef<'_> {
+    /// Takes a reference to a folio of one of the sets. The caller has the sets locked, so their reference lasts.
+    fn get_from_set(&self, number: u32) -> FolioRef<'_> {
         self.cache().pool.frame(number).get_again();
         FolioRef::new(self.cache(), number)
     }
 
-    /// The number of bytes in dirty blocks.
+    /// Returns the number of bytes in dirty blocks.
     pub fn bytes_dirty(&self) -> u64 {
         self.dirty.lock().bytes
     }
 
-    /// Makes a dirty folio clean and one under writeback, before it is submitted: what is written
-    /// to it afterwards waits for that and makes it dirty again (ARCHITECTURE.md, invariant 6).
-    /// Gives what is to be written. `None` if the folio is not dirty.
+    /// Makes a dirty folio clean and starts its writeback. The caller then submits it. A later writer waits for the
+    /// writeback and makes the folio dirty again (ARCHITECTURE.md, invariant 6). Returns the ranges to be written, or
+    /// `None` if the folio is not dirty.
     pub fn start_writeback(&self, folio: &LockedFolio) -> Option<(Arc<WritebackFolio>, Runs)> {
         let (frame, length) = (folio.folio().frame(), folio.folio().len());
         if !frame.is_dirty() {
             return None;
         }
-        // What is stored from here on is a fault, which waits.
+        // A store through a window from here on is a fault, which waits for the writeback.
         self.protect(folio);
-        let mut runs = Runs::new();
+        let mut ranges = Runs::new();
         match FolioState::of(frame) {
-            None => runs.push(0..length),
+            None => ranges.push(0..length),
             Some(state) => {
                 let mut at = 0;
                 while at < length {
                     at += state.dirty_run(at, length - at, false);
-                    let run = state.dirty_run(at, length - at, true);
-                    runs.extend((run > 0).then_some(at..at + run));
-                    at += run;
+                    let dirty = state.dirty_run(at, length - at, true);
+                    if dirty > 0 {
+                        ranges.push(at..at + dirty);
+                    }
+                    at += dirty;
                 }
                 state.set_clean(0..length);
             }
         }
-        let bytes: u64 = runs.iter().map(|run| run.len() as u64).sum();
+        let bytes: u64 = ranges.iter().map(|range| range.len() as u64).sum();
         let (index, number) = (folio.folio().index(), folio.folio().frame_number());
         let mut folios = self.dirty.lock();
         self.cache().dirty.fetch_sub(bytes, Ordering::Relaxed);
         self.cache().writeback.fetch_add(bytes, Ordering::Relaxed);
         folios.start_writeback(frame, index, number, bytes);
         drop(folios);
-        // The reference that the set of dirty folios had is this one's.
+        // It takes over the reference of the dirty set.
         let folio = Folio::new(Arc::clone(self.cache()), number);
-        let mapping = self.this();
-        Some((Arc::new(WritebackFolio { mapping, folio, bytes }), runs))
+        let mapping = self.to_arc();
+        Some((Arc::new(WritebackFolio { mapping, folio, bytes }), ranges))
     }
 
-    /// Forgets what is dirty, as the mapping itself is forgotten.
+    /// Empties the dirty set of a mapping that is being dropped.
     pub(crate) fn drop_dirty(&self) {
         let mut folios = self.dirty.lock();
         let dirty = std::mem::take(&mut folios.dirty);
@@ -222,22 +223,25 @@ impl Mapping {
     }
 }
 
-/// A folio under writeback. It is, until all who share this have dropped it.
+/// A folio under writeback. Dropping the last reference to this ends the writeback.
 #[derive(Debug)]
 pub struct WritebackFolio {
     mapping: Arc<Mapping>,
     folio: Folio,
-    /// How many bytes are on their way.
+    /// The number of bytes under writeback.
     bytes: u64,
 }
 
 impl WritebackFolio {
-    /// The folio.
+    /// Returns the folio.
     pub fn folio(&self) -> &Folio {
         &self.folio
     }
 
-    /// The memory of the bytes in `range`, which nobody writes to until this is dropped (R5).
+    /// Returns the address of the bytes in `range`. No thread writes to them until this is dropped (R5).
+    ///
+    /// # Panics
+    /// If `range` is not within the folio.
     pub fn memory(&self, range: &Range<usize>) -> NonNull<u8> {
         assert!(range.start <= range.end && range.end <= self.folio.len(), "not in the folio");
         let start = self.folio.cache().pool.memory(self.folio.frame_number());
@@ -257,7 +261,7 @@ impl Drop for WritebackFolio {
 }
 
 impl LockedFolio {
-    /// `range`, to whole blocks.
+    /// Returns `range`, extended to whole blocks.
     fn whole_blocks(&self, range: Range<usize>) -> Range<usize> {
         let block = self.block_size().len();
         range.start / block * block..range.end.next_multiple_of(block)

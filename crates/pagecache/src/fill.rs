@@ -1,6 +1,6 @@
-//! Filling folios: who has one locked hands its blocks out in pieces, each to be filled from
-//! somewhere; when the last piece is done, the folio is unlocked.
-//! Not here: where the data comes from.
+//! Filling folios. The thread that has a folio locked divides its blocks into pieces. Each piece is filled on its own,
+//! and the end of the last one unlocks the folio.
+//! Not here: the sources of the data.
 
 use std::ptr::NonNull;
 
@@ -10,36 +10,35 @@ use crate::PAGE_SHIFT;
 use crate::folio::{Folio, FolioRef};
 use crate::state::FolioState;
 
-/// A folio that the holder has locked: nobody else writes to it, and readers get only those of its
-/// blocks that are uptodate already. Dropping it unlocks the folio as soon as the pieces that were
-/// taken are done.
+/// A locked folio. Only the holder writes to it, and readers see only its uptodate blocks. After this is dropped, the
+/// folio is unlocked as soon as all of its pieces have ended.
 #[derive(Debug)]
 pub struct LockedFolio {
     folio: Folio,
     block_size: BlockSize,
-    /// The first byte that was neither taken nor skipped.
+    /// The first byte that is in no piece and was not skipped.
     cursor: usize,
     lock: Lock,
 }
 
-/// Who unlocks a folio.
+/// The value that unlocks a folio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lock {
     /// The [`LockedFolio`].
-    Ours,
-    /// Whoever takes the last pending byte off the state.
+    Holder,
+    /// The last piece to end, or the [`LockedFolio`] if it is dropped later. The state's pending count tells.
     Shared,
-    /// The one piece that is the whole folio.
-    Given,
+    /// The only piece, which is the whole folio.
+    Piece,
 }
 
 impl LockedFolio {
-    /// The caller has `folio` locked, and gives the lock.
+    /// Takes over the caller's lock on `folio`.
     pub(crate) fn new(folio: Folio, block_size: BlockSize) -> Self {
-        Self { folio, block_size, cursor: 0, lock: Lock::Ours }
+        Self { folio, block_size, cursor: 0, lock: Lock::Holder }
     }
 
-    /// The folio.
+    /// Returns the folio.
     pub fn folio(&self) -> &Folio {
         &self.folio
     }
@@ -48,23 +47,22 @@ impl LockedFolio {
         self.block_size
     }
 
-    /// Whether no piece was taken.
+    /// Returns whether there are no pieces.
     pub(crate) fn is_unfilled(&self) -> bool {
-        self.lock == Lock::Ours
+        self.lock == Lock::Holder
     }
 
-    /// How many bytes were taken or skipped so far.
+    /// Returns the number of bytes that are in pieces or were skipped.
     pub fn cursor(&self) -> usize {
         self.cursor
     }
 
-    /// How many bytes are left to be taken or skipped.
+    /// Returns the number of bytes after the [cursor](Self::cursor).
     pub fn left(&self) -> usize {
         self.folio.len() - self.cursor
     }
 
-    /// How many of the next `length` bytes, whole blocks, lie before the first block that is
-    /// uptodate already.
+    /// Returns how many of the next `length` bytes, whole blocks, precede the first uptodate block.
     pub fn absent(&self, length: usize) -> usize {
         let frame = self.folio.frame();
         if frame.is_uptodate() {
@@ -73,27 +71,29 @@ impl LockedFolio {
         FolioState::of(frame).map_or(length, |state| state.run(self.cursor, length, false))
     }
 
-    /// Leaves `length` bytes, whole blocks, as they are.
+    /// Moves the cursor over `length` bytes, whole blocks, without filling them.
     pub fn skip(&mut self, length: usize) {
         self.check(length);
         self.cursor += length;
     }
 
-    /// Has the first reader of the folio start the next readahead window.
+    /// Marks the folio: its first reader starts the next readahead window.
     pub fn set_readahead(&self) {
         self.folio.frame().set_readahead();
     }
 
-    /// Says that the folio, which is new, is here for uncached reads and writes only: it leaves the
-    /// cache when they are [done with](crate::FolioHandle::done_with) it, unless somebody else
-    /// [keeps](crate::FolioHandle::keep) it.
+    /// Marks a new folio as dropbehind: it is cached for uncached reads and writes only. It leaves the cache when they
+    /// are [done with](crate::FolioHandle::done_with) it, unless another access [keeps](crate::FolioHandle::keep) it.
     pub fn set_dropbehind(&self) {
         self.folio.frame().set_dropbehind();
     }
 
-    /// Takes the next `length` bytes, whole blocks of which none is uptodate, to be filled.
+    /// Returns the next `length` bytes, whole blocks of which none is uptodate, as a piece to be filled.
     ///
-    /// When the piece is the whole folio and `skip_state` is set, no per-block state is made.
+    /// If the piece is the whole folio and `skip_state` is set, no per-block state is created.
+    ///
+    /// # Panics
+    /// If a block is uptodate, or `length` is not whole blocks of the rest.
     pub fn take(&mut self, length: usize, skip_state: bool) -> FillPiece {
         self.check(length);
         assert_eq!(self.absent(length), length, "a piece that is uptodate already");
@@ -102,11 +102,11 @@ impl LockedFolio {
         let frame = self.folio.frame();
         let whole = length == self.folio.len() && FolioState::of(frame).is_none();
         if whole && (skip_state || length == self.block_size.len()) {
-            self.lock = Lock::Given;
+            self.lock = Lock::Piece;
         } else {
             let state = FolioState::attach(frame, self.folio.len(), self.block_size.shift());
-            if self.lock == Lock::Ours {
-                // One more, so that pieces that are done at once do not unlock the folio.
+            if self.lock == Lock::Holder {
+                // One byte more for this `LockedFolio`, so that pieces that end at once do not unlock the folio.
                 state.add_pending(1);
                 self.lock = Lock::Shared;
             }
@@ -116,14 +116,14 @@ impl LockedFolio {
             folio: Some(self.folio.clone()),
             start,
             length,
-            whole: self.lock == Lock::Given,
+            whole: self.lock == Lock::Piece,
         }
     }
 
     fn check(&self, length: usize) {
         assert!(
             length > 0 && length <= self.left() && length % self.block_size.len() == 0,
-            "not whole blocks of what is left"
+            "not whole blocks of the rest of the folio"
         );
     }
 }
@@ -131,18 +131,18 @@ impl LockedFolio {
 impl Drop for LockedFolio {
     fn drop(&mut self) {
         match self.lock {
-            Lock::Ours => unlock(&self.folio, false),
+            Lock::Holder => unlock(&self.folio, false),
             Lock::Shared => end_pending(&self.folio, 1),
-            Lock::Given => {}
+            Lock::Piece => {}
         }
     }
 }
 
-/// Some blocks of a locked folio that are to be filled, by the holder alone. Dropping it leaves them
-/// without data.
+/// Some blocks of a locked folio, to be filled by the holder alone. If it is dropped without [`finish`](Self::finish),
+/// the blocks do not become uptodate.
 #[derive(Debug)]
 pub struct FillPiece {
-    /// Taken when the piece is done.
+    /// `None` once the piece has ended.
     folio: Option<Folio>,
     start: usize,
     length: usize,
@@ -150,13 +150,13 @@ pub struct FillPiece {
 }
 
 impl FillPiece {
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[expect(clippy::len_without_is_empty, reason = "no piece is empty")]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// The memory, to be written to. Nobody else has access to it until the piece is done.
+    /// Returns the address of the memory, to be written to. No other thread accesses it until the piece ends.
     pub fn as_ptr(&mut self) -> NonNull<u8> {
         let folio = self.folio();
         folio.frame().set_blank(false);
@@ -165,12 +165,12 @@ impl FillPiece {
         unsafe { start.add(self.start) }
     }
 
-    /// The memory; what is in it is left over from others.
+    /// Returns the memory. It contains leftovers of other folios.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let length = self.length;
-        // SAFETY: the piece lies within the folio, to which a reference is held. The folio is
-        // locked, pieces of it do not overlap (its `LockedFolio` only moves on), and none of the
-        // blocks is uptodate, so nobody else has access (R5).
+        // SAFETY: the piece is within the folio, to which it holds a reference. The folio is
+        // locked, its pieces do not overlap (the cursor of its `LockedFolio` only advances), and
+        // none of the blocks is uptodate, so no other thread has access (R5).
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().as_ptr(), length) }
     }
 
@@ -184,10 +184,10 @@ impl FillPiece {
     }
 
     fn folio(&self) -> &Folio {
-        self.folio.as_ref().expect("not done yet")
+        self.folio.as_ref().expect("the piece has not ended")
     }
 
-    /// Ends the piece: its blocks are uptodate.
+    /// Ends the piece and makes its blocks uptodate.
     pub fn finish(mut self) {
         self.end(true);
     }
@@ -198,7 +198,8 @@ impl FillPiece {
             return unlock(&folio, filled);
         }
         if filled {
-            let state = FolioState::of(folio.frame()).expect("a part has a state");
+            let state =
+                FolioState::of(folio.frame()).expect("a folio with several pieces has a state");
             state.set_uptodate(self.start..self.start + self.length);
         }
         end_pending(&folio, self.length);
@@ -215,20 +216,20 @@ fn unlock(folio: &Folio, uptodate: bool) {
     folio.frame().unlock(uptodate, folio.cache().bucket(folio.frame_number()));
 }
 
-/// Takes bytes off the folio's pending count, and unlocks the folio if they were the last.
+/// Subtracts `bytes` from the folio's pending count, and unlocks the folio if the count is zero then.
 fn end_pending(folio: &Folio, bytes: usize) {
-    let state = FolioState::of(folio.frame()).expect("who has pending bytes has made a state");
+    let state = FolioState::of(folio.frame()).expect("a folio with pending bytes has a state");
     if state.end_pending(bytes as u32) {
         unlock(folio, state.is_complete());
     }
 }
 
-/// Locks `folio` if nobody has.
+/// Locks `folio` if it is not locked.
 pub(crate) fn try_lock(folio: &FolioRef<'_>, block_size: BlockSize) -> Option<LockedFolio> {
     folio.frame().try_lock().then(|| LockedFolio::new(folio.to_owned(), block_size))
 }
 
-/// Locks `folio`, waiting for others.
+/// Locks `folio`. Waits while another thread has it locked.
 pub(crate) fn lock(folio: &FolioRef<'_>, block_size: BlockSize) -> LockedFolio {
     while !folio.frame().try_lock() {
         folio.wait_unlocked();

@@ -10,7 +10,7 @@ use crate::mapping::Mapping;
 use crate::state::FolioState;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-/// A reference to a folio. While it exists, the folio keeps its memory and its place in its file, and is not reclaimed.
+/// A reference to a folio. While it exists, the folio keeps its memory and its pages of the file, and is not reclaimed.
 pub struct FolioHandle<C: AsRef<PageCache>> {
     cache: C,
     frame: u32,
@@ -45,12 +45,12 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
     /// Returns the index of the first page in the file.
     #[inline]
     pub fn index(&self) -> u64 {
-        self.frame().place().index
+        self.frame().span().index
     }
 
     /// Returns the number of pages.
     pub fn pages(&self) -> u64 {
-        self.frame().place().pages()
+        self.frame().span().pages()
     }
 
     /// Returns the byte of the file at which the folio begins.
@@ -63,7 +63,7 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "no folio is empty")]
     pub fn len(&self) -> usize {
-        PAGE_SIZE << self.frame().place().order
+        PAGE_SIZE << self.frame().span().order
     }
 
     /// Returns the number of uptodate bytes from `start` within the folio on: at most `length_max`, to the end of the
@@ -71,13 +71,13 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
     #[inline]
     pub fn uptodate_len(&self, start: usize, length_max: usize) -> usize {
         let frame = self.frame();
-        let length = (PAGE_SIZE << frame.place().order).saturating_sub(start).min(length_max);
+        let length = (PAGE_SIZE << frame.span().order).saturating_sub(start).min(length_max);
         if frame.is_uptodate() { length } else { uptodate(frame, start, length) }
     }
 
     /// Copies the [uptodate bytes](Self::uptodate_len) from `start` within the folio on, as far as `into` has room.
     /// Returns their number. For a file that is written to, the caller holds the inode's lock; other readers
-    /// [borrow](Mapping::lend) the bytes. Programs may store to the folio through windows meanwhile: of such a byte,
+    /// [borrow](Mapping::lend) the bytes. Programs may concurrently store to the folio through windows: of such a byte,
     /// the copy has the old or the new value.
     #[inline]
     pub fn copy_to(&self, start: usize, into: &mut [u8]) -> usize {
@@ -85,9 +85,8 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         if length > 0 {
             let memory = self.cache.as_ref().pool.memory(self.frame);
             // SAFETY: the range is within the folio, which keeps its memory while this reference exists (R1). Its
-            // blocks are uptodate, and the library does not write to those meanwhile (R5). Programs may (W3): so
-            // there is no reference to the bytes, only a copy by address. `into` is memory of the caller's, not of a
-            // folio.
+            // blocks are uptodate, and the library does not write to them now (R5). Programs may (W3), so there is no
+            // reference to the bytes, only a copy by address. `into` is the caller's memory, not that of a folio.
             unsafe { memory.add(start).as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), length) };
         }
         length
@@ -182,7 +181,7 @@ impl FolioRef<'_> {
     /// Returns this reference as one that owns its cache.
     pub fn into_owned(self) -> Folio {
         let folio = Folio::new(Arc::clone(self.cache), self.frame);
-        // Its count is the other's now.
+        // `folio` takes over its reference.
         std::mem::forget(self);
         folio
     }
@@ -195,7 +194,7 @@ impl FolioRef<'_> {
 }
 
 impl Folio {
-    /// Returns a reference to the same folio that borrows `cache`, which must be its own.
+    /// Returns another reference to the folio, which borrows `cache`. This must be the folio's cache.
     pub(crate) fn borrowed<'a>(&self, cache: &'a Arc<PageCache>) -> FolioRef<'a> {
         debug_assert!(Arc::ptr_eq(cache, &self.cache));
         self.frame().get_again();
@@ -204,11 +203,11 @@ impl Folio {
 }
 
 impl Mapping {
-    /// Lends a folio of this mapping: its bytes do not change, even while the borrower does not hold the inode's
-    /// lock. The caller holds it.
+    /// Lends a folio of this mapping: its bytes do not change while it is lent, even after the inode's lock is
+    /// released. The caller holds the inode's lock.
     pub fn lend(&self, folio: FolioRef<'_>) -> LentFolio {
         if self.has_windows() {
-            // A fault makes it one that can be stored to under its lock, and not if it is lent.
+            // A fault makes a folio storable under the folio's lock, and only if it is not lent.
             let locked = self.lock(&folio);
             self.protect(&locked);
             let lent = folio.into_owned().lend();
@@ -233,7 +232,7 @@ pub struct LentFolio(Folio);
 impl LentFolio {
     /// Returns the [uptodate bytes](FolioHandle::uptodate_len) from `start` within the folio on.
     pub fn bytes(&self, start: usize, length_max: usize) -> &[u8] {
-        // SAFETY: the folio is lent, so writers leave it alone, and it was protected from stores before (W3).
+        // SAFETY: the folio is lent, so writers do not change it, and it was protected from stores before (W3).
         unsafe { self.0.bytes(start, length_max) }
     }
 }
@@ -246,7 +245,7 @@ impl Clone for LentFolio {
 
 impl Drop for LentFolio {
     fn drop(&mut self) {
-        self.0.frame().take_back();
+        self.0.frame().end_lending();
     }
 }
 
@@ -262,14 +261,14 @@ impl<C: AsRef<PageCache>> Drop for FolioHandle<C> {
     fn drop(&mut self) {
         let put = self.frame().put();
         if put != Put::Held {
-            self.cache.as_ref().end(self.frame, put);
+            self.cache.as_ref().finish_put(self.frame, put);
         }
     }
 }
 
 impl<C: AsRef<PageCache>> fmt::Debug for FolioHandle<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = self.frame().place();
-        write!(f, "Folio(page {}, order {})", place.index, place.order)
+        let span = self.frame().span();
+        write!(f, "Folio(page {}, order {})", span.index, span.order)
     }
 }

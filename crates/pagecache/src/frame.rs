@@ -1,12 +1,12 @@
-//! The descriptor of one 4 KiB frame of memory: its references, the folio that it heads, and flags. All of it is
-//! atomic, and it exists as long as the cache, so that a reader may examine any frame at any time and find out
-//! afterwards whether it is the one it needs.
+//! Frame descriptors: the references, folio and flags of one 4 KiB frame of memory. All fields are atomic, and a
+//! descriptor exists as long as the cache. So a reader may examine any frame at any time, and check afterwards whether
+//! it is the right one.
 //! Not here: the memory itself, and the tree that leads to frames.
 //!
 //! Invariants (`R` for reference):
 //!
-//! - **R1.** A frame heads a folio exactly while it is LIVE. Its place, owner, order and state change only while it
-//!   is not, and only by the one thread that took it from the pool or cleared LIVE. So the holder of a reference to
+//! - **R1.** A frame heads a folio exactly while it is LIVE. Its span, owner and state change only while it is not
+//!   LIVE, and only by the one thread that allocated it from the pool or cleared LIVE. So the holder of a reference to
 //!   a LIVE frame has a folio that keeps its identity.
 //! - **R2.** A frame is CACHED exactly while its owner's tree contains it. Both change together under the tree's
 //!   lock.
@@ -73,14 +73,14 @@ const MARK: u32 = 1 << 8;
 /// The number of marks.
 pub(crate) const MARKS: u32 = 8;
 
-/// The place of a folio in its file: the index of its first page, and its order.
+/// The pages of a file that a folio contains: the index of the first one, and the folio's order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Span {
     pub(crate) index: u64,
     pub(crate) order: u8,
 }
 
-impl Place {
+impl Span {
     fn pack(self) -> u64 {
         self.index << 4 | u64::from(self.order)
     }
@@ -109,8 +109,8 @@ pub(crate) struct Frame {
     flags: AtomicU32,
     /// The id of the mapping to which the folio belongs.
     owner: AtomicU64,
-    /// A packed [`Place`].
-    place: AtomicU64,
+    /// A packed [`Span`].
+    span: AtomicU64,
     /// The folio's per-block state, or null. `state.rs` has the rules.
     pub(crate) state: AtomicPtr<FolioState>,
     /// The neighbours in a list of free blocks, and the block that this frame begins; see `buddy.rs`. All three are
@@ -118,9 +118,9 @@ pub(crate) struct Frame {
     pub(crate) previous: AtomicU32,
     pub(crate) next: AtomicU32,
     pub(crate) free: AtomicU32,
-    /// How often bytes of the folio are lent to threads that do not hold the inode's lock.
+    /// The number of loans of the folio's bytes to threads that do not hold the inode's lock.
     lent: AtomicU32,
-    /// How many of the folio's pages, from the first one on, are in its file's memory (`mmap/place.rs`).
+    /// How many of the folio's pages, from the first one on, are in its file's memory (`mmap/file_pages.rs`).
     in_file: AtomicU32,
 }
 
@@ -130,19 +130,19 @@ pub(crate) struct Frame {
 pub(crate) enum Put {
     /// The folio has other references, or is cached.
     Held,
-    /// It was the last one: the caller returns the folio to the pool.
+    /// It was the last reference: the caller returns the folio to the pool.
     Last,
-    /// It was the last one to a DONE folio that is still cached: the caller removes it from the cache
+    /// It was the last reference to a DONE folio that is still cached: the caller removes the folio from the cache
     /// ([`Frame::claim_behind`]).
     Behind,
 }
 
 impl Frame {
-    /// Makes a frame, which the caller has taken from the pool, a locked folio with two references: the caller's, and
-    /// that of the tree to which the caller is about to add it.
-    pub(crate) fn make_live(&self, owner: u64, place: Place) {
+    /// Makes a frame, which the caller has allocated from the pool, a locked folio with two references: the caller's,
+    /// and that of the tree to which the caller adds it.
+    pub(crate) fn make_live(&self, owner: u64, span: Span) {
         self.owner.store(owner, Ordering::Relaxed);
-        self.place.store(place.pack(), Ordering::Relaxed);
+        self.span.store(span.pack(), Ordering::Relaxed);
         let blank = self.flags.load(Ordering::Relaxed) & BLANK;
         self.flags.store(LOCKED | blank, Ordering::Relaxed);
         // R4: an addition. Release: a thread that adds itself to the count afterwards sees the stores above.
@@ -157,9 +157,9 @@ impl Frame {
         let before = self.reference.fetch_add(1, Ordering::Acquire);
         if before & LIVE != 0 {
             // R1: the identity does not change any more.
-            let place = Place::unpack(self.place.load(Ordering::Relaxed));
+            let span = Span::unpack(self.span.load(Ordering::Relaxed));
             if self.owner.load(Ordering::Relaxed) == owner
-                && page >> place.order == place.index >> place.order
+                && page >> span.order == span.index >> span.order
             {
                 return Ok(());
             }
@@ -201,8 +201,8 @@ impl Frame {
         self.clear_live(LIVE | CACHED | behind)
     }
 
-    /// Like [`claim`](Self::claim), if the folio is DONE (R7). Fails if another thread has taken a reference
-    /// meanwhile: then the folio stays, or leaves the cache with that reference.
+    /// Claims a folio without references, like [`claim`](Self::claim), if it is DONE (R7). Fails if another thread has
+    /// taken a reference: then the folio stays, or leaves the cache with that reference.
     pub(crate) fn claim_behind(&self) -> bool {
         self.clear_live(BEHIND)
     }
@@ -222,8 +222,8 @@ impl Frame {
     /// Marks a DROPBEHIND folio as DONE. The caller holds a reference.
     pub(crate) fn set_done(&self) {
         let done = |word: u32| (word & (DROPBEHIND | DONE) == DROPBEHIND).then_some(word | DONE);
-        // Relaxed: the word says all, in the one order in which it changes. An `Err` says that the
-        // folio stays, or goes already.
+        // Relaxed: all information is in this one word, whose changes have one order. An `Err` means that the folio
+        // is not DROPBEHIND any more, or is DONE already.
         let _ = self.reference.fetch_update(Ordering::Relaxed, Ordering::Relaxed, done);
     }
 
@@ -242,8 +242,9 @@ impl Frame {
         self.reference.fetch_or(behind, Ordering::Relaxed);
     }
 
-    /// R3. Several threads may find the count at zero; one of them wins. The frame may have been freed and reused in
-    /// between: then the winner frees the new folio, and that one's last holder loses.
+    /// Clears LIVE, if no other thread does it first (R3). Several threads may find the count at zero; one of them
+    /// wins. The frame may have been freed and reused in between: then the winner frees the new folio, and the new
+    /// folio's last holder loses.
     #[cold]
     fn release(&self) -> Put {
         if self.clear_live(LIVE) { Put::Last } else { Put::Held }
@@ -254,20 +255,20 @@ impl Frame {
         self.reference.compare_exchange(from, 0, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Returns the folio's place. Certain while the caller holds a reference or owns the frame, otherwise a
+    /// Returns the folio's span. Certain while the caller holds a reference or owns the frame, otherwise a
     /// hint.
     #[inline]
-    pub(crate) fn place(&self) -> Place {
-        Place::unpack(self.place.load(Ordering::Relaxed))
+    pub(crate) fn span(&self) -> Span {
+        Span::unpack(self.span.load(Ordering::Relaxed))
     }
 
-    /// Returns the owner; certain or a hint like [`place`](Self::place).
+    /// Returns the id of the owner. Certain or a hint, like [`span`](Self::span).
     pub(crate) fn owner(&self) -> u64 {
         self.owner.load(Ordering::Relaxed)
     }
 
-    /// Returns whether reclaim should try to evict the folio. Clears the second visit of one that was visited again,
-    /// so that it is evicted the next time unless it is visited once more.
+    /// Returns whether reclaim should try to evict the folio. Clears REVISITED, so that the folio is evicted the next
+    /// time unless it is visited once more.
     pub(crate) fn is_evictable(&self) -> bool {
         if self.reference.load(Ordering::Relaxed) & !(DROPBEHIND | DONE) != LIVE | CACHED {
             return false;
@@ -279,13 +280,13 @@ impl Frame {
         flags & REVISITED == 0
     }
 
-    /// Returns whether the frame heads a folio; a hint.
+    /// Returns whether the frame heads a folio. A hint.
     pub(crate) fn is_live(&self) -> bool {
         self.reference.load(Ordering::Relaxed) & LIVE != 0
     }
 
-    /// Records a visit. Folios that were visited once are evicted before those that were visited again, so that
-    /// streams of data do not evict others.
+    /// Records a visit. Folios that were visited once are evicted before folios that were visited again, so that
+    /// streams of data do not evict data that is used repeatedly.
     #[inline]
     pub(crate) fn visit(&self) {
         let flags = self.flags.load(Ordering::Relaxed);
@@ -379,9 +380,9 @@ impl Frame {
         self.flags.load(Ordering::Acquire) & WRITEBACK != 0
     }
 
-    /// Makes a dirty folio one under writeback. The caller has it locked.
+    /// Clears DIRTY and sets WRITEBACK. The caller has the folio locked.
     pub(crate) fn start_writeback(&self) {
-        // In this order: a thread that sees neither flag sees a folio that equals the device's data.
+        // In this order: a thread that sees neither flag knows that the folio equals the device's data.
         let before = self.flags.fetch_or(WRITEBACK, Ordering::Release);
         debug_assert!(before & WRITEBACK == 0 && before & DIRTY != 0, "not dirty alone");
         self.flags.fetch_and(!DIRTY, Ordering::Release);
@@ -406,7 +407,7 @@ impl Frame {
         let is_over = || self.flags.fetch_or(WAITERS, Ordering::Acquire) & WRITEBACK == 0;
         loop {
             base::cancellation::check()?;
-            // A cancelled wait leaves WAITERS set: the end then wakes no thread, or other ones.
+            // A cancelled wait leaves WAITERS set. The end of the writeback then wakes other waiters, or none.
             if bucket.wait_until_or_for(base::cancellation::CHECK_EVERY, is_over) {
                 return Ok(());
             }
@@ -424,8 +425,8 @@ impl Frame {
 
     /// Waits until `flag` is clear.
     ///
-    /// A waiter sets WAITERS and reads the flag in one step and under the bucket's lock. So either the thread that
-    /// clears the flag finds WAITERS set, and takes the bucket's lock only after the waiter waits, or the waiter
+    /// A waiter sets WAITERS and reads the flag in one atomic operation, under the bucket's lock. So either the thread
+    /// that clears the flag finds WAITERS set, and gets the bucket's lock only once the waiter waits, or the waiter
     /// finds the flag clear.
     fn wait_for(&self, flag: u32, bucket: &Bucket) {
         if self.flags.load(Ordering::Acquire) & flag != 0 {
@@ -440,8 +441,8 @@ impl Frame {
         self.lent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends the count of a borrower. Release: its reads come before.
-    pub(crate) fn take_back(&self) {
+    /// Removes a borrower from the count. Release: its reads come before.
+    pub(crate) fn end_lending(&self) {
         let before = self.lent.fetch_sub(1, Ordering::Release);
         debug_assert!(before > 0, "not lent");
     }
@@ -473,7 +474,7 @@ impl Frame {
     }
 
     /// Marks the memory, which the caller owns, as renewed: it is the arena's own, and zeroes.
-    pub(crate) fn made_new(&self) {
+    pub(crate) fn set_renewed(&self) {
         self.in_file.store(0, Ordering::Relaxed);
         self.flags.fetch_and(!FOREIGN, Ordering::Relaxed);
         self.set_blank(true);

@@ -1,12 +1,12 @@
 //! The folio cache: folios from a pooled arena, one mapping per inode, reclaim under a byte limit.
-//! Not here: devices, formats, and when to read what.
+//! Not here: devices, formats, and the choice of what to read.
 //!
-//! The way of a cached read: [`Mapping::get`] walks the mapping's tree without a lock and counts
-//! itself into the folio that it finds; [`FolioHandle::copy_to`] copies the data; dropping the handle
-//! counts itself out. Everything else (inserting, filling, evicting) happens on misses.
+//! A cached read: [`Mapping::get`] walks the mapping's tree without a lock and takes a reference to the folio that it
+//! finds. [`FolioHandle::copy_to`] copies the data. Dropping the handle drops the reference. Folios are inserted,
+//! filled and evicted only on misses.
 //!
-//! A writer locks a folio, waits for its writeback to end, changes it and marks blocks dirty; who
-//! writes them back takes them from the mapping's ordered set of dirty folios.
+//! A write: the writer locks a folio, waits for its writeback to end, changes it and marks blocks dirty. The flusher
+//! finds the folio in the mapping's ordered set of dirty folios.
 //!
 //! Numbered invariants are kept in `frame.rs` (R: references), `tree.rs` (T: the index) and `mmap/mod.rs`
 //! (W: files as memory).
@@ -45,5 +45,5 @@ pub use self::{
 
 /// log2 of [`PAGE_SIZE`].
 pub const PAGE_SHIFT: u32 = 12;
-/// The size of a folio of order 0, in bytes, whatever the host's pages are.
+/// The size of a folio of order 0, in bytes. It does not depend on the host's page size.
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;

@@ -1,14 +1,14 @@
-//! How much memory this process may use: the machine's, or what its control group allows.
+//! The default size of a cache, from the machine's memory and the limits of the control group.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The share of the memory that a cache takes by default is one part in so many.
+/// The default cache size is the usable memory divided by this.
 const SHARE: u64 = 4;
-/// The default where the host does not say how much memory there is, in bytes.
+/// The default cache size if the amount of memory is unknown, in bytes.
 const FALLBACK: u64 = 256 << 20;
 
-/// The default limit of a cache, in bytes.
+/// Returns the default limit of a cache, in bytes.
 pub fn bytes_max_default() -> u64 {
     let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory_total(&text));
     let allowed = group_limit();
@@ -16,14 +16,14 @@ pub fn bytes_max_default() -> u64 {
     usable.map_or(FALLBACK, |bytes| bytes / SHARE)
 }
 
-/// The bytes that `/proc/meminfo` names as the total.
+/// Returns the total of `/proc/meminfo`, in bytes.
 fn memory_total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
 }
 
-/// The least memory limit of this process's control group and those above it, of either version.
+/// Returns the least memory limit of this process's control groups and their ancestors, of version 1 and 2.
 fn group_limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     limit_files(&groups)
@@ -32,8 +32,8 @@ fn group_limit() -> Option<u64> {
         .min()
 }
 
-/// The files that hold the limits which apply, as `/proc/self/cgroup` names the groups. A file that
-/// does not exist, or holds "max", limits nothing.
+/// Returns the files with the limits of `groups`, the contents of `/proc/self/cgroup`. There is no limit if a file does
+/// not exist or contains "max".
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_every_group_above_apply_in_both_versions() {
+    fn limits_of_all_ancestors_apply_in_both_versions() {
         let names = |groups| -> Vec<String> {
             limit_files(groups).iter().map(|file| file.display().to_string()).collect()
         };
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "looks at the host")]
+    #[cfg_attr(miri, ignore = "reads files of the host")]
     fn the_default_is_not_zero() {
         assert!(bytes_max_default() >= 1 << 20);
     }

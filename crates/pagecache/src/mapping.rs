@@ -1,4 +1,4 @@
-//! One file's cached folios.
+//! The mapping of one file: its cached folios.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -11,15 +11,14 @@ use crate::cache::PageCache;
 use crate::dirty::DirtyFolios;
 use crate::fill::{self, LockedFolio};
 use crate::folio::{Folio, FolioRef};
-use crate::frame::{Frame, Place};
+use crate::frame::{Frame, Span};
 use crate::mmap::Mapped;
-use crate::tree::{Refusal, Tree};
+use crate::tree::{InsertError, Tree};
 
-/// How often an insertion that others overtake is tried again.
+/// The number of attempts of an insertion. An attempt fails if another thread inserts a folio first.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// The cached folios of one file. Dropping it frees them; folios that are still referred to then are
-/// freed with the last reference.
+/// The cached folios of one file. Dropping it frees them. A folio that has references is freed with the last one.
 pub struct Mapping {
     pub(crate) tree: Tree,
     cache: Arc<PageCache>,
@@ -32,22 +31,22 @@ pub struct Mapping {
     pub(crate) mapped: Mapped,
 }
 
-/// What belongs to the lock of a mapping, beside its tree.
+/// State that is protected by a mapping's lock, in addition to the tree.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Whether the cache knows the mapping. It learns of it with the first folio: most files that
-    /// are looked at are never read.
+    /// Whether the mapping is in the cache's list. The first folio adds it: most inodes that are looked up are never
+    /// read.
     registered: bool,
 }
 
-/// What became of an insertion.
+/// The result of an insertion.
 #[derive(Debug)]
 pub enum Insertion {
-    /// The folio is in the mapping, locked, without any data.
+    /// The folio was inserted. It is locked and contains no data.
     New(LockedFolio),
-    /// There is a folio already; it ends before this page.
+    /// There is already a folio with this page.
     Exists {
-        /// The index of the page after its last one.
+        /// The index of the page after that folio's last one.
         end: u64,
     },
     /// All memory is in use.
@@ -72,47 +71,47 @@ impl Mapping {
         self.id
     }
 
-    /// Another reference to this.
-    pub(crate) fn this(&self) -> Arc<Self> {
+    /// Returns another reference to this mapping.
+    pub(crate) fn to_arc(&self) -> Arc<Self> {
         self.this.upgrade().expect("it is not dropped while it is used")
     }
 
-    /// The cache that the folios are from.
+    /// Returns the cache that contains the folios.
     pub fn cache(&self) -> &Arc<PageCache> {
         &self.cache
     }
 
-    /// The size of the file's blocks.
+    /// Returns the size of the file's blocks.
     pub fn block_size(&self) -> BlockSize {
         self.block_size
     }
 
-    /// The order of the smallest folios: those that hold one block.
+    /// Returns the order of the smallest folios. These contain one block, or one page if blocks are smaller.
     pub fn order_min(&self) -> u8 {
         self.block_size.shift().saturating_sub(PAGE_SHIFT) as u8
     }
 
-    /// The order of the largest folios.
+    /// Returns the order of the largest folios.
     pub fn order_max(&self) -> u8 {
         self.cache.folio_order_max().max(self.order_min())
     }
 
-    /// The folio with page `index`, if there is one. Takes no lock. May miss a folio that is
-    /// inserted or removed at the same time; `insert` is certain.
+    /// Returns the folio with page `index`, if there is one. Takes no lock. May miss a folio that is concurrently
+    /// inserted or removed; `insert` does not.
     #[inline]
     pub fn get(&self, index: u64) -> Option<FolioRef<'_>> {
         let number = self.tree.find(&self.cache.pool, index)?;
         match self.cache.pool.frame(number).try_get(self.id, index) {
             Ok(()) => Some(FolioRef::new(&self.cache, number)),
             Err(put) => {
-                self.cache.end(number, put);
+                self.cache.finish_put(number, put);
                 None
             }
         }
     }
 
-    /// The folio with page `index`, locked, if there is one. Certain, unless it is inserted or removed just
-    /// now: a copy may take a folio's place at any time.
+    /// Returns the folio with page `index`, locked, if there is one. Misses a folio only if it is concurrently inserted
+    /// or removed: unlike `get`, finds it if a copy replaces it.
     pub fn get_locked(&self, index: u64) -> Option<LockedFolio> {
         loop {
             match self.get(index) {
@@ -128,8 +127,11 @@ impl Mapping {
         }
     }
 
-    /// Makes a folio that begins with page `index`, of the greatest order up to `order` that its
-    /// alignment, its neighbours and the memory allow. `index` is aligned to the smallest order.
+    /// Inserts a folio that begins with page `index`. Its order is the greatest one up to `order` that the alignment of
+    /// `index`, existing folios and the memory allow.
+    ///
+    /// # Panics
+    /// If `index` is not aligned to the [smallest order](Self::order_min).
     pub fn insert(&self, index: u64, order: u8) -> Insertion {
         let order_min = self.order_min();
         assert!(index % (1 << order_min) == 0, "a folio smaller than a block");
@@ -139,8 +141,8 @@ impl Mapping {
             if let Some(folio) = self.get(index) {
                 return Insertion::Exists { end: folio.index() + folio.pages() };
             }
-            // Without the lock, but right unless others insert just here and now.
-            let end = Place { index, order }.end();
+            // Without the lock: right unless another thread inserts a folio here concurrently.
+            let end = Span { index, order }.end();
             if let Some((present, _)) = self.tree.first_present(&self.cache.pool, index, end) {
                 let room = (present - index).checked_ilog2().unwrap_or(0) as u8;
                 order = room.clamp(order_min, order);
@@ -148,20 +150,20 @@ impl Mapping {
             let Some((number, order)) = self.cache.allocate(order, order_min) else {
                 return Insertion::NoMemory;
             };
-            let place = Place { index, order };
-            match self.insert_at(place, number) {
+            let span = Span { index, order };
+            match self.insert_at(span, number) {
                 Ok(()) => {
                     let folio = Folio::new(Arc::clone(&self.cache), number);
-                    self.place_new(number, place);
+                    self.move_new_to_file_memory(number, span);
                     return Insertion::New(LockedFolio::new(folio, self.block_size));
                 }
-                Err(refused) => {
-                    self.cache.pool.give(number, order);
-                    match refused {
-                        Refused::Exists(end) => return Insertion::Exists { end },
-                        Refused::Overlaps => {}
-                        Refused::NoNodes if self.cache.make_room(0, true) => {}
-                        Refused::NoNodes => return Insertion::NoMemory,
+                Err(refusal) => {
+                    self.cache.pool.free(number, order);
+                    match refusal {
+                        Refusal::Exists(end) => return Insertion::Exists { end },
+                        Refusal::Overlaps => {}
+                        Refusal::NoNodes if self.cache.make_room(0, true) => {}
+                        Refusal::NoNodes => return Insertion::NoMemory,
                     }
                 }
             }
@@ -169,20 +171,20 @@ impl Mapping {
         Insertion::NoMemory
     }
 
-    /// Puts a folio into the tree and makes it live.
-    fn insert_at(&self, place: Place, number: u32) -> Result<(), Refused> {
+    /// Inserts a folio into the tree and makes it live.
+    fn insert_at(&self, span: Span, number: u32) -> Result<(), Refusal> {
         let mut changes = self.changes.lock();
-        match self.tree.insert(&self.cache.pool, place, number) {
-            // Until then, readers who find the frame in the tree see that it is not live.
-            Ok(()) => self.cache.pool.frame(number).make_live(self.id, place),
-            Err(Refusal::NoNodes) => return Err(Refused::NoNodes),
-            Err(Refusal::Exists(existing)) => {
-                // Certain, since what is in the tree is live while its lock is held (R2, R3).
-                let existing = self.cache.pool.frame(existing).place();
-                return Err(if existing.index <= place.index {
-                    Refused::Exists(existing.end())
+        match self.tree.insert(&self.cache.pool, span, number) {
+            // Readers that find the frame in the tree before this see that it is not live.
+            Ok(()) => self.cache.pool.frame(number).make_live(self.id, span),
+            Err(InsertError::NoNodes) => return Err(Refusal::NoNodes),
+            Err(InsertError::Exists(existing)) => {
+                // Certain, since frames in the tree are live while its lock is held (R2, R3).
+                let existing = self.cache.pool.frame(existing).span();
+                return Err(if existing.index <= span.index {
+                    Refusal::Exists(existing.end())
                 } else {
-                    Refused::Overlaps
+                    Refusal::Overlaps
                 });
             }
         }
@@ -193,56 +195,57 @@ impl Mapping {
         Ok(())
     }
 
-    /// Locks a folio of this mapping, waiting for others who have it locked.
+    /// Locks a folio of this mapping. Waits while another thread has it locked.
     pub fn lock(&self, folio: &FolioRef<'_>) -> LockedFolio {
         fill::lock(folio, self.block_size)
     }
 
-    /// Locks a folio of this mapping if nobody else has.
+    /// Locks a folio of this mapping if no other thread has it locked.
     pub fn try_lock(&self, folio: &FolioRef<'_>) -> Option<LockedFolio> {
         fill::try_lock(folio, self.block_size)
     }
 
-    /// Another reference, borrowed from this mapping, to a folio of it.
+    /// Returns another reference to a folio of this mapping, borrowed from the mapping.
     pub fn borrow(&self, folio: &Folio) -> FolioRef<'_> {
         folio.borrowed(&self.cache)
     }
 
-    /// Takes the folios that hold pages of `from..end` out of the mapping, whole. Who refers to one
-    /// keeps it as it is; nobody else finds it any more. For metadata, whose folios are never dirty.
+    /// Removes all folios that contain pages of `from..end` from the mapping, as a whole. Holders of references keep
+    /// them unchanged; lookups do not find them any more. For metadata, whose folios are never dirty.
     pub fn forget(&self, from: u64, end: u64) {
         let _changes = self.changes.lock();
         while let Some((_, number)) = self.tree.first_present(&self.cache.pool, from, end) {
-            // Certain, since what is in the tree is live while its lock is held (R2, R3).
+            // Certain, since frames in the tree are live while its lock is held (R2, R3).
             let frame = self.cache.pool.frame(number);
-            self.tree.remove(&self.cache.pool, frame.place());
-            self.cache.end(number, frame.uncache());
+            self.tree.remove(&self.cache.pool, frame.span());
+            self.cache.finish_put(number, frame.uncache());
         }
     }
 
-    /// Takes a folio that nobody uses out of the mapping, if `number` heads one and `claim`, which is
-    /// called under the lock, gets it. The caller returns it to the pool.
-    pub(crate) fn claim(&self, number: u32, claim: fn(&Frame) -> bool) -> Option<Place> {
+    /// Removes an unused folio from the mapping, if `number` heads one and `claim` claims it. `claim` is called under
+    /// the lock. The caller returns the folio to the pool.
+    pub(crate) fn claim(&self, number: u32, claim: fn(&Frame) -> bool) -> Option<Span> {
         let _changes = self.changes.lock();
         let frame = self.cache.pool.frame(number);
         // A hint until the tree, which is locked, confirms it (R2).
-        let place = frame.place();
-        if self.tree.find(&self.cache.pool, place.index) != Some(number) || !claim(frame) {
+        let span = frame.span();
+        if self.tree.find(&self.cache.pool, span.index) != Some(number) || !claim(frame) {
             return None;
         }
-        let place = frame.place();
-        self.leave_file_claimed(frame);
-        self.tree.remove(&self.cache.pool, place);
-        Some(place)
+        let span = frame.span();
+        self.leave_file_memory_claimed(frame);
+        self.tree.remove(&self.cache.pool, span);
+        Some(span)
     }
 }
 
-/// Why a folio was not inserted.
-enum Refused {
-    /// A folio that has the first page ends before this one.
+/// The reason why a folio was not inserted.
+enum Refusal {
+    /// There is a folio with the first page. It ends before this page.
     Exists(u64),
-    /// A folio has some page after the first.
+    /// There is a folio with a later page.
     Overlaps,
+    /// There is no memory for tree nodes.
     NoNodes,
 }
 
@@ -255,7 +258,7 @@ impl Drop for Mapping {
         }
         self.tree.clear(&self.cache.pool, &mut |number| {
             let put = self.cache.pool.frame(number).uncache();
-            self.cache.end(number, put);
+            self.cache.finish_put(number, put);
         });
     }
 }

@@ -1,51 +1,50 @@
-//! The nodes that trees are made of. Not here: where they lie (pool.rs), what their entries mean
-//! (tree.rs).
+//! Tree nodes. Not here: their allocation (`pool.rs`), and the meaning of their entries (`tree.rs`).
 
 use crate::sync::{AtomicU32, Ordering};
 use crate::tree::{Entry, SLOTS};
 
-/// A node's number: 16 times that of the frame it lies in, plus its place there.
+/// A node's number: 16 times the number of its frame, plus its index in the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NodeId(pub(crate) u32);
 
 impl NodeId {
-    pub(crate) fn new(frame: u32, place: u32) -> Self {
-        Self(frame << 4 | place)
+    pub(crate) fn new(frame: u32, index: u32) -> Self {
+        Self(frame << 4 | index)
     }
 
     pub(crate) fn frame(self) -> u32 {
         self.0 >> 4
     }
 
-    pub(crate) fn place(self) -> u32 {
+    pub(crate) fn index(self) -> u32 {
         self.0 & 15
     }
 }
 
-/// One node. All zeroes is an empty one.
+/// A tree node. An empty node is all zeroes.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Node {
-    /// How many slots are not empty. Belongs to the lock of the tree, like every change of a slot.
+    /// The number of slots that are not empty. Protected by the tree's lock, like all changes of slots.
     used: AtomicU32,
-    /// The next free node; belongs to the pool's lock.
+    /// The next free node. Protected by the pool's lock.
     pub(crate) next_free: AtomicU32,
     slots: [AtomicU32; SLOTS],
 }
 
-/// A store of nodes.
+/// An allocator of nodes.
 pub(crate) trait Nodes {
-    /// Returns the node `id`.
+    /// Returns node `id`.
     fn node(&self, id: NodeId) -> &Node;
 
-    /// Takes an empty node out of the store.
-    fn take_node(&self) -> Option<NodeId>;
+    /// Allocates an empty node. Returns `None` if there is no memory.
+    fn allocate_node(&self) -> Option<NodeId>;
 
-    /// Puts a node, which must be empty, back into the store.
-    fn give_node(&self, id: NodeId);
+    /// Frees a node, which must be empty.
+    fn free_node(&self, id: NodeId);
 }
 
-/// How many nodes a frame holds.
+/// The number of nodes in a frame.
 pub(crate) const NODES_PER_FRAME: u32 = 15;
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Node>() == 264);
@@ -61,7 +60,7 @@ impl Default for Node {
 }
 
 impl Node {
-    /// What `slot` holds. Acquire: a node that is found this way can be looked into.
+    /// Returns the entry in `slot`. Acquire: if it is a node, its slots can be read.
     #[inline]
     pub(crate) fn load(&self, slot: usize) -> Entry {
         Entry(self.slots[slot].load(Ordering::Acquire))
@@ -78,7 +77,7 @@ impl Node {
         self.used.store(used, Ordering::Relaxed);
     }
 
-    /// Whether all slots are empty.
+    /// Returns whether all slots are empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.used.load(Ordering::Relaxed) == 0
     }

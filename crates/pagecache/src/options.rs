@@ -1,4 +1,4 @@
-//! What a cache is made with, and what it tells of itself.
+//! Options and counters of a cache.
 
 use crate::limit::bytes_max_default;
 
@@ -8,15 +8,15 @@ pub const ORDER_MAX: u8 = 9;
 /// The settings of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheOptions {
-    /// The most memory the cache uses, in bytes: data, descriptors and index together.
+    /// The memory limit of the cache, in bytes: data, descriptors and index together.
     pub bytes_max: u64,
-    /// The greatest folio order, 0 to 9. Order 0 gives a page-at-a-time cache (save for blocks
-    /// larger than a page), the baseline that large folios are measured against.
+    /// The greatest folio order, 0 to 9. With order 0, all folios are single pages, unless blocks are larger. This is
+    /// the baseline for measuring large folios.
     pub folio_order_max: u8,
 }
 
 impl Default for CacheOptions {
-    /// A quarter of the memory that this process may use, and folios of up to 2 MiB.
+    /// Returns a limit of a quarter of the memory that this process may use, and folios of up to 2 MiB.
     fn default() -> Self {
         Self { bytes_max: bytes_max_default(), folio_order_max: ORDER_MAX }
     }
@@ -25,33 +25,33 @@ impl Default for CacheOptions {
 /// A cache's counters at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
-    /// The limit, in bytes: of folios, index and descriptors together.
+    /// The limit of folios, index and descriptors together, in bytes.
     pub bytes_max: u64,
     /// Bytes in folios now.
     pub bytes_resident: u64,
-    /// The most bytes that were in folios at once.
+    /// The greatest value of `bytes_resident` so far.
     pub bytes_resident_max: u64,
-    /// Bytes that the device does not have yet.
+    /// Bytes that are not on the device yet.
     pub dirty: DirtyStats,
-    /// Bytes in the nodes of the index; they count against the limit, too.
+    /// Bytes in the nodes of the index. They count against the limit, too.
     pub bytes_index: u64,
-    /// Folios now, by order.
+    /// The number of folios of each order now.
     pub folios: [u64; ORDER_MAX as usize + 1],
-    /// Folios that reclaim has evicted since the cache was made.
+    /// Folios that reclaim has evicted so far.
     pub folios_reclaimed: u64,
-    /// Bytes in those.
+    /// Bytes in folios that reclaim has evicted so far.
     pub bytes_reclaimed: u64,
-    /// Folios that uncached reads and writes have made and left behind since the cache was made.
+    /// Dropbehind folios that have left the cache so far, after uncached reads and writes.
     pub folios_dropped: u64,
-    /// Bytes in those.
+    /// Bytes in dropbehind folios that have left the cache so far.
     pub bytes_dropped: u64,
 }
 
-/// How much of a cache the device does not have yet.
+/// Cached bytes that are not on the device yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DirtyStats {
-    /// Bytes in blocks that differ from the device's.
+    /// Bytes in dirty blocks.
     pub bytes_dirty: u64,
-    /// Bytes in blocks that are on their way to the device.
+    /// Bytes in blocks under writeback.
     pub bytes_writeback: u64,
 }

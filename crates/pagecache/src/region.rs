@@ -1,6 +1,6 @@
-//! A run of zeroed memory that is reserved as a whole and takes up room only where it was touched.
-//! Parts of it can be taken from somewhere else, at the same addresses.
-//! Not here: what lies in it.
+//! Regions of zeroed memory. Their address space is reserved as a whole; only pages that were touched take up memory.
+//! Parts can be replaced by memory of files, at the same addresses.
+//! Not here: the contents.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -15,37 +15,36 @@ use rustix::mm::{
 /// The size and alignment of a huge page, in bytes.
 const HUGE: usize = 2 << 20;
 
-/// Owns the memory.
+/// A region. Owns its memory.
 #[derive(Debug)]
 pub(crate) struct Region {
     start: NonNull<u8>,
     length: usize,
-    mapped: Mapped,
+    mapped: HostMapping,
 }
 
-// SAFETY: a region is memory and its address; those who use the memory answer for how they share it.
+// SAFETY: a region is memory and its address. The users of the memory are responsible for sharing it correctly.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// `length` zero bytes, aligned to 2 MiB, and backed by huge pages where the host has them.
+    /// Creates a region of `length` zero bytes, aligned to 2 MiB, and backed by huge pages where the host has them.
     pub(crate) fn new(length: usize) -> Result<Self> {
-        let mapped = Mapped::new(length.max(1))?;
+        let mapped = HostMapping::new(length.max(1))?;
         Ok(Self { start: mapped.aligned(), length, mapped })
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Has `part`, whole pages, be memory of `file` from its byte `offset` on; what was in it is gone.
+    /// Replaces `part`, whole pages, by the memory of `file` from its byte `offset` on. The former contents are lost.
     ///
     /// # Safety
-    /// Nobody else uses the part meanwhile, and whoever uses it afterwards knows who else has that
-    /// memory.
-    pub(crate) unsafe fn take_from(
+    /// No other thread uses the part during the call. Later users take into account who else maps the file's memory.
+    pub(crate) unsafe fn replace_by_file(
         &self,
         part: Range<usize>,
         file: BorrowedFd<'_>,
@@ -55,12 +54,11 @@ impl Region {
         unsafe { self.mapped.replace(self.at(&part), part.len(), Source::File(file, offset)) }
     }
 
-    /// Has `part`, whole pages, be memory of `file` from its byte `offset` on, or memory of its own,
-    /// with the same bytes in it: who reads them does not notice.
+    /// Replaces `part`, whole pages, by the memory of a file from a byte offset on, or by anonymous memory if `file` is
+    /// `None`. Copies the contents, so concurrent readers do not notice.
     ///
     /// # Safety
-    /// Nobody writes to the part meanwhile, and whoever uses it afterwards knows who else has that
-    /// memory.
+    /// No thread writes to the part during the call. Later users take into account who else maps the file's memory.
     pub(crate) unsafe fn move_to(
         &self,
         part: Range<usize>,
@@ -71,10 +69,10 @@ impl Region {
         unsafe { self.mapped.replace_by_copy(self.at(&part), part.len(), source) }
     }
 
-    /// Has `part`, whole pages, be zeroed memory of its own.
+    /// Replaces `part`, whole pages, by zeroed anonymous memory.
     ///
     /// # Safety
-    /// Nobody else uses the part meanwhile.
+    /// No other thread uses the part during the call.
     pub(crate) unsafe fn renew(&self, part: Range<usize>) -> Result<()> {
         // SAFETY: the caller's promise is the same.
         unsafe { self.mapped.replace(self.at(&part), part.len(), Source::Zeroes) }
@@ -87,11 +85,12 @@ impl Region {
     }
 }
 
-/// Where memory is from.
+/// The source of memory.
 #[derive(Clone, Copy)]
 enum Source<'f> {
+    /// Anonymous memory.
     Zeroes,
-    /// From a byte of a file on, shared with all who have it mapped.
+    /// A file's memory from a byte offset on, shared with all others that map it.
     File(BorrowedFd<'f>, u64),
 }
 
@@ -101,18 +100,18 @@ impl Drop for Region {
     }
 }
 
-/// The memory as it came from the host: with room to align within it.
+/// The memory as the host returned it, with room for alignment.
 #[derive(Debug)]
 #[cfg(not(miri))]
-struct Mapped {
+struct HostMapping {
     start: NonNull<u8>,
     length: usize,
-    /// How many of the aligned bytes the host was advised to use huge pages for.
+    /// The number of bytes, from the first aligned one on, that the host was advised to back with huge pages.
     advised: usize,
 }
 
 #[cfg(not(miri))]
-impl Mapped {
+impl HostMapping {
     fn new(length: usize) -> Result<Self> {
         let whole_huge_pages = length / HUGE * HUGE;
         let length = length.checked_add(HUGE).ok_or(Error::OutOfMemory)?;
@@ -120,30 +119,32 @@ impl Mapped {
         let start =
             unsafe { map(std::ptr::null_mut(), length, Source::Zeroes, MapFlags::empty())? };
         let mapped = Self { start, length, advised: whole_huge_pages };
-        // Not the rest: a huge page there would be more memory than asked for.
+        // Not for the rest: a huge page there would take more memory than requested.
         mapped.advise(mapped.aligned(), whole_huge_pages);
         Ok(mapped)
     }
 
-    /// Has the host use huge pages for memory of this mapping. A host without any refuses; the memory
-    /// is as good.
+    /// Advises the host to use huge pages. Ignores errors: a host without huge pages refuses, and the memory works
+    /// without them.
     fn advise(&self, start: NonNull<u8>, length: usize) {
         // SAFETY: advice changes no contents.
         let _ = unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxHugepage) };
     }
 
-    /// [`advise`](Self::advise) for what lies at `at`, as it was before it was replaced, so that the
-    /// host can join it with its neighbours again.
+    /// [Advises](Self::advise) the host for the new memory at `start`, which replaces the memory at `at`, if that was
+    /// advised. The host can merge only mappings with the same advice.
     fn advise_again(&self, at: NonNull<u8>, start: NonNull<u8>, length: usize) {
         if at.as_ptr() as usize + length <= self.aligned().as_ptr() as usize + self.advised {
             self.advise(start, length);
         }
     }
 
+    /// Replaces a range by memory of `source`.
+    ///
     /// # Safety
-    /// The range lies in this mapping, and nobody uses it meanwhile.
+    /// The range is within this mapping, and no other thread uses it during the call.
     unsafe fn replace(&self, at: NonNull<u8>, length: usize, source: Source<'_>) -> Result<()> {
-        // SAFETY: by the caller's promise. The kernel replaces in one step.
+        // SAFETY: by the caller's promise. The kernel replaces the mapping atomically.
         unsafe { map(at.as_ptr(), length, source, MapFlags::FIXED)? };
         if let Source::Zeroes = source {
             self.advise_again(at, at, length);
@@ -151,8 +152,10 @@ impl Mapped {
         Ok(())
     }
 
+    /// Replaces a range by memory of `source` with the same contents.
+    ///
     /// # Safety
-    /// The range lies in this mapping, and nobody writes to it meanwhile.
+    /// The range is within this mapping, and no thread writes to it during the call.
     unsafe fn replace_by_copy(
         &self,
         at: NonNull<u8>,
@@ -164,8 +167,8 @@ impl Mapped {
         if let Source::Zeroes = source {
             self.advise_again(at, copy, length);
         }
-        // SAFETY: the new mapping is nobody else's yet; the old one has as many bytes, which nobody
-        // changes. Then the kernel puts the copy in its place in one step.
+        // SAFETY: no other thread knows the new mapping yet. The old one has as many bytes, and no
+        // thread changes them. Then the kernel moves the copy to its address atomically.
         unsafe {
             copy.copy_from_nonoverlapping(at, length);
             let (copy, at) = (copy.as_ptr().cast(), at.as_ptr().cast());
@@ -180,18 +183,18 @@ impl Mapped {
 
     fn aligned(&self) -> NonNull<u8> {
         let offset = self.start.as_ptr().align_offset(HUGE);
-        // SAFETY: the mapping has HUGE bytes more than asked for, and the offset is less than that.
+        // SAFETY: the mapping has HUGE bytes more than requested, and the offset is less than that.
         unsafe { self.start.add(offset) }
     }
 
     fn unmap(&mut self) {
-        // SAFETY: the mapping is ours, and its owner is being dropped.
+        // SAFETY: this value owns the mapping, and its owner is being dropped.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
         debug_assert_eq!(unmapped, Ok(()));
     }
 }
 
-/// Maps `length` bytes to read and write, at `at` if the flags say so.
+/// Maps `length` readable and writable bytes, at `at` if `flags` contains `FIXED`.
 ///
 /// # Safety
 /// As for `mmap`.
@@ -217,16 +220,16 @@ unsafe fn map(
     start.ok().and_then(|start| NonNull::new(start.cast())).ok_or(Error::OutOfMemory)
 }
 
-/// Miri knows no memory mappings.
+/// Ordinary memory: Miri does not support memory mappings.
 #[derive(Debug)]
 #[cfg(miri)]
-struct Mapped {
+struct HostMapping {
     start: NonNull<u8>,
     layout: std::alloc::Layout,
 }
 
 #[cfg(miri)]
-impl Mapped {
+impl HostMapping {
     fn new(length: usize) -> Result<Self> {
         let layout = std::alloc::Layout::from_size_align(length, HUGE);
         let layout = layout.map_err(|_| Error::OutOfMemory)?;
@@ -264,15 +267,15 @@ mod tests {
         let length = 5 << 12;
         let region = Region::new(length).expect("memory");
         assert_eq!(region.start().as_ptr().align_offset(HUGE), 0);
-        // SAFETY: the region has that many bytes, and nobody else uses them.
+        // SAFETY: the region has so many bytes, and no other thread uses them.
         let bytes = unsafe { std::slice::from_raw_parts_mut(region.start().as_ptr(), length) };
         assert!(bytes.iter().all(|&byte| byte == 0));
         bytes.fill(1);
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "Miri knows no memory mappings")]
-    fn parts_are_a_files_memory_and_their_own_again_where_they_are() {
+    #[cfg_attr(miri, ignore = "Miri does not support memory mappings")]
+    fn parts_become_a_files_memory_and_anonymous_memory_again_at_the_same_addresses() {
         let region = Region::new(4 << 12).expect("memory");
         let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::empty()).unwrap();
         rustix::fs::ftruncate(&file, 1 << 20).unwrap();
@@ -296,7 +299,7 @@ mod tests {
             region.move_to(part.clone(), None).unwrap();
             byte(part.start + 5).write(9);
             assert_eq!((byte(part.start + 5).read(), in_file((8 << 12) + 5)), (9, 8));
-            region.take_from(part.clone(), file.as_fd(), 8 << 12).unwrap();
+            region.replace_by_file(part.clone(), file.as_fd(), 8 << 12).unwrap();
             assert_eq!(byte(part.start + 5).read(), 8);
             region.renew(part.clone()).unwrap();
             assert_eq!((byte(part.start + 5).read(), in_file((8 << 12) + 5)), (0, 8));

@@ -1,10 +1,10 @@
-//! The state of a folio whose blocks are not all alike: which of them are uptodate, which are dirty,
-//! and how many bytes are still on their way.
-//! Not here: when a folio needs one (`fill.rs`, `dirty.rs`).
+//! Per-block state of a folio whose blocks differ: which ones are uptodate, which ones are dirty, and how many bytes
+//! are still being read.
+//! Not here: when a folio needs a state (`fill.rs`, `dirty.rs`).
 //!
-//! Rules: only who has the folio locked attaches a state; it stays until the folio is freed. So who
-//! holds a reference to the folio may use a state that it sees. Dirty bits change under the folio's
-//! lock only. A dirty folio without a state is dirty as a whole.
+//! Rules: only the thread that has the folio locked attaches a state, which stays until the folio is freed. So the
+//! holder of a reference to the folio may use a state that it sees. Dirty bits change only under the folio's
+//! lock. A dirty folio without a state is dirty as a whole.
 
 use std::ops::Range;
 
@@ -17,23 +17,23 @@ pub(crate) struct FolioState {
     /// log2 of the bytes in a block.
     block_shift: u32,
     blocks: u32,
-    /// Bytes that are being read, and one more while the reads are being made up.
+    /// The bytes in pieces that have not ended, and one more until the `LockedFolio` is dropped.
     pending: AtomicU32,
     uptodate: Bits,
     dirty: Bits,
 }
 
 impl FolioState {
-    /// The state of the folio that `frame` heads. The caller holds a reference to the folio for as
+    /// Returns the state of the folio that `frame` heads, if it has one. The caller holds a reference to the folio as
     /// long as it uses the state.
     pub(crate) fn of(frame: &Frame) -> Option<&Self> {
-        // SAFETY: the pointer is null or from `attach`, and what it points to lives until `detach`,
-        // which is called when nobody holds a reference any more.
+        // SAFETY: the pointer is null or from `attach`. Its target lives until `detach`, which is
+        // called when there are no references any more.
         unsafe { frame.state.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The state of the folio of `length` bytes that `frame` heads and the caller has locked; made
-    /// if it has none.
+    /// Returns the state of the folio of `length` bytes that `frame` heads, and creates it if there is none. The caller
+    /// has the folio locked.
     pub(crate) fn attach(frame: &Frame, length: usize, block_shift: u32) -> &Self {
         if let Some(state) = Self::of(frame) {
             return state;
@@ -55,18 +55,17 @@ impl FolioState {
         state.attach_to(frame)
     }
 
-    /// Makes this the state of the folio that `frame` heads, which has none, and which the caller
-    /// has locked or owns.
+    /// Makes this the state of the folio that `frame` heads, which has none. The caller has the folio locked, or owns
+    /// the frame.
     fn attach_to(self, frame: &Frame) -> &Self {
         let state = Box::into_raw(Box::new(self));
-        // Only who has the folio locked does this, so there is none that this would replace.
+        // Only the thread that has the folio locked does this, so this replaces no other state.
         frame.state.store(state, Ordering::Release);
-        // SAFETY: just made; it lives until `detach`, and the caller holds a reference.
+        // SAFETY: it was just created, and lives until `detach`. The caller holds a reference.
         unsafe { &*state }
     }
 
-    /// Gives the frame `to`, which the caller owns, a state like that of `from`, which the caller
-    /// has locked.
+    /// Copies the state of `from`, if there is one, to `to`. The caller has the folio of `from` locked, and owns `to`.
     pub(crate) fn copy(from: &Frame, to: &Frame) {
         if let Some(state) = Self::of(from) {
             let copy = Self {
@@ -80,23 +79,24 @@ impl FolioState {
         }
     }
 
-    /// Frees the state, if there is one, of a folio that nobody holds any more.
+    /// Frees the state, if there is one, of a folio without references.
     pub(crate) fn detach(frame: &Frame) {
         let state = frame.state.load(Ordering::Relaxed);
         if !state.is_null() {
             frame.state.store(std::ptr::null_mut(), Ordering::Relaxed);
-            // SAFETY: from `Box::into_raw` in `attach`; nobody holds a reference to the folio, so
-            // nobody uses it, and it is not reachable any more.
+            // SAFETY: from `Box::into_raw` in `attach_to`. No thread holds a reference to the folio,
+            // so none uses the state, and it is not reachable any more.
             drop(unsafe { Box::from_raw(state) });
         }
     }
 
-    /// Adds bytes that are on their way.
+    /// Adds `bytes` to the pending count.
     pub(crate) fn add_pending(&self, bytes: u32) {
         self.pending.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Takes bytes off again; whether they were the last. Acquire: with what the others did before.
+    /// Subtracts `bytes` from the pending count. Returns whether it is zero now. Acquire: the caller sees what other
+    /// threads did before they subtracted.
     pub(crate) fn end_pending(&self, bytes: u32) -> bool {
         self.pending.fetch_sub(bytes, Ordering::AcqRel) == bytes
     }
@@ -106,23 +106,24 @@ impl FolioState {
         self.uptodate.set(self.blocks_of(range), true);
     }
 
-    /// How many of `length` bytes from `start` on lie in blocks that are uptodate, or that are not.
-    /// Acquire: those that are can be read.
+    /// Returns how many of `length` bytes from `start` on are in adjacent blocks that are uptodate, or that are not if
+    /// `uptodate` is false. Acquire: uptodate bytes can be read.
     pub(crate) fn run(&self, start: usize, length: usize, uptodate: bool) -> usize {
         self.run_of(&self.uptodate, start, length, uptodate)
     }
 
-    /// Marks the blocks of a byte range dirty; gives the number of bytes in those that were not.
+    /// Marks the blocks of a byte range dirty. Returns the number of bytes in blocks that were clean.
     pub(crate) fn set_dirty(&self, range: Range<usize>) -> usize {
         self.dirty.set(self.blocks_of(range), true) << self.block_shift
     }
 
-    /// Marks the blocks of a byte range clean; gives the number of bytes in those that were not.
+    /// Marks the blocks of a byte range clean. Returns the number of bytes in blocks that were dirty.
     pub(crate) fn set_clean(&self, range: Range<usize>) -> usize {
         self.dirty.set(self.blocks_of(range), false) << self.block_shift
     }
 
-    /// How many of `length` bytes from `start` on lie in blocks that are dirty, or that are not.
+    /// Returns how many of `length` bytes from `start` on are in adjacent blocks that are dirty, or that are not if
+    /// `dirty` is false.
     pub(crate) fn dirty_run(&self, start: usize, length: usize, dirty: bool) -> usize {
         self.run_of(&self.dirty, start, length, dirty)
     }
@@ -138,7 +139,7 @@ impl FolioState {
         (run_end << self.block_shift).clamp(start, end) - start
     }
 
-    /// Whether all blocks are uptodate.
+    /// Returns whether all blocks are uptodate.
     pub(crate) fn is_complete(&self) -> bool {
         let length = (self.blocks as usize) << self.block_shift;
         self.run(0, length, true) == length
@@ -159,10 +160,11 @@ impl Bits {
         Self(self.0.iter().map(word).collect())
     }
 
-    /// Sets or clears the bits of `blocks`; gives how many changed. Release: who sees a bit set
+    /// Sets or clears the bits of `blocks`. Returns the number of changed bits. Release: a thread that sees a bit set
     /// sees what was done before.
     fn set(&self, blocks: Range<usize>, set: bool) -> usize {
-        let (mut block, mut changed) = (blocks.start, 0);
+        let mut block = blocks.start;
+        let mut changed = 0;
         while block < blocks.end {
             let bit = block % 64;
             let count = (blocks.end - block).min(64 - bit);
@@ -179,13 +181,13 @@ impl Bits {
         changed
     }
 
-    /// How many of `blocks`, from the first on, are set, or are not.
+    /// Returns how many of `blocks`, from the first one on, have a bit that equals `set`.
     fn run(&self, blocks: Range<usize>, set: bool) -> usize {
         let mut block = blocks.start;
         while block < blocks.end {
             let word = self.0[block / 64].load(Ordering::Acquire);
             let word = if set { !word } else { word };
-            // The distance to the first block of the other kind, as far as this word tells.
+            // The distance to the first bit of the other kind in this word.
             let run = (word >> (block % 64)).trailing_zeros() as usize;
             block += run.min(64 - block % 64);
             if block % 64 != 0 || run == 0 {
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_pending_byte_is_told() {
+    fn the_end_of_the_last_pending_bytes_is_reported() {
         let frame = Frame::default();
         let state = FolioState::attach(&frame, 8192, 12);
         state.add_pending(1);

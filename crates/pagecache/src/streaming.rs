@@ -1,16 +1,15 @@
-//! Copies long runs of bytes past the processor's caches. Not here: when that is wanted.
+//! Copies around the processor's caches. Not here: the decision to use them.
 //!
-//! A plain store reads the line of memory that it is about to replace, and keeps it in the caches
-//! in place of something else. Where neither the old nor the new bytes are there soon again, stores
-//! around the caches take about half the time.
+//! An ordinary store first reads the line of memory that it changes, and evicts another line from the caches. If
+//! neither the old nor the new bytes are used soon, stores around the caches take about half the time.
 
-/// Runs of at least so many bytes are copied around the caches.
+/// The smallest number of bytes that is copied around the caches.
 const STREAMED_MIN: usize = 32 << 10;
 
 /// Copies all of `from` to `to`.
 ///
 /// # Safety
-/// `to` is the address of as many bytes, which no reference has and no other thread of the library uses.
+/// `to` is the address of as many bytes. No reference to them exists, and no other thread of the library uses them.
 pub(crate) unsafe fn copy(to: *mut u8, from: &[u8]) {
     if from.len() < STREAMED_MIN {
         // SAFETY: the caller promises it.
@@ -20,31 +19,31 @@ pub(crate) unsafe fn copy(to: *mut u8, from: &[u8]) {
     unsafe { stream(to, from) }
 }
 
-/// [`copy`] for long runs.
+/// Copies many bytes, like [`copy`].
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn stream(to: *mut u8, from: &[u8]) {
     // SAFETY: the caller promises it.
     unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) }
 }
 
-/// [`copy`] for long runs.
+/// Copies many bytes, like [`copy`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn stream(to: *mut u8, from: &[u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
 
-    /// The bytes in a line of the caches.
+    /// The number of bytes in a cache line.
     const LINE: usize = 64;
-    /// The bytes in one store.
+    /// The number of bytes in one store.
     const PART: usize = size_of::<__m128i>();
 
     let head = to.align_offset(LINE).min(from.len());
     let (head, rest) = from.split_at(head);
     let lines = rest.chunks_exact(LINE);
     let tail = lines.remainder();
-    // SAFETY: the addresses are within the `from.len()` bytes at `to`, which the caller may write to, one after the
-    // other: first the head, then whole lines, which begin at an aligned address, and then the tail. `line` has the
-    // bytes of a whole line. Every processor of this kind has these instructions. Stores around the caches are ordered
-    // with others by nothing but the fence: a thread that locks the folio next must see them.
+    // SAFETY: all addresses are within the `from.len()` bytes at `to`, which the caller may write to: first the head,
+    // then whole lines, which begin at an aligned address, and then the tail. `line` has the bytes of a whole line.
+    // Every processor of this kind has these instructions. Only the fence orders stores around the caches with others:
+    // the next thread that locks the folio must see them.
     unsafe {
         to.copy_from_nonoverlapping(head.as_ptr(), head.len());
         let mut to = to.add(head.len());

@@ -1,11 +1,11 @@
-//! The atomics and locks of the lock-free parts: those of the standard library and parking_lot, or loom's for
-//! model checking (`make models`).
+//! Atomics and locks of the lock-free parts, from the standard library and parking_lot, or from loom for model checking
+//! (`make models`).
 
 #[cfg(not(loom))]
 mod real {
     pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-    /// A lock and a condition to wait for under it.
+    /// A wait queue: a lock and a condition variable.
     #[derive(Debug, Default)]
     pub(crate) struct Bucket {
         lock: parking_lot::Mutex<()>,
@@ -13,7 +13,7 @@ mod real {
     }
 
     impl Bucket {
-        /// Waits until `done` says so; it is asked under the lock.
+        /// Waits until `done` returns true. Calls it under the lock.
         pub(crate) fn wait_until(&self, mut done: impl FnMut() -> bool) {
             let mut guard = self.lock.lock();
             while !done() {
@@ -21,7 +21,7 @@ mod real {
             }
         }
 
-        /// Waits until `done` says so, for about `time` at most. Returns whether it does.
+        /// Waits until `done` returns true, or for about `time`. Returns whether `done` returned true.
         pub(crate) fn wait_until_or_for(
             &self,
             time: std::time::Duration,
@@ -36,7 +36,7 @@ mod real {
             true
         }
 
-        /// Has every waiter ask again.
+        /// Wakes all waiters, which call `done` again.
         pub(crate) fn wake_all(&self) {
             drop(self.lock.lock());
             self.changed.notify_all();
@@ -62,7 +62,7 @@ mod real {
             }
         }
 
-        /// Models a wait without an end, which finds more.
+        /// Waits without a limit, since a model with a limit would find fewer errors.
         pub(crate) fn wait_until_or_for(
             &self,
             _time: std::time::Duration,

@@ -1,36 +1,36 @@
-//! The tree of one mapping: from page indices to the frames of its folios, 64 ways at a time.
+//! The tree of one mapping: a radix tree from page indices to the frames of its folios, with 64 slots in a node.
 //! Lookups take no lock; changes are made under the lock of the mapping.
-//! Not here: where nodes come from, and whether the frame that was found is still what it was.
+//! Not here: the allocation of nodes, and the check that a found frame still heads the folio.
 //!
 //! Invariants (`T` for tree):
 //!
 //! - **T1.** Nodes are type-stable: memory that was a node once stays a node as long as the cache,
-//!   and its slots only ever hold entries. So a lookup that is overtaken by changes, and walks
-//!   through nodes that belong to another tree by now, meets entries all the same. It ends, since
-//!   it descends, and what it finds is a guess: `Frame::try_get` proves or refutes a frame, and
-//!   "nothing" is made sure under the lock by `insert`.
+//!   and its slots only ever contain entries. So a lookup during concurrent changes may walk through
+//!   nodes that belong to another tree by now, but still finds entries. It ends, since each node is a
+//!   level below the last. Its result is a guess: `Frame::try_get` verifies a frame, and `insert`
+//!   verifies under the lock that there is none.
 //! - **T2.** A folio of order `n` fills 2^n slots of a leaf, or, from order 6 on, 2^(n-6) slots of a
 //!   node one level above.
 //! - **T3.** A node in a tree is not empty.
 
 use smallvec::SmallVec;
 
-use crate::frame::Place;
+use crate::frame::Span;
 use crate::node::{NodeId, Nodes};
 use crate::sync::{AtomicU64, Ordering};
 
-/// log2 of the slots of a node. Fewer in models, where every access counts.
+/// log2 of the number of slots in a node. Fewer in models, where every access takes time.
 const BITS: u32 = if cfg!(loom) { 2 } else { 6 };
-/// Slots of a node.
+/// The number of slots in a node.
 pub(crate) const SLOTS: usize = 1 << BITS;
-/// Levels of the tallest tree: enough for files of 2^63 bytes.
+/// The number of levels of the tallest tree: enough for files of 2^63 bytes.
 const HEIGHT_MAX: usize = 9;
 
-/// What a slot holds: nothing, a frame, or a node.
+/// The packed contents of a slot: nothing, a frame, or a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry(pub(crate) u32);
 
-/// An [`Entry`], taken apart.
+/// An unpacked [`Entry`].
 enum Target {
     Nothing,
     Folio(u32),
@@ -60,41 +60,41 @@ impl Entry {
     }
 }
 
-/// The root: an entry, and how many levels of nodes lie below it. A tree of height `h` has room for
-/// 64^h pages; one of height 0 holds page 0 in the root itself.
+/// The root: an entry, and the number of levels of nodes below it. A tree of height `h` has room for
+/// 64^h pages. With height 0, the root itself is the slot of page 0.
 #[derive(Clone, Copy)]
 struct Root {
     entry: Entry,
     height: u32,
 }
 
-/// Why a folio cannot be inserted.
+/// The reason why a folio cannot be inserted.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) enum Refusal {
-    /// This frame's folio has some of the pages.
+pub(crate) enum InsertError {
+    /// This frame's folio contains some of the pages.
     Exists(u32),
-    /// No memory for nodes.
+    /// There is no memory for nodes.
     NoNodes,
 }
 
-/// One mapping's tree.
+/// The tree of one mapping.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     root: AtomicU64,
 }
 
-/// The level of the slots that a folio of `order` fills (T2); leaves are level 0.
+/// Returns the level of the slots that a folio of `order` fills (T2). Leaves are level 0.
 fn level(order: u8) -> u32 {
     u32::from(order) / BITS
 }
 
-/// Whether a tree of `height` has room for page `index`.
+/// Returns whether a tree of `height` has room for page `index`.
 #[inline]
 fn covers(height: u32, index: u64) -> bool {
     index >> (BITS * height) == 0
 }
 
-/// The slot for `index` in a node of `level`.
+/// Returns the slot of page `index` in a node of `level`.
 #[inline]
 fn slot(index: u64, level: u32) -> usize {
     (index >> (BITS * level)) as usize & (SLOTS - 1)
@@ -104,7 +104,7 @@ impl Tree {
     #[inline]
     fn root(&self) -> Root {
         let packed = self.root.load(Ordering::Acquire);
-        // Not above HEIGHT_MAX, since `set_root` stores no such thing.
+        // At most HEIGHT_MAX, since `grow` stores no more.
         Root { entry: Entry(packed as u32), height: (packed >> 32) as u32 }
     }
 
@@ -113,15 +113,14 @@ impl Tree {
         self.root.store(packed, Ordering::Release);
     }
 
-    /// The frame that the tree holds for page `index`. A guess, unless the caller holds the lock
-    /// (T1).
+    /// Returns the frame of page `index`. A guess, unless the caller holds the lock (T1).
     #[inline]
     pub(crate) fn find(&self, nodes: &impl Nodes, index: u64) -> Option<u32> {
         self.walk(nodes, index).ok()
     }
 
-    /// The frame for page `index`, or how many pages from the beginning of the empty slot it fell
-    /// into are absent, as a power of two.
+    /// Returns the frame of page `index`. If there is none, the error is the log2 of the number of pages that its empty
+    /// slot covers. All of these are absent.
     #[inline]
     fn walk(&self, nodes: &impl Nodes, index: u64) -> Result<u32, u32> {
         let Root { mut entry, mut height } = self.root();
@@ -140,8 +139,8 @@ impl Tree {
         }
     }
 
-    /// The first page of `from..end` that the tree holds, and its frame. A guess, unless the caller
-    /// holds the lock.
+    /// Returns the first page of `from..end` that is in the tree, and its frame. A guess, unless the caller
+    /// holds the lock (T1).
     pub(crate) fn first_present(
         &self,
         nodes: &impl Nodes,
@@ -158,57 +157,56 @@ impl Tree {
         None
     }
 
-    /// Puts `frame`'s folio at `place`. The caller holds the lock.
+    /// Inserts `frame`'s folio at `span`. The caller holds the lock.
     pub(crate) fn insert(
         &self,
         nodes: &impl Nodes,
-        place: Place,
+        span: Span,
         frame: u32,
-    ) -> Result<(), Refusal> {
-        debug_assert!(place.index % place.pages() == 0 && covers(HEIGHT_MAX as u32, place.end()));
-        if let Some((_, existing)) = self.first_present(nodes, place.index, place.end()) {
-            return Err(Refusal::Exists(existing));
+    ) -> Result<(), InsertError> {
+        debug_assert!(span.index % span.pages() == 0 && covers(HEIGHT_MAX as u32, span.end()));
+        if let Some((_, existing)) = self.first_present(nodes, span.index, span.end()) {
+            return Err(InsertError::Exists(existing));
         }
-        self.grow(nodes, place)?;
+        self.grow(nodes, span)?;
         let mut path = Path::new();
-        if self.make_way(nodes, place, &mut path).is_none() {
+        if self.create_path(nodes, span, &mut path).is_none() {
             self.prune(nodes, &path);
-            return Err(Refusal::NoNodes);
+            return Err(InsertError::NoNodes);
         }
-        self.set(nodes, &path, slots(place.order), Entry::folio(frame));
+        self.set(nodes, &path, slots(span.order), Entry::folio(frame));
         Ok(())
     }
 
-    /// Takes the folio at `place` out. The caller holds the lock and knows that it is there.
-    pub(crate) fn remove(&self, nodes: &impl Nodes, place: Place) {
+    /// Removes the folio at `span`. The caller holds the lock and knows that there is one.
+    pub(crate) fn remove(&self, nodes: &impl Nodes, span: Span) {
         let mut path = Path::new();
-        let made = self.make_way(nodes, place, &mut path);
-        debug_assert_eq!(made, Some(0), "the way to a folio exists");
-        self.set(nodes, &path, slots(place.order), Entry::EMPTY);
+        let created = self.create_path(nodes, span, &mut path);
+        debug_assert_eq!(created, Some(0), "the path to a folio exists");
+        self.set(nodes, &path, slots(span.order), Entry::EMPTY);
         self.prune(nodes, &path);
     }
 
-    /// Has the folio at `place` be `frame`'s from now on. The caller holds the lock and knows that
-    /// there is one.
-    pub(crate) fn replace(&self, nodes: &impl Nodes, place: Place, frame: u32) {
+    /// Replaces the folio at `span` by `frame`'s. The caller holds the lock and knows that there is one.
+    pub(crate) fn replace(&self, nodes: &impl Nodes, span: Span, frame: u32) {
         let mut path = Path::new();
-        let made = self.make_way(nodes, place, &mut path);
-        debug_assert_eq!(made, Some(0), "the way to a folio exists");
-        self.set(nodes, &path, slots(place.order), Entry::folio(frame));
+        let created = self.create_path(nodes, span, &mut path);
+        debug_assert_eq!(created, Some(0), "the path to a folio exists");
+        self.set(nodes, &path, slots(span.order), Entry::folio(frame));
     }
 
-    /// Makes the tree tall enough for `place`.
-    fn grow(&self, nodes: &impl Nodes, place: Place) -> Result<(), Refusal> {
+    /// Makes the tree tall enough for `span`.
+    fn grow(&self, nodes: &impl Nodes, span: Span) -> Result<(), InsertError> {
         loop {
             let Root { entry, height } = self.root();
-            let tall_enough = covers(height, place.end() - 1)
-                && (height > level(place.order) || place.order == 0 && height == 0);
+            let tall_enough = covers(height, span.end() - 1)
+                && (height > level(span.order) || span.order == 0 && height == 0);
             if tall_enough {
                 return Ok(());
             }
             let mut root = Root { entry, height: height + 1 };
             if entry != Entry::EMPTY {
-                let id = nodes.take_node().ok_or(Refusal::NoNodes)?;
+                let id = nodes.allocate_node().ok_or(InsertError::NoNodes)?;
                 nodes.node(id).fill(0, 1, entry);
                 root.entry = Entry::node(id);
             }
@@ -216,29 +214,29 @@ impl Tree {
         }
     }
 
-    /// Walks to the level of `place`'s slots and makes the nodes that are not there; gives how many
-    /// it made, or `None` when there was no memory for one. The way down to there is in `path`.
-    fn make_way(&self, nodes: &impl Nodes, place: Place, path: &mut Path) -> Option<usize> {
+    /// Walks to the slots of `span`, and creates missing nodes. Stores the path to the first slot in `path`. Returns
+    /// the number of nodes created, or `None` if there is no memory for one.
+    fn create_path(&self, nodes: &impl Nodes, span: Span, path: &mut Path) -> Option<usize> {
         let Root { mut entry, height } = self.root();
-        let mut made = 0;
-        for level in (level(place.order)..height).rev() {
+        let mut created = 0;
+        for level in (level(span.order)..height).rev() {
             let id = match entry.target() {
                 Target::Node(id) => id,
                 _ => {
-                    let id = nodes.take_node()?;
+                    let id = nodes.allocate_node()?;
                     self.set(nodes, path, 1, Entry::node(id));
-                    made += 1;
+                    created += 1;
                     id
                 }
             };
-            let slot = slot(place.index, level);
+            let slot = slot(span.index, level);
             path.push((id, slot));
             entry = nodes.node(id).load(slot);
         }
-        Some(made)
+        Some(created)
     }
 
-    /// Stores `entry` in `count` slots where `path` ends: in its last node, or the root.
+    /// Stores `entry` in `count` slots from the end of `path` on: in its last node, or the root.
     fn set(&self, nodes: &impl Nodes, path: &Path, count: usize, entry: Entry) {
         match path.last() {
             Some(&(id, slot)) => nodes.node(id).fill(slot, count, entry),
@@ -254,11 +252,11 @@ impl Tree {
                 return;
             }
             self.set(nodes, &path, 1, Entry::EMPTY);
-            nodes.give_node(id);
+            nodes.free_node(id);
         }
     }
 
-    /// Empties the tree. Calls `removed` for the frame of each folio that was in it. The caller
+    /// Empties the tree. Calls `removed` with the frame of each folio that was in it. The caller
     /// holds the lock.
     pub(crate) fn clear(&self, nodes: &impl Nodes, removed: &mut dyn FnMut(u32)) {
         let Root { entry, .. } = self.root();
@@ -267,15 +265,15 @@ impl Tree {
     }
 }
 
-/// The way from the root to a slot: nodes, and the slot in each. Empty for the root itself.
+/// The path from the root to a slot: nodes, and the slot in each. Empty for the root itself.
 type Path = SmallVec<[(NodeId, usize); HEIGHT_MAX]>;
 
-/// How many slots a folio of `order` fills (T2).
+/// Returns the number of slots that a folio of `order` fills (T2).
 fn slots(order: u8) -> usize {
     1 << (u32::from(order) % BITS)
 }
 
-/// Frees `entry`'s node and all below it. As deep as the tree is tall.
+/// Frees `entry`'s node and all nodes below it. Recurses as deep as the tree is tall.
 fn clear_below(nodes: &impl Nodes, entry: Entry, removed: &mut dyn FnMut(u32)) {
     let id = match entry.target() {
         Target::Nothing => return,
@@ -286,14 +284,14 @@ fn clear_below(nodes: &impl Nodes, entry: Entry, removed: &mut dyn FnMut(u32)) {
     let mut previous = Entry::EMPTY;
     for slot in 0..SLOTS {
         let entry = node.load(slot);
-        // The slots of a folio follow one another.
+        // The slots of a folio are adjacent.
         if entry != previous {
             clear_below(nodes, entry, removed);
         }
         previous = entry;
     }
     node.fill(0, SLOTS, Entry::EMPTY);
-    nodes.give_node(id);
+    nodes.free_node(id);
 }
 
 #[cfg(all(test, loom))]
@@ -310,44 +308,44 @@ mod tests {
         Pool::new(512 << 10).expect("memory")
     }
 
-    fn place(index: u64, order: u8) -> Place {
-        Place { index, order }
+    fn span(index: u64, order: u8) -> Span {
+        Span { index, order }
     }
 
-    /// Nodes that are in use: those that were ever made, less the free ones.
+    /// Returns the number of nodes in use: all nodes that were created, less the free ones.
     fn nodes_in_use(pool: &Pool) -> usize {
         let mut free = Vec::new();
         let before = pool.stats().bytes_index;
         while pool.stats().bytes_index == before {
-            free.extend(pool.take_node());
+            free.extend(pool.allocate_node());
         }
-        // The last one is the first of those made just now.
-        let made = before as usize / crate::PAGE_SIZE * crate::node::NODES_PER_FRAME as usize;
-        let in_use = made + 1 - free.len();
-        free.into_iter().for_each(|id| pool.give_node(id));
+        // The last allocation created further nodes, and its node is one of these.
+        let created = before as usize / crate::PAGE_SIZE * crate::node::NODES_PER_FRAME as usize;
+        let in_use = created + 1 - free.len();
+        free.into_iter().for_each(|id| pool.free_node(id));
         in_use
     }
 
     #[test]
     fn a_single_first_page_needs_no_node() {
         let (pool, tree) = (pool(), Tree::default());
-        tree.insert(&pool, place(0, 0), 7).expect("room");
+        tree.insert(&pool, span(0, 0), 7).expect("room");
         assert_eq!(tree.find(&pool, 0), Some(7));
         assert_eq!(tree.find(&pool, 1), None);
         assert_eq!(pool.stats().bytes_index, 0);
-        tree.insert(&pool, place(1, 0), 8).expect("room");
+        tree.insert(&pool, span(1, 0), 8).expect("room");
         assert_eq!((tree.find(&pool, 0), tree.find(&pool, 1)), (Some(7), Some(8)));
-        tree.remove(&pool, place(0, 0));
-        tree.remove(&pool, place(1, 0));
+        tree.remove(&pool, span(0, 0));
+        tree.remove(&pool, span(1, 0));
         assert_eq!((tree.find(&pool, 0), tree.find(&pool, 1)), (None, None));
     }
 
     #[test]
-    fn every_order_fills_its_pages_and_no_others_anywhere_in_the_file() {
+    fn a_folio_of_any_order_is_found_at_its_pages_only() {
         for order in 0..=crate::ORDER_MAX {
             for index in [0, 1 << 9, 1 << 12, 3 << 18, 1 << 40, (1 << 51) - (1 << 9)] {
                 let (pool, tree) = (pool(), Tree::default());
-                tree.insert(&pool, place(index, order), 5).expect("room");
+                tree.insert(&pool, span(index, order), 5).expect("room");
                 let end = index + (1 << order);
                 for (page, found) in
                     [(index, true), (end - 1, true), (end, false), (index.wrapping_sub(1), false)]
@@ -360,7 +358,7 @@ mod tests {
                     );
                 }
                 assert_eq!(tree.first_present(&pool, 0, u64::MAX), Some((index, 5)));
-                tree.remove(&pool, place(index, order));
+                tree.remove(&pool, span(index, order));
                 assert_eq!(tree.first_present(&pool, 0, u64::MAX), None);
                 assert_eq!(tree.root().entry, Entry::EMPTY);
             }
@@ -368,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn random_changes_agree_with_a_map_and_leave_no_node_behind() {
+    fn a_tree_under_random_changes_agrees_with_a_map_and_frees_all_nodes() {
         let (pool, tree) = (pool(), Tree::default());
         let mut model: BTreeMap<u64, (u8, u32)> = BTreeMap::new();
         let mut random = 7_u64;
@@ -387,13 +385,13 @@ mod tests {
             if next() % 2 == 0 {
                 let overlaps = present.is_some();
                 let frame = round as u32;
-                let got = tree.insert(&pool, place(index, order), frame);
+                let got = tree.insert(&pool, span(index, order), frame);
                 assert_eq!(got.is_err(), overlaps, "order {order} at {index}");
                 if got.is_ok() {
                     model.insert(index, (order, frame));
                 }
             } else if let Some((&at, &(order, _))) = present {
-                tree.remove(&pool, place(at, order));
+                tree.remove(&pool, span(at, order));
                 model.remove(&at);
             }
             let page = next() % 8192 + far;
@@ -414,22 +412,22 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "takes all nodes of a pool, for minutes")]
-    fn an_insertion_without_memory_for_nodes_leaves_nothing_behind() {
+    #[cfg_attr(miri, ignore = "allocates all nodes of a pool, which takes minutes")]
+    fn an_insertion_without_memory_for_nodes_changes_nothing() {
         let (pool, tree) = (pool(), Tree::default());
-        tree.insert(&pool, place(0, 0), 1).expect("room");
-        let mut nodes: Vec<NodeId> = std::iter::from_fn(|| pool.take_node()).collect();
-        // The way to a far page takes four nodes above the first page, and three beside it.
+        tree.insert(&pool, span(0, 0), 1).expect("room");
+        let mut nodes: Vec<NodeId> = std::iter::from_fn(|| pool.allocate_node()).collect();
+        // The path to a far page needs four nodes above the first page, and three beside it.
         for spare in 0..6 {
-            let refused = tree.insert(&pool, place(1 << 20, 0), 2);
-            assert_eq!(refused, Err(Refusal::NoNodes), "{spare} nodes");
+            let refused = tree.insert(&pool, span(1 << 20, 0), 2);
+            assert_eq!(refused, Err(InsertError::NoNodes), "{spare} nodes");
             assert_eq!(tree.find(&pool, 0), Some(1));
             assert_eq!(tree.find(&pool, 1 << 20), None);
-            pool.give_node(nodes.pop().expect("many"));
+            pool.free_node(nodes.pop().expect("many"));
         }
-        pool.give_node(nodes.pop().expect("many"));
-        tree.insert(&pool, place(1 << 20, 0), 2).expect("room by now");
+        pool.free_node(nodes.pop().expect("many"));
+        tree.insert(&pool, span(1 << 20, 0), 2).expect("room by now");
         assert_eq!(tree.find(&pool, 1 << 20), Some(2));
-        assert_eq!(pool.take_node(), None, "no more nodes than needed");
+        assert_eq!(pool.allocate_node(), None, "no more nodes than needed");
     }
 }

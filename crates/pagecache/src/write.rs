@@ -1,5 +1,5 @@
-//! Writing to folios of file data that are locked.
-//! Not here: what is written, and whether it reaches the device (`dirty.rs`).
+//! Writes to locked folios of file data, and their replacement and removal.
+//! Not here: the choice of what is written, and writeback (`dirty.rs`).
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -14,8 +14,8 @@ use crate::state::FolioState;
 use crate::streaming;
 
 impl<C: AsRef<PageCache>> FolioHandle<C> {
-    /// How many of `length` bytes from `start` on lie in blocks that are uptodate, or that are not. A
-    /// hint, unless the folio is locked.
+    /// Returns how many of `length` bytes from `start` on are in adjacent blocks that are uptodate, or that are not if
+    /// `uptodate` is false. A hint, unless the folio is locked.
     pub fn uptodate_run(&self, start: usize, length: usize, uptodate: bool) -> usize {
         let frame = self.frame();
         let run_of_all = |all: bool| if all == uptodate { length } else { 0 };
@@ -26,8 +26,8 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
         state.map_or_else(|| run_of_all(false), |state| state.run(start, length, uptodate))
     }
 
-    /// How many of `length` bytes from `start` on lie in blocks that are dirty, or that are not. A hint,
-    /// unless the folio is locked.
+    /// Returns how many of `length` bytes from `start` on are in adjacent blocks that are dirty, or that are not if
+    /// `dirty` is false. A hint, unless the folio is locked.
     pub fn dirty_run(&self, start: usize, length: usize, dirty: bool) -> usize {
         let frame = self.frame();
         let run_of_all = |all: bool| if all == dirty { length } else { 0 };
@@ -40,12 +40,12 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
 }
 
 impl LockedFolio {
-    /// Waits until no block is on its way to the device. None will be before the folio is unlocked.
+    /// Waits until no block is under writeback. No writeback starts before the folio is unlocked.
     pub fn wait_writeback(&self) {
         self.folio().wait_writeback();
     }
 
-    /// Whether somebody who does not hold the inode's lock has bytes of the folio.
+    /// Returns whether bytes of the folio are lent. Borrowers do not hold the inode's lock.
     pub fn is_lent(&self) -> bool {
         self.folio().frame().is_lent()
     }
@@ -62,21 +62,22 @@ impl LockedFolio {
         unsafe { memory.add(range.start) }
     }
 
-    /// Writes `data` from byte `start` on. If it is `streamed`, long runs are written around the processor's caches,
+    /// Writes `data` from byte `start` on. If it is `streamed` and long, it is written around the processor's caches,
     /// which is faster for data that is not used again soon.
     ///
     /// # Safety
-    /// Meanwhile, no other thread of the library reads the folio's uptodate blocks, except in folios that are lent: the
-    /// caller holds the inode's lock alone (R5).
+    /// During the call, no other thread of the library reads the folio's uptodate blocks: the caller holds the inode's
+    /// lock alone (R5).
     pub unsafe fn copy_in(&mut self, start: usize, data: &[u8], streamed: bool) {
         let to = self.memory_of(&(start..start + data.len())).as_ptr();
-        // SAFETY: the range is within the folio, to which a reference is held. It is locked, and no piece of it is
-        // being filled, so that no other thread of the library writes to it; the caller promises that none reads it.
-        // `data` is memory of the caller's, not of a folio.
+        // SAFETY: the range is within the folio, to which this holds a reference. It is locked, and no piece of it is
+        // being filled, so no other thread of the library writes to it; the caller promises that none reads it.
+        // `data` is the caller's memory, not that of a folio.
         unsafe {
-            match streamed {
-                true => streaming::copy(to, data),
-                false => to.copy_from_nonoverlapping(data.as_ptr(), data.len()),
+            if streamed {
+                streaming::copy(to, data);
+            } else {
+                to.copy_from_nonoverlapping(data.as_ptr(), data.len());
             }
         }
     }
@@ -95,7 +96,7 @@ impl LockedFolio {
         self.folio().frame().set_blank(whole);
     }
 
-    /// Says that the blocks in `range`, whole ones, hold the file's data.
+    /// Marks the blocks in `range`, whole blocks, uptodate.
     pub fn set_uptodate(&mut self, range: Range<usize>) {
         self.check_writable();
         let (frame, length) = (self.folio().frame(), self.folio().len());
@@ -115,56 +116,56 @@ impl LockedFolio {
     fn check_writable(&self) {
         assert!(self.is_unfilled(), "pieces of the folio are being filled");
         let frame = self.folio().frame();
-        assert!(!frame.is_under_writeback() && !frame.is_lent(), "others need it as it is");
+        assert!(!frame.is_under_writeback() && !frame.is_lent(), "under writeback or lent");
     }
 }
 
 impl Mapping {
-    /// Whether the mapping still holds this folio, of which the caller has a reference and the
-    /// lock. Once it does not, it never will.
+    /// Returns whether the mapping still contains this folio. A folio that was removed never comes back.
     pub fn holds(&self, folio: &LockedFolio) -> bool {
         folio.folio().frame().is_cached()
     }
 
-    /// The index of the first page of `pages` that some folio has. May miss a folio that is
-    /// inserted or removed at the same time.
+    /// Returns the index of the first page of `pages` that is cached. May miss a folio that is concurrently
+    /// inserted or removed.
     pub fn next_cached(&self, pages: Range<u64>) -> Option<u64> {
         let first = self.tree.first_present(&self.cache().pool, pages.start, pages.end);
         first.map(|(index, _)| index)
     }
 
-    /// Whether any folio has pages of `pages`. Certain: one that is not found is inserted after this.
+    /// Returns whether any of `pages` is cached. Certain: a folio that is not found is inserted later.
     pub fn has_cached(&self, pages: Range<u64>) -> bool {
         let _changes = self.changes.lock();
         self.next_cached(pages).is_some()
     }
 
-    /// Puts a copy in the place of a folio that is not under writeback: those who were lent bytes
-    /// keep the old one as it is. `Err` gives the folio back when there is no memory for a copy.
+    /// Replaces a folio that is not under writeback by a copy. Borrowers keep the old folio unchanged. The error
+    /// returns the folio, if there is no memory for a copy or the folio was removed from the mapping.
     pub fn replace_by_copy(&self, folio: LockedFolio) -> Result<LockedFolio, LockedFolio> {
-        let (old, pool) = (folio.folio(), &self.cache().pool);
-        let place = old.frame().place();
-        let Some((number, _)) = self.cache().allocate(place.order, place.order) else {
+        let old = folio.folio();
+        let pool = &self.cache().pool;
+        let span = old.frame().span();
+        let Some((number, _)) = self.cache().allocate(span.order, span.order) else {
             return Err(folio);
         };
         let frame = pool.frame(number);
         let (from, to) = (pool.memory(old.frame_number()), pool.memory(number));
         self.protect(&folio);
-        // SAFETY: both are folios of that size; the old one is locked and without writers, the new
-        // one is the caller's, from the pool.
-        unsafe { to.copy_from_nonoverlapping(from, PAGE_SIZE << place.order) };
+        // SAFETY: both folios have this size. The old one is locked and protected, so it has no
+        // writers; the new one was just allocated.
+        unsafe { to.copy_from_nonoverlapping(from, PAGE_SIZE << span.order) };
         frame.set_blank(old.frame().is_blank());
         FolioState::copy(old.frame(), frame);
         let changes = self.changes.lock();
-        // Who has the folio locked may have been overtaken by who takes it out of the mapping.
+        // Another thread may have removed the folio before this one locked it.
         if !old.frame().is_cached() {
             drop(changes);
-            pool.give(number, place.order);
+            pool.free(number, span.order);
             return Err(folio);
         }
-        self.leave_file(&folio);
-        self.tree.replace(pool, place, number);
-        frame.make_live(self.id(), place);
+        self.leave_file_memory(&folio);
+        self.tree.replace(pool, span, number);
+        frame.make_live(self.id(), span);
         frame.copy_dropbehind(old.frame());
         let put = old.frame().uncache();
         debug_assert_eq!(put, Put::Held, "the caller holds a reference");
@@ -177,16 +178,16 @@ impl Mapping {
         Ok(LockedFolio::new(new, self.block_size()))
     }
 
-    /// Takes a folio that is not under writeback out of the mapping, with all that was dirty in it.
-    /// Who refers to it keeps it as it is; nobody else finds it any more.
+    /// Removes a folio that is not under writeback from the mapping. Its dirty blocks are not written back. Holders of
+    /// references keep it unchanged; lookups do not find it any more.
     pub fn remove(&self, folio: LockedFolio) {
         let frame = folio.folio().frame();
-        debug_assert!(!frame.is_under_writeback(), "what is under way has a place in the file");
+        debug_assert!(!frame.is_under_writeback(), "a folio under writeback belongs to its file");
         self.set_clean(&folio, 0..folio.folio().len());
         let _changes = self.changes.lock();
         if frame.is_cached() {
-            self.leave_file(&folio);
-            self.tree.remove(&self.cache().pool, frame.place());
+            self.leave_file_memory(&folio);
+            self.tree.remove(&self.cache().pool, frame.span());
             let put = frame.uncache();
             debug_assert_eq!(put, Put::Held, "the caller holds a reference");
         }

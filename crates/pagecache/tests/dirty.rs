@@ -1,8 +1,8 @@
-//! Folios become dirty, go under writeback, are lent, replaced and removed.
-#![allow(clippy::single_range_in_vec_init, reason = "one run is a list of runs, too")]
+//! Tests of folios that are dirty, under writeback, lent, replaced and removed.
+#![allow(clippy::single_range_in_vec_init, reason = "a list of ranges may have one element")]
 
-// testkit depends on this crate.
-#[allow(dead_code, reason = "a part of it is needed")]
+// Included by path, since testkit depends on this crate.
+#[allow(dead_code, reason = "only a part of it is used")]
 #[path = "../../testkit/src/waiting.rs"]
 mod waiting;
 
@@ -15,7 +15,7 @@ use base::BlockSize;
 use pagecache::{CacheOptions, FolioHandle, Insertion, LockedFolio, Mapping, ORDER_MAX, PageCache};
 use waiting::Waiter;
 
-/// A copy of the uptodate bytes of a folio.
+/// Returns a copy of the uptodate bytes of a folio.
 fn bytes_of<C: AsRef<PageCache>>(folio: &FolioHandle<C>, start: usize, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let copied = folio.copy_to(start, &mut bytes);
@@ -45,20 +45,20 @@ fn lock(mapping: &Mapping, page: u64) -> LockedFolio {
 /// Writes `byte` to whole blocks of a locked folio.
 fn write(mapping: &Mapping, folio: &mut LockedFolio, range: Range<usize>, byte: u8) {
     folio.wait_writeback();
-    // SAFETY: no test keeps bytes that it was not lent while it writes.
+    // SAFETY: tests keep no references to bytes while they write, unless the folio is lent.
     unsafe { folio.copy_in(range.start, &vec![byte; range.len()], false) };
     folio.set_uptodate(range.clone());
     mapping.set_dirty(folio, range);
 }
 
-/// The bytes dirty and under writeback of the cache, and dirty of the mapping.
+/// Returns the cache's dirty bytes, its bytes under writeback, and the mapping's dirty bytes.
 fn bytes(mapping: &Mapping) -> (u64, u64, u64) {
     let stats = mapping.cache().stats();
     (stats.dirty.bytes_dirty, stats.dirty.bytes_writeback, mapping.bytes_dirty())
 }
 
 #[test]
-fn dirty_blocks_are_counted_once_and_written_back_in_runs() {
+fn dirty_blocks_are_counted_once_and_written_back_as_ranges() {
     let cache = cache();
     let mapping = mapping(&cache, 1024);
     let mut folio = insert(&mapping, 0, 4);
@@ -78,7 +78,7 @@ fn dirty_blocks_are_counted_once_and_written_back_in_runs() {
     drop(writeback);
     assert_eq!(bytes(&mapping), (0, 0, 0));
     assert!(mapping.next_under_writeback(0..99).is_none());
-    // All of it, with a state and without.
+    // Whole folios, with a per-block state and without.
     write(&mapping, &mut folio, 0..65_536, 2);
     assert_eq!(bytes(&mapping).0, 65_536);
     let mut other = insert(&mapping, 16, 4);
@@ -109,7 +109,7 @@ fn dirty_folios_are_found_in_order_by_any_of_their_pages() {
 }
 
 #[test]
-fn what_is_cleaned_is_not_written_back() {
+fn blocks_that_are_set_clean_are_not_written_back() {
     let cache = cache();
     let mapping = mapping(&cache, 4096);
     let mut folio = insert(&mapping, 0, 2);
@@ -126,7 +126,7 @@ fn what_is_cleaned_is_not_written_back() {
 }
 
 #[test]
-fn reclaim_takes_neither_dirty_folios_nor_those_under_writeback() {
+fn reclaim_evicts_neither_dirty_folios_nor_folios_under_writeback() {
     let cache = cache();
     let mapping = mapping(&cache, 4096);
     write(&mapping, &mut insert(&mapping, 0, 4), 0..65_536, 7);
@@ -175,8 +175,8 @@ fn a_writer_waits_for_writeback() {
 }
 
 #[test]
-#[should_panic(expected = "others need it as it is")]
-fn nobody_writes_to_a_lent_folio() {
+#[should_panic(expected = "under writeback or lent")]
+fn a_write_to_a_lent_folio_panics() {
     let cache = cache();
     let mapping = mapping(&cache, 4096);
     let mut folio = insert(&mapping, 0, 0);
@@ -189,7 +189,7 @@ fn nobody_writes_to_a_lent_folio() {
 }
 
 #[test]
-fn a_copy_takes_the_place_of_a_lent_folio_with_all_that_is_known_of_it() {
+fn a_copy_replaces_a_lent_folio_with_its_whole_state() {
     let cache = cache();
     let mapping = mapping(&cache, 1024);
     let mut folio = insert(&mapping, 0, 2);
@@ -210,7 +210,7 @@ fn a_copy_takes_the_place_of_a_lent_folio_with_all_that_is_known_of_it() {
     let now = mapping.get(1).expect("cached");
     assert_eq!(bytes_of(&now, 1024, 1024), [1; 1024]);
     assert_eq!(bytes_of(&now, 2048, 9999), [2; 2048]);
-    // Who found the old one before learns that it is not the file's any more.
+    // A thread that found the old folio before learns that the file does not contain it any more.
     let stale = mapping.lock(&stale);
     assert!(!mapping.holds(&stale) && mapping.start_writeback(&stale).is_none());
     let (_writeback, runs) = mapping.start_writeback(&lock(&mapping, 0)).expect("dirty");
@@ -218,7 +218,7 @@ fn a_copy_takes_the_place_of_a_lent_folio_with_all_that_is_known_of_it() {
 }
 
 #[test]
-fn a_removed_folio_is_neither_found_nor_dirty_and_stays_with_its_holders() {
+fn a_removed_folio_is_neither_found_nor_dirty_but_keeps_its_borrowed_bytes() {
     let cache = cache();
     let mapping = mapping(&cache, 4096);
     let mut folio = insert(&mapping, 4, 2);

@@ -1,5 +1,4 @@
-//! Folios that uncached reads and writes make leave the cache with their last reference, unless
-//! somebody else has kept them.
+//! Tests of dropbehind folios. They leave the cache with their last reference, unless another access has kept them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +9,7 @@ use pagecache::{
     CacheOptions, Folio, FolioHandle, Insertion, LockedFolio, Mapping, ORDER_MAX, PageCache,
 };
 
-/// A copy of the uptodate bytes of a folio.
+/// Returns a copy of the uptodate bytes of a folio.
 fn bytes_of<C: AsRef<PageCache>>(folio: &FolioHandle<C>, start: usize, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let copied = folio.copy_to(start, &mut bytes);
@@ -33,8 +32,8 @@ fn insert(mapping: &Mapping, index: u64, order: u8) -> LockedFolio {
     }
 }
 
-/// A folio that an uncached read has made and filled.
-fn behind(mapping: &Mapping, index: u64, order: u8) -> Folio {
+/// Inserts and fills a folio, as an uncached read does.
+fn insert_dropbehind(mapping: &Mapping, index: u64, order: u8) -> Folio {
     let mut locked = insert(mapping, index, order);
     locked.set_dropbehind();
     locked.take(locked.left(), true).zero();
@@ -58,10 +57,10 @@ impl Random {
 }
 
 #[test]
-fn what_nobody_is_done_with_stays_until_it_is_reclaimed() {
+fn a_dropbehind_folio_that_was_not_read_stays_until_it_is_reclaimed() {
     let cache = cache(4 << 20);
     let mapping = mapping(&cache);
-    drop(behind(&mapping, 0, 2));
+    drop(insert_dropbehind(&mapping, 0, 2));
     assert_eq!(resident(&mapping), 16_384);
     assert!(mapping.get(3).is_some_and(|folio| folio.is_dropbehind()));
     for index in (512..4096).step_by(16) {
@@ -72,10 +71,10 @@ fn what_nobody_is_done_with_stays_until_it_is_reclaimed() {
 }
 
 #[test]
-fn what_is_done_with_goes_with_the_last_reference() {
+fn a_done_folio_leaves_with_its_last_reference() {
     let cache = cache(4 << 20);
     let mapping = mapping(&cache);
-    let folio = behind(&mapping, 16, 4);
+    let folio = insert_dropbehind(&mapping, 16, 4);
     folio.done_with();
     let other = mapping.get(20).expect("cached while referred to").into_owned();
     drop(folio);
@@ -90,16 +89,16 @@ fn what_is_done_with_goes_with_the_last_reference() {
 }
 
 #[test]
-fn what_is_kept_stays_whoever_is_done_with_it() {
+fn a_kept_folio_stays_although_it_is_done() {
     let cache = cache(4 << 20);
     let mapping = mapping(&cache);
-    let folio = behind(&mapping, 0, 0);
+    let folio = insert_dropbehind(&mapping, 0, 0);
     folio.done_with();
     folio.keep();
     folio.done_with();
     drop(folio);
     assert!(mapping.get(0).is_some_and(|folio| !folio.is_dropbehind()));
-    // What was there before is not done with, either.
+    // An ordinary folio does not become done.
     let mut locked = insert(&mapping, 1, 0);
     locked.take(locked.left(), true).zero();
     locked.folio().done_with();
@@ -109,12 +108,12 @@ fn what_is_kept_stays_whoever_is_done_with_it() {
 }
 
 #[test]
-fn dirty_folios_go_when_their_writeback_has_ended() {
+fn dirty_folios_leave_when_their_writeback_has_ended() {
     let cache = cache(4 << 20);
     let mapping = mapping(&cache);
     let write = |folio: &mut LockedFolio| {
         folio.wait_writeback();
-        // SAFETY: nobody reads.
+        // SAFETY: no thread reads.
         unsafe { folio.copy_in(0, &[7; 4096], false) };
         folio.set_uptodate(0..4096);
         mapping.set_dirty(folio, 0..4096);
@@ -130,14 +129,14 @@ fn dirty_folios_go_when_their_writeback_has_ended() {
     let (writeback, _) = mapping.start_writeback(&folio).expect("dirty");
     drop(folio);
     assert!(found(), "under writeback");
-    // Who waits for it holds a reference, and may be the last to do so.
+    // A thread that waits for it holds a reference, which may be the last one.
     let waiting = mapping.get(0).expect("under writeback");
     drop(writeback);
     assert!(!waiting.is_under_writeback());
     drop(waiting);
     assert!(!found());
     assert_eq!((resident(&mapping), cache.stats().folios_dropped), (0, 1));
-    // Written again meanwhile: it goes after that, with the mark that it had.
+    // Written to again before it leaves: it leaves after the next writeback, since it is still marked.
     let mut folio = insert(&mapping, 0, 0);
     folio.set_dropbehind();
     folio.folio().done_with();
@@ -153,10 +152,10 @@ fn dirty_folios_go_when_their_writeback_has_ended() {
 }
 
 #[test]
-fn a_copy_in_the_place_of_a_lent_folio_goes_too() {
+fn a_copy_of_a_lent_folio_leaves_with_its_last_reference_too() {
     let cache = cache(4 << 20);
     let mapping = mapping(&cache);
-    let folio = behind(&mapping, 0, 1);
+    let folio = insert_dropbehind(&mapping, 0, 1);
     folio.done_with();
     let lent = mapping.lend(mapping.borrow(&folio));
     let locked = mapping.lock(&mapping.borrow(&folio));
@@ -171,19 +170,20 @@ fn a_copy_in_the_place_of_a_lent_folio_goes_too() {
 }
 
 #[test]
-fn a_mapping_that_goes_takes_what_nobody_is_done_with_along() {
+fn dropping_a_mapping_frees_dropbehind_folios_that_are_not_done() {
     let cache = cache(4 << 20);
     let mapping = mapping(&cache);
-    let (read, _unread) = (behind(&mapping, 0, 0), drop(behind(&mapping, 8, 3)));
+    let read = insert_dropbehind(&mapping, 0, 0);
+    drop(insert_dropbehind(&mapping, 8, 3));
     read.done_with();
     drop(mapping);
-    assert_eq!(cache.stats().bytes_resident, 4096, "referred to");
+    assert_eq!(cache.stats().bytes_resident, 4096, "one folio has a reference");
     drop(read);
     assert_eq!(cache.stats().bytes_resident, 0);
 }
 
 #[test]
-fn readers_of_both_kinds_reclaim_and_removal_lose_and_leak_nothing() {
+fn cached_and_uncached_readers_reclaim_and_removal_neither_lose_nor_leak_folios() {
     let cache = cache(1 << 20);
     let mappings = [mapping(&cache), mapping(&cache)];
     let made = AtomicU64::new(0);
@@ -227,7 +227,7 @@ fn readers_of_both_kinds_reclaim_and_removal_lose_and_leak_nothing() {
     });
     let stats = cache.stats();
     assert!(stats.folios_dropped > 0 && stats.folios_dropped <= made.into_inner(), "{stats:?}");
-    // What is left is what was kept, or not read.
+    // The remaining folios were kept, or not read.
     for mapping in &mappings {
         for page in 0..256 {
             if let Some(folio) = mapping.get(page) {

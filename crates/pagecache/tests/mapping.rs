@@ -1,4 +1,4 @@
-//! Folios come, are filled, found, evicted and dropped; by one thread and by several.
+//! Tests of inserting, filling, finding, evicting and dropping folios, with one thread and with several.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use pagecache::{
 
 const MIB: u64 = 1 << 20;
 
-/// A copy of the uptodate bytes of a folio.
+/// Returns a copy of the uptodate bytes of a folio.
 fn bytes_of<C: AsRef<PageCache>>(folio: &FolioHandle<C>, start: usize, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let copied = folio.copy_to(start, &mut bytes);
@@ -69,7 +69,7 @@ fn a_folio_is_as_large_as_alignment_and_neighbours_allow() {
 }
 
 #[test]
-fn blocks_larger_than_a_page_and_the_greatest_order_bound_every_folio() {
+fn the_block_size_and_the_greatest_order_bound_every_folio() {
     let options = CacheOptions { bytes_max: 16 * MIB, folio_order_max: 0 };
     let cache = PageCache::new(options).expect("memory");
     let small = mapping(&cache, 1024);
@@ -82,7 +82,7 @@ fn blocks_larger_than_a_page_and_the_greatest_order_bound_every_folio() {
 }
 
 #[test]
-fn readers_get_the_blocks_that_arrived_and_no_others() {
+fn readers_get_only_the_blocks_that_were_filled() {
     let cache = cache(4 * MIB);
     let mapping = mapping(&cache, 1024);
     let mut locked = insert(&mapping, 0, 2);
@@ -98,7 +98,7 @@ fn readers_get_the_blocks_that_arrived_and_no_others() {
     assert_eq!(bytes_of(&folio, 3000, 16_384), [1; 72]);
     assert_eq!(bytes_of(&folio, 3072, 1), b"");
     assert_eq!(bytes_of(&folio, 5120 + 100, 5000), [0; 1948]);
-    // The second piece fails; the folio is unlocked with the last of them, but is not all there.
+    // The second piece fails. The end of the last piece unlocks the folio, but does not make it uptodate.
     drop(second);
     drop(locked);
     folio.wait_unlocked();
@@ -119,7 +119,7 @@ fn readers_get_the_blocks_that_arrived_and_no_others() {
 
 #[test]
 #[should_panic(expected = "uptodate already")]
-fn nobody_writes_to_uptodate_blocks() {
+fn filling_uptodate_blocks_panics() {
     let cache = cache(4 * MIB);
     let mapping = mapping(&cache, 4096);
     drop(insert_full(&mapping, 0, 0, 1));
@@ -127,7 +127,7 @@ fn nobody_writes_to_uptodate_blocks() {
 }
 
 #[test]
-fn data_that_streams_through_leaves_what_is_used_again() {
+fn streaming_data_does_not_evict_data_that_is_used_again() {
     let cache = cache(4 * MIB);
     let hot = mapping(&cache, 4096);
     for page in 0..100 {
@@ -149,7 +149,7 @@ fn data_that_streams_through_leaves_what_is_used_again() {
 }
 
 #[test]
-fn folios_in_use_are_not_evicted_and_the_others_make_room() {
+fn reclaim_evicts_unused_folios_only() {
     let cache = cache(MIB);
     let mapping = mapping(&cache, 4096);
     let mut held = Vec::new();
@@ -163,7 +163,7 @@ fn folios_in_use_are_not_evicted_and_the_others_make_room() {
             Insertion::Exists { .. } => panic!("page {page} is new"),
         }
     }
-    // All but what descriptors and index take.
+    // The rest of the memory has the descriptors and the index.
     assert!(held.len() > 240, "{}", held.len());
     assert!(cache.stats().folios_reclaimed == 0);
     let other = self::mapping(&cache, 4096);
@@ -188,7 +188,7 @@ fn reclaim_makes_room_for_large_folios_out_of_small_ones() {
 }
 
 #[test]
-fn memory_that_is_broken_up_gives_smaller_folios_down_to_a_block() {
+fn fragmented_memory_yields_smaller_folios_but_none_below_a_block() {
     let cache = cache(2 * MIB);
     let mapping = mapping(&cache, 4096);
     // Every other page is in use.
@@ -200,7 +200,7 @@ fn memory_that_is_broken_up_gives_smaller_folios_down_to_a_block() {
         }
     }
     while mapping.get(100_001).is_some() || mapping.get(100_479).is_some() {
-        // Takes what is left, then what reclaim finds.
+        // Uses free memory first, then memory that reclaim frees.
         assert_eq!(insert_full(&mapping, 2 * held.len() as u64 + 1, 0, 2).pages(), 1);
         held.push(insert_full(&mapping, 2 * held.len() as u64 + 200_001, 0, 2));
     }
@@ -212,7 +212,7 @@ fn memory_that_is_broken_up_gives_smaller_folios_down_to_a_block() {
 }
 
 #[test]
-fn dropping_a_mapping_frees_its_folios_but_those_in_use() {
+fn dropping_a_mapping_frees_its_unused_folios() {
     let cache = cache(16 * MIB);
     let mapping = mapping(&cache, 4096);
     for (index, order) in [(0, 9), (512, 0), (513, 0), (514, 1), (1 << 40, 6)] {
@@ -235,12 +235,12 @@ fn dropping_a_mapping_frees_its_folios_but_those_in_use() {
     assert_eq!(cache.stats().bytes_resident, 0);
 }
 
-/// What a page of a file must hold.
+/// Returns the byte that fills a page of a file.
 fn content(file: usize, page: u64) -> u8 {
     (page as usize * 7 + file * 101) as u8
 }
 
-/// Looks at or makes a folio, and checks that it is the right one; whether there was memory for it.
+/// Checks the contents of a cached page, or inserts and fills its folio. Returns whether there was memory for it.
 fn use_page(mapping: &Mapping, file: usize, page: u64, order: u8) -> bool {
     if let Some(folio) = mapping.get(page) {
         folio.visit();
@@ -271,7 +271,7 @@ fn use_page(mapping: &Mapping, file: usize, page: u64, order: u8) -> bool {
 }
 
 #[test]
-fn threads_that_share_a_cache_too_small_for_them_see_right_data() {
+fn threads_that_share_a_cache_that_is_too_small_read_the_right_data() {
     let (rounds, span) = if cfg!(miri) { (60, 64) } else { (30_000, 1024) };
     let cache = cache(if cfg!(miri) { MIB / 2 } else { MIB });
     let files: Vec<_> = (0..3).map(|_| mapping(&cache, 4096)).collect();
@@ -299,7 +299,7 @@ fn threads_that_share_a_cache_too_small_for_them_see_right_data() {
 }
 
 #[test]
-fn mappings_come_and_go_while_reclaim_goes_through_them() {
+fn mappings_are_created_and_dropped_during_reclaim() {
     let (rounds, pages) = if cfg!(miri) { (3, 40) } else { (300, 200) };
     let cache = cache(MIB / 2);
     let stop = AtomicBool::new(false);

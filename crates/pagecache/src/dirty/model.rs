@@ -1,11 +1,11 @@
-//! Model checks of the sets of dirty folios and of folios under writeback: flags, sets and references agree (R6).
+//! Model checks of the dirty set and the writeback set: flags, sets and references agree (R6).
 
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use super::*;
-use crate::frame::Place;
+use crate::frame::Span;
 
 const INDEX: u64 = 0;
 const NUMBER: u32 = 0;
@@ -20,7 +20,7 @@ struct World {
     bucket: Bucket,
 }
 
-// SAFETY: the memory is what is being checked: loom sees every access to it that races.
+// SAFETY: loom reports every racy access to the memory.
 unsafe impl Send for World {}
 // SAFETY: as above.
 unsafe impl Sync for World {}
@@ -35,7 +35,7 @@ impl World {
             slot: Mutex::new(true),
             bucket: Bucket::default(),
         };
-        world.frame.make_live(1, Place { index: INDEX, order: 0 });
+        world.frame.make_live(1, Span { index: INDEX, order: 0 });
         world.frame.unlock(true, &world.bucket);
         assert_eq!(world.frame.put(), Put::Held);
         Arc::new(world)
@@ -57,14 +57,13 @@ impl World {
     }
 
     fn put(&self) {
-        assert_eq!(self.frame.put(), Put::Held, "the tree, or a set, has it");
+        assert_eq!(self.frame.put(), Put::Held, "the tree or a set holds a reference");
     }
 
-    /// Writes to the folio, if it is still there. Returns whether it is.
+    /// Writes to the folio, if it is still cached. Returns whether it is.
     fn write(&self) -> bool {
-        match self.frame.try_get(1, INDEX) {
-            Ok(()) => {}
-            Err(_) => return false,
+        if self.frame.try_get(1, INDEX).is_err() {
+            return false;
         }
         self.lock();
         self.frame.wait_writeback(&self.bucket);
@@ -85,7 +84,7 @@ impl World {
             if sets.dirty.0.is_empty() {
                 return;
             }
-            // The set has a reference, as long as it is locked.
+            // The set holds a reference while it is locked.
             self.frame.get_again();
         }
         self.lock();
@@ -93,7 +92,7 @@ impl World {
             self.frame.wait_writeback(&self.bucket);
             self.sets().start_writeback(&self.frame, INDEX, NUMBER, BYTES);
             self.unlock();
-            // SAFETY: under writeback: no thread writes to it.
+            // SAFETY: under writeback, so no thread writes to it.
             self.memory.with(|memory| assert!(unsafe { *memory } > 0));
             self.sets().end_writeback(&self.frame, INDEX, &self.bucket);
             self.put();
@@ -103,8 +102,8 @@ impl World {
         self.put();
     }
 
-    /// Makes the folio clean without writing it, as a truncation does.
-    fn forget(&self) {
+    /// Makes the folio clean without writing it back, as a truncation does.
+    fn truncate(&self) {
         if self.frame.try_get(1, INDEX).is_err() {
             return;
         }
@@ -118,7 +117,7 @@ impl World {
         self.put();
     }
 
-    /// Evicts the folio if it has no references, as reclaim does. It must be clean then.
+    /// Evicts the folio if it has no references, as reclaim does. Checks that it is clean then.
     fn evict(&self) {
         let mut slot = self.slot.lock().expect("no panic");
         if *slot && self.frame.is_evictable() && self.frame.claim() {
@@ -127,7 +126,7 @@ impl World {
         }
     }
 
-    /// Checks that flags and sets agree, after all threads have ended.
+    /// Checks that flags and sets agree. All other threads have ended.
     fn check(&self, dirty: bool) {
         let sets = self.sets();
         assert_eq!(
@@ -151,12 +150,12 @@ fn spawn(world: &Arc<World>, run: impl FnOnce(&World) + 'static) -> thread::Join
 }
 
 #[test]
-fn a_folio_written_to_during_its_writeback_is_dirty_afterwards_or_written_with_it() {
+fn a_write_during_writeback_makes_the_folio_dirty_again_or_is_part_of_the_writeback() {
     check(|| {
         let world = World::new();
         assert!(world.write());
         let flusher = spawn(&world, World::write_back);
-        assert!(world.write(), "a dirty folio stays");
+        assert!(world.write(), "a dirty folio stays cached");
         flusher.join().expect("no panic");
         let dirty = world.frame.is_dirty();
         world.check(dirty);
@@ -166,7 +165,7 @@ fn a_folio_written_to_during_its_writeback_is_dirty_afterwards_or_written_with_i
 }
 
 #[test]
-fn a_dirty_folio_is_not_evicted_before_it_was_written() {
+fn a_dirty_folio_is_not_evicted_before_its_writeback() {
     check(|| {
         let world = World::new();
         assert!(world.write());
@@ -178,7 +177,7 @@ fn a_dirty_folio_is_not_evicted_before_it_was_written() {
 }
 
 #[test]
-fn of_two_that_write_back_one_writes_and_both_give_their_references_back() {
+fn one_of_two_flushers_writes_back_and_both_drop_their_references() {
     check(|| {
         let world = World::new();
         assert!(world.write());
@@ -192,12 +191,12 @@ fn of_two_that_write_back_one_writes_and_both_give_their_references_back() {
 }
 
 #[test]
-fn a_truncation_and_a_writeback_do_not_both_take_a_folio_out_of_its_set() {
+fn truncation_and_writeback_do_not_both_remove_a_folio_from_its_set() {
     check(|| {
         let world = World::new();
         assert!(world.write());
         let flusher = spawn(&world, World::write_back);
-        world.forget();
+        world.truncate();
         flusher.join().expect("no panic");
         world.check(false);
         world.evict();

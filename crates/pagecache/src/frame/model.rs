@@ -1,5 +1,5 @@
-//! Model checks of the invariants above: the interleavings of a few threads, and every value
-//! that the memory orders let a load give.
+//! Model checks of the invariants of frames, with all interleavings of a few threads and all values that the memory
+//! orders permit a load to return.
 
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use super::*;
 
 const PAGE: u64 = 5;
 
-/// One frame, its memory, the pool that has it or not, and the slot of a tree for it.
+/// One frame, its memory, whether it is free, and whether it is in the tree.
 struct World {
     frame: Frame,
     memory: UnsafeCell<u64>,
@@ -18,7 +18,7 @@ struct World {
     bucket: Bucket,
 }
 
-// SAFETY: the memory is what is being checked: loom sees every access to it that races.
+// SAFETY: loom reports every racy access to the memory.
 unsafe impl Send for World {}
 // SAFETY: as above.
 unsafe impl Sync for World {}
@@ -38,26 +38,28 @@ impl World {
         self.slot.lock().expect("no panic")
     }
 
-    /// Makes a folio of `owner`, if the frame is free, and leaves it locked and referred to.
+    /// Inserts a folio of `owner`, if the frame is free, which stays locked and referenced. Returns whether it was
+    /// free.
     fn insert(&self, owner: u64) -> bool {
         if !std::mem::take(&mut *self.free.lock().expect("no panic")) {
             return false;
         }
         let mut slot = self.lock_slot();
-        self.frame.make_live(owner, Place { index: PAGE, order: 0 });
+        self.frame.make_live(owner, Span { index: PAGE, order: 0 });
         *slot = true;
         true
     }
 
-    /// Fills the folio with its owner's number, unlocks it and gives the reference up.
+    /// Fills the folio with its owner's number, unlocks it and drops the reference.
     fn fill(&self, owner: u64) {
         // SAFETY: the folio is locked, and not uptodate.
         self.memory.with_mut(|memory| unsafe { *memory = owner });
         self.frame.unlock(true, &self.bucket);
-        self.give(self.frame.put());
+        self.finish_put(self.frame.put());
     }
 
-    fn give(&self, put: Put) {
+    /// Does what `put` requires after a reference was dropped.
+    fn finish_put(&self, put: Put) {
         match put {
             Put::Held => {}
             Put::Last => {
@@ -69,67 +71,66 @@ impl World {
                 if *slot && self.frame.claim_behind() {
                     *slot = false;
                     drop(slot);
-                    self.give(Put::Last);
+                    self.finish_put(Put::Last);
                 }
             }
         }
     }
 
-    /// A read that leaves nothing behind, or one that keeps what it finds; whether there was
-    /// anything to read.
+    /// Reads the folio of owner 1, and then calls `after`. Returns whether there was an uptodate folio.
     fn read_and(&self, after: impl Fn(&Frame)) -> bool {
         match self.frame.try_get(1, PAGE) {
             Ok(()) => {
                 let uptodate = self.frame.is_uptodate();
                 if uptodate {
-                    // SAFETY: uptodate, and referred to.
+                    // SAFETY: uptodate, and referenced.
                     self.memory.with(|memory| assert_eq!(unsafe { *memory }, 1));
                     after(&self.frame);
                 }
-                self.give(self.frame.put());
+                self.finish_put(self.frame.put());
                 uptodate
             }
             Err(put) => {
-                self.give(put);
+                self.finish_put(put);
                 false
             }
         }
     }
 
-    /// A cached read; whether there was anything to read.
+    /// Reads the folio of `owner`. Returns whether there was an uptodate one.
     fn read(&self, owner: u64) -> bool {
         match self.frame.try_get(owner, PAGE) {
             Ok(()) => {
                 let uptodate = self.frame.is_uptodate();
                 if uptodate {
-                    // SAFETY: uptodate, and referred to.
+                    // SAFETY: uptodate, and referenced.
                     self.memory.with(|memory| assert_eq!(unsafe { *memory }, owner));
                 }
-                self.give(self.frame.put());
+                self.finish_put(self.frame.put());
                 uptodate
             }
             Err(put) => {
-                self.give(put);
+                self.finish_put(put);
                 false
             }
         }
     }
 
-    /// Reclaim.
+    /// Evicts the folio, as reclaim does.
     fn evict(&self) {
         let mut slot = self.lock_slot();
         if *slot && self.frame.is_evictable() && self.frame.claim() {
             *slot = false;
             drop(slot);
-            self.give(Put::Last);
+            self.finish_put(Put::Last);
         }
     }
 
-    /// The end of a mapping, or of a part of it.
+    /// Removes the folio from the tree, as a truncation does, or the drop of a mapping.
     fn truncate(&self) {
         let mut slot = self.lock_slot();
         if std::mem::take(&mut *slot) {
-            self.give(self.frame.uncache());
+            self.finish_put(self.frame.uncache());
         }
     }
 
@@ -138,14 +139,14 @@ impl World {
     }
 }
 
-/// Checks `run` with at most three preemptions: more take hours, and races that need them are
-/// not known.
+/// Checks `run` with at most three preemptions. More would take hours, and no races are known that need more.
 fn check(run: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(run);
 }
 
+/// Returns a world with an uptodate folio of owner 1.
 fn with_folio() -> Arc<World> {
     let world = World::new();
     assert!(world.insert(1));
@@ -163,7 +164,7 @@ fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
 }
 
 #[test]
-fn readers_see_their_own_folio_or_none_while_the_frame_changes_hands() {
+fn readers_see_their_own_folio_or_none_while_the_frame_changes_its_owner() {
     check(|| {
         let world = with_folio();
         let threads = [
@@ -201,7 +202,7 @@ fn a_folio_that_leaves_the_cache_is_freed_once_by_its_last_holder() {
 }
 
 #[test]
-fn late_holders_of_one_life_do_not_end_the_next() {
+fn holders_of_a_frames_former_folio_do_not_free_its_next_one() {
     check(|| {
         let world = with_folio();
         let threads = [
@@ -212,7 +213,7 @@ fn late_holders_of_one_life_do_not_end_the_next() {
         ];
         if world.insert(2) {
             world.fill(2);
-            assert!(world.read(2), "nobody else takes it away");
+            assert!(world.read(2), "no other thread removes it");
             world.truncate();
             join(threads);
             assert!(world.is_free());
@@ -223,7 +224,7 @@ fn late_holders_of_one_life_do_not_end_the_next() {
 }
 
 #[test]
-fn reclaim_and_truncation_do_not_both_free() {
+fn reclaim_and_truncation_do_not_both_free_a_folio() {
     check(|| {
         let world = with_folio();
         let threads = [
@@ -247,9 +248,9 @@ fn waiters_wake_and_find_the_data() {
             if world.frame.try_get(1, PAGE) == Ok(()) {
                 world.frame.wait_unlocked(&world.bucket);
                 assert!(world.frame.is_uptodate());
-                // SAFETY: uptodate, and referred to.
+                // SAFETY: uptodate, and referenced.
                 world.memory.with(|memory| assert_eq!(unsafe { *memory }, 1));
-                world.give(world.frame.put());
+                world.finish_put(world.frame.put());
             }
         };
         let threads = [spawn(&world, wait), spawn(&world, wait)];
@@ -259,7 +260,7 @@ fn waiters_wake_and_find_the_data() {
 }
 
 #[test]
-fn one_of_several_gets_the_lock_and_the_readahead_mark() {
+fn only_one_thread_gets_the_lock_and_only_one_the_readahead_mark() {
     check(|| {
         let world = with_folio();
         world.frame.set_readahead();
@@ -279,7 +280,7 @@ fn one_of_several_gets_the_lock_and_the_readahead_mark() {
 }
 
 #[test]
-fn a_writer_changes_nothing_that_a_device_reads() {
+fn a_writer_does_not_change_data_that_a_device_reads() {
     check(|| {
         let world = with_folio();
         assert!(world.frame.try_get(1, PAGE).is_ok() && world.frame.try_lock());
@@ -291,7 +292,7 @@ fn a_writer_changes_nothing_that_a_device_reads() {
             // SAFETY: under writeback.
             world.memory.with(|memory| assert_eq!(unsafe { *memory }, 1));
             world.frame.end_writeback(&world.bucket);
-            world.give(world.frame.put());
+            world.finish_put(world.frame.put());
         });
         let other = spawn(&world, |world| {
             world.frame.wait_unlocked(&world.bucket);
@@ -299,16 +300,16 @@ fn a_writer_changes_nothing_that_a_device_reads() {
         });
         assert!(world.frame.try_lock());
         world.frame.wait_writeback(&world.bucket);
-        // SAFETY: locked, not under writeback, and nobody reads.
+        // SAFETY: locked, not under writeback, and no thread reads.
         world.memory.with_mut(|memory| unsafe { *memory = 2 });
         world.frame.unlock(false, &world.bucket);
         join([device, other]);
-        world.give(world.frame.put());
+        world.finish_put(world.frame.put());
     });
 }
 
 #[test]
-fn a_writer_that_finds_a_folio_no_longer_lent_sees_the_reading_over() {
+fn a_borrowers_reads_precede_the_writes_of_a_writer_that_finds_the_folio_not_lent() {
     check(|| {
         let world = with_folio();
         assert!(world.frame.try_get(1, PAGE).is_ok());
@@ -316,18 +317,18 @@ fn a_writer_that_finds_a_folio_no_longer_lent_sees_the_reading_over() {
         let reader = spawn(&world, |world| {
             // SAFETY: lent.
             world.memory.with(|memory| assert_eq!(unsafe { *memory }, 1));
-            world.frame.take_back();
-            world.give(world.frame.put());
+            world.frame.end_lending();
+            world.finish_put(world.frame.put());
         });
         if !world.frame.is_lent() {
-            // SAFETY: not lent, and nobody else reads.
+            // SAFETY: not lent, and no other thread reads.
             world.memory.with_mut(|memory| unsafe { *memory = 2 });
         }
         join([reader]);
     });
 }
 
-/// A folio that an uncached read made, still locked and referred to.
+/// Returns a world with a dropbehind folio that is still locked and referenced.
 fn with_folio_behind() -> Arc<World> {
     let world = World::new();
     assert!(world.insert(1));
@@ -336,16 +337,16 @@ fn with_folio_behind() -> Arc<World> {
 }
 
 #[test]
-fn what_several_are_done_with_goes_once_and_with_the_last_of_them() {
+fn a_done_folio_is_freed_once_with_its_last_reference() {
     check(|| {
         let world = with_folio_behind();
         world.fill(1);
-        assert!(!world.is_free(), "nobody is done with it");
+        assert!(!world.is_free(), "no thread is done with it");
         let threads = [
             spawn(&world, |world| {
                 world.read_and(Frame::set_done);
             }),
-            // Looks, and leaves it to others.
+            // Reads, but is not an uncached read.
             spawn(&world, |world| {
                 world.read_and(|_| ());
             }),
@@ -357,14 +358,14 @@ fn what_several_are_done_with_goes_once_and_with_the_last_of_them() {
 }
 
 #[test]
-fn what_somebody_keeps_stays_unless_it_went_before() {
+fn a_kept_folio_stays_unless_it_was_evicted_before() {
     check(|| {
         let world = with_folio_behind();
         world.fill(1);
         let kept = Arc::new(Mutex::new(false));
-        let theirs = Arc::clone(&kept);
-        let reader = spawn(&world, move |world| {
-            *theirs.lock().expect("no panic") = world.read_and(Frame::keep);
+        let reader = spawn(&world, {
+            let kept = Arc::clone(&kept);
+            move |world| *kept.lock().expect("no panic") = world.read_and(Frame::keep)
         });
         let other = spawn(&world, |world| {
             world.read_and(|_| ());
@@ -378,35 +379,35 @@ fn what_somebody_keeps_stays_unless_it_went_before() {
 }
 
 #[test]
-fn what_is_done_with_before_it_is_filled_goes_after() {
+fn a_folio_that_is_done_before_it_is_filled_is_freed_afterwards() {
     check(|| {
         let world = with_folio_behind();
         world.frame.set_done();
         let waiter = spawn(&world, |world| {
             if world.frame.try_get(1, PAGE) == Ok(()) {
                 world.frame.wait_unlocked(&world.bucket);
-                // SAFETY: unlocked as uptodate, and referred to.
+                // SAFETY: unlocked as uptodate, and referenced.
                 world.memory.with(|memory| assert_eq!(unsafe { *memory }, 1));
-                world.give(world.frame.put());
+                world.finish_put(world.frame.put());
             } else {
-                panic!("nobody has filled it");
+                panic!("the folio is gone before it was filled");
             }
         });
-        // The waiter has to come first, so this holds a reference for it.
+        // Keeps the folio until the waiter has found it.
         world.frame.get_again();
         world.fill(1);
         join([waiter]);
-        world.give(world.frame.put());
+        world.finish_put(world.frame.put());
         assert!(world.is_free());
     });
 }
 
 #[test]
-fn what_a_device_writes_goes_when_it_has_and_nobody_waits_for_it_any_more() {
+fn a_done_folio_under_writeback_is_freed_after_its_writeback_and_the_last_waiter() {
     check(|| {
         let world = with_folio_behind();
         world.frame.set_done();
-        // The set of dirty folios' reference, which becomes that of the writeback.
+        // The reference of the dirty set, which the writeback takes over.
         world.frame.get_again();
         world.frame.set_dirty(true);
         world.frame.start_writeback();
@@ -415,14 +416,14 @@ fn what_a_device_writes_goes_when_it_has_and_nobody_waits_for_it_any_more() {
             // SAFETY: under writeback.
             world.memory.with(|memory| assert_eq!(unsafe { *memory }, 1));
             world.frame.end_writeback(&world.bucket);
-            world.give(world.frame.put());
+            world.finish_put(world.frame.put());
         });
         let waiter = spawn(&world, |world| match world.frame.try_get(1, PAGE) {
             Ok(()) => {
                 world.frame.wait_writeback(&world.bucket);
-                world.give(world.frame.put());
+                world.finish_put(world.frame.put());
             }
-            Err(put) => world.give(put),
+            Err(put) => world.finish_put(put),
         });
         join([device, waiter]);
         assert!(world.is_free() && !*world.lock_slot());
@@ -430,7 +431,7 @@ fn what_a_device_writes_goes_when_it_has_and_nobody_waits_for_it_any_more() {
 }
 
 #[test]
-fn reclaim_truncation_and_the_last_reader_do_not_free_twice() {
+fn reclaim_truncation_and_the_last_reader_free_a_folio_once() {
     check(|| {
         let world = with_folio_behind();
         world.fill(1);

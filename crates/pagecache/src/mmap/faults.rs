@@ -1,5 +1,5 @@
-//! The threads that have touched pages of windows served, for one cache; there are some while it has
-//! windows. Not here: how a page is served.
+//! The fault server of a cache: threads that handle page faults in its map windows. It runs while the cache has
+//! windows. Not here: the handling of a fault (`iomap`).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,13 +15,18 @@ use super::userfault::{Addresses, Fault, Userfaults};
 use super::window::Area;
 use crate::PAGE_SIZE;
 
-/// How many pages are served at a time: devices do several reads at once.
+/// The number of threads. Several, since devices handle several reads at once.
 const THREADS: usize = 4;
 
-/// Somebody who serves a window's faults.
+/// The handler of a window's faults.
 pub trait ServeFault: Send + Sync {
-    /// A thread waits for having touched `page` of the file; `is_store` says how. Has it shown, or failed, or tried again. The thread may hold any lock of its program's, but
-    /// none of this library's.
+    /// Handles a fault at `page` of the file, by a store or by a load. Ends it with [`MapWindow::show`],
+    /// [`MapWindow::fail`] or [`MapWindow::wake`]. The faulting thread waits until then. It may hold any locks of its
+    /// program, but none of this library.
+    ///
+    /// [`MapWindow::show`]: crate::MapWindow::show
+    /// [`MapWindow::fail`]: crate::MapWindow::fail
+    /// [`MapWindow::wake`]: crate::MapWindow::wake
     fn serve(&self, page: u64, is_store: bool);
 }
 
@@ -34,18 +39,20 @@ pub(crate) struct Faults {
 
 struct Shared {
     userfaults: Arc<Userfaults>,
-    /// Readable once the threads are to end.
+    /// An eventfd that is readable once the threads must end.
     stop: OwnedFd,
-    /// By the first address.
-    windows: Mutex<BTreeMap<usize, Served>>,
+    /// The windows by their first address.
+    windows: Mutex<BTreeMap<usize, Registration>>,
 }
 
-struct Served {
+/// A window and the handler of its faults.
+struct Registration {
     area: Weak<Area>,
-    by: Weak<dyn ServeFault>,
+    handler: Weak<dyn ServeFault>,
 }
 
 impl Faults {
+    /// Starts the threads.
     pub(crate) fn start() -> Result<Arc<Self>> {
         let userfaults = Arc::new(Userfaults::new()?);
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|_| Error::OutOfMemory)?;
@@ -64,14 +71,14 @@ impl Faults {
         &self.shared.userfaults
     }
 
-    /// Has the faults of `area` served from now on.
-    pub(crate) fn serve(&self, area: &Arc<Area>, by: Weak<dyn ServeFault>) {
-        let served = Served { area: Arc::downgrade(area), by };
-        self.shared.windows.lock().insert(area.addresses().start, served);
+    /// Passes faults in `area` to `handler` from now on.
+    pub(crate) fn register(&self, area: &Arc<Area>, handler: Weak<dyn ServeFault>) {
+        let registration = Registration { area: Arc::downgrade(area), handler };
+        self.shared.windows.lock().insert(area.addresses().start, registration);
     }
 
-    /// Forgets an area.
-    pub(crate) fn forget(&self, addresses: &Addresses) {
+    /// Removes the area at `addresses`.
+    pub(crate) fn unregister(&self, addresses: &Addresses) {
         self.shared.windows.lock().remove(&addresses.start);
     }
 }
@@ -81,7 +88,7 @@ impl Drop for Faults {
         let written = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
         debug_assert_eq!(written, Ok(8));
         for thread in self.threads.drain(..) {
-            // The last window may be dropped by one of them.
+            // One of the threads may drop the last window. It cannot wait for itself.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }
@@ -90,13 +97,14 @@ impl Drop for Faults {
 }
 
 impl Shared {
+    /// Serves faults until the server stops.
     fn work(&self) {
         loop {
             let mut ready = [
                 PollFd::from_borrowed_fd(self.userfaults.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
             ];
-            // Signals make it come early.
+            // A signal ends the wait early.
             let _ = poll(&mut ready, None);
             if !ready[1].revents().is_empty() {
                 return;
@@ -109,18 +117,20 @@ impl Shared {
 
     fn serve(&self, fault: Fault) {
         let windows = self.windows.lock();
-        let served = windows.range(..=fault.address).next_back().map(|(_, served)| served);
-        let found = served.and_then(|served| Some((served.area.upgrade()?, served.by.upgrade()?)));
+        let last = windows.range(..=fault.address).next_back();
+        let found = last.and_then(|(_, registration)| {
+            Some((registration.area.upgrade()?, registration.handler.upgrade()?))
+        });
         drop(windows);
-        let Some((area, by)) = found else {
-            // Whoever touches a window that is being dropped finds that it is gone.
+        let Some((area, handler)) = found else {
+            // The window is being dropped. The faulting thread then finds that its memory is gone.
             let page = fault.address / PAGE_SIZE * PAGE_SIZE;
             let _ = self.userfaults.wake(&(page..page + PAGE_SIZE));
             return;
         };
         let page = area.page_at(fault.address);
-        if catch_unwind(AssertUnwindSafe(|| by.serve(page, fault.is_store))).is_err() {
-            // It was reported where it happened.
+        if catch_unwind(AssertUnwindSafe(|| handler.serve(page, fault.is_store))).is_err() {
+            // The panic hook has reported it.
             area.fail(page);
         }
     }

@@ -1,5 +1,5 @@
-//! The memory of one file that is mapped: a page of the file at its own offset.
-//! Not here: which pages are in it (`place.rs`), and who sees them (`window.rs`).
+//! The memory of a mapped file: a memfd with each page of the file at the same offset.
+//! Not here: moving folios' pages there (`file_pages.rs`), and showing them (`window.rs`).
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,18 +10,18 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create}
 
 use crate::PAGE_SHIFT;
 
-/// Owns the memory, together with all who have it mapped.
+/// The memory of a mapped file. Its pages exist as long as this, or mappings of it.
 #[derive(Debug)]
 pub(crate) struct FileMemory {
     memory: OwnedFd,
     /// The file's size, in bytes.
     size: AtomicU64,
-    /// The memory's, in pages.
+    /// The memory's size, in pages.
     pages: AtomicU64,
 }
 
 impl FileMemory {
-    /// The memory of a file of `size` bytes, without any pages.
+    /// Creates the memory of a file of `size` bytes, without any pages.
     pub(crate) fn new(size: u64) -> Result<Self> {
         let memory = memfd_create("bifolio", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL);
         let memory = memory.map_err(|_| Error::OutOfMemory)?;
@@ -34,27 +34,27 @@ impl FileMemory {
         self.memory.as_fd()
     }
 
-    /// The file's size, in bytes.
+    /// Returns the file's size, in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
 
-    /// The index of the page after the one with the file's last byte.
+    /// Returns the index of the page after the one with the file's last byte.
     pub(crate) fn pages_end(&self) -> u64 {
         self.size().div_ceil(1 << PAGE_SHIFT)
     }
 
-    /// Says how large the file is now. Where it has become larger, the memory follows; where not, it
-    /// has to be [cut off](Self::resize) when no folio has pages past the end any more.
+    /// Sets the file's size. Enlarges the memory if the file is larger now. If it is smaller, the caller
+    /// [truncates](Self::resize) the memory once no folio has pages past the end.
     pub(crate) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
         if self.pages_end() > self.pages.load(Ordering::Relaxed) {
-            // If the host refuses, what is touched there gives SIGBUS.
+            // If the host refuses, accesses to the new pages get SIGBUS.
             let _ = self.resize();
         }
     }
 
-    /// Has the memory end where the file does.
+    /// Sets the memory's size to the file's, in whole pages.
     pub(crate) fn resize(&self) -> Result<()> {
         let pages = self.pages_end();
         ftruncate(&self.memory, pages << PAGE_SHIFT).map_err(|_| Error::OutOfMemory)?;
@@ -62,12 +62,12 @@ impl FileMemory {
         Ok(())
     }
 
-    /// Makes pages exist, as zeroes, so that using them cannot fail any more.
-    pub(crate) fn make(&self, pages: &Range<u64>) -> Result<()> {
+    /// Allocates zeroed pages, so that accesses to them cannot fail.
+    pub(crate) fn allocate(&self, pages: &Range<u64>) -> Result<()> {
         self.fallocate(FallocateFlags::KEEP_SIZE, pages)
     }
 
-    /// Takes pages away from all who see them.
+    /// Frees pages, and removes them from all mappings of the memory.
     pub(crate) fn punch(&self, pages: &Range<u64>) {
         let punched = self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, pages);
         debug_assert_eq!(punched, Ok(()));
@@ -77,7 +77,7 @@ impl FileMemory {
         let (offset, length) = (pages.start << PAGE_SHIFT, (pages.end - pages.start) << PAGE_SHIFT);
         loop {
             match fallocate(&self.memory, flags, offset, length) {
-                // A signal came; there may be many.
+                // Interrupted by a signal. There may be many.
                 Err(rustix::io::Errno::INTR) => {}
                 done => return done.map_err(|_| Error::OutOfMemory),
             }

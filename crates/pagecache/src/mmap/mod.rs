@@ -1,28 +1,27 @@
-//! Files as memory: a file that is mapped has memory of its own, in which a page of the file lies at
-//! its own offset, and windows onto it. The folios' pages are moved there when they are wanted, at the
-//! addresses in the arena that they have; so a folio and what a window shows of it are the same memory.
-//! Not here: what is read when a page is missing, and what a store to one needs (`iomap`).
+//! Mapped files. A mapped file has memory of its own, in which each page of the file has its own offset, and map
+//! windows that show this memory. A folio's pages are moved there when they are needed, and keep their addresses in the
+//! arena. So a folio and its pages in a window are the same memory.
+//! Not here: reading missing pages, and preparing them for stores (`iomap`).
 //!
 //! Invariants (`W` for window):
 //!
-//! - **W1.** A page of a file's memory is that of one folio at most, which its mapping's tree holds: it
-//!   leaves the memory under the tree's lock, before or as it leaves the tree.
-//! - **W2.** A page that no folio has there does not exist: touching it through a window is a fault,
-//!   which somebody serves with the folio locked. Who has it locked can take it away at once.
-//! - **W3.** Where a window lets bytes be stored to without a fault, the folio is STORABLE, the blocks
-//!   are dirty, uptodate, and not on their way to the device, and nothing of the folio is lent.
-//!   `Mapping::protect` ends that; whoever makes blocks clean, lends them, or moves the file's end past
-//!   them calls it before.
-//! - **W4.** The file's memory ends with the page that holds the file's last byte: past it, the kernel
-//!   gives SIGBUS.
+//! - **W1.** A page of a file's memory belongs to at most one folio, which is in the tree of the file's mapping. The
+//!   page leaves the memory under the tree's lock, before the folio leaves the tree or at the same time.
+//! - **W2.** A page of the memory that belongs to no folio does not exist: an access through a window is a fault, which
+//!   a handler serves with the folio locked. So the thread that has a folio locked can remove its pages at any time.
+//! - **W3.** While a window permits stores to bytes without a fault, the folio is STORABLE, the bytes' blocks are
+//!   dirty, uptodate and not under writeback, and no bytes of the folio are lent. `Mapping::protect` ends this. It is
+//!   called before blocks become clean or are lent, and before the file's end moves past them.
+//! - **W4.** The file's memory ends with the page of the file's last byte. Past it, accesses get SIGBUS from the
+//!   kernel.
 
 mod faults;
 mod file_memory;
-mod place;
+mod file_pages;
 mod userfault;
 mod window;
 
-pub(crate) use self::{faults::Faults, place::Mapped};
+pub(crate) use self::{faults::Faults, file_pages::Mapped};
 pub use self::{
     faults::ServeFault,
     window::{MapWindow, is_mapped},

@@ -1,6 +1,6 @@
-//! The kernel's userfaultfd, as far as windows need it: being told of touched pages, showing them,
-//! protecting them. Numbers and layouts are those of `linux/userfaultfd.h`; see userfaultfd(2) and
-//! ioctl_userfaultfd(2). Not here: what is shown.
+//! The kernel's userfaultfd, as far as windows need it: reading faults, showing pages, protecting
+//! them. Numbers and layouts are those of `linux/userfaultfd.h`; see userfaultfd(2) and
+//! ioctl_userfaultfd(2). Not here: the choice of what is shown.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,28 +13,32 @@ use rustix::mm::{UserfaultfdFlags, userfaultfd};
 /// Memory addresses.
 pub(crate) type Addresses = Range<usize>;
 
-/// The group of the ioctls, and the version that they are asked for.
+/// The group of the ioctls.
 const GROUP: u8 = 0xAA;
+/// The version of the interface.
 const VERSION: u64 = 0xAA;
-/// UFFD_USER_MODE_ONLY: what unprivileged processes may have.
+/// UFFD_USER_MODE_ONLY, which unprivileged processes must set.
 const USER_MODE_ONLY: u32 = 1;
 
-/// Features: write protection is told of; missing and minor faults of memory files are; so is write
-/// protection of those; pages can be poisoned. The last came with Linux 6.6.
+/// Features: faults for write protection; missing and minor faults of memory files; write protection of memory files;
+/// poisoned pages, which came with Linux 6.6.
 const FEATURES: u64 = 1 << 0 | 1 << 5 | 1 << 10 | 1 << 12 | 1 << 14;
 
-/// What is told of a range: touched pages that do not exist, stores to protected ones, and touched
-/// pages that exist but are not shown.
+/// Mode of a registered range: accesses to pages that do not exist are faults.
 const MISSING: u64 = 1;
+/// Mode of a registered range: stores to protected pages are faults.
 const WRITE_PROTECT: u64 = 2;
+/// Mode of a registered range: accesses to pages that exist but are not shown are faults.
 const MINOR: u64 = 4;
 
-/// UFFDIO_WRITEPROTECT_MODE_WP, UFFDIO_CONTINUE_MODE_WP.
+/// UFFDIO_WRITEPROTECT_MODE_WP.
 const PROTECT: u64 = 1;
+/// UFFDIO_CONTINUE_MODE_WP.
 const CONTINUE_PROTECTED: u64 = 2;
 
-/// `uffd_msg.event` of a fault, and the flag that says that it was a store.
+/// `uffd_msg.event` of a fault.
 const EVENT_PAGEFAULT: u8 = 0x12;
+/// The flag of a fault by a store.
 const FLAG_WRITE: u64 = 1;
 
 #[repr(C)]
@@ -63,7 +67,7 @@ struct WriteProtect {
     mode: u64,
 }
 
-/// Of UFFDIO_CONTINUE and UFFDIO_POISON.
+/// The argument of UFFDIO_CONTINUE and UFFDIO_POISON.
 #[repr(C)]
 struct Fill {
     range: Bytes,
@@ -77,7 +81,7 @@ impl Bytes {
     }
 }
 
-/// A touch that somebody waits to have served.
+/// A fault. The thread that caused it waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) address: usize,
@@ -89,15 +93,15 @@ pub(crate) struct Fault {
 pub(crate) struct Userfaults(OwnedFd);
 
 impl Userfaults {
-    /// `Unsupported` when the host has none, or an older one.
+    /// Opens a userfaultfd. Returns `Unsupported` if the host has none, or an older version.
     pub(crate) fn new() -> Result<Self> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
         let user_only = flags | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
-        // SAFETY: what is registered with it is new memory of windows alone.
+        // SAFETY: only new memory of windows is registered with it.
         let all = unsafe { userfaultfd(flags) };
         // SAFETY: as above.
         let fd = all.or_else(|_| unsafe { userfaultfd(user_only) });
-        let missing = "mapping files, without a userfaultfd as Linux has it from 6.6 on";
+        let missing = "mapping files, which needs the userfaultfd of Linux 6.6 or later";
         let fd = fd.map_err(|_| Unsupported::Operation(missing))?;
         let mut api = Api { api: VERSION, features: FEATURES, ioctls: 0 };
         let faults = Self(fd);
@@ -107,15 +111,16 @@ impl Userfaults {
         Ok(faults)
     }
 
-    /// Has touches of a range of new memory come here; stores, too, if it `can_be_stored_to`.
+    /// Registers a range of new memory: accesses to pages that are not shown become faults. If it `can_be_stored_to`,
+    /// stores to protected pages do, too.
     pub(crate) fn register(&self, range: &Addresses, can_be_stored_to: bool) -> Result<(), Errno> {
         let mode = MISSING | MINOR | if can_be_stored_to { WRITE_PROTECT } else { 0 };
         let mut register = Register { range: Bytes::of(range), mode, ioctls: 0 };
         self.update::<{ opcode::read_write::<Register>(GROUP, 0x00) }, _>(&mut register)
     }
 
-    /// Shows pages that exist, from the first on to one that is shown already, protected or not, and
-    /// wakes who waits for them. Gives the address after the last one shown.
+    /// Shows existing pages, `protected` or not, up to the first page that is already shown. Wakes the threads that
+    /// wait for them. Returns the address after the last page shown.
     pub(crate) fn show(&self, range: &Addresses, protected: bool) -> Result<usize, Errno> {
         let mode = if protected { CONTINUE_PROTECTED } else { 0 };
         let mut at = range.start;
@@ -132,20 +137,20 @@ impl Userfaults {
         Ok(at)
     }
 
-    /// Protects pages from stores, or does so no more and wakes who waits for that.
+    /// Protects pages from stores, or ends the protection and wakes the threads that wait for that.
     pub(crate) fn protect(&self, range: &Addresses, protected: bool) -> Result<(), Errno> {
         let mode = if protected { PROTECT } else { 0 };
         let mut protect = WriteProtect { range: Bytes::of(range), mode };
         self.update::<{ opcode::read_write::<WriteProtect>(GROUP, 0x06) }, _>(&mut protect)
     }
 
-    /// Has those who touch a page that is not shown meet SIGBUS.
+    /// Poisons pages that are not shown: accesses get SIGBUS.
     pub(crate) fn poison(&self, range: &Addresses) -> Result<(), Errno> {
         let mut fill = Fill { range: Bytes::of(range), mode: 0, done: 0 };
         self.update::<{ opcode::read_write::<Fill>(GROUP, 0x08) }, _>(&mut fill)
     }
 
-    /// Has those who wait for pages try again.
+    /// Wakes the threads that wait for pages. They repeat their accesses.
     pub(crate) fn wake(&self, range: &Addresses) -> Result<(), Errno> {
         // SAFETY: UFFDIO_WAKE reads a `uffdio_range`.
         unsafe {
@@ -154,13 +159,13 @@ impl Userfaults {
         }
     }
 
-    /// The next fault, if there is one.
+    /// Returns the next fault, if there is one.
     pub(crate) fn next(&self) -> Option<Fault> {
         let mut message = [0; 32];
         loop {
             match rustix::io::read(&self.0, &mut message) {
                 Ok(32) if message[0] == EVENT_PAGEFAULT => break,
-                // Nothing else was asked for.
+                // No other events were requested.
                 Ok(_) => return None,
                 Err(Errno::INTR) => {}
                 Err(_) => return None,
@@ -175,7 +180,7 @@ impl Userfaults {
     }
 
     fn update<const OPCODE: Opcode, T>(&self, argument: &mut T) -> Result<(), Errno> {
-        // SAFETY: the callers name the type that the kernel has for the operation.
+        // SAFETY: callers pass the operation's argument type.
         unsafe { ioctl(&self.0, Updater::<OPCODE, T>::new(argument)) }
     }
 }

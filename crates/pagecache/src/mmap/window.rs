@@ -1,5 +1,5 @@
-//! Windows: addresses that show pages of a file's memory.
-//! Not here: bringing pages there (`place.rs`), and threads (`faults.rs`).
+//! Map windows: addresses that show pages of a file's memory.
+//! Not here: moving pages there (`file_pages.rs`), and the threads (`faults.rs`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,15 +22,16 @@ use crate::fill::LockedFolio;
 use crate::mapping::Mapping;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-/// The addresses of all windows of this process: ends by starts; and how many there are.
+/// The addresses of all windows of this process, as end by start.
 static WINDOWS: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
+/// The number of windows.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// How often a page that others show meanwhile is failed again.
+/// The number of attempts to poison a page that other threads concurrently show.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// Whether some of these bytes lie in a window of whatever file. They are not to be touched by who
-/// holds a lock: serving that may need it.
+/// Returns whether any of these bytes are in a window, of any file. A thread that holds a lock must not access such
+/// bytes, since serving the fault may need the lock.
 pub fn is_mapped(bytes: *const [u8]) -> bool {
     if COUNT.load(Ordering::Acquire) == 0 {
         return false;
@@ -41,7 +42,7 @@ pub fn is_mapped(bytes: *const [u8]) -> bool {
     windows.range(..end).next_back().is_some_and(|(_, &window_end)| window_end > start)
 }
 
-/// A range of a file as memory. Dropping it takes the memory away.
+/// A map window: addresses that show a range of a file. Dropping it unmaps them.
 pub struct MapWindow {
     mapping: Arc<Mapping>,
     area: Arc<Area>,
@@ -55,13 +56,13 @@ pub(crate) struct Area {
     /// Pages of the file.
     pages: Range<u64>,
     can_be_stored_to: bool,
-    /// Whether there are, or were, pages that meet SIGBUS.
+    /// Whether pages were poisoned. Reset by [`MapWindow::forgive`].
     has_failed: AtomicBool,
     userfaults: Arc<Userfaults>,
 }
 
 impl MapWindow {
-    /// A window onto `pages` of a file. Nothing is shown yet, and nobody may touch it before it is
+    /// Creates a window for `pages` of a file. It shows no pages yet, and must not be accessed before it is
     /// [served](Self::serve_by).
     pub(crate) fn new(
         mapping: Arc<Mapping>,
@@ -77,12 +78,13 @@ impl MapWindow {
         let bytes = |pages: u64| pages.checked_mul(1 << PAGE_SHIFT).ok_or(Error::FileTooLarge);
         let (offset, length) = (bytes(pages.start)?, bytes(pages.end - pages.start)?);
         let length = usize::try_from(length).map_err(|_| Error::OutOfMemory)?;
-        // Without any access at first, so that a process that locks all its memory shows no pages that
-        // nobody was asked for.
-        let (none, flags) = (ProtFlags::empty(), MapFlags::SHARED | MapFlags::NORESERVE);
-        let nowhere = std::ptr::null_mut();
+        // Without any access at first. Otherwise, the kernel would show all pages at once if the
+        // process has locked its memory, before the range is registered for faults.
+        let no_access = ProtFlags::empty();
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        let any_address = std::ptr::null_mut();
         // SAFETY: a new mapping at an address that the kernel chooses changes no other memory.
-        let start = unsafe { mmap(nowhere, length, none, flags, memory.fd(), offset) };
+        let start = unsafe { mmap(any_address, length, no_access, flags, memory.fd(), offset) };
         let start = start.map_err(|_| Error::OutOfMemory)? as usize;
         let area = Arc::new(Area {
             addresses: start..start + length,
@@ -94,63 +96,63 @@ impl MapWindow {
         WINDOWS.write().insert(area.addresses.start, area.addresses.end);
         COUNT.fetch_add(1, Ordering::Release);
         let window = Self { mapping, area, faults };
-        // A child of this process would make pages that nobody hears of.
+        // Accesses by a forked child would create pages without a fault.
         window.area.advise(&window.area.addresses, Advice::LinuxDontFork);
         window.area.open().map_err(|_| Error::OutOfMemory)?;
         window.mapping.mapped.add(&window.area);
         Ok(window)
     }
 
-    /// Has its faults served by `by`.
-    pub fn serve_by(&self, by: Weak<dyn ServeFault>) {
-        self.faults.serve(&self.area, by);
+    /// Passes the window's faults to `handler`.
+    pub fn serve_by(&self, handler: Weak<dyn ServeFault>) {
+        self.faults.register(&self.area, handler);
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub fn start(&self) -> NonNull<u8> {
         let start = std::ptr::with_exposed_provenance_mut(self.area.addresses.start);
         NonNull::new(start).expect("no mapping begins at address zero")
     }
 
-    /// The number of bytes, whole pages.
+    /// Returns the number of bytes, whole pages.
     #[expect(clippy::len_without_is_empty, reason = "no window is empty")]
     pub fn len(&self) -> usize {
         self.area.addresses.len()
     }
 
-    /// The pages of the file that it is for.
+    /// Returns the pages of the file that the window covers.
     pub fn pages(&self) -> Range<u64> {
         self.area.pages.clone()
     }
 
-    /// Whether it can be stored to.
+    /// Returns whether programs can store to the window.
     pub fn can_be_stored_to(&self) -> bool {
         self.area.can_be_stored_to
     }
 
-    /// Shows `pages` of a folio that is [placed](Mapping::place), all uptodate, those of `stored` so that
-    /// they can be stored to (W3), and wakes who waits for them.
+    /// Shows uptodate `pages` of a folio that is in the [file's memory](Mapping::place), and wakes the threads that
+    /// wait for them. Stores to pages of `stored` do not fault any more (W3).
     pub fn show(&self, folio: &LockedFolio, pages: &Range<u64>, stored: &Range<u64>) -> Result<()> {
         debug_assert!(self.mapping.holds(folio), "a folio of this file");
         self.area.show(pages, stored).map_err(|_| Error::OutOfMemory)
     }
 
-    /// Has those who wait for `page` of the file try again.
+    /// Wakes the threads that wait for `page` of the file. They repeat their accesses.
     pub fn wake(&self, page: u64) {
         self.area.wake(page);
     }
 
-    /// Has those who touch `page` of the file meet SIGBUS until something else is shown there.
+    /// Makes accesses to `page` of the file get SIGBUS, until the page is shown.
     pub fn fail(&self, page: u64) {
         self.area.fail(page);
     }
 
-    /// Shows nothing of `pages` of the file any more, until it is touched again.
+    /// Hides `pages` of the file. The next access to one is a fault again.
     pub fn hide(&self, pages: &Range<u64>) {
         self.area.hide(pages);
     }
 
-    /// [`hide`](Self::hide), if something has failed.
+    /// [Hides](Self::hide) all pages if any page has [failed](Self::fail), so that accesses are tried again.
     pub fn forgive(&self) {
         if self.area.has_failed.swap(false, Ordering::AcqRel) {
             self.area.hide(&self.area.pages);
@@ -159,12 +161,13 @@ impl MapWindow {
 }
 
 impl Area {
-    /// Has touches of new memory be faults, and then allows them.
+    /// Registers the new memory for faults, and then permits access to it.
     fn open(&self) -> Result<(), Errno> {
         let start = std::ptr::with_exposed_provenance_mut(self.addresses.start);
         let write =
             if self.can_be_stored_to { MprotectFlags::WRITE } else { MprotectFlags::empty() };
-        // SAFETY: the memory is the window's. What is locked could not be hidden.
+        // Locked pages could not be hidden.
+        // SAFETY: the memory belongs to the window.
         let _ = unsafe { munlock(start, self.addresses.len()) };
         self.userfaults.register(&self.addresses, self.can_be_stored_to)?;
         // SAFETY: as above.
@@ -179,12 +182,12 @@ impl Area {
         &self.pages
     }
 
-    /// The page of the file at an address, which is one of the area's.
+    /// Returns the page of the file at an address of the area.
     pub(crate) fn page_at(&self, address: usize) -> u64 {
         self.pages.start + ((address - self.addresses.start) >> PAGE_SHIFT) as u64
     }
 
-    /// The addresses of those of `pages` that the window has; perhaps none.
+    /// Returns the addresses of the part of `pages` that is in the window. May be empty.
     fn of(&self, pages: &Range<u64>) -> Addresses {
         let at = |page: u64| {
             let page = page.clamp(self.pages.start, self.pages.end);
@@ -202,7 +205,7 @@ impl Area {
             while at < stored.end {
                 at = self.userfaults.show(&(at..stored.end), false)?;
                 if at < stored.end {
-                    // It is shown already.
+                    // The page is already shown, and may be protected.
                     self.userfaults.protect(&(at..at + PAGE_SIZE), false)?;
                     at += PAGE_SIZE;
                 }
@@ -214,14 +217,14 @@ impl Area {
         Ok(())
     }
 
-    /// Protects from stores what is shown of `pages`.
+    /// Protects the shown pages of `pages` from stores.
     pub(crate) fn protect(&self, pages: &Range<u64>) {
         let range = self.of(pages);
         if !self.can_be_stored_to || range.is_empty() {
             return;
         }
         if self.userfaults.protect(&range, true).is_err() {
-            // It is as good, but for the time it takes to show them again.
+            // Hidden pages are protected as well. They only need to be shown again.
             self.hide(pages);
         }
     }
@@ -237,7 +240,7 @@ impl Area {
         for _ in 0..ATTEMPTS_MAX {
             match self.userfaults.poison(&range) {
                 Ok(()) => return,
-                // It is shown, or was, and is known to be protected. Both have to go.
+                // The page is shown, or the kernel still knows it as protected. End both.
                 Err(Errno::EXIST) => {
                     self.hide(&(page..page + 1));
                     if self.can_be_stored_to {
@@ -259,8 +262,8 @@ impl Area {
             return;
         }
         let start = std::ptr::with_exposed_provenance_mut(range.start);
-        // SAFETY: the memory is the window's, which is a mapping of a file's memory: what is not shown
-        // any more is still there.
+        // SAFETY: the memory belongs to the window and is a mapping of a file's memory, where pages
+        // that are not shown any more continue to exist.
         let advised = unsafe { madvise(start, range.len(), advice) };
         debug_assert_eq!(advised, Ok(()));
     }
@@ -270,10 +273,10 @@ impl Drop for MapWindow {
     fn drop(&mut self) {
         self.mapping.mapped.remove(&self.area);
         let addresses = self.area.addresses();
-        self.faults.forget(addresses);
+        self.faults.unregister(addresses);
         WINDOWS.write().remove(&addresses.start);
         COUNT.fetch_sub(1, Ordering::Release);
-        // SAFETY: the mapping is ours. Who still has addresses in it was told that they end with this.
+        // SAFETY: the mapping belongs to this window, whose addresses are valid only while it exists.
         let unmapped = unsafe { munmap(self.start().as_ptr().cast(), addresses.len()) };
         debug_assert_eq!(unmapped, Ok(()));
     }

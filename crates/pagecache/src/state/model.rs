@@ -1,4 +1,4 @@
-//! Model checks of per-block state: reads of a folio whose blocks are filled one by one.
+//! Model checks of per-block state, with reads of a folio whose blocks are filled one by one.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -16,16 +16,16 @@ struct World {
     bucket: Bucket,
 }
 
-// SAFETY: the memory is what is being checked: loom sees every access to it that races.
+// SAFETY: loom reports every racy access to the memory.
 unsafe impl Send for World {}
 // SAFETY: as above.
 unsafe impl Sync for World {}
 
 impl World {
-    /// Returns a folio of which both blocks are to be filled.
+    /// Returns a folio whose two blocks are to be filled.
     fn new() -> Arc<Self> {
         let frame = Frame::default();
-        frame.make_live(1, crate::frame::Place { index: 0, order: 1 });
+        frame.make_live(1, crate::frame::Span { index: 0, order: 1 });
         let memory = [(); 2].map(|()| UnsafeCell::new(0));
         let world = Arc::new(Self { frame, memory, bucket: Bucket::default() });
         FolioState::attach(&world.frame, 2 * BLOCK, 12).add_pending(2 * BLOCK as u32);
@@ -85,7 +85,7 @@ fn readers_see_the_data_of_each_block_that_is_uptodate() {
 }
 
 #[test]
-fn the_last_of_several_fills_unlocks_a_folio_with_all_data() {
+fn the_last_of_several_fills_unlocks_an_uptodate_folio() {
     loom::model(|| {
         let world = World::new();
         let fillers = [0, 1].map(|block| {
@@ -105,14 +105,14 @@ fn the_last_of_several_fills_unlocks_a_folio_with_all_data() {
 }
 
 #[test]
-fn a_state_is_complete_for_everyone_who_sees_it() {
+fn a_new_state_of_an_uptodate_folio_is_complete_for_every_reader() {
     loom::model(|| {
         let frame = Arc::new(Frame::default());
-        frame.make_live(1, crate::frame::Place { index: 0, order: 1 });
+        frame.make_live(1, crate::frame::Span { index: 0, order: 1 });
         frame.set_uptodate();
         let writer = thread::spawn({
             let frame = Arc::clone(&frame);
-            // A writer, which has the folio locked, makes a part of it dirty.
+            // The writer has the folio locked, and makes a part of it dirty.
             move || {
                 FolioState::attach(&frame, 2 * BLOCK, 12).set_dirty(0..BLOCK);
             }

@@ -1,4 +1,4 @@
-//! Model checks of lookups that run beside changes of the tree.
+//! Model checks of lookups during concurrent changes of the tree.
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -7,7 +7,7 @@ use super::*;
 use crate::frame::{Frame, Put};
 use crate::node::Node;
 
-/// The page whose folio comes and goes. It needs two levels of nodes.
+/// The page whose folio is inserted and removed. It needs two levels of nodes.
 const FAR: u64 = 5;
 
 /// Two mappings, whose owners are 0 and 1, with a folio of one page each, and the nodes that both use in turn.
@@ -23,11 +23,11 @@ impl Nodes for World {
         &self.nodes[id.0 as usize]
     }
 
-    fn take_node(&self) -> Option<NodeId> {
+    fn allocate_node(&self) -> Option<NodeId> {
         self.free.lock().expect("no panic").pop().map(NodeId)
     }
 
-    fn give_node(&self, id: NodeId) {
+    fn free_node(&self, id: NodeId) {
         assert!(self.node(id).is_empty(), "a node that is not empty");
         self.free.lock().expect("no panic").push(id.0);
     }
@@ -47,15 +47,15 @@ impl World {
     /// Adds the folio of `number`, at page `index` of the mapping of the same number. One thread makes all changes, so
     /// the trees need no lock.
     fn insert(&self, number: u32, index: u64) {
-        let place = Place { index, order: 0 };
-        self.tree(number).insert(self, place, number).expect("nodes");
-        self.frame(number).make_live(number.into(), place);
-        assert_eq!(self.frame(number).put(), Put::Held, "the tree has it");
+        let span = Span { index, order: 0 };
+        self.tree(number).insert(self, span, number).expect("nodes");
+        self.frame(number).make_live(number.into(), span);
+        assert_eq!(self.frame(number).put(), Put::Held, "the tree holds a reference");
     }
 
     /// Removes the folio of `number`. Returns whether no reader has a reference.
     fn remove(&self, number: u32) -> bool {
-        self.tree(number).remove(self, self.frame(number).place());
+        self.tree(number).remove(self, self.frame(number).span());
         self.frame(number).uncache() == Put::Last
     }
 
@@ -80,8 +80,8 @@ impl World {
     }
 }
 
-/// Checks `change` beside a lookup.
-fn beside(prepare: fn(&World), look_up: fn(&World), change: fn(&World)) {
+/// Checks a lookup that is concurrent with `change`.
+fn check(prepare: fn(&World), look_up: fn(&World), change: fn(&World)) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
@@ -97,12 +97,12 @@ fn beside(prepare: fn(&World), look_up: fn(&World), change: fn(&World)) {
 }
 
 #[test]
-fn a_folio_that_stays_is_found_while_the_tree_grows_and_loses_other_folios() {
-    beside(
+fn a_folio_is_found_while_other_folios_are_inserted_and_removed() {
+    check(
         |world| world.insert(0, 0),
         |world| assert_eq!(world.tree(0).find(world, 0), Some(0)),
         |world| {
-            let far = Place { index: FAR, order: 0 };
+            let far = Span { index: FAR, order: 0 };
             world.tree(0).insert(world, far, 1).expect("nodes");
             world.tree(0).remove(world, far);
             assert_eq!(world.tree(0).find(world, 0), Some(0));
@@ -111,8 +111,8 @@ fn a_folio_that_stays_is_found_while_the_tree_grows_and_loses_other_folios() {
 }
 
 #[test]
-fn a_lookup_among_nodes_that_another_tree_uses_by_now_finds_no_folio_of_that_tree() {
-    beside(
+fn a_lookup_that_walks_into_another_tree_finds_no_folio_of_that_tree() {
+    check(
         |world| world.insert(0, FAR),
         |world| {
             let found = world.look_up(0, FAR);
@@ -127,31 +127,32 @@ fn a_lookup_among_nodes_that_another_tree_uses_by_now_finds_no_folio_of_that_tre
 }
 
 #[test]
-fn a_folio_that_is_replaced_is_found_as_it_was_or_as_it_is() {
-    beside(
+fn a_lookup_finds_a_replaced_folio_or_its_replacement() {
+    check(
         |world| world.insert(0, FAR),
         |world| assert!(matches!(world.tree(0).find(world, FAR), Some(0 | 1))),
-        |world| world.tree(0).replace(world, Place { index: FAR, order: 0 }, 1),
+        |world| world.tree(0).replace(world, Span { index: FAR, order: 0 }, 1),
     );
 }
 
 #[test]
-fn a_folio_is_found_once_its_insertion_is_known() {
+fn a_folio_is_found_after_its_insertion() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
         let world = World::new();
-        let known = Arc::new(crate::sync::AtomicU32::new(0));
+        let inserted = Arc::new(crate::sync::AtomicU32::new(0));
         let reader = thread::spawn({
-            let (world, known) = (Arc::clone(&world), Arc::clone(&known));
+            let world = Arc::clone(&world);
+            let inserted = Arc::clone(&inserted);
             move || {
-                if known.load(Ordering::Acquire) == 1 {
+                if inserted.load(Ordering::Acquire) == 1 {
                     assert_eq!(world.look_up(0, FAR), Some(0));
                 }
             }
         });
         world.insert(0, FAR);
-        known.store(1, Ordering::Release);
+        inserted.store(1, Ordering::Release);
         reader.join().expect("no panic");
     });
 }

@@ -1,5 +1,5 @@
-//! Brings folios' pages into their file's memory, and takes them out.
-//! Not here: showing them (`window.rs`).
+//! Folios' pages in their file's memory: moving them there, and out of it.
+//! Not here: showing them in windows (`window.rs`).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,20 +12,20 @@ use super::file_memory::FileMemory;
 use super::window::{Area, MapWindow};
 use crate::cache::PageCache;
 use crate::fill::LockedFolio;
-use crate::frame::{Frame, Place};
+use crate::frame::{Frame, Span};
 use crate::mapping::Mapping;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Each folio in its file's memory takes up to two of the host's mappings, of which a process has
-/// 65,530 by default.
+/// The maximum number of folios in their files' memory. Each takes up to two of the process's mappings, of which Linux
+/// permits 65,530 by default.
 pub(crate) const FOREIGN_MAX: u32 = 8192;
-/// How many are taken out at a time when there are too many.
+/// The number of folios that are moved out of their files' memory at a time once there are too many.
 const SHED: u32 = FOREIGN_MAX / 8;
 
-/// What a mapping has of windows.
+/// The memory and the windows of a mapped file.
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
-    /// From the first window on.
+    /// Set by the first window.
     memory: OnceLock<FileMemory>,
     windows: RwLock<Vec<Arc<Area>>>,
     count: AtomicUsize,
@@ -46,14 +46,13 @@ impl Mapped {
     }
 }
 
-/// The pages of a folio, from the first on.
-fn first_pages(place: Place, pages: u32) -> Range<u64> {
-    place.index..place.index + u64::from(pages)
+/// Returns the first `pages` pages of a folio.
+fn first_pages(span: Span, pages: u32) -> Range<u64> {
+    span.index..span.index + u64::from(pages)
 }
 
 impl Mapping {
-    /// A window onto `pages` of the file, which has `size` bytes. It can be stored to or not. The
-    /// caller holds the inode's lock alone.
+    /// Creates a map window for `pages` of the file, which has `size` bytes. The caller holds the inode's lock alone.
     pub fn open_window(
         &self,
         pages: Range<u64>,
@@ -67,41 +66,42 @@ impl Mapping {
                 self.mapped.memory.get_or_init(|| memory)
             }
         };
-        MapWindow::new(self.this(), memory, pages, can_be_stored_to)
+        MapWindow::new(self.to_arc(), memory, pages, can_be_stored_to)
     }
 
-    /// Whether there are windows. Certain, if not, under the inode's lock.
+    /// Returns whether there are windows. `false` is certain under the inode's lock.
     #[inline]
     pub fn has_windows(&self) -> bool {
         self.mapped.count.load(Ordering::Acquire) > 0
     }
 
-    /// Whether there are windows, or were, and what they stored may still be there.
+    /// Returns whether the file has or had windows. Their stores may still be in the cache.
     #[inline]
     pub fn is_mapped(&self) -> bool {
         self.mapped.memory.get().is_some()
     }
 
-    /// Brings a folio's pages into the file's memory, as far as the file reaches, so that windows can
-    /// show them.
+    /// Moves a folio's pages up to the end of the file into the file's memory, so that windows can show them.
     pub fn place(&self, folio: &LockedFolio) -> Result<()> {
         let memory = self.mapped.memory.get().ok_or(Error::InvalidArgument("no window"))?;
         assert!(folio.is_unfilled(), "pieces of the folio are being filled");
-        let (frame, place) = (folio.folio().frame(), folio.folio().frame().place());
-        let (placed, wanted) = (frame.pages_in_file(), self.pages_wanted(memory, place));
-        if placed >= wanted {
+        let frame = folio.folio().frame();
+        let span = frame.span();
+        let present = frame.pages_in_file();
+        let wanted = pages_wanted(memory, span);
+        if present >= wanted {
             return Ok(());
         }
         let pool = &self.cache().pool;
         if pool.foreign.load(Ordering::Relaxed) >= FOREIGN_MAX {
             self.cache().shed();
         }
-        let pages = place.index + u64::from(placed)..place.index + u64::from(wanted);
-        memory.make(&pages)?;
+        let pages = span.index + u64::from(present)..span.index + u64::from(wanted);
+        memory.allocate(&pages)?;
         self.set_foreign(frame);
-        let (arena, part) = pool.part(folio.folio().frame_number(), placed..wanted);
-        // SAFETY: the folio is locked and no piece of it is being filled: nobody writes to it. The
-        // pages are no other folio's (W1).
+        let (arena, part) = pool.part(folio.folio().frame_number(), present..wanted);
+        // SAFETY: the folio is locked and no piece of it is being filled, so no thread writes to it.
+        // The pages belong to no other folio (W1).
         let moved = unsafe { arena.move_to(part, Some((memory.fd(), pages.start << PAGE_SHIFT))) };
         if moved.is_err() {
             memory.punch(&pages);
@@ -112,30 +112,30 @@ impl Mapping {
         Ok(())
     }
 
-    /// Has a new folio, locked and without data, lie in the file's memory at once, if it is to be there:
-    /// so nothing is copied later.
-    pub(crate) fn place_new(&self, number: u32, place: Place) {
+    /// Moves a new folio, which is locked and has no data, into the file's memory if a window shows its pages. Then no
+    /// data needs to be copied later.
+    pub(crate) fn move_new_to_file_memory(&self, number: u32, span: Span) {
         let Some(memory) = self.mapped.memory.get() else { return };
         let pool = &self.cache().pool;
-        let wanted = self.pages_wanted(memory, place);
-        let pages = first_pages(place, wanted);
-        let is_seen = |area: &Arc<Area>| area.sees(&pages);
+        let wanted = pages_wanted(memory, span);
+        let pages = first_pages(span, wanted);
+        let has_pages = |area: &Arc<Area>| area.has_any(&pages);
         if wanted == 0
             || pool.foreign.load(Ordering::Relaxed) >= FOREIGN_MAX
-            || !self.mapped.windows.read().iter().any(is_seen)
-            || memory.make(&pages).is_err()
+            || !self.mapped.windows.read().iter().any(has_pages)
+            || memory.allocate(&pages).is_err()
         {
             return;
         }
         let frame = pool.frame(number);
         self.set_foreign(frame);
         let (arena, part) = pool.part(number, 0..wanted);
-        // SAFETY: the folio is locked, and no block of it uptodate: nobody uses it. The pages are no
-        // other folio's (W1).
-        match unsafe { arena.take_from(part, memory.fd(), pages.start << PAGE_SHIFT) } {
+        // SAFETY: the folio is locked, and no block of it is uptodate, so no other thread uses it. The
+        // pages belong to no other folio (W1).
+        match unsafe { arena.replace_by_file(part, memory.fd(), pages.start << PAGE_SHIFT) } {
             Ok(()) => {
                 frame.set_pages_in_file(wanted);
-                if u64::from(wanted) == place.pages() {
+                if u64::from(wanted) == span.pages() {
                     frame.set_blank(true);
                 }
             }
@@ -143,42 +143,39 @@ impl Mapping {
         }
     }
 
-    fn pages_wanted(&self, memory: &FileMemory, place: Place) -> u32 {
-        memory.pages_end().saturating_sub(place.index).min(place.pages()) as u32
-    }
-
+    /// Marks `frame`'s memory as foreign, and counts it.
     fn set_foreign(&self, frame: &Frame) {
         if frame.set_foreign() {
             self.cache().pool.foreign.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Takes a folio that is locked, and leaves the tree, whose lock the caller holds, out of the file's
-    /// memory, and of all windows. Who refers to it keeps its bytes.
-    pub(crate) fn leave_file(&self, folio: &LockedFolio) {
+    /// Moves a folio out of the file's memory and all windows, before it leaves the tree. Holders of references keep
+    /// its bytes. The caller has the folio locked and protected, and holds the tree's lock.
+    pub(crate) fn leave_file_memory(&self, folio: &LockedFolio) {
         let frame = folio.folio().frame();
         let pages = frame.pages_in_file();
         let (Some(memory), true) = (self.mapped.memory.get(), pages > 0) else { return };
         debug_assert!(!frame.is_storable(), "stored to while it is copied");
         let (arena, part) = self.cache().pool.part(folio.folio().frame_number(), 0..pages);
-        // SAFETY: the folio is locked and protected: nobody writes to it. If the host refuses, what is
-        // read from it by those who came before is zeroes.
+        // SAFETY: the folio is locked and protected, so no thread writes to it. If the host refuses,
+        // holders of references read zeroes.
         let moved = unsafe { arena.move_to(part, None) };
         debug_assert_eq!(moved, Ok(()));
-        memory.punch(&first_pages(frame.place(), pages));
+        memory.punch(&first_pages(frame.span(), pages));
         frame.set_pages_in_file(0);
     }
 
-    /// [`leave_file`](Self::leave_file) for a folio that the caller has claimed.
-    pub(crate) fn leave_file_claimed(&self, frame: &Frame) {
+    /// Removes a folio that the caller has claimed from the file's memory. Its bytes are not used any more.
+    pub(crate) fn leave_file_memory_claimed(&self, frame: &Frame) {
         let pages = frame.pages_in_file();
         if let (Some(memory), true) = (self.mapped.memory.get(), pages > 0) {
-            memory.punch(&first_pages(frame.place(), pages));
+            memory.punch(&first_pages(frame.span(), pages));
             frame.set_pages_in_file(0);
         }
     }
 
-    /// Lets windows have a folio's dirty blocks stored to without a fault (W3).
+    /// Permits windows to show a folio's dirty blocks so that stores do not fault (W3).
     pub fn allow_stores(&self, folio: &LockedFolio) {
         let frame = folio.folio().frame();
         debug_assert!(frame.is_dirty() && !frame.is_under_writeback() && !frame.is_lent());
@@ -186,27 +183,25 @@ impl Mapping {
         frame.set_storable(true);
     }
 
-    /// Has the next store to the folio through a window be a fault, and makes what was stored past the
-    /// file's end zeroes.
+    /// Makes the next store to the folio through a window fault, and zeroes bytes that were stored past the file's end.
     pub fn protect(&self, folio: &LockedFolio) {
         let frame = folio.folio().frame();
         if !frame.is_storable() {
             return;
         }
-        let place = frame.place();
+        let span = frame.span();
         for window in self.mapped.windows.read().iter() {
-            window.protect(&(place.index..place.end()));
+            window.protect(&(span.index..span.end()));
         }
         frame.set_storable(false);
         let size = self.mapped.memory.get().map_or(0, FileMemory::size);
-        if size % PAGE_SIZE as u64 != 0
-            && (place.index..place.end()).contains(&(size >> PAGE_SHIFT))
+        if size % PAGE_SIZE as u64 != 0 && (span.index..span.end()).contains(&(size >> PAGE_SHIFT))
         {
             let start = (size - folio.folio().position()) as usize;
             let memory = self.cache().pool.memory(folio.folio().frame_number());
             let length = start.next_multiple_of(PAGE_SIZE) - start;
-            // SAFETY: in the folio, which is locked, and was dirty, and not lent, until here. Bytes
-            // past the file's end are read by nobody.
+            // SAFETY: in the folio, which is locked and, until here, was dirty and not lent. No thread
+            // reads bytes past the file's end.
             unsafe { memory.add(start).write_bytes(0, length) };
         }
     }
@@ -232,59 +227,67 @@ impl Mapping {
             if !self.holds(&folio) {
                 continue;
             }
-            let (frame, place) = (folio.folio().frame(), folio.folio().frame().place());
-            let kept = page.saturating_sub(place.index).min(place.pages()) as u32;
-            let placed = frame.pages_in_file();
-            if placed > kept {
+            let frame = folio.folio().frame();
+            let span = frame.span();
+            let kept = page.saturating_sub(span.index).min(span.pages()) as u32;
+            let present = frame.pages_in_file();
+            if present > kept {
                 folio.wait_writeback();
                 self.protect(&folio);
                 let (arena, part) =
-                    self.cache().pool.part(folio.folio().frame_number(), kept..placed);
-                // SAFETY: the folio is locked; past the file's end nobody reads it.
+                    self.cache().pool.part(folio.folio().frame_number(), kept..present);
+                // SAFETY: the folio is locked, and no thread reads it past the file's end.
                 let renewed = unsafe { arena.renew(part) };
                 debug_assert_eq!(renewed, Ok(()));
                 frame.set_pages_in_file(kept);
             }
-            at = place.end();
+            at = span.end();
         }
-        // It becomes smaller, which takes no memory.
+        // Cannot fail: shrinking needs no memory.
         let _ = memory.resize();
     }
 }
 
+/// Returns how many pages of a folio at `span`, from the first one on, are before the end of the file.
+fn pages_wanted(memory: &FileMemory, span: Span) -> u32 {
+    memory.pages_end().saturating_sub(span.index).min(span.pages()) as u32
+}
+
 impl Area {
-    fn sees(&self, pages: &Range<u64>) -> bool {
+    /// Returns whether the window has any of `pages`.
+    fn has_any(&self, pages: &Range<u64>) -> bool {
         let own = self.pages();
         own.start < pages.end && pages.start < own.end
     }
 }
 
 impl PageCache {
-    /// Takes some folios out of their files' memory, so that others have room.
+    /// Moves some folios out of their files' memory, to make room for others.
     fn shed(&self) {
         let frames = self.pool.frames().len() as u32;
-        let (mut shed, mut seen) = (0, 0);
-        while shed < SHED && seen < frames {
+        let mut shed = 0;
+        let mut visited = 0;
+        while shed < SHED && visited < frames {
             let at = self.mapped_hand.load(Ordering::Relaxed) % frames;
             let frame = self.pool.frame(at);
-            // All of this is a hint.
-            let pages = if frame.is_live() { 1 << frame.place().order } else { 1 };
+            // These are hints: `move_out` decides.
+            let pages = if frame.is_live() { 1 << frame.span().order } else { 1 };
             self.mapped_hand.store(at + pages, Ordering::Relaxed);
-            seen += pages;
-            if frame.is_live() && frame.pages_in_file() > 0 && self.take_out(at) {
+            visited += pages;
+            if frame.is_live() && frame.pages_in_file() > 0 && self.move_out(at) {
                 shed += 1;
             }
         }
     }
 
-    /// Puts a copy that is not in the file's memory in the place of the folio that `frame` heads, if
-    /// nobody has it locked; whether it did.
-    fn take_out(&self, number: u32) -> bool {
+    /// Replaces the folio that frame `number` heads by a copy outside of the file's memory, unless it is locked or
+    /// under writeback. Returns whether it has done so.
+    fn move_out(&self, number: u32) -> bool {
         let frame = self.pool.frame(number);
-        let (owner, place) = (frame.owner(), frame.place());
+        let (owner, span) = (frame.owner(), frame.span());
         let mapping = self.mappings.read().get(&owner).and_then(std::sync::Weak::upgrade);
         let Some(mapping) = mapping else { return false };
-        let Some(folio) = mapping.get(place.index) else { return false };
+        let Some(folio) = mapping.get(span.index) else { return false };
         let Some(folio) = mapping.try_lock(&folio) else { return false };
         if folio.folio().frame_number() != number
             || !mapping.holds(&folio)
