@@ -1,5 +1,5 @@
-//! The attributes of an inode, and what else formats and their users both speak of: directory
-//! entries, space counts, volume facts.
+//! Types that formats and their users share: attributes of inodes, directory entries, space counts,
+//! properties of volumes.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -26,7 +26,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// The type bits of a `st_mode` (mask 0o170000).
+    /// Returns the type bits of a `st_mode` (mask 0o170000).
     pub fn mode_bits(self) -> u32 {
         match self {
             Self::Fifo => 0o010000,
@@ -39,7 +39,7 @@ impl FileType {
         }
     }
 
-    /// The type that a `st_mode` names, if it names one.
+    /// Returns the type in a `st_mode`, if it is valid.
     pub fn from_mode(mode: u32) -> Option<Self> {
         [
             Self::Fifo,
@@ -83,9 +83,10 @@ pub struct Timestamp {
 impl From<Timestamp> for SystemTime {
     fn from(time: Timestamp) -> Self {
         let seconds = Duration::from_secs(time.seconds.unsigned_abs());
-        let whole = match time.seconds < 0 {
-            true => Self::UNIX_EPOCH.checked_sub(seconds),
-            false => Self::UNIX_EPOCH.checked_add(seconds),
+        let whole = if time.seconds < 0 {
+            Self::UNIX_EPOCH.checked_sub(seconds)
+        } else {
+            Self::UNIX_EPOCH.checked_add(seconds)
         };
         let nanoseconds = Duration::from_nanos(time.nanoseconds.into());
         whole.and_then(|whole| whole.checked_add(nanoseconds)).unwrap_or(Self::UNIX_EPOCH)
@@ -114,7 +115,7 @@ impl From<SystemTime> for Timestamp {
     }
 }
 
-/// The device that a special file stands for.
+/// The device that a special file represents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceNumber {
     /// The driver's number, 12 bits on disk.
@@ -123,12 +124,12 @@ pub struct DeviceNumber {
     pub minor: u32,
 }
 
-/// What `stat` and `statx` report of an inode.
+/// The attributes of an inode, as `stat` and `statx` report them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attributes {
-    /// The inode.
+    /// The inode's number.
     pub inode: InodeNumber,
-    /// Its type.
+    /// The inode's type.
     pub kind: FileType,
     /// Permission bits with setuid, setgid and sticky: the low 12 bits of `st_mode`.
     pub permissions: u16,
@@ -140,9 +141,9 @@ pub struct Attributes {
     pub gid: u32,
     /// The size in bytes.
     pub size: u64,
-    /// What is allocated, in units of 512 bytes.
+    /// The allocated space, in units of 512 bytes.
     pub blocks: u64,
-    /// For character and block devices.
+    /// The device that a character or block device represents.
     pub device: DeviceNumber,
     /// Last access.
     pub accessed: Timestamp,
@@ -150,13 +151,13 @@ pub struct Attributes {
     pub modified: Timestamp,
     /// Last change of the inode.
     pub changed: Timestamp,
-    /// Creation, where the format keeps it.
+    /// Creation, if the format stores it.
     pub created: Option<Timestamp>,
     /// The inode's generation number.
     pub generation: u32,
     /// Flags as FS_IOC_GETFLAGS numbers them (immutable 0x10, append 0x20, …).
     pub flags: u32,
-    /// The project id, where the format keeps one.
+    /// The project id, if the format stores it.
     pub project: Option<u32>,
 }
 
@@ -193,8 +194,8 @@ impl Attributes {
     }
 }
 
-/// What is to change of an inode's attributes; `None` leaves a field as it is. Whether the caller
-/// may, and what else changes with it, is not decided here.
+/// A change of an inode's attributes. `None` leaves a field unchanged. Not here: the right to change them, and
+/// further changes that follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AttributeChange {
     /// The low 12 bits of `st_mode`.
@@ -211,19 +212,19 @@ pub struct AttributeChange {
     pub changed: Option<Timestamp>,
 }
 
-/// What setting an extended attribute expects to find.
+/// The condition for setting an extended attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XattrMode {
-    /// Anything.
+    /// No condition.
     Either,
-    /// None of that name: else `Exists`.
+    /// There is no attribute of that name, or the call fails with `Exists`.
     Create,
-    /// One of that name: else `NoAttribute`.
+    /// There is an attribute of that name, or the call fails with `NoAttribute`.
     Replace,
 }
 
-/// A place in a directory. Zero is the start; other values come from [`DirEntry::next`] and mean
-/// something only to the format that gave them.
+/// A position in a directory. Zero is the start. Other values come from [`DirEntry::next`], and only the format that
+/// returned them can interpret them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DirCursor(pub u64);
 
@@ -232,34 +233,34 @@ pub struct DirCursor(pub u64);
 pub struct DirEntry<'a> {
     /// The name, without any terminator.
     pub name: &'a [u8],
-    /// The inode it stands for.
+    /// The number of the entry's inode.
     pub inode: InodeNumber,
-    /// Its type, where the directory records it.
+    /// The inode's type, if the directory stores it.
     pub kind: Option<FileType>,
-    /// Where the next entry is.
+    /// The position of the next entry.
     pub next: DirCursor,
 }
 
-/// Space and inode counts, as `statfs(2)` has them.
+/// Space and inode counts, as in `statfs(2)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatFs {
     /// Bytes in a block.
     pub block_size: u32,
     /// Blocks in the volume, without the format's own overhead.
     pub blocks: u64,
-    /// Blocks not in use.
+    /// Free blocks.
     pub blocks_free: u64,
-    /// Blocks not in use and not kept back for root.
+    /// Free blocks that are not reserved for root.
     pub blocks_available: u64,
-    /// Inodes in all.
+    /// All inodes.
     pub inodes: u64,
-    /// Inodes not in use.
+    /// Free inodes.
     pub inodes_free: u64,
-    /// The longest name, in bytes.
+    /// The maximum length of a name, in bytes.
     pub name_bytes_max: u32,
 }
 
-/// What a volume is, for people and scripts.
+/// The properties of a volume, for people and scripts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VolumeInfo {
     /// The format: "ext2", "ext3" or "ext4".
@@ -270,16 +271,16 @@ pub struct VolumeInfo {
     pub uuid: [u8; 16],
     /// Names of the features in use.
     pub features: Vec<String>,
-    /// Further facts, in order: a name in `snake_case` and a value.
+    /// Further properties, in order: a name in `snake_case` and a value.
     pub details: Vec<(&'static str, Detail)>,
 }
 
-/// The value of a fact about a volume.
+/// The value of a property of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Detail {
-    /// A count, a size, or the number of an inode.
+    /// A count, a size, or an inode number.
     Number(u64),
-    /// Words, or a time as RFC 3339 has it.
+    /// Text, or a time in the format of RFC 3339.
     Text(String),
 }
 
@@ -322,19 +323,19 @@ impl From<&str> for Detail {
     }
 }
 
-/// What a check of a whole volume saw.
+/// The result of a check of a whole volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CheckSummary {
     /// Inodes in use.
     pub inodes: u64,
-    /// Directories among them.
+    /// Directories in use.
     pub directories: u64,
-    /// Units of allocation in use (ext4: clusters, which mostly are blocks), those of the format's
-    /// own structures included.
+    /// Allocation units in use (ext4: clusters, which usually are blocks), including the format's
+    /// own structures.
     pub clusters: u64,
-    /// How much was found to be wrong.
+    /// The number of inconsistencies found.
     pub findings: u64,
-    /// Whether the check went through; not when it was broken off.
+    /// Whether the check was completed, and not stopped early.
     pub is_complete: bool,
 }
 
@@ -343,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_host() {
+    fn times_convert_to_the_hosts_and_back() {
         let half = Duration::from_millis(500);
         for (seconds, nanoseconds, time) in [
             (0, 0, SystemTime::UNIX_EPOCH),

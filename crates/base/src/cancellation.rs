@@ -1,5 +1,5 @@
-//! Cancellation of waits for the request that a thread serves. Not here: the reasons for a cancellation, and
-//! the waits.
+//! Cancellation of the request that a thread serves. Not here: the reasons for a cancellation, and the waits. Long
+//! waits while a volume is opened have a callback of their own ([`wait_callback`](crate::wait_callback)).
 //!
 //! A wait that can be cancelled wakes every [`CHECK_EVERY`], and ends if [`check`] fails. Most waits cannot be
 //! cancelled, since their callers would leave a change incomplete.
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::{Error, Result};
 
-/// The interval at which a wait that can be abandoned calls [`check`].
+/// The interval at which a wait that can be cancelled calls [`check`].
 pub const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 type IsCancelled = Box<dyn Fn() -> bool>;
@@ -20,8 +20,7 @@ thread_local! {
     static IS_CANCELLED: RefCell<Option<IsCancelled>> = const { RefCell::new(None) };
 }
 
-/// Fails if the request that this thread serves was cancelled. Costs next to nothing in threads that serve
-/// none.
+/// Fails if the request that this thread serves was cancelled. Cheap in threads that serve none.
 ///
 /// # Errors
 ///
@@ -32,14 +31,14 @@ pub fn check() -> Result<()> {
     if is_cancelled { Err(Error::Interrupted) } else { Ok(()) }
 }
 
-/// Makes [`check`] in this thread ask `is_cancelled`, until the result is dropped.
+/// Makes [`check`] in this thread call `is_cancelled`, until the result is dropped.
 #[must_use]
 pub fn ask(is_cancelled: impl Fn() -> bool + 'static) -> Cancellable {
     IS_CANCELLED.set(Some(Box::new(is_cancelled)));
     Cancellable { _not_send: PhantomData }
 }
 
-/// A guard that keeps the function of [`ask`] in place.
+/// A guard that ends the effect of [`ask`] when it is dropped.
 pub struct Cancellable {
     _not_send: PhantomData<*const ()>,
 }
@@ -66,8 +65,8 @@ mod tests {
     #[test]
     fn only_the_thread_with_a_cancelled_request_is_interrupted() {
         let is_cancelled = Rc::new(Cell::new(false));
-        let asked = Rc::clone(&is_cancelled);
-        let cancellable = ask(move || asked.get());
+        let shared = Rc::clone(&is_cancelled);
+        let cancellable = ask(move || shared.get());
         assert_eq!(check(), Ok(()));
         is_cancelled.set(true);
         assert_eq!(check(), Err(Error::Interrupted));

@@ -1,6 +1,6 @@
-//! The checksums that the on-disk formats use.
+//! The checksums of the on-disk formats.
 
-/// crc32c (Castagnoli) in the form the formats store: no inversion before or after, so that
+/// Returns the crc32c (Castagnoli) of `bytes`, without inversion before or after, as the formats store it. So
 /// `crc32c(crc32c(seed, a), b)` is the checksum of `a` followed by `b`.
 #[inline]
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
@@ -8,21 +8,22 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// `crc32c(crc, …)` of so many zero bytes, in a time that does not depend on how many they are.
-/// As a crc is linear, this tells what a change of a few bytes does to the crc of many.
+/// Returns `crc32c(crc, …)` of `count` zero bytes, in constant time. Since a crc is linear, this gives the effect of a
+/// change of a few bytes on the crc of many.
 pub fn crc32c_zeros(crc: u32, count: u32) -> u32 {
-    // A zero byte multiplies by x^8; powers of that are at hand for each byte of `count`.
+    // A zero byte multiplies by x^8. The table has the powers of that for each byte of `count`.
     let digits = count.to_le_bytes().into_iter().zip(&CRC32C_POWERS);
     let digits = digits.filter(|(digit, _)| *digit != 0);
     digits.fold(crc, |crc, (digit, powers)| crc32c_multiply(crc, powers[usize::from(digit)]))
 }
 
-/// The polynomial of crc32c; the highest bit stands for x^0.
+/// The polynomial of crc32c. The highest bit is the coefficient of x^0.
 const CRC32C_POLYNOMIAL: u32 = 0x82F6_3B78;
 
-/// The product of two polynomials, reduced.
+/// Returns the product of two polynomials, modulo that of crc32c.
 const fn crc32c_multiply(a: u32, mut b: u32) -> u32 {
-    let (mut product, mut bit) = (0, 32);
+    let mut product = 0;
+    let mut bit = 32;
     while bit > 0 {
         bit -= 1;
         product ^= b & (a >> bit & 1).wrapping_neg();
@@ -31,23 +32,24 @@ const fn crc32c_multiply(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// x^(8 * digit * 256^place).
+/// x^(8 * digit * 256^byte), by `byte` and `digit`.
 static CRC32C_POWERS: [[u32; 256]; 4] = {
     let mut powers = [[1 << 31; 256]; 4];
-    let (mut location, mut step) = (0, 1 << 23);
-    while location < 4 {
+    let mut byte = 0;
+    let mut factor = 1 << 23;
+    while byte < 4 {
         let mut digit = 1;
         while digit < 256 {
-            powers[location][digit] = crc32c_multiply(powers[location][digit - 1], step);
+            powers[byte][digit] = crc32c_multiply(powers[byte][digit - 1], factor);
             digit += 1;
         }
-        step = crc32c_multiply(powers[location][255], step);
-        location += 1;
+        factor = crc32c_multiply(powers[byte][255], factor);
+        byte += 1;
     }
     powers
 };
 
-/// CRC-16 (polynomial 0xA001, reflected) as ext4's `gdt_csum` feature uses it.
+/// Returns the CRC-16 (polynomial 0xA001, reflected) of ext4's `gdt_csum` feature.
 pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(seed, |crc, &byte| {
         (0..8).fold(crc ^ u16::from(byte), |crc, _| {
@@ -56,8 +58,8 @@ pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
     })
 }
 
-/// CRC-32 (polynomial 0x04C11DB7, most significant bit first, no inversion) as jbd2's
-/// checksum version 1 uses it.
+/// Returns the CRC-32 (polynomial 0x04C11DB7, most significant bit first, no inversion) of jbd2's
+/// checksum version 1.
 pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(seed, |crc, &byte| {
         let top = (crc >> 24) as u8 ^ byte;
@@ -65,8 +67,8 @@ pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-/// CRC-32 (polynomial 0xEDB88320, least significant bit first, no inversion) as f2fs and, inverted
-/// before and after, the GUID partition table use it.
+/// Returns the CRC-32 (polynomial 0xEDB88320, least significant bit first, no inversion) of f2fs. Inverted
+/// before and after, it is that of the GUID partition table.
 pub fn crc32_le(seed: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(seed, |crc, &byte| {
         let low = crc as u8 ^ byte;
@@ -121,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn crc32c_chains() {
+    fn crc32c_of_two_parts_is_that_of_the_whole() {
         assert_eq!(crc32c(crc32c(7, b"1234"), b"56789"), crc32c(7, CHECK));
     }
 
     #[test]
-    fn zero_bytes_are_counted_rather_than_read() {
+    fn crc32c_zeros_is_the_crc32c_of_zero_bytes() {
         for count in [0, 1, 255, 256, 4095, 65_536, 70_001] {
             assert_eq!(
                 crc32c_zeros(0x1234_5678, count),

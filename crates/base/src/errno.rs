@@ -6,11 +6,11 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Unsupported};
 
-/// The host's number for a thread that cannot be started.
+/// The host's error number for a thread that cannot be started.
 pub(crate) const AGAIN: i32 = Errno::AGAIN.raw_os_error();
 
 impl Error {
-    /// Returns the error number that a system call would give.
+    /// Returns the error number that a system call would return.
     pub fn errno(&self) -> i32 {
         let errno = match self {
             Self::Io(_) | Self::Lost(_) | Self::Panicked(_) => Errno::IO,
@@ -44,7 +44,7 @@ impl Error {
         errno.raw_os_error()
     }
 
-    /// Returns whether the text says more than the error number does.
+    /// Returns whether the text has more information than the error number.
     fn has_details(&self) -> bool {
         !matches!(
             self,
@@ -102,24 +102,25 @@ mod tests {
     use super::*;
     use crate::{DeviceOffset, InodeNumber, IoError, IoOperation, Location, Problem};
 
-    /// Checks the number, the kind and the text of `error` as an `io::Error`, and whether it stays the inner error.
+    /// Checks the number, the kind and the text of `error` as an `io::Error`, and whether it `is_inner` error of that.
     #[track_caller]
-    fn check(error: Error, errno: Errno, kind: Option<io::ErrorKind>, stays: bool) {
+    fn check(error: Error, errno: Errno, kind: Option<io::ErrorKind>, is_inner: bool) {
         assert_eq!(error.errno(), errno.raw_os_error(), "{error:?}");
         let converted = io::Error::from(error.clone());
         if let Some(kind) = kind {
             assert_eq!(converted.kind(), kind, "{error:?}");
         }
         let inner = converted.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-        assert_eq!(inner, stays.then_some(&error));
-        match stays {
-            true => assert_eq!(converted.to_string(), error.to_string()),
-            false => assert_eq!(converted.raw_os_error(), Some(errno.raw_os_error()), "{error:?}"),
+        assert_eq!(inner, is_inner.then_some(&error));
+        if is_inner {
+            assert_eq!(converted.to_string(), error.to_string());
+        } else {
+            assert_eq!(converted.raw_os_error(), Some(errno.raw_os_error()), "{error:?}");
         }
     }
 
     #[test]
-    fn errors_without_details_are_their_number() {
+    fn errors_without_details_become_their_number() {
         use io::ErrorKind as Kind;
 
         check(Error::NotFound, Errno::NOENT, Some(Kind::NotFound), false);
@@ -178,7 +179,7 @@ mod tests {
         check(Error::Panicked("writeback"), Errno::IO, None, true);
         let refused = io::Error::from_raw_os_error(Errno::NOMEM.raw_os_error());
         check(Error::thread_spawn(&refused), Errno::NOMEM, Some(io::ErrorKind::OutOfMemory), true);
-        let nameless = Error::thread_spawn(&io::Error::other("no number"));
-        check(nameless, Errno::AGAIN, Some(io::ErrorKind::WouldBlock), true);
+        let unnumbered = Error::thread_spawn(&io::Error::other("no number"));
+        check(unnumbered, Errno::AGAIN, Some(io::ErrorKind::WouldBlock), true);
     }
 }

@@ -1,4 +1,4 @@
-//! The error type of the library. An error has a type, and its place in the image.
+//! The error type of the library. An error has a type, and its location in the image.
 //! Not here: error numbers and `std::io::Error` (`errno.rs`), and advice for the command line.
 
 use std::fmt;
@@ -45,7 +45,7 @@ pub enum Error {
     /// The inode has no such extended attribute.
     #[error("no such extended attribute")]
     NoAttribute,
-    /// No data (SEEK_DATA) or no position (SEEK_HOLE) at or after the offset asked for.
+    /// No data (SEEK_DATA) or no position (SEEK_HOLE) at or after the requested offset.
     #[error("no such offset: it is at or past the end of the file")]
     NoSuchOffset,
     /// The file ends before the last byte of an exact read.
@@ -72,17 +72,17 @@ pub enum Error {
     /// The partition table has no such entry.
     #[error("no partition {number}: the {table} partition table has {existing}")]
     NoPartition {
-        /// The number asked for; the first is 1.
+        /// The requested number. The first partition is 1.
         number: u32,
         /// The kind of table: "GPT" or "MBR".
         table: &'static str,
-        /// The partitions there are, such as "1, 2, 5", or "none".
+        /// The existing partitions, such as "1, 2, 5", or "none".
         existing: String,
     },
-    /// Another program writes the volume, on this host or another one, as multiple-mount protection shows.
+    /// Another program writes to the volume, on this host or another one, as multiple-mount protection shows.
     #[error("the volume is in use by {by}")]
     InUse {
-        /// The host and the device that the volume names.
+        /// The host and the device, as recorded in the volume.
         by: String,
     },
     /// The volume or device is read-only.
@@ -97,33 +97,33 @@ pub enum Error {
     /// The operation would have to wait, which the caller did not allow.
     #[error("operation would block")]
     WouldBlock,
-    /// No free blocks, or no free inodes, that the caller may use.
+    /// There are no free blocks, or no free inodes, that the caller may use.
     #[error("no space left on the volume")]
     NoSpace,
     /// The inode has as many names as the format can count.
     #[error("too many links")]
     TooManyLinks,
-    /// Larger than the format, or this kind of block map, allows.
+    /// The size is larger than the format, or this kind of block map, allows.
     #[error("file too large")]
     FileTooLarge,
-    /// The inode's flags or the caller's rights forbid it.
+    /// The inode's flags or the caller's rights forbid the operation.
     #[error("operation not permitted: {0}")]
     NotPermitted(&'static str),
     /// The volume was shut down by an error after which writing could make it inconsistent. It can only be read.
     #[error("the volume accepts no more writes after an error: {0}")]
     ShutDown(Arc<Error>),
-    /// A change is lost: an error keeps it from becoming durable.
+    /// A change is lost: an error prevents it from becoming durable.
     #[error("changes were lost after an error: {0}")]
     Lost(Arc<Error>),
-    /// A wait ended early: the caller's [`WaitCallback`](crate::WaitCallback) was at its end, or the request was
+    /// A wait ended early: the caller's [`WaitCallback`](crate::WaitCallback) ended it, or the request was
     /// cancelled ([`cancellation`](crate::cancellation)).
     #[error("interrupted")]
     Interrupted,
     /// The cache's limit is too small for the folios in use.
     #[error("out of cache memory")]
     OutOfMemory,
-    /// A thread panicked in the operation that is named, which the panic hook has reported. Data that the thread was
-    /// to write is lost, or the state in memory may be inconsistent.
+    /// A thread panicked in the named operation, which the panic hook has reported. Data that the thread was
+    /// writing is lost, or the state in memory may be inconsistent.
     #[error("a panic in {0}")]
     Panicked(&'static str),
     /// The host refused to start a thread.
@@ -178,7 +178,7 @@ pub enum IoOperation {
 
 impl fmt::Display for IoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.operation {
+        let operation = match self.operation {
             IoOperation::Read => "read",
             IoOperation::Write => "write",
             IoOperation::Flush => "flush",
@@ -187,7 +187,7 @@ impl fmt::Display for IoError {
         };
         write!(
             f,
-            "device {what} of {} bytes at offset {} failed: {}",
+            "device {operation} of {} bytes at offset {} failed: {}",
             self.length,
             self.offset,
             std::io::Error::from_raw_os_error(self.errno)
@@ -197,12 +197,12 @@ impl fmt::Display for IoError {
 
 impl std::error::Error for IoError {}
 
-/// An inconsistency of the image: a structure, its place, and the problem.
+/// An inconsistency of the image: a structure, its location, and the problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corrupt {
     /// The structure's name in the field's standard terms, such as "extent header".
     pub structure: &'static str,
-    /// The structure's place.
+    /// The structure's location.
     pub location: Location,
     /// The problem.
     pub problem: Problem,
@@ -216,7 +216,7 @@ impl fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-/// A place in the image. Parts that are not known are `None`.
+/// A location in the image. Unknown parts are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Location {
     /// The block group.
@@ -227,47 +227,47 @@ pub struct Location {
     pub file_block: Option<FileBlock>,
     /// The block of the volume.
     pub block: Option<FsBlock>,
-    /// The byte within the last of these that is given, or within the volume.
+    /// The byte within the smallest part above that is known, or within the volume.
     pub byte: Option<u64>,
 }
 
 impl Location {
-    /// In an inode.
+    /// Returns a location in an inode.
     pub fn inode(inode: InodeNumber) -> Self {
         Self { inode: Some(inode), ..Self::default() }
     }
 
-    /// In a block of the volume.
+    /// Returns a location in a block of the volume.
     pub fn block(block: FsBlock) -> Self {
         Self { block: Some(block), ..Self::default() }
     }
 
-    /// In a block group.
+    /// Returns a location in a block group.
     pub fn group(group: GroupNumber) -> Self {
         Self { group: Some(group), ..Self::default() }
     }
 
-    /// At a byte of the volume.
+    /// Returns the location of a byte of the volume.
     pub fn byte(byte: u64) -> Self {
         Self { byte: Some(byte), ..Self::default() }
     }
 
-    /// The same place, and in this inode.
+    /// Adds the inode to the location.
     pub fn in_inode(self, inode: InodeNumber) -> Self {
         Self { inode: Some(inode), ..self }
     }
 
-    /// The same place, and in this block of the file.
+    /// Adds the block of the file to the location.
     pub fn at_file_block(self, file_block: FileBlock) -> Self {
         Self { file_block: Some(file_block), ..self }
     }
 
-    /// The same place, and in this block of the volume.
+    /// Adds the block of the volume to the location.
     pub fn at_block(self, block: FsBlock) -> Self {
         Self { block: Some(block), ..self }
     }
 
-    /// The same place, and at this byte within it.
+    /// Adds the byte to the location.
     pub fn at_byte(self, byte: u64) -> Self {
         Self { byte: Some(byte), ..self }
     }
@@ -290,7 +290,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// What is wrong with a structure.
+/// The problem with a structure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
@@ -364,17 +364,17 @@ pub enum Problem {
         /// The last block.
         last: u64,
     },
-    /// Blocks from the place on belong to more than one owner.
+    /// Blocks from the location on belong to more than one owner.
     Shared {
         /// The number of blocks.
         blocks: u64,
     },
-    /// Clusters or inodes from the place on are in use, but free in their bitmap.
+    /// Clusters or inodes from the location on are in use, but free in their bitmap.
     MarkedFree {
         /// The number of clusters or inodes.
         count: u64,
     },
-    /// Clusters or inodes from the place on are marked as used in their bitmap, but not in use.
+    /// Clusters or inodes from the location on are marked as used in their bitmap, but not in use.
     MarkedUsed {
         /// The number of clusters or inodes.
         count: u64,
@@ -404,8 +404,8 @@ impl fmt::Display for Problem {
                 write!(f, "{field} {found} does not follow {previous}")
             }
             Self::Cycle => write!(f, "leads back into itself"),
-            Self::Missing(what) => write!(f, "{what} is missing"),
-            Self::Repeated(what) => write!(f, "{what} occurs more than once"),
+            Self::Missing(part) => write!(f, "{part} is missing"),
+            Self::Repeated(part) => write!(f, "{part} occurs more than once"),
             Self::SystemZone { first, last } => {
                 write!(f, "refers to the volume's own metadata in blocks {first} to {last}")
             }
@@ -420,16 +420,16 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Something valid that is not implemented.
+/// A valid structure or operation that is not implemented.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unsupported {
     /// Features that the format marks as incompatible.
     Features {
-        /// Their names, or hexadecimal bits for unknown ones.
+        /// The features' names, or hexadecimal bits for unknown features.
         names: Vec<String>,
     },
-    /// One use of a feature, on one inode.
+    /// A feature that one inode uses.
     Inode {
         /// The inode.
         inode: InodeNumber,
@@ -444,7 +444,7 @@ pub enum Unsupported {
     PartitionTable,
     /// Writing a volume whose first superblock is damaged.
     DamagedSuperblock {
-        /// The block with a sound copy of it.
+        /// The block with an intact copy of the superblock.
         copy: FsBlock,
         /// The size of blocks.
         block_size: u32,
@@ -470,7 +470,7 @@ impl fmt::Display for Unsupported {
             ),
             Self::Format => write!(f, "no known file system found"),
             Self::PartitionTable => write!(f, "no partition table (GPT or MBR) found"),
-            Self::Operation(what) => write!(f, "unsupported operation: {what}"),
+            Self::Operation(name) => write!(f, "unsupported operation: {name}"),
         }
     }
 }
@@ -482,7 +482,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_corrupt_error_names_structure_place_and_values() {
+    fn a_corrupt_error_names_structure_location_and_values() {
         let error = Error::corrupt(
             "extent header",
             Location::inode(InodeNumber(12)).at_block(FsBlock(99)).at_byte(0),

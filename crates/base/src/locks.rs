@@ -1,12 +1,12 @@
-//! Locks with ranks. In builds with debug assertions, taking a lock while holding one of a later rank panics.
-//! This keeps the lock order of the I/O path (ARCHITECTURE.md, invariant 5).
+//! Locks with ranks. In builds with debug assertions, taking a lock while holding one of the same or a later rank
+//! panics. This enforces the lock order of the I/O path (ARCHITECTURE.md, invariant 5).
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The order of locks: a thread takes them downwards only.
+/// The order of locks. A thread takes them in this order only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Rank {
     /// The position of an open file, while it is read or written there.
@@ -21,16 +21,17 @@ pub enum Rank {
     InodeTable,
     /// The dirty inodes of a volume.
     DirtyInodes,
-    /// A lock of the format, which orders its own: 0 is taken first, and numbers are less than [`FORMAT_RANKS`].
+    /// A lock of the format. The format orders its locks by number: 0 is taken first. Numbers are less than
+    /// [`FORMAT_RANKS`].
     Format(u8),
     /// Changed metadata blocks. Nothing is read or waited for under it.
     ChangedBlocks,
-    /// One mapping's folio tree (insertion and removal). No format is called under it. Reading metadata takes it,
-    /// under the locks of the format.
+    /// One mapping's folio tree (insertion and removal). No function of the format is called under it. Reads of
+    /// metadata take it while locks of the format are held.
     Mapping,
     /// The pool's lists.
     Pool,
-    /// Inside a block device.
+    /// A block device's own lock.
     Device,
 }
 
@@ -90,7 +91,7 @@ impl<T> RankedMutex<T> {
     }
 }
 
-/// Holds a [`RankedMutex`].
+/// A guard that holds a [`RankedMutex`].
 #[derive(Debug)]
 pub struct RankedGuard<'a, T> {
     inner: MutexGuard<'a, T>,
@@ -98,12 +99,12 @@ pub struct RankedGuard<'a, T> {
 }
 
 impl<'a, T> RankedGuard<'a, T> {
-    /// Waits on `condition`, and releases the lock meanwhile.
+    /// Waits on `condition`, and releases the lock during the wait.
     pub fn wait(&mut self, condition: &parking_lot::Condvar) {
         condition.wait(&mut self.inner);
     }
 
-    /// [`wait`](Self::wait), for at most `time`.
+    /// Waits on `condition` for at most `time`, and releases the lock during the wait.
     pub fn wait_for(&mut self, condition: &parking_lot::Condvar, time: std::time::Duration) {
         condition.wait_for(&mut self.inner, time);
     }
@@ -148,7 +149,7 @@ impl<T> RankedRwLock<T> {
         RankedReadGuard { inner: self.inner.read(), _held: held }
     }
 
-    /// [`read`](Self::read) without waiting.
+    /// Locks like [`read`](Self::read), but returns `None` if it would have to wait.
     #[track_caller]
     pub fn try_read(&self) -> Option<RankedReadGuard<'_, T>> {
         let held = Held::enter(self.rank, Nesting::None);
@@ -162,14 +163,15 @@ impl<T> RankedRwLock<T> {
         RankedWriteGuard { inner: self.inner.write(), _held: held }
     }
 
-    /// [`write`](Self::write) without waiting.
+    /// Locks like [`write`](Self::write), but returns `None` if it would have to wait.
     #[track_caller]
     pub fn try_write(&self) -> Option<RankedWriteGuard<'_, T>> {
         let held = Held::enter(self.rank, Nesting::None);
         Some(RankedWriteGuard { inner: self.inner.try_write()?, _held: held })
     }
 
-    /// [`write`](Self::write) while locks of the same rank are held. The caller orders locks of one rank itself.
+    /// Locks like [`write`](Self::write), but permits that the thread holds locks of the same rank. The caller is
+    /// responsible for the order of locks within the rank.
     #[track_caller]
     pub fn write_nested(&self) -> RankedWriteGuard<'_, T> {
         let held = Held::enter(self.rank, Nesting::SameRank);
@@ -177,7 +179,7 @@ impl<T> RankedRwLock<T> {
     }
 }
 
-/// Holds a [`RankedRwLock`] with other readers.
+/// A guard that holds a [`RankedRwLock`] shared.
 #[derive(Debug)]
 pub struct RankedReadGuard<'a, T> {
     inner: RwLockReadGuard<'a, T>,
@@ -192,7 +194,7 @@ impl<T> Deref for RankedReadGuard<'_, T> {
     }
 }
 
-/// Holds a [`RankedRwLock`] alone.
+/// A guard that holds a [`RankedRwLock`] alone.
 #[derive(Debug)]
 pub struct RankedWriteGuard<'a, T> {
     inner: RwLockWriteGuard<'a, T>,
@@ -213,14 +215,15 @@ impl<T> DerefMut for RankedWriteGuard<'_, T> {
     }
 }
 
-/// Whether a lock may be taken while another one of its rank is held.
+/// Whether a lock may be taken while the thread holds another lock of its rank.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nesting {
     None,
     SameRank,
 }
 
-/// The rank of something like a lock, while this exists. Guards may be dropped in any order.
+/// A held rank, of a lock or of a state that is ordered like a lock. Dropping this leaves the rank. Ranks may be left
+/// in any order.
 #[derive(Debug)]
 pub struct Held {
     rank: Rank,
@@ -265,8 +268,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn downwards_is_allowed_and_can_be_repeated() {
-        let (outer, inner) = (RankedMutex::new(Rank::Inode, 1), RankedMutex::new(Rank::Pool, 2));
+    fn locks_in_order_are_allowed_repeatedly() {
+        let outer = RankedMutex::new(Rank::Inode, 1);
+        let inner = RankedMutex::new(Rank::Pool, 2);
         for _ in 0..2 {
             let a = outer.lock();
             let b = inner.lock();
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_positions_is_that_of_the_ranks() {
+    fn indices_have_the_order_of_the_ranks() {
         let names = [Rank::Making, Rank::InodeTable, Rank::DirtyInodes];
         let before = [Rank::Position, Rank::Rename, Rank::Inode].into_iter().chain(names);
         let after = [Rank::ChangedBlocks, Rank::Mapping, Rank::Pool, Rank::Device];
@@ -286,9 +290,9 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_one_rank_nest_when_the_caller_says_so() {
-        let (first, second) =
-            (RankedRwLock::new(Rank::Inode, ()), RankedRwLock::new(Rank::Inode, ()));
+    fn write_nested_permits_two_locks_of_one_rank() {
+        let first = RankedRwLock::new(Rank::Inode, ());
+        let second = RankedRwLock::new(Rank::Inode, ());
         let outer = first.write();
         let inner = second.write_nested();
         drop(outer);
@@ -300,8 +304,8 @@ mod tests {
     #[cfg(debug_assertions)]
     #[should_panic(expected = "out of order")]
     fn a_second_lock_of_one_rank_panics() {
-        let (first, second) =
-            (RankedRwLock::new(Rank::Inode, ()), RankedRwLock::new(Rank::Inode, ()));
+        let first = RankedRwLock::new(Rank::Inode, ());
+        let second = RankedRwLock::new(Rank::Inode, ());
         let _outer = first.read();
         let _inner = second.read();
     }
@@ -309,8 +313,9 @@ mod tests {
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "out of order")]
-    fn upwards_panics() {
-        let (outer, inner) = (RankedMutex::new(Rank::Inode, 1), RankedMutex::new(Rank::Pool, 2));
+    fn locks_against_the_order_panic() {
+        let outer = RankedMutex::new(Rank::Inode, 1);
+        let inner = RankedMutex::new(Rank::Pool, 2);
         let _b = inner.lock();
         let _a = outer.lock();
     }

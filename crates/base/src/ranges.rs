@@ -1,41 +1,42 @@
-//! A set of numbers, such as bytes or blocks, as ranges. Not here: what the numbers count.
+//! A set of numbers as ranges. Not here: the unit of the numbers, such as bytes or blocks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A set of numbers as ranges that neither touch nor overlap: ends by starts.
+/// A set of numbers as ranges that are neither adjacent nor overlap, as end by start.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// The least number; none of an empty set.
+    /// Returns the least number, or `None` if the set is empty.
     pub fn first(&self) -> Option<u64> {
         self.0.first_key_value().map(|(&start, _)| start)
     }
 
-    /// The ranges, in order.
+    /// Returns the ranges, in order.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().map(|(&start, &end)| start..end)
     }
 
-    /// The range that contains `at`, if that is in the set.
+    /// Returns the range that contains `at`, if `at` is in the set.
     pub fn containing(&self, at: u64) -> Option<Range<u64>> {
         let (&start, &end) = self.0.range(..=at).next_back()?;
         (at < end).then_some(start..end)
     }
 
-    /// Whether `at` is in the set.
+    /// Returns whether `at` is in the set.
     pub fn contains(&self, at: u64) -> bool {
         self.containing(at).is_some()
     }
 
-    /// The numbers around `at`, which is not in the set, up to those that are; without `u64::MAX`.
+    /// Returns the largest range around `at` that has no number of the set. It ends before `u64::MAX`. `at` is not in
+    /// the set.
     pub fn gap_around(&self, at: u64) -> Range<u64> {
         let before = self.0.range(..=at).next_back().map_or(0, |(_, &end)| end);
         before..self.next_from(at).unwrap_or(u64::MAX)
     }
 
-    /// The least number of the set from `at` on.
+    /// Returns the least number of the set from `at` on.
     pub fn next_from(&self, at: u64) -> Option<u64> {
         if self.contains(at) {
             return Some(at);
@@ -43,7 +44,7 @@ impl Ranges {
         self.0.range(at..).next().map(|(&start, _)| start)
     }
 
-    /// How many of `range` are not in the set.
+    /// Returns how many numbers of `range` are not in the set.
     pub fn missing(&self, range: &Range<u64>) -> u64 {
         let length = range.end.saturating_sub(range.start);
         let first = self.containing(range.start).map(|found| found.start).unwrap_or(range.start);
@@ -54,28 +55,28 @@ impl Ranges {
         length - within.sum::<u64>()
     }
 
-    /// Adds what is missing of `range`.
+    /// Adds all numbers of `range`.
     pub fn insert(&mut self, range: Range<u64>) {
         if range.start >= range.end {
             return;
         }
-        let (mut start, mut end) = (range.start, range.end);
-        // Whatever overlaps or touches becomes one with it.
-        while let Some((&before, &until)) = self.0.range(..=end).next_back() {
-            if until < start {
+        let Range { mut start, mut end } = range;
+        // Merges all existing ranges that overlap it or are adjacent.
+        while let Some((&other_start, &other_end)) = self.0.range(..=end).next_back() {
+            if other_end < start {
                 break;
             }
-            start = start.min(before);
-            end = end.max(until);
-            self.0.remove(&before);
+            start = start.min(other_start);
+            end = end.max(other_end);
+            self.0.remove(&other_start);
         }
         self.0.insert(start, end);
     }
 
-    /// Removes what there is of `range`; gives how many numbers that were.
+    /// Removes all numbers of `range`. Returns how many were in the set.
     pub fn remove(&mut self, range: Range<u64>) -> u64 {
         let mut removed = 0;
-        // From the last one back, as long as they have something of the range.
+        // Goes backwards through the existing ranges that overlap it.
         while let Some((&start, &end)) = self.0.range(..range.end).next_back() {
             if end <= range.start || range.start >= range.end {
                 break;
@@ -103,11 +104,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_what_a_set_of_numbers_is(
-            steps in prop::collection::vec((any::<bool>(), 0..60_u64, 0..20_u64), 1..60),
+        fn ranges_agree_with_a_set_of_numbers(
+            operations in prop::collection::vec((any::<bool>(), 0..60_u64, 0..20_u64), 1..60),
         ) {
-            let (mut ranges, mut set) = (Ranges::default(), BTreeSet::new());
-            for (is_insert, start, length) in steps {
+            let mut ranges = Ranges::default();
+            let mut set = BTreeSet::new();
+            for (is_insert, start, length) in operations {
                 let range = start..start + length;
                 let missing = range.clone().filter(|at| !set.contains(at)).count() as u64;
                 prop_assert_eq!(ranges.missing(&range), missing);

@@ -1,37 +1,36 @@
-//! For whom a thread takes space on a volume: part of it is kept for root, and whoever else wants it
-//! finds none. As in the kernel, that goes with the thread, by whatever calls it comes to an allocation.
-//! Not here: who counts as root on which volume, and how much is kept.
+//! Per-thread right to root-reserved blocks. As in the kernel, it is a property of the thread, so that functions
+//! between the caller and the allocator need no argument for it.
+//! Not here: which users are root on a volume, and how many blocks are reserved.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-/// What may be had besides what everybody may.
+/// A right to reserved blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Privilege {
-    /// Nothing.
+    /// No right to reserved blocks.
     None,
-    /// What is kept back for root.
+    /// The right to the blocks that are reserved for root.
     Root,
 }
 
 thread_local! {
-    /// Who opens an image owns it.
+    /// Root by default: a program that opens an image may use all of it.
     static PRIVILEGE: Cell<Privilege> = const { Cell::new(Privilege::Root) };
 }
 
-/// What this thread may have: everything, unless it [acts](set_privilege) for somebody else.
+/// Returns the privilege of this thread. It is [`Privilege::Root`] unless [`set_privilege`] has changed it.
 pub fn privilege() -> Privilege {
     PRIVILEGE.get()
 }
 
-/// Has this thread take space as somebody does who has this privilege, until the result is dropped.
-/// Those that live at the same time are dropped in the opposite order.
+/// Sets the privilege of this thread, until the result is dropped. Nested guards must be dropped in reverse order.
 #[must_use]
 pub fn set_privilege(privilege: Privilege) -> PrivilegeGuard {
     PrivilegeGuard { before: PRIVILEGE.replace(privilege), _not_send: PhantomData }
 }
 
-/// Keeps a privilege in place.
+/// A guard that restores the thread's previous privilege when it is dropped.
 #[derive(Debug)]
 pub struct PrivilegeGuard {
     before: Privilege,
@@ -49,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_acts_for_somebody_for_as_long_as_it_says() {
+    fn a_threads_privilege_lasts_until_its_guard_is_dropped() {
         assert_eq!(privilege(), Privilege::Root);
         let outer = set_privilege(Privilege::None);
         assert_eq!(privilege(), Privilege::None);

@@ -11,13 +11,13 @@ macro_rules! unit {
         pub struct $name(pub $repr);
 
         impl $name {
-            /// The position `distance` further on, or `None` past the end of the type.
+            /// Returns the position `distance` after `self`, or `None` if the type cannot represent it.
             #[inline]
             pub fn checked_add(self, distance: $repr) -> Option<Self> {
                 self.0.checked_add(distance).map(Self)
             }
 
-            /// The distance from `earlier` to `self`, or `None` when `earlier` lies behind it.
+            /// Returns the distance from `earlier` to `self`, or `None` if `earlier` is greater than `self`.
             #[inline]
             pub fn checked_distance_from(self, earlier: Self) -> Option<$repr> {
                 self.0.checked_sub(earlier.0)
@@ -59,7 +59,7 @@ unit! {
     GroupNumber(u32)
 }
 unit! {
-    /// An inode number as the format counts it (ext4: the root is 2).
+    /// An inode number of the format (ext4: the root is 2).
     InodeNumber(u64)
 }
 unit! {
@@ -68,13 +68,13 @@ unit! {
 }
 
 impl TransactionId {
-    /// Whether `self` is `other` or later in the wrapping sequence of ids.
+    /// Returns whether `self` is `other` or later in the wrapping sequence of ids.
     #[inline]
     pub fn is_at_or_after(self, other: Self) -> bool {
         self.0.wrapping_sub(other.0) as i32 >= 0
     }
 
-    /// The id that follows.
+    /// Returns the next id.
     #[inline]
     pub fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
@@ -89,47 +89,47 @@ pub struct BlockSize {
 
 #[expect(clippy::len_without_is_empty, reason = "a block is never empty")]
 impl BlockSize {
-    /// A block of `1 << shift` bytes; `None` unless that is 512 bytes to 64 KiB.
+    /// Returns the size of `1 << shift` bytes, or `None` unless it is 512 bytes to 64 KiB.
     pub const fn from_shift(shift: u32) -> Option<Self> {
         if shift >= 9 && shift <= 16 { Some(Self { shift }) } else { None }
     }
 
-    /// A block of `bytes` bytes; `None` unless that is a power of two from 512 to 65536.
+    /// Returns the size of `bytes` bytes, or `None` unless it is a power of two from 512 to 65536.
     pub const fn from_bytes(bytes: u64) -> Option<Self> {
         if bytes.is_power_of_two() { Self::from_shift(bytes.trailing_zeros()) } else { None }
     }
 
-    /// log2 of the size.
+    /// Returns log2 of the size in bytes.
     #[inline]
     pub const fn shift(self) -> u32 {
         self.shift
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[inline]
     pub const fn bytes(self) -> u32 {
         1 << self.shift
     }
 
-    /// The size in bytes, for indexing memory.
+    /// Returns the size in bytes, for indexing memory.
     #[inline]
     pub const fn len(self) -> usize {
         1 << self.shift
     }
 
-    /// The file block that holds byte `at`.
+    /// Returns the file block that contains byte `at`.
     #[inline]
     pub const fn file_block(self, at: FileOffset) -> FileBlock {
         FileBlock(at.0 >> self.shift)
     }
 
-    /// The first byte of volume block `block`, or `None` past 2^64.
+    /// Returns the first byte of `block`, or `None` if it is past 2^64.
     #[inline]
     pub fn device_offset(self, block: FsBlock) -> Option<DeviceOffset> {
         self.scale(block.0).map(DeviceOffset)
     }
 
-    /// How many blocks `bytes` bytes need.
+    /// Returns the number of blocks for `bytes` bytes.
     #[inline]
     pub const fn blocks_for(self, bytes: u64) -> u64 {
         bytes.div_ceil(1 << self.shift)
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn block_size_rejects_what_is_not_a_power_of_two_in_range() {
+    fn block_sizes_are_powers_of_two_within_the_limits() {
         for bytes in [0, 1, 256, 511, 513, 3000, 131_072, u64::MAX] {
             assert_eq!(BlockSize::from_bytes(bytes), None, "{bytes}");
         }

@@ -4,7 +4,11 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use crate::error::{Error, Location, Problem, Result};
 
-/// The layout `T` at `byte` within `bytes`, or an error that names `structure` and `location`.
+/// Returns the layout `T` at `byte` within `bytes`.
+///
+/// # Errors
+///
+/// [`Error::Corrupt`] with `structure` and `location`, if `bytes` is too short.
 pub fn view_at<'a, T: FromBytes + KnownLayout + Immutable + Unaligned>(
     bytes: &'a [u8],
     byte: usize,

@@ -1,5 +1,5 @@
-//! Waits of many seconds, of which a thread's owner is told, and which it can end. Not here: what is
-//! waited for.
+//! Callbacks during waits of many seconds, which can end the wait. Not here: the reasons for waits.
+//! Requests that a thread serves are cancelled in another way ([`cancellation`](crate::cancellation)).
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,25 +7,29 @@ use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
 
-/// How often the owner is asked.
-const STEP: Duration = Duration::from_millis(100);
+/// The interval between two calls.
+const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Called with what is waited for, and for how long, in words; false ends the waiting.
-type Ask = dyn Fn(&str) -> bool + Send + Sync;
+type Callback = dyn Fn(&str) -> bool + Send + Sync;
 
-/// What becomes of long waits. By default they are waited for to their end.
+/// A callback during long waits. By default there is none, and waits last to their end.
 #[derive(Clone, Default)]
-pub struct WaitCallback(Option<Arc<Ask>>);
+pub struct WaitCallback(Option<Arc<Callback>>);
 
 impl WaitCallback {
-    /// As long as `ask` says true; it is asked several times a second.
-    pub fn new(ask: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(ask)))
+    /// Calls `go_on` several times a second during waits, with a text that says for what the thread waits and for how
+    /// long. `false` ends the wait.
+    pub fn new(go_on: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(go_on)))
     }
 
-    /// Waits for so long. `Interrupted` when that was cut short.
-    pub fn wait(&self, what: &str, time: Duration) -> Result<()> {
-        let Some(ask) = &self.0 else {
+    /// Waits for `time`. `reason` is the text for the callback.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interrupted`] if the callback ends the wait.
+    pub fn wait(&self, reason: &str, time: Duration) -> Result<()> {
+        let Some(go_on) = &self.0 else {
             std::thread::sleep(time);
             return Ok(());
         };
@@ -35,17 +39,17 @@ impl WaitCallback {
             if left.is_zero() {
                 return Ok(());
             }
-            if !ask(what) {
+            if !go_on(reason) {
                 return Err(Error::Interrupted);
             }
-            std::thread::sleep(left.min(STEP));
+            std::thread::sleep(left.min(INTERVAL));
         }
     }
 }
 
 impl fmt::Debug for WaitCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "WaitCallback(asked)" } else { "WaitCallback(endless)" })
+        f.write_str(if self.0.is_some() { "WaitCallback(function)" } else { "WaitCallback(none)" })
     }
 }
 
@@ -56,18 +60,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_asked_can_end_a_wait_and_nobody_is_asked_for_none() {
-        let asked = Arc::new(AtomicU32::new(0));
-        let count = Arc::clone(&asked);
-        let wait_callback = WaitCallback::new(move |what| {
-            assert_eq!(what, "a guest");
+    fn a_callback_can_end_a_wait_and_is_not_called_for_a_wait_of_no_time() {
+        let calls = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&calls);
+        let wait_callback = WaitCallback::new(move |reason| {
+            assert_eq!(reason, "a guest");
             count.fetch_add(1, Ordering::Relaxed) < 2
         });
         wait_callback.wait("a guest", Duration::ZERO).unwrap();
-        assert_eq!(asked.load(Ordering::Relaxed), 0);
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
         let ended = wait_callback.wait("a guest", Duration::from_secs(3600));
         assert!(matches!(ended, Err(Error::Interrupted)));
-        assert_eq!(asked.load(Ordering::Relaxed), 3);
+        assert_eq!(calls.load(Ordering::Relaxed), 3);
         WaitCallback::default().wait("a guest", Duration::from_millis(1)).unwrap();
     }
 }

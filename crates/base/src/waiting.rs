@@ -1,5 +1,5 @@
-//! Lets a thread's owner know that the thread is about to wait for a device, so that other work can
-//! be given to another thread first. Not here: any waiting.
+//! Notification that a thread is about to wait for a device or for another thread, so that its other work can go to
+//! another thread first. Not here: the waits.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -10,12 +10,12 @@ thread_local! {
     static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
 }
 
-/// Called by the I/O path before each submission or wait that can take as long as a device takes.
-/// Costs next to nothing where nobody listens.
+/// Calls this thread's listener, if there is one. The I/O path calls this before each submission or wait that can take
+/// as long as device I/O. Cheap without a listener.
 #[inline]
 pub fn about_to_wait() {
     LISTENER.with(|listener| {
-        // A listener that itself comes here is not called again.
+        // The borrow fails if the listener itself calls this. It is not called again then.
         if let Ok(listener) = listener.try_borrow_mut() {
             if let Some(listener) = &*listener {
                 listener();
@@ -24,14 +24,14 @@ pub fn about_to_wait() {
     });
 }
 
-/// Has `listener` called whenever this thread is about to wait, until the result is dropped.
+/// Sets a listener that is called whenever this thread is about to wait, until the result is dropped.
 #[must_use]
 pub fn listen(listener: impl Fn() + 'static) -> Listening {
     LISTENER.set(Some(Box::new(listener)));
     Listening { _not_send: std::marker::PhantomData }
 }
 
-/// Keeps a listener in place.
+/// A guard that removes the listener when it is dropped.
 pub struct Listening {
     _not_send: std::marker::PhantomData<*const ()>,
 }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_thread_that_listens_is_told_and_only_while_it_does() {
+    fn a_listener_is_called_for_its_thread_only_and_until_it_is_removed() {
         let calls = Rc::new(Cell::new(0));
         let counted = Rc::clone(&calls);
         let listening = listen(move || {
