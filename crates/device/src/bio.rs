@@ -1,5 +1,4 @@
-//! One I/O request: an operation on a run of device bytes, the memory it moves, and what to call
-//! at its end.
+//! Bios: I/O requests with an operation, a range of device bytes, memory, and a completion function.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,13 +11,13 @@ use smallvec::SmallVec;
 
 use crate::BlockDevice;
 
-/// Error numbers as Linux has them.
+// Error numbers of Linux.
 pub(crate) const EIO: i32 = 5;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const ENOSPC: i32 = 28;
 pub(crate) const EROFS: i32 = 30;
 
-/// The range as indices into `size` bytes, or the located EINVAL of `operation`.
+/// Returns the range of an operation, or an EINVAL with its location if it is not within a device of `size` bytes.
 pub(crate) fn range_within(
     operation: IoOperation,
     offset: DeviceOffset,
@@ -31,20 +30,19 @@ pub(crate) fn range_within(
     }
 }
 
-/// What a [`Bio`] does.
+/// The operation of a [`Bio`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BioOperation {
-    /// From the device into memory.
+    /// Reads from the device into memory.
     Read,
-    /// From memory to the device.
+    /// Writes from memory to the device.
     Write,
 }
 
-/// A run of memory that a bio moves.
+/// A contiguous part of the memory of a bio.
 ///
-/// Whoever makes one promises that the memory stays valid until the bio has ended, that nobody
-/// writes to it during a write, and that nobody reads or writes it during a read. So it never
-/// leaves its bio:
+/// The creator promises that the memory stays valid until the bio has ended. Until then, no thread writes to the
+/// memory of a write, and none accesses the memory of a read. So a segment never leaves its bio:
 ///
 /// ```compile_fail,E0507
 /// fn take(bio: &device::Bio) -> device::Segment {
@@ -57,62 +55,62 @@ pub struct Segment {
     length: usize,
 }
 
-// SAFETY: a segment is an address and a length; the maker's promise (see `new`) holds on any thread.
+// SAFETY: a segment is an address and a length; the creator's promise (see `new`) holds on any thread.
 unsafe impl Send for Segment {}
 
 impl Segment {
-    /// A segment of `length` bytes from `start`.
+    /// Creates a segment of `length` bytes from `start` on.
     ///
     /// # Safety
-    /// The memory must stay valid, and free of conflicting access, until the bio that carries the
-    /// segment has ended or, if none does, the segment has been dropped.
+    /// The memory must stay valid, without conflicting accesses, until the bio that contains the
+    /// segment has ended, or the segment was dropped without a bio.
     pub unsafe fn new(start: NonNull<u8>, length: usize) -> Self {
         Self { start, length }
     }
 
-    /// `length` of its bytes, from byte `start` on: what the maker promised of all holds of them.
+    /// Returns a segment of `length` bytes of this one, from byte `start` on. The creator's promise covers them.
     ///
     /// # Safety
-    /// The part must have been dropped, or the bio that carries it have ended, before the bio of
-    /// `self` ends. The bytes must not be touched by way of both at a time.
+    /// The part must have been dropped, or the bio that contains it must have ended, before the bio of
+    /// `self` ends. The bytes must not be accessed through both at the same time.
     pub unsafe fn part(&self, start: usize, length: usize) -> Self {
         assert!(start.checked_add(length).is_some_and(|end| end <= self.length));
-        // SAFETY: within the memory that the maker described.
+        // SAFETY: within the memory of `self`.
         Self { start: unsafe { self.start.add(start) }, length }
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The first byte's address.
+    /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// The memory, to be written out.
+    /// Returns the memory of a write.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the maker promised valid memory that nobody writes until the bio ends, and the
-        // bio, which owns the segment, has not ended while it can be borrowed.
+        // SAFETY: the creator promised that the memory is valid and does not change until the bio
+        // ends. The bio owns the segment, so it has not ended while the segment is borrowed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
-    /// The memory, to be read into; only for segments of reads.
+    /// Returns the memory of a read.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `bytes`; for reads the maker promised that nobody else touches it.
+        // SAFETY: as for `bytes`. For reads, the creator promised that no other thread accesses it.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 }
 
 type EndIo = Box<dyn FnOnce(Result<(), i32>) + Send>;
 
-/// One request. It ends exactly once, by [`Bio::end`] or by being dropped (EIO).
+/// An I/O request. It ends exactly once: by [`Bio::end`], or with EIO when it is dropped.
 pub struct Bio {
     operation: BioOperation,
     offset: DeviceOffset,
@@ -123,8 +121,8 @@ pub struct Bio {
 }
 
 impl Bio {
-    /// A request on the device bytes from `offset`, as many as the segments have together.
-    /// `end` is called once, on any thread; it must not block on other I/O of the same device.
+    /// Creates a request for the device bytes from `offset` on, as many as all segments have.
+    /// `end` is called once, on any thread. It must not wait for other I/O of the same device.
     pub fn new(
         operation: BioOperation,
         offset: DeviceOffset,
@@ -133,68 +131,63 @@ impl Bio {
     ) -> Self {
         let segments: SmallVec<[Segment; 4]> = segments.into_iter().collect();
         let length = segments.iter().map(|segment| segment.len() as u64).sum();
-        let operation_named = match operation {
+        let io_operation = match operation {
             BioOperation::Read => IoOperation::Read,
             BioOperation::Write => IoOperation::Write,
         };
         let end: EndIo = Box::new(move |result| {
-            end(result.map_err(|errno| IoError {
-                operation: operation_named,
-                offset,
-                length,
-                errno,
-            }));
+            end(result.map_err(|errno| IoError { operation: io_operation, offset, length, errno }));
         });
         Self { operation, offset, segments, length, waited_for: false, end: Some(end) }
     }
 
-    /// Says that the submitter will wait for the end at once, so that a device does well to do the
-    /// work on the submitter's own thread.
+    /// Marks the request: the submitter waits for its end at once, so the device should do the work on the submitter's
+    /// own thread.
     pub fn waited_for(mut self) -> Self {
         self.waited_for = true;
         self
     }
 
-    /// Whether the submitter waits for the end at once.
+    /// Returns whether the submitter waits for the end at once.
     pub fn is_waited_for(&self) -> bool {
         self.waited_for
     }
 
-    /// What to do.
+    /// Returns the operation.
     pub fn operation(&self) -> BioOperation {
         self.operation
     }
 
-    /// The first device byte.
+    /// Returns the offset of the first device byte.
     pub fn offset(&self) -> DeviceOffset {
         self.offset
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// The memory, in device order.
+    /// Returns the memory, in device order.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// The memory of a read, in device order, to be read into. The segments themselves are not
-    /// given out: exchanged with another bio's they would outlive their own.
+    /// Returns the memory of a read, in device order. Does not return the segments: a caller could swap them with those
+    /// of another bio, and then they would outlive their own.
     pub fn memory_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        assert!(self.operation == BioOperation::Read, "what is written is not ours to change");
+        assert!(self.operation == BioOperation::Read, "the memory of a write must not change");
         self.segments.iter_mut().map(Segment::bytes_mut)
     }
 
-    /// Turns the request to other device bytes, as a device does that passes requests on to another.
-    /// Errors still name the offset that the submitter gave.
+    /// Changes the device offset, for devices that pass requests on to another device.
+    /// Errors still contain the submitter's offset.
     pub fn redirect(&mut self, offset: DeviceOffset) {
         self.offset = offset;
     }
 
-    /// Calls `before` with the result when the request ends, before the submitter's own end, which
-    /// gets what `before` returns.
+    /// Adds a function that is called with the result when the request ends. The submitter's completion function is
+    /// called afterwards, with the result of `before`.
     pub fn before_end(
         &mut self,
         before: impl FnOnce(Result<(), i32>) -> Result<(), i32> + Send + 'static,
@@ -204,7 +197,7 @@ impl Bio {
         }
     }
 
-    /// Ends the request. `Err` carries the host's error number.
+    /// Ends the request. `Err` contains the host's error number.
     pub fn end(mut self, result: Result<(), i32>) {
         self.finish(result);
     }
@@ -215,7 +208,7 @@ impl Bio {
         }
     }
 
-    /// The range as indices into `size` bytes, or EINVAL.
+    /// Returns the range of device bytes, or EINVAL if it is not within a device of `size` bytes.
     pub fn range_within(&self, size: u64) -> Result<Range<u64>, i32> {
         let end =
             self.offset.0.checked_add(self.length).filter(|&end| end <= size).ok_or(EINVAL)?;
@@ -235,7 +228,7 @@ impl fmt::Debug for Bio {
     }
 }
 
-/// Submits one bio built by `make` from an end function and waits until it has ended.
+/// Submits one bio and waits until it has ended.
 fn submit_and_wait(
     device: &dyn BlockDevice,
     operation: BioOperation,
@@ -270,13 +263,16 @@ pub(crate) fn read_and_wait(
     submit_and_wait(device, BioOperation::Read, offset, segment)
 }
 
-/// What is left of a batch of writes.
+/// The progress of a batch of writes.
 struct Batch {
+    /// The number of writes that have not ended.
     left: usize,
+    /// The first error.
     failure: Option<IoError>,
 }
 
-/// Writes each item's blocks of bytes one after the other from its offset on; waits for all.
+/// Submits all writes and waits until they have ended. Each item is a device offset and adjacent blocks. Returns the
+/// first error.
 pub(crate) fn write_all_and_wait<T: AsRef<[u8]> + Send + Sync + 'static>(
     device: &dyn BlockDevice,
     writes: Vec<(DeviceOffset, Vec<T>)>,
@@ -290,8 +286,8 @@ pub(crate) fn write_all_and_wait<T: AsRef<[u8]> + Send + Sync + 'static>(
         let segments: SmallVec<[Segment; 4]> = blocks
             .iter()
             .map(AsRef::as_ref)
-            // SAFETY: the bio's end, which owns `blocks`, keeps the memory until the bio has ended.
-            // It is not changed meanwhile; a write bio only reads it.
+            // SAFETY: the bio's completion function owns `blocks`, so the memory exists until the
+            // bio has ended. It does not change; a write only reads it.
             .map(|block| unsafe { Segment::new(NonNull::from(&block[0]), block.len()) })
             .collect();
         let state = Arc::clone(&state);
@@ -306,7 +302,7 @@ pub(crate) fn write_all_and_wait<T: AsRef<[u8]> + Send + Sync + 'static>(
         })
     });
     base::waiting::about_to_wait();
-    // The submitter does what the device's own threads leave to it: the last one.
+    // This thread waits, so it can do the last write itself while the device's threads do the others.
     let mut bios: Vec<Bio> = bios.collect();
     if let Some(last) = bios.pop() {
         bios.push(last.waited_for());

@@ -1,4 +1,4 @@
-//! A device that fails and lies, as real ones do, by a seed.
+//! A device that injects faults, by a seed: errors, and torn, lost and misdirected writes.
 
 use std::ops::Range;
 
@@ -8,81 +8,81 @@ use parking_lot::Mutex;
 use crate::bio::{EIO, range_within};
 use crate::{Bio, BioOperation, BlockDevice, SharedDevice};
 
-/// What a device writes at once, in bytes: writes tear between these.
+/// The unit that a device writes atomically, in bytes.
 const SECTOR: u64 = 512;
 
-/// How often which fault happens, in requests per million. No fault by default.
+/// The frequency of each kind of fault, in requests per million. No faults by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FaultPlan {
-    /// Two devices with the same plan and the same requests in the same order fail alike.
+    /// The seed. Two devices with the same plan and the same requests in the same order have the same faults.
     pub seed: u64,
     /// Reads that end with EIO.
     pub read_errors: u32,
-    /// Writes that end with EIO; some leading sectors may have been written.
+    /// Writes that end with EIO. Some leading sectors may have been written.
     pub write_errors: u32,
-    /// Writes that end well but of which some sectors were not written.
+    /// Writes that succeed, although some sectors were not written.
     pub torn_writes: u32,
-    /// Writes that end well but were not done.
+    /// Writes that succeed, although nothing was written.
     pub lost_writes: u32,
-    /// Writes that end well but went to another place.
+    /// Writes that succeed, but to another offset.
     pub misdirected_writes: u32,
     /// Flushes that end with EIO.
     pub flush_errors: u32,
-    /// A fault that comes at a certain request.
+    /// A fault at a given request.
     pub counted: Option<CountedFault>,
 }
 
-/// A fault at the request of a certain number.
+/// A fault at the request with a given number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CountedFault {
-    /// Reads, writes (those of zeroes among them) or flushes.
+    /// The operation of the counted requests. Zeroing counts as a write.
     pub operation: IoOperation,
-    /// Which of them, from 0 on.
+    /// The number of the request, from 0 on.
     pub number: u64,
-    /// What comes after it.
+    /// The duration of the fault.
     pub lasting: Lasting,
-    /// What the requests end with.
+    /// The error number of failed requests.
     pub errno: i32,
 }
 
-/// How long a device is ill.
+/// The duration of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lasting {
-    /// For one request.
+    /// One request fails.
     Once,
-    /// From that request on every write and every flush fails.
+    /// From the request on, every write and every flush fails.
     ForGood,
 }
 
-/// What went wrong with a request.
+/// A kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
     /// A read that ended with EIO.
     ReadError,
     /// A write that ended with EIO.
     WriteError,
-    /// A write of which sectors are missing.
+    /// A write without some of its sectors.
     Torn,
     /// A write that was not done.
     Lost,
-    /// A write that went to this place instead.
+    /// A write that went to this offset instead.
     Misdirected(DeviceOffset),
     /// A flush that ended with EIO.
     FlushError,
 }
 
-/// One fault that happened.
+/// A fault that has happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// What went wrong.
+    /// The kind of fault.
     pub kind: FaultKind,
-    /// The first byte of the request.
+    /// The offset of the request.
     pub offset: DeviceOffset,
-    /// The request's bytes.
+    /// The length of the request, in bytes.
     pub length: u64,
 }
 
-/// `inner` with faults.
+/// A device with injected faults.
 #[derive(Debug)]
 pub struct FaultDevice {
     inner: SharedDevice,
@@ -96,13 +96,13 @@ struct State {
     bad_reads: Vec<Range<u64>>,
     bad_writes: Vec<Range<u64>>,
     faults: Vec<Fault>,
-    /// Reads, writes and flushes so far.
+    /// The numbers of reads, writes and flushes so far.
     requests: [u64; 3],
-    /// The counted fault has come, and is there to stay.
+    /// Whether a counted fault that lasts for good has happened.
     is_dead: bool,
 }
 
-/// The place of an operation among those that are counted.
+/// Returns the index of an operation's counter.
 fn counter(operation: IoOperation) -> usize {
     match operation {
         IoOperation::Read => 0,
@@ -112,42 +112,48 @@ fn counter(operation: IoOperation) -> usize {
 }
 
 impl FaultDevice {
-    /// `inner` as `plan` has it fail.
+    /// Returns `inner` with the faults of `plan`.
     pub fn new(inner: SharedDevice, plan: FaultPlan) -> Self {
-        let (bad_reads, bad_writes, faults) = (Vec::new(), Vec::new(), Vec::new());
-        let (requests, is_dead) = ([0; 3], false);
-        let state = State { random: plan.seed, bad_reads, bad_writes, faults, requests, is_dead };
+        let state = State {
+            random: plan.seed,
+            bad_reads: Vec::new(),
+            bad_writes: Vec::new(),
+            faults: Vec::new(),
+            requests: [0; 3],
+            is_dead: false,
+        };
         Self { inner, plan, state: Mutex::new(state) }
     }
 
-    /// From now on reads that touch these bytes end with EIO.
+    /// Makes reads that overlap these bytes end with EIO.
     pub fn fail_reads_in(&self, range: Range<u64>) {
         self.state.lock().bad_reads.push(range);
     }
 
-    /// From now on writes that touch these bytes end with EIO.
+    /// Makes writes that overlap these bytes end with EIO.
     pub fn fail_writes_in(&self, range: Range<u64>) {
         self.state.lock().bad_writes.push(range);
     }
 
-    /// Undoes every [`fail_reads_in`](Self::fail_reads_in) and [`fail_writes_in`](Self::fail_writes_in).
+    /// Ends the effect of all calls of [`fail_reads_in`](Self::fail_reads_in) and
+    /// [`fail_writes_in`](Self::fail_writes_in).
     pub fn heal(&self) {
         let mut state = self.state.lock();
         state.bad_reads.clear();
         state.bad_writes.clear();
     }
 
-    /// The faults so far, in order.
+    /// Returns the faults so far, in order.
     pub fn faults(&self) -> Vec<Fault> {
         self.state.lock().faults.clone()
     }
 
-    /// How many requests there were so far: reads, writes (those of zeroes among them), or flushes.
+    /// Returns the number of requests so far: reads, writes (including zeroing), or flushes.
     pub fn requests(&self, operation: IoOperation) -> u64 {
         self.state.lock().requests[counter(operation)]
     }
 
-    /// What failing requests end with.
+    /// Returns the error number of failed requests.
     fn errno(&self) -> i32 {
         self.plan.counted.map_or(EIO, |fault| fault.errno)
     }
@@ -156,15 +162,15 @@ impl FaultDevice {
         let mut state = self.state.lock();
         let is_counted = state.count(IoOperation::Read, self.plan.counted);
         let by_chance = state.chance(self.plan.read_errors) || is_counted;
-        let fails = by_chance || touches(&state.bad_reads, range);
-        state.note(fails.then_some(FaultKind::ReadError), range)
+        let fails = by_chance || overlaps(&state.bad_reads, range);
+        state.record(fails.then_some(FaultKind::ReadError), range)
     }
 
     fn decide_write(&self, range: &Range<u64>) -> Option<FaultKind> {
         let mut state = self.state.lock();
         let plan = &self.plan;
         let is_counted = state.count(IoOperation::Write, plan.counted);
-        let is_bad = touches(&state.bad_writes, range);
+        let is_bad = overlaps(&state.bad_writes, range);
         let kind = if state.chance(plan.write_errors) || is_counted || is_bad {
             Some(FaultKind::WriteError)
         } else if state.chance(plan.torn_writes) {
@@ -172,12 +178,12 @@ impl FaultDevice {
         } else if state.chance(plan.lost_writes) {
             Some(FaultKind::Lost)
         } else if state.chance(plan.misdirected_writes) {
-            let places = (self.inner.size() - (range.end - range.start)) / SECTOR + 1;
-            Some(FaultKind::Misdirected(DeviceOffset(state.below(places) * SECTOR)))
+            let offsets = (self.inner.size() - (range.end - range.start)) / SECTOR + 1;
+            Some(FaultKind::Misdirected(DeviceOffset(state.below(offsets) * SECTOR)))
         } else {
             None
         };
-        state.note(kind, range)
+        state.record(kind, range)
     }
 
     fn read(&self, bio: Bio, range: &Range<u64>) -> Option<Bio> {
@@ -207,7 +213,7 @@ impl FaultDevice {
             _ => {
                 let sectors = (range.end - range.start).div_ceil(SECTOR);
                 let done = self.state.lock().below(sectors + 1);
-                // It failed either way.
+                // The write fails anyway.
                 let _ = self.write_sectors(&bio, range, |sector| sector < done);
                 bio.end(Err(self.errno()));
             }
@@ -215,7 +221,7 @@ impl FaultDevice {
         None
     }
 
-    /// Writes those sectors of the request that `keep` takes, by their index in it.
+    /// Writes the sectors of the request for whose index `keep` returns true.
     fn write_sectors(
         &self,
         bio: &Bio,
@@ -233,13 +239,13 @@ impl FaultDevice {
     }
 }
 
-/// Returns whether any of `bad` has bytes of `range`.
-fn touches(bad: &[Range<u64>], range: &Range<u64>) -> bool {
+/// Returns whether any of `bad` overlaps `range`.
+fn overlaps(bad: &[Range<u64>], range: &Range<u64>) -> bool {
     bad.iter().any(|bad| bad.start < range.end && range.start < bad.end)
 }
 
 impl State {
-    /// The next number of the sequence (SplitMix64).
+    /// Returns the next random number (SplitMix64).
     fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.random;
@@ -256,17 +262,17 @@ impl State {
         self.below(1_000_000) < per_million.into()
     }
 
-    /// Counts a request, and says whether it is one that `fault` is meant for.
+    /// Counts a request. Returns whether `fault` applies to it.
     fn count(&mut self, operation: IoOperation, fault: Option<CountedFault>) -> bool {
         let number = self.requests[counter(operation)];
         self.requests[counter(operation)] += 1;
         let Some(fault) = fault else { return false };
-        let is_it = fault.number == number && counter(fault.operation) == counter(operation);
-        self.is_dead |= is_it && fault.lasting == Lasting::ForGood;
-        is_it || self.is_dead && operation != IoOperation::Read
+        let is_counted = fault.number == number && counter(fault.operation) == counter(operation);
+        self.is_dead |= is_counted && fault.lasting == Lasting::ForGood;
+        is_counted || self.is_dead && operation != IoOperation::Read
     }
 
-    fn note(&mut self, kind: Option<FaultKind>, range: &Range<u64>) -> Option<FaultKind> {
+    fn record(&mut self, kind: Option<FaultKind>, range: &Range<u64>) -> Option<FaultKind> {
         let (offset, length) = (DeviceOffset(range.start), range.end - range.start);
         self.faults.extend(kind.map(|kind| Fault { kind, offset, length }));
         kind
@@ -283,22 +289,22 @@ impl BlockDevice for FaultDevice {
     }
 
     fn submit(&self, batch: Vec<Bio>) {
-        let mut sound = Vec::with_capacity(batch.len());
+        let mut passed_on = Vec::with_capacity(batch.len());
         for bio in batch {
             match (bio.range_within(self.size()), bio.operation()) {
                 (Err(errno), _) => bio.end(Err(errno)),
-                (Ok(range), BioOperation::Read) => sound.extend(self.read(bio, &range)),
-                (Ok(range), BioOperation::Write) => sound.extend(self.write(bio, &range)),
+                (Ok(range), BioOperation::Read) => passed_on.extend(self.read(bio, &range)),
+                (Ok(range), BioOperation::Write) => passed_on.extend(self.write(bio, &range)),
             }
         }
-        self.inner.submit(sound);
+        self.inner.submit(passed_on);
     }
 
     fn flush(&self) -> Result<()> {
         let mut state = self.state.lock();
         let is_counted = state.count(IoOperation::Flush, self.plan.counted);
         let fails = state.chance(self.plan.flush_errors) || is_counted;
-        if state.note(fails.then_some(FaultKind::FlushError), &(0..self.size())).is_some() {
+        if state.record(fails.then_some(FaultKind::FlushError), &(0..self.size())).is_some() {
             let (operation, offset) = (IoOperation::Flush, DeviceOffset(0));
             let (length, errno) = (self.size(), self.errno());
             return Err(IoError { operation, offset, length, errno }.into());
@@ -333,8 +339,8 @@ mod tests {
 
     const ALWAYS: u32 = 1_000_000;
 
-    /// Writes one megabyte of ones at byte 4096 of a device of zeroes, and gives what happened and
-    /// how many sectors of ones there are.
+    /// Writes one megabyte of ones at byte 4096 of a device of zeroes. Returns the result, the faults, and the numbers
+    /// of the sectors that are full of ones.
     fn write_with(plan: FaultPlan) -> (Result<()>, Vec<Fault>, Vec<u64>) {
         let inner = Arc::new(MemoryDevice::new(vec![0; 3 << 20]));
         let device = FaultDevice::new(inner.clone(), plan);
@@ -346,14 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_plan_nothing_fails() {
+    fn a_default_plan_has_no_faults() {
         let (result, faults, written) = write_with(FaultPlan::default());
         assert_eq!((result, faults), (Ok(()), Vec::new()));
         assert_eq!(written, (8..8 + 2048).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_torn_write_lacks_some_sectors_and_says_nothing() {
+    fn a_torn_write_succeeds_without_some_of_its_sectors() {
         let (result, faults, written) =
             write_with(FaultPlan { seed: 1, torn_writes: ALWAYS, ..Default::default() });
         assert_eq!((result, faults[0].kind), (Ok(()), FaultKind::Torn));
@@ -361,14 +367,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_write_is_not_done() {
+    fn a_lost_write_succeeds_and_is_not_done() {
         let (result, faults, written) =
             write_with(FaultPlan { lost_writes: ALWAYS, ..Default::default() });
         assert_eq!((result, faults[0].kind, written), (Ok(()), FaultKind::Lost, Vec::new()));
     }
 
     #[test]
-    fn a_misdirected_write_goes_elsewhere() {
+    fn a_misdirected_write_goes_to_another_offset() {
         let (result, faults, written) =
             write_with(FaultPlan { seed: 3, misdirected_writes: ALWAYS, ..Default::default() });
         let FaultKind::Misdirected(location) = faults[0].kind else { panic!("{faults:?}") };
@@ -377,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_says_so_and_leaves_a_beginning() {
+    fn a_failed_write_returns_an_error_and_writes_leading_sectors() {
         let (result, _, written) =
             write_with(FaultPlan { seed: 5, write_errors: ALWAYS, ..Default::default() });
         assert!(result.is_err());
@@ -399,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counted_fault_comes_at_its_request_once_or_for_good() {
+    fn a_counted_fault_happens_at_its_request_once_or_for_good() {
         let run = |lasting| {
             let fault =
                 CountedFault { operation: IoOperation::Write, number: 1, lasting, errno: 28 };
@@ -416,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_ranges_fail_until_healed() {
+    fn reads_of_bad_ranges_fail_until_the_device_is_healed() {
         let inner = Arc::new(MemoryDevice::new(vec![0; 4096]));
         let device = FaultDevice::new(inner, FaultPlan::default());
         device.fail_reads_in(1000..1001);

@@ -16,12 +16,12 @@ use crate::block_ioctl::is_write_protected;
 use crate::partition::SectorSize;
 use crate::{Bio, BioOperation, BlockDevice};
 
-/// The maximum of memory runs in one system call (IOV_MAX).
+/// The maximum number of segments in one system call (IOV_MAX).
 const SEGMENTS_PER_CALL_MAX: usize = 1024;
-/// The zeroes to write at once if the host cannot zero a range itself.
+/// A buffer of zeroes, for hosts that cannot zero a range themselves.
 const ZEROES: &[u8] = &[0; 64 * 1024];
 
-/// A file or block device of the host. Its size is that at opening.
+/// A file or block device of the host. Its size is that of the time when it was opened.
 #[derive(Debug)]
 pub struct FileDevice {
     file: OwnedFd,
@@ -35,10 +35,10 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens the image at `path`. Readers share it (advisory flock). A writer has it alone; a lock of another program
-    /// gives EBUSY. Hosts that cannot lock the file open it without a lock. The lock ends with the device, even if a
-    /// child of this process still has a copy of the descriptor. Errors: also EROFS for writing, if the host refuses
-    /// all writes to the block device.
+    /// Opens the image at `path`. Readers share it (advisory flock), and a writer has it alone. A file that the host
+    /// cannot lock is opened without a lock. The lock ends with the device, even if a child of this process still has a
+    /// copy of the descriptor. Errors: EBUSY if another program has locked the image; EROFS for writing, if the host
+    /// refuses all writes to the block device.
     pub fn open(path: &Path, read_only: bool) -> Result<Self> {
         Self::open_with(path, read_only, true)
     }
@@ -63,14 +63,14 @@ impl FileDevice {
                     return Err(Errno::ROFS);
                 }
                 if !read_only && exclusive {
-                    // Fails while the host has the device mounted.
+                    // Fails with EBUSY while the host has the device mounted.
                     file = rustix::fs::open(path, flags | OFlags::EXCL, Mode::empty())?;
                 }
             }
             FileType::Directory => return Err(Errno::ISDIR),
             _ => return Err(Errno::NOTBLK),
         }
-        // O_NONBLOCK has done its work; io_uring would take it as "fail rather than wait".
+        // O_NONBLOCK is not needed any more. With it, io_uring would fail rather than wait.
         rustix::fs::fcntl_setfl(&file, access)?;
         lock(&file, read_only)?;
         let size = rustix::fs::seek(&file, SeekFrom::End(0))?;
@@ -89,8 +89,8 @@ impl FileDevice {
         self.sector_size
     }
 
-    /// Checks a bio. Errors: EINVAL outside the device, EROFS for writes to a read-only one.
-    pub(crate) fn admit(&self, bio: &Bio) -> Result<(), i32> {
+    /// Checks a bio. Errors: EINVAL outside the device, EROFS for writes to a read-only device.
+    pub(crate) fn check(&self, bio: &Bio) -> Result<(), i32> {
         bio.range_within(self.size)?;
         match bio.operation() {
             BioOperation::Write if self.read_only => Err(EROFS),
@@ -98,7 +98,7 @@ impl FileDevice {
         }
     }
 
-    /// Does the rest of a checked `bio` after its first `done` bytes.
+    /// Reads or writes the rest of a checked `bio` after its first `done` bytes.
     pub(crate) fn transfer(&self, bio: &mut Bio, mut done: u64) -> Result<(), i32> {
         while done < bio.length() {
             let at = bio.offset().0 + done;
@@ -124,7 +124,7 @@ impl FileDevice {
                 }
             };
             match moved {
-                // The range lies within the size found at opening: the file was cut since.
+                // The range is within the size at opening, so the file was truncated since.
                 Ok(0) => return Err(EIO),
                 Ok(bytes) => done += bytes as u64,
                 Err(Errno::INTR) => {}
@@ -134,7 +134,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Returns the range of an operation that changes the device, or its located error.
+    /// Checks an operation that changes the device.
     fn writable_range(
         &self,
         operation: IoOperation,
@@ -164,8 +164,8 @@ impl FileDevice {
     fn fill_with_zeroes(&self, change: &Change) -> Result<(), IoError> {
         let mut done = 0;
         while done < change.length {
-            let run = (change.length - done).min(ZEROES.len() as u64) as usize;
-            match rustix::io::pwrite(&self.file, &ZEROES[..run], change.offset.0 + done) {
+            let count = (change.length - done).min(ZEROES.len() as u64) as usize;
+            match rustix::io::pwrite(&self.file, &ZEROES[..count], change.offset.0 + done) {
                 Ok(0) => return Err(change.failed(Errno::IO)),
                 Ok(bytes) => done += bytes as u64,
                 Err(Errno::INTR) => {}
@@ -204,17 +204,17 @@ fn lock(file: &OwnedFd, read_only: bool) -> Result<(), Errno> {
     };
     match rustix::fs::flock(file, operation) {
         Err(Errno::WOULDBLOCK) => Err(Errno::BUSY),
-        // Other failures mean that this host cannot lock this file: locks are advisory.
+        // Other errors mean that the host cannot lock this file. Locks are advisory, so go on.
         _ => Ok(()),
     }
 }
 
 impl Drop for FileDevice {
     fn drop(&mut self) {
-        // Closing alone leaves the lock to a child between its fork and its exec, which any thread
-        // may have started.
+        // Any thread may have started a child. Between its fork and its exec, the child has a copy
+        // of the descriptor, so closing this one alone would not end the lock.
         if self.opened_by == rustix::process::getpid() {
-            // Where the host cannot lock there is nothing to unlock.
+            // Fails if the host cannot lock the file.
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
         }
     }
@@ -231,7 +231,7 @@ impl BlockDevice for FileDevice {
 
     fn submit(&self, batch: Vec<Bio>) {
         for mut bio in batch {
-            let result = self.admit(&bio).and_then(|()| self.transfer(&mut bio, 0));
+            let result = self.check(&bio).and_then(|()| self.transfer(&mut bio, 0));
             bio.end(result);
         }
     }
@@ -240,8 +240,8 @@ impl BlockDevice for FileDevice {
         if self.read_only {
             return Ok(());
         }
-        // fdatasync reaches a block device's own cache, too. Never again after a failure: the host
-        // drops what it could not write, so that a second attempt would lie.
+        // fdatasync flushes a block device's own cache, too. It must not be repeated after a failure: the host
+        // drops data that it could not write, so the second call would succeed although data is lost.
         rustix::fs::fdatasync(&self.file).map_err(|errno| IoError {
             operation: IoOperation::Flush,
             offset: DeviceOffset(0),
@@ -254,9 +254,10 @@ impl BlockDevice for FileDevice {
     fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
         let change = self.writable_range(IoOperation::Discard, offset, length)?;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match length == 0 || self.fallocate(&change, punch)? {
-            true => Ok(()),
-            false => Err(change.failed(Errno::OPNOTSUPP).into()),
+        if length == 0 || self.fallocate(&change, punch)? {
+            Ok(())
+        } else {
+            Err(change.failed(Errno::OPNOTSUPP).into())
         }
     }
 
@@ -273,8 +274,8 @@ impl BlockDevice for FileDevice {
     }
 
     fn refresh(&self, offset: DeviceOffset, length: u64) {
-        // Pages that are clean are read anew, but only whole ones. A host that refuses has at least
-        // its own writes.
+        // Drops clean pages from the host's cache, but only whole ones. If the host refuses, reads
+        // see at least this host's writes.
         let start = offset.0 / self.page_bytes * self.page_bytes;
         let end = offset.0.saturating_add(length).div_ceil(self.page_bytes);
         let end = end.saturating_mul(self.page_bytes);

@@ -1,4 +1,4 @@
-//! A device that passes requests on to another one, through hooks of a test. Not here: the hooks.
+//! A device that passes requests on to another device through the hooks of a test. Not here: the hooks.
 
 use std::fmt::Debug;
 use std::ops::Deref;
@@ -7,7 +7,7 @@ use base::{DeviceOffset, Result};
 
 use crate::{Bio, BlockDevice, SharedDevice};
 
-/// Hooks for requests to `device`. The default of each passes the request on.
+/// Hooks for requests to a device. By default, each one passes the request on to `device`.
 pub trait DeviceHooks: Send + Sync + Debug {
     /// Submits `batch`.
     fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
@@ -30,7 +30,7 @@ pub trait DeviceHooks: Send + Sync + Debug {
     }
 }
 
-/// `inner` behind hooks. Dereferences to the hooks, so that a test can set and read them.
+/// A device with hooks. Dereferences to the hooks, so that a test can access them.
 #[derive(Debug)]
 pub struct HookedDevice<H> {
     inner: SharedDevice,
@@ -38,7 +38,7 @@ pub struct HookedDevice<H> {
 }
 
 impl<H> HookedDevice<H> {
-    /// Puts `hooks` before `inner`.
+    /// Returns `inner` with `hooks`.
     pub fn new(inner: SharedDevice, hooks: H) -> Self {
         Self { inner, hooks }
     }

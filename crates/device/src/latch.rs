@@ -1,7 +1,7 @@
-//! A device on which no flush succeeds after one has failed.
+//! A device on which no flush succeeds after a failed flush.
 //!
-//! After a failed flush it is unknown which earlier writes are durable, and a host forgets writes that it could
-//! not make durable. The next flush would succeed, and its caller would take lost data for durable.
+//! After a failed flush it is unknown which earlier writes are durable, and a host drops writes that it could
+//! not make durable. The next flush would succeed, and its caller would believe that lost data is durable.
 
 use base::cancellation::{self, CHECK_EVERY};
 use base::{DeviceOffset, Error, Result};
@@ -9,9 +9,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{Bio, BlockDevice, SharedDevice};
 
-/// `inner` until its first failed flush. Then every flush fails with that error, also one that is waiting. One flush is
-/// under way at a time, and callers that come meanwhile share the next one, so that no flush succeeds after another one
-/// has failed.
+/// A device whose first flush error is permanent: every later flush, and every flush that is waiting, fails with the
+/// same error. To guarantee this, only one flush runs at a time. Callers that arrive during a flush share the next one.
 #[derive(Debug)]
 pub struct LatchDevice {
     inner: SharedDevice,
@@ -23,18 +22,18 @@ pub struct LatchDevice {
 struct Flushes {
     /// The number of flushes that have begun.
     begun: u64,
-    /// The number of flushes that have ended: as many, or one less.
+    /// The number of flushes that have ended: equal to `begun`, or one less.
     ended: u64,
     failure: Option<Error>,
 }
 
 impl LatchDevice {
-    /// Puts a latch before `inner`.
+    /// Returns `inner` with a latch.
     pub fn new(inner: SharedDevice) -> Self {
         Self { inner, flushes: Mutex::default(), ended: Condvar::new() }
     }
 
-    /// Returns the device behind the latch, whose flushes may succeed after one has failed.
+    /// Returns the device behind the latch. Its flushes may succeed after a failed flush.
     pub fn inner(&self) -> &SharedDevice {
         &self.inner
     }
@@ -44,12 +43,12 @@ impl LatchDevice {
         self.flushes.lock().failure.clone()
     }
 
-    /// [`flush`](BlockDevice::flush), unless the request that this thread serves is cancelled
-    /// ([`base::cancellation`]) while another thread's flush is under way.
+    /// Flushes like [`flush`](BlockDevice::flush), but stops waiting for another thread's flush if the request that
+    /// this thread serves is cancelled ([`base::cancellation`]).
     ///
     /// # Errors
     ///
-    /// `Interrupted`, and those of `flush`.
+    /// `Interrupted`, and the errors of `flush`.
     pub fn flush_cancellable(&self) -> Result<()> {
         self.flush_after(|flushes| {
             self.ended.wait_for(flushes, CHECK_EVERY);
@@ -57,13 +56,13 @@ impl LatchDevice {
         })
     }
 
-    /// Flushes, or shares a flush. Calls `wait` while an earlier one is under way.
+    /// Flushes, or shares another thread's flush. Calls `wait` while a flush runs.
     fn flush_after(
         &self,
         mut wait: impl FnMut(&mut MutexGuard<'_, Flushes>) -> Result<()>,
     ) -> Result<()> {
         let mut flushes = self.flushes.lock();
-        // The one under way may have begun before the last write ended.
+        // A flush that is running may have begun before the caller's last write ended.
         let wanted = flushes.begun + 1;
         loop {
             if let Some(error) = &flushes.failure {
@@ -131,6 +130,7 @@ mod tests {
 
     use super::*;
     use crate::bio::EIO;
+    use crate::waiting::Waiter;
     use crate::{CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice};
 
     fn latch_over(operation: IoOperation) -> LatchDevice {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn no_flush_succeeds_after_one_that_failed() {
+    fn no_flush_succeeds_after_a_failed_flush() {
         let latch = latch_over(IoOperation::Flush);
         latch.flush().unwrap();
         let failure = latch.flush().unwrap_err();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_failed_is_its_writers_concern() {
+    fn a_failed_write_does_not_make_flushes_fail() {
         let latch = latch_over(IoOperation::Write);
         let device: &dyn BlockDevice = &latch;
         device.write_at(DeviceOffset(0), &[0; 8]).unwrap();
@@ -160,12 +160,19 @@ mod tests {
         assert_eq!((device.flush(), latch.failure()), (Ok(()), None));
     }
 
-    /// A device whose first flush waits until it is told to fail.
+    /// A device whose first flush waits until the test releases it, and then fails.
     #[derive(Debug)]
     struct Slow {
         reached: Barrier,
-        told: Barrier,
+        released: Barrier,
         flushes: AtomicU64,
+    }
+
+    impl Slow {
+        fn new() -> Arc<Self> {
+            let (reached, released) = (Barrier::new(2), Barrier::new(2));
+            Arc::new(Self { reached, released, flushes: AtomicU64::new(0) })
+        }
     }
 
     impl BlockDevice for Slow {
@@ -184,7 +191,7 @@ mod tests {
                 return Ok(());
             }
             self.reached.wait();
-            self.told.wait();
+            self.released.wait();
             let (operation, offset) = (IoOperation::Flush, DeviceOffset(0));
             Err(IoError { operation, offset, length: 0, errno: EIO }.into())
         }
@@ -199,25 +206,26 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_flush_that_fails_does_not_flush_again() {
-        let (reached, told) = (Barrier::new(2), Barrier::new(2));
-        let slow = Arc::new(Slow { reached, told, flushes: AtomicU64::new(0) });
+    fn a_waiter_for_a_flush_that_fails_does_not_flush_again() {
+        let slow = Slow::new();
         let latch = LatchDevice::new(slow.clone());
+        let waiter = Waiter::default();
         std::thread::scope(|scope| {
             let first = scope.spawn(|| latch.flush());
             slow.reached.wait();
-            let second = scope.spawn(|| latch.flush());
-            slow.told.wait();
+            let second = scope.spawn(|| waiter.run(|| latch.flush()));
+            let waits = waiter.comes_to_wait();
+            slow.released.wait();
             first.join().unwrap().unwrap_err();
             second.join().unwrap().unwrap_err();
+            assert!(waits, "the second flush does not wait for the first one");
         });
         assert_eq!(slow.flushes.load(Ordering::Relaxed), 1);
     }
 
     #[test]
-    fn a_cancelled_request_does_not_wait_for_a_flush_under_way() {
-        let (reached, told) = (Barrier::new(2), Barrier::new(2));
-        let slow = Arc::new(Slow { reached, told, flushes: AtomicU64::new(0) });
+    fn a_cancelled_request_does_not_wait_for_another_threads_flush() {
+        let slow = Slow::new();
         let latch = LatchDevice::new(slow.clone());
         std::thread::scope(|scope| {
             let first = scope.spawn(|| latch.flush());
@@ -225,8 +233,8 @@ mod tests {
             let cancellable = cancellation::ask(|| true);
             assert_eq!(latch.flush_cancellable(), Err(Error::Interrupted));
             drop(cancellable);
-            assert_eq!(latch.failure(), None, "a cancellation is no failure");
-            slow.told.wait();
+            assert_eq!(latch.failure(), None, "a cancellation is not a failed flush");
+            slow.released.wait();
             first.join().unwrap().unwrap_err();
         });
         assert!(matches!(latch.flush_cancellable(), Err(Error::Io(_))));

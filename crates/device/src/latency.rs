@@ -1,4 +1,4 @@
-//! A device that takes its time: what a fast disk does to a program, without the disk.
+//! A device with the latency of a fast disk, for tests and benchmarks in memory.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use parking_lot::{Condvar, Mutex};
 use crate::worker::Worker;
 use crate::{Bio, BlockDevice, SharedDevice};
 
-/// How long before a request is due its thread stops sleeping and watches the clock: the host wakes
+/// The time before a request is due at which the thread stops sleeping and polls the clock. The host wakes
 /// threads some tens of microseconds late.
-const WATCH: Duration = Duration::from_micros(80);
+const POLLED: Duration = Duration::from_micros(80);
 
-/// `inner` behind a queue that serves `depth` requests at once, each but stragglers in `latency`, like an NVMe
-/// disk of that queue depth. Requests reach `inner` when their time has come, on a thread of this
-/// device: in the order of their submission, but for [stragglers](Self::with_stragglers). Dropping the
-/// device waits for all of them.
+/// A device with a queue that serves `depth` requests at once, each in `latency`, like an NVMe
+/// disk of that queue depth. A thread of this device passes each request on to `inner` when it is due: in the order of
+/// their submission, except for [stragglers](Self::with_stragglers). Dropping the
+/// device waits for all requests.
 ///
-/// `inner` should be a device in memory: what it takes itself comes on top.
+/// `inner` should be a device in memory, since its own latency is added.
 #[derive(Debug)]
 pub struct LatencyDevice {
     inner: SharedDevice,
@@ -31,15 +31,15 @@ pub struct LatencyDevice {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// There is work, or no more will come.
+    /// Notified when the queue or `stopping` changes.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
-    /// When each of the `depth` servers has done its last request so far, the earliest first.
+    /// The times at which the `depth` servers become idle, in ascending order.
     servers: VecDeque<Instant>,
-    /// The requests and when each is due, in ascending order.
+    /// The requests and the times at which they are due, in ascending order.
     queue: VecDeque<(Instant, Bio)>,
     stragglers: Option<Stragglers>,
     stopping: bool,
@@ -48,20 +48,23 @@ struct State {
 /// Requests that take longer than others.
 #[derive(Debug)]
 struct Stragglers {
+    /// Each request whose number is a multiple of this is a straggler.
     every: u64,
     latency: Duration,
-    /// How many requests there were.
+    /// The number of requests so far.
     requests: u64,
 }
 
 impl LatencyDevice {
-    /// Has each request take `latency`, `depth` of them at a time. `depth` is at least 1. Panics
-    /// when the host refuses a thread.
+    /// Returns `inner` with a `latency` for each request, of which `depth` are served at a time.
+    ///
+    /// # Panics
+    /// If `depth` is zero, or the host refuses a thread.
     pub fn new(inner: SharedDevice, latency: Duration, depth: usize) -> Self {
-        assert!(depth > 0, "a queue that serves nothing");
+        assert!(depth > 0, "the depth is zero");
         let servers = vec![Instant::now(); depth].into();
-        let (queue, stragglers) = Default::default();
-        let state = Mutex::new(State { servers, queue, stragglers, stopping: false });
+        let state = State { servers, queue: VecDeque::new(), stragglers: None, stopping: false };
+        let state = Mutex::new(state);
         let shared = Arc::new(Shared { state, changed: Condvar::new() });
         let (of_worker, device) = (Arc::clone(&shared), Arc::clone(&inner));
         let worker = Worker::start("bifolio-latency", move || of_worker.work(&*device));
@@ -69,10 +72,13 @@ impl LatencyDevice {
         Self { inner, latency, shared, worker }
     }
 
-    /// Has every `every`-th request or flush, which is at least the first, take `latency`: with a depth above
-    /// 1, later requests overtake it, as they do on a disk.
+    /// Makes every `every`-th request or flush a straggler that takes `latency`. With a depth above
+    /// 1, later requests overtake it, as on a disk.
+    ///
+    /// # Panics
+    /// If `every` is zero.
     pub fn with_stragglers(self, every: u64, latency: Duration) -> Self {
-        assert!(every > 0, "no request is the zeroth");
+        assert!(every > 0, "the interval of stragglers is zero");
         let stragglers = Stragglers { every, latency, requests: 0 };
         self.shared.state.lock().stragglers = Some(stragglers);
         self
@@ -80,7 +86,7 @@ impl LatencyDevice {
 }
 
 impl State {
-    /// When a request that comes now is due.
+    /// Assigns a request that is submitted now to a server. Returns the time at which it is due.
     fn schedule(&mut self, mut latency: Duration) -> Instant {
         if let Some(stragglers) = &mut self.stragglers {
             stragglers.requests += 1;
@@ -88,9 +94,9 @@ impl State {
                 latency = stragglers.latency;
             }
         }
-        let free = self.servers.pop_front().unwrap_or_else(Instant::now);
-        let due = free.max(Instant::now()) + latency;
-        self.servers.insert(self.servers.partition_point(|done| *done <= due), due);
+        let idle = self.servers.pop_front().unwrap_or_else(Instant::now);
+        let due = idle.max(Instant::now()) + latency;
+        self.servers.insert(self.servers.partition_point(|idle| *idle <= due), due);
         due
     }
 
@@ -116,8 +122,8 @@ impl Shared {
                     continue;
                 }
             };
-            if due > Instant::now() + WATCH {
-                self.changed.wait_until(&mut state, due - WATCH);
+            if due > Instant::now() + POLLED {
+                self.changed.wait_until(&mut state, due - POLLED);
                 continue;
             }
             drop(state);
@@ -186,14 +192,14 @@ mod tests {
 
     const LATENCY: Duration = Duration::from_millis(2);
 
-    /// How long `count` reads take that are submitted at once.
+    /// Returns the time of `count` reads that are submitted at once.
     fn read(depth: usize, count: usize) -> Duration {
         let inner = Arc::new(MemoryDevice::new(vec![7; 4096]));
         let device = LatencyDevice::new(inner, LATENCY, depth);
         let mut memory = vec![0u8; count];
         let (sender, receiver) = mpsc::channel();
         let bios = memory.iter_mut().map(|byte| {
-            // SAFETY: `memory` outlives the waiting below, and is not touched before.
+            // SAFETY: `memory` outlives the wait below, and is not accessed before.
             let segment = unsafe { Segment::new(NonNull::from(byte), 1) };
             let sender = sender.clone();
             Bio::new(BioOperation::Read, DeviceOffset(0), [segment], move |result| {
@@ -210,10 +216,10 @@ mod tests {
         elapsed
     }
 
-    // Upper bounds would fail on a busy machine: only what must not be faster is asserted, and that
-    // parallel requests beat serial ones.
+    // Most upper bounds would fail on a busy machine. So this checks lower bounds, and that parallel
+    // requests are faster than serial requests.
     #[test]
-    fn requests_beyond_the_depth_wait_their_turn() {
+    fn requests_beyond_the_depth_wait_for_a_server() {
         assert!(read(1, 1) >= LATENCY);
         assert!(read(1, 10) >= 10 * LATENCY);
         assert!(read(4, 9) >= 3 * LATENCY);
@@ -238,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_waits_for_what_is_queued() {
+    fn dropping_a_device_waits_for_queued_requests() {
         let device = LatencyDevice::new(Arc::new(MemoryDevice::new(vec![0])), LATENCY, 1);
         let (sender, receiver) = mpsc::channel();
         let bio = |sender: mpsc::Sender<_>| {

@@ -17,6 +17,10 @@ mod slice;
 mod split;
 mod threaded;
 mod uring;
+#[cfg(test)]
+#[allow(dead_code, reason = "only a part of it is used")]
+#[path = "../../testkit/src/waiting.rs"]
+mod waiting;
 mod worker;
 
 pub use bio::{Bio, BioOperation, Segment};
@@ -39,10 +43,10 @@ use std::sync::Arc;
 
 use base::{DeviceOffset, Result};
 
-/// A device as the rest of the library sees it.
+/// A block device.
 ///
 /// A bio may end on any thread, in any order, and before [`submit`](Self::submit) returns.
-/// Every bio ends exactly once: dropping one unfinished ends it with EIO.
+/// Every bio ends exactly once: dropping an unfinished bio ends it with EIO.
 pub trait BlockDevice: Send + Sync + Debug {
     /// Returns the size in bytes.
     fn size(&self) -> u64;
@@ -50,41 +54,42 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Returns whether writes are refused.
     fn is_read_only(&self) -> bool;
 
-    /// Starts every bio of the batch. Ranges outside the device end with EINVAL.
+    /// Starts every bio of the batch. Bios outside the device end with EINVAL.
     fn submit(&self, batch: Vec<Bio>);
 
     /// Makes every write that ended before this call durable.
     fn flush(&self) -> Result<()>;
 
-    /// Declares a range unused; its contents are undefined afterwards. EOPNOTSUPP where the device, or the
-    /// host, knows nothing of that.
+    /// Declares a range unused. Its contents are undefined afterwards. Errors: EOPNOTSUPP if the device or the
+    /// host does not support this.
     fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()>;
 
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()>;
 
-    /// Makes the next read of a range see writes of other hosts, as far as this host can.
+    /// Drops cached data of a range, so that the next read sees writes of other hosts. Does nothing if the device
+    /// cannot do this.
     fn refresh(&self, offset: DeviceOffset, length: u64) {
         let _ = (offset, length);
     }
 }
 
-/// A device shared by everything that uses it.
+/// A shared reference to a device.
 pub type SharedDevice = Arc<dyn BlockDevice>;
 
 impl dyn BlockDevice + '_ {
-    /// Reads `buffer.len()` bytes at `offset`, waiting for the end.
+    /// Reads `buffer.len()` bytes at `offset`, and waits for the end.
     pub fn read_at(&self, offset: DeviceOffset, buffer: &mut [u8]) -> Result<()> {
         bio::read_and_wait(self, offset, buffer)
     }
 
-    /// Writes all of `data` at `offset`, waiting for the end. Durable only after a flush.
+    /// Writes all of `data` at `offset`, and waits for the end. Durable only after a flush.
     pub fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<()> {
         bio::write_and_wait(self, offset, data)
     }
 
-    /// Writes runs of blocks, none of them empty, waiting for all of them: each run's one after the
-    /// other from its offset on. Durable only after a flush.
+    /// Writes runs of blocks, and waits for all of them. A run is an offset and the adjacent blocks from there on; no
+    /// block is empty. Durable only after a flush.
     pub fn write_all<T: AsRef<[u8]> + Send + Sync + 'static>(
         &self,
         runs: Vec<(DeviceOffset, Vec<T>)>,

@@ -15,19 +15,18 @@ pub struct MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// A device that holds `contents`.
+    /// Creates a device with `contents`.
     pub fn new(contents: Vec<u8>) -> Self {
         Self::shared(Arc::new(contents))
     }
 
-    /// A device that begins with `contents`, which are copied once it is written to, if anybody else
-    /// has them then.
+    /// Creates a device with shared `contents`. The first write copies them, if they have other references.
     pub fn shared(contents: Arc<Vec<u8>>) -> Self {
         let size = contents.len() as u64;
         Self { contents: RwLock::new(contents), size }
     }
 
-    /// A copy of the contents as they are now.
+    /// Returns a copy of the current contents.
     pub fn snapshot(&self) -> Vec<u8> {
         Vec::clone(&self.contents.read())
     }

@@ -20,8 +20,8 @@ use crate::uring::UringDevice;
 pub struct OpenDevice {
     /// Refuse all writes, and allow other readers of the image.
     pub read_only: bool,
-    /// Claim a block device that is opened for writing, so that the host's file systems and other exclusive users are
-    /// refused. Off for callers for which the host claims the device in another way.
+    /// Claim a block device that is opened for writing, so that the host cannot mount it and other exclusive users are
+    /// refused. Off for callers that have the host claim the device in another way.
     pub exclusive: bool,
     /// The part of the image to open.
     pub part: Part,
@@ -38,7 +38,7 @@ impl Default for OpenDevice {
 /// A part of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// All of it.
+    /// The whole image.
     Whole,
     /// From a byte to the end.
     From(DeviceOffset),
@@ -49,8 +49,8 @@ pub enum Part {
 /// The threads that do I/O for bios whose submitter does not wait for them. A submitter that waits always does the I/O
 /// itself.
 ///
-/// Measured with readahead two windows ahead of a reader that copies everything once (2 cores,
-/// Linux 6.18; medians in GiB/s, windows of 1 MiB; random reads of 4 KiB in batches of 32, in
+/// Measured with readahead two readahead windows ahead of a reader that copies all data once (2 cores,
+/// Linux 6.18; medians in GiB/s, readahead windows of 1 MiB; random reads of 4 KiB in batches of 32, in
 /// thousands per second):
 ///
 /// | | submitter | 1 thread | 4 threads | io_uring |
@@ -60,26 +60,26 @@ pub enum Part {
 /// | file on disk, sequential | 2.3 | 1.9 | 2.3 | 2.4 |
 /// | file on disk, random | 9 | 5 | 15 | 14 |
 ///
-/// Reads from the host's cache are copies, which a ring's thread does one after the other, while several threads use
-/// all processors; so threads are the default.
+/// Reads from the host's cache are copies. A ring's thread does them one after the other, while several threads use
+/// all processors. So threads are the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
-    /// A few threads with system calls, started by the first bio without a waiter.
+    /// A few threads with system calls, started by the first bio that no submitter waits for.
     Threads,
-    /// io_uring, or threads where the host has none.
+    /// io_uring, or threads if the host has none.
     Uring,
     /// Always the submitter.
     Submitter,
 }
 
-/// The maximum of bios that wait for a thread or are with the kernel.
+/// The maximum number of bios that wait for a thread or are in flight in the kernel.
 const DEPTH: usize = 64;
 /// The number of threads for one file.
 const THREADS: usize = 4;
 
 /// Opens the file or block device at `path`.
 ///
-/// Threads do not survive a fork: a program that goes into the background does so first.
+/// Threads do not survive a fork, so a program that runs in the background must fork before this.
 pub fn open(path: &Path, options: OpenDevice) -> Result<SharedDevice> {
     Image::open(path, options)?.device()
 }
@@ -91,16 +91,14 @@ pub fn is_write_protected(path: &Path) -> Result<bool> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).map_err(failed)?.st_mode);
-    match kind {
-        FileType::BlockDevice => block_ioctl::is_write_protected(&file).map_err(failed),
-        _ => {
-            let host = rustix::fs::fstatvfs(&file).map_err(failed)?;
-            Ok(host.f_flag.contains(StatVfsMountFlags::RDONLY))
-        }
+    if kind == FileType::BlockDevice {
+        return block_ioctl::is_write_protected(&file).map_err(failed);
     }
+    let host = rustix::fs::fstatvfs(&file).map_err(failed)?;
+    Ok(host.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// A file or block device that is open, and has not been read. A program that does not trust its contents can drop its
+/// A file or block device that is open but was not read yet. A program that does not trust its contents can drop its
 /// privileges before it reads them.
 #[derive(Debug)]
 pub struct Image {
@@ -130,6 +128,7 @@ impl Image {
     }
 }
 
+/// Returns `file` with its backend.
 fn start(file: Arc<FileDevice>, backend: Backend) -> SharedDevice {
     match backend {
         Backend::Submitter => return file,

@@ -1,6 +1,6 @@
-//! A device that keeps writes in memory and leaves what lies below untouched.
+//! A device that keeps writes in memory and does not change the device below.
 //!
-//! A read-only open replays a dirty journal into one of these.
+//! A volume that is opened read-only replays a dirty journal into it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,52 +13,56 @@ use parking_lot::{Mutex, RwLock};
 use crate::bio::{EIO, ENOSPC, range_within};
 use crate::{Bio, BioOperation, BlockDevice, Segment, SharedDevice};
 
-/// A copy-on-write layer over `base`, which is only ever read.
+/// A copy-on-write layer over `base`, which is never written to.
 ///
-/// What was written is kept in blocks; the part of a block that a write leaves out is read from the
-/// base first, within the writer's submit. Until the first write every bio passes straight through.
-/// A read of written and other blocks in one bio fails when the base fails, even if it fails only
-/// below what was written.
+/// Written data is kept in blocks. If a write covers only a part of a new block, its submit reads the rest from the
+/// base first. Until the first write, every bio is passed on to the base. If one bio reads both written and other
+/// blocks, it fails if the base fails, even where the base's data is not used.
 #[derive(Debug)]
 pub struct OverlayDevice {
     base: SharedDevice,
     block_size: BlockSize,
     bytes_max: u64,
-    /// Whether anything was written yet. Never goes back.
+    /// Whether there was a write. Never becomes false again.
     used: AtomicBool,
     blocks: Arc<RwLock<Blocks>>,
-    /// One writer at a time, because two might write halves of one block. Apart from the lock of
-    /// the blocks, because reads from the base happen under it: their ends may have to wait for
-    /// ends of other reads, which take the lock of the blocks.
+    /// Serializes writers, since two of them might write parts of one block. A separate lock: the holder reads from the
+    /// base, and the ends of these reads may have to wait for ends of other reads, which take the lock of the blocks.
     writer: Mutex<()>,
 }
 
-/// The written blocks by their number. The last one of the device is whole, too.
+/// The written blocks by their number. The last block of the device has the full size, too.
 type Blocks = BTreeMap<u64, Box<[u8]>>;
+/// A block and its number.
 type Numbered = (u64, Box<[u8]>);
 
 impl OverlayDevice {
-    /// A layer that takes blocks of `block_size`, and at most `bytes_max` bytes of them: writes
+    /// Creates a layer with blocks of `block_size`, and at most `bytes_max` bytes of them. Writes
     /// that need more end with ENOSPC.
     pub fn new(base: SharedDevice, block_size: BlockSize, bytes_max: u64) -> Self {
-        let blocks = Arc::new(RwLock::new(Blocks::new()));
-        let (used, writer) = (AtomicBool::new(false), Mutex::new(()));
-        Self { base, block_size, bytes_max, used, blocks, writer }
+        Self {
+            base,
+            block_size,
+            bytes_max,
+            used: AtomicBool::new(false),
+            blocks: Arc::default(),
+            writer: Mutex::default(),
+        }
     }
 
-    /// How many bytes of memory the written blocks take.
+    /// Returns the memory that the written blocks take, in bytes.
     pub fn bytes_used(&self) -> u64 {
         self.blocks.read().len() as u64 * u64::from(self.block_size.bytes())
     }
 
-    /// The blocks that a range touches.
+    /// Returns the numbers of the blocks that a range overlaps.
     fn blocks_of(&self, range: &Range<u64>) -> Range<u64> {
         let shift = self.block_size.shift();
         range.start >> shift..self.block_size.blocks_for(range.end)
     }
 
-    /// Gives the bio back unless all of it could be read from the layer; what a bio that is given
-    /// back reads is then covered by what the layer has.
+    /// Ends a read if the layer has all of its blocks. Otherwise returns the bio, to be submitted to the base. Its end
+    /// then copies the layer's blocks over the base's data.
     fn read(&self, mut bio: Bio) -> Option<Bio> {
         let Ok(range) = bio.range_within(self.base.size()) else { return Some(bio) };
         let touched = self.blocks_of(&range);
@@ -75,8 +79,8 @@ impl OverlayDevice {
         }
         drop(blocks);
         let (blocks, block_size) = (Arc::clone(&self.blocks), self.block_size);
-        // SAFETY: the parts are only used before the bio's own end, when the device below is done
-        // with the bio and nobody else uses its memory.
+        // SAFETY: the parts are used only just before the bio's own end. By then, the base has
+        // finished with the bio's memory, and no other thread uses it.
         let part = |one: &Segment| unsafe { one.part(0, one.len()) };
         let mut segments: Vec<Segment> = bio.segments().iter().map(part).collect();
         bio.before_end(move |result| {
@@ -98,7 +102,7 @@ impl OverlayDevice {
         self.change(range, |target| source.copy_to(target))
     }
 
-    /// Has `fill` write each block's part of `range`, in order; all of it or, on failure, nothing.
+    /// Calls `fill` with each block's part of `range`, in order. On failure, changes nothing.
     fn change(&self, range: Range<u64>, mut fill: impl FnMut(&mut [u8])) -> Result<(), i32> {
         if range.is_empty() {
             return Ok(());
@@ -120,8 +124,8 @@ impl OverlayDevice {
         Ok(())
     }
 
-    /// Checks that there is room for what `range` touches, and reads from the base the blocks that
-    /// it only touches in part and that were not written yet: the first, the last or both.
+    /// Checks that there is room for the blocks of `range`. Reads from the base the blocks that `range` covers only in
+    /// part and that were not written yet: the first, the last or both.
     fn missing_edges(
         &self,
         range: &Range<u64>,
@@ -136,11 +140,10 @@ impl OverlayDevice {
                 return Err(ENOSPC);
             }
             let last = touched.end - 1;
-            for number in
-                [touched.start, last].into_iter().take(1 + usize::from(last > touched.start))
-            {
+            for number in [touched.start, last] {
                 let part = within_block(range, number << self.block_size.shift(), self.block_size);
-                if part.len() < self.block_size.len() && !blocks.contains_key(&number) {
+                let is_partial = part.len() < self.block_size.len();
+                if is_partial && !blocks.contains_key(&number) && !missing.contains(&number) {
                     missing.push(number);
                 }
             }
@@ -148,7 +151,7 @@ impl OverlayDevice {
         missing.into_iter().map(|number| Ok((number, self.read_base(number)?))).collect()
     }
 
-    /// The base's contents of a block, with zeroes past the end of the device.
+    /// Returns the base's contents of a block, with zeroes past the end of the device.
     fn read_base(&self, number: u64) -> Result<Box<[u8]>, i32> {
         let start = number << self.block_size.shift();
         let mut block = vec![0; self.block_size.len()].into_boxed_slice();
@@ -164,7 +167,7 @@ impl OverlayDevice {
 /// The bytes of segments, in order.
 struct Source<'a> {
     segments: &'a [Segment],
-    /// Bytes of the first segment that were given already.
+    /// The number of bytes of the first segment that were copied already.
     done: usize,
 }
 
@@ -179,13 +182,14 @@ impl Source<'_> {
             target = later;
             self.done += length;
             if self.done == first.len() {
-                (self.segments, self.done) = (rest, 0);
+                self.segments = rest;
+                self.done = 0;
             }
         }
     }
 }
 
-/// The part of `range` in the block that begins at `start`, as indices into the block.
+/// Returns the part of `range` in the block that begins at `start`, as indices into the block.
 fn within_block(range: &Range<u64>, start: u64, size: BlockSize) -> Range<usize> {
     let length = u64::from(size.bytes());
     let from = range.start.saturating_sub(start).min(length);
@@ -193,7 +197,7 @@ fn within_block(range: &Range<u64>, start: u64, size: BlockSize) -> Range<usize>
     from as usize..to as usize
 }
 
-/// Copies the written blocks' parts of `range`, which `memory` covers, over what it holds.
+/// Copies the written blocks' parts of `range` to `memory`, which is the memory of the whole range.
 fn copy_out<'a>(
     blocks: &Blocks,
     size: BlockSize,
@@ -277,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_base_stays_as_it_was() {
+    fn writes_do_not_change_the_base() {
         let (base, overlay) = overlay(10_000, 1 << 20);
         write(&overlay, 500, 5000).unwrap();
         overlay.write_zeroes(DeviceOffset(9000), 1000).unwrap();
@@ -286,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_a_write_that_finds_no_room_changes_nothing() {
+    fn memory_is_bounded_and_a_write_without_room_changes_nothing() {
         let (_, overlay) = overlay(100 * 1024, 4 * 1024 + 1023);
         write(&overlay, 0, 2 * 1024).unwrap();
         let Err(Error::Io(error)) = write(&overlay, 1024, 4 * 1024) else { panic!() };
@@ -299,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_were_written_whole_need_no_base() {
+    fn blocks_that_were_written_as_a_whole_do_not_need_the_base() {
         let (_, overlay) = overlay(4 * 1024, 1 << 20);
         write(&overlay, 1024, 1024).unwrap();
         let failing = OverlayDevice { base: Arc::new(Failing), ..overlay };

@@ -1,12 +1,11 @@
-//! A part of a device as a device of its own: a partition, or an image that begins somewhere in a
-//! larger file.
+//! A part of a device as a device of its own: a partition, or an image that begins inside of a larger file.
 
 use base::{DeviceOffset, Error, IoError, IoOperation, Result};
 
 use crate::bio::range_within;
 use crate::{Bio, BlockDevice, SharedDevice};
 
-/// The bytes of `device` from `start` on, as many as `size`. Errors name offsets in the part.
+/// A part of a device. Errors contain offsets in the part.
 #[derive(Debug)]
 pub struct Slice {
     device: SharedDevice,
@@ -15,7 +14,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// `size` bytes from `start`, which must all lie within the device.
+    /// Returns the part of `size` bytes from `start` on. Fails unless it is within the device.
     pub fn new(device: SharedDevice, start: DeviceOffset, size: u64) -> Result<Self> {
         match start.0.checked_add(size) {
             Some(end) if end <= device.size() => Ok(Self { device, start: start.0, size }),
@@ -23,7 +22,7 @@ impl Slice {
         }
     }
 
-    /// Everything from `start` to the end of the device.
+    /// Returns the part from `start` to the end of the device.
     pub fn from(device: SharedDevice, start: DeviceOffset) -> Result<Self> {
         let size = device.size().checked_sub(start.0);
         let size = size.ok_or(Error::InvalidArgument("the offset is past the end of the image"))?;
@@ -41,7 +40,7 @@ impl Slice {
         Ok(DeviceOffset(self.start + offset.0))
     }
 
-    /// Returns an error of the device, as one of the part.
+    /// Converts the offset of a device error to an offset in the part.
     fn relocated(&self, error: Error) -> Error {
         match error {
             Error::Io(io) => {
@@ -81,13 +80,13 @@ impl BlockDevice for Slice {
     }
 
     fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        let there = self.locate(IoOperation::Discard, offset, length)?;
-        self.device.discard(there, length).map_err(|error| self.relocated(error))
+        let device_offset = self.locate(IoOperation::Discard, offset, length)?;
+        self.device.discard(device_offset, length).map_err(|error| self.relocated(error))
     }
 
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        let there = self.locate(IoOperation::WriteZeroes, offset, length)?;
-        self.device.write_zeroes(there, length).map_err(|error| self.relocated(error))
+        let device_offset = self.locate(IoOperation::WriteZeroes, offset, length)?;
+        self.device.write_zeroes(device_offset, length).map_err(|error| self.relocated(error))
     }
 
     fn refresh(&self, offset: DeviceOffset, length: u64) {

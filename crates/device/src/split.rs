@@ -1,4 +1,4 @@
-//! Cuts a bio into smaller ones, for several threads to share.
+//! Splits a bio into smaller bios, so that several threads can share the work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -9,11 +9,13 @@ use smallvec::SmallVec;
 
 use crate::{Bio, Segment};
 
-/// A bio whose parts are under way.
+/// A bio that was split.
 struct Whole {
+    /// The bio, until it ends.
     bio: Mutex<Option<Bio>>,
+    /// The number of parts that have not ended.
     parts_left: AtomicUsize,
-    /// The error of a part that failed; 0 while none has.
+    /// The error number of a part that failed, or 0.
     errno: AtomicI32,
 }
 
@@ -22,7 +24,7 @@ impl Whole {
         if let Err(errno) = result {
             self.errno.store(errno, Ordering::Relaxed);
         }
-        // Each part's error and its memory are seen by whoever ends the whole.
+        // AcqRel: the thread that ends the whole sees the errors and the memory of all parts.
         if self.parts_left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
@@ -34,10 +36,10 @@ impl Whole {
     }
 }
 
-/// Adds `bio` to `parts`, in parts of `length_max` bytes if it is longer. It ends with the last of
-/// its parts, and fails if one does.
+/// Adds `bio` to `parts`. If it is longer than `length_max` bytes, splits it into parts of this length. Then it ends
+/// with its last part, and fails if any part fails.
 pub(crate) fn split(bio: Bio, length_max: u64, parts: &mut Vec<Bio>) {
-    // A bio that cannot be done is left to say so itself.
+    // A bio whose range overflows is not split. The device ends it with an error.
     if bio.length() <= length_max || bio.offset().checked_add(bio.length()).is_none() {
         parts.push(bio);
         return;
@@ -59,16 +61,18 @@ pub(crate) fn split(bio: Bio, length_max: u64, parts: &mut Vec<Bio>) {
     }));
 }
 
-/// The memory of the bio's bytes from `start` on, at most `length` of them.
+/// Returns the memory of at most `length` bytes of the bio, from byte `start` on.
 fn part(bio: &Bio, start: u64, length: u64) -> SmallVec<[Segment; 4]> {
-    let (mut skip, mut left) = (start, length);
+    let mut skip = start;
+    let mut left = length;
     let parts = bio.segments().iter().filter_map(|segment| {
         let skipped = skip.min(segment.len() as u64);
-        let taken = left.min(segment.len() as u64 - skipped);
+        let used = left.min(segment.len() as u64 - skipped);
         skip -= skipped;
-        left -= taken;
-        // SAFETY: parts do not overlap, and the whole, whose end is the last part's, is not used.
-        (taken > 0).then(|| unsafe { segment.part(skipped as usize, taken as usize) })
+        left -= used;
+        // SAFETY: parts do not overlap. The memory is not accessed through the whole, which ends
+        // after all of its parts.
+        (used > 0).then(|| unsafe { segment.part(skipped as usize, used as usize) })
     });
     parts.collect()
 }
@@ -80,8 +84,8 @@ mod tests {
     use std::ptr::NonNull;
     use std::sync::mpsc;
 
-    /// Reads 1000 bytes at byte 100 into segments of these lengths, in parts of 64 bytes, the last
-    /// one first; parts for which `drops` says so are dropped.
+    /// Reads 1000 bytes at byte 100 into segments of these lengths, in parts of 64 bytes, in reverse order. Drops parts
+    /// for which `drops` returns true.
     fn read(lengths: &[usize], drops: impl Fn(usize) -> bool) -> (Vec<u8>, Result<(), i32>) {
         let device = MemoryDevice::new((0..2000).map(|at| (at % 251) as u8).collect());
         let mut memory = vec![0u8; 1000];
@@ -90,7 +94,7 @@ mod tests {
         for &length in lengths {
             let (part, after) = rest.split_at_mut(length);
             rest = after;
-            // SAFETY: `memory` outlives the end of every part, and is not touched before.
+            // SAFETY: `memory` outlives the end of every part, and is not accessed before.
             segments.push(unsafe { Segment::new(NonNull::from(part).cast(), length) });
         }
         let (sender, receiver) = mpsc::channel();
@@ -111,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_make_the_whole() {
+    fn parts_read_the_same_data_as_the_whole() {
         let expected: Vec<u8> = (100..1100).map(|at| (at % 251) as u8).collect();
         for lengths in [&[1000][..], &[64, 936], &[1, 63, 65, 0, 871], &[500, 500]] {
             assert_eq!(read(lengths, |_| false), (expected.clone(), Ok(())));
@@ -119,17 +123,17 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_fails_when_a_part_does() {
+    fn the_whole_fails_if_a_part_fails() {
         for failed in [0, 7, 15] {
             assert_eq!(read(&[1000], |index| index == failed).1, Err(crate::bio::EIO));
         }
     }
 
     #[test]
-    fn errors_name_the_whole() {
+    fn errors_have_the_range_of_the_whole() {
         let (sender, receiver) = mpsc::channel();
         let mut memory = [0u8; 200];
-        // SAFETY: nothing is read into it: the range lies outside the device.
+        // SAFETY: the memory is not accessed, since the range is outside the device.
         let segment = unsafe { Segment::new(NonNull::from(&mut memory).cast(), 200) };
         let bio = Bio::new(BioOperation::Read, DeviceOffset(50), [segment], move |result| {
             sender.send(result).unwrap();

@@ -1,4 +1,4 @@
-//! A device that works on threads of its own, so that submitting does not take as long as the work.
+//! A device that does I/O on threads of its own, so that submitters need not wait for it.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,28 +11,29 @@ use crate::split::split;
 use crate::worker::Worker;
 use crate::{Bio, BlockDevice, SharedDevice};
 
-/// Longer bios are shared by several threads. Long enough for a thread to be woken meanwhile.
+/// The size of the parts into which longer bios are split, so that several threads share them. Copying a part takes
+/// longer than waking a thread.
 const PART_BYTES: u64 = 512 * 1024;
 
-/// `inner`, worked on by a few threads.
+/// A device with a few threads for I/O.
 ///
-/// A bio whose submitter waits for it is done by the submitter: handing it over would only cost
-/// time. So is one that finds the queue full, which is how a fast submitter is slowed down.
-/// Dropping the device waits for everything in the queue.
+/// If the submitter waits for a bio, it does the bio itself, which is faster than waking another thread. If
+/// the queue is full, the submitter also does the bio itself. This limits fast submitters.
+/// Dropping the device waits for all queued bios.
 #[derive(Debug)]
 pub struct ThreadedDevice {
     inner: SharedDevice,
     shared: Arc<Shared>,
     threads: usize,
     queued_max: usize,
-    /// Started when there is work for them, so that one who only looks at a volume has none.
+    /// The threads. The first bio for them starts them, so that a short use of a volume needs none.
     workers: OnceLock<Vec<Worker>>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// There is work, or no more will come.
+    /// Notified when the queue or `stopping` changes.
     changed: Condvar,
 }
 
@@ -43,13 +44,13 @@ struct State {
 }
 
 impl ThreadedDevice {
-    /// Has `threads` threads work on `inner`, with at most `queued_max` bios waiting for them.
-    /// Where the host refuses threads, fewer or none do.
+    /// Returns `inner` with `threads` threads, for which at most `queued_max` bios wait.
+    /// If the host refuses threads, there are fewer or none.
     pub fn new(inner: SharedDevice, threads: usize, queued_max: usize) -> Self {
-        let (shared, workers) = (Arc::default(), OnceLock::new());
-        Self { inner, shared, threads, queued_max, workers }
+        Self { inner, shared: Arc::default(), threads, queued_max, workers: OnceLock::new() }
     }
 
+    /// Starts the threads. Stops at the first one that the host refuses.
     fn start_workers(&self) -> Vec<Worker> {
         let start = |_| {
             let (inner, shared) = (Arc::clone(&self.inner), Arc::clone(&self.shared));
@@ -60,7 +61,7 @@ impl ThreadedDevice {
 }
 
 impl Shared {
-    /// Adds as much of the batch as there is room for, and gives back the rest.
+    /// Queues as much of the batch as there is room for. Returns the rest.
     fn queue(&self, mut batch: Vec<Bio>, queued_max: usize) -> Vec<Bio> {
         let mut state = self.state.lock();
         let room = queued_max.saturating_sub(state.queue.len()).min(batch.len());
@@ -73,14 +74,14 @@ impl Shared {
         rest
     }
 
-    /// What a worker does: one bio after another, until there are none and none will come.
+    /// Does queued bios, until the queue is empty and the device is being dropped.
     fn work(&self, inner: &dyn BlockDevice) {
         let mut state = self.state.lock();
         loop {
             if let Some(bio) = state.queue.pop_front() {
                 drop(state);
-                // A panic was reported where it happened, and the bio ended by being dropped. What
-                // else is queued needs this thread.
+                // After a panic, which the panic hook has reported, the bio has ended by being
+                // dropped. The thread goes on, since other bios need it.
                 let _ = catch_unwind(AssertUnwindSafe(|| inner.submit(vec![bio])));
                 state = self.state.lock();
             } else if state.stopping {
@@ -102,17 +103,22 @@ impl BlockDevice for ThreadedDevice {
     }
 
     fn submit(&self, batch: Vec<Bio>) {
-        let (mut here, mut there) = (Vec::new(), Vec::new());
+        let mut own = Vec::new();
+        let mut queued = Vec::new();
         for bio in batch {
-            if bio.is_waited_for() { here.push(bio) } else { split(bio, PART_BYTES, &mut there) }
+            if bio.is_waited_for() {
+                own.push(bio);
+            } else {
+                split(bio, PART_BYTES, &mut queued);
+            }
         }
-        if !there.is_empty() {
+        if !queued.is_empty() {
             let workers = self.workers.get_or_init(|| self.start_workers());
             let queued_max = if workers.is_empty() { 0 } else { self.queued_max };
-            here.extend(self.shared.queue(there, queued_max));
+            own.extend(self.shared.queue(queued, queued_max));
         }
-        if !here.is_empty() {
-            self.inner.submit(here);
+        if !own.is_empty() {
+            self.inner.submit(own);
         }
     }
 
@@ -148,8 +154,8 @@ mod tests {
     use std::sync::mpsc;
     use std::thread::{self, ThreadId};
 
-    /// A bio that reads nothing and tells which thread it ended on.
-    fn who(sender: &mpsc::Sender<ThreadId>) -> Bio {
+    /// Returns a bio without memory that sends the id of the thread on which it ends.
+    fn reporting_bio(sender: &mpsc::Sender<ThreadId>) -> Bio {
         let sender = sender.clone();
         Bio::new(BioOperation::Read, DeviceOffset(0), [], move |result| {
             result.unwrap();
@@ -162,17 +168,17 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_waited_for_is_done_by_the_submitter() {
+    fn submitters_do_only_bios_that_they_wait_for() {
         let (sender, receiver) = mpsc::channel();
         let device = device(2, 10);
-        device.submit(vec![who(&sender).waited_for()]);
+        device.submit(vec![reporting_bio(&sender).waited_for()]);
         assert_eq!(receiver.recv().unwrap(), thread::current().id());
-        device.submit(vec![who(&sender)]);
+        device.submit(vec![reporting_bio(&sender)]);
         assert_ne!(receiver.recv().unwrap(), thread::current().id());
     }
 
     #[test]
-    fn what_finds_no_room_is_done_by_the_submitter() {
+    fn submitters_do_bios_for_which_the_queue_has_no_room() {
         let (sender, receiver) = mpsc::channel();
         let device = device(1, 3);
         let (release, released) = mpsc::channel::<()>();
@@ -183,23 +189,23 @@ mod tests {
         })]);
         start.recv().unwrap();
         // The only thread is busy: three fit into the queue.
-        device.submit((0..5).map(|_| who(&sender)).collect());
-        let here = receiver.try_iter().filter(|&one| one == thread::current().id()).count();
-        assert_eq!(here, 2);
+        device.submit((0..5).map(|_| reporting_bio(&sender)).collect());
+        let own = receiver.try_iter().filter(|&one| one == thread::current().id()).count();
+        assert_eq!(own, 2);
         release.send(()).unwrap();
         drop((device, sender));
         assert_eq!(receiver.iter().filter(|&one| one != thread::current().id()).count(), 3);
     }
 
     #[test]
-    fn a_panic_fails_its_bio_and_leaves_the_thread_to_the_others() {
+    fn a_panic_fails_its_bio_and_the_thread_goes_on() {
         let (sender, receiver) = mpsc::channel();
         let device = device(1, 10);
         for panics in [true, false] {
             let sender = sender.clone();
             device.submit(vec![Bio::new(BioOperation::Read, DeviceOffset(0), [], move |_| {
                 sender.send(thread::current().id()).unwrap();
-                assert!(!panics, "as the test has it");
+                assert!(!panics, "a planted panic");
             })]);
         }
         let threads: Vec<_> = receiver.iter().take(2).collect();
@@ -208,9 +214,9 @@ mod tests {
     }
 
     #[test]
-    fn without_threads_the_submitter_does_everything() {
+    fn without_threads_submitters_do_all_bios() {
         let (sender, receiver) = mpsc::channel();
-        device(0, 10).submit(vec![who(&sender)]);
+        device(0, 10).submit(vec![reporting_bio(&sender)]);
         assert_eq!(receiver.try_recv().unwrap(), thread::current().id());
     }
 }

@@ -1,8 +1,7 @@
 //! A file device that submits bios to the kernel through io_uring.
 //!
-//! One thread owns the ring: it submits the bios that other threads have queued, in batches of all that are
-//! there, and completes them. So a submitter never waits, no lock is held around the ring, and requests survive
-//! the thread that submitted them.
+//! One thread owns the ring: it submits all bios that other threads have queued in one batch, and completes them. So a
+//! submitter never waits, the ring needs no lock, and requests survive the thread that submitted them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,17 +17,17 @@ use rustix::io::Errno;
 use crate::worker::Worker;
 use crate::{Bio, BioOperation, BlockDevice, FileDevice};
 
-/// The completion for a wake-up of the ring's thread.
+/// The user data of the request that wakes the ring's thread.
 const WAKE: u64 = u64::MAX;
-/// The maximum of memory runs in one request (IOV_MAX).
+/// The maximum number of segments in one request (IOV_MAX).
 const SEGMENTS_PER_REQUEST_MAX: usize = 1024;
 
 /// A [`FileDevice`] that uses io_uring.
 ///
-/// At most `depth` requests are with the kernel at a time, and as many are queued. The submitter does further
-/// requests itself, and also those that it waits for. Dropping the device waits for all submitted requests. If the
+/// At most `depth` requests are in flight in the kernel, and as many are queued. The submitter does further
+/// requests itself, and also requests that it waits for. Dropping the device waits for all submitted requests. If the
 /// host forbids `io_uring_enter` later, as a filter of system calls does, submitters do all requests themselves from
-/// then on; if that happens while requests are with the kernel, the program is aborted.
+/// then on. If that happens while requests are in flight in the kernel, the program is aborted.
 #[derive(Debug)]
 pub struct UringDevice {
     file: Arc<FileDevice>,
@@ -50,7 +49,7 @@ struct State {
     /// Whether the ring's thread sleeps, and must be woken for the queue.
     sleeping: bool,
     stopping: bool,
-    /// Whether the ring has failed, and no thread serves the queue.
+    /// Whether the ring has failed, so that no thread serves the queue.
     dead: bool,
 }
 
@@ -62,7 +61,7 @@ impl UringDevice {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
         let shared = Arc::new(Shared { state: Mutex::default(), wake });
         let (of_worker, device) = (Arc::clone(&shared), Arc::clone(&file));
-        // The ring is made by the thread that will use it: the kernel then needs no locking.
+        // The thread that uses the ring also creates it. Then the kernel needs no locks for it.
         let (sender, started) = mpsc::channel();
         let worker = Worker::start("bifolio-uring", move || match make_ring(depth) {
             Ok(ring) => {
@@ -107,15 +106,15 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // The counter cannot be full: it is read whenever it was written.
+        // The counter cannot overflow, since each write is followed by a read.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
-/// A request that is with the kernel.
+/// A request in flight.
 struct InFlight {
     bio: Bio,
-    /// Bytes that earlier requests for this bio have transferred.
+    /// The number of bytes that earlier requests for this bio have transferred.
     done: u64,
     /// The addresses of the memory, which the kernel reads.
     vectors: Vec<libc::iovec>,
@@ -127,19 +126,22 @@ struct Ring {
     shared: Arc<Shared>,
     file: Arc<FileDevice>,
     depth: usize,
-    /// The requests by the index in their completions. Boxed vectors do not move when this grows.
+    /// The requests, by the user data of their completions. Their vectors are on the heap and do not move.
     in_flight: Vec<Option<InFlight>>,
+    /// The free indices of `in_flight`.
     free: Vec<usize>,
-    /// The indexes of the prepared entries that the kernel has not taken yet, the oldest first.
+    /// The user data of the prepared entries that the kernel has not consumed yet, the oldest first.
     prepared: VecDeque<u64>,
     /// The buffer for reads of the wake-up counter.
     woken: Box<u64>,
+    /// Whether a read of the wake-up counter is prepared or in flight.
     waking: bool,
     /// Whether the thread has warned that the kernel has no room.
     warned: bool,
 }
 
-/// Aborts the program if the ring's thread panics: the kernel may still write to memory that unwinding would free.
+/// Aborts the program if the ring's thread panics, since the kernel may still write to memory that unwinding would
+/// free.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -152,17 +154,25 @@ impl Drop for AbortOnPanic {
 
 impl Ring {
     fn new(ring: IoUring, shared: Arc<Shared>, file: Arc<FileDevice>, depth: usize) -> Self {
-        let in_flight = (0..depth).map(|_| None).collect();
-        let free = (0..depth).rev().collect();
-        let (prepared, woken) = (VecDeque::new(), Box::new(0));
-        let (waking, warned) = (false, false);
-        Self { ring, shared, file, depth, in_flight, free, prepared, woken, waking, warned }
+        Self {
+            ring,
+            shared,
+            file,
+            depth,
+            in_flight: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            prepared: VecDeque::new(),
+            woken: Box::new(0),
+            waking: false,
+            warned: false,
+        }
     }
 
+    /// Serves the queue until the device is dropped or the ring fails.
     fn run(&mut self) {
         let _guard = AbortOnPanic;
         loop {
-            let stopping = self.take_work();
+            let stopping = self.start_queued();
             let idle = self.free.len() == self.depth;
             if stopping && idle && !self.waking {
                 return;
@@ -177,7 +187,7 @@ impl Ring {
         }
     }
 
-    /// Gives the ring up after a failed call of the kernel.
+    /// Ends the use of the ring after a failed system call.
     fn shut_down(&mut self, error: &io::Error) {
         tracing::warn!(%error, "io_uring has failed: using threads");
         let queued = {
@@ -186,27 +196,28 @@ impl Ring {
             Vec::from(std::mem::take(&mut state.queue))
         };
         self.reap();
-        self.forget_taken();
+        self.remove_consumed();
         let prepared = std::mem::take(&mut self.prepared);
-        let back: Vec<_> = prepared.into_iter().filter_map(|index| self.take_back(index)).collect();
+        let unsubmitted: Vec<_> =
+            prepared.into_iter().filter_map(|index| self.remove_prepared(index)).collect();
         if self.free.len() < self.depth {
-            // The kernel may move their memory at any time, and will never say that it has.
+            // The kernel may access the memory of the other requests at any time, and there will be no completion.
             tracing::error!("io_uring has lost requests");
             std::process::abort();
         }
         if self.waking {
-            // The kernel may still write there.
+            // The kernel may still write to the buffer.
             Box::leak(std::mem::take(&mut self.woken));
         }
-        for InFlight { mut bio, done, .. } in back {
+        for InFlight { mut bio, done, .. } in unsubmitted {
             let result = self.file.transfer(&mut bio, done);
             bio.end(result);
         }
         self.file.submit(queued);
     }
 
-    /// Returns a request that the kernel has not taken.
-    fn take_back(&mut self, index: u64) -> Option<InFlight> {
+    /// Removes a request that the kernel has not consumed, and returns it.
+    fn remove_prepared(&mut self, index: u64) -> Option<InFlight> {
         if index == WAKE {
             self.waking = false;
             return None;
@@ -216,19 +227,19 @@ impl Ring {
         self.in_flight[index].take()
     }
 
-    /// Removes the entries that the kernel has taken.
-    fn forget_taken(&mut self) {
+    /// Removes the entries that the kernel has consumed from `prepared`.
+    fn remove_consumed(&mut self) {
         let left = self.ring.submission().len();
         self.prepared.drain(..self.prepared.len() - left);
     }
 
-    /// Moves queued bios to the ring as far as there is room. Returns whether the device is being dropped.
-    fn take_work(&mut self) -> bool {
+    /// Moves queued bios to the ring while it has room. Returns whether the device is being dropped.
+    fn start_queued(&mut self) -> bool {
         loop {
             let mut state = self.shared.state.lock();
             let room = self.free.len().min(state.queue.len());
             let bios: Vec<Bio> = state.queue.drain(..room).collect();
-            // With bios left but no room, the next completion brings us back here.
+            // If bios are left and there is no room, the next completion leads to the next call of this function.
             state.sleeping = state.queue.is_empty() && bios.is_empty();
             let stopping = state.stopping;
             drop(state);
@@ -236,7 +247,7 @@ impl Ring {
                 return stopping;
             }
             for bio in bios {
-                match self.file.admit(&bio) {
+                match self.file.check(&bio) {
                     Ok(()) if bio.length() == 0 => bio.end(Ok(())),
                     Ok(()) => self.start(bio, 0),
                     Err(errno) => bio.end(Err(errno)),
@@ -248,7 +259,7 @@ impl Ring {
     /// Prepares a request for the rest of `bio` after its first `done` bytes.
     fn start(&mut self, bio: Bio, done: u64) {
         let vectors = vectors(&bio, done);
-        let Some(index) = self.free.pop() else { unreachable!("taken only when there is room") };
+        let Some(index) = self.free.pop() else { unreachable!("the ring has room") };
         let slot = self.in_flight[index].insert(InFlight { bio, done, vectors });
         let file = types::Fd(self.file.as_raw_fd());
         let at = slot.bio.offset().0 + done;
@@ -270,8 +281,8 @@ impl Ring {
     }
 
     fn push(&mut self, entry: squeue::Entry) {
-        // SAFETY: the vectors of a bio, and `woken`, stay where they are until the completion has
-        // been reaped, and so does the memory that the bio's maker promised until its end.
+        // SAFETY: the vectors of a bio, and `woken`, do not move until the completion has been
+        // reaped. The bio has not ended until then, so its memory is valid.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         // The queue has room for everything in flight.
         assert!(pushed.is_ok(), "the submission queue is full");
@@ -282,15 +293,15 @@ impl Ring {
     fn enter(&mut self) -> io::Result<()> {
         loop {
             let entered = self.ring.submit_and_wait(1);
-            self.forget_taken();
+            self.remove_consumed();
             let Err(error) = entered else { return Ok(()) };
             match Errno::from_io_error(&error) {
                 Some(Errno::INTR) => {}
-                // Completions to be reaped first.
+                // Completions must be reaped first.
                 Some(Errno::BUSY | Errno::AGAIN) if !self.ring.completion().is_empty() => {
                     return Ok(());
                 }
-                // Out of memory for now. Nothing in flight may be given up.
+                // Temporarily out of memory. Requests in flight must not be abandoned, so try again.
                 Some(Errno::BUSY | Errno::AGAIN | Errno::NOMEM) => {
                     if !std::mem::replace(&mut self.warned, true) {
                         tracing::warn!(%error, "io_uring_enter failed, and is retried");
@@ -302,6 +313,7 @@ impl Ring {
         }
     }
 
+    /// Completes all requests that the kernel has finished.
     fn reap(&mut self) {
         let completions: Vec<(u64, i32)> =
             self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
@@ -312,7 +324,7 @@ impl Ring {
             }
             let index = index as usize;
             let Some(request) = self.in_flight[index].take() else {
-                unreachable!("one completion for one request")
+                unreachable!("each request has one completion")
             };
             self.free.push(index);
             self.complete(request, result);
@@ -326,7 +338,7 @@ impl Ring {
             Ok(moved) if moved > 0 => bio.end(Ok(())),
             Ok(_) => bio.end(Err(crate::bio::EIO)),
             Err(_) => match Errno::from_raw_os_error(-result) {
-                // The kernel could not do it asynchronously.
+                // The kernel could not do the request asynchronously.
                 Errno::INTR | Errno::AGAIN | Errno::CANCELED => {
                     let result = self.file.transfer(&mut bio, done);
                     bio.end(result);
@@ -360,9 +372,9 @@ impl BlockDevice for UringDevice {
     }
 
     fn submit(&self, batch: Vec<Bio>) {
-        let (mut here, there): (Vec<_>, Vec<_>) = batch.into_iter().partition(Bio::is_waited_for);
-        here.extend(self.shared.queue(there, self.depth));
-        self.file.submit(here);
+        let (mut own, queued): (Vec<_>, Vec<_>) = batch.into_iter().partition(Bio::is_waited_for);
+        own.extend(self.shared.queue(queued, self.depth));
+        self.file.submit(own);
     }
 
     fn flush(&self) -> Result<()> {
@@ -397,16 +409,16 @@ mod tests {
     use std::ptr::NonNull;
     use std::time::Duration;
 
-    /// Takes a system call away from this thread and those that it starts.
+    /// Forbids a system call to this thread and to the threads that it starts.
     fn forbid(call: libc::c_long) {
-        let step = |code: u32, jt, k| libc::sock_filter { code: code as u16, jt, jf: 0, k };
-        let mut steps = [
-            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
-            step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
-            step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        let code = |code: u32, jt, k| libc::sock_filter { code: code as u16, jt, jf: 0, k };
+        let mut codes = [
+            code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+            code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
+            code(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+            code(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
         ];
-        let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        let program = libc::sock_fprog { len: codes.len() as u16, filter: codes.as_mut_ptr() };
         // SAFETY: the program is complete, and read before the call returns.
         let done = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -416,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_the_host_takes_away_is_done_without() {
+    fn requests_succeed_after_the_host_has_forbidden_io_uring() {
         let contents: Vec<u8> = (0..64 << 10).map(|at| (at >> 9) as u8).collect();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &contents).unwrap();
@@ -429,7 +441,7 @@ mod tests {
             for half in memory.chunks_mut(32 << 10).zip([0, 32 << 10]) {
                 let (memory, start) = half;
                 let bios = (start..).step_by(512).zip(memory.chunks_mut(512)).map(|(at, part)| {
-                    // SAFETY: `memory` is not touched before all have ended.
+                    // SAFETY: `memory` is not accessed before all bios have ended.
                     let segment = unsafe { Segment::new(NonNull::from(part).cast(), 512) };
                     let sender = sender.clone();
                     Bio::new(BioOperation::Read, DeviceOffset(at), [segment], move |result| {

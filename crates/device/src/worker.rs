@@ -1,16 +1,16 @@
-//! Threads that work for somebody until that is dropped.
+//! Threads that end before their owner is dropped.
 
 use std::io;
 use std::thread::{self, JoinHandle};
 
-/// A thread that is waited for when this is dropped, except by itself: the last user of a device
-/// may go away in the end of one of its bios, which runs on the device's own thread. Its owner has told
-/// it to end by then, also where it is dropped before it has an owner.
+/// A thread. Dropping this waits for its end, except on the thread itself: the last reference to a device
+/// may be dropped in the end of one of its bios, which runs on the device's own thread. The owner must make the thread
+/// end before it drops this, also if creating the owner fails.
 #[derive(Debug)]
 pub struct Worker(Option<JoinHandle<()>>);
 
 impl Worker {
-    /// Starts `work`. Fails where the host refuses a thread.
+    /// Starts a thread that does `work`. Fails if the host refuses a thread.
     pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         thread::Builder::new().name(name.into()).spawn(work).map(|thread| Self(Some(thread)))
     }
@@ -21,7 +21,7 @@ impl Drop for Worker {
         if let Some(thread) =
             self.0.take().filter(|one| one.thread().id() != thread::current().id())
         {
-            // A panic there was reported there.
+            // An error is a panic of the thread, which the panic hook has reported.
             let _ = thread.join();
         }
     }

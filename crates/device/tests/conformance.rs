@@ -1,5 +1,5 @@
-//! What every device must do, run on each of them: data as in a model, whatever the order of bios
-//! in a batch; ends exactly once; EINVAL outside; nothing for zero bytes.
+//! Tests of every kind of device: data agrees with a model, each bio ends exactly once, ranges outside end with EINVAL,
+//! and requests of zero bytes succeed.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, mpsc};
@@ -14,12 +14,12 @@ use device::{
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
 
-/// Not a multiple of a sector, let alone of a block.
+/// Not a multiple of a sector or a block.
 const SIZE: usize = 150_001;
 const EINVAL: i32 = 22;
 const EIO: i32 = 5;
 
-/// A device of `SIZE` bytes that holds `contents`, and what keeps it alive.
+/// A device of `SIZE` bytes, and its file if it has one.
 struct Subject {
     device: SharedDevice,
     _file: Option<NamedTempFile>,
@@ -50,7 +50,7 @@ fn slice(contents: &[u8]) -> Subject {
     Subject { device, _file: None }
 }
 
-/// An overlay that holds every other kilobyte already.
+/// Returns an overlay into which every other kilobyte was written.
 fn overlay(contents: &[u8]) -> Subject {
     let mut base = contents.to_vec();
     for block in base.chunks_mut(1024).step_by(2) {
@@ -95,7 +95,7 @@ fn uring(contents: &[u8]) -> Subject {
     Subject { device: Arc::new(UringDevice::new(device, 4).unwrap()), _file: Some(file) }
 }
 
-/// Makes one kind of device.
+/// Creates a device of some kind with the given contents.
 type Make = fn(&[u8]) -> Subject;
 
 const SUBJECTS: &[(&str, Make)] = &[
@@ -111,14 +111,14 @@ const SUBJECTS: &[(&str, Make)] = &[
     ("uring", uring),
 ];
 
-/// Runs `check` on every kind of device, holding `contents`.
+/// Calls `check` with a device of each kind that has `contents`.
 fn on_every_device(contents: &[u8], check: impl Fn(&str, &Subject)) {
     for (name, make) in SUBJECTS {
         check(name, &make(contents));
     }
 }
 
-/// One request of a batch: an operation and the lengths of its segments.
+/// A request of a batch: an operation and the lengths of its segments.
 #[derive(Clone, Debug)]
 struct Request {
     write: bool,
@@ -149,7 +149,7 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
     prop::collection::vec(request, 1..12)
 }
 
-/// Cuts a batch where requests overlap and one of them writes: their order would be undefined.
+/// Splits a batch so that no request overlaps a write of the same batch, since their order would be undefined.
 fn without_conflicts(requests: Vec<Request>) -> Vec<Vec<Request>> {
     let mut batches: Vec<Vec<Request>> = vec![Vec::new()];
     for request in requests {
@@ -166,7 +166,7 @@ fn without_conflicts(requests: Vec<Request>) -> Vec<Vec<Request>> {
     batches
 }
 
-/// Submits the batch, waits for every end, and gives what each request read or wrote.
+/// Submits the batch, waits for all ends, and returns the data that each request has read or written.
 fn run(device: &dyn BlockDevice, batch: &[Request]) -> Vec<Vec<u8>> {
     let mut memories: Vec<Vec<u8>> = batch
         .iter()
@@ -182,8 +182,7 @@ fn run(device: &dyn BlockDevice, batch: &[Request]) -> Vec<Vec<u8>> {
         for &length in &request.lengths {
             let (part, after) = rest.split_at_mut(length);
             rest = after;
-            // SAFETY: `memories` outlives the loop below, which waits for every end, and is not
-            // touched before.
+            // SAFETY: `memories` outlives the wait for all ends below, and is not accessed before.
             segments.push(unsafe { Segment::new(NonNull::from(part).cast(), length) });
         }
         let operation = if request.write { BioOperation::Write } else { BioOperation::Read };
@@ -250,7 +249,7 @@ proptest! {
 }
 
 #[test]
-fn size_is_exact() {
+fn every_device_has_the_size_of_its_contents() {
     on_every_device(&pattern(0), |name, subject| {
         assert_eq!(subject.device.size(), SIZE as u64, "{name}");
         assert!(!subject.device.is_read_only(), "{name}");
@@ -282,7 +281,7 @@ fn ranges_outside_end_with_einval() {
 }
 
 #[test]
-fn zero_bytes_are_read_and_written_anywhere_inside() {
+fn requests_of_zero_bytes_succeed_anywhere_inside() {
     on_every_device(&pattern(0), |_, subject| {
         for offset in [0, 1, SIZE as u64] {
             subject.device.read_at(DeviceOffset(offset), &mut []).unwrap();
@@ -294,12 +293,12 @@ fn zero_bytes_are_read_and_written_anywhere_inside() {
 }
 
 #[test]
-fn an_empty_batch_is_nothing() {
+fn an_empty_batch_is_allowed() {
     on_every_device(&pattern(0), |_, subject| subject.device.submit(Vec::new()));
 }
 
 #[test]
-fn discard_leaves_the_rest_alone() {
+fn a_discard_does_not_change_data_outside_its_range() {
     let contents = pattern(3);
     on_every_device(&contents, |name, subject| {
         subject.device.discard(DeviceOffset(8192), 4096).unwrap();
@@ -341,20 +340,21 @@ fn many_threads_share_a_device() {
     });
 }
 
-/// A bio that reads nothing, so that it needs no memory, at the device's start.
+/// Returns a read of zero bytes at offset 0, which needs no memory.
 fn empty_read(end: impl FnOnce(Result<(), IoError>) + Send + 'static) -> Bio {
     Bio::new(BioOperation::Read, DeviceOffset(0), [], end)
 }
 
 #[test]
-fn an_end_may_submit_the_next() {
+fn the_end_of_a_bio_may_submit_another_one() {
     fn chain(device: SharedDevice, left: usize, done: mpsc::Sender<()>) {
         let next = Arc::clone(&device);
         device.submit(vec![empty_read(move |result| {
             result.unwrap();
-            match left {
-                0 => done.send(()).unwrap(),
-                _ => chain(next, left - 1, done),
+            if left == 0 {
+                done.send(()).unwrap();
+            } else {
+                chain(next, left - 1, done);
             }
         })]);
     }
@@ -366,7 +366,7 @@ fn an_end_may_submit_the_next() {
 }
 
 #[test]
-fn dropping_a_device_waits_for_what_was_submitted() {
+fn dropping_a_device_waits_for_submitted_bios() {
     for (name, make) in SUBJECTS {
         let contents = pattern(5);
         let subject = make(&contents);
@@ -374,7 +374,7 @@ fn dropping_a_device_waits_for_what_was_submitted() {
         let (sender, receiver) = mpsc::channel();
         let bios = memories.iter_mut().map(|memory| {
             let sender = sender.clone();
-            // SAFETY: `memories` outlives the device's drop, which waits for every end.
+            // SAFETY: `memories` outlives the device, whose drop waits for all ends.
             let segment = unsafe { Segment::new(NonNull::from(&mut memory[..]).cast(), 9000) };
             Bio::new(BioOperation::Read, DeviceOffset(77), [segment], move |result| {
                 sender.send(result).unwrap();
@@ -388,22 +388,27 @@ fn dropping_a_device_waits_for_what_was_submitted() {
 }
 
 #[test]
-fn the_last_user_of_a_device_may_go_in_an_end() {
+fn the_end_of_a_bio_may_drop_the_last_reference_to_the_device() {
     for (_, make) in SUBJECTS {
         let Subject { device, _file } = make(&pattern(0));
         let (sender, receiver) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let kept = Arc::clone(&device);
-        // Where the submitter does the work itself, the end must not wait for it to go on.
         std::thread::spawn(move || {
+            let submitter = std::thread::current().id();
             let end = move |result: Result<(), IoError>| {
                 result.unwrap();
-                let _ = released.recv_timeout(Duration::from_millis(20));
+                // On a thread of the device, waits until `kept` is the last reference. If the submitter does the
+                // work itself, its own reference is the last one.
+                if std::thread::current().id() != submitter {
+                    released.recv().unwrap();
+                }
                 drop(kept);
                 sender.send(()).unwrap();
             };
             device.submit(vec![empty_read(end)]);
             drop(device);
+            // Fails if the end did not wait.
             let _ = release.send(());
         });
         receiver.recv_timeout(Duration::from_secs(60)).unwrap();

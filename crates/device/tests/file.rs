@@ -1,4 +1,4 @@
-//! What is special about files of the host: opening, locking, read-only use.
+//! Tests of devices over files of the host: opening, locking, read-only use.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -58,7 +58,7 @@ fn a_file_without_write_permission_opens_read_only() {
 }
 
 #[test]
-fn readers_share_an_image_and_a_writer_has_it_alone() {
+fn readers_share_an_image_and_a_writer_locks_it_alone() {
     let file = image(512);
     let first = FileDevice::open(file.path(), true).unwrap();
     let second = FileDevice::open(file.path(), true).unwrap();
@@ -72,14 +72,14 @@ fn readers_share_an_image_and_a_writer_has_it_alone() {
 }
 
 #[test]
-fn a_writer_that_has_gone_is_not_in_the_way_while_other_threads_start_programs() {
+fn the_lock_of_a_dropped_device_ends_while_other_threads_start_programs() {
     let file = image(512);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    // With a directory to change to, this forks rather than spawns.
+                    // With a working directory, the standard library uses fork rather than posix_spawn.
                     let mut program = std::process::Command::new("true");
                     assert!(program.current_dir("/").status().unwrap().success());
                 }
@@ -95,7 +95,7 @@ fn a_writer_that_has_gone_is_not_in_the_way_while_other_threads_start_programs()
 }
 
 #[test]
-fn what_is_no_image_is_refused_by_errno() {
+fn paths_without_an_image_are_refused_with_an_errno() {
     let directory = TempDir::new().unwrap();
     assert_eq!(open_errno(directory.path(), true), EISDIR);
     assert_eq!(open_errno(&directory.path().join("missing"), true), ENOENT);
@@ -113,7 +113,7 @@ fn what_is_no_image_is_refused_by_errno() {
 }
 
 #[test]
-fn a_file_cut_while_open_gives_eio() {
+fn reads_past_the_end_of_a_truncated_file_end_with_eio() {
     let file = image(10_000);
     let device: &dyn BlockDevice = &FileDevice::open(file.path(), true).unwrap();
     rustix::fs::ftruncate(file.as_file().as_fd(), 5000).unwrap();
@@ -123,7 +123,7 @@ fn a_file_cut_while_open_gives_eio() {
 }
 
 #[test]
-fn more_segments_than_one_call_takes_are_moved() {
+fn bios_may_have_more_segments_than_one_system_call() {
     let file = image(5000);
     let contents: Vec<u8> = (0..5000).map(|at| (at % 251) as u8).collect();
     std::fs::write(file.path(), &contents).unwrap();
@@ -131,7 +131,7 @@ fn more_segments_than_one_call_takes_are_moved() {
     let mut bytes = vec![0u8; 5000];
     let (sender, receiver) = std::sync::mpsc::channel();
     let segments = bytes.iter_mut().map(|byte| {
-        // SAFETY: `bytes` outlives the wait below and is not touched before.
+        // SAFETY: `bytes` outlives the wait below and is not accessed before.
         unsafe { device::Segment::new(std::ptr::NonNull::from(byte), 1) }
     });
     let bio = device::Bio::new(device::BioOperation::Read, DeviceOffset(0), segments, move |end| {
@@ -151,7 +151,7 @@ fn an_offset_opens_the_rest_of_the_image() {
     assert!(matches!(open(file.path(), from(3001)), Err(Error::InvalidArgument(_))));
 }
 
-/// A loop device over an image; it goes with the last open file.
+/// Creates a loop device for an image.
 fn loop_device(image: &Path) -> String {
     let output = std::process::Command::new("losetup")
         .args(["--find", "--show"])
@@ -163,6 +163,7 @@ fn loop_device(image: &Path) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
+/// Detaches a loop device as soon as it is not open any more.
 fn detach(path: &str) {
     let mut losetup = std::process::Command::new("losetup");
     losetup.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
@@ -170,7 +171,7 @@ fn detach(path: &str) {
 }
 
 #[test]
-fn a_block_device_is_read_written_zeroed_and_had_alone() {
+fn a_writer_of_a_block_device_has_it_alone_and_can_read_write_and_zero_it() {
     let file = image(1 << 20);
     let path = loop_device(file.path());
     let opened = FileDevice::open(Path::new(&path), false);
@@ -183,7 +184,7 @@ fn a_block_device_is_read_written_zeroed_and_had_alone() {
     device.write_zeroes(DeviceOffset(8192), 4096).unwrap();
     match device.discard(DeviceOffset(65_536), 4096) {
         Ok(()) => {}
-        // Not every loop device can.
+        // Not every loop device supports this.
         Err(Error::Io(error)) => assert_eq!(error.errno, EOPNOTSUPP),
         Err(error) => panic!("{error}"),
     }
@@ -192,19 +193,19 @@ fn a_block_device_is_read_written_zeroed_and_had_alone() {
     device.read_at(DeviceOffset(0), &mut bytes).unwrap();
     assert!(bytes[..4096] == [7; 4096] && bytes[4096..8192] == [9; 4096]);
     assert!(bytes[8192..12_288] == [0; 4096] && bytes[12_288..] == [7; 4096]);
-    // Flushed: it is in the file below.
+    // The flush has written it to the file.
     assert!(std::fs::read(file.path()).unwrap()[4096..8192] == [9; 4096]);
 }
 
 #[test]
-fn what_others_write_to_a_block_device_is_seen_once_it_is_refreshed() {
+fn a_refresh_shows_writes_of_other_programs_to_a_block_device() {
     let file = image(1 << 20);
     let path = loop_device(file.path());
     let opened = FileDevice::open(Path::new(&path), false);
     detach(&path);
     let device: &dyn BlockDevice = &opened.unwrap();
     let mut bytes = [0; 1024];
-    // Less than a page, in the midst of one.
+    // Less than a page, in the middle of one.
     device.read_at(DeviceOffset(5120), &mut bytes).unwrap();
     std::os::unix::fs::FileExt::write_all_at(file.as_file(), &[9; 1024], 5120).unwrap();
     device.refresh(DeviceOffset(5120), 1024);
@@ -213,7 +214,7 @@ fn what_others_write_to_a_block_device_is_seen_once_it_is_refreshed() {
 }
 
 #[test]
-fn every_backend_reads_the_same() {
+fn all_backends_read_the_same_data() {
     let file = image(0);
     let contents: Vec<u8> = (0..300_000).map(|at: u32| (at % 253) as u8).collect();
     std::fs::write(file.path(), &contents).unwrap();

@@ -1,4 +1,4 @@
-//! Partition tables: as `sfdisk` makes and reads them, and as nobody should make them.
+//! Tests of partition tables that `sfdisk` creates, and of damaged ones.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a program with this input and gives its output.
+/// Runs a program with this input and returns its output.
 fn output(program: &str, arguments: &[&str], input: &str) -> String {
     use std::io::Write;
     let mut child = Command::new(program)
@@ -39,7 +39,7 @@ fn sfdisk(path: &str, script: &str) -> String {
 /// A partition as (number, first sector, sectors, name).
 type Entry = (u32, u64, u64, String);
 
-/// The entries in an `sfdisk` dump, without extended partitions, which hold no data themselves.
+/// Returns the entries in an `sfdisk` dump, without extended partitions, which contain no data themselves.
 fn dumped(path: &str, dump: &str) -> Vec<Entry> {
     let value = |line: &str, key: &str| {
         let (_, after) = line.split_once(key)?;
@@ -68,7 +68,7 @@ fn image(size: u64) -> NamedTempFile {
     file
 }
 
-/// A loop device with sectors of 4096 bytes, for programs that ask the disk for them.
+/// A loop device with sectors of 4096 bytes, for programs that query the sector size.
 struct Loop(String);
 
 impl Loop {
@@ -85,7 +85,7 @@ impl Drop for Loop {
     }
 }
 
-/// Makes a table by `script` and compares what `sfdisk` and we read from it, in either sector size.
+/// Creates a table by `script` with each sector size, and compares the partitions that `sfdisk` and this crate read.
 fn check(script: &str, kind: TableKind, count: usize) {
     for size in SectorSize::ALL {
         let file = image(512 * MIB);
@@ -95,7 +95,7 @@ fn check(script: &str, kind: TableKind, count: usize) {
             SectorSize::B4096 => {
                 let disk = Loop::new(file.path());
                 let expected = dumped(&disk.0, &sfdisk(&disk.0, script));
-                // A disk tells its sector size, so that no guess is needed.
+                // A disk reports its sector size.
                 let last = expected.last().unwrap();
                 let part = Part::Partition(last.0);
                 let opened = open(Path::new(&disk.0), OpenDevice { part, ..Default::default() });
@@ -124,14 +124,14 @@ fn check(script: &str, kind: TableKind, count: usize) {
 }
 
 #[test]
-fn gpt_partitions_are_those_that_sfdisk_shows() {
+fn gpt_partitions_agree_with_sfdisk() {
     let script = "label: gpt\nsize=10M, name=\"first one\"\nsize=20M, type=swap\n\
                   start=90000, size=1000, name=\"the third: 3\"\n";
     check(script, TableKind::Gpt, 3);
 }
 
 #[test]
-fn a_long_gpt_is_read_whole() {
+fn all_entries_of_a_long_gpt_are_read() {
     let mut script = "label: gpt\ntable-length: 400\n".to_owned();
     for number in [7, 300, 400] {
         script.push_str(&format!("{number}: size=4M\n"));
@@ -140,16 +140,16 @@ fn a_long_gpt_is_read_whole() {
 }
 
 #[test]
-fn logical_partitions_are_those_that_sfdisk_shows() {
+fn logical_partitions_agree_with_sfdisk() {
     let script = "label: dos\nsize=10M\nsize=150M, type=5\nsize=5M, type=82\n\
                   size=10M\nsize=20M\nsize=30M\n";
     check(script, TableKind::Mbr, 5);
 }
 
-/// What the hand-made tables below are made in.
+/// The contents of a disk, for the tables that tests create by hand.
 struct Disk(Vec<u8>);
 
-/// Where a header's checksum lies in it.
+/// The position of the checksum in a GPT header.
 const CHECKSUM: std::ops::Range<usize> = 16..20;
 
 impl Disk {
@@ -157,7 +157,7 @@ impl Disk {
         Self(vec![0; sectors * 512])
     }
 
-    /// A GPT made by sfdisk on 2 MiB, with two partitions.
+    /// Returns a disk of 2 MiB with a GPT by sfdisk that has two partitions.
     fn gpt() -> Self {
         let file = image(2 * MIB);
         sfdisk(
@@ -177,7 +177,7 @@ impl Disk {
         entry[12..].copy_from_slice(&sectors.to_le_bytes());
     }
 
-    /// Puts `bytes` at `at` of the first header and makes its checksum true again.
+    /// Writes `bytes` at `at` of the first header and updates its checksum.
     fn patch_header(&mut self, at: usize, bytes: &[u8]) {
         let header = &mut self.0[512..][..92];
         header[at..at + bytes.len()].copy_from_slice(bytes);
@@ -186,7 +186,7 @@ impl Disk {
         header[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// Wipes the second header, so that errors of the first one show.
+    /// Zeroes the second header, so that errors of the first one are not hidden.
     fn without_backup(mut self) -> Self {
         let last = self.0.len() - 512;
         self.0[last..].fill(0);
@@ -217,7 +217,7 @@ fn numbers(table: &PartitionTable) -> Vec<(u32, u64, u64)> {
 }
 
 #[test]
-fn an_image_without_a_table_says_so() {
+fn an_image_without_a_table_is_unsupported() {
     for sectors in [0, 1, 8, 100] {
         let error = Disk::blank(sectors).table();
         assert_eq!(error, Err(Error::Unsupported(Unsupported::PartitionTable)));
@@ -229,7 +229,7 @@ fn an_image_without_a_table_says_so() {
 }
 
 #[test]
-fn the_backup_serves_when_the_first_header_or_its_entries_are_damaged() {
+fn the_backup_is_used_if_the_first_header_or_its_entries_are_damaged() {
     let expected = numbers(&Disk::gpt().table().unwrap());
     assert_eq!(expected, [(1, 40, 100), (2, 200, 30)]);
     for damage in [512, 512 + 60, 1024 + 3] {
@@ -240,7 +240,7 @@ fn the_backup_serves_when_the_first_header_or_its_entries_are_damaged() {
 }
 
 #[test]
-fn damage_to_both_headers_is_located() {
+fn damage_to_both_headers_is_reported_with_its_location() {
     let mut disk = Disk::gpt().without_backup();
     disk.0[512 + 60] ^= 1;
     let (structure, byte, problem) = disk.problem();
@@ -277,7 +277,7 @@ fn sizes_in_a_gpt_header_are_bounded() {
 }
 
 #[test]
-fn a_missing_number_names_those_there_are() {
+fn the_error_for_a_missing_partition_lists_the_existing_ones() {
     let device = Disk::gpt().device();
     let table = PartitionTable::read(&*device, None).unwrap();
     let error = table.open(device, 3).unwrap_err();
@@ -308,14 +308,14 @@ fn logical_partitions_count_from_their_own_record() {
     disk.entry(100, 0, 0x83, 10, 20);
     disk.entry(100, 1, 0x05, 300, 1000);
     disk.entry(400, 0, 0x83, 5, 7);
-    // The third slot is taken only where it lies within the extended partition.
+    // The last two slots are used only if they are within the extended partition.
     disk.entry(400, 2, 0x83, 50, 8);
     disk.entry(400, 3, 0x83, 50, 8000);
     assert_eq!(numbers(&disk.table().unwrap()), [(5, 110, 20), (6, 405, 7), (7, 450, 8)]);
 }
 
 #[test]
-fn a_chain_that_leads_back_is_a_cycle() {
+fn a_chain_that_leads_back_into_itself_is_a_cycle() {
     let mut disk = Disk::blank(2000);
     disk.entry(0, 0, 0x05, 100, 1800);
     disk.entry(100, 1, 0x05, 300, 1000);
@@ -326,7 +326,7 @@ fn a_chain_that_leads_back_is_a_cycle() {
 }
 
 #[test]
-fn a_chain_that_leads_nowhere_is_located() {
+fn a_chain_that_leads_outside_is_reported_with_its_location() {
     let mut disk = Disk::blank(2000);
     disk.entry(0, 0, 0x05, 100, 1800);
     disk.entry(100, 1, 0x05, u32::MAX, 1000);
@@ -341,7 +341,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn no_boot_record_leads_astray(
+    fn arbitrary_boot_records_open_only_partitions_within_the_image(
         entries in prop::collection::vec((0..4usize, prop_oneof![Just(0usize), 1..64usize],
             prop_oneof![Just(5u8), Just(0x0F), Just(0xEE), any::<u8>()],
             prop_oneof![0..70u32, any::<u32>()], prop_oneof![0..70u32, any::<u32>()]), 1..20),
@@ -350,11 +350,11 @@ proptest! {
         for (slot, sector, kind, start, sectors) in entries {
             disk.entry(sector, slot, kind, start, sectors);
         }
-        open_everything(disk.device());
+        open_all(disk.device());
     }
 
     #[test]
-    fn no_gpt_leads_astray(
+    fn damaged_gpts_open_only_partitions_within_the_image(
         patches in prop::collection::vec((20..92usize, any::<u8>()), 0..4),
         noise in prop::collection::vec((0..4096usize, any::<u8>()), 0..4),
         backup: bool,
@@ -366,12 +366,12 @@ proptest! {
         for (at, byte) in patches {
             disk.patch_header(at, &[byte]);
         }
-        open_everything(if backup { disk } else { disk.without_backup() }.device());
+        open_all(if backup { disk } else { disk.without_backup() }.device());
     }
 }
 
-/// Opens whatever the table lists; the ranges of what opens must lie inside.
-fn open_everything(device: SharedDevice) {
+/// Opens all partitions, and checks that those that can be opened are within the image.
+fn open_all(device: SharedDevice) {
     let Ok(table) = PartitionTable::read(&*device, None) else { return };
     assert!(table.partitions.len() <= 32_768);
     for partition in &table.partitions {

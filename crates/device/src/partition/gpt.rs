@@ -8,9 +8,9 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::{Partition, PartitionTable, SectorSize, TableKind};
 use crate::BlockDevice;
 
-/// "EFI PART" in the order of the disk.
+/// "EFI PART", in the byte order of the disk.
 const MAGIC: u64 = u64::from_le_bytes(*b"EFI PART");
-/// The most bytes of entries that are read: 32768 of the usual size.
+/// The maximum size of all entries, in bytes: 32768 entries of the usual size.
 const ENTRIES_BYTES_MAX: u64 = 4 << 20;
 const HEADER: &str = "GPT header";
 
@@ -22,18 +22,18 @@ struct RawHeader {
     magic: U64,
     /// 0x00010000.
     _revision: U32,
-    /// Bytes of this header, 92 up to the sector's.
+    /// The size of this header in bytes, from 92 to the sector's.
     header_bytes: U32,
     /// CRC-32 of the header's bytes with this field zero.
     checksum: U32,
     _reserved: U32,
-    /// The sector that this header lies in.
+    /// The sector of this header.
     sector: U64,
     /// The sector of the other header.
     _other_sector: U64,
     /// The first sector that partitions may use.
     _first_usable: U64,
-    /// The last one.
+    /// The last sector that partitions may use.
     _last_usable: U64,
     /// The disk's identity.
     _disk: [u8; 16],
@@ -41,14 +41,14 @@ struct RawHeader {
     entries_sector: U64,
     /// The number of entries, used or not.
     entries: U32,
-    /// Bytes of an entry: 128 times a power of two.
+    /// The size of an entry in bytes: 128 times a power of two.
     entry_bytes: U32,
     /// CRC-32 of all entries.
     entries_checksum: U32,
 }
 const _: () = assert!(size_of::<RawHeader>() == 92);
 
-/// One entry; entries may be longer, with zeroes behind.
+/// An entry. Entries may be longer; the rest is zero.
 #[repr(C)]
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 struct RawEntry {
@@ -58,7 +58,7 @@ struct RawEntry {
     _identity: [u8; 16],
     /// The first sector.
     first: U64,
-    /// The last sector, itself included.
+    /// The last sector, inclusive.
     last: U64,
     _flags: U64,
     /// UTF-16, zero-terminated unless full.
@@ -66,8 +66,8 @@ struct RawEntry {
 }
 const _: () = assert!(size_of::<RawEntry>() == 128);
 
-/// Returns the table, with whichever of `sizes` there is a header for; `None` when no header is there at
-/// all. The backup serves when the first header or its entries are damaged.
+/// Returns the table, or `None` if there is no header for any of the sector `sizes`. Uses the backup if the first
+/// header or its entries are damaged.
 pub(super) fn read(
     device: &dyn BlockDevice,
     sizes: &[SectorSize],
@@ -92,7 +92,7 @@ pub(super) fn read(
     damage.map_or(Ok(None), Err)
 }
 
-/// Returns the error when a boot record announces a table that is not there.
+/// Returns the error for a boot record that announces a table which does not exist.
 pub(super) fn missing() -> Error {
     Error::corrupt(
         HEADER,
@@ -101,7 +101,7 @@ pub(super) fn missing() -> Error {
     )
 }
 
-/// A place where a header may be.
+/// A sector that may contain a header.
 struct Candidate<'a> {
     device: &'a dyn BlockDevice,
     size: SectorSize,
@@ -114,7 +114,7 @@ impl Candidate<'_> {
             return Ok(None);
         }
         let mut bytes = vec![0; self.size.bytes() as usize];
-        self.device.read_at(DeviceOffset(self.location()), &mut bytes)?;
+        self.device.read_at(DeviceOffset(self.offset()), &mut bytes)?;
         let header = base::view::view_at::<RawHeader>(&bytes, 0, HEADER, Location::default())?;
         if header.magic != MAGIC {
             return Ok(None);
@@ -123,13 +123,13 @@ impl Candidate<'_> {
         self.read_entries(header).map(Some)
     }
 
-    /// Returns the first byte of the sector.
-    fn location(&self) -> u64 {
+    /// Returns the offset of the sector.
+    fn offset(&self) -> u64 {
         self.sector * self.size.bytes()
     }
 
     fn corrupt(&self, problem: Problem) -> Error {
-        Error::corrupt(HEADER, Location::byte(self.location()), problem)
+        Error::corrupt(HEADER, Location::byte(self.offset()), problem)
     }
 
     fn verify(&self, header: &RawHeader, bytes: &[u8]) -> Result<()> {

@@ -8,12 +8,12 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::{Partition, PartitionTable, SectorSize, TableKind};
 use crate::BlockDevice;
 
-/// The size of a record, whatever the sector's.
+/// The size of a record, which does not depend on the sector's.
 const RECORD_BYTES: u64 = 512;
-/// Where the entries lie in a record.
+/// The offset of the entries in a record.
 const ENTRIES_AT: u64 = 446;
 const ENTRY_BYTES: u64 = 16;
-/// Records with a logical partition that one chain may have; the host stops at 256 in all.
+/// The maximum number of records in a chain. The host stops at 256 partitions.
 const CHAIN_MAX: u32 = 256;
 /// The type of the entry that covers a GPT disk for software that does not know GPT.
 const KIND_PROTECTIVE: u8 = 0xEE;
@@ -22,7 +22,7 @@ const KIND_PROTECTIVE: u8 = 0xEE;
 #[repr(C)]
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 struct RawEntry {
-    /// 0x80 when bootable, else 0.
+    /// 0x80 if the partition is bootable, else 0.
     boot: u8,
     /// The first sector as cylinder, head and sector; not used.
     _first_chs: [u8; 3],
@@ -46,7 +46,7 @@ impl RawEntry {
         matches!(self.kind, 0x05 | 0x0F | 0x85)
     }
 
-    fn holds_data(&self) -> bool {
+    fn has_data(&self) -> bool {
         self.is_used() && !self.is_extended()
     }
 
@@ -63,14 +63,14 @@ impl RawEntry {
     }
 }
 
-/// A boot record, the first one of the image or an extended one.
+/// The boot record of the image, or an extended boot record.
 pub(super) struct BootRecord {
     at: DeviceOffset,
     entries: [RawEntry; 4],
 }
 
-/// Returns the record of the image, if there is one. A file system's boot sector bears the same mark, but
-/// has code where the entries would be.
+/// Returns the record of the image, if there is one. A file system's boot sector has the same mark, but
+/// code in place of the entries.
 pub(super) fn read(device: &dyn BlockDevice) -> Result<Option<BootRecord>> {
     let record = BootRecord::read(device, DeviceOffset(0))?;
     let plausible = |record: &BootRecord| record.entries.iter().all(|entry| entry.boot & 0x7F == 0);
@@ -94,7 +94,7 @@ impl BootRecord {
         self.entries.iter().any(|entry| entry.kind == KIND_PROTECTIVE)
     }
 
-    /// Everything that the record leads to.
+    /// Returns the partitions of the record and of its chains of extended records.
     pub(super) fn partitions(
         &self,
         device: &dyn BlockDevice,
@@ -106,7 +106,7 @@ impl BootRecord {
         };
         let mut partitions = Vec::new();
         for (slot, entry) in self.entries.iter().enumerate() {
-            if entry.holds_data() {
+            if entry.has_data() {
                 partitions.push(self.partition(slot, 1 + slot as u32, 0));
             }
         }
@@ -120,7 +120,8 @@ impl BootRecord {
         Ok(PartitionTable { kind: TableKind::Mbr, sector_size, partitions })
     }
 
-    /// 4096 when that, and not 512, leads to the record of an extended partition.
+    /// Returns 4096 if the record of an extended partition is found with this sector size and not with 512. Otherwise
+    /// returns 512.
     fn guess_sector_size(&self, device: &dyn BlockDevice) -> Result<SectorSize> {
         for entry in self.entries.iter().filter(|entry| entry.is_used() && entry.is_extended()) {
             for size in SectorSize::ALL {
@@ -137,7 +138,7 @@ impl BootRecord {
         let entry = self.entries[slot];
         Partition {
             number,
-            // Three numbers of 32 bits at most.
+            // Does not overflow: the sum of at most three numbers of 32 bits.
             first_sector: base_sector + entry.start(),
             sectors: entry.sectors(),
             name: String::new(),
@@ -150,8 +151,8 @@ impl BootRecord {
     }
 }
 
-/// The chain of records in one extended partition. Each has an entry for a logical partition, which
-/// counts from the record, and one for the next record, which counts from the chain's start.
+/// The chain of records in one extended partition. Each record has an entry for a logical partition, whose sectors
+/// count from the record, and an entry for the next record, whose sectors count from the chain's start.
 struct Chain<'a> {
     device: &'a dyn BlockDevice,
     sector_size: SectorSize,
@@ -159,6 +160,7 @@ struct Chain<'a> {
 }
 
 impl Chain<'_> {
+    /// Adds the logical partitions of all records. `reference` is the offset of the entry for the first record.
     fn follow(
         &self,
         mut reference: DeviceOffset,
@@ -183,16 +185,17 @@ impl Chain<'_> {
             reference = record.entry_at(slot);
             sector = self.extended.start() + record.entries[slot].start();
         }
-        // As many links as that are a circle, or might as well be.
+        // A chain of so many records is a cycle, or is treated as one.
         Err(Error::corrupt("extended boot record", Location::byte(reference.0), Problem::Cycle))
     }
 
     /// Returns whether the slot has a logical partition. The format does not use the last two slots, which may contain
-    /// anything. The host accepts them only if they are plausible, and this function does the same, for equal numbers.
+    /// anything. The host accepts them only if they are plausible. This function does the same, so that partitions get
+    /// the same numbers.
     fn is_logical(&self, record: &BootRecord, slot: usize, sector: u64) -> bool {
         let entry = record.entries[slot];
         let inside = || sector + entry.end() <= self.extended.end() && entry.start() > 0;
-        entry.holds_data() && (slot < 2 || inside())
+        entry.has_data() && (slot < 2 || inside())
     }
 }
 

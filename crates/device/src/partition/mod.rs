@@ -1,8 +1,8 @@
-//! Finds the partitions of a disk image. Not here: the two kinds of table (`gpt`, `mbr`).
+//! Partition tables of disk images. Not here: the two kinds of table (`gpt`, `mbr`).
 //!
-//! The tables are parsed here rather than by a crate because images are not trusted: `gpt` 4.1
-//! asserts the entry size and sizes an allocation by an unchecked count, and `mbrman` 0.6 adds
-//! sector numbers unchecked, follows a chain of any length and stands on an abandoned serializer.
+//! No other crate is used to parse them, since images are not trusted: `gpt` 4.1
+//! asserts the entry size and allocates memory for an unchecked count, and `mbrman` 0.6 adds
+//! sector numbers without checks, follows chains of any length and depends on an abandoned serializer.
 
 mod gpt;
 mod mbr;
@@ -11,7 +11,7 @@ use base::{DeviceOffset, Error, Location, Problem, Result, Unsupported};
 
 use crate::{BlockDevice, SharedDevice, Slice};
 
-/// The unit that a table counts in.
+/// The sector size, which is the unit of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SectorSize {
     /// 512 bytes.
@@ -21,10 +21,10 @@ pub enum SectorSize {
 }
 
 impl SectorSize {
-    /// Both of them, the usual one first.
+    /// Both sizes, the usual one first.
     pub const ALL: [Self; 2] = [Self::B512, Self::B4096];
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(self) -> u64 {
         match self {
             Self::B512 => 512,
@@ -38,12 +38,12 @@ impl SectorSize {
 pub enum TableKind {
     /// A GUID partition table.
     Gpt,
-    /// A master boot record, with logical partitions in extended ones.
+    /// A master boot record, with extended boot records for logical partitions.
     Mbr,
 }
 
 impl TableKind {
-    /// The kind's usual name.
+    /// Returns the usual name: "GPT" or "MBR".
     pub fn name(self) -> &'static str {
         match self {
             Self::Gpt => "GPT",
@@ -52,18 +52,18 @@ impl TableKind {
     }
 }
 
-/// One partition, as the table has it: its range may lie outside the image until it is opened.
+/// An entry of a table. Its range may be outside the image, until it is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Partition {
-    /// Its number, as the host counts: GPT entries from 1, MBR entries 1 to 4, logical ones from 5.
+    /// The number that the host uses: from 1 for GPT entries, 1 to 4 for MBR entries, from 5 for logical partitions.
     pub number: u32,
     /// The first sector.
     pub first_sector: u64,
     /// The number of sectors.
     pub sectors: u64,
-    /// The name that a GPT entry gives; empty otherwise.
+    /// The name in a GPT entry. Empty in an MBR.
     pub name: String,
-    /// Where in the image the entry lies, in bytes.
+    /// The offset of the entry in the image.
     entry: DeviceOffset,
 }
 
@@ -72,16 +72,15 @@ pub struct Partition {
 pub struct PartitionTable {
     /// The kind.
     pub kind: TableKind,
-    /// The unit it counts in.
+    /// The sector size.
     pub sector_size: SectorSize,
     /// The partitions in use, in ascending order of their numbers.
     pub partitions: Vec<Partition>,
 }
 
 impl PartitionTable {
-    /// Reads the table of `device`. A GPT tells its sector size; an MBR does not, so that without
-    /// a `sector_size` it is taken to count in 512 bytes, unless its extended partitions can only
-    /// be found in units of 4096.
+    /// Reads the table of `device`. If `sector_size` is `None`, tries both. A GPT header is at a different offset for
+    /// each size. For an MBR, the size is 512 bytes, unless its extended partitions are found only with 4096.
     pub fn read(device: &dyn BlockDevice, sector_size: Option<SectorSize>) -> Result<Self> {
         let record = mbr::read(device)?;
         if record.as_ref().is_none_or(mbr::BootRecord::protects_gpt) {
@@ -91,7 +90,7 @@ impl PartitionTable {
                 Ok(Some(table)) => return Ok(table),
                 Ok(None) if announced => return Err(gpt::missing()),
                 Err(error) if announced => return Err(error),
-                // Without the record that announces a GPT, bytes that resemble one are chance.
+                // Without a record that announces a GPT, ignore bytes that resemble one.
                 _ => {}
             }
         }
@@ -101,7 +100,7 @@ impl PartitionTable {
         }
     }
 
-    /// Opens partition `number` of `device`, which this table was read from.
+    /// Opens partition `number` of `device`, from which this table was read.
     pub fn open(&self, device: SharedDevice, number: u32) -> Result<Slice> {
         let partition = self
             .partitions
@@ -128,7 +127,7 @@ impl PartitionTable {
     }
 
     fn no_partition(&self, number: u32) -> Error {
-        /// A table may have tens of thousands; a message should not.
+        /// The maximum number of partitions in the message. A table may have tens of thousands.
         const NAMED_MAX: usize = 32;
         let named = self.partitions.iter().take(NAMED_MAX);
         let mut existing = named.map(|one| one.number.to_string()).collect::<Vec<_>>().join(", ");
