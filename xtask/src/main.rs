@@ -1,4 +1,4 @@
-//! Checks of the repository that no compiler makes, and the test runner: `cargo xtask {tidy|layers|test}`.
+//! Repository checks that no compiler does, and the test runner: `cargo xtask {tidy|layers|test}`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "a command line tool")]
 
@@ -10,9 +10,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask {tidy|layers}
-       cargo xtask test [--at-a-time N] [ARGUMENTS OF cargo test] [-- ARGUMENTS OF THE TESTS]";
+       cargo xtask test [--at-a-time N] [--minutes-max N] [ARGUMENTS OF cargo test] [-- ARGUMENTS OF THE TESTS]";
 
-/// The top of the repository.
+/// Returns the top folder of the repository.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in a folder of the repository")
 }

@@ -1,9 +1,20 @@
-//! Outcome of one suite, read from its output and its exit status.
+//! The outcome of a suite, read from its output and its exit status.
 
 use std::fmt;
+use std::io;
 use std::ops::AddAssign;
 use std::process::ExitStatus;
 use std::time::Duration;
+
+/// The end of a suite's process.
+pub enum Ending {
+    /// It has exited, or a signal has ended it.
+    Exited(ExitStatus),
+    /// It was killed since it took longer than this.
+    Killed(Duration),
+    /// It could not be started.
+    NotStarted(io::Error),
+}
 
 /// Numbers of tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,48 +32,40 @@ impl AddAssign for Counts {
     }
 }
 
-/// Outcome of a suite.
+/// The outcome of a suite.
 pub struct Outcome {
-    /// The suite.
+    /// The suite's name.
     pub suite: String,
-    /// Its tests.
+    /// The numbers of its tests.
     pub counts: Counts,
-    /// How long it ran.
+    /// The time that it took.
     pub time: Duration,
-    /// Tests that failed.
+    /// The names of failed tests.
     failures: Vec<String>,
-    /// Why the suite failed beyond its tests.
+    /// A failure of the suite other than those of its tests.
     problem: Option<String>,
 }
 
 impl Outcome {
-    /// Reads what a suite wrote.
-    pub fn new(
-        suite: String,
-        status: std::io::Result<ExitStatus>,
-        text: &str,
-        time: Duration,
-    ) -> Self {
+    /// Parses the output of a suite.
+    pub fn new(suite: String, ending: Ending, text: &str, time: Duration) -> Self {
         let results: Vec<_> = text.lines().filter_map(counts).collect();
         let mut counts = Counts::default();
         for &result in &results {
             counts += result;
         }
         let failures: Vec<_> = text.lines().filter_map(failure).map(str::to_owned).collect();
-        let problem = match status {
-            Err(error) => Some(format!("it did not run: {error}")),
-            Ok(status) if !status.success() && counts.failed == 0 => Some(format!("{status}")),
-            Ok(_) if results.is_empty() => Some("it wrote no result of its tests".to_owned()),
-            Ok(status) if status.success() && counts.failed > 0 => {
-                Some("tests failed, but it ended with success".to_owned())
+        let problem = match ending {
+            Ending::NotStarted(error) => Some(format!("it did not start: {error}")),
+            Ending::Killed(time) => {
+                Some(format!("killed after {:.0} min", time.as_secs_f64() / 60.0))
             }
-            Ok(status) if counts.failed > 0 && failures.is_empty() => Some(format!("{status}")),
-            Ok(_) => None,
+            Ending::Exited(status) => exit_problem(status, &results, counts, &failures),
         };
         Self { suite, counts, time, failures, problem }
     }
 
-    /// Returns a line for each failure.
+    /// Returns a line for each failure of the suite.
     pub fn complaints(&self) -> impl Iterator<Item = String> {
         let all = self.failures.iter().chain(&self.problem);
         all.map(|failure| format!("failed: {}: {failure}", self.suite))
@@ -78,6 +81,28 @@ impl fmt::Display for Outcome {
         };
         write!(f, "{}: {passed} passed{failed}, {:.1} s", self.suite, self.time.as_secs_f64())
     }
+}
+
+/// Returns the problem of a suite that has exited, if there is one beside its failed tests.
+fn exit_problem(
+    status: ExitStatus,
+    results: &[Counts],
+    counts: Counts,
+    failures: &[String],
+) -> Option<String> {
+    if !status.success() && counts.failed == 0 {
+        return Some(format!("{status}"));
+    }
+    if results.is_empty() {
+        return Some("its output has no test result".to_owned());
+    }
+    if status.success() && counts.failed > 0 {
+        return Some("tests failed, but it exited with success".to_owned());
+    }
+    if counts.failed > 0 && failures.is_empty() {
+        return Some(format!("{status}"));
+    }
+    None
 }
 
 /// Parses a line such as `test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; …`.
@@ -109,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_of_both_harnesses_are_read() {
+    fn results_of_both_harnesses_are_parsed() {
         for line in [
             "test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 1 filtered out; finished in 0.53s",
             "test result: FAILED. 12 passed; 0 failed; 3 ignored; 0 measured; 1 filtered out",
@@ -121,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_failed_tests_are_read() {
+    fn names_of_failed_tests_are_parsed() {
         assert_eq!(failure("test a::b ... FAILED"), Some("a::b"));
         assert_eq!(failure("test a::b - should panic ... FAILED"), Some("a::b - should panic"));
         assert_eq!(failure("test padded        ... FAILED"), Some("padded"));

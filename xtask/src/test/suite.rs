@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// Suites that measure time, or the memory or the processors of the machine, and those that call sync(2), which
-/// writes back what other suites expect to be dirty.
+/// Suites that run alone: they measure time, or the memory or the processors of the machine, or they call sync(2), which
+/// writes back data that other suites expect to be dirty.
 const ALONE: &[&str] = &[
     "crates/bifolio/tests/mount_latency.rs",
     "crates/bifolio/tests/mount_sync.rs",
@@ -16,7 +16,7 @@ const ALONE: &[&str] = &[
     "crates/iomap/tests/uncached.rs",
 ];
 
-/// Suites that run long, to begin with: a long one that begins last would run beside nothing.
+/// Long suites, which begin first. A long suite that begins last would run alone for most of its time.
 const LONG: &[&str] = &[
     "crates/vfs/tests/crash/main.rs",
     "crates/ext4/tests/crash/main.rs",
@@ -35,24 +35,27 @@ const LONG: &[&str] = &[
 
 /// A test program.
 pub struct Suite {
-    /// Its source file, below the top of the repository.
+    /// The source file, relative to the top of the repository.
     pub name: String,
     /// The program.
     pub program: OsString,
-    /// Its first arguments.
+    /// The first arguments of the program.
     pub arguments: Vec<String>,
-    /// Its working directory: its crate's folder.
+    /// The working directory: the crate's folder.
     pub folder: PathBuf,
-    /// Variables in its environment.
+    /// Additional environment variables.
     pub variables: Vec<(&'static str, OsString)>,
+    /// The words before a command that must have the rights of the suite, such as `sudo`. Often none.
+    pub runner: Vec<String>,
 }
 
 impl Suite {
-    /// The tests in the documentation of the crates that `arguments` for cargo choose.
+    /// Returns the suite of the tests in the documentation of the crates that `arguments` for cargo choose.
     pub fn documentation(root: &Path, arguments: &[String]) -> Self {
-        let mut all = cargo_test(&["--doc", "--no-fail-fast"]);
+        let mut all = cargo_test(arguments, &["--doc", "--no-fail-fast"]);
         all.extend_from_slice(arguments);
         Self {
+            runner: Vec::new(),
             name: "tests in documentation".to_owned(),
             program: env!("CARGO").into(),
             arguments: all,
@@ -61,12 +64,18 @@ impl Suite {
         }
     }
 
-    /// Whether no other suite may run beside this one.
+    /// Returns whether no other suite may run at the same time.
     pub fn runs_alone(&self) -> bool {
         ALONE.contains(&&*self.name)
     }
 
-    /// The command that runs it, with `arguments` for the program.
+    /// Returns the name of the file for the suite's output.
+    pub fn output_name(&self) -> String {
+        let name = self.name.strip_suffix(".rs").unwrap_or(&self.name);
+        format!("{}.txt", name.replace(['/', ' '], "-"))
+    }
+
+    /// Returns the command that runs the suite, with `arguments` for the program.
     pub fn command(&self, arguments: &[String]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
@@ -78,22 +87,39 @@ impl Suite {
     }
 }
 
-/// Sorts suites by [`LONG`]; the others keep their order.
+/// Moves the suites in [`LONG`] to the front, in this order. The others keep their order.
 pub fn put_longest_first(suites: &mut [Suite]) {
-    let place = |suite: &Suite| LONG.iter().position(|name| *name == suite.name);
-    suites.sort_by_key(|suite| place(suite).unwrap_or(LONG.len()));
+    let index = |suite: &Suite| LONG.iter().position(|name| *name == suite.name);
+    suites.sort_by_key(|suite| index(suite).unwrap_or(LONG.len()));
 }
 
-/// Returns the first arguments of all calls of `cargo test`.
-fn cargo_test(arguments: &[&str]) -> Vec<String> {
-    let all = ["test", "--workspace", "--locked"].iter().chain(arguments);
-    all.map(|argument| (*argument).to_owned()).collect()
+/// Returns whether `arguments` for cargo choose packages.
+pub fn chooses_packages(arguments: &[String]) -> bool {
+    arguments.iter().any(|argument| {
+        argument.starts_with("-p") || argument == "--package" || argument.starts_with("--package=")
+    })
 }
 
-/// Has cargo build the test programs that `arguments` choose.
+/// Returns whether `arguments` for cargo choose the whole workspace.
+pub fn chooses_workspace(arguments: &[String]) -> bool {
+    arguments.iter().any(|argument| argument == "--workspace" || argument == "--all")
+}
+
+/// Returns the first arguments of all calls of `cargo test`. The whole workspace is tested unless `given`, the arguments
+/// of the command line for cargo, choose packages.
+fn cargo_test(given: &[String], arguments: &[&str]) -> Vec<String> {
+    let mut all = vec!["test", "--locked"];
+    if !chooses_packages(given) && !chooses_workspace(given) {
+        all.push("--workspace");
+    }
+    all.extend(arguments);
+    all.into_iter().map(str::to_owned).collect()
+}
+
+/// Builds the test programs that `arguments` choose, with cargo.
 pub fn build(root: &Path, arguments: &[String]) -> Result<Vec<Suite>, String> {
     let output = Command::new(env!("CARGO"))
-        .args(cargo_test(&["--no-run", "--message-format=json-render-diagnostics"]))
+        .args(cargo_test(arguments, &["--no-run", "--message-format=json-render-diagnostics"]))
         .args(arguments)
         .current_dir(root)
         .stdin(Stdio::null())
@@ -109,7 +135,7 @@ pub fn build(root: &Path, arguments: &[String]) -> Result<Vec<Suite>, String> {
     Ok(messages.filter_map(|message| suite(root, &message, &runner)).collect())
 }
 
-/// Returns the words of cargo's runner in `environment` (`CARGO_TARGET_…_RUNNER`), which runs programs.
+/// Returns the words of cargo's runner in `environment` (`CARGO_TARGET_…_RUNNER`), a command that runs programs.
 fn runner(environment: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
     let is_runner = |name: &str| name.starts_with("CARGO_TARGET_") && name.ends_with("_RUNNER");
     let mut values = environment
@@ -119,7 +145,7 @@ fn runner(environment: impl Iterator<Item = (OsString, OsString)>) -> Vec<String
     runner.to_string_lossy().split_whitespace().map(str::to_owned).collect()
 }
 
-/// Returns the suite of one of cargo's messages, if it is about a test program.
+/// Returns the suite of a message of cargo, if the message is about a test program.
 fn suite(root: &Path, message: &Value, runner: &[String]) -> Option<Suite> {
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
         return None;
@@ -134,6 +160,7 @@ fn suite(root: &Path, message: &Value, runner: &[String]) -> Option<Suite> {
         arguments: words.collect(),
         folder: folder.to_owned(),
         variables: vec![("CARGO_MANIFEST_DIR", folder.into())],
+        runner: runner.to_vec(),
     })
 }
 
@@ -162,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn other_programs_are_no_suites() {
+    fn other_programs_are_not_suites() {
         let root = Path::new("/repository");
         assert!(suite(root, &message(false), &[]).is_none());
         assert!(suite(root, &serde_json::json!({ "reason": "build-finished" }), &[]).is_none());
@@ -181,7 +208,31 @@ mod tests {
     }
 
     #[test]
-    fn long_suites_begin_first_and_the_named_ones_exist() {
+    fn packages_of_the_command_line_replace_the_workspace() {
+        let arguments = |line: &str| {
+            let given: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+            cargo_test(&given, &["--doc"])
+        };
+        assert_eq!(arguments(""), ["test", "--locked", "--workspace", "--doc"]);
+        assert_eq!(arguments("--workspace"), ["test", "--locked", "--doc"]);
+        for line in ["-p xtask", "-pxtask", "--package xtask", "--package=xtask"] {
+            assert_eq!(arguments(line), ["test", "--locked", "--doc"], "{line}");
+        }
+    }
+
+    #[test]
+    fn outputs_are_named_after_their_suites() {
+        let suite = |name: &str| Suite {
+            name: name.to_owned(),
+            ..Suite::documentation(crate::root(), &[])
+        };
+        let name = suite("crates/vfs/tests/crash/main.rs").output_name();
+        assert_eq!(name, "crates-vfs-tests-crash-main.txt");
+        assert_eq!(suite("tests in documentation").output_name(), "tests-in-documentation.txt");
+    }
+
+    #[test]
+    fn long_suites_begin_first_and_all_listed_suites_exist() {
         let root = crate::root();
         for name in ALONE.iter().chain(LONG) {
             assert!(root.join(name).exists(), "{name}");
