@@ -55,7 +55,8 @@ fn the_kernel_does_not_mount_a_volume_that_is_open_for_writing() {
     let folder = tempfile::tempdir().unwrap();
     let mount = |options: &str| {
         let mut command = Command::new("mount");
-        command.args(["-t", "ext4", "-o", options]).arg(&image.path).arg(folder.path());
+        // Without `--rw`, a loop device that was left write-protected would be mounted read-only.
+        command.args(["--rw", "-t", "ext4", "-o", options]).arg(&image.path).arg(folder.path());
         command.output().unwrap()
     };
     let refused = mount("loop");

@@ -4,25 +4,27 @@ mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread;
-use std::time::Duration;
 
 use iomap::{WritableFile, show_for_stores};
 use pagecache::{MapWindow, ServeFault};
 use support::gate::setup;
+use support::waiting::Waiter;
 
 /// Serves the faults of a file's window, and records that the file is dirty.
 struct Server {
     window: MapWindow,
     file: Arc<WritableFile>,
+    /// The store, which waits for the fault.
+    store: Waiter,
+    store_waits: AtomicBool,
     is_recorded: AtomicBool,
 }
 
 impl ServeFault for Server {
     fn serve(&self, page: u64, _is_store: bool) {
         let dirtied = || {
-            // A store that does not wait for this ends now.
-            thread::sleep(Duration::from_millis(50));
+            // False if the store has ended without waiting for this.
+            self.store_waits.store(self.store.comes_to_wait(), Ordering::Release);
             self.is_recorded.store(true, Ordering::Release);
         };
         show_for_stores(&self.file, None, &self.window, page, 1, dirtied).unwrap();
@@ -35,12 +37,18 @@ fn a_store_ends_after_its_file_is_recorded_as_dirty() {
     setup.write(0, &[1; 4096]);
     setup.sync();
     let window = setup.file.mapping().open_window(0..1, true, 4096).unwrap();
-    let (file, is_recorded) = (Arc::clone(&setup.file), AtomicBool::new(false));
-    let server = Arc::new(Server { window, file, is_recorded });
+    let server = Arc::new(Server {
+        window,
+        file: Arc::clone(&setup.file),
+        store: Waiter::default(),
+        store_waits: AtomicBool::new(false),
+        is_recorded: AtomicBool::new(false),
+    });
     let serves = Arc::downgrade(&server);
     server.window.serve_by(serves as Weak<dyn ServeFault>);
-    // SAFETY: the window has the file's only page, and outlives the store.
-    unsafe { server.window.start().write_volatile(2) };
+    // SAFETY: the window has the file's only page, and lives on.
+    server.store.run(|| unsafe { server.window.start().write_volatile(2) });
+    assert!(server.store_waits.load(Ordering::Acquire), "the store does not wait");
     assert!(server.is_recorded.load(Ordering::Acquire), "a sync that begins now misses the file");
     assert_eq!(setup.file.mapping().bytes_dirty(), 4096);
 }

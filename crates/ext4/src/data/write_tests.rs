@@ -1,10 +1,10 @@
 //! Tests of the write side: reservations of shared clusters, and the durability of changed maps.
 
-use std::sync::{Arc, Barrier};
-use std::time::Duration;
+use std::sync::Arc;
 
 use base::InodeNumber;
 use device::{MemoryDevice, SharedDevice};
+use testkit::Waiter;
 
 use super::*;
 use crate::common::{self, Image, new_file, open_for_writing};
@@ -32,19 +32,15 @@ fn single_block(block: u64) -> Range<FileBlock> {
 fn a_reservation_waits_while_another_thread_allocates_a_shared_cluster() {
     let (_image, volume, inode) = file();
     inode.map_write(FileOffset(0), BLOCK).unwrap();
-    let (placing, begun) = (inode.placing.lock(), Barrier::new(2));
+    let (placing, waiter) = (inode.placing.lock(), Waiter::default());
     let is_delayed = |block| inode.delayed.lock().run_at(FileBlock(block)).is_some();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            begun.wait();
-            inode.map_write(FileOffset(BLOCK), BLOCK).unwrap();
-        });
-        begun.wait();
-        // Long enough for the other thread to reserve the block, if nothing prevents it.
-        std::thread::sleep(Duration::from_millis(200));
-        assert!(!is_delayed(1), "the thread reserved by a map that may be stale");
+        scope.spawn(|| waiter.run(|| inode.map_write(FileOffset(BLOCK), BLOCK).unwrap()));
+        let waits = waiter.comes_to_wait();
+        let was_early = is_delayed(1);
         inode.allocate_delayed_locked(&single_block(0)).unwrap();
         drop(placing);
+        assert!(waits && !was_early, "what it saw may be out of date");
     });
     assert!(is_delayed(1));
     assert_eq!(reserved(&volume), 0, "the file has the cluster");

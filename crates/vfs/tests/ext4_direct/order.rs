@@ -171,20 +171,21 @@ fn a_buffered_write_beside_a_direct_write_does_not_undo_it() {
         gate.shut();
         let written = start(&file, 0, vec![9; 4096]);
         gate.wait_for(1);
-        assert_eq!(read(&file, 40_960), 1, "this caches old data");
+        assert_eq!(read(&file, 40_960), 1, "the cache has old data around it");
+        let waiter = Waiter::default();
         std::thread::scope(|scope| {
-            let (sender, wrote) = mpsc::channel();
-            let file = &file;
-            scope.spawn(move || {
+            let cached = scope.spawn(|| {
                 let data = [5; 4096];
                 let data = if beside < 4096 { &data[..10] } else { &data };
-                sender.send(file.write_at(data, beside)).unwrap();
+                waiter.run(|| file.write_at(data, beside))
             });
-            // The buffered write may wait for the direct one, or not.
-            let early = wrote.recv_timeout(Duration::from_millis(100));
+            // The cached write may wait for the direct one, or end before it.
+            let waits = waiter.comes_to_wait();
+            let has_ended = waiter.has_ended();
             open(&gate);
+            assert!(waits || has_ended, "the race was not reached");
             assert_eq!(written.recv(), Ok(Ok(4096)));
-            early.or_else(|_| wrote.recv()).unwrap().unwrap();
+            cached.join().unwrap().unwrap();
         });
         for at in [0, 50, 200, 4095] {
             assert_eq!(read(&file, at), 9, "{at} beside {beside}");

@@ -13,7 +13,7 @@ use std::thread;
 
 use base::FileOffset;
 use device::{MemoryDevice, RecordDevice, SharedDevice};
-use testkit::{HookedDevice, Mke2fs, Random};
+use testkit::{HookedDevice, Mke2fs, Random, Waiter};
 use vfs::{Credentials, File, Follow, Privileges, RenameFlags, Volume, VolumeOptions};
 
 use crate::common::{file, make};
@@ -180,15 +180,14 @@ fn rewrites_amid_commits(seed: u64, auto_da_alloc: bool) -> History {
         write(&written, &new);
         let may_be_short = stage.was_flushed_since(begun);
         let (reached, writing) = mpsc::channel();
-        let (finished, committed) = mpsc::channel();
-        pause.arm(reached, committed);
+        let waiter = Arc::new(Waiter::default());
+        pause.arm(reached, Arc::clone(&waiter));
         thread::scope(|scope| {
             let stage = &stage;
             scope.spawn(move || {
                 // Without writeback, the round ends here with an error.
                 let _ = writing.recv();
-                stage.commit(round);
-                let _ = finished.send(());
+                waiter.run(|| stage.commit(round));
             });
             drop(written);
             pause.disarm();

@@ -1,22 +1,20 @@
 //! A device that delays a write, so that other operations run in between.
 
-use std::sync::mpsc::{Receiver, Sender};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use device::{Bio, BioOperation, SharedDevice};
 use parking_lot::Mutex;
-use testkit::DeviceHooks;
-
-/// The maximum time that a write is delayed. The operation in between may wait for the write itself.
-const DELAY_MAX: Duration = Duration::from_millis(50);
+use testkit::{DeviceHooks, Waiter};
 
 #[derive(Default, Debug)]
-pub struct Pause(Mutex<Option<(Sender<()>, Receiver<()>)>>);
+pub struct Pause(Mutex<Option<(Sender<()>, Arc<Waiter>)>>);
 
 impl Pause {
-    /// Makes the next write send to `reached`, and then wait for `done`, but not for ever.
-    pub fn arm(&self, reached: Sender<()>, done: Receiver<()>) {
-        *self.0.lock() = Some((reached, done));
+    /// Makes the next write send to `reached`, and wait until the work of `other` has ended, or waits itself, which
+    /// may be for this write.
+    pub fn arm(&self, reached: Sender<()>, other: Arc<Waiter>) {
+        *self.0.lock() = Some((reached, other));
     }
 
     pub fn disarm(&self) {
@@ -28,9 +26,9 @@ impl DeviceHooks for Pause {
     fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         if batch.iter().any(|bio| bio.operation() == BioOperation::Write) {
             let armed = self.0.lock().take();
-            if let Some((reached, done)) = armed {
+            if let Some((reached, other)) = armed {
                 let _ = reached.send(());
-                let _ = done.recv_timeout(DELAY_MAX);
+                let _ = other.comes_to_wait();
             }
         }
         device.submit(batch);
