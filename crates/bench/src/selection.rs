@@ -1,19 +1,19 @@
-//! Selection of rows and sides by the command line.
+//! The selection of rows and sides on the command line.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-/// All rows and sides, unless the command line names some.
+/// The selected rows and sides. All, unless the command line chooses some.
 pub struct Selection {
     sides: Choice,
     rows: Choice,
 }
 
-/// Chosen names, and the names that there are.
+/// The chosen names, and all names.
 struct Choice {
-    /// The names, or parts of names, that the command line has.
+    /// The names, or parts of names, on the command line.
     chosen: Vec<String>,
-    /// The names that the benchmark has asked for.
+    /// The names of the benchmark, which it has passed to `has`.
     known: Mutex<Vec<String>>,
 }
 
@@ -31,7 +31,7 @@ impl Choice {
         self.chosen.is_empty() || self.chosen.iter().any(|chosen| is(name, chosen))
     }
 
-    /// Returns a complaint if a chosen name was none of those that the benchmark has asked for.
+    /// Returns an error message if the benchmark does not have a chosen name.
     fn complaint(&self, kind: &str, is: impl Fn(&str, &str) -> bool) -> Option<String> {
         let known = self.known.lock().expect("no panic");
         let is_missing = |chosen: &&String| !known.iter().any(|name| is(name, chosen));
@@ -39,7 +39,8 @@ impl Choice {
         if missing.is_empty() {
             return None;
         }
-        Some(format!("no {kind}: {}; there are: {}", missing.join(", "), known.join(", ")))
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Some(format!("no {kind}: {}; there are: {known}", missing.join(", ")))
     }
 }
 
@@ -52,10 +53,10 @@ fn is_side(name: &str, chosen: &str) -> bool {
 }
 
 impl Selection {
-    /// Returns the selection of a command line: `side=NAME` chooses a side, anything else all rows whose names contain
-    /// it.
+    /// Parses a command line. `side=NAME` chooses a side. All other arguments choose the rows whose names contain them.
     pub fn new(arguments: impl Iterator<Item = String>) -> Self {
-        let (mut sides, mut rows) = (Vec::new(), Vec::new());
+        let mut sides = Vec::new();
+        let mut rows = Vec::new();
         for argument in arguments {
             match argument.strip_prefix("side=") {
                 Some(side) => sides.push(side.to_owned()),
@@ -65,20 +66,20 @@ impl Selection {
         Self { sides: Choice::new(sides), rows: Choice::new(rows) }
     }
 
-    /// Returns whether a side takes part.
+    /// Returns whether a side is selected.
     pub fn has_side(&self, name: &str) -> bool {
         self.sides.has(name, is_side)
     }
 
-    /// Returns whether a row is measured.
+    /// Returns whether a row is selected.
     pub fn has_row(&self, name: &str) -> bool {
         self.rows.has(name, is_row)
     }
 
-    /// Ends the benchmark. Fails, and prints the names that there are, if the command line names a row or a side that
-    /// the benchmark does not have.
+    /// Returns the exit code of the benchmark. If the command line chooses a row or a side that does not exist, prints
+    /// all existing names and returns a failure.
     #[must_use]
-    #[allow(clippy::print_stderr, reason = "for the caller of the benchmark")]
+    #[allow(clippy::print_stderr, reason = "the message is for the user")]
     pub fn finish(&self) -> ExitCode {
         let complaints = self.complaints();
         for complaint in &complaints {
@@ -98,7 +99,7 @@ impl Selection {
 mod tests {
     use super::*;
 
-    /// Returns the complaints about a command line, and the rows measured.
+    /// Returns the error messages for a command line, and the selected rows.
     fn select(line: &str) -> (Vec<String>, Vec<&'static str>) {
         let selection = Selection::new(line.split_whitespace().map(str::to_owned));
         assert!(selection.has_side("ours") || line.contains("side="));
@@ -116,12 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_sides_that_do_not_exist_are_named_with_those_that_do() {
+    fn the_error_for_a_missing_row_or_side_lists_the_existing_ones() {
         let row = "no row: 2M, x; there are: series 4K, series 1M, trees".to_owned();
         assert_eq!(select("2M x"), (vec![row], vec![]));
         let row = "no row: 2M; there are: series 4K, series 1M, trees".to_owned();
         assert_eq!(select("2M trees"), (vec![row], vec!["trees"]));
         let side = "no side: our; there are: ours, kernel".to_owned();
         assert_eq!(select("side=our trees"), (vec![side], vec!["trees"]));
+        let without_sides = Selection::new(["side=ours".to_owned()].into_iter());
+        assert_eq!(without_sides.complaints(), ["no side: ours; there are: none"]);
     }
 }

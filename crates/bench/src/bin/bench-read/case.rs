@@ -1,47 +1,53 @@
-//! What is measured: one way of reading one file.
+//! The rows: each is one way of reading a file.
 
 use std::fmt;
 
 use bench::length_name;
 
-/// What the file holds.
+/// The contents of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Blocks with data.
     Data,
-    /// Nothing.
+    /// One hole.
     Hole,
 }
 
-/// What the cache holds before.
+/// The state of the cache before the read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// The whole file.
+    /// It contains the whole file.
     Cached,
-    /// Nothing; its memory was never used.
+    /// It is empty, and its memory was never used.
     Cold,
-    /// Other data, all over; every folio must be reclaimed first.
+    /// It is full of other data, so that every folio must be reclaimed first.
     Full,
 }
 
 /// One way of reading a file, from its start to its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// What the file holds.
+    /// The contents of the file.
     pub content: Content,
-    /// What the cache holds before.
+    /// The state of the cache before the read.
     pub state: State,
-    /// Bytes that each call reads.
+    /// The number of bytes that each call reads.
     pub length: usize,
-    /// Threads that each read an equal part of the file, through an open file each.
+    /// The number of threads. Each reads an equal part of the file, through its own open file.
     pub threads: usize,
 }
 
-/// Bytes that calls read.
+/// The numbers of bytes that calls read.
 const LENGTHS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 
 impl Case {
-    /// Every case with this number of threads.
+    /// Returns the name of the row on the command line.
+    pub fn row_name(&self) -> String {
+        let plural = if self.threads == 1 { "thread" } else { "threads" };
+        format!("{self}, {} {plural}", self.threads)
+    }
+
+    /// Returns all cases with this number of threads.
     pub fn all(threads: usize) -> impl Iterator<Item = Self> {
         let states = [State::Cached, State::Cold, State::Full];
         states.into_iter().flat_map(move |state| {

@@ -1,9 +1,8 @@
-//! `make bench-read`: reading through the library, in process, against the running kernel's mount of
-//! the same image and against copying memory. Everything in one run, the sides in turn, medians.
+//! `make bench-read`: reads through the library, in process, against the running kernel's mount of
+//! the same image and against memcpy. One run, the sides in turn, medians. Arguments: parts of rows' names.
 //!
-//! Not here: what is measured (`case`), how each side reads (`sides`), what is printed (`table`).
-// A program for people to read.
-#![allow(clippy::print_stdout)]
+//! Not here: the rows (`case`), the sides (`sides`), the output (`table`).
+#![allow(clippy::print_stdout, reason = "the output is for people")]
 
 mod buffer;
 mod case;
@@ -15,33 +14,50 @@ mod notes;
 mod sides;
 mod table;
 
+use std::process::ExitCode;
+
+use bench::selection::Selection;
 use case::Case;
 use image::Image;
 
-fn main() {
+fn main() -> ExitCode {
     if let Some(warning) = bench::busy_warning() {
         println!("{warning}");
     }
+    let selection = Selection::new(std::env::args().skip(1));
+    let has_memory = selection.has_row("memory");
+    let tables = [1, 2].map(|threads| {
+        Case::all(threads).filter(|case| selection.has_row(&case.row_name())).collect::<Vec<_>>()
+    });
+    let has_lending = selection.has_row("lending");
+    if !has_memory && !has_lending && tables.iter().all(Vec::is_empty) {
+        return selection.finish();
+    }
     testkit::private_mounts();
     let image = Image::make();
-    // First: what the other measurements leave in the heap would hide the growth.
-    let memory = memory::check(&image);
+    // First, since memory that other measurements leave on the heap would hide the growth.
+    let memory = has_memory.then(|| memory::check(&image));
     let mut sides = sides::all(&image);
     let mut notes = notes::Notes::default();
-    for threads in [1, 2] {
-        table::heading(threads, &sides);
+    for cases in tables.iter().filter(|cases| !cases.is_empty()) {
+        table::heading(cases[0].threads, &sides);
         let mut rows = Vec::new();
-        for case in Case::all(threads) {
-            let medians = measure::medians(&case, &mut sides);
-            table::row(&case, &medians);
-            notes.judge(&case, &medians.speeds);
-            rows.push((case, medians));
+        for case in cases {
+            let medians = measure::medians(case, &mut sides);
+            table::row(case, &medians);
+            notes.judge(case, &medians.speeds);
+            rows.push((*case, medians));
         }
         table::costs(&sides, &rows);
     }
     drop(sides);
-    lend::report(&image);
-    println!("\n{memory}");
-    notes.add_memory(&memory);
+    if has_lending {
+        lend::report(&image);
+    }
+    if let Some(memory) = memory {
+        println!("\n{memory}");
+        notes.add_memory(&memory);
+    }
     println!("\n{notes}");
+    selection.finish()
 }

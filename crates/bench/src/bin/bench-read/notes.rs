@@ -1,4 +1,4 @@
-//! Judges the rows by what the read path is meant to reach.
+//! Comparison of the rows with the aims of the read path.
 
 use std::fmt;
 
@@ -8,27 +8,25 @@ use crate::case::{Case, Content, State};
 use crate::memory::Memory;
 use crate::table::{KERNEL, MEMORY, ORDER_0, OURS};
 
-/// Calls of 4 KiB per second that one thread is to reach.
+/// The aim for one thread, in calls of 4 KiB per second.
 const CALLS_4K: f64 = 5e6;
-/// What of memcpy's speed longer calls are to reach.
+/// The aim for longer calls, as a part of memcpy's speed.
 const SHARE_OF_MEMORY: f64 = 0.9;
 
-/// The rows that fall short.
+/// The rows that miss an aim.
 #[derive(Default)]
 pub struct Notes {
     short: Vec<String>,
 }
 
 impl Notes {
-    /// Notes what `case` falls short of.
+    /// Adds the aims that `case` misses.
     pub fn judge(&mut self, case: &Case, medians: &[f64]) {
         let ours = medians[OURS];
-        let plural = if case.threads == 1 { "thread" } else { "threads" };
-        let mut want = |what: &str, aim: f64| {
+        let mut want = |name: &str, aim: f64| {
             if ours < aim {
-                let (ours, aim, threads) = (ours / GIB, aim / GIB, case.threads);
-                let row = format!("{case}, {threads} {plural}: {ours:.2} GiB/s, {what}: {aim:.2}");
-                self.short.push(row);
+                let (row, ours, aim) = (case.row_name(), ours / GIB, aim / GIB);
+                self.short.push(format!("{row}: {ours:.2} GiB/s, {name}: {aim:.2}"));
             }
         };
         want("the kernel", medians[KERNEL]);
@@ -42,7 +40,7 @@ impl Notes {
         }
     }
 
-    /// Notes a limit that was not kept.
+    /// Adds the limit of memory, if it was exceeded.
     pub fn add_memory(&mut self, memory: &Memory) {
         if !memory.is_bounded() {
             self.short.push(memory.to_string());
