@@ -7,14 +7,14 @@ use rustix::fs::{FallocateFlags, fallocate};
 use tempfile::TempDir;
 use testkit::Mke2fs;
 
-/// An image in a folder of its own, which goes with it.
+/// An image in a folder of its own, which is removed with it.
 pub struct Image {
     folder: TempDir,
 }
 
 impl Image {
-    /// An ext4 image of `size` bytes, with further arguments to mke2fs. All of it is in memory, and
-    /// nothing is left for a kernel to initialise while others are measured.
+    /// Creates an ext4 image of `size` bytes, with further arguments to mke2fs. All of its pages are present, and all
+    /// structures initialized, so that no kernel does this during measurements.
     pub fn make(size: u64, block_size: u32, arguments: &str) -> Self {
         let image = Self { folder: TempDir::new_in("/dev/shm").expect("a folder on tmpfs") };
         let mut options = Mke2fs::new("ext4", block_size)
@@ -27,12 +27,12 @@ impl Image {
         image
     }
 
-    /// The image file.
+    /// Returns the path of the image.
     pub fn path(&self) -> PathBuf {
         self.folder().join("image")
     }
 
-    /// The folder it lies in.
+    /// Returns the folder of the image.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }

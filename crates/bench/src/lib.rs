@@ -1,5 +1,5 @@
-//! What the benchmarks share: the machine's state, medians, names, tables of times, and images and their mounts.
-//! Not here: what is measured.
+//! Support for all benchmarks: the machine's state, medians, names, tables of times, and images and their mounts.
+//! Not here: the measurements.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ pub fn busy_warning() -> Option<String> {
     Some(format!("the machine is busy (load {load}): the numbers will say little"))
 }
 
-/// The one in the middle.
+/// Returns the median.
 pub fn median<T: Copy + PartialOrd>(mut values: Vec<T>) -> T {
     values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
     values[values.len() / 2]
@@ -40,7 +40,7 @@ pub fn succeed(command: &mut Command) {
     assert!(status.success(), "{command:?}: {status}");
 }
 
-/// A number of bytes as the tables call it, such as "64K".
+/// Returns the name of a number of bytes in tables, such as "64K".
 pub fn length_name(bytes: usize) -> String {
     match bytes >> 10 {
         1024 => "1M".to_owned(),

@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use testkit::{LoopMount, RingOffer};
 
-/// How long a program may take to mount, or to end.
+/// The maximum time for a program to mount, or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Who mounts, always for writing.
+/// The programs that mount, always for writing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mounter {
     /// The running kernel, through a loop device.
     Kernel,
     /// e2fsprogs's fuse2fs.
     Fuse2fs,
-    /// `bifolio mount`, built beside this program, with further mount options.
+    /// `bifolio mount`, built in the same folder as this program, with further mount options.
     Bifolio(&'static str),
 }
 
-/// The ways of mounting that are measured, by their columns' names: ours over /dev/fuse, the same with
-/// the kernel collecting writes, and over io_uring where the host can offer it.
+/// Returns the measured ways of mounting, by their columns' names: bifolio over /dev/fuse, with the options
+/// nolow_latency and writeback, and over io_uring if the host supports it.
 pub fn mounters() -> Vec<(&'static str, Mounter)> {
     let mut all = vec![
         (KERNEL, Mounter::Kernel),
@@ -39,18 +39,18 @@ pub fn mounters() -> Vec<(&'static str, Mounter)> {
 
 /// The column of the kernel's loop mount.
 pub const KERNEL: &str = "kernel";
-/// That of fuse2fs.
+/// The column of fuse2fs.
 pub const FUSE2FS: &str = "fuse2fs";
-/// That of our mount over /dev/fuse.
+/// The column of bifolio's mount over /dev/fuse.
 pub const MOUNT: &str = "mount";
-/// The same with `nolow_latency`.
+/// The column of bifolio's mount with `nolow_latency`.
 pub const NO_LOW_LATENCY: &str = "nolow-lat";
-/// The same with `writeback`.
+/// The column of bifolio's mount with `writeback`.
 pub const WRITEBACK: &str = "writeback";
-/// That of our mount over io_uring.
+/// The column of bifolio's mount over io_uring.
 pub const RINGS: &str = "io_uring";
 
-/// Our ways of mounting: which is best depends on the work, and aims are for the best of them.
+/// The columns of bifolio's mounts. The best one depends on the work, and the aims are for the best one.
 pub const OUR_MOUNTS: [&str; 4] = [MOUNT, NO_LOW_LATENCY, WRITEBACK, RINGS];
 
 /// A mounted image.
@@ -76,14 +76,14 @@ impl Mount {
                 let mut command = Command::new(bifolio());
                 command.args(["mount", "-f", "-o", options]);
                 let mount = FuseMount::new(command, image);
-                // The switch counts until the rings are there, and before that nothing is answered.
+                // The switch must stay on until the rings exist. Before that, no request is answered.
                 rustix::fs::statfs(mount.folder.path()).expect("an answer");
                 Self::Fuse(mount)
             }
         }
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         match self {
             Self::Loop(mount) => mount.path(),
@@ -92,7 +92,7 @@ impl Mount {
     }
 }
 
-/// The command, built beside this program.
+/// Returns the path of the command, which was built in the same folder as this program.
 pub fn bifolio() -> PathBuf {
     let own = std::env::current_exe().expect("this program's path");
     let path = own.with_file_name("bifolio");
@@ -100,7 +100,7 @@ pub fn bifolio() -> PathBuf {
     path
 }
 
-/// A program that serves a mount in the foreground, and ends with it.
+/// A program that serves a mount in the foreground. It ends when this is dropped.
 pub struct FuseMount {
     server: Child,
     folder: TempDir,
@@ -138,7 +138,7 @@ impl FuseMount {
 impl Drop for FuseMount {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The mount goes with this program's mount namespace, once nobody serves it.
+            // The end of this program's mount namespace removes the mount, once the server has ended.
             let _ = self.server.kill();
             let _ = self.server.wait();
             return;
@@ -147,7 +147,7 @@ impl Drop for FuseMount {
             let command = &mut Command::new("umount");
             testkit::command::output(command.arg(mount.folder.path())).status.success()
         });
-        // The image is whole when the server has ended.
+        // The image is complete when the server has ended.
         self.wait_until("ended", |mount| mount.server.try_wait().expect("a child").is_some());
     }
 }

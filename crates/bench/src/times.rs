@@ -1,6 +1,6 @@
 //! Table of the times of programs on mounts: the medians of each side, and the ratios of the others to ours.
 //! Not here: how times are measured.
-// For people to read.
+// The output is for people.
 #![allow(clippy::print_stdout)]
 
 use crate::mount::{FUSE2FS, KERNEL, MOUNT};
@@ -11,7 +11,7 @@ const OTHERS: [&str; 2] = [KERNEL, FUSE2FS];
 /// Layout of a table of times in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct TimesTable {
-    /// Width of the first column, which names the rows.
+    /// Width of the first column, with the names of the rows.
     pub name_width: usize,
     /// Width of the column of a side.
     pub side_width: usize,
@@ -20,7 +20,7 @@ pub struct TimesTable {
 }
 
 impl TimesTable {
-    /// Prints the line that names the columns.
+    /// Prints the heading.
     pub fn print_heading<'s>(&self, sides: impl Iterator<Item = &'s str>) {
         let Self { name_width, side_width, .. } = *self;
         print!("{:<name_width$}", "");
@@ -30,7 +30,7 @@ impl TimesTable {
         println!();
     }
 
-    /// Prints the line of `name`, with the median of each side in seconds. The ratio to a side that was not measured
+    /// Prints the row `name`, with the median of each side in seconds. The ratio to a side that was not measured
     /// stays empty.
     pub fn print_row(&self, name: &str, medians: &[(&str, f64)]) {
         let Self { name_width, side_width, decimals } = *self;

@@ -1,5 +1,4 @@
-//! The table of the large-block series: sizes of blocks against sizes of direct writes, one after the
-//! other, to a file that grows.
+//! The table of block sizes against sizes of direct writes, one after the other, to a file that grows.
 
 use std::time::Instant;
 
@@ -59,7 +58,7 @@ pub fn run(selection: &Selection) {
     }
 }
 
-/// MiB per second.
+/// Returns the speed in MiB per second.
 fn speed(volume: &Volume, length: usize) -> f64 {
     let root = volume.root().expect("a root");
     let (creation, by) = (Creation::of(FileType::Regular, 0o644), Credentials::ROOT);

@@ -1,26 +1,25 @@
-//! Jobs that keep some requests each in flight, until all places of a file were written to, or the time is
-//! over. Not here: what a request is.
+//! Jobs that keep some requests in flight, until they have written to all offsets of a file, or the time is over.
+//! Not here: the requests.
 
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Threads, and the requests that each has in flight.
+/// The number of threads, and the number of requests that each has in flight.
 pub const JOBS: usize = 10;
 pub const DEPTH: usize = 10;
-/// How long they go on, at most.
+/// The maximum duration.
 const TIME_MAX: Duration = Duration::from_secs(2);
 
-/// A buffer that comes back when its request has ended.
+/// A buffer, which is sent back when its request has ended.
 pub type Back = Sender<Vec<u8>>;
 
-/// Starts writes of these buffers to these places; each buffer is sent back at its end.
+/// Starts writes of these buffers to these offsets. Each buffer is sent back at the end of its write.
 pub type Start<'s> = dyn Fn(Vec<(u64, Vec<u8>)>, &Back) + Sync + 's;
 
-/// Writes to `places` places of `length` bytes each, in an order that looks random. Gives the writes per
-/// second.
+/// Writes to `places` ranges of `length` bytes each, in a pseudo-random order. Returns the writes per second.
 pub fn run(places: u64, length: usize, start: &Start<'_>) -> f64 {
-    // A prime that divides no number of places: each place once.
+    // A prime that divides no number of ranges, so that each range is visited once.
     const STEP: u64 = 1_000_003;
     let begin = Instant::now();
     let of_job = |job: u64| {

@@ -1,5 +1,5 @@
-//! Random writes into a preallocated file, many in flight, by the lock that they take and when extents are
-//! split, beside the bare device.
+//! Tables of random writes into a preallocated file, with many in flight: by the lock that they take, and by the time
+//! when extents are split, and to the device itself.
 
 use std::path::Path;
 use std::ptr::NonNull;
@@ -25,11 +25,11 @@ const ROUNDS: usize = 5;
 const SIZES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 const IMAGE_BYTES: u64 = 1536 << 20;
 const FILE_BYTES: u64 = 1 << 30;
-/// The device of the first table.
+/// Creates the device of the first table.
 const LATENCY: Duration = Duration::from_micros(80);
 const QUEUE: usize = 32;
 
-/// What writes.
+/// The target of the writes.
 enum Side {
     Device(SharedDevice),
     Volume(Volume),
@@ -105,7 +105,7 @@ fn table(selection: &Selection, title: &str, open: &dyn Fn(&Path) -> SharedDevic
     }
 }
 
-/// A new volume's image.
+/// Creates the image of a new volume.
 fn image(folder: &Path, name: &str) -> std::path::PathBuf {
     let path = folder.join(name.replace(' ', "-"));
     Mke2fs { size: IMAGE_BYTES, ..Mke2fs::new("ext4", 4096) }.make(&path, None);
@@ -113,7 +113,7 @@ fn image(folder: &Path, name: &str) -> std::path::PathBuf {
 }
 
 impl Side {
-    /// Writes per second.
+    /// Returns the writes per second.
     fn rate(&self, length: usize) -> f64 {
         let places = FILE_BYTES / length as u64;
         match self {
@@ -150,10 +150,11 @@ impl Side {
     }
 }
 
-/// A write to the bare device.
+/// A write to the device itself.
 fn write(at: u64, mut buffer: Vec<u8>, back: Back) -> Bio {
     let start = NonNull::from(buffer.as_mut_slice()).cast();
-    // SAFETY: the end keeps the buffer, which does not move with it, and nobody touches it before.
+    // SAFETY: the completion function owns the buffer, whose memory does not move. No thread accesses it before the
+    // end.
     let segment = unsafe { Segment::new(start, buffer.len()) };
     Bio::new(BioOperation::Write, DeviceOffset(at), [segment], move |result| {
         assert!(result.is_ok(), "{result:?}");

@@ -1,9 +1,8 @@
-//! `make bench-direct`: direct writes through the library, by the lock that they take and when extents are
-//! split, against the bare device; and by the sizes of blocks and of writes. Everything in one run, the
-//! sides in turn, medians.
+//! `make bench-direct`: direct writes through the library, by the lock that they take and by the time when extents are
+//! split, against the device itself; and by the sizes of blocks and of writes. One run, the sides in turn, medians.
 //!
-//! Not here: the tables (`locks`, `blocks`), and what keeps requests in flight (`jobs`).
-// A program for people to read.
+//! Not here: the tables (`locks`, `blocks`), and the requests in flight (`jobs`).
+// The output is for people.
 #![allow(clippy::print_stdout)]
 
 mod blocks;

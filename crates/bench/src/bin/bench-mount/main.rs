@@ -1,8 +1,8 @@
-//! `make bench-mount`: reading through our mounts, against the running kernel's and fuse2fs, each with
-//! an image of its own on tmpfs. Everything in one run, the sides in turn, medians.
+//! `make bench-mount`: reads through bifolio mounts, against the running kernel's and fuse2fs, each with
+//! a separate image on tmpfs. One run, the sides in turn, medians.
 //!
-//! Not here: what is measured (`row`), how it is read (`side`), what is printed (`table`).
-// A program for people to read.
+//! Not here: the rows (`row`), the sides (`side`), the output (`table`).
+// The output is for people.
 #![allow(clippy::print_stdout)]
 
 mod row;
@@ -17,7 +17,7 @@ use bench::selection::Selection;
 use row::Row;
 use side::Side;
 
-/// How often each side is measured.
+/// The number of measurements of each side.
 const ROUNDS: usize = 5;
 
 fn main() -> ExitCode {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     }
     let selection = Selection::new(std::env::args().skip(1));
     testkit::private_mounts();
-    // What the kernel collects of writes changes nothing for who reads.
+    // The option writeback does not affect reads.
     let wanted = |name: &str| name != WRITEBACK && selection.has_side(name);
     let mounters = mounters().into_iter().filter(|(name, _)| wanted(name));
     let mut sides: Vec<Side> = mounters.map(|(name, mounter)| Side::new(name, mounter)).collect();
@@ -45,10 +45,10 @@ fn main() -> ExitCode {
     selection.finish()
 }
 
-/// What was found of one row for one side, in bytes per second.
+/// The result of a row for a side, in bytes per second.
 struct Found {
     median: f64,
-    /// In the fastest round.
+    /// The speed in the fastest round.
     best: f64,
 }
 

@@ -1,42 +1,42 @@
-//! What is measured: one way of reading a file.
+//! The rows: each is one way of reading a file.
 
 use std::fmt;
 
 use bench::length_name;
 
-/// Bytes in the file.
+/// The size of the file in bytes.
 pub const FILE_BYTES: u64 = 128 << 20;
-/// Calls of each thread that reads here and there.
+/// The number of calls of each thread with random reads.
 const RANDOM_CALLS: u64 = 4096;
 
-/// What is in memory before.
+/// The contents of memory before the read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Nothing but the image: it was mounted just now.
+    /// None of the file. The image, which is on tmpfs, has just been mounted.
     Cold,
-    /// All of it where the mount is served; the kernel has forgotten what it had of the file.
+    /// The server's cache has the whole file, and the kernel's cache has none of it.
     Served,
-    /// All of it in the kernel.
+    /// The kernel's cache has the whole file.
     Cached,
 }
 
 /// One way of reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// What is in memory before.
+    /// The contents of memory before the read.
     pub state: State,
-    /// Read with O_DIRECT.
+    /// Whether the file is open with O_DIRECT.
     pub direct: bool,
-    /// Here and there, rather than from the start to the end.
+    /// Whether offsets are random, rather than ascending.
     pub random: bool,
-    /// Bytes that each call reads.
+    /// The number of bytes that each call reads.
     pub length: usize,
-    /// Threads, each with an open file and an equal part of the bytes, or as many calls.
+    /// The number of threads. Each has its own open file and reads an equal part of the bytes, or makes as many calls.
     pub threads: u64,
 }
 
 impl Row {
-    /// Every row.
+    /// All rows.
     pub const ALL: [Self; 10] = [
         Self::buffered(State::Cold, 128 << 10),
         Self::buffered(State::Cold, 1 << 20),
@@ -58,7 +58,7 @@ impl Row {
         Self { state: State::Served, direct: true, random, length, threads }
     }
 
-    /// How many bytes all threads read together.
+    /// Returns the number of bytes that all threads read together.
     pub fn bytes(&self) -> u64 {
         self.calls() * self.threads * self.length as u64
     }
@@ -68,7 +68,7 @@ impl Row {
         if self.random { RANDOM_CALLS } else { in_part }
     }
 
-    /// Where the thread of this number reads, one call after the other.
+    /// Returns the offsets that the thread of this number reads, in order.
     pub fn places(&self, thread: u64) -> impl Iterator<Item = u64> {
         let (length, calls, random) = (self.length as u64, self.calls(), self.random);
         let mut state = thread.wrapping_add(1);

@@ -1,4 +1,4 @@
-//! A mount with a file to read.
+//! The sides: each is a mount with a file to read.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -14,21 +14,21 @@ use crate::row::{FILE_BYTES, Row, State};
 
 const IMAGE_BYTES: u64 = 256 << 20;
 const NAME: &str = "data";
-/// What memory for O_DIRECT is aligned to.
+/// The alignment of memory for O_DIRECT.
 const ALIGNMENT: usize = 4096;
 
 /// One way of mounting.
 pub struct Side {
-    /// The column.
+    /// The name of the column.
     pub name: &'static str,
     mounter: Mounter,
-    /// `None` while it is being mounted anew.
+    /// The mount. `None` only during a remount.
     mount: Option<Mount>,
     image: Image,
 }
 
 impl Side {
-    /// Makes an image, mounts it and writes the file.
+    /// Creates an image, mounts it and writes the file.
     pub fn new(name: &'static str, mounter: Mounter) -> Self {
         let image = Image::make(IMAGE_BYTES, 4096, "");
         let mount = Mount::new(&image.path(), mounter);
@@ -42,7 +42,7 @@ impl Side {
         Self { name, mounter, mount: Some(mount), image }
     }
 
-    /// How long reading takes, from the state that the row begins with.
+    /// Returns the time of the read, after it has brought memory into the state of the row.
     pub fn time(&mut self, row: &Row) -> Duration {
         if row.state == State::Cold {
             drop(self.mount.take());
@@ -83,7 +83,7 @@ fn read(file: &File, places: impl Iterator<Item = u64>, buffer: &mut Buffer) {
     }
 }
 
-/// Aligned memory, all of it there.
+/// Returns aligned memory, whose pages are all present.
 struct Buffer {
     memory: Vec<u8>,
     length: usize,

@@ -1,11 +1,11 @@
-//! Prints the table.
+//! The output: the table.
 
 use bench::mount::{FUSE2FS, KERNEL, MOUNT, NO_LOW_LATENCY, RINGS};
 
 use crate::row::Row;
 use crate::side::Side;
 
-/// The ratios that are printed: of one column to another.
+/// The printed ratios, as pairs of columns.
 const RATIOS: [(&str, &str, &str); 6] = [
     (MOUNT, KERNEL, "m/kernel"),
     (NO_LOW_LATENCY, KERNEL, "n/kernel"),
@@ -15,7 +15,7 @@ const RATIOS: [(&str, &str, &str); 6] = [
     (RINGS, FUSE2FS, "r/fuse2fs"),
 ];
 
-/// Prints what the columns are.
+/// Prints the names of the columns.
 pub fn heading(sides: &[Side]) {
     println!("\nreading, MiB/s; ratios of our mounts (m, n, r) to the others\n");
     print!("{:<26}", "");
@@ -25,7 +25,7 @@ pub fn heading(sides: &[Side]) {
     println!();
 }
 
-/// Prints one row: each side's bytes per second.
+/// Prints a row, with the bytes per second of each side.
 pub fn row(row: &Row, sides: &[Side], speeds: impl Iterator<Item = f64>) {
     let speeds: Vec<f64> = speeds.map(|speed| speed / f64::from(1 << 20)).collect();
     print!("{row:<26}");

@@ -1,11 +1,11 @@
-//! Memory as the cache has it: page-aligned and, where the host gives them, in huge pages.
-//! Comparing with memory in small pages would flatter the cache.
+//! Memory like the cache's: page-aligned and, if the host has them, in huge pages.
+//! A comparison with memory in small pages would be too favourable to the cache.
 
 use std::ops::{Deref, DerefMut};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Bytes of anonymous memory.
+/// Anonymous memory.
 pub struct Buffer {
     start: *mut u8,
     length: usize,
@@ -13,18 +13,18 @@ pub struct Buffer {
 
 // SAFETY: the memory belongs to the buffer alone.
 unsafe impl Send for Buffer {}
-// SAFETY: as above; a shared buffer is only read.
+// SAFETY: as above. A shared buffer is only read.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// `length` bytes that are not zero, so that every page is there.
+    /// Returns `length` bytes that are not zero, so that all pages are present.
     pub fn new(length: usize) -> Self {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping, at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses changes no other memory.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), length, protection, flags) };
         let start = start.expect("memory");
-        // SAFETY: the mapping just made; the advice does not change what it holds.
-        // Small pages do, too, where the host has no huge ones.
+        // SAFETY: the mapping was just created, and the advice does not change its contents.
+        // Ignores errors: a host without huge pages uses small ones.
         let _ = unsafe { madvise(start, length, Advice::LinuxHugepage) };
         let mut buffer = Self { start: start.cast(), length };
         buffer.fill(0xA5);
@@ -50,7 +50,7 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, which nobody borrows any more.
+        // SAFETY: the mapping of `new`, which is not borrowed any more.
         let _ = unsafe { munmap(self.start.cast(), self.length) };
     }
 }

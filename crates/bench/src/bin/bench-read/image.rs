@@ -1,4 +1,4 @@
-//! The image that everything is read from: ext4 with 4 KiB blocks, on tmpfs.
+//! The image for all reads: ext4 with 4 KiB blocks, on tmpfs.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,16 +9,16 @@ use testkit::{LoopMount, Mke2fs};
 
 use crate::case::Content;
 
-/// Bytes in each of the two files: much more than the processor caches.
+/// The size of each of the two files in bytes, much more than the processor's caches.
 pub const FILE_BYTES: u64 = 256 << 20;
 
-/// An image with a file of data and a file without, made through the kernel's own mount.
+/// An image with a file of data and a file that is a hole, created through the kernel's mount.
 pub struct Image {
     folder: TempDir,
 }
 
 impl Image {
-    /// Makes it.
+    /// Creates the image.
     pub fn make() -> Self {
         let folder = TempDir::new_in("/dev/shm").expect("a folder on tmpfs");
         let image = Self { folder };
@@ -40,18 +40,18 @@ impl Image {
         image
     }
 
-    /// The image file.
+    /// Returns the path of the image.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("image")
     }
 
-    /// Mounts it with the kernel, read-only.
+    /// Mounts the image with the kernel, read-only.
     pub fn mount(&self) -> LoopMount {
         LoopMount::new(&self.path(), "ext4", "ro")
     }
 }
 
-/// The name of the file that holds `content`, in the image's root.
+/// Returns the name of the file with `content`, in the image's root.
 pub fn name(content: Content) -> &'static Path {
     Path::new(match content {
         Content::Data => "data",

@@ -1,4 +1,4 @@
-//! Reading without a copy: how fast the library lends cached bytes.
+//! Reads without a copy: the speed at which the library lends cached bytes.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -12,11 +12,11 @@ use crate::case::Content;
 use crate::image::{FILE_BYTES, Image};
 use crate::sides::{open_file, open_volume};
 
-/// How often each length is measured.
+/// The number of measurements of each length.
 const ROUNDS: usize = 5;
 
-/// Prints how many slices of each length are lent per second, from a file that is cached whole. Of
-/// each slice the first byte is looked at.
+/// Prints the number of slices of each length that are lent per second, from a file that is completely cached. Reads
+/// the first byte of each slice.
 pub fn report(image: &Image) {
     let cache = CacheOptions { bytes_max: 2 * FILE_BYTES, ..Default::default() };
     let volume = open_volume(&image.path(), cache, ReadOptions::default());
@@ -35,7 +35,7 @@ pub fn report(image: &Image) {
                 }
                 f64::from(slices) / begin.elapsed().as_secs_f64()
             })
-            // The first one fills the cache.
+            // The first round fills the cache.
             .skip(1)
             .collect();
         println!("{:>5}K {:>9.2} M slices/s", length >> 10, median(speeds) / 1e6);

@@ -1,4 +1,4 @@
-//! Times: the sides in turn, several rounds, medians.
+//! Measurements: the sides in turn, several rounds, medians.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -11,20 +11,20 @@ use crate::case::{Case, State};
 use crate::image::FILE_BYTES;
 use crate::sides::Side;
 
-/// How often each side is measured.
+/// The number of measurements of each side.
 const ROUNDS: usize = 5;
-/// How often a cached file is read for one measurement: once would be too short.
+/// The number of reads of a cached file in one measurement. One would be too short.
 const PASSES_CACHED: u32 = 3;
 
-/// What was found of one case, for each side.
+/// The results of a case for each side.
 pub struct Medians {
-    /// Bytes per second.
+    /// Speeds in bytes per second.
     pub speeds: Vec<f64>,
-    /// Seconds that all processors together spent in this process for one byte.
+    /// Processor time of this process for each byte, in seconds.
     pub costs: Vec<f64>,
 }
 
-/// Measures every side.
+/// Measures all sides.
 pub fn medians(case: &Case, sides: &mut [Box<dyn Side>]) -> Medians {
     let mut times = vec![Vec::with_capacity(ROUNDS); sides.len()];
     let mut spent = times.clone();
@@ -53,7 +53,7 @@ fn passes(case: &Case) -> u32 {
     if case.state == State::Cached { PASSES_CACHED } else { 1 }
 }
 
-/// How long all threads take together.
+/// Returns the time from the first thread's begin to the last one's end.
 fn time(case: &Case, side: &dyn Side) -> Duration {
     let barrier = Barrier::new(case.threads);
     let part = FILE_BYTES / case.threads as u64;

@@ -1,4 +1,4 @@
-//! How much memory the process takes for a cache of a given limit.
+//! The memory of the process with a cache of a given limit.
 
 use std::fmt;
 
@@ -9,22 +9,22 @@ use crate::case::Content;
 use crate::image::{FILE_BYTES, Image};
 use crate::sides::{open_file, open_volume};
 
-/// The limit of the cache that is tried, in bytes.
+/// The limit of the cache in bytes.
 const LIMIT: u64 = 64 << 20;
-/// What the process may take beyond the limit: buffers of requests, threads' stacks, inodes, and
-/// the program itself, in bytes.
+/// The memory that the process may use beyond the limit, in bytes: buffers of requests, stacks of threads, inodes, and
+/// the program itself.
 const CONSTANT: u64 = 8 << 20;
 
-/// What was found, in bytes.
+/// The results, in bytes.
 pub struct Memory {
-    /// The most that was in folios at once, as the cache counts.
+    /// The maximum size of all folios, as the cache counts it.
     counted: u64,
-    /// The growth of the process at its largest, as the kernel counts.
+    /// The maximum growth of the process, as the kernel counts it.
     grown: u64,
 }
 
 impl Memory {
-    /// Whether the limit was kept.
+    /// Returns whether the limits were kept.
     pub fn is_bounded(&self) -> bool {
         self.counted <= LIMIT && self.grown <= LIMIT + CONSTANT
     }
@@ -45,7 +45,7 @@ impl fmt::Display for Memory {
     }
 }
 
-/// Reads four times the limit by several threads, in order and not, with large folios and without.
+/// Reads four times the limit with several threads, in ascending and other orders, with large folios and without.
 pub fn check(image: &Image) -> Memory {
     let before = status_bytes("VmRSS:");
     let mut counted = 0;
@@ -60,7 +60,7 @@ pub fn check(image: &Image) -> Memory {
                     let file = open_file(volume, content);
                     let mut buffer = vec![0; 64 << 10];
                     let pieces = FILE_BYTES / buffer.len() as u64;
-                    // An odd step visits every piece once.
+                    // An odd distance visits each piece once.
                     let step = if thread < 2 { 1 } else { 1021 };
                     for piece in 0..pieces {
                         let at = piece * step % pieces * buffer.len() as u64;
@@ -74,7 +74,7 @@ pub fn check(image: &Image) -> Memory {
     Memory { counted, grown: status_bytes("VmHWM:").saturating_sub(before) }
 }
 
-/// A field of this process's status, in bytes.
+/// Returns a field of this process's status, in bytes.
 fn status_bytes(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
     let line = status.lines().find_map(|line| line.strip_prefix(field)).expect(field);

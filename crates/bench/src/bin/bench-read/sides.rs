@@ -1,4 +1,4 @@
-//! The sides: each reads the same files in its own way.
+//! The sides: each is a way of reading the same files.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -15,22 +15,22 @@ use crate::buffer::Buffer;
 use crate::case::{Case, Content, State};
 use crate::image::{FILE_BYTES, Image, name};
 
-/// Reads at a byte of the file; fills the buffer.
+/// A function that fills a buffer from an offset of the file.
 pub type Read<'a> = Box<dyn FnMut(u64, &mut [u8]) + Send + 'a>;
 
 /// A way of reading.
 pub trait Side {
-    /// The column's heading.
+    /// Returns the heading of the column.
     fn name(&self) -> &'static str;
 
-    /// Brings about the state that the case begins in.
+    /// Brings the caches into the state of the case.
     fn prepare(&mut self, case: &Case);
 
-    /// What one of the threads reads with.
+    /// Returns the function with which a thread reads.
     fn reader<'a>(&'a self, case: &Case) -> Read<'a>;
 }
 
-/// Every side, in the order of the columns.
+/// Returns all sides, in the order of the columns.
 pub fn all(image: &Image) -> Vec<Box<dyn Side>> {
     let defaults = ReadOptions::default();
     let ours = |name, order, read| Box::new(Ours::new(image, name, order, read)) as Box<dyn Side>;
@@ -50,7 +50,7 @@ pub fn all(image: &Image) -> Vec<Box<dyn Side>> {
     ]
 }
 
-/// Copying memory: the limit.
+/// Copies of memory, which are the limit.
 struct Memory {
     source: Buffer,
 }
@@ -72,7 +72,7 @@ impl Side for Memory {
 /// The running kernel's ext4, through pread(2).
 struct Kernel {
     mount: LoopMount,
-    /// The file that is cached.
+    /// The contents of the cached file.
     warm: Option<Content>,
 }
 
@@ -109,20 +109,20 @@ impl Side for Kernel {
     }
 }
 
-/// The library, in process.
+/// The library, in this process.
 struct Ours {
     name: &'static str,
     image: PathBuf,
     cache: CacheOptions,
     read: ReadOptions,
     volume: Option<Volume>,
-    /// What the volume's cache is in.
+    /// The state of the volume's cache.
     state: Option<(State, Content)>,
 }
 
-/// The limit of a cache that holds a whole file.
+/// The limit of a cache with room for a whole file.
 const AMPLE: u64 = 2 * FILE_BYTES;
-/// The limit of a cache that does not.
+/// The limit of a cache without this room.
 const SCANT: u64 = FILE_BYTES / 4;
 
 impl Ours {
@@ -161,7 +161,7 @@ impl Side for Ours {
         let wanted = (case.state, case.content);
         match case.state {
             State::Cold => self.open_volume(AMPLE),
-            // A file that is larger than the cache is never there when it is read again.
+            // A file that is larger than the cache is never cached when it is read again.
             _ if self.state == Some(wanted) => {}
             State::Cached | State::Full => {
                 self.open_volume(if case.state == State::Full { SCANT } else { AMPLE });

@@ -1,4 +1,4 @@
-//! Prints the table.
+//! The output: the table.
 
 use bench::GIB;
 
@@ -6,14 +6,14 @@ use crate::case::Case;
 use crate::measure::Medians;
 use crate::sides::Side;
 
-/// Columns of the medians.
+/// The columns of the medians.
 pub const MEMORY: usize = 0;
 pub const KERNEL: usize = 1;
 pub const OURS: usize = 2;
 pub const ORDER_0: usize = 3;
 pub const NEITHER: usize = 6;
 
-/// Prints what the columns are.
+/// Prints the names of the columns.
 pub fn heading(threads: usize, sides: &[Box<dyn Side>]) {
     let plural = if threads == 1 { "" } else { "s" };
     println!("\n{threads} thread{plural}, GiB/s; ratios of ours to each\n");
@@ -24,8 +24,7 @@ pub fn heading(threads: usize, sides: &[Box<dyn Side>]) {
     println!(" |{:>9}{:>9}{:>9}{:>9}", "memcpy", "kernel", "order 0", "neither");
 }
 
-/// Prints what the library's sides cost in the cases before, which depends less on what else the
-/// machine does.
+/// Prints the processor time of the library's sides in these cases, which depends less on other programs.
 pub fn costs(sides: &[Box<dyn Side>], rows: &[(Case, Medians)]) {
     println!("\nprocessor time, ms/GiB; what the others cost more than ours\n");
     print!("{:<16}", "");
@@ -44,7 +43,7 @@ pub fn costs(sides: &[Box<dyn Side>], rows: &[(Case, Medians)]) {
     }
 }
 
-/// Prints one case's row.
+/// Prints the row of a case.
 pub fn row(case: &Case, Medians { speeds: medians, .. }: &Medians) {
     print!("{case:<16}");
     for median in medians {

@@ -1,4 +1,4 @@
-//! Rows of the command line: trees of many files are copied into images and out, listed, checked and removed.
+//! Rows of the command: trees of many files are copied into images and out of them, listed, checked and removed.
 
 use std::process::Command;
 
@@ -17,9 +17,9 @@ pub fn many_directories(size: u64, costs: &mut Costs) {
     tree(size, Shape::Many, costs);
 }
 
-/// Paths that are given one by one in a single command.
+/// Many paths as arguments of a single command.
 pub fn commands(size: u64, costs: &mut Costs) {
-    // More arguments are more than the host takes.
+    // The host does not accept more arguments.
     let size = size.min(10_000);
     let image = SparseImage::make(size, 0);
     let paths = || (0..size).map(|number| image.target(&format!("/d{number}")));

@@ -4,24 +4,24 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The unit in which the kernel counts the processor time of children that have ended, in seconds.
+/// The unit in which the kernel counts the processor time of ended children, in seconds.
 const CHILDREN_TICK: f64 = 0.01;
 
-/// A cost, in seconds for each unit.
+/// A cost, in seconds for each unit of work.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// By the clock.
+    /// The elapsed time.
     pub wall: f64,
-    /// In processor time of this program, its threads, and its child processes.
+    /// The processor time of this program, its threads, and its child processes.
     pub cpu: f64,
 }
 
-/// The rows of one series at one size: for each the least cost of all rounds.
+/// The rows of a series at one size, each with the least cost of all rounds.
 #[derive(Default, Debug)]
 pub struct Costs(pub Vec<(String, Cost)>);
 
 impl Costs {
-    /// Measures `work`, on `units` things, as `row`.
+    /// Measures `work`, which has `units` units, as `row`.
     pub fn measure<R>(&mut self, row: &str, units: u64, work: impl FnOnce() -> R) -> R {
         let (begin, cpu_before) = (Instant::now(), cpu_seconds());
         let result = work();
@@ -41,7 +41,7 @@ fn cpu_seconds() -> f64 {
     let own = clock_gettime(ClockId::ProcessCPUTime);
     let own = Duration::new(own.tv_sec as u64, own.tv_nsec as u32).as_secs_f64();
     let stat = std::fs::read_to_string("/proc/self/stat").expect("/proc");
-    // The name, in brackets, is the only field that may hold spaces.
+    // Only the name, in parentheses, may contain spaces.
     let fields = stat.rsplit_once(')').expect("a name").1;
     let ticks = fields.split_whitespace().skip(13).take(2);
     let ticks: f64 = ticks.map(|field| field.parse::<f64>().expect("a number")).sum();

@@ -12,7 +12,7 @@ use crate::tree::{FILE_BYTES, SparseImage};
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
 
-/// Extents of one file, a hole after each.
+/// Extents of one file, with a hole after each.
 pub fn extents(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(1000, size * 8192);
     let volume = open(&image.path());
@@ -55,7 +55,7 @@ pub fn extents(size: u64, costs: &mut Costs) {
     volume.close().expect("a sound volume");
 }
 
-/// Files with an attribute block: of their own, or the same as all others'.
+/// Files with an attribute block, each its own, or one that all share.
 pub fn xattrs(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
     let volume = open(&image.path());
@@ -82,7 +82,7 @@ pub fn xattrs(size: u64, costs: &mut Costs) {
     volume.close().expect("a sound volume");
 }
 
-/// Files that are all open at once, and dirty.
+/// Files that are all open and dirty at the same time.
 pub fn open_files(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
     let volume = open(&image.path());
@@ -108,7 +108,7 @@ pub fn open_files(size: u64, costs: &mut Costs) {
     volume.close().expect("a sound volume");
 }
 
-/// New files that are synced one by one, so that each makes a transaction that waits to be put in its place.
+/// New files that are synced one by one, so that each makes a transaction that waits for a checkpoint.
 pub fn fsyncs(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
     let volume = open(&image.path());

@@ -1,5 +1,5 @@
-//! The series of the library on the running kernel's ext4: they show which costs grow with the number of
-//! things because of the format, not because of a program.
+//! The series of the library on the running kernel's ext4. They show which costs grow with the size because of the
+//! format, and not because of a program.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::cost::Costs;
 use crate::tree::{FILE_BYTES, SparseImage, sync_file_system};
 
-/// Descriptors that a program needs besides those of the open files that it measures.
+/// Descriptors that a program needs in addition to those of the measured files.
 const OTHER_DESCRIPTORS: u64 = 1000;
 
 /// Names of one directory.
@@ -45,7 +45,7 @@ pub fn names(size: u64, costs: &mut Costs) {
     });
 }
 
-/// Files that were removed while they are open.
+/// Files that were removed while they were open.
 pub fn orphans(size: u64, costs: &mut Costs) {
     let size = size.min(open_files_max().saturating_sub(OTHER_DESCRIPTORS));
     let image = SparseImage::make(size, 0);
@@ -63,7 +63,7 @@ pub fn orphans(size: u64, costs: &mut Costs) {
     });
 }
 
-/// Extents of one file, a hole after each.
+/// Extents of one file, with a hole after each.
 pub fn extents(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(1000, size * 8192);
     let mount = mounted(&image);
@@ -90,7 +90,7 @@ pub fn extents(size: u64, costs: &mut Costs) {
     });
 }
 
-/// Files with an attribute block: of their own, or the same as all others'.
+/// Files with an attribute block, each its own, or one that all share.
 pub fn xattrs(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
     let mount = mounted(&image);
@@ -126,7 +126,7 @@ pub fn fsyncs(size: u64, costs: &mut Costs) {
     });
 }
 
-/// Has this program open as many files as it may, and returns how many those are.
+/// Sets the limit of this program's open files to its maximum. Returns the limit.
 fn open_files_max() -> u64 {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("the hard limit");
@@ -137,7 +137,7 @@ fn mounted(image: &SparseImage) -> Mount {
     Mount::new(&image.path(), Mounter::Kernel)
 }
 
-/// The paths of `size` files in the root of `mount`.
+/// Returns the paths of `size` files in the root of `mount`.
 fn names_in(mount: &Mount, size: u64) -> impl Iterator<Item = PathBuf> {
     let top = mount.path();
     (0..size).map(move |number| top.join(format!("name-{number}")))

@@ -1,12 +1,12 @@
-//! `make bench-scale`: the cost of one file, name, extent and so on, with few of them and with many. It
+//! `make bench-scale`: the cost of one file, name, extent and so on, with small and with large numbers of them. It
 //! should not depend on their number.
 //!
 //! Arguments: `max=N` for the largest size (100,000), `cpu` to print processor time, which other programs
 //! disturb less, and parts of rows' names.
 //!
-//! Not here: trees and archives (`tree`), the command (`command`), the library (`files`, `names`), the same on
-//! the kernel's mount (`kernel`), trees on mounts (`mounted`), the output (`table`).
-// A program for people to read.
+//! Not here: trees and archives (`tree`), the command (`command`), the library (`files`, `names`), the kernel's mount
+//! (`kernel`), trees on mounts (`mounted`), the output (`table`).
+// The output is for people.
 #![allow(clippy::print_stdout)]
 
 mod command;
@@ -25,13 +25,13 @@ use cost::Costs;
 
 /// The sizes, in ascending order.
 const SIZES: [u64; 4] = [1000, 10_000, 100_000, 1_000_000];
-/// The number of measurements of small sizes, which end before the machine is warm. The fastest counts.
+/// The number of measurements of small sizes, of which the first ones are slow. The fastest counts.
 const ROUNDS_OF_SMALL: usize = 3;
 
-/// Measures some rows, which follow from one another, at one size.
+/// A function that measures some rows, which depend on each other, at one size.
 type Series = fn(u64, &mut Costs);
 
-/// All series, by the beginning of their rows' names.
+/// All series, by the first part of their rows' names.
 const SERIES: [(&str, Series); 21] = [
     ("one directory", command::one_directory),
     ("many directories", command::many_directories),

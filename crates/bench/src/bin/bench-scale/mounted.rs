@@ -8,7 +8,7 @@ use bench::mount::{Mount, Mounter};
 use crate::cost::Costs;
 use crate::tree::{Shape, SparseImage, Tree, succeed, sync_file_system};
 
-/// Our mount as it is by default.
+/// The bifolio mount with default options.
 const OURS: Mounter = Mounter::Bifolio("rw");
 
 /// All files in one directory.
@@ -16,7 +16,7 @@ pub fn ours_in_one(size: u64, costs: &mut Costs) {
     tree(size, Shape::One, OURS, costs);
 }
 
-/// The same on the kernel's mount.
+/// All files in one directory, on the kernel's mount.
 pub fn kernel_in_one(size: u64, costs: &mut Costs) {
     tree(size, Shape::One, Mounter::Kernel, costs);
 }
@@ -26,17 +26,17 @@ pub fn ours_in_many(size: u64, costs: &mut Costs) {
     tree(size, Shape::Many, OURS, costs);
 }
 
-/// The same on the kernel's mount.
+/// A hundred files in each directory, on the kernel's mount.
 pub fn kernel_in_many(size: u64, costs: &mut Costs) {
     tree(size, Shape::Many, Mounter::Kernel, costs);
 }
 
-/// Directories with nothing in them.
+/// Empty directories.
 pub fn ours_directories(size: u64, costs: &mut Costs) {
     tree(size, Shape::Directories, OURS, costs);
 }
 
-/// The same on the kernel's mount.
+/// Empty directories, on the kernel's mount.
 pub fn kernel_directories(size: u64, costs: &mut Costs) {
     tree(size, Shape::Directories, Mounter::Kernel, costs);
 }
@@ -54,7 +54,7 @@ fn tree(size: u64, shape: Shape, mounter: Mounter, costs: &mut Costs) {
     };
     costs.measure("tar", size, untar);
     costs.measure("sync", size, || sync_file_system(&top));
-    // Nothing is cached after this: the next row measures what the mount has to read.
+    // Unmounting drops all caches, so the next row measures reads from the image.
     drop(mount);
     let mount = mounted();
     let top = mount.path().join("tree");

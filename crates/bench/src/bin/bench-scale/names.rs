@@ -11,10 +11,10 @@ use vfs::{Creation, Credentials, Node, RenameFlags, Volume, VolumeOptions};
 use crate::cost::Costs;
 use crate::tree::SparseImage;
 
-/// An inode may have 65,000 names.
+/// The number of names of one inode. The format permits 65,000.
 const LINKS_MAX: u64 = 60_000;
 
-/// A volume open for writing.
+/// Opens a volume for writing.
 pub fn open(image: &Path) -> Volume {
     let options = OpenDevice { part: Part::Whole, read_only: false, ..OpenDevice::default() };
     let device = device::open(image, options).expect("the image");
@@ -22,7 +22,7 @@ pub fn open(image: &Path) -> Volume {
     Volume::open_device(device, &options).expect("a sound volume")
 }
 
-/// A new file.
+/// Creates a file.
 pub fn create(volume: &Volume, directory: &Arc<Node>, name: &[u8]) -> Arc<Node> {
     let what = Creation::of(FileType::Regular, 0o644);
     volume.create_in(directory, name, &what, &Credentials::ROOT).expect("a new file")
@@ -94,7 +94,7 @@ pub fn links(size: u64, costs: &mut Costs) {
     volume.close().expect("a sound volume");
 }
 
-/// Files that were removed while they are open, and those that a crash finds so.
+/// Files that were removed while they were open, and their recovery after a crash.
 pub fn orphans(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
     let volume = open(&image.path());
@@ -110,7 +110,7 @@ pub fn orphans(size: u64, costs: &mut Costs) {
     });
     let crashed = image.path().with_file_name("crashed");
     std::fs::copy(image.path(), &crashed).expect("a copy");
-    // Neither the first first, nor the last.
+    // In an order that is neither ascending nor descending.
     let (mut even, mut odd) = (Vec::new(), Vec::new());
     for (number, file) in files.into_iter().enumerate() {
         if number % 2 == 0 { even.push(file) } else { odd.push(file) }

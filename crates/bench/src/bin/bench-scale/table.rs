@@ -2,9 +2,9 @@
 
 use crate::cost::{Cost, Costs};
 
-/// The ratio of costs, between the largest size and the size of comparison, above which a row is reported.
+/// A row is reported if the ratio of its costs at the largest size and at the compared size is greater.
 const GROWTH_MAX: f64 = 1.5;
-/// The size that the largest is compared with. Smaller ones have fixed costs in them.
+/// The size that is compared with the largest one. At smaller sizes, fixed costs matter.
 const COMPARED_WITH: u64 = 10_000;
 
 /// The table.
@@ -58,7 +58,7 @@ impl Table {
         }
     }
 
-    /// Prints the rows that have grown by more than they may.
+    /// Prints the rows whose cost has grown too much.
     pub fn finish(&self) {
         match self.grown.is_empty() {
             true => println!("\nno unit is more than {GROWTH_MAX} times as dear as at 10^4"),

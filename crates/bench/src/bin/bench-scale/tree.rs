@@ -8,19 +8,19 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 use testkit::Mke2fs;
 
-/// The bytes of each file.
+/// The size of each file in bytes.
 pub const FILE_BYTES: usize = 1000;
-/// Files of a directory, where there are many directories.
+/// The number of files in a directory, if there are many directories.
 const FILES_PER_DIRECTORY: u64 = 100;
 
-/// How files are spread over directories.
+/// The distribution of files over directories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// All in one.
+    /// All files in one directory.
     One,
-    /// A hundred in each.
+    /// A hundred files in each directory.
     Many,
-    /// Empty directories instead of files, two levels of them.
+    /// Empty directories instead of files, on two levels.
     Directories,
 }
 
@@ -30,7 +30,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// A tree of `count` files.
+    /// Creates a tree of `count` files.
     pub fn make(count: u64, shape: Shape) -> Self {
         let tree = Self { folder: TempDir::new_in("/dev/shm").expect("a folder on tmpfs") };
         create_dir(tree.path()).expect("a directory");
@@ -52,12 +52,12 @@ impl Tree {
         tree
     }
 
-    /// Its top.
+    /// Returns the top of the tree.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("tree")
     }
 
-    /// An archive of it, beside it.
+    /// Creates an archive of the tree, in the same folder.
     pub fn archive(&self) -> PathBuf {
         let path = self.folder.path().join("tree.tar");
         let mut command = Command::new("tar");
@@ -67,13 +67,13 @@ impl Tree {
     }
 }
 
-/// An image on tmpfs with room for `files` files of a block, and as many bytes more.
+/// An image on tmpfs with room for `files` files of one block, and for further bytes.
 pub struct SparseImage {
     folder: TempDir,
 }
 
 impl SparseImage {
-    /// An empty ext4 image.
+    /// Creates an empty ext4 image.
     pub fn make(files: u64, more_bytes: u64) -> Self {
         let image = Self { folder: TempDir::new_in("/dev/shm").expect("a folder on tmpfs") };
         let inodes = files + files / 8 + 1000;
@@ -85,28 +85,28 @@ impl SparseImage {
         image
     }
 
-    /// The image file.
+    /// Returns the path of the image.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("image")
     }
 
-    /// A path in the image, as the command takes it.
+    /// Returns a path in the image, as an argument of the command.
     pub fn target(&self, path: &str) -> String {
         format!("{}:{path}", self.path().display())
     }
 
-    /// A folder for what is copied out.
+    /// Returns a folder for files that are copied out.
     pub fn out(&self) -> PathBuf {
         self.folder.path().join("out")
     }
 }
 
-/// Syncs the file system at `path`, so that dirty data is not part of the next measurement.
+/// Syncs the file system at `path`, so that the next measurement does not include its dirty data.
 pub fn sync_file_system(path: &Path) {
     rustix::fs::syncfs(File::open(path).expect("a file")).expect("a sync");
 }
 
-/// Runs a command that must succeed, without its output.
+/// Runs a command without its output. Panics if it fails.
 pub fn succeed(command: &mut Command) {
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("a program");
     assert!(status.success(), "{command:?}: {status}");

@@ -1,9 +1,9 @@
-//! `make bench-trees`: common programs on a tree of many small files, on mounts of ours with and without options,
-//! of the running kernel and of fuse2fs: on an idle machine, and beside as many busy loops as it has processors.
-//! All in one run, the sides in turn, medians.
+//! `make bench-trees`: common programs on a tree of many small files, on bifolio mounts with and without options,
+//! of the running kernel and of fuse2fs: on an idle machine, and during as many busy loops as it has processors.
+//! One run, the sides in turn, medians.
 //!
 //! Not here: the tree (`source`).
-// A program for people to read.
+// The output is for people.
 #![allow(clippy::print_stdout)]
 
 mod source;
@@ -23,13 +23,13 @@ use bench::{median, succeed};
 
 use crate::source::{FILES, Source};
 
-/// How often each side is measured.
+/// The number of measurements of each side.
 const ROUNDS: usize = 5;
 const IMAGE_BYTES: u64 = 512 << 20;
 
 const TABLE: TimesTable = TimesTable { name_width: 12, side_width: 12, decimals: 0 };
 
-/// The sides: the kernel and fuse2fs; ours by default, with processors that may sleep, and with collected writes.
+/// The sides: the kernel, fuse2fs, and bifolio by default, with processors that may sleep, and with writeback.
 const SIDES: [(&str, Mounter); 5] = [
     (KERNEL, Mounter::Kernel),
     (FUSE2FS, Mounter::Fuse2fs),
@@ -40,7 +40,7 @@ const SIDES: [(&str, Mounter); 5] = [
 
 type Work = fn(&Source, &Path);
 
-/// What is done, in this order: each begins with what the one before left.
+/// The work, in this order. Each part begins with the result of the previous one.
 const WORKS: [(&str, Work); 5] =
     [("untar", untar), ("ls -lR", list), ("rsync", sync), ("git clone", clone), ("rm -rf", remove)];
 
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     selection.finish()
 }
 
-/// Does `work` alone, or beside busy loops.
+/// Does `work` alone, or during busy loops.
 fn beside(busy: bool, work: impl FnOnce()) {
     let loops = if busy { thread::available_parallelism().map_or(1, usize::from) } else { 0 };
     let done = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! A tree of many small files, the same each time, as an archive and as a git repository, on tmpfs.
+//! A tree of many small files, the same in each run, as an archive and as a git repository, on tmpfs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,17 +6,17 @@ use std::process::Command;
 use tempfile::TempDir;
 use testkit::command::run;
 
-/// Files in the tree.
+/// The number of files in the tree.
 pub const FILES: u32 = 5000;
 const FILES_IN_DIRECTORY: u32 = 100;
 
-/// Both.
+/// The archive and the repository.
 pub struct Source {
     folder: TempDir,
 }
 
 impl Source {
-    /// Makes them.
+    /// Creates the archive and the repository.
     pub fn make() -> Self {
         let folder = TempDir::new_in("/dev/shm").expect("a folder on tmpfs");
         let source = Self { folder };
@@ -50,18 +50,18 @@ impl Source {
         source
     }
 
-    /// The archive, of a directory that is called `tree`.
+    /// Returns the path of the archive. It contains the directory `tree`.
     pub fn archive(&self) -> PathBuf {
         self.folder.path().join("tree.tar")
     }
 
-    /// The repository.
+    /// Returns the path of the repository.
     pub fn repository(&self) -> PathBuf {
         self.folder.path().join("tree.git")
     }
 }
 
-/// git in a directory, without what its user or the host has set up.
+/// Returns a git command in a directory, without the configuration of the user or the host.
 pub fn git(directory: &Path) -> Command {
     let mut git = Command::new("git");
     git.current_dir(directory)
@@ -70,7 +70,7 @@ pub fn git(directory: &Path) -> Command {
     git
 }
 
-/// 300 to 4,300 bytes that look like text.
+/// Returns 300 to 4,300 bytes that resemble text.
 fn contents(number: u32) -> Vec<u8> {
     let random = number.wrapping_add(1).wrapping_mul(2_654_435_761);
     let length = 300 + (random >> 16) % 4000;

@@ -1,4 +1,4 @@
-//! How long single writes take while several threads stream, kept in the cache and not: ours in process,
+//! The latency of single writes while several threads write streams, cached and uncached: the library in this process,
 //! and the running kernel's ext4 with RWF_DONTCACHE and without, on a loop device.
 
 use std::thread;
@@ -9,12 +9,12 @@ use bench::image::Image;
 use crate::sides::{Kernel, Library, Target};
 use crate::{Settings, TIMES};
 
-/// Threads, each with a file of its own.
+/// The number of threads. Each has its own file.
 const WRITERS: u64 = 2;
-/// What is written at once, in bytes.
+/// The size of a write in bytes.
 const PART_BYTES: usize = 64 << 10;
 
-/// Measures all.
+/// Measures all rows.
 pub fn run(settings: &Settings) {
     println!("\n{WRITERS} writers of {} KiB, each write's time in microseconds", PART_BYTES >> 10);
     println!("{:18} {:>9} {:>9} {:>9} {:>9} {:>9}", "", "GiB/s", "p50", "p99", "p99.9", "max");

@@ -1,12 +1,11 @@
-//! `make bench-uncached`: streams of several times the cache, kept in it and not: how fast they are from
-//! second to second, what they cost, and what they leave of others' data; and how long single writes
-//! take, beside the running kernel's ext4. Everything in one run, on images on tmpfs.
+//! `make bench-uncached`: streams of several times the size of the cache, cached and uncached: their speed in each
+//! second, their cost, and their effect on other cached data; and the latency of single writes, also on the running
+//! kernel's ext4. One run, on images on tmpfs.
 //!
-//! Arguments: `seconds=N` for each measurement (5), `cache=MIB` for the limit (256), and parts of rows'
-//! names.
+//! Arguments: `seconds=N` for each measurement (5), `cache=MIB` for the limit (256), and parts of rows' names.
 //!
 //! Not here: the sides (`sides`), the streams (`streams`), single writes (`latency`).
-// A program for people to read.
+// The output is for people.
 #![allow(clippy::print_stdout)]
 
 mod latency;
@@ -18,17 +17,17 @@ use std::time::Duration;
 
 use bench::selection::Selection;
 
-/// How long, and with how much memory.
+/// The settings of a run.
 pub struct Settings {
-    /// Of each measurement.
+    /// The duration of each measurement.
     pub time: Duration,
     /// The limit of the cache, in bytes.
     pub cache_bytes: u64,
-    /// Which rows and sides.
+    /// The selected rows and sides.
     pub selection: Selection,
 }
 
-/// How many times the cache the streams are.
+/// The size of a stream, in multiples of the cache's limit.
 pub const TIMES: u64 = 8;
 
 fn main() -> ExitCode {

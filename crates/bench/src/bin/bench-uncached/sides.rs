@@ -1,4 +1,4 @@
-//! Who reads and writes a file: the library in process, and the running kernel on a loop device.
+//! The sides: the library in this process, and the running kernel on a loop device.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
@@ -18,17 +18,17 @@ use vfs::{Creation, Credentials, OpenMode, Privileges, RwFlags, Volume, VolumeOp
 /// RWF_DONTCACHE.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// An open file, by whoever it was opened.
+/// An open file of a side.
 pub trait Target: Send + Sync {
     /// Reads all of `buffer`.
     fn read(&self, at: u64, buffer: &mut [u8]);
     /// Writes all of `data`.
     fn write(&self, at: u64, data: &[u8]);
-    /// Makes it durable.
+    /// Makes the file durable.
     fn sync(&self);
 }
 
-/// The library's volume on an image.
+/// A volume on an image, opened by the library.
 pub struct Library {
     pub volume: Volume,
     device: Arc<HookedDevice<Counted>>,
@@ -47,7 +47,7 @@ impl Library {
         Self { volume, device, _image: image }
     }
 
-    /// The file `name`, made if it is not there.
+    /// Opens the file `name`. Creates it if it does not exist.
     pub fn file(&self, name: &str, dontcache: bool) -> Box<dyn Target> {
         let root = self.volume.root().expect("a root");
         let node = self.volume.lookup(&root, name.as_bytes()).or_else(|_| {
@@ -59,13 +59,13 @@ impl Library {
         Box::new(Ours { file, flags: RwFlags { dontcache, ..RwFlags::default() } })
     }
 
-    /// From now on the device ends large requests at once without moving a byte, as if it were infinitely
-    /// fast and had its own access to memory: what is left is what the library costs.
+    /// Makes the device end large requests at once without transferring data, as if it were infinitely fast and wrote
+    /// to memory itself. The remaining cost is the library's.
     pub fn move_nothing(&self) {
         self.device.moves_nothing.store(true, Ordering::Relaxed);
     }
 
-    /// How many bytes the device has read so far.
+    /// Returns the number of bytes that the device has read so far.
     pub fn bytes_read(&self) -> u64 {
         self.device.read.load(Ordering::Relaxed)
     }
@@ -112,7 +112,7 @@ impl Kernel {
         Self { mount: Mount::new(&image.path(), Mounter::Kernel), _image: image }
     }
 
-    /// The file `name`, made if it is not there.
+    /// Opens the file `name`. Creates it if it does not exist.
     pub fn file(&self, name: &str, dontcache: bool) -> Box<dyn Target> {
         let path: &Path = &self.mount.path().join(name);
         let open = File::options().read(true).write(true).create(true).truncate(false).open(path);
@@ -144,19 +144,19 @@ impl Target for Theirs {
     }
 }
 
-/// Counts the bytes read, and may move none.
+/// Hooks that count the bytes read, and may omit the transfer.
 #[derive(Default, Debug)]
 struct Counted {
     read: AtomicU64,
     moves_nothing: AtomicBool,
 }
 
-/// Has memory that nobody has written to so far be memory of its own, as it is after a read.
-fn be_there(memory: &mut [u8]) {
+/// Writes to the pages of a read's memory, so that they are present as after a transfer.
+fn touch_pages(memory: &mut [u8]) {
     memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
 }
 
-/// Requests for data of a stream; those for metadata are smaller.
+/// The smallest request for a stream's data. Requests for metadata are smaller.
 const LARGE: u64 = 64 << 10;
 
 impl DeviceHooks for Counted {
@@ -171,7 +171,7 @@ impl DeviceHooks for Counted {
         device.submit(small);
         for mut bio in large {
             if bio.operation() == BioOperation::Read {
-                bio.memory_mut().for_each(be_there);
+                bio.memory_mut().for_each(touch_pages);
             }
             bio.end(Ok(()));
         }

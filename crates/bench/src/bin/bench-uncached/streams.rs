@@ -1,5 +1,5 @@
-//! Streams of several times the cache, for some seconds: how fast, second by second; how much processor
-//! time; how much memory; and what is left of another file that was in use before.
+//! Streams of several times the size of the cache, for some seconds: speed in each second, processor time, memory, and
+//! the rest of another file that was cached before.
 
 use std::time::{Duration, Instant};
 
@@ -9,40 +9,40 @@ use bench::{GIB, median};
 use crate::sides::{Library, Target};
 use crate::{Settings, TIMES};
 
-/// What is read or written at once, in bytes.
+/// The size of a read or write in bytes.
 const PART_BYTES: usize = 256 << 10;
-/// The other file takes one part in so many of the cache.
+/// The size of the other file is the cache's limit divided by this.
 const HOT_SHARE: u64 = 4;
-/// How often each is measured, in turn with the other.
+/// The number of measurements of cached and uncached streams, which take turns.
 const ROUNDS: usize = 5;
 const MIB: f64 = (1 << 20) as f64;
 
-/// What one stream came to.
+/// The results of a stream.
 struct Found {
     /// GiB in each whole second.
     seconds: Vec<f64>,
-    /// GiB per second over all.
+    /// GiB per second in total.
     speed: f64,
-    /// Seconds of all processors per GiB, the kernel's part for this included.
+    /// Processor time of all processors per GiB, including the kernel's, in seconds.
     cpu: f64,
-    /// The most that was in folios, in MiB.
+    /// The maximum size of all folios, in MiB.
     folios: f64,
-    /// What the process has of memory of its own after, in MiB.
+    /// The process's anonymous memory after the stream, in MiB.
     memory: f64,
-    /// How much of the other file is still cached, in percent.
+    /// The part of the other file that is still cached, in percent.
     hot: f64,
 }
 
-/// What the image lies on.
+/// The device of the image.
 #[derive(Clone, Copy)]
 enum Medium {
-    /// Memory that this machine's processors copy from and to.
+    /// Memory, which the processors copy.
     Tmpfs,
     /// See [`Library::move_nothing`].
     MovesNothing,
 }
 
-/// Measures all; gives what is to be said of it.
+/// Measures all rows. Returns notes about the results.
 pub fn run(settings: &Settings) -> Vec<String> {
     let mib = settings.cache_bytes >> 20;
     println!("\nStreams of {TIMES} times a cache of {mib} MiB, {} KiB at a time", PART_BYTES >> 10);
@@ -79,7 +79,7 @@ fn table(settings: &Settings, medium: Medium, of: &str) -> Vec<String> {
     notes
 }
 
-/// The median of what the rounds came to.
+/// Returns the medians of the rounds' results.
 fn middle(found: &[Found], pick: impl Fn(&Found) -> f64) -> f64 {
     median(found.iter().map(pick).collect())
 }
@@ -103,12 +103,12 @@ fn row(name: &str, found: &[Found]) -> String {
 }
 
 impl Found {
-    /// The first second.
+    /// Returns the speed of the first second.
     fn first(&self) -> f64 {
         self.seconds.first().copied().unwrap_or(0.0)
     }
 
-    /// The last whole one.
+    /// Returns the speed of the last whole second.
     fn last(&self) -> f64 {
         self.seconds.last().copied().unwrap_or(0.0)
     }
@@ -138,7 +138,7 @@ fn measure(settings: &Settings, medium: Medium, write: bool, uncached: bool) -> 
     let library = Library::new(image, settings.cache_bytes);
     let (hot, stream) = (library.file("hot", false), library.file("stream", uncached));
     let mut buffer = vec![0x5a; PART_BYTES];
-    // What is streamed is there from the start, with blocks of its own, and not in the cache.
+    // The file has its blocks from the start, and is not cached.
     let filler = library.file("stream", true);
     through(stream_bytes, |at| filler.write(at, &buffer));
     filler.sync();
@@ -170,8 +170,8 @@ fn through(bytes: u64, mut each: impl FnMut(u64)) {
     (0..bytes).step_by(PART_BYTES).for_each(&mut each);
 }
 
-/// Goes through `bytes` again and again for so long: GiB in each second, GiB per second, and CPU seconds
-/// per GiB.
+/// Reads or writes `bytes` repeatedly for some time. Returns the GiB in each second, the GiB per second, and the
+/// processor time per GiB.
 fn timed(time: Duration, bytes: u64, mut each: impl FnMut(u64)) -> (Vec<f64>, f64, f64) {
     let (start, cpu) = (Instant::now(), cpu_seconds());
     let (mut seconds, mut done, mut at) = (vec![0.0], 0_u64, 0);
@@ -191,13 +191,13 @@ fn timed(time: Duration, bytes: u64, mut each: impl FnMut(u64)) -> (Vec<f64>, f6
     }
 }
 
-/// The processor time that this process has used, all of its threads together, in seconds.
+/// Returns the processor time of all threads of this process, in seconds.
 fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// A field of this process's status, in bytes.
+/// Returns a field of this process's status, in bytes.
 fn status_bytes(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
     let line = status.lines().find_map(|line| line.strip_prefix(field)).expect(field);

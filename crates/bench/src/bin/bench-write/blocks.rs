@@ -1,5 +1,4 @@
-//! The table of the large-block series: sizes of blocks against sizes of buffered writes, with
-//! bigalloc, whose clusters are as large, beside it.
+//! The table of block sizes against sizes of buffered writes, compared with bigalloc, with clusters of the same size.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,7 +12,7 @@ use crate::sides::{Library, Side};
 use bench::image::Image;
 use bench::selection::Selection;
 
-/// How often each volume is measured.
+/// The number of measurements of each volume.
 const ROUNDS: usize = 5;
 const SIZES: [usize; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 const FILE_BYTES: u64 = 32 << 20;
@@ -21,11 +20,11 @@ const IMAGE_BYTES: u64 = 256 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Blocks of the size, folios as large as they may be.
+    /// Blocks of the size, with folios of any order.
     Blocks,
-    /// Clusters of it, with blocks of 4 KiB in folios of one page: the bound that is compared with.
+    /// Clusters of the size, with blocks of 4 KiB in folios of one page, which is the baseline.
     ClustersOrder0,
-    /// The same with large folios.
+    /// Clusters of the size, with folios of any order.
     Clusters,
 }
 
@@ -58,7 +57,7 @@ impl Volume {
     }
 }
 
-/// Bytes per second on the clock, and per second of processor time.
+/// Bytes per second of elapsed time, and per second of processor time.
 type Speeds = [f64; 2];
 
 /// Measures and prints the table.
@@ -71,7 +70,7 @@ pub fn run(selection: &Selection, notes: &mut Notes) {
         .into_iter()
         .flat_map(|kind| SIZES[1..].iter().map(move |&size| Volume::new(kind, size)));
     let volumes: Vec<Volume> = blocks.into_iter().chain(clusters).collect();
-    // The host gives each volume the memory that it will use.
+    // Makes the host allocate the memory that each volume uses.
     for volume in &volumes {
         time(volume, 1 << 20);
     }
@@ -97,7 +96,7 @@ pub fn run(selection: &Selection, notes: &mut Notes) {
     notes.judge_blocks(gains[0]);
 }
 
-/// Writes a new file, into the cache. Seconds on the clock, and of processor time.
+/// Writes a new file into the cache. Returns the elapsed time and the processor time, in seconds.
 fn time(volume: &Volume, length: usize) -> Speeds {
     let mut file = volume.side.create("data");
     let data = vec![7; length];
@@ -123,7 +122,7 @@ fn print(volumes: &[Volume], speeds: &[Vec<Speeds>]) {
     }
 }
 
-/// How much faster large blocks are than clusters of the same size, in percent.
+/// Returns the gain of large blocks over clusters of the same size, in percent.
 fn mean_gain(volumes: &[Volume], speeds: &[Vec<Speeds>], clock: usize) -> f64 {
     let of = |kind: Kind, size: usize| {
         let index = volumes.iter().position(|volume| volume.kind == kind && volume.size == size);

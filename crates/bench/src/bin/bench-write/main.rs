@@ -1,10 +1,8 @@
-//! `make bench-write`: writing through the library, in process and through its mount, against the
-//! running kernel's ext4 and fuse2fs, each on an image of its own on tmpfs. Everything in one run,
-//! the sides in turn, medians.
+//! `make bench-write`: writes through the library, in this process and through its mount, against the
+//! running kernel's ext4 and fuse2fs, each on a separate image on tmpfs. One run, the sides in turn, medians.
 //!
-//! Not here: the tables (`series`, `trees`, `blocks`), how each side writes (`sides`), what is
-//! judged (`notes`).
-// A program for people to read.
+//! Not here: the tables (`series`, `trees`, `blocks`), the sides (`sides`), the aims (`notes`).
+// The output is for people.
 #![allow(clippy::print_stdout)]
 
 mod blocks;

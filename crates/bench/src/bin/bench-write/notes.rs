@@ -1,26 +1,26 @@
-//! Judges the rows by what writing is meant to reach.
+//! Comparison of the rows with the aims for writes.
 
 use std::fmt;
 
 use crate::series::{Found, ORDER_0, OURS, Row, speed_of};
 use bench::mount::{FUSE2FS, KERNEL, OUR_MOUNTS};
 
-/// How much faster than fuse2fs our mount is to be: writing, and with many small files.
+/// The aimed speed of bifolio's mount, in multiples of fuse2fs's: for writes, and with many small files.
 const FUSE2FS_WRITING: f64 = 5.0;
 const FUSE2FS_TREES: f64 = 3.0;
-/// How much longer than the kernel our mount may take with many small files.
+/// The aimed time of bifolio's mount with many small files, in multiples of the kernel's.
 const KERNEL_TREES: f64 = 2.0;
-/// How much faster large blocks are to be than bigalloc at order 0, on average, in percent.
+/// The aimed average gain of large blocks over bigalloc at order 0, in percent.
 const BLOCKS_GAIN: f64 = 50.0;
 
-/// The rows that fall short.
+/// The rows that miss an aim.
 #[derive(Default)]
 pub struct Notes {
     short: Vec<String>,
 }
 
 impl Notes {
-    /// Notes what a row of the series's table falls short of.
+    /// Adds the aims that a row of the series's table misses.
     pub fn judge_series(&mut self, row: &Row, found: &[Found]) {
         let gain = 1.0 + row.gain / 100.0;
         let speeds = OUR_MOUNTS.map(|side| (side, speed_of(found, side)));
@@ -37,7 +37,7 @@ impl Notes {
         }
     }
 
-    /// Notes what work on many small files falls short of, by each side's time.
+    /// Adds the aims that work on many small files misses, by each side's time.
     pub fn judge_tree(&mut self, name: &str, times: &[(&str, f64)]) {
         let of = |side: &str| times.iter().find(|(name, _)| *name == side).map(|(_, time)| *time);
         let speeds = OUR_MOUNTS.map(|side| (side, of(side).map(|time| 1.0 / time)));
@@ -49,7 +49,7 @@ impl Notes {
         }
     }
 
-    /// Notes large blocks that do not gain enough, in percent.
+    /// Adds the aim for large blocks, if their gain in percent is too small.
     pub fn judge_blocks(&mut self, gain: f64) {
         self.want("blocks", "bigalloc at order 0", 1.0 + gain / 100.0, 1.0 + BLOCKS_GAIN / 100.0);
     }
@@ -61,7 +61,7 @@ impl Notes {
     }
 }
 
-/// The fastest side of those that were measured.
+/// Returns the fastest of the measured sides.
 fn best(speeds: impl Iterator<Item = (&'static str, Option<f64>)>) -> Option<&'static str> {
     let measured = speeds.filter_map(|(side, speed)| Some((side, speed?)));
     measured.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(side, _)| side)

@@ -1,5 +1,5 @@
-//! The table of the large-folio series: new files and files that are there, without syncing, with a
-//! sync after each write, and with writeback; ours and others.
+//! The table of the large-folio series: new files and existing files, without a sync, with a
+//! sync after each write, and with writeback, of all sides.
 
 use std::fmt;
 use std::hint::black_box;
@@ -15,48 +15,48 @@ use bench::image::Image;
 use bench::mount::{FUSE2FS, KERNEL, MOUNT, WRITEBACK, mounters};
 use bench::selection::Selection;
 
-/// How often each side is measured.
+/// The number of measurements of each side.
 const ROUNDS: usize = 5;
-/// Bytes in each image.
+/// The size of each image in bytes.
 const IMAGE_BYTES: u64 = 640 << 20;
-/// Bytes that are written, by fuse2fs an eighth of it: it would take most of the time.
+/// The number of bytes written. fuse2fs writes an eighth of it, since it would take most of the time.
 const FILE_BYTES: u64 = 128 << 20;
 const SLOW_SHARE: u64 = 8;
-/// Writes that are synced, of each length.
+/// The number of synced writes of each length.
 const SYNCED_WRITES: [u64; 3] = [1000, 500, 64];
 const LENGTHS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 const NAME: &str = "data";
 
-/// The columns.
+/// The names of the columns.
 pub const OURS: &str = "ours";
 pub const ORDER_0: &str = "order 0";
 
-/// When what is written goes to the device.
+/// The time of the sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sync {
-    /// Not while it is measured.
+    /// None during the measurement.
     Never,
     /// After each write.
     Each,
-    /// All of it after the last one.
+    /// After the last write.
     Once,
 }
 
 /// One way of writing a file from its start to its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// The file has its blocks already.
+    /// Whether the file has its blocks already.
     pub overwrite: bool,
-    /// When it is synced.
+    /// The time of the sync.
     pub sync: Sync,
-    /// Bytes in a write.
+    /// The size of a write in bytes.
     pub length: usize,
-    /// How much faster than page by page the series is with large folios, in percent.
+    /// The gain of large folios over single pages in the series, in percent.
     pub gain: f64,
 }
 
 impl Row {
-    /// Every row, with what the series has (cached, then in a RAM disk).
+    /// All rows, with the gains in the series (cached, then in a RAM disk).
     fn all() -> impl Iterator<Item = Self> {
         let gains = [
             (false, Sync::Never, [5.0, 144.0, 167.0]),
@@ -93,15 +93,15 @@ impl fmt::Display for Row {
     }
 }
 
-/// What was found of one row for one side.
+/// The result of a row for a side.
 pub struct Found {
-    /// The column.
+    /// The name of the column.
     pub side: &'static str,
-    /// Bytes per second.
+    /// The median speed in bytes per second.
     pub speed: f64,
-    /// The same in the fastest round.
+    /// The speed in the fastest round.
     pub best: f64,
-    /// Seconds of processor time of the writing thread for a byte.
+    /// The processor time of the writing thread for each byte, in seconds.
     pub cost: f64,
 }
 
@@ -142,14 +142,14 @@ fn sides(selection: &Selection) -> Vec<Box<dyn Side>> {
     sides
 }
 
-/// Has the host give each side the memory that it will use.
+/// Makes the host allocate the memory that each side uses.
 fn warm_up(side: &dyn Side) {
     let bytes = if side.name() == FUSE2FS { FILE_BYTES / SLOW_SHARE } else { FILE_BYTES };
     drop(whole_file(side, bytes));
     side.remove(NAME);
 }
 
-/// A file of so many bytes, all of them on the device.
+/// Creates a file of so many bytes, and syncs it.
 fn whole_file(side: &dyn Side, bytes: u64) -> Box<dyn Output> {
     let mut file = side.create(NAME);
     let data = vec![7; 1 << 20];
@@ -175,7 +175,7 @@ fn measure(row: &Row, sides: &[Box<dyn Side>]) -> Vec<Found> {
             let (time, processor) = time(row, row.bytes(&**side), &mut **file);
             times[index].push(time);
             spent[index].push(processor);
-            // The next round begins with nothing dirty.
+            // Syncs, so that the next round begins without dirty data.
             file.sync();
         }
     }
@@ -191,7 +191,7 @@ fn measure(row: &Row, sides: &[Box<dyn Side>]) -> Vec<Found> {
     found.collect()
 }
 
-/// The time on the clock, and that of this thread.
+/// Returns the elapsed time, and the processor time of this thread.
 fn time(row: &Row, bytes: u64, file: &mut dyn Output) -> (Duration, Duration) {
     let data = vec![7; row.length];
     let (begin, processor) = (Instant::now(), thread_time());
@@ -211,7 +211,7 @@ pub fn thread_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
-/// The ratios that are printed: of one column to another.
+/// The printed ratios, as pairs of columns.
 const RATIOS: [(&str, &str, &str); 6] = [
     (OURS, KERNEL, "kernel"),
     (OURS, ORDER_0, "order 0"),
@@ -250,8 +250,8 @@ fn print_row(row: &Row, found: &[Found], speed: impl Fn(&Found) -> f64) {
     println!();
 }
 
-/// Prints what the writing thread spends where it does all the work itself, which depends less on
-/// what else the machine does.
+/// Prints the processor time of the writing thread, where it does all the work itself. This depends less on other
+/// programs.
 fn print_costs(sides: &[Box<dyn Side>], table: &[(Row, Vec<Found>)]) {
     let is_alone = |side: &str| [KERNEL, OURS, ORDER_0].contains(&side);
     println!("\nprocessor time of the writing thread, ms/GiB\n");

@@ -1,4 +1,4 @@
-//! The sides: each writes files in its own way.
+//! The sides: each is a way of writing files.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,10 +15,10 @@ use bench::mount::{Mount, Mounter};
 
 /// A way of writing.
 pub trait Side {
-    /// The column's heading.
+    /// Returns the heading of the column.
     fn name(&self) -> &'static str;
 
-    /// Makes an empty file in the root and opens it; what had the name before is gone.
+    /// Creates an empty file in the root and opens it. Replaces an existing file.
     fn create(&self, name: &str) -> Box<dyn Output>;
 
     /// Removes a file from the root.
@@ -27,17 +27,17 @@ pub trait Side {
 
 /// An open file.
 pub trait Output {
-    /// Writes all of `data` at byte `at`.
+    /// Writes all of `data` at offset `at`.
     fn write(&mut self, at: u64, data: &[u8]);
 
-    /// fsync(2).
+    /// Calls fsync(2), or its equivalent.
     fn sync(&mut self);
 }
 
-/// What is mounted, through system calls.
+/// A mount, used through system calls.
 pub struct Mounted {
     name: &'static str,
-    // Unmounted before its image goes.
+    // Unmounted before its image is removed.
     mount: Mount,
     _image: Image,
 }
@@ -67,7 +67,7 @@ impl Side for Mounted {
 
     fn remove(&self, name: &str) {
         std::fs::remove_file(self.path(name)).expect("a file to remove");
-        // What is freed can be used again.
+        // Freed blocks can be allocated again only after a commit.
         File::open(self.mount.path()).and_then(|root| root.sync_all()).expect("a durable root");
     }
 }
@@ -82,7 +82,7 @@ impl Output for File {
     }
 }
 
-/// The library, in process.
+/// The library, in this process.
 pub struct Library {
     name: &'static str,
     volume: Volume,
@@ -90,9 +90,9 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens `image` with a cache in which `bytes` stay dirty without being written back.
+    /// Opens `image` with a cache in which `bytes` can be dirty without being written back.
     pub fn new(name: &'static str, image: Image, folio_order_max: u8, bytes: u64) -> Self {
-        // A fifth of the cache may be dirty before it is.
+        // A fifth of the cache may be dirty before writeback begins.
         let cache = CacheOptions { folio_order_max, bytes_max: 6 * bytes };
         let device = OpenDevice { read_only: false, ..OpenDevice::default() };
         let device = device::open(&image.path(), device).expect("the image");

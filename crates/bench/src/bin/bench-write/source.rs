@@ -1,4 +1,4 @@
-//! A tree like that of a program's source, the same each time, as an archive.
+//! A tree that resembles a program's source, the same in each run, as an archive.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use testkit::command::run;
 
-/// Files in the tree.
+/// The number of files in the tree.
 pub const FILES: u32 = 1000;
 const FILES_IN_DIRECTORY: u32 = 13;
 const DIRECTORIES_IN_DIRECTORY: u32 = 6;
@@ -17,7 +17,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Makes the tree and packs it, on tmpfs.
+    /// Creates the tree and its archive, on tmpfs.
     pub fn make() -> Self {
         let folder = TempDir::new_in("/dev/shm").expect("a folder on tmpfs");
         let tree = folder.path().join("tree");
@@ -34,13 +34,13 @@ impl Archive {
         archive
     }
 
-    /// The file.
+    /// Returns the path of the archive.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("tree.tar")
     }
 }
 
-/// The directory of this number; each has some in it.
+/// Returns the directory of this number. Some directories contain others.
 fn directory(tree: &Path, number: u32) -> PathBuf {
     match number.checked_sub(1) {
         None => tree.to_path_buf(),
@@ -50,7 +50,7 @@ fn directory(tree: &Path, number: u32) -> PathBuf {
     }
 }
 
-/// Half of the files have up to 4 KiB, a quarter up to 8, and so on: 12 KiB on average.
+/// Chooses a size: half of the files have up to 4 KiB, a quarter up to 8, and so on. The average is 12 KiB.
 fn contents(number: u32) -> Vec<u8> {
     let random = number.wrapping_add(1).wrapping_mul(2_654_435_761);
     let doublings = (random >> 8).trailing_ones().min(5);

@@ -1,4 +1,4 @@
-//! Work on many small files, by the programs that people use, on mounts.
+//! Work of common programs on many small files, on mounts.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,16 +15,16 @@ use bench::mount::{Mount, Mounter, mounters};
 use bench::selection::Selection;
 use bench::times::TimesTable;
 
-/// How often each side is measured.
+/// The number of measurements of each side.
 const ROUNDS: usize = 5;
 const IMAGE_BYTES: u64 = 256 << 20;
-/// Small files that are made, and their bytes.
+/// The number of small files, and their size in bytes.
 const SMALL_FILES: u32 = 1000;
 const SMALL_BYTES: usize = 1000;
 
 const TABLE: TimesTable = TimesTable { name_width: 20, side_width: 10, decimals: 1 };
 
-/// What is done, in this order: each begins with what the one before left.
+/// The work, in this order. Each part begins with the result of the previous one.
 const WORKS: [(&str, Work); 4] = [
     ("untar", untar),
     ("find + stat", find_and_stat),
@@ -67,7 +67,7 @@ fn measure(image: &Image, mounter: Mounter, archive: &Archive, times: &mut [Vec<
     let mut mount = Mount::new(&image.path(), mounter);
     for (index, (name, work)) in WORKS.iter().enumerate() {
         if *name == "find + stat" {
-            // Nothing of the tree is in memory then.
+            // Remounting drops all caches.
             drop(mount);
             mount = Mount::new(&image.path(), mounter);
         }
