@@ -1,4 +1,4 @@
-//! Running other programs: always bounded in time, killed with all their children.
+//! Runs of other programs, which are bounded in time and killed with all their children.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 
 use crate::must;
 
-/// How long a program of the tests may take.
+/// The time after which a program is killed.
 const TIME_MAX: Duration = Duration::from_secs(300);
 
-/// What a program left.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Output {
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// What it wrote to standard output.
+    /// The standard output.
     pub stdout: Vec<u8>,
-    /// What it wrote to standard error.
+    /// The standard error.
     pub stderr: Vec<u8>,
 }
 
 impl Output {
-    /// Both outputs as text, for messages.
+    /// Returns both outputs as text, for messages.
     pub fn text(&self) -> String {
         let [out, err] = [&self.stdout, &self.stderr].map(|bytes| String::from_utf8_lossy(bytes));
         format!("{out}{err}")
@@ -50,9 +50,9 @@ pub fn output(command: &mut Command) -> Output {
     output_within(command, TIME_MAX)
 }
 
-/// As [`output`], with its own bound.
+/// Runs `command` like [`output`], but kills it and panics after `time_max`.
 pub fn output_within(command: &mut Command, time_max: Duration) -> Output {
-    // Files rather than pipes: nothing has to be read while the program runs.
+    // Files need not be read while the program runs, unlike pipes.
     let [mut stdout, mut stderr] =
         [(), ()].map(|()| must(tempfile::tempfile(), "a temporary file"));
     let duplicate = |file: &File| Stdio::from(must(file.try_clone(), "a duplicate"));
@@ -84,7 +84,7 @@ fn contents(file: &mut File) -> Vec<u8> {
     bytes
 }
 
-/// Runs `command` and returns its standard output; panics unless it succeeds.
+/// Runs `command` and returns its standard output. Panics unless it succeeds.
 #[track_caller]
 pub fn run(command: &mut Command) -> Vec<u8> {
     let output = output(command);

@@ -1,8 +1,8 @@
-//! Writes the archive that a kernel unpacks as its first root: "newc" cpio.
+//! Archives in the format "newc" of cpio, which a kernel unpacks as its first root.
 
 use std::fmt::Write;
 
-/// An archive being written.
+/// An archive that is being written.
 #[derive(Default)]
 pub(crate) struct Archive {
     bytes: Vec<u8>,
@@ -15,12 +15,12 @@ impl Archive {
         self.entry(name, 0o040_755, &[]);
     }
 
-    /// Adds a file that anyone may run.
+    /// Adds a file that all users may execute.
     pub fn file(&mut self, name: &str, contents: &[u8]) {
         self.entry(name, 0o100_755, contents);
     }
 
-    /// The finished archive.
+    /// Returns the finished archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

@@ -1,20 +1,20 @@
-//! Checksums of file contents that cost nothing for holes.
+//! Checksums of file contents that take no time for holes.
 
 use std::fmt::Write;
 use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-/// Contents are read in pieces of this size.
+/// The size of pieces in which contents are read, in bytes.
 const PIECE: u64 = 256 << 10;
 
-/// Files above this are read only where they may have data.
+/// Larger files are read only where they may have data.
 const READ_WHOLE_MAX: u64 = 64 << 20;
 
-/// The SHA-256, in hexadecimal, of the pieces that are not all zero, each led by its offset.
-/// Two files of one size have the same digest when their contents are the same, wherever they
-/// have holes. `read` fills its buffer from an offset; `data` are the ranges outside of which a
-/// large file may be taken for zeroes.
+/// Returns the SHA-256, in hexadecimal, of the offset and contents of all pieces that are not all zero.
+/// Two files of one size have the same digest if their contents are equal, even if their
+/// holes differ. `read` fills its buffer from an offset. `data` are the ranges that may have data; the rest of a
+/// large file is assumed to be zeroes.
 pub fn digest(size: u64, data: &[Range<u64>], mut read: impl FnMut(u64, &mut [u8])) -> String {
     let mut sha = Sha256::new();
     let mut buffer = vec![0; PIECE as usize];
@@ -39,7 +39,7 @@ pub fn digest(size: u64, data: &[Range<u64>], mut read: impl FnMut(u64, &mut [u8
     hex(&sha.finalize())
 }
 
-/// `bytes` in hexadecimal.
+/// Returns `bytes` in hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_sees_contents_and_not_holes() {
+    fn the_digest_depends_on_contents_and_not_on_holes() {
         let mut bytes = vec![0; (READ_WHOLE_MAX + 10) as usize];
         bytes[300_000] = 1;
         bytes[70_000_000 - 3_000_000] = 2;

@@ -1,26 +1,25 @@
-//! What programs share that do things at random to files beside models of them. Not here: which things,
-//! and doing them.
+//! Support for random operations on files that are compared with models. Not here: the operations.
 //!
-//! `BIFOLIO_EXERCISE_OPERATIONS` says how many operations a run has, and `BIFOLIO_EXERCISE_SEED` which
-//! ones. A failure tells its seed; with it all is the same again, but for when the background writes.
-#![allow(clippy::print_stderr, reason = "a run that fails says what it has done")]
+//! `BIFOLIO_EXERCISE_OPERATIONS` is the number of operations of a run, and `BIFOLIO_EXERCISE_SEED` chooses
+//! them. A failure prints its seed, with which the run can be repeated, except for the times of background writeback.
+#![allow(clippy::print_stderr, reason = "a run that fails prints its last operations")]
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::Random;
 
-/// Operations that are told when a run fails.
-const TOLD: usize = 24;
+/// The number of last operations that are printed if a run fails.
+const PRINTED: usize = 24;
 
-/// A number that the environment gives.
+/// Returns the number in an environment variable.
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {text}")))
 }
 
-/// Some operations on one kind of volume: how many, by which numbers, and which were the last. Tells
-/// that if it is dropped in a panic.
+/// A run of random operations on one kind of volume. Prints its seed and the last operations if it is dropped in a
+/// panic.
 #[derive(Debug)]
 pub struct Run {
     kind: String,
@@ -28,13 +27,13 @@ pub struct Run {
     step: u64,
     operations: u64,
     last: VecDeque<String>,
-    /// The numbers that choose what is done.
+    /// The source of all choices.
     pub random: Random,
 }
 
 impl Run {
-    /// As many operations as the environment says, or else `operations`. Runs with different `salt`s do
-    /// different things.
+    /// Returns a run of `operations` operations, or of the number in the environment. Runs with different `salt`s
+    /// choose different operations.
     pub fn new(kind: String, salt: u64, operations: u64) -> Self {
         let operations = number("BIFOLIO_EXERCISE_OPERATIONS").unwrap_or(operations);
         let seed = number("BIFOLIO_EXERCISE_SEED").unwrap_or(1);
@@ -42,34 +41,34 @@ impl Run {
         Self { kind, seed, step: 0, operations, last: VecDeque::new(), random }
     }
 
-    /// Begins with the next operation, if there is one: the number of those before it.
+    /// Begins the next operation, and returns its number. Returns `None` after the last one.
     pub fn next_step(&mut self) -> Option<u64> {
         let step = self.step;
         self.step += 1;
         (step < self.operations).then_some(step)
     }
 
-    /// Takes note of an operation.
+    /// Records an operation, to be printed if the run fails.
     pub fn note(&mut self, operation: String) {
-        if self.last.len() == TOLD {
+        if self.last.len() == PRINTED {
             self.last.pop_front();
         }
         self.last.push_back(operation);
     }
 
-    /// One of several things, each as often as its number says, against the others.
+    /// Chooses one of several values, with probabilities in proportion to their numbers.
     pub fn choose<T: Copy>(&mut self, shares: &[(T, u64)]) -> T {
         let mut number = self.random.below(shares.iter().map(|(_, share)| share).sum());
-        for &(thing, share) in shares {
+        for &(value, share) in shares {
             match number.checked_sub(share) {
                 Some(left) => number = left,
-                None => return thing,
+                None => return value,
             }
         }
-        unreachable!("the number is less than all shares together")
+        unreachable!("the number is less than the sum of all shares")
     }
 
-    /// A range of bytes below `size_max`, mostly where a file of `size` bytes has something.
+    /// Chooses a range of bytes below `size_max`, which usually begins within a file of `size` bytes.
     pub fn place(&mut self, size: u64, size_max: u64) -> Range<u64> {
         let random = &mut self.random;
         let reach = if random.below(4) == 0 { size_max } else { size.clamp(1, size_max) };
@@ -84,12 +83,12 @@ impl Drop for Run {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self { kind, seed, step, last, .. } = self;
-            eprintln!("{kind}, seed {seed}, after {step} operations, at last {last:#?}");
+            eprintln!("{kind}, seed {seed}, after {step} operations, the last ones: {last:#?}");
         }
     }
 }
 
-/// The bytes that a file should have.
+/// A model of a file: its expected contents.
 #[derive(Debug)]
 pub struct Model {
     name: &'static str,
@@ -97,32 +96,32 @@ pub struct Model {
 }
 
 impl Model {
-    /// Of an empty file.
+    /// Returns the model of an empty file.
     pub fn new(name: &'static str) -> Self {
         Self { name, bytes: Vec::new() }
     }
 
-    /// The file's name.
+    /// Returns the file's name.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// How many bytes there are.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
 
-    /// The part of `range` that the file has.
+    /// Returns the part of `range` that is within the file.
     pub fn within(&self, range: &Range<u64>) -> Range<u64> {
         range.start.min(self.size())..range.end.min(self.size())
     }
 
-    /// What lies in `range`, as far as the file has it.
+    /// Returns the contents of the part of `range` that is within the file.
     pub fn expected(&self, range: &Range<u64>) -> &[u8] {
         &self.bytes[indices(&self.within(range))]
     }
 
-    /// Panics unless `found` is what lies in `range`.
+    /// Panics unless `found` is equal to the contents of `range`.
     #[track_caller]
     pub fn compare(&self, found: &[u8], range: &Range<u64>) {
         let expected = self.expected(range);
@@ -132,14 +131,14 @@ impl Model {
         }
         let differs = found.iter().zip(expected).position(|(found, wanted)| found != wanted);
         if let Some(at) = differs {
-            let at_byte = range.start + at as u64;
+            let position = range.start + at as u64;
             let (found, wanted) = (found[at], expected[at]);
-            panic!("{}: {found:#x}, not {wanted:#x}, at {at_byte} of {range:?}", self.name);
+            panic!("{}: {found:#x}, not {wanted:#x}, at {position} in {range:?}", self.name);
         }
     }
 
-    /// Panics unless all that is said to be a hole in `range` is zeroes. `data` and `hole` find the next
-    /// of each from a byte on; there may be no more data.
+    /// Panics unless all reported holes in `range` have zeroes. `data` and `hole` find the next data and the next hole
+    /// from a byte on. There may be no more data.
     pub fn check_holes(
         &self,
         range: &Range<u64>,
@@ -158,7 +157,7 @@ impl Model {
         }
     }
 
-    /// Bytes to write to `range`. The model has them now.
+    /// Chooses new data for `range`, and writes it to the model.
     pub fn new_data(&mut self, range: &Range<u64>, random: &mut Random) -> Vec<u8> {
         let fill = random.below(255) as u8 + 1;
         let byte = |at: u64| fill.wrapping_add((at / 512) as u8).wrapping_mul(at as u8 | 1);
@@ -174,28 +173,28 @@ impl Model {
         self.bytes[indices(&(at..end))].copy_from_slice(data);
     }
 
-    /// Has at least `size` bytes.
+    /// Extends the file to at least `size` bytes.
     pub fn grow(&mut self, size: u64) {
         self.truncate(self.size().max(size));
     }
 
-    /// Has `size` bytes.
+    /// Sets the size.
     pub fn truncate(&mut self, size: u64) {
         self.bytes.resize(size as usize, 0);
     }
 
-    /// Makes zeroes of what is in `range`.
+    /// Zeroes `range`.
     pub fn clear(&mut self, range: &Range<u64>) {
         let range = indices(&self.within(range));
         self.bytes[range].fill(0);
     }
 
-    /// Takes `range` out.
+    /// Removes `range`, and moves the data behind it.
     pub fn collapse(&mut self, range: &Range<u64>) {
         self.bytes.drain(indices(range));
     }
 
-    /// Has zeroes in `range`, and behind it what was there.
+    /// Inserts zeroes at `range`, and moves the data from there on behind it.
     pub fn insert(&mut self, range: &Range<u64>) {
         let Range { start, end } = indices(range);
         self.bytes.splice(start..start, vec![0; end - start]);

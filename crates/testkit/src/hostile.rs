@@ -1,4 +1,4 @@
-//! Small valid images, and random damage to them. Not here: what is done with the result.
+//! Small valid images, and random damage to them. Not here: the use of the damaged images.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ pub struct SmallKind {
     block_size: u32,
     /// Arguments of mke2fs.
     arguments: &'static str,
-    /// What is done to the image once it is filled.
+    /// A change of the image after it was filled.
     finish: fn(&Path),
 }
 
@@ -23,8 +23,8 @@ const fn kind(format: &'static str, block_size: u32, arguments: &'static str) ->
     SmallKind { format, block_size, arguments, finish: |_| () }
 }
 
-/// The kinds of small images: between them they have every structure that a walk can meet, mostly
-/// without metadata checksums, since those would hide what lies behind them from damage.
+/// The kinds of small images. Together they have all structures that a walk can visit. Most have no metadata checksums,
+/// since a wrong checksum would hide other damage.
 pub const KINDS: &[SmallKind] = &[
     kind("ext2", 1024, ""),
     kind("ext3", 1024, "-O ^dir_index -J size=1"),
@@ -46,7 +46,7 @@ pub const KINDS: &[SmallKind] = &[
     },
 ];
 
-/// Makes the small image of a kind in `folder` and gives its bytes.
+/// Creates the small image of a kind in `folder` and returns its contents.
 pub fn small_image(folder: &Path, kind: SmallKind) -> Vec<u8> {
     let SmallKind { format, block_size, arguments, finish } = kind;
     let source = folder.join("source");
@@ -58,13 +58,13 @@ pub fn small_image(folder: &Path, kind: SmallKind) -> Vec<u8> {
     let size = if block_size > 4096 { 16 << 20 } else { 6 << 20 };
     let options = Mke2fs { format, block_size, size, arguments: format!("{arguments} -N 1024") };
     options.make(&image, Some(&source));
-    // What mke2fs leaves out: hashed directories, and a file with many extents.
+    // Adds hashed directories, which mke2fs does not create.
     let _ = crate::command::output(Command::new("e2fsck").args(["-fyD"]).arg(&image));
     finish(&image);
     must(std::fs::read(&image), image.display())
 }
 
-/// Files of every small sort: many names, nested folders, links, attributes, holes.
+/// Creates a small tree with many names, nested folders, links, attributes and holes.
 fn small_tree(top: &Path) {
     let write = |path: &Path, bytes: &[u8]| must(std::fs::write(path, bytes), path.display());
     let many = top.join("many");
@@ -80,7 +80,7 @@ fn small_tree(top: &Path) {
     }
     write(&top.join("tiny"), b"inline");
     write(&top.join("large"), &vec![7; 700_000]);
-    // Every other block is a hole, so the map needs more than the inode holds.
+    // Has so many extents that the map does not fit into the inode.
     let holes = must(std::fs::File::create(top.join("holes")), "holes");
     for index in 0..60 {
         let at = index * 128 * 1024;
@@ -96,11 +96,11 @@ fn small_tree(top: &Path) {
     run(Command::new("setfacl").args(["-m", "u:12:rw,g:34:r"]).arg(top.join("large")));
 }
 
-/// Damages `image` as `seed` says: one to sixteen small changes, most of them to blocks in use.
+/// Damages `image` by one to sixteen small changes that `seed` chooses, most of them in blocks in use.
 pub fn damage(image: &mut [u8], seed: u64) {
     let mut random = Random(seed);
     for _ in 0..=random.below(16) {
-        let at = place_in_use(image, &mut random);
+        let at = offset_in_use(image, &mut random);
         let length = image.len();
         match random.below(6) {
             0 => image[at] ^= 1 << random.below(8),
@@ -119,20 +119,20 @@ pub fn damage(image: &mut [u8], seed: u64) {
                 image[block..block + 1024].fill_with(|| random.draw() as u8);
             }
             4 => {
-                let from = place_in_use(image, &mut random) & !1023;
+                let from = offset_in_use(image, &mut random) & !1023;
                 image.copy_within(from..from + 1024, at & !1023);
             }
             _ => {
-                let run = 1 + random.below(64) as usize;
-                image[at..length.min(at + run)].fill(0);
+                let count = 1 + random.below(64) as usize;
+                image[at..length.min(at + count)].fill(0);
             }
         }
     }
 }
 
-/// A byte in a kilobyte that is not one byte repeated, if a few tries find one: unused blocks are
-/// all zeroes, and the data of the tree's files is uniform.
-fn place_in_use(image: &[u8], random: &mut Random) -> usize {
+/// Chooses the offset of a byte in a kilobyte whose bytes are not all equal, if a few attempts find one. Unused blocks
+/// are all zeroes, and the data of the tree's files is uniform.
+fn offset_in_use(image: &[u8], random: &mut Random) -> usize {
     let mut at = 0;
     for _ in 0..1024 {
         at = random.below(image.len() as u64) as usize;

@@ -7,39 +7,39 @@ use std::process::Command;
 use crate::command::run;
 use crate::must;
 
-/// How to make an image.
+/// The options for creating an image.
 #[derive(Clone, Debug)]
 pub struct Mke2fs {
     /// "ext2", "ext3" or "ext4".
     pub format: &'static str,
-    /// Bytes in a block.
+    /// The block size in bytes.
     pub block_size: u32,
-    /// Bytes in the image.
+    /// The size of the image in bytes.
     pub size: u64,
     /// Further arguments, separated by white space, such as `-O bigalloc -C 65536`.
     pub arguments: String,
 }
 
 impl Mke2fs {
-    /// Returns an image of 512 MiB (more for large blocks) with mke2fs's own choices.
+    /// Returns options for an image of 512 MiB (more with large blocks) with the defaults of mke2fs.
     pub fn new(format: &'static str, block_size: u32) -> Self {
         let size = (512 << 20).max(u64::from(block_size) * 32_768);
         Self { format, block_size, size, arguments: String::new() }
     }
 
-    /// With further arguments.
+    /// Adds arguments.
     pub fn with(mut self, arguments: &str) -> Self {
         self.arguments.push(' ');
         self.arguments.push_str(arguments);
         self
     }
 
-    /// Makes it at `image`, a sparse file, from the contents of `source` if there is one.
+    /// Creates the image as a sparse file, with the contents of the folder `source` if there is one.
     pub fn make(&self, image: &Path, source: Option<&Path>) {
         let file = must(File::create(image), image.display());
         must(file.set_len(self.size), image.display());
         let mut command = Command::new("mke2fs");
-        // -F: block sizes above the page size are questioned otherwise.
+        // -F: otherwise mke2fs asks whether to use blocks larger than a page.
         command.args(["-q", "-F", "-t", self.format, "-b", &self.block_size.to_string()]);
         command.args(self.arguments.split_whitespace());
         if let Some(source) = source {
@@ -49,13 +49,13 @@ impl Mke2fs {
     }
 }
 
-/// Checks that e2fsck finds nothing to mend in `image`.
+/// Checks that e2fsck finds no errors in `image`.
 #[track_caller]
 pub fn check_by_e2fsck(image: &Path) {
     run(Command::new("e2fsck").arg("-fn").arg(image));
 }
 
-/// A configuration for mke2fs, so that a distribution's defaults do not matter.
+/// A configuration for mke2fs, which replaces a distribution's defaults.
 pub const MKE2FS_CONF: &[u8] = b"[defaults]
     base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
     default_mntopts = acl,user_xattr

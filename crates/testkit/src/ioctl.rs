@@ -1,4 +1,4 @@
-//! The ioctls of files that no library offers safely: FIEMAP, FSGETXATTR, FSSETXATTR, GETVERSION,
+//! Ioctls of files for which no library has safe functions: FIEMAP, FSGETXATTR, FSSETXATTR, GETVERSION,
 //! EXT4_IOC_MOVE_EXT.
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,11 +10,11 @@ use rustix::ioctl::{Getter, Setter, Updater, ioctl, opcode};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FiemapExtent {
-    /// Byte in the file.
+    /// The offset in the file, in bytes.
     pub logical: u64,
-    /// Byte on the device.
+    /// The offset on the device, in bytes.
     pub physical: u64,
-    /// In bytes.
+    /// The length in bytes.
     pub length: u64,
     reserved64: [u64; 2],
     /// `FIEMAP_EXTENT_*`.
@@ -48,7 +48,7 @@ struct Fiemap {
     extents: [FiemapExtent; EXTENTS_AT_ONCE],
 }
 
-/// Every extent of a file, as the kernel splits them.
+/// Returns all extents of a file, split as the kernel reports them.
 pub(crate) fn fiemap(file: impl AsFd) -> Result<Vec<FiemapExtent>> {
     const OPCODE: rustix::ioctl::Opcode = opcode::read_write::<FiemapHeader>(b'f', 11);
     let mut extents: Vec<FiemapExtent> = Vec::new();
@@ -92,7 +92,7 @@ fn get_fsxattr(file: impl AsFd) -> Result<Fsxattr> {
     unsafe { ioctl(file, Getter::<OPCODE, Fsxattr>::new()) }
 }
 
-/// The file's project id.
+/// Returns the file's project id.
 pub(crate) fn project(file: impl AsFd) -> Result<u32> {
     Ok(get_fsxattr(file)?.project)
 }
@@ -105,10 +105,10 @@ pub(crate) fn set_project(file: impl AsFd, project: u32) -> Result<()> {
     unsafe { ioctl(file, Setter::<OPCODE, Fsxattr>::new(wanted)) }
 }
 
-/// The inode's generation.
+/// Returns the inode's generation.
 pub(crate) fn generation(file: impl AsFd) -> Result<u32> {
     const OPCODE: rustix::ioctl::Opcode = opcode::read::<u64>(b'v', 1);
-    // Declared as a long, written as an int: the other half stays as it was.
+    // Declared as a long, but the kernel writes an int and does not change the other half.
     let mut value = [0_u32; 2];
     // SAFETY: FS_IOC_GETVERSION writes at most the eight bytes of its declared argument.
     unsafe { ioctl(file, Updater::<OPCODE, [u32; 2]>::new(&mut value))? };
@@ -127,8 +127,8 @@ struct MoveExtent {
     moved: u64,
 }
 
-/// Exchanges `count` blocks that a file has from block `at` on for those that `donor` has from block
-/// `donor_at` on; gives how many blocks the kernel got past.
+/// Exchanges `count` blocks of a file from block `at` on with those of `donor` from block
+/// `donor_at` on. Returns the number of blocks that the kernel has processed.
 pub fn move_extents(
     file: impl AsFd,
     at: u64,

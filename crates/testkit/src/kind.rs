@@ -1,4 +1,4 @@
-//! Kinds of images: every feature of the ext family that we read.
+//! Kinds of images, with all features of the ext family that Bifolio reads.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,28 +8,28 @@ use crate::{Mke2fs, command};
 
 /// A kind of image.
 pub struct Kind {
-    /// What it is called in the tests' names.
+    /// The name in the names of tests.
     pub name: &'static str,
-    /// What mke2fs calls the format.
+    /// The format's name for mke2fs.
     pub format: &'static str,
-    /// Arguments of mke2fs; `{cluster}` stands for sixteen blocks.
+    /// Arguments for mke2fs. `{cluster}` is the size of sixteen blocks.
     pub arguments: &'static str,
-    /// Arguments of tune2fs, to be run on the empty image.
+    /// Arguments for tune2fs, which runs on the empty image. May be empty.
     pub tune: &'static str,
-    /// A request for debugfs, to be made of the empty image.
+    /// A request for debugfs, which runs on the empty image. May be empty.
     pub debug: &'static str,
-    /// What the format cannot hold, or holds beyond the default.
+    /// Changes the options of the tree to what the format supports.
     pub adjust: fn(&mut TreeOptions),
 }
 
 impl Kind {
-    /// The kind of this name.
+    /// Returns the kind with this name.
     pub fn named(name: &str) -> &'static Self {
         let mut kinds = KINDS.iter().chain(GUEST_KINDS);
         kinds.find(|kind| kind.name == name).unwrap_or_else(|| panic!("no kind {name}"))
     }
 
-    /// Makes an empty image of this kind with blocks of `block_size`.
+    /// Creates an empty image of this kind with blocks of `block_size`.
     pub fn make(&self, block_size: u32, image: &Path) {
         let cluster = (block_size * 16).to_string();
         let arguments = self.arguments.replace("{cluster}", &cluster);
@@ -43,7 +43,7 @@ impl Kind {
         }
     }
 
-    /// What to fill it with.
+    /// Returns the options of the tree that fills an image.
     pub fn tree(&self, block_size: u32) -> TreeOptions {
         let mut options = TreeOptions::new(block_size);
         (self.adjust)(&mut options);
@@ -51,12 +51,12 @@ impl Kind {
     }
 }
 
-/// Files mapped by indirect blocks: smaller, and without preallocation.
+/// Sets the limits of files with indirect blocks: smaller files, and no preallocation.
 fn indirect(options: &mut TreeOptions) {
     let size = u64::from(options.block_size);
     let pointers = size / 4;
     let blocks = 12 + pointers + pointers.pow(2) + pointers.pow(3);
-    // i_blocks counts 2^32 sectors at most, and the kernel keeps some back for the map itself.
+    // i_blocks counts at most 2^32 sectors, of which the kernel reserves some for the map itself.
     options.file_size_max = (blocks * size).min((1 << 41) - (1 << 33));
     options.preallocate = false;
 }
@@ -69,7 +69,7 @@ fn with_large_xattrs(options: &mut TreeOptions) {
     options.xattr_bytes_max = 64 << 10;
 }
 
-/// Without huge_file a file has 2^32 sectors at most.
+/// Sets the limit of files without the feature huge_file: 2^32 sectors.
 fn without_huge_files(options: &mut TreeOptions) {
     options.file_size_max = options.file_size_max.min((1 << 41) - (1 << 33));
 }
@@ -88,7 +88,7 @@ const fn kind(name: &'static str, arguments: &'static str) -> Kind {
     Kind { name, format: "ext4", arguments, tune: "", debug: "", adjust: |_| {} }
 }
 
-/// Every kind that is filled and compared.
+/// Kinds that the running kernel fills.
 pub const KINDS: &[Kind] = &[
     Kind { format: "ext2", adjust: indirect, ..kind("ext2", "") },
     Kind { format: "ext3", adjust: indirect, ..kind("ext3", "") },
@@ -124,7 +124,7 @@ pub const KINDS: &[Kind] = &[
     Kind { debug: "ssv flags 2", tune: "-E hash_alg=legacy", ..kind("hash_legacy_unsigned", "") },
     Kind { adjust: with_large_xattrs, ..kind("ea_inode", "-O ea_inode") },
     kind("orphan_file", "-O orphan_file"),
-    // What mke2fs 1.47.4 makes by default.
+    // The default features of mke2fs 1.47.4.
     kind("newest_default", "-O metadata_csum_seed,orphan_file"),
     kind("no_filetype", "-O ^filetype"),
     kind("inodes_of_128_bytes", "-I 128"),
@@ -138,7 +138,7 @@ pub const KINDS: &[Kind] = &[
     kind("packed_meta_blocks", "-E packed_meta_blocks=1"),
 ];
 
-/// Kinds that not every machine's kernel mounts: the guest fills them.
+/// Kinds that the kernels of some machines do not mount, so that the guest fills them.
 pub const GUEST_KINDS: &[Kind] = &[
     kind("quota", "-O quota"),
     Kind { adjust: with_projects, ..kind("project", "-O project,quota") },
@@ -147,7 +147,7 @@ pub const GUEST_KINDS: &[Kind] = &[
     kind("casefold", "-O casefold"),
     Kind {
         adjust: everything,
-        // Linux 7.2 refuses encryption of blocks larger than a page, so without it.
+        // Without encryption, which Linux 7.2 does not support with blocks larger than a page.
         ..kind(
             "everything",
             "-O bigalloc,inline_data,metadata_csum_seed,ea_inode,quota,project,orphan_file,\

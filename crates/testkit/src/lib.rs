@@ -1,7 +1,7 @@
-//! Tools for whole-volume tests: images, their contents, descriptions of what they contain, and independent
+//! Tools for tests of whole volumes: images, their contents, descriptions of these, and independent
 //! judges. For development only.
 //!
-//! Everything here panics on failure: a test that cannot run fails, and its message has the reason.
+//! All functions panic on failure, so a test that cannot run fails with the reason.
 
 pub mod command;
 mod cpio;

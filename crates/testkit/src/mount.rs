@@ -1,5 +1,4 @@
-//! Loop mounts in mount namespaces that end with their thread, so that nothing stays mounted,
-//! however a test ends.
+//! Loop mounts in mount namespaces that end with their thread, so that no mount remains after any end of a test.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -13,15 +12,15 @@ use tempfile::TempDir;
 use crate::command::run;
 use crate::must;
 
-/// How long a mount may stay busy after its last use.
+/// The time for which a mount may be busy after its last use.
 const BUSY_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Gives the calling thread, and the threads and programs that it starts from now on, mounts of
-/// their own. Whatever is mounted then is seen by nobody else and goes with the thread.
+/// Moves the calling thread, and the threads and programs that it starts from now on, to a new mount namespace. Later
+/// mounts are invisible to other threads, and end with the thread.
 pub fn private_mounts() {
     assert!(rustix::process::geteuid().is_root(), "this test mounts file systems: run it as root");
-    // SAFETY: the flags touch only this thread's working directory, umask and mounts; no file
-    // descriptor table is split, so no other thread's I/O safety is affected.
+    // SAFETY: the flag affects only this thread's working directory, umask and mounts. The file
+    // descriptor table stays shared, so the I/O safety of other threads is not affected.
     let unshared = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) };
     must(unshared, "a mount namespace for this thread");
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -34,12 +33,12 @@ pub struct LoopMount {
 }
 
 impl LoopMount {
-    /// Mounts `image`, a file or a block device, as `format` with further mount options, in the thread's own namespace
-    /// ([`private_mounts`] must have been called).
+    /// Mounts `image`, a file or a block device, as `format` with further mount options. The caller has called
+    /// [`private_mounts`].
     ///
-    /// Panics with the name of the loop device if it is write-protected and the options do not contain `ro`.
-    /// `blockdev --setro` outlives the image that a loop device had, and without `--rw`, mount(8) would mount
-    /// read-only.
+    /// Panics with the name of the loop device if it is write-protected and the options do not contain `ro`. A loop
+    /// device stays write-protected after `blockdev --setro`, even with another image, and without `--rw`, mount(8)
+    /// would mount it read-only.
     pub fn new(image: &Path, format: &str, options: &str) -> Self {
         let folder = must(TempDir::new(), "a folder to mount on");
         let mut command = Command::new("mount");
@@ -57,15 +56,15 @@ impl LoopMount {
         self.folder.path()
     }
 
-    /// Unmounts, so that everything is in the image.
+    /// Unmounts, so that all data is in the image. Panics on failure.
     pub fn unmount(self) {
-        // The drop does it, and panics when it fails.
+        // The drop unmounts.
     }
 }
 
 impl Drop for LoopMount {
     fn drop(&mut self) {
-        // Another thread that is starting a program holds copies of our open files for a moment.
+        // Another thread that starts a program has copies of this process's open files for a moment.
         let deadline = Instant::now() + BUSY_TIME_MAX;
         loop {
             let output = crate::command::output(Command::new("umount").arg(self.folder.path()));
@@ -73,7 +72,7 @@ impl Drop for LoopMount {
                 return;
             }
             if Instant::now() > deadline {
-                // A second panic would hide the first; the namespace's end cleans up.
+                // During a panic, do not panic again. The end of the namespace unmounts.
                 assert!(std::thread::panicking(), "umount: {}", output.text());
                 return;
             }
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
     use crate::Mke2fs;
 
-    /// A loop device that cannot be written to.
+    /// A write-protected loop device.
     struct Protected(String);
 
     impl Protected {
@@ -114,7 +113,7 @@ mod tests {
         let path = Path::new(&protected.0);
         LoopMount::new(path, "ext4", "ro,noload").unmount();
         let refused = std::panic::catch_unwind(|| LoopMount::new(path, "ext4", "rw"));
-        let refused = refused.err().expect("a mount of a device that cannot be written to");
+        let refused = refused.err().expect("a write-protected device cannot be mounted");
         let message = refused.downcast::<String>().expect("a message");
         let names_it = message.contains("/dev/loop") && message.contains("write-protected");
         assert!(names_it, "{message}");

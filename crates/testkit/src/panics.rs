@@ -1,10 +1,10 @@
-//! A device that panics once, when one thread uses it: for tests of panics in the background.
+//! A device that panics once when a given thread uses it, for tests of panics in background threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{Bio, DeviceHooks, HookedDevice, SharedDevice};
 
-/// A device that panics when a thread of a certain name submits to it after [`arm`](PanicOnce::arm).
+/// A device that panics when a thread with a given name submits to it after [`arm`](PanicOnce::arm).
 pub type PanicDevice = HookedDevice<PanicOnce>;
 
 /// The hooks of a [`PanicDevice`].
@@ -15,7 +15,7 @@ pub struct PanicOnce {
 }
 
 impl PanicOnce {
-    /// Panics in the thread with this name.
+    /// Creates hooks that panic in the thread with this name.
     pub fn new(thread: &'static str) -> Self {
         Self { thread, is_armed: AtomicBool::new(false) }
     }
@@ -25,7 +25,7 @@ impl PanicOnce {
         self.is_armed.store(true, Ordering::SeqCst);
     }
 
-    /// Returns whether the panic has come.
+    /// Returns whether the thread has panicked.
     pub fn has_panicked(&self) -> bool {
         !self.is_armed.load(Ordering::SeqCst)
     }
@@ -33,9 +33,9 @@ impl PanicOnce {
 
 impl DeviceHooks for PanicOnce {
     fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
-        let is_it = std::thread::current().name() == Some(self.thread);
-        if is_it && self.is_armed.swap(false, Ordering::SeqCst) {
-            panic!("as the test has it");
+        let is_thread = std::thread::current().name() == Some(self.thread);
+        if is_thread && self.is_armed.swap(false, Ordering::SeqCst) {
+            panic!("a planted panic");
         }
         device.submit(batch);
     }

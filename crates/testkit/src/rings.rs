@@ -1,5 +1,5 @@
-//! The host's switch for FUSE over io_uring. It is one for all of the host and counts when something
-//! is mounted: whoever needs it in a certain position holds a lock while mounting.
+//! The host's switch for FUSE over io_uring. It affects all mounts of the host when they are created. A test that needs
+//! it on or off holds a lock while it mounts.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -10,18 +10,18 @@ use crate::must;
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// The switch in a position, until this is dropped.
+/// A setting of the switch. Dropping this restores the previous one.
 pub struct RingOffer {
     switch: File,
     before: [u8; 1],
 }
 
 impl RingOffer {
-    /// Puts the switch to on or off. `None` where there is none: a kernel before 6.14, or a
+    /// Sets the switch on or off. Returns `None` if there is none: on a kernel before 6.14, or in a
     /// container.
     pub fn put(on: bool) -> Option<Self> {
         let switch = OpenOptions::new().read(true).write(true).open(SWITCH).ok()?;
-        // Programs beside this one, too, keep to this lock; the file's end releases it.
+        // Other test programs use this lock, too. Closing the file releases it.
         must(rustix::fs::flock(&switch, FlockOperation::LockExclusive), SWITCH);
         let mut before = [0; 1];
         must(switch.read_exact_at(&mut before, 0), SWITCH);

@@ -1,5 +1,5 @@
-//! A file system without a format: inodes that a test lists, to try what is built on the traits of
-//! `vfs`. Not here: writing.
+//! A read-only file system without a format, whose inodes a test lists, for tests of the code above the traits of
+//! `fs`. Not here: writing.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -22,40 +22,40 @@ use crate::must;
 
 /// The inode of the root directory.
 pub const ROOT: u64 = 2;
-/// Bytes in a block.
+/// The block size in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Memory for cached data: a toy has little.
+/// The size of the cache, in bytes.
 const CACHE_BYTES_MAX: u64 = 4 << 20;
 
-/// What an inode is.
+/// The type and the contents of an inode.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// Names and what they stand for, in the order of listings. "." and ".." are names like others.
+    /// A directory: names and inode numbers, in the order of listings. "." and ".." are ordinary names here.
     Directory(Vec<(Vec<u8>, u64)>),
-    /// What it leads to.
+    /// A symbolic link with this target.
     Symlink(Vec<u8>),
     /// A file with data.
     Regular(Data),
     /// A named pipe.
     Fifo,
-    /// It cannot be loaded: its checksum is wrong.
+    /// An inode with a wrong checksum, which cannot be loaded.
     Corrupt,
 }
 
 impl Content {
-    /// A directory of these names.
+    /// Returns a directory with these entries.
     pub fn directory(entries: &[(&str, u64)]) -> Self {
         let owned = entries.iter().map(|(name, inode)| (name.as_bytes().to_vec(), *inode));
         Self::Directory(owned.collect())
     }
 
-    /// A symbolic link to `target`.
+    /// Returns a symbolic link to `target`.
     pub fn symlink(target: &str) -> Self {
         Self::Symlink(target.as_bytes().to_vec())
     }
 
-    /// A file without data.
+    /// Returns a file without data.
     pub fn empty_file() -> Self {
         Self::Regular(Data::default())
     }
@@ -64,22 +64,22 @@ impl Content {
 /// The data of a file.
 #[derive(Clone, Default, Debug)]
 pub struct Data {
-    /// In bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// Where the blocks of the file lie, in blocks of the device. The others are holes.
+    /// The device's block for each block of the file. All other blocks are holes.
     pub blocks: BTreeMap<u64, u64>,
-    /// Called before the data or an attribute's value is asked for.
+    /// Called before each request for the data or an attribute's value.
     pub before_use: Hook,
-    /// Called before each mapping, when the reader may hold folios.
+    /// Called before each mapping, when the reader may have folios locked.
     pub before_mapping: Hook,
 }
 
-/// What a test does when a file is used; nothing by default.
+/// A function that is called when a file is used. Does nothing by default.
 #[derive(Clone, Default)]
 pub struct Hook(Option<Arc<dyn Fn() + Send + Sync>>);
 
 impl Hook {
-    /// Calls `action`.
+    /// Returns a hook that calls `action`.
     pub fn new(action: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(action)))
     }
@@ -97,8 +97,8 @@ impl fmt::Debug for Hook {
     }
 }
 
-/// The file system. Its inodes differ in type, size and contents only: their other attributes are
-/// the same, and each has the extended attributes `user.a` and `trusted.b`, of which only the first
+/// The file system. Its inodes differ only in type, size and contents. Their other attributes are
+/// equal, and each has the extended attributes `user.a` and `trusted.b`, of which only the first
 /// can be read.
 #[derive(Debug)]
 pub struct Toy {
@@ -108,7 +108,7 @@ pub struct Toy {
 }
 
 impl Toy {
-    /// These inodes, [`ROOT`] among them, on a device that holds `data`.
+    /// Creates a file system with these inodes, including [`ROOT`], on a device with the contents `data`.
     pub fn new(data: Vec<u8>, inodes: impl IntoIterator<Item = (u64, Content)>) -> Arc<Self> {
         Arc::new(Self {
             inodes: inodes.into_iter().collect(),
@@ -117,7 +117,7 @@ impl Toy {
         })
     }
 
-    /// A volume of this file system that keeps `nodes_max` unused nodes.
+    /// Returns a volume of this file system that caches at most `nodes_max` unused nodes.
     pub fn volume(self: &Arc<Self>, nodes_max: usize) -> Volume {
         let mut options = VolumeOptions { nodes_max, ..VolumeOptions::default() };
         options.cache.bytes_max = CACHE_BYTES_MAX;
@@ -126,7 +126,7 @@ impl Toy {
         must(Volume::with_file_system(file_system, cache, &options), "a volume")
     }
 
-    /// How many inodes were loaded, or should have been.
+    /// Returns the number of attempts to load an inode.
     pub fn loads(&self) -> usize {
         self.loads.load(Ordering::Relaxed)
     }

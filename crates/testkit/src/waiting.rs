@@ -1,25 +1,25 @@
-//! Waits for a condition, or until another thread waits; but not for ever. Needs nothing but the standard library:
-//! tests of crates below this one include the file.
+//! Waits with a time limit, for a condition, or until another thread waits. Uses only the standard library, since
+//! tests of crates that this one depends on include the file.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a test waits before it gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time after which a test gives up.
+const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Waits until `condition` holds; panics with `what` if it does not within 60 s.
+/// Waits until `condition` returns true. Panics with `what` after 60 s.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_MAX;
     while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {TIME_MAX:?}: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Work that another thread does, and that has to wait for the test. Unlike a pause of some time, this shows whether
-/// the other thread has come to its wait, however busy the machine is.
+/// Work of another thread that must wait for the test. Unlike a pause of some time, this shows whether
+/// the other thread has begun to wait, even on a busy machine.
 #[derive(Debug, Default)]
 pub struct Waiter {
     /// The folder of the working thread in /proc.
@@ -28,11 +28,11 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// How often in a row, once a millisecond, a thread must be seen asleep, to count as waiting. A thread that lacks a
-    /// processor is not asleep.
+    /// The number of successive samples, one each millisecond, in which a waiting thread is asleep. A thread that is
+    /// runnable, but has no processor, is not asleep.
     const SAMPLES: u32 = 20;
 
-    /// Does the work on this thread.
+    /// Does `work` on this thread.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         let thread =
             std::fs::read_link("/proc/thread-self").expect("a thread has a folder in /proc");
@@ -42,11 +42,12 @@ impl Waiter {
         result
     }
 
-    /// Waits until the thread waits in its work. Returns false if the work has ended without that: then the test does
-    /// not reach its race. It should say so once it has released what other threads wait for.
+    /// Waits until the thread waits in its work. Returns false if the work has ended without a wait: then the test does
+    /// not reach its race. The test should fail then, after it has released all other threads.
     #[must_use]
     pub fn comes_to_wait(&self) -> bool {
-        let (deadline, mut asleep) = (Instant::now() + PATIENCE, 0);
+        let deadline = Instant::now() + TIME_MAX;
+        let mut asleep = 0;
         while asleep < Self::SAMPLES && !self.has_ended() && Instant::now() < deadline {
             asleep = if self.is_asleep() { asleep + 1 } else { 0 };
             std::thread::sleep(Duration::from_millis(1));
@@ -63,14 +64,14 @@ impl Waiter {
     pub(crate) fn is_asleep(&self) -> bool {
         let Some(folder) = self.thread.get() else { return false };
         let stat = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
-        // After the name, which may have anything in it.
+        // The state follows the name in parentheses, which may contain anything.
         let state = stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
         matches!(state, Some('S' | 'D'))
     }
 }
 
-/// Waits until each thread of this process whose name begins with `name` has woken `times` times since, or has ended.
-/// Panics if there is none.
+/// Waits until each thread of this process whose name begins with `name` has woken up `times` times from now on, or has
+/// ended. Panics if there is no such thread.
 #[track_caller]
 pub fn wait_for_wakes(name: &str, times: u64) {
     let threads = std::fs::read_dir("/proc/self/task").expect("a process has threads");
@@ -80,7 +81,7 @@ pub fn wait_for_wakes(name: &str, times: u64) {
     };
     let mut left: Vec<_> =
         folders.filter(is_named).map(|folder| (wakes(&folder), folder)).collect();
-    assert!(!left.is_empty(), "no thread has a name such as {name}");
+    assert!(!left.is_empty(), "no thread's name begins with {name}");
     wait_until("threads wake", || {
         left.retain(|(before, folder)| match (before, wakes(folder)) {
             (Some(before), Some(now)) => now < before + times,
@@ -90,7 +91,7 @@ pub fn wait_for_wakes(name: &str, times: u64) {
     });
 }
 
-/// Returns how often a thread has gone to sleep. `None` if it has ended.
+/// Returns how often a thread has gone to sleep, or `None` if it has ended.
 fn wakes(folder: &std::path::Path) -> Option<u64> {
     let status = std::fs::read_to_string(folder.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;

@@ -1,4 +1,4 @@
-//! Tests of `waiting.rs`, in a file of their own since tests of other crates include that one.
+//! Tests of `waiting.rs`, in a separate file since tests of other crates include `waiting.rs`.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::waiting::{Waiter, wait_for_wakes, wait_until};
 
 #[test]
-fn a_thread_that_waits_is_told_from_one_that_computes() {
+fn a_waiting_thread_is_distinguished_from_a_computing_one() {
     let waiter = Waiter::default();
     let (computes, both) = (AtomicBool::new(true), Barrier::new(2));
     std::thread::scope(|scope| {
@@ -23,22 +23,22 @@ fn a_thread_that_waits_is_told_from_one_that_computes() {
             assert!(!waiter.is_asleep());
         }
         computes.store(false, Ordering::Relaxed);
-        let it_waits = waiter.comes_to_wait();
+        let waits = waiter.comes_to_wait();
         both.wait();
-        assert!(it_waits);
+        assert!(waits);
     });
     assert!(waiter.has_ended());
 }
 
 #[test]
-fn work_that_ends_without_waiting_is_told() {
+fn work_that_ends_without_waiting_does_not_come_to_wait() {
     let waiter = Waiter::default();
     waiter.run(|| ());
     assert!(!waiter.comes_to_wait());
 }
 
 #[test]
-fn rounds_of_a_thread_that_sleeps_are_counted() {
+fn wakes_of_a_sleeping_thread_are_counted() {
     let (rounds, over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let sleeper = std::thread::Builder::new().name("sleeper".to_owned());

@@ -1,4 +1,4 @@
-//! Walks everything in a volume that nobody trusts, within bounds, and counts what came of it.
+//! A bounded walk over all nodes of an untrusted volume, which counts the results.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -8,33 +8,34 @@ use base::attributes::{DirCursor, FileType};
 use base::{Error, FileOffset, InodeNumber};
 use vfs::{Follow, Node, Volume};
 
-/// Nodes looked at in one walk; the images are small.
+/// The maximum number of nodes in a walk. The images are small.
 const NODES_MAX: usize = 2_000;
-/// Entries taken from one directory.
+/// The maximum number of entries read from a directory.
 const ENTRIES_MAX: usize = 4_000;
-/// Extents taken from one file.
+/// The maximum number of extents read from a file.
 const EXTENTS_MAX: usize = 10_000;
-/// Bytes read at each of a file's places.
+/// The number of bytes of each read from a file.
 const READ_BYTES: usize = 128 << 10;
 
-/// What a walk met.
+/// The results of a walk.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Walked {
-    /// Nodes loaded.
+    /// The number of loaded nodes.
     pub nodes: usize,
-    /// Calls that gave a result.
+    /// The number of successful calls.
     pub successes: usize,
-    /// Calls that found the image corrupt.
+    /// The number of calls that found corruption.
     pub corrupt: usize,
 }
 
 impl Walked {
-    fn note<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+    /// Counts the result of a call.
+    fn count<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         match &result {
             Ok(_) => self.successes += 1,
             Err(error) => {
                 self.corrupt += usize::from(matches!(error, Error::Corrupt(_)));
-                // Every error can be shown and has its number.
+                // Each error has a text and a number.
                 assert!(!error.to_string().is_empty() && error.errno() > 0);
             }
         }
@@ -42,40 +43,39 @@ impl Walked {
     }
 }
 
-/// Does with each node of `volume` whatever can be done with it. Errors are counted; only panics
-/// and endless work are failures.
+/// Makes all calls that read on each node of `volume`. Counts errors. Only panics and endless work are failures.
 pub fn walk(volume: &Volume) -> Walked {
     let mut walked = Walked::default();
     assert!(volume.statfs().block_size.is_power_of_two());
     let _ = volume.info();
     let mut seen: HashSet<InodeNumber> = HashSet::new();
-    let mut ahead = Vec::from_iter(walked.note(volume.root()));
+    let mut ahead = Vec::from_iter(walked.count(volume.root()));
     while let Some(node) = ahead.pop() {
         if walked.nodes >= NODES_MAX || !seen.insert(node.number()) {
             continue;
         }
-        ahead.extend(look(volume, &node, &mut walked));
+        ahead.extend(visit(volume, &node, &mut walked));
     }
     walked
 }
 
-/// Does with one node whatever can be done with it.
+/// Makes all calls that read on one node.
 pub fn look_at(volume: &Volume, node: &Arc<Node>) -> Walked {
     let mut walked = Walked::default();
-    look(volume, node, &mut walked);
+    visit(volume, node, &mut walked);
     walked
 }
 
-/// Looks at a node, and gives the nodes below it.
-fn look(volume: &Volume, node: &Arc<Node>, walked: &mut Walked) -> Vec<Arc<Node>> {
+/// Makes all calls that read on a node. Returns the nodes in it, if it is a directory.
+fn visit(volume: &Volume, node: &Arc<Node>, walked: &mut Walked) -> Vec<Arc<Node>> {
     walked.nodes += 1;
-    look_at_attributes(node, walked);
+    read_attributes(node, walked);
     match node.kind() {
-        FileType::Directory => return look_at_directory(volume, node, walked),
-        FileType::Regular => look_at_file(node, walked),
+        FileType::Directory => return read_directory(volume, node, walked),
+        FileType::Regular => read_file(node, walked),
         FileType::Symlink => {
-            if let Some(target) = walked.note(node.read_link()) {
-                walked.note(volume.resolve(&target, Follow::Yes));
+            if let Some(target) = walked.count(node.read_link()) {
+                walked.count(volume.resolve(&target, Follow::Yes));
             }
         }
         _ => {}
@@ -83,69 +83,73 @@ fn look(volume: &Volume, node: &Arc<Node>, walked: &mut Walked) -> Vec<Arc<Node>
     Vec::new()
 }
 
-fn look_at_attributes(node: &Arc<Node>, walked: &mut Walked) {
+fn read_attributes(node: &Arc<Node>, walked: &mut Walked) {
     let attributes = node.attributes();
     assert!(attributes.modified.nanoseconds < 1_000_000_000);
-    for name in walked.note(node.list_xattrs()).unwrap_or_default() {
-        walked.note(node.get_xattr(&name));
+    for name in walked.count(node.list_xattrs()).unwrap_or_default() {
+        walked.count(node.get_xattr(&name));
     }
-    walked.note(node.get_xattr(b"user.absent"));
-    walked.note(node.get_xattr(b"system.posix_acl_access"));
+    walked.count(node.get_xattr(b"user.absent"));
+    walked.count(node.get_xattr(b"system.posix_acl_access"));
     let mut extents = 0;
-    walked.note(node.extents(FileOffset(0)..FileOffset(u64::MAX), &mut |_| {
+    walked.count(node.extents(FileOffset(0)..FileOffset(u64::MAX), &mut |_| {
         extents += 1;
         if extents < EXTENTS_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }));
 }
 
-/// Lists a directory whole and again in small steps, and looks every name up.
-fn look_at_directory(volume: &Volume, node: &Arc<Node>, walked: &mut Walked) -> Vec<Arc<Node>> {
+/// Lists a directory in one call and again in small parts, and looks up all names.
+fn read_directory(volume: &Volume, node: &Arc<Node>, walked: &mut Walked) -> Vec<Arc<Node>> {
     let mut names = Vec::new();
-    let listed = walked.note(node.read_dir(DirCursor(0), &mut |entry| {
+    let listed = walked.count(node.read_dir(DirCursor(0), &mut |entry| {
         names.push(entry.name.to_vec());
         if names.len() < ENTRIES_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }));
     let mut cursor = DirCursor(0);
-    let mut stepped = 0;
-    while stepped < names.len() {
-        let mut step = 0;
+    let mut total = 0;
+    while total < names.len() {
+        let mut count = 0;
         let more = node.read_dir(cursor, &mut |entry| {
             cursor = entry.next;
-            step += 1;
-            if step < 7 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            count += 1;
+            if count < 7 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        stepped += step;
-        if more.is_err() || step == 0 {
+        total += count;
+        if more.is_err() || count == 0 {
             break;
         }
     }
     if listed.is_some() && names.len() < ENTRIES_MAX {
-        assert_eq!(stepped, names.len(), "a listing in steps is the listing at once");
+        assert_eq!(
+            total,
+            names.len(),
+            "a listing in parts has as many names as one in a single call"
+        );
     }
-    walked.note(node.lookup(b"absent"));
-    walked.note(node.lookup(&[b'n'; 300]));
+    walked.count(node.lookup(b"absent"));
+    walked.count(node.lookup(&[b'n'; 300]));
     let mut found = Vec::new();
     for name in &names {
-        if let Some(number) = walked.note(node.lookup(name)) {
-            found.extend(walked.note(volume.node(number)));
+        if let Some(number) = walked.count(node.lookup(name)) {
+            found.extend(walked.count(volume.node(number)));
         }
     }
     found
 }
 
-fn look_at_file(node: &Arc<Node>, walked: &mut Walked) {
-    let Some(file) = walked.note(node.open()) else { return };
+fn read_file(node: &Arc<Node>, walked: &mut Walked) {
+    let Some(file) = walked.count(node.open()) else { return };
     let size = node.attributes().size;
     let mut buffer = vec![0; READ_BYTES];
     for at in [0, size / 2, size.saturating_sub(100), size, u64::MAX - 10] {
-        walked.note(file.read_at(&mut buffer, at));
-        walked.note(file.lend(FileOffset(at), READ_BYTES).map(|slice| slice.len()));
+        walked.count(file.read_at(&mut buffer, at));
+        walked.count(file.lend(FileOffset(at), READ_BYTES).map(|slice| slice.len()));
     }
     let mut here = FileOffset(0);
     for _ in 0..200 {
-        let Some(data) = walked.note(file.seek_data(here)) else { break };
+        let Some(data) = walked.count(file.seek_data(here)) else { break };
         assert!(data >= here);
-        let Some(hole) = walked.note(file.seek_hole(data)) else { break };
+        let Some(hole) = walked.count(file.seek_hole(data)) else { break };
         assert!(hole > data, "data at {data} has a length");
         here = hole;
     }

@@ -1,13 +1,13 @@
 //! A model of a file to which several threads append records, and its possible contents after a power cut.
 //!
-//! A record holds its thread and its number within the thread. A cut leaves a beginning of the appended data:
+//! A record contains its thread and its number within the thread. A cut leaves a prefix of the appended data:
 //! all records but the last are complete, and each thread's records are in order, without gaps.
 
 use crate::Random;
 
-/// Bytes of a record's head, which a record has at least.
+/// The size of a record's head in bytes, which is the smallest record.
 const HEAD: usize = 6;
-/// The number of values of a byte in a record's head: no byte is zero, or as large as those of free blocks.
+/// The number of values of a byte in a record's head. No byte is zero, or as large as the bytes of free blocks.
 const DIGITS: usize = 200;
 
 /// A record.
@@ -15,7 +15,7 @@ const DIGITS: usize = 200;
 struct Record {
     data: Vec<u8>,
     begun: u64,
-    /// `u64::MAX` until then.
+    /// `u64::MAX` until the end.
     ended: u64,
 }
 
@@ -30,7 +30,7 @@ struct Durable {
 #[derive(Debug)]
 pub struct Appended {
     clock: u64,
-    /// By thread.
+    /// The records of each thread.
     records: Vec<Vec<Record>>,
     durable: Vec<Durable>,
 }
@@ -58,7 +58,7 @@ impl Appended {
         data
     }
 
-    /// Notes that the last record of a thread is in the file; and durable from `point` on, if it is.
+    /// Records that the last record of a thread is in the file, and the point from which on it is durable, if it is.
     pub fn end(&mut self, thread: usize, durable: Option<usize>) {
         let ended = self.tick();
         let records = &mut self.records[thread];
@@ -77,7 +77,7 @@ impl Appended {
         self.records.iter().map(|records| records.iter().take_while(is_ended).count()).collect()
     }
 
-    /// Notes that as many are durable from `point` on.
+    /// Records that so many records of each thread are durable from `point` on.
     pub fn synced(&mut self, point: usize, counts: Vec<usize>) {
         self.durable.push(Durable { point, counts });
     }
@@ -98,10 +98,12 @@ impl Appended {
         Ok(())
     }
 
-    /// Returns the number of complete records of each thread, and the time when the youngest record began of which
-    /// there is a part.
+    /// Returns the number of complete records of each thread, and the begin of the youngest record of which there is a
+    /// part.
     fn parse(&self, found: &[u8]) -> Result<(Vec<usize>, u64), String> {
-        let (mut counts, mut newest, mut at) = (vec![0; self.records.len()], 0, 0);
+        let mut counts = vec![0; self.records.len()];
+        let mut newest = 0;
+        let mut at = 0;
         while at < found.len() {
             let thread = usize::from(found[at]).wrapping_sub(1);
             let record = self.records.get(thread).and_then(|one| one.get(counts[thread]));
@@ -124,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_beginning_is_there_and_what_was_promised() {
+    fn a_cut_leaves_a_prefix_with_all_promised_records() {
         let mut appended = Appended::new(2);
         let first = appended.begin(0, 50);
         appended.end(0, None);
@@ -135,9 +137,9 @@ mod tests {
             assert_eq!(appended.check(9, &all[..length]), Ok(()), "{length} bytes");
             assert_eq!(appended.check(10, &all[..length]).is_ok(), length == all.len());
         }
-        let turned = [second.clone(), first.clone()].concat();
-        // Both are there, which proves nothing; without the first one the second cannot be.
-        assert_eq!(appended.check(9, &turned), Ok(()));
+        let swapped = [second.clone(), first.clone()].concat();
+        // The order of two complete records is not checked. But the second one cannot be there without the first.
+        assert_eq!(appended.check(9, &swapped), Ok(()));
         assert!(appended.check(9, &second).is_err());
         let mut zeroed = all.clone();
         zeroed[20] = 0;

@@ -1,4 +1,4 @@
-//! The choice of power cuts: their times, and the part of the data that was not durable which they leave.
+//! The choice of power cuts: their times, and the part of volatile data that they leave.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,11 +6,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::Random;
 use device::{RecordedWrite, Recording, Replay, SharedDevice};
 
-/// The unit that a device writes as a whole, in bytes.
+/// The unit that a device writes atomically, in bytes.
 const SECTOR: u64 = 512;
 /// The first of the superblock's two sectors.
 const SUPERBLOCK: u64 = ext4::SUPERBLOCK_OFFSET.0 / SECTOR;
-/// Of so many cuts that are chosen at random, one tears the superblock.
+/// One in this number of random cuts tears the superblock.
 const HALF_SUPERBLOCKS_EVERY: usize = 16;
 
 /// The part that remains of writes that were not durable.
@@ -20,24 +20,24 @@ pub enum Rest {
     Nothing,
     /// All of them.
     All,
-    /// Each sector in so many of 8 cases: writes are torn, and missing from among later ones.
+    /// Random sectors, each with a probability of so many eighths. Tears writes, and drops writes before others.
     Sectors(u64),
-    /// Each write, as a whole, in so many of 8 cases.
+    /// Random whole writes, each with a probability of so many eighths.
     Writes(u64),
-    /// The first ones, in order; the last of those is torn.
+    /// The first writes, in order. The last of them is torn.
     First,
-    /// All but one write.
+    /// All writes but one.
     AllButOne,
     /// One write.
     One,
-    /// Of the superblock one of its two sectors, and any of the other writes.
+    /// One of the superblock's two sectors, and random other writes.
     HalfSuperblock,
 }
 
 /// A power cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
-    /// When: a point of the recording.
+    /// The time, as a point of the recording.
     pub point: usize,
     /// The part that remains of writes that were not durable then.
     pub rest: Rest,
@@ -45,21 +45,22 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Returns `count` cuts at or after `begin`, in order of time: after every flush, without the writes that
-    /// followed it, if `count` allows that, and between flushes with a part of the writes.
+    /// Returns `count` cuts at or after `begin`, in order of time. A third of them are after flushes, without the
+    /// writes that followed; these cover all flushes if there are enough. The others are at random times, with a part
+    /// of the volatile writes.
     pub fn choose(
         recording: &Recording,
         begin: usize,
         count: usize,
         random: &mut Random,
     ) -> Vec<Self> {
-        // Until the next flush has ended, the same is durable, and ever more was promised.
+        // The durable writes are the same until the next flush ends. The last point before that has the most promises.
         let end = recording.crash_points().end;
         let flushes = recording.flush_points().into_iter().filter(|&point| point > begin);
         let lasts: Vec<usize> = flushes.map(|point| point - 1).chain([end - 1]).collect();
-        let step = (lasts.len() * 3).div_ceil(count.max(1));
+        let distance = (lasts.len() * 3).div_ceil(count.max(1));
         let nothing = |&point| Self { point, rest: Rest::Nothing, seed: 0 };
-        let mut cuts: Vec<Self> = lasts.iter().step_by(step).map(nothing).collect();
+        let mut cuts: Vec<Self> = lasts.iter().step_by(distance).map(nothing).collect();
         let superblocks = recording.points_of_writes(ext4::SUPERBLOCK_OFFSET);
         let superblocks: Vec<usize> = superblocks.into_iter().filter(|at| *at >= begin).collect();
         for _ in 0..count.saturating_sub(cuts.len()) / HALF_SUPERBLOCKS_EVERY {
@@ -83,8 +84,8 @@ impl Cut {
         cuts
     }
 
-    /// Returns the device after the cut, unless it is the same as without the writes after a flush, or as an earlier
-    /// one.
+    /// Returns the device after the cut. Returns `None` if the contents are those of an earlier cut, or if no volatile
+    /// write remains although some should.
     pub fn device(&self, replay: &mut Replay<'_>, seen: &mut HashSet<u64>) -> Option<SharedDevice> {
         let writes = replay.volatile(self.point);
         let mut keeper = Keeper {
@@ -107,11 +108,11 @@ impl Cut {
     }
 }
 
-/// Decides about one sector after the other.
+/// Decides which sectors remain, one after the other.
 struct Keeper {
     rest: Rest,
     random: Random,
-    /// The index of a write; of half a superblock, that of the sector.
+    /// The index of a chosen write, or of the superblock's sector that remains.
     chosen: u64,
     /// The index of the next write.
     next: u64,

@@ -12,13 +12,13 @@ use iomap::PageCache;
 pub struct Disks {
     /// The volume's device.
     pub volume: SharedDevice,
-    /// The journal's, where that is another one.
+    /// The device of an external journal.
     pub journal: Option<SharedDevice>,
 }
 
 impl Disks {
-    /// Returns the devices in `whole`, in which one follows the other, if the volume has only its first
-    /// `volume_bytes` bytes.
+    /// Returns the devices in `whole`: the volume's first `volume_bytes` bytes, and then those of an external journal.
+    /// With `None`, the volume has all bytes.
     pub fn of(whole: SharedDevice, volume_bytes: Option<u64>) -> Self {
         let Some(bytes) = volume_bytes else { return Self { volume: whole, journal: None } };
         let volume = Slice::new(Arc::clone(&whole), DeviceOffset(0), bytes).unwrap();
@@ -26,12 +26,12 @@ impl Disks {
         Self { volume: Arc::new(volume), journal: Some(Arc::new(journal)) }
     }
 
-    /// Opens the volume, recovered in memory.
+    /// Opens the volume, and recovers it in memory.
     pub fn open(&self, cache: &Arc<PageCache>) -> Result<Arc<Volume>> {
         Volume::open(Arc::clone(&self.volume), cache, &self.options())
     }
 
-    /// Opens the volume for writing, recovered in place.
+    /// Opens the volume for writing, and recovers it in place.
     pub fn open_for_writing(&self, cache: &Arc<PageCache>) -> Result<Arc<Volume>> {
         Volume::open_for_writing(Arc::clone(&self.volume), cache, &self.options())
     }

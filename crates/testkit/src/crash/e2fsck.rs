@@ -16,17 +16,17 @@ use super::disks::Disks;
 const CHUNK: usize = 1 << 18;
 
 thread_local! {
-    /// Files in memory for the image, the journal and the output of e2fsck; created once for each thread.
+    /// Files in memory for the image, the journal and the output of e2fsck. Each thread creates them once.
     static FILES: RefCell<Option<[Arc<File>; 3]>> = const { RefCell::new(None) };
 }
 
-/// Outcome of a run of e2fsck.
+/// The result of a run of e2fsck.
 pub struct Outcome {
-    /// Its exit status.
+    /// The exit status.
     pub code: i32,
-    /// Its output.
+    /// The output.
     pub text: String,
-    /// The devices after the run; valid until the thread's next run.
+    /// The devices after the run. Valid until the thread's next run.
     pub disks: Disks,
 }
 
@@ -35,21 +35,21 @@ pub fn run(argument: &str, disks: &Disks) -> Outcome {
     run_with(&[argument], disks)
 }
 
-/// Runs e2fsck on a copy of the contents of `disks`, to repair it by the superblock in `block` of `block_size` bytes.
-pub fn mend_by_copy(block: FsBlock, block_size: BlockSize, disks: &Disks) -> Outcome {
+/// Runs e2fsck on a copy of the contents of `disks`, with the copy of the superblock in `block`.
+pub fn repair_by_copy(block: FsBlock, block_size: BlockSize, disks: &Disks) -> Outcome {
     run_with(&["-fy", "-b", &block.to_string(), "-B", &block_size.bytes().to_string()], disks)
 }
 
 fn run_with(arguments: &[&str], disks: &Disks) -> Outcome {
     FILES.with_borrow_mut(|files| {
         let new = |name| Arc::new(memfd_create(name, MemfdFlags::CLOEXEC).unwrap().into());
-        let files = files.get_or_insert_with(|| ["image", "journal", "said"].map(new));
-        let [image, journal, said] = files;
+        let files = files.get_or_insert_with(|| ["image", "journal", "output"].map(new));
+        let [image, journal, text] = files;
         let volume = copy(&disks.volume, image);
         let journal_copy = disks.journal.as_ref().map(|device| copy(device, journal));
-        said.set_len(0).unwrap();
+        text.set_len(0).unwrap();
         let path = |file: &File| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        let output = File::options().append(true).open(path(said)).unwrap();
+        let output = File::options().append(true).open(path(text)).unwrap();
         let mut command = Command::new("e2fsck");
         if journal_copy.is_some() {
             command.args(["-j", &path(journal)]);
@@ -57,7 +57,7 @@ fn run_with(arguments: &[&str], disks: &Disks) -> Outcome {
         command.args(arguments).arg(path(image)).stdin(Stdio::null());
         let status = command.stdout(output.try_clone().unwrap()).stderr(output).status();
         let code = status.expect("e2fsck runs").code().unwrap_or(i32::MAX);
-        let text = std::fs::read_to_string(path(said)).unwrap();
+        let text = std::fs::read_to_string(path(text)).unwrap();
         Outcome { code, text, disks: Disks { volume, journal: journal_copy } }
     })
 }
@@ -75,7 +75,7 @@ fn copy(device: &SharedDevice, file: &Arc<File>) -> SharedDevice {
     Arc::new(FileImage { file: Arc::clone(file), size })
 }
 
-/// A file that is only read.
+/// A read-only device over a file.
 #[derive(Debug)]
 struct FileImage {
     file: Arc<File>,
@@ -108,10 +108,10 @@ impl BlockDevice for FileImage {
     }
 
     fn discard(&self, _: DeviceOffset, _: u64) -> Result<()> {
-        unreachable!("it is only read")
+        unreachable!("it is read-only")
     }
 
     fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
-        unreachable!("it is only read")
+        unreachable!("it is read-only")
     }
 }

@@ -1,4 +1,4 @@
-//! A model of a file that one thread writes at a time: its contents over time, and those that a power cut may
+//! A model of a file that one thread at a time writes: its contents over time, and the contents that a power cut may
 //! leave.
 
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::snapshot::Snapshot;
 use crate::Random;
 
-/// Where a file may be torn: parts of this many bytes are compared as a whole first.
+/// The size of parts that are compared as a whole before their bytes are compared.
 const PART: usize = 512;
 /// All bytes of a file.
 const WHOLE: Range<usize> = 0..usize::MAX;
@@ -14,12 +14,12 @@ const WHOLE: Range<usize> = 0..usize::MAX;
 /// A file's contents over time.
 #[derive(Clone, Debug)]
 pub struct FileHistory {
-    /// A number of its own among the files of a volume.
+    /// The file's unique number on the volume.
     number: u64,
     versions: Vec<Vec<u8>>,
     durable: Vec<Durable>,
     shifts: Vec<Shifted>,
-    /// Whether each version begins with the one before.
+    /// Whether each version begins with the previous one.
     is_appended_to: bool,
 }
 
@@ -31,41 +31,41 @@ struct Durable {
     range: Range<usize>,
 }
 
-/// A range was taken out or put in, or all replaced, which is all or nothing.
+/// A range was collapsed or inserted, or the whole file was replaced. A cut leaves this done as a whole or not at all.
 #[derive(Clone, Copy, Debug)]
 struct Shifted {
-    /// The version that this made.
+    /// The version after the change.
     version: usize,
     /// The first byte that may have moved.
     from: usize,
 }
 
 impl FileHistory {
-    /// Returns the history of an empty file. `number` is its own among the files of the volume.
+    /// Returns the history of an empty file. `number` is unique among the files of the volume.
     pub fn new(number: u64, is_appended_to: bool) -> Self {
-        let (durable, shifts) = (Vec::new(), Vec::new());
-        Self { number, versions: vec![Vec::new()], durable, shifts, is_appended_to }
+        let versions = vec![Vec::new()];
+        Self { number, versions, durable: Vec::new(), shifts: Vec::new(), is_appended_to }
     }
 
-    /// Returns the contents of the file now.
+    /// Returns the current contents of the file.
     pub fn now(&self) -> &[u8] {
         self.versions.last().map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the index of the version that there is now.
+    /// Returns the index of the current version.
     pub fn version(&self) -> usize {
         self.versions.len() - 1
     }
 
-    /// Bytes to be written at `at`, such as no other file and no other write has there, and no free
-    /// block before.
+    /// Returns bytes to be written at `at`. They differ from those of other files and of other writes, and from the
+    /// contents of free blocks.
     pub fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
         let seed = self.number << 32 | (self.versions.len() as u64) << 16;
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ at as u64);
         (0..length).map(|_| 1 + random.below(200) as u8).collect()
     }
 
-    /// Notes that `data` was written at `at`.
+    /// Records that `data` was written at `at`.
     pub fn write(&mut self, at: usize, data: &[u8]) {
         let mut next = self.now().to_vec();
         next.resize(next.len().max(at + data.len()), 0);
@@ -73,7 +73,7 @@ impl FileHistory {
         self.versions.push(next);
     }
 
-    /// Notes that the file has `size` bytes now.
+    /// Records that the file has `size` bytes now.
     pub fn set_size(&mut self, size: usize) {
         let mut next = self.now().to_vec();
         next.resize(size, 0);
@@ -102,21 +102,20 @@ impl FileHistory {
         self.shifts.push(Shifted { version: self.version(), from });
     }
 
-    /// Notes that the file holds `data` now in the place of all that it held: a cut leaves that done or not
-    /// done.
+    /// Records that the whole contents were replaced by `data`. A cut leaves this done or not done.
     pub fn replace(&mut self, data: &[u8]) {
         self.versions.push(data.to_vec());
         self.shifts.push(Shifted { version: self.version(), from: 0 });
     }
 
-    /// Notes that `version` is durable from `point` on.
+    /// Records that `version` is durable from `point` on.
     pub fn is_durable(&mut self, point: usize, version: usize) {
         self.durable.push(Durable { point, version, range: WHOLE });
     }
 
-    /// Notes that a range of `version` is durable from `point` on, and can be read back.
+    /// Records that a range of `version` is durable from `point` on, and can be read back.
     pub fn is_durable_in(&mut self, point: usize, version: usize, range: Range<usize>) {
-        // Without bytes, not even a size is promised.
+        // An empty range promises nothing, not even a size.
         if !range.is_empty() {
             self.durable.push(Durable { point, version, range });
         }
@@ -128,20 +127,20 @@ impl FileHistory {
         syncs.map(|one| one.point).max().unwrap_or(0)
     }
 
-    /// Fails with a description if a cut at `point` cannot leave these contents. Each byte must be that of the last
-    /// durable version or of a later one, or zero if it was outside the file in some version, and so must the size.
-    /// Shifted data is shifted as a whole. Of a file that was only appended to, a prefix is left.
+    /// Fails with a description if a cut at `point` cannot leave these contents. The size and each byte must be those
+    /// of the last durable version or of a later one; a byte may also be zero if it was outside of the file in one of
+    /// these versions. Data is shifted as a whole. A file that was only appended to has a prefix of its contents.
     pub fn check(&self, point: usize, found: &[u8]) -> Result<(), String> {
         self.check_since(point, 0, found)
     }
 
-    /// The same for the file at `path`.
+    /// Checks the file at `path` in a snapshot, like [`check`](Self::check).
     pub fn check_at(&self, path: &str, point: usize, found: &Snapshot) -> Result<(), String> {
         let checked = self.check(point, found.file(path)?);
         checked.map_err(|what| format!("{path} has {what}"))
     }
 
-    /// The same, where `version` is known to be durable, too.
+    /// Checks the contents like [`check`](Self::check), if `version` is also known to be durable.
     pub fn check_since(&self, point: usize, version: usize, found: &[u8]) -> Result<(), String> {
         let durable = self.durable.iter().filter(|one| one.point <= point).cloned();
         let mut durable: Vec<Durable> = durable.collect();
@@ -149,9 +148,10 @@ impl FileHistory {
         let newest = durable.iter().map(|one| one.version).max().unwrap_or(0);
         let begins = self.shifts.iter().map(|shift| shift.version);
         let ends = begins.clone().map(|begin| begin - 1).chain([self.version()]);
-        // Between two shifts everything keeps its place.
+        // Between two shifts, data does not move.
         let between: Vec<_> = [0].into_iter().chain(begins).zip(ends).collect();
-        let (mut wrong_sizes, mut wrong_bytes) = (Vec::new(), Vec::new());
+        let mut wrong_sizes = Vec::new();
+        let mut wrong_bytes = Vec::new();
         for (begin, end) in between.into_iter().rev().take_while(|(_, end)| *end >= newest) {
             if let Err(what) = self.check_size(begin, end, &durable, found.len()) {
                 wrong_sizes.push(what);
@@ -161,13 +161,13 @@ impl FileHistory {
                 return Ok(());
             }
         }
-        // Where the size is right the bytes tell more.
+        // If the size is right, wrong bytes are the better description.
         wrong_bytes.append(&mut wrong_sizes);
         Err(wrong_bytes.join("; or else "))
     }
 
-    /// Checks whether there may be `length` bytes while the last shift that is there made version `begin`,
-    /// and the next one has not been made, which is after version `end`.
+    /// Checks whether the file may have `length` bytes if the last shift that a cut has left is that of version
+    /// `begin`. The next shift is after version `end`.
     fn check_size(
         &self,
         begin: usize,
@@ -183,13 +183,14 @@ impl FileHistory {
             let kept = sizes(one.version).min().unwrap_or(0);
             min = min.max(kept.min(one.range.end));
         }
-        match (min..=max).contains(&length) {
-            true => Ok(()),
-            false => Err(format!("{length} bytes, not {min} to {max}")),
+        if (min..=max).contains(&length) {
+            Ok(())
+        } else {
+            Err(format!("{length} bytes, not {min} to {max}"))
         }
     }
 
-    /// Checks whether these bytes may be there, of versions up to `end`.
+    /// Checks whether these bytes can be those of versions up to `end`.
     fn check_bytes(&self, end: usize, durable: &[Durable], found: &[u8]) -> Result<(), String> {
         let length = found.len();
         if self.is_appended_to {
@@ -225,7 +226,7 @@ impl FileHistory {
         Ok(())
     }
 
-    /// Returns the oldest version, of those up to `end`, whose bytes may be in all of `range`.
+    /// Returns the oldest version up to `end` whose bytes may be in the whole `range`.
     fn since(&self, range: &Range<usize>, end: usize, durable: &[Durable]) -> usize {
         let covers = |one: &&Durable| {
             one.version <= end && one.range.start <= range.start && range.end <= one.range.end
@@ -235,7 +236,7 @@ impl FileHistory {
         promised.chain(moved.map(|one| one.version)).max().unwrap_or(0)
     }
 
-    /// Returns whether each byte of `found` is zero or was at its place in the file at some time.
+    /// Returns whether each byte of `found` is zero or was at this offset of the file at some time.
     pub fn is_all_of_it(&self, found: &[u8]) -> bool {
         found.iter().enumerate().all(|(at, byte)| {
             *byte == 0 || self.versions.iter().any(|one| one.get(at) == Some(byte))
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_synced_is_there_and_what_followed_may_be() {
+    fn synced_data_remains_and_later_writes_may_remain() {
         let mut history = synced();
         history.write(512, &[2; 1024]);
         let torn = [vec![1; 700], vec![2; 324]].concat();
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_was_synced_is_there_in_a_file_that_is_long_enough() {
+    fn a_synced_range_remains_in_a_file_that_is_long_enough() {
         let mut history = synced();
         history.write(1024, &[2; 1024]);
         history.is_durable_in(20, history.version(), 1024..1400);
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_replaces_a_file_is_there_as_a_whole_or_not_at_all() {
+    fn a_replacement_is_done_as_a_whole_or_not_at_all() {
         let mut history = synced();
         history.replace(&[2; 600]);
         for found in [vec![1; 1024], vec![2; 600]] {
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shift_is_there_as_a_whole_or_not_at_all() {
+    fn a_shift_is_done_as_a_whole_or_not_at_all() {
         for inserts in [false, true] {
             let mut history = FileHistory::new(1, false);
             history.write(0, &[vec![1; 512], vec![2; 512], vec![3; 512]].concat());

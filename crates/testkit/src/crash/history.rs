@@ -1,5 +1,4 @@
-//! Histories: recorded workloads with their promises. Not here: the states that a cut leaves of them, and how these
-//! are judged.
+//! Histories: recorded workloads with their promises. Not here: the states that a cut leaves, and their judges.
 
 use device::{RecordDevice, Recording};
 
@@ -20,11 +19,11 @@ pub trait History {
 pub struct RecordedRun {
     /// The writes and flushes.
     pub recording: Recording,
-    /// The point from which on there is something to be judged.
+    /// The first point at which states are judged.
     pub begun: usize,
-    /// The point from which on e2fsck is a judge.
+    /// The first point at which e2fsck is a judge.
     pub(super) e2fsck_from: usize,
-    /// The bytes of the volume, if a journal on a device of its own follows them in the recording.
+    /// The size of the volume in bytes, if an external journal follows it in the recording.
     pub(super) volume_bytes: Option<u64>,
 }
 
@@ -35,8 +34,8 @@ impl RecordedRun {
         Self { recording, begun, e2fsck_from: 0, volume_bytes }
     }
 
-    /// Excludes e2fsck as a judge before `point`. Until then there are fast commits to be recovered: e2fsck 1.47
-    /// does not do that as the kernel does, and replays no log that has older ones behind it.
+    /// Excludes e2fsck as a judge before `point`, up to which there are fast commits to be recovered. e2fsck 1.47
+    /// recovers them in another way than the kernel, and does not replay a log that is followed by older fast commits.
     pub fn with_e2fsck_from(self, point: usize) -> Self {
         Self { e2fsck_from: point, ..self }
     }

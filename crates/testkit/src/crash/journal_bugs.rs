@@ -1,5 +1,5 @@
-//! Typical bugs of a journaling file system, planted from outside: by a device between the volume and the
-//! recorded one. A suite's judge must find each.
+//! Typical bugs of a journaling file system, planted from outside by a device between the volume and the
+//! recorded device. A suite's judge must find each of them.
 
 use std::sync::Arc;
 
@@ -10,24 +10,23 @@ use parking_lot::Mutex;
 /// A bug that a device can imitate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JournalBug {
-    /// A flush that is left out after the last write was one of this kind.
+    /// A flush is omitted if the last write was of this kind.
     NoFlushAfter(Written),
-    /// A transaction's commit block is durable before the blocks that it completes.
+    /// A transaction's commit block is durable before its other blocks.
     CommitFirst,
-    /// Blocks that were metadata, and are free, are not revoked.
+    /// Metadata blocks that were freed are not revoked.
     NoRevokes,
-    /// A transaction is reported as durable when the one before it is, so that the space that it frees
+    /// A transaction is reported as durable when the previous one is, so that the space that it frees
     /// is reused too early (J3).
     EarlyReuse,
-    /// A flush that is left out when only data was written since the last one, as after an overwrite that is
-    /// to be durable.
+    /// A flush is omitted if only data was written since the last one, as after an overwrite with a sync.
     NoFlushOfData,
-    /// The write of data ends before it reaches the device: it is written after the next flush.
+    /// A write of data ends before it reaches the device: it is written after the next flush.
     EarlyEnd,
 }
 
 impl JournalBug {
-    /// `device` for a volume that has the bug.
+    /// Returns `device` as a volume with the bug would use it.
     pub fn device(self, device: SharedDevice) -> SharedDevice {
         Arc::new(HookedDevice::new(device, Buggy { bug: self, state: Mutex::default() }))
     }
@@ -36,13 +35,13 @@ impl JournalBug {
 /// The kind of a write, derived from the first bytes of its first block.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Written {
-    /// The blocks of a transaction but for the last.
+    /// The blocks of a transaction except for the commit block.
     Body,
     /// A transaction's last block.
     Commit,
     /// The journal's superblock.
     LogState,
-    /// Any other write: of a checkpoint, or of data.
+    /// Any other write: a checkpoint, or data.
     #[default]
     Other,
 }
@@ -71,7 +70,7 @@ impl Written {
     }
 }
 
-/// Passes on the requests of a volume as if its journal had a bug.
+/// Hooks that pass on the requests of a volume as if its journal had a bug.
 #[derive(Debug)]
 struct Buggy {
     bug: JournalBug,
@@ -81,13 +80,15 @@ struct Buggy {
 #[derive(Debug, Default)]
 struct State {
     last: Written,
-    /// Anything but data was written since the last flush.
+    /// Whether metadata was written since the last flush.
     has_metadata: bool,
-    /// Delayed writes: blocks of a transaction until its commit block, or also until the next one; or data.
+    /// Delayed writes: data, or blocks of a transaction, which are delayed until its commit block or until the next
+    /// transaction.
     waiting: Vec<(DeviceOffset, Vec<u8>)>,
 }
 
 impl Buggy {
+    /// Does the delayed writes.
     fn write_waiting(device: &SharedDevice, state: &mut State) -> Result<()> {
         for (offset, bytes) in std::mem::take(&mut state.waiting) {
             let completes = is_control_block(&bytes, COMMIT);
@@ -102,11 +103,12 @@ impl Buggy {
         Ok(())
     }
 
-    /// Returns whether the write was done here, in another way.
+    /// Replaces a write, as the bug requires. Returns whether it did; otherwise the caller passes the write on.
     fn replace(&self, device: &SharedDevice, bio: &Bio, bytes: &[u8]) -> Result<bool> {
         let mut state = self.state.lock();
         let written = Written::of(bytes);
-        // The rest of a transaction that goes round the end of the log is not looked at.
+        // Only the first block of a write is examined. If a transaction wraps around the end of the log, its second
+        // write is not recognized.
         state.last = written;
         state.has_metadata |= !is_data(bytes);
         match (self.bug, written) {
@@ -123,7 +125,7 @@ impl Buggy {
                 Ok(true)
             }
             (JournalBug::EarlyReuse, Written::LogState | Written::Other) if !is_data(bytes) => {
-                // What goes where it belongs must not come before the log.
+                // A checkpoint must not precede the log.
                 Self::write_waiting(device, &mut state).map(|()| false)
             }
             (JournalBug::CommitFirst, Written::Commit) => {
@@ -145,7 +147,7 @@ impl Buggy {
         }
     }
 
-    /// Writes the data that waits, if any of it is to be read.
+    /// Does the delayed writes of data if `bio` reads any of it.
     fn before_read(&self, device: &SharedDevice, bio: &Bio) -> Result<()> {
         let mut state = self.state.lock();
         if self.bug != JournalBug::EarlyEnd || state.waiting.is_empty() {
@@ -164,7 +166,8 @@ impl Buggy {
     }
 }
 
-/// Returns whether a file's data begins so, as suites write it: nothing else has so few zeroes and large bytes.
+/// Returns whether a write has a file's data. Data of the suites has no zeroes and no bytes above 200, unlike all
+/// metadata.
 fn is_data(bytes: &[u8]) -> bool {
     bytes.iter().take(16).all(|byte| (1..=200).contains(byte))
 }
@@ -180,9 +183,10 @@ impl DeviceHooks for Buggy {
                     self.replace(device, &bio, &bytes)
                 }
             };
-            match done.unwrap() {
-                true => bio.end(Ok(())),
-                false => device.submit(vec![bio]),
+            if done.unwrap() {
+                bio.end(Ok(()));
+            } else {
+                device.submit(vec![bio]);
             }
         }
     }
@@ -190,11 +194,11 @@ impl DeviceHooks for Buggy {
     fn flush(&self, device: &SharedDevice) -> Result<()> {
         let mut state = self.state.lock();
         let has_metadata = std::mem::take(&mut state.has_metadata);
-        let is_left_out = match self.bug {
+        let is_omitted = match self.bug {
             JournalBug::NoFlushOfData => !has_metadata,
             bug => bug == JournalBug::NoFlushAfter(state.last),
         };
-        if is_left_out {
+        if is_omitted {
             return Ok(());
         }
         if self.bug != JournalBug::EarlyEnd {

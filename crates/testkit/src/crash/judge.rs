@@ -1,9 +1,9 @@
 //! The judge of the states that power cuts leave.
 //!
-//! Every state is recovered in memory, walked by our check, read as a whole and compared with the promises.
-//! Then there are two ways, by turns. Either e2fsck recovers the state, in which it may replay the log and clear
-//! orphans but repair nothing, and its result is judged in the same way; or we recover the state in place, and
-//! e2fsck must find nothing in it. Now and then our recovery is itself interrupted by a cut.
+//! Bifolio recovers every state in memory, checks it, reads all of it and compares it with the promises.
+//! Then one of two judges follows in turn. Either e2fsck recovers the state, which may replay the log and clear
+//! orphans but must repair nothing, and its result is compared in the same way. Or Bifolio recovers the state in place,
+//! and e2fsck must find no errors in it. Some of these recoveries are interrupted by another cut.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -22,26 +22,29 @@ use base::{DeviceOffset, GroupNumber};
 use device::{RecordDevice, Recording, Replay, SharedDevice};
 use iomap::{CacheOptions, PageCache};
 
-/// Counts of this run: states; those whose superblock is torn; those that e2fsck recovered; those that were
-/// recovered in place; and recoveries that were cut off.
+/// The number of states in this run.
 pub(super) static STATES: AtomicUsize = AtomicUsize::new(0);
+/// The number of states with a torn superblock.
 pub(super) static TORN: AtomicUsize = AtomicUsize::new(0);
+/// The number of states that e2fsck has recovered.
 pub(super) static MENDED: AtomicUsize = AtomicUsize::new(0);
+/// The number of states that were recovered in place.
 pub(super) static IN_PLACE: AtomicUsize = AtomicUsize::new(0);
+/// The number of cuts during recoveries in place.
 pub(super) static CUT_AGAIN: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts a state that a suite judges by itself after e2fsck has mended it.
+/// Counts a state that a suite judges itself after e2fsck has repaired it.
 pub fn count_mended_state() {
     STATES.fetch_add(1, Ordering::Relaxed);
     MENDED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One in this number of recoveries in place is cut off.
+/// One in this number of recoveries in place is interrupted by cuts.
 const CUT_AGAIN_EVERY: usize = 8;
 /// The number of cuts of such a recovery.
 const CUTS_OF_A_RECOVERY: usize = 4;
 
-/// A state that should not have been, and why.
+/// A state that breaks a promise.
 #[derive(Debug)]
 pub struct Violation {
     /// The description of the failure.
@@ -58,17 +61,17 @@ impl Violation {
         Self { what, cut, image }
     }
 
-    /// Describes it, and keeps the image in `folder`.
-    pub(super) fn report(&self, place: &str, folder: &Path) -> String {
-        let name = format!("crash-{}.img", place.replace(|c: char| !c.is_alphanumeric(), "-"));
+    /// Returns a description for `trial`, and keeps the image in `folder`.
+    pub(super) fn report(&self, trial: &str, folder: &Path) -> String {
+        let name = format!("crash-{}.img", trial.replace(|c: char| !c.is_alphanumeric(), "-"));
         let path = folder.join(name);
-        let kept = std::fs::write(&path, &self.image);
+        let written = std::fs::write(&path, &self.image);
         let (what, cut) = (&self.what, self.cut);
-        format!("{place}, {cut:?}, image in {path:?} ({kept:?}): {what}")
+        format!("{trial}, {cut:?}, image in {path:?} ({written:?}): {what}")
     }
 }
 
-/// Judges `count` states of `history`, less those that are the same, up to the first violation.
+/// Judges `count` states of `history`, without duplicates. Returns the first violation.
 pub fn judge<H: History>(history: &H, seed: u64, count: usize) -> Option<Violation> {
     judge_by(history, seed, count, |cut, disks, random| {
         let number = STATES.fetch_add(1, Ordering::Relaxed);
@@ -76,13 +79,13 @@ pub fn judge<H: History>(history: &H, seed: u64, count: usize) -> Option<Violati
     })
 }
 
-/// The same by our recovery in memory alone; not counted.
+/// Judges states like [`judge`], but only by Bifolio's recovery in memory, and does not count them.
 pub fn judge_in_memory<H: History>(history: &H, seed: u64, count: usize) -> Option<Violation> {
     judge_by(history, seed, count, |cut, disks, _| history.judge(cut.point, &read(&disks)?))
 }
 
-/// The same for a volume without a journal, which promises only that files that were synced, and
-/// not touched since, are there after e2fsck. We look at the state, too, and do not fall over it.
+/// Judges states of a volume without a journal. It promises only that e2fsck can repair it, and that files which were
+/// not changed since their sync are there afterwards. Bifolio's check also reads the state, and must not panic.
 pub fn judge_without_journal<H: History>(
     history: &H,
     seed: u64,
@@ -93,14 +96,14 @@ pub fn judge_without_journal<H: History>(
         if let Ok(volume) = disks.open(&cache()) {
             let _ = findings(&volume);
         }
-        let mended = e2fsck::run("-fy", &disks);
-        if mended.code > 1 {
-            return Err(format!("e2fsck cannot mend it: {}", mended.text));
+        let repaired = e2fsck::run("-fy", &disks);
+        if repaired.code > 1 {
+            return Err(format!("e2fsck cannot repair it: {}", repaired.text));
         }
-        history.judge(cut.point, &read(&mended.disks)?)?;
-        let again = e2fsck::run("-fn", &mended.disks);
+        history.judge(cut.point, &read(&repaired.disks)?)?;
+        let again = e2fsck::run("-fn", &repaired.disks);
         if again.code > 0 {
-            Err(format!("e2fsck has not mended it: {}", again.text))
+            Err(format!("e2fsck has not repaired it: {}", again.text))
         } else {
             Ok(())
         }
@@ -116,13 +119,14 @@ fn judge_by(
     let mut random = Random(seed ^ 0xAAAA);
     let run = history.run();
     let recording = &run.recording;
-    let (mut replay, mut seen) = (Replay::new(recording), HashSet::new());
+    let mut replay = Replay::new(recording);
+    let mut seen = HashSet::new();
     let cuts = Cut::choose(recording, run.begun, count, &mut random);
     for cut in cuts {
         let Some(device) = cut.device(&mut replay, &mut seen) else { continue };
         let disks = Disks::of(device, run.volume_bytes);
         let judged = catch_unwind(AssertUnwindSafe(|| judge(&cut, disks, &mut random)));
-        let judged = judged.unwrap_or_else(|_| Err("a panic, told above".into()));
+        let judged = judged.unwrap_or_else(|_| Err("a panic, whose message is above".into()));
         if let Err(what) = judged {
             let device = cut.device(&mut replay, &mut HashSet::new()).unwrap();
             return Some(Violation::new(what, Some(cut), &device));
@@ -146,18 +150,16 @@ fn judge_one(
     let is_torn = ext4::Superblock::read(&disks.volume).is_err();
     TORN.fetch_add(usize::from(is_torn), Ordering::Relaxed);
     if number % 2 == 0 && cut.point >= history.run().e2fsck_from {
-        let outcome = match is_torn {
-            false => Some(e2fsck::run("-fy", disks)),
-            true => mend_by_copy(disks)?,
-        };
+        let outcome =
+            if is_torn { repair_by_copy(disks)? } else { Some(e2fsck::run("-fy", disks)) };
         let is_judge =
             |outcome: &e2fsck::Outcome| !is_mishandled(&outcome.text, &recovered, &disks.volume);
         if let Some(outcome) = outcome.filter(is_judge) {
             MENDED.fetch_add(1, Ordering::Relaxed);
-            // By a copy of the superblock it counts everything anew.
-            let mended = if is_torn { Ok(outcome.disks) } else { unmended(outcome) };
-            let mended = mended.and_then(|disks| read(&disks));
-            return check("e2fsck", &mended.map_err(|what| format!("e2fsck: {what}"))?);
+            // With a copy of the superblock, e2fsck corrects all counts.
+            let disks = if is_torn { Ok(outcome.disks) } else { without_repairs(outcome) };
+            let found = disks.and_then(|disks| read(&disks));
+            return check("e2fsck", &found.map_err(|what| format!("e2fsck: {what}"))?);
         }
     }
     IN_PLACE.fetch_add(1, Ordering::Relaxed);
@@ -173,18 +175,18 @@ fn judge_one(
     recovery.map_or(Ok(()), |recovery| cut_again(&recovery, volume_bytes, &recovered, random))
 }
 
-/// Returns the result of e2fsck on a volume with a torn superblock, by the copy in the second group, if there is one.
-fn mend_by_copy(disks: &Disks) -> Result<Option<e2fsck::Outcome>, String> {
+/// Returns the result of e2fsck on a volume with a torn superblock, with the copy in the second group, if there is one.
+fn repair_by_copy(disks: &Disks) -> Result<Option<e2fsck::Outcome>, String> {
     let volume = disks.open(&cache()).map_err(|error| error.to_string())?;
     let geometry = volume.geometry();
     let group = GroupNumber(1);
     if geometry.group_count < 2 || !geometry.has_superblock(group) {
         return Ok(None);
     }
-    let outcome = e2fsck::mend_by_copy(geometry.group_start(group), geometry.block_size, disks);
+    let outcome = e2fsck::repair_by_copy(geometry.group_start(group), geometry.block_size, disks);
     match outcome.code {
         0 | 1 => Ok(Some(outcome)),
-        _ => Err(format!("e2fsck cannot mend it by a copy: {}", outcome.text)),
+        _ => Err(format!("e2fsck cannot repair it with a copy: {}", outcome.text)),
     }
 }
 
@@ -202,26 +204,27 @@ fn record(disks: &Disks) -> base::Result<(Arc<RecordDevice>, Disks)> {
     Ok((Arc::clone(&volume), Disks { volume, journal }))
 }
 
-/// Recovers `disks` through `written`, and checks their contents.
+/// Recovers `disks` in place, through `written`, which may record the writes. Checks their contents.
 fn recover_in_place(
     disks: &Disks,
     written: &Disks,
     expected: &Snapshot,
     when_open: impl FnOnce(),
 ) -> Result<(), String> {
-    let place = |what: String| format!("recovered in place: {what}");
+    let failure = |what: String| format!("recovered in place: {what}");
     let volume = written.open_for_writing(&cache());
-    let volume = volume.map_err(|error| place(error.to_string()))?;
+    let volume = volume.map_err(|error| failure(error.to_string()))?;
     when_open();
-    volume.close().map_err(|error| place(error.to_string()))?;
+    volume.close().map_err(|error| failure(error.to_string()))?;
     drop(volume);
     let outcome = e2fsck::run("-fn", disks);
     if outcome.code != 0 {
-        return Err(place(outcome.text));
+        return Err(failure(outcome.text));
     }
-    match read(disks).map_err(place)? == *expected {
-        true => Ok(()),
-        false => Err(place("it holds something else than when recovered in memory".into())),
+    if read(disks).map_err(failure)? == *expected {
+        Ok(())
+    } else {
+        Err(failure("the contents differ from those recovered in memory".into()))
     }
 }
 
@@ -232,21 +235,22 @@ fn cut_again(
     expected: &Snapshot,
     random: &mut Random,
 ) -> Result<(), String> {
-    let (mut replay, mut seen) = (Replay::new(recovery), HashSet::new());
+    let mut replay = Replay::new(recovery);
+    let mut seen = HashSet::new();
     for cut in Cut::choose(recovery, 0, CUTS_OF_A_RECOVERY, random) {
         let Some(device) = cut.device(&mut replay, &mut seen) else { continue };
         CUT_AGAIN.fetch_add(1, Ordering::Relaxed);
-        let place = |what: String| format!("cut again, {cut:?}: {what}");
+        let failure = |what: String| format!("cut again, {cut:?}: {what}");
         let disks = Disks::of(device, volume_bytes);
-        if read(&disks).map_err(place)? != *expected {
-            return Err(place("the second recovery comes to another end".into()));
+        if read(&disks).map_err(failure)? != *expected {
+            return Err(failure("the second recovery has another result".into()));
         }
-        recover_in_place(&disks, &disks, expected, || ()).map_err(place)?;
+        recover_in_place(&disks, &disks, expected, || ()).map_err(failure)?;
     }
     Ok(())
 }
 
-/// Returns the contents of `disks` after recovery in memory. Checks that they are sound, and does not write
+/// Returns the contents of `disks` after recovery in memory. Checks that they are consistent, and does not write
 /// to them.
 pub fn read(disks: &Disks) -> Result<Snapshot, String> {
     let volume = disks.open(&cache()).map_err(|error| error.to_string())?;
@@ -254,11 +258,12 @@ pub fn read(disks: &Disks) -> Result<Snapshot, String> {
     Snapshot::read(&volume).map_err(|error| error.to_string())
 }
 
-/// Returns whether e2fsck 1.47 has come upon an orphan that it does not treat as the format wants. One that
-/// it truncates loses its block of attributes, but goes on to count it; and of one that has no map,
-/// as of a fifo or with inline data, that block is not freed. Of a cluster that is cut off, it unmaps
-/// only the first block. Of a commit block only the first sector counts, but it takes one for corrupt
-/// that has old sectors behind that.
+/// Returns whether e2fsck 1.47 has handled the state in a way that the format does not permit, so that it cannot be a
+/// judge. It has four such bugs:
+/// - An orphan that it truncates loses its attribute block, which the inode's block count still contains.
+/// - It does not free the attribute block of an orphan without a map, such as a fifo or a file with inline data.
+/// - If it truncates within a cluster, it unmaps only the first block.
+/// - In a commit block only the first sector matters, but it rejects a block whose other sectors have old data.
 fn is_mishandled(text: &str, recovered: &Snapshot, device: &SharedDevice) -> bool {
     let orphans = |before: &'static str| text.lines().filter_map(move |it| it.strip_prefix(before));
     let has_attributes = |orphan: &str| {
@@ -278,26 +283,28 @@ fn is_mishandled(text: &str, recovered: &Snapshot, device: &SharedDevice) -> boo
             && text.contains("Block bitmap differences:  -")
 }
 
-/// Runs e2fsck and returns the disks after it, as `unmended` does.
+/// Runs e2fsck and returns the disks afterwards. Fails if e2fsck has repaired anything that recovery should not need.
 pub fn mended(disks: &Disks) -> Result<Disks, String> {
-    unmended(e2fsck::run("-fy", disks))
+    without_repairs(e2fsck::run("-fy", disks))
 }
 
-/// Returns the disks after e2fsck. It may have replayed the log, corrected totals, cleared orphans, and cleared a mark
-/// that is set while a volume is in use; anything else means that the volume was not sound.
-fn unmended(outcome: e2fsck::Outcome) -> Result<Disks, String> {
+/// Returns the disks after e2fsck. It may have replayed the log, corrected totals, cleared orphans, and cleared a flag
+/// that is set while a volume is in use. Fails on any other repair, since the volume was inconsistent then.
+fn without_repairs(outcome: e2fsck::Outcome) -> Result<Disks, String> {
     let text = without_totals(&outcome.text);
     let complaints = ["Fix? yes", "Clear? yes", "Connect", "lost+found? yes"];
     if outcome.code > 1 || complaints.iter().any(|complaint| text.contains(complaint)) {
-        return Err(format!("e2fsck has something to mend: {}", outcome.text));
+        return Err(format!("e2fsck has repaired an error: {}", outcome.text));
     }
     Ok(outcome.disks)
 }
 
 /// Returns the text without lines about the superblock's totals, which are right only after a sync (groups have
-/// counts of their own), and without lines about the orphan file, which e2fsck empties after clearing the orphans.
+/// counts of their own), and without lines about the orphan file, which e2fsck empties after it has cleared the
+/// orphans.
 fn without_totals(text: &str) -> String {
-    let (mut lines, mut kept) = (text.lines(), String::new());
+    let mut lines = text.lines();
+    let mut kept = String::new();
     while let Some(line) = lines.next() {
         let is_total = ["Free blocks count wrong (", "Free inodes count wrong ("]
             .iter()
@@ -314,7 +321,7 @@ fn without_totals(text: &str) -> String {
     kept
 }
 
-/// One for all volumes of a thread, which come one after the other.
+/// Returns the page cache of this thread, for all volumes that it opens one after the other.
 pub fn cache() -> Arc<PageCache> {
     thread_local! {
         static CACHE: OnceCell<Arc<PageCache>> = const { OnceCell::new() };

@@ -17,40 +17,40 @@ use crate::must;
 const JOURNAL_UUID: &str = "12345678-1234-1234-1234-123456789abc";
 const LATENCY: Duration = Duration::from_micros(20);
 const QUEUE_DEPTH: usize = 4;
-/// One request in this number takes longer. Other requests, commits among them, are served meanwhile.
+/// One request in this number is a straggler. Other requests, such as commits, overtake it.
 const STRAGGLERS_EVERY: u64 = 7;
-/// The duration of such a request.
+/// The latency of a straggler.
 const STRAGGLERS_LATENCY: Duration = Duration::from_millis(2);
 
-/// The way in which a device ends requests.
+/// The time at which a device ends requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pace {
     /// Before the submitter continues.
     AtOnce,
-    /// After some time, several at once, some of which overtake others.
+    /// After some time. Several requests are served at once, and some overtake others.
     Slow,
 }
 
 /// A kind of volume.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Its name, for the names of trials.
+    /// The name, for the names of trials.
     pub name: &'static str,
-    /// For mke2fs.
+    /// The options of mke2fs.
     options: &'static str,
     megabytes: u64,
-    /// The kernel has left fast commits in its journal.
+    /// Whether the kernel has left fast commits in the journal.
     pub has_fast_commits: bool,
-    /// Of a device of its own for the journal.
+    /// The size of the external journal's device.
     journal_megabytes: Option<u64>,
 }
 
 /// A new volume whose devices are recorded.
 #[derive(Debug)]
 pub struct Recorded {
-    /// The recorder of all its devices.
+    /// The recorder of all devices.
     pub recorder: Arc<RecordDevice>,
-    /// The devices to open the volume on.
+    /// The devices through which the volume is opened.
     pub disks: Disks,
 }
 
@@ -59,8 +59,8 @@ impl Kind {
         Self { name, options, megabytes, has_fast_commits: false, journal_megabytes: None }
     }
 
-    /// Creates a volume, and fills its free blocks with contents that no file ever has. `wrap` can put a
-    /// device between the volume and the recorded devices.
+    /// Creates a volume, and fills its free blocks with contents that no file has. `wrap` can add a
+    /// device between the volume and each recorded device.
     pub fn record(&self, pace: Pace, wrap: impl Fn(SharedDevice) -> SharedDevice) -> Recorded {
         let memory = Arc::new(self.memory());
         let device: SharedDevice = match pace {
@@ -83,7 +83,7 @@ impl Kind {
         Recorded { recorder, disks }
     }
 
-    /// Returns the bytes of the volume, if a journal on a device of its own follows them in the recording.
+    /// Returns the size of the volume in bytes, if an external journal follows it in the recording.
     pub fn volume_bytes(&self) -> Option<u64> {
         self.journal_megabytes.map(|_| self.megabytes << 20)
     }
@@ -94,7 +94,7 @@ impl Kind {
         let image = folder.path().join("image");
         make(&image, self.megabytes, &arguments);
         if self.journal_megabytes.is_some() {
-            // mke2fs wants a block device for that.
+            // mke2fs requires a block device for an external journal, so set the fields with debugfs.
             let script = folder.path().join("commands");
             let commands = format!(
                 "feature has_journal\nssv journal_uuid {JOURNAL_UUID}\nssv journal_dev 0x700\n"
@@ -120,7 +120,7 @@ impl Kind {
     }
 }
 
-/// Creates a journal device for one volume with these options.
+/// Creates the device of an external journal for a volume with these options.
 fn journal(options: &str, megabytes: u64) -> MemoryDevice {
     let block_size = number_after(options, "-b").expect("a block size").to_string();
     let arguments = ["-O", "journal_dev", "-b", &block_size, "-U", JOURNAL_UUID];
@@ -128,14 +128,14 @@ fn journal(options: &str, megabytes: u64) -> MemoryDevice {
     let image = folder.path().join("image");
     make(&image, megabytes, &arguments);
     let mut bytes = must(std::fs::read(&image), "the journal");
-    // Its superblock follows the one that ext4 has for devices; there is the number of users.
+    // The journal's superblock follows the superblock of the device. It contains the number of users.
     let superblock = bytes.iter().skip(2048).step_by(1024).position(|byte| *byte == 0xC0);
     let superblock = 2048 + 1024 * superblock.expect("a journal's superblock");
     bytes[superblock + 64..][..4].copy_from_slice(&1_u32.to_be_bytes());
     MemoryDevice::new(bytes)
 }
 
-/// Runs mke2fs at `image`, with a configuration of its own.
+/// Creates `image` with mke2fs, with a fixed configuration.
 fn make(image: &Path, megabytes: u64, options: &[&str]) {
     let file = must(std::fs::File::create(image), "the image");
     must(file.set_len(megabytes << 20), "the image");
@@ -156,9 +156,9 @@ pub(super) fn number_after(text: &str, label: &str) -> Option<u64> {
 /// The defaults of mke2fs 1.47.4.
 pub const DEFAULT: Kind =
     Kind::new("default", 9, "-t ext4 -b 4096 -O orphan_file,metadata_csum_seed -J size=4");
-/// Its log goes round.
+/// Small blocks, with a log that wraps around.
 pub const SMALL_BLOCKS: Kind = Kind::new("blocks_of_1k", 5, "-t ext4 -b 1024 -g 1024 -J size=1");
-/// Whose log has no checksums.
+/// A volume whose log has no checksums.
 pub const WITHOUT_CHECKSUMS: Kind = Kind::new(
     "without_checksums",
     5,
@@ -166,7 +166,7 @@ pub const WITHOUT_CHECKSUMS: Kind = Kind::new(
 );
 /// Files with block maps.
 pub const EXT3: Kind = Kind::new("ext3", 5, "-t ext3 -b 1024 -J size=1");
-/// To be recovered first, so that cuts also come while we do that.
+/// Volumes that must be recovered first, so that some cuts happen during this recovery.
 pub const FAST_COMMITS: &[Kind] = &[
     Kind {
         has_fast_commits: true,
@@ -177,7 +177,7 @@ pub const FAST_COMMITS: &[Kind] = &[
         ..Kind::new("fast_commits_4k", 16, "-t ext4 -b 4096 -O fast_commit,orphan_file -J size=6")
     },
 ];
-/// A cut affects each device by itself: it leaves the data that was durable there.
+/// Volumes with an external journal. Data that is durable on one device may not be on the other.
 pub const JOURNAL_DEVICE: &[Kind] = &[
     Kind {
         journal_megabytes: Some(2),
@@ -196,16 +196,16 @@ pub const JOURNAL_DEVICE: &[Kind] = &[
         ..Kind::new("journal_device_4k", 8, "-t ext4 -b 4096 -O ^has_journal")
     },
 ];
-/// Kinds that promise only files that were synced.
+/// Volumes without a journal, which promise only files that were synced.
 pub const WITHOUT_JOURNAL: &[Kind] = &[
     Kind::new("ext2", 5, "-t ext2 -b 1024"),
     Kind::new("ext2_blocks_of_4k", 5, "-t ext2 -b 4096"),
-    // With a copy of the superblock, which a power cut may tear.
+    // Has a copy of the superblock, since a power cut may tear the first one.
     Kind::new("without_journal", 9, "-t ext4 -b 1024 -O ^has_journal"),
     Kind::new("without_both", 5, "-t ext4 -b 1024 -O ^has_journal,^metadata_csum"),
 ];
 
-/// Every kind that has a journal and is small.
+/// Small volumes with a journal.
 pub const SMALL: &[Kind] = &[
     SMALL_BLOCKS,
     DEFAULT,
@@ -216,7 +216,7 @@ pub const SMALL: &[Kind] = &[
     Kind::new("inline_data", 5, "-t ext4 -b 1024 -O inline_data -J size=1"),
 ];
 
-/// Kinds with large blocks, and so with large logs: judging a state takes longer.
+/// Volumes with large blocks, and so with large logs, whose states take longer to judge.
 pub const LARGE: &[Kind] = &[
     Kind::new("blocks_of_16k", 36, "-t ext4 -b 16384 -J size=16"),
     Kind::new("blocks_of_64k", 136, "-t ext4 -b 65536 -J size=64"),

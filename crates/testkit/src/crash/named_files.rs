@@ -1,22 +1,22 @@
-//! Files whose names stay, with the contents that one thread was promised. Not here: files that are created, renamed
+//! Files whose names do not change, with the promised contents. Not here: files that are created, renamed
 //! or removed (`promises.rs`).
 
 use super::file_history::FileHistory;
 use super::kinds::Kind;
 use super::snapshot::Snapshot;
 
-/// Files in the root directory, and when operations touched them.
+/// Files in the root directory, and the operations that changed them.
 #[derive(Debug)]
 pub struct NamedFiles {
     names: &'static [&'static str],
     histories: Vec<FileHistory>,
-    /// Points of the recording before operations, with the index of the file that each operation touched.
+    /// The point of the recording before each operation, and the index of the file that it changed.
     touched: Vec<(usize, usize)>,
     has_journal: bool,
 }
 
 impl NamedFiles {
-    /// Files on a volume of `kind`; `names` and `histories` are in the same order.
+    /// Creates the model of files on a volume of `kind`. `names` and `histories` are in the same order.
     pub fn new(
         kind: &Kind,
         names: &'static [&'static str],
@@ -26,23 +26,24 @@ impl NamedFiles {
         Self { names, histories, touched, has_journal: kind.has_journal() }
     }
 
-    /// Fails with a description if the files break a promise after a cut at `point`. Without a journal, the promises
-    /// are only those for files that were not changed since their sync.
+    /// Fails with a description if the files break a promise after a cut at `point`. Without a journal, only files that
+    /// were not changed since their sync are promised.
     pub fn check(&self, point: usize, found: &Snapshot) -> Result<(), String> {
-        self.check_those(point, found, |index, synced| {
+        self.check_promised(point, found, |index, synced| {
             let is_touched =
                 |&(at, touched): &(usize, usize)| touched == index && (synced..point).contains(&at);
             self.has_journal || !self.touched.iter().any(is_touched)
         })
     }
 
-    /// Fails with a description if the files break a promise, whether or not they were changed since their sync.
+    /// Fails with a description if the files break a promise, even if they were changed since their sync.
     pub fn check_all(&self, point: usize, found: &Snapshot) -> Result<(), String> {
-        self.check_those(point, found, |_, _| true)
+        self.check_promised(point, found, |_, _| true)
     }
 
-    /// Checks the files for which `is_promised` returns true, given their index and the point of their last sync.
-    fn check_those(
+    /// Checks the files for which `is_promised` returns true. Its arguments are the file's index and the point of its
+    /// last sync.
+    fn check_promised(
         &self,
         point: usize,
         found: &Snapshot,

@@ -1,4 +1,4 @@
-//! The versions of one thread's tree, and the promises of their durability.
+//! A model of one thread's tree: its versions, and the promises of their durability.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ pub struct Node {
     pub links: u32,
     /// The low 12 bits of the mode.
     pub permissions: u16,
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub target: Vec<u8>,
     /// The extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// The contents of a regular file, among those of the thread.
+    /// The index of a regular file in [`Promises::files`].
     pub file: Option<usize>,
 }
 
@@ -32,12 +32,12 @@ impl Node {
     }
 }
 
-/// The names that belong to a thread, and the inodes that they stand for.
+/// The names that belong to a thread, and their inodes.
 #[derive(Clone, Default, Debug)]
 pub struct Tree {
-    /// Paths, and the numbers of their inodes.
+    /// The inode numbers by path.
     pub names: BTreeMap<String, u64>,
-    /// Inodes by their numbers.
+    /// The inodes by number.
     pub nodes: BTreeMap<u64, Node>,
 }
 
@@ -52,7 +52,7 @@ impl Tree {
         &self.nodes[&self.names[path]]
     }
 
-    /// Adds a name of an inode that is known.
+    /// Adds a name of an existing inode.
     pub fn add_name(&mut self, path: &str, inode: u64) {
         self.names.insert(path.into(), inode);
         self.count_links(path, inode, 1);
@@ -64,7 +64,7 @@ impl Tree {
         self.count_links(path, inode, -1);
     }
 
-    /// Moves a name, and those below it.
+    /// Moves a name, and all names below it.
     pub fn rename(&mut self, from: &str, onto: &str) {
         let prefix = format!("{from}/");
         let all = self.names.keys().filter(|path| *path == from || path.starts_with(&prefix));
@@ -75,7 +75,7 @@ impl Tree {
     }
 
     fn count_links(&mut self, path: &str, inode: u64, by: i32) {
-        let node = self.nodes.get_mut(&inode).expect("names stand for inodes");
+        let node = self.nodes.get_mut(&inode).expect("each name has an inode");
         node.links = node.links.saturating_add_signed(by);
         let parent = self.names.get(parent_and_name(path).0).copied();
         let counts = node.kind == FileType::Directory;
@@ -84,7 +84,7 @@ impl Tree {
         }
     }
 
-    /// Returns whether this tree is what the snapshot has under the thread's names.
+    /// Returns whether this tree is equal to the snapshot's entries with the thread's names.
     fn is(&self, found: &BTreeMap<&str, u64>, snapshot: &Snapshot) -> bool {
         let names = self.names.iter().map(|(path, inode)| (path.as_str(), *inode));
         self.names.len() == found.len()
@@ -99,7 +99,7 @@ impl Tree {
     }
 }
 
-/// A version of a file that is durable when a version of the tree is.
+/// A version of a file that is durable if a version of the tree is.
 #[derive(Debug)]
 struct Implied {
     tree: usize,
@@ -107,14 +107,14 @@ struct Implied {
     version: usize,
 }
 
-/// The versions of a thread's tree and files, and what was promised of them.
+/// The versions of a thread's tree and files, and their promises.
 #[derive(Debug)]
 pub struct Promises {
     thread: usize,
-    /// The tree after each operation on names, and the point at which that had not begun yet; the
-    /// first one is that before any.
+    /// The tree after each operation on names, and a point before the operation. The
+    /// first version is the empty tree.
     versions: Vec<(usize, Tree)>,
-    /// Points from which on the tree was at least of a version.
+    /// A point, and the version that is durable from there on.
     durable: Vec<(usize, usize)>,
     implied: Vec<Implied>,
     /// The contents of the thread's regular files.
@@ -133,7 +133,7 @@ impl Promises {
         self.versions.len() - 1
     }
 
-    /// Adds a version, whose operation had not begun at `begun`. Returns its number.
+    /// Adds a version, whose operation began at or after `begun`. Returns its number.
     pub fn add(&mut self, begun: usize, tree: Tree) -> usize {
         self.versions.push((begun, tree));
         self.version()
@@ -146,19 +146,19 @@ impl Promises {
         number
     }
 
-    /// Notes that the tree is at least of `version` from `point` on.
+    /// Records that `version` of the tree is durable from `point` on.
     pub fn are_durable(&mut self, point: usize, version: usize) {
         self.durable.push((point, version));
     }
 
-    /// Notes that the contents of a file, as they are now, are durable when the last version of the tree is.
+    /// Records that the current contents of a file are durable if the last version of the tree is.
     pub fn imply(&mut self, file: usize) {
         let (tree, version) = (self.version(), self.files[file].version());
         self.implied.push(Implied { tree, file, version });
     }
 
-    /// Returns what is wrong with `snapshot` after a cut at `point`. Operations of one thread become
-    /// durable in their order: the tree is as it was after one of them.
+    /// Fails with a description if `snapshot` breaks a promise after a cut at `point`. Operations of one thread become
+    /// durable in their order, so the tree must be equal to one of its versions.
     pub fn check(&self, point: usize, snapshot: &Snapshot) -> Result<(), String> {
         let durable = self.durable.iter().filter(|(from, _)| *from <= point);
         let durable = durable.map(|(_, version)| *version).max().unwrap_or(0);
@@ -170,7 +170,7 @@ impl Promises {
             .map(|(path, entry)| (path.as_str(), entry.inode))
             .collect();
         let begun = self.versions.partition_point(|(begun, _)| *begun < point).max(1);
-        // Several may look alike: an inode's number can stand for one file, and then for another.
+        // Several versions may match, since inode numbers are reused for other files.
         let mut wrong = None;
         for version in (durable..begun.max(durable + 1)).rev() {
             if !self.versions[version].1.is(&found, snapshot) {

@@ -1,9 +1,9 @@
 //! A model of a file of a fixed size that several threads change at any offset, and its possible contents
 //! after a power cut.
 //!
-//! Each change has a beginning and an end on one clock. Of two changes that overlap in time, either may
+//! One clock gives the begin and the end of each change. Of two changes that overlap in time, either may
 //! remain. After a sync that began after the end of a change, contents from before that change cannot return.
-//! So each byte is one that some change wrote which was not replaced in this way.
+//! So each byte comes from a change that was not replaced in this way.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ struct Change {
     begun: u64,
     /// `u64::MAX` until the change ends.
     ended: u64,
-    /// The point of the recording from which on it was durable by itself.
+    /// The point of the recording from which on the change is durable without a sync.
     durable: Option<usize>,
 }
 
@@ -25,7 +25,7 @@ struct Change {
 struct Sync {
     range: Range<usize>,
     begun: u64,
-    /// The point of the recording at which it was done.
+    /// The point of the recording at its end.
     point: usize,
 }
 
@@ -54,7 +54,7 @@ impl Races {
         self.clock
     }
 
-    /// Notes the beginning of a change that writes `data` at `at`.
+    /// Records the begin of a change that writes `data` at `at`.
     pub fn begin(&mut self, at: usize, data: Vec<u8>) -> Begun {
         let (range, begun) = (at..at + data.len(), self.now());
         assert!(range.end <= self.size, "the file keeps its size");
@@ -62,19 +62,19 @@ impl Races {
         Begun(self.changes.len() - 1)
     }
 
-    /// Notes the end of a change, and the point of the recording from which on it is durable, if it is.
+    /// Records the end of a change, and the point of the recording from which on it is durable, if it is.
     pub fn end(&mut self, Begun(change): Begun, durable: Option<usize>) {
         let now = self.now();
         self.changes[change].ended = now;
         self.changes[change].durable = durable;
     }
 
-    /// Notes a sync that began at the time `begun` and was done at `point` of the recording.
+    /// Records a sync that began at the time `begun` and ended at `point` of the recording.
     pub fn synced(&mut self, range: Range<usize>, begun: u64, point: usize) {
         self.syncs.push(Sync { range, begun, point });
     }
 
-    /// Returns what is wrong with the contents after a cut at `point`.
+    /// Fails with a description if a cut at `point` cannot leave these contents.
     pub fn check(&self, point: usize, found: &[u8]) -> Result<(), String> {
         if found.len() != self.size {
             return Err(format!("{} bytes, not {}", found.len(), self.size));
@@ -92,7 +92,7 @@ impl Races {
             if possible.iter().any(|data| data.as_ref() == found) {
                 continue;
             }
-            // Changes are not atomic, stores to mappings least of all.
+            // Changes are not atomic, in particular not stores to mappings. So compare the bytes.
             for (index, byte) in found.iter().enumerate() {
                 if !possible.iter().any(|data| data[index] == *byte) {
                     let (at, count) = (part.start + index, possible.len());
@@ -114,7 +114,7 @@ impl Races {
             one.durable.is_some_and(|durable| durable <= point)
                 || syncs.iter().any(|sync| one.ended < sync.begun)
         };
-        // Of what is durable, the beginning of what began last: whatever had ended before is gone.
+        // The begin of the last durable change. Changes that had ended before cannot return.
         let begun = changes.iter().filter(|one| is_durable(one)).map(|one| one.begun).max();
         let possible = changes.iter().filter(|one| begun.is_none_or(|begun| one.ended >= begun));
         let data =
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_durable_change_has_replaced_is_gone_and_what_raced_is_not() {
+    fn a_durable_change_removes_earlier_changes_but_not_concurrent_ones() {
         let mut races = Races::new(4);
         let first = races.begin(0, vec![1; 4]);
         races.end(first, None);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_began_after_the_last_one_had_ended_replaces_it_when_it_is_durable() {
+    fn a_later_change_replaces_an_earlier_one_once_it_is_durable() {
         let mut races = Races::new(2);
         let first = races.begin(0, vec![1; 2]);
         races.end(first, Some(5));

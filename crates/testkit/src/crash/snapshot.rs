@@ -12,13 +12,13 @@ use iomap::{Iomap, IomapKind, MapRead};
 
 use crate::must;
 
-/// A tree as a crash may leave it: paths, and what each stands for.
+/// A tree: entries by path.
 pub type Paths = BTreeMap<String, Entry>;
 
-/// What a path stands for.
+/// The inode of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The same for all names of one inode.
+    /// The inode number.
     pub inode: u64,
     /// The type.
     pub kind: FileType,
@@ -26,14 +26,14 @@ pub struct Entry {
     pub links: u32,
     /// The low 12 bits of the mode.
     pub permissions: u16,
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub target: Vec<u8>,
 }
 
-/// What a volume holds.
+/// The contents of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Snapshot {
-    /// What each path stands for.
+    /// All paths.
     pub tree: Paths,
     /// The extended attributes of inodes that have any.
     pub xattrs: BTreeMap<u64, BTreeMap<Vec<u8>, Vec<u8>>>,
@@ -42,10 +42,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads everything. The volume was found to be sound.
+    /// Reads a whole volume, which must be consistent.
     pub fn read(volume: &Arc<Volume>) -> base::Result<Self> {
         let tree = read_tree(volume);
-        let (mut xattrs, mut files) = (BTreeMap::new(), BTreeMap::new());
+        let mut xattrs = BTreeMap::new();
+        let mut files = BTreeMap::new();
         for entry in tree.values() {
             if xattrs.contains_key(&entry.inode) || files.contains_key(&entry.inode) {
                 continue;
@@ -89,7 +90,7 @@ pub fn findings(volume: &Arc<Volume>) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(format!("the check finds {wrong:?}")) }
 }
 
-/// Everything in the volume.
+/// Returns all paths of the volume.
 pub fn read_tree(volume: &Arc<Volume>) -> Paths {
     let mut tree = Paths::new();
     let mut ahead = vec![(String::new(), ROOT_INODE)];
@@ -128,7 +129,7 @@ pub fn read_tree(volume: &Arc<Volume>) -> Paths {
     tree
 }
 
-/// Every range of the file up to its last allocated block, each asked for by its first byte.
+/// Returns the mappings of all ranges of the file up to its last allocated block. Requests each one by its first byte.
 pub fn maps(file: &dyn MapRead) -> Vec<Iomap> {
     let mut maps: Vec<Iomap> = Vec::new();
     while !maps.last().is_some_and(|map| map.flags.last) {

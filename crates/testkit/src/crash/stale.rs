@@ -6,10 +6,10 @@ use std::process::Command;
 use super::kinds::number_after;
 use crate::command::run;
 
-/// What free blocks hold before anything is written; no file ever does.
+/// The byte that fills free blocks at first, and that no file contains.
 pub const STALE: u8 = 0xEE;
 
-/// Returns the contents of an image, with something in each of its free blocks.
+/// Returns the contents of an image, with [`STALE`] in all of its free blocks.
 pub fn with_stale_blocks(image: &Path) -> Vec<u8> {
     let text = run(Command::new("dumpe2fs").arg(image));
     let text = String::from_utf8_lossy(&text);

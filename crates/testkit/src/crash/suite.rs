@@ -1,5 +1,5 @@
 //! A suite of power cuts as a test program: its trials, their seeds, and the number of judged states.
-#![allow(clippy::print_stdout, reason = "a run says how much it has judged")]
+#![allow(clippy::print_stdout, reason = "a run prints the number of judged states")]
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -11,22 +11,22 @@ use super::history::History;
 use super::judge::{CUT_AGAIN, IN_PLACE, MENDED, STATES, TORN, Violation, judge_in_memory};
 use super::kinds::Kind;
 
-/// The number of seeds that are tried, since a bug does not do harm with every seed.
+/// The number of seeds that are tried, since a bug does not break a promise with every seed.
 const SEEDS_OF_A_BUG: u64 = 16;
 
-/// The amount that a trial judges, before the environment multiplies the recordings.
+/// The size of a trial. `BIFOLIO_CRASH_FACTOR` multiplies the recordings.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounds {
-    /// Recordings.
+    /// The number of recordings.
     pub recordings: u64,
-    /// Cuts of each.
+    /// The number of states of each recording.
     pub states: usize,
 }
 
 /// Judges a number of states of a history, chosen by a seed. Returns the first violation.
 pub type Judge<H> = fn(&H, u64, usize) -> Option<Violation>;
 
-/// Trials.
+/// A list of trials.
 #[derive(Debug)]
 pub struct Suite {
     trials: Vec<Trial>,
@@ -34,14 +34,14 @@ pub struct Suite {
     folder: &'static Path,
 }
 
-/// Returns the factor of recordings over an everyday run, set by `make crash`.
+/// Returns the factor by which the recordings are multiplied. `make crash` sets it.
 fn factor() -> u64 {
     number("BIFOLIO_CRASH_FACTOR").unwrap_or(1)
 }
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {text}")))
 }
 
 impl Suite {
@@ -60,13 +60,13 @@ impl Suite {
         record: fn(&Kind, u64) -> H,
     ) {
         let (name, folder) = (format!("{name}_on_{}", kind.name), self.folder);
-        let place = name.clone();
+        let trial = name.clone();
         let run = move || {
             let first = number("BIFOLIO_CRASH_SEED").unwrap_or(1);
             for seed in first..first + rounds.recordings * factor() {
                 if let Some(violation) = judge(&record(kind, seed), seed, rounds.states) {
-                    let place = format!("{place}, seed {seed}");
-                    return Err(Failed::from(violation.report(&place, folder)));
+                    let trial = format!("{trial}, seed {seed}");
+                    return Err(Failed::from(violation.report(&trial, folder)));
                 }
             }
             Ok(())
@@ -89,15 +89,15 @@ impl Suite {
             for seed in 1..=SEEDS_OF_A_BUG {
                 let sound = record(kind, none, seed);
                 if let Some(violation) = judge_in_memory(&sound, seed, states) {
-                    let place = format!("without {bug:?} on {}, seed {seed}", kind.name);
-                    return Err(Failed::from(violation.report(&place, folder)));
+                    let trial = format!("without {bug:?} on {}, seed {seed}", kind.name);
+                    return Err(Failed::from(violation.report(&trial, folder)));
                 }
                 if let Some(violation) = judge_in_memory(&record(kind, bug, seed), seed, states) {
                     println!("{bug:?}, seed {seed}: {}", violation.what);
                     return Ok(());
                 }
             }
-            Err("nobody saw it".into())
+            Err("no seed shows the bug".into())
         };
         self.trials.push(Trial::test(name, run));
     }
@@ -112,9 +112,9 @@ impl Suite {
             [&STATES, &TORN, &MENDED, &IN_PLACE, &CUT_AGAIN].map(|it| it.load(Ordering::Relaxed));
         let [states, torn, mended, in_place, cut_again] = counts;
         println!(
-            "{states} states were judged, {torn} of them with a torn superblock: all recovered in memory, \
-             {mended} also by e2fsck, and {in_place} in place and then seen by e2fsck; {cut_again} more cut off \
-             those recoveries\n"
+            "{states} states were judged, {torn} of them with a torn superblock: all were recovered in memory, \
+             {mended} also by e2fsck, and {in_place} also in place and then checked by e2fsck; {cut_again} \
+             more cuts interrupted recoveries in place\n"
         );
         assert!(conclusion.has_failed() || !is_whole || states >= states_min, "too few states");
         conclusion.exit();

@@ -1,6 +1,6 @@
-//! Names of one of several threads that change a volume at random: in a directory of its own, and under names of its
-//! own in a shared one. Chooses the names for the next operation and keeps what the thread was promised. Not here:
-//! the operations themselves, and open files.
+//! The names of one of several threads that change a volume at random: in its own directory, and its own names in a
+//! shared directory. Chooses the names for the next operation and keeps the promises to the thread. Not here:
+//! the operations, and open files.
 
 use std::collections::BTreeMap;
 
@@ -19,25 +19,26 @@ pub struct ThreadNames {
     pub thread: usize,
     /// The source of all choices.
     pub random: Random,
-    /// The names as they are now.
+    /// The current names.
     pub tree: Tree,
-    /// Open files that have lost their names.
+    /// Open files whose names were removed.
     pub unnamed: Vec<u64>,
     /// The promises so far.
     pub promises: Promises,
     /// The number of operations so far.
     counter: u64,
-    /// The inodes of the thread's own directory and of the shared one.
+    /// The inode of the thread's own directory.
     home: u64,
+    /// The inode of the shared directory.
     shared: u64,
-    /// By inode: the version of the tree that changed it last.
+    /// The version of the tree that changed each inode last.
     changed_by: BTreeMap<u64, usize>,
 }
 
 /// A rename that was chosen.
 #[derive(Clone, Debug)]
 pub struct Rename {
-    /// The present path.
+    /// The current path.
     pub from: String,
     /// The new path.
     pub onto: String,
@@ -107,7 +108,7 @@ impl ThreadNames {
     /// Chooses a path that does not exist, for an inode of type `kind`.
     pub fn new_path(&mut self, kind: FileType) -> String {
         let name = format!("{}-{}", self.counter, "n".repeat(self.random.below(60) as usize));
-        // Directories are created at home only, so that the link counts of shared ones do not change.
+        // Directories are created in the thread's own directory only, so that the shared one's link count is constant.
         let directory = match self.random.below(4) {
             0 | 1 if kind != FileType::Directory => {
                 return format!("{SHARED}/{}-{name}", self.thread);
@@ -118,7 +119,7 @@ impl ThreadNames {
         format!("{}/{name}", directory.unwrap_or(self.home_path()))
     }
 
-    /// Chooses the target of a new inode of type `kind`; empty unless it is a symbolic link.
+    /// Chooses the target of a new inode of type `kind`. Empty unless it is a symbolic link.
     pub fn new_target(&mut self, kind: FileType) -> Vec<u8> {
         match kind {
             FileType::Symlink => vec![b't'; 1 + self.random.below(150) as usize],
@@ -126,7 +127,7 @@ impl ThreadNames {
         }
     }
 
-    /// Chooses a directory to be synced; returns its inode.
+    /// Chooses a directory to be synced. Returns its inode.
     pub fn pick_directory_to_sync(&mut self) -> u64 {
         let path = match self.random.below(3) {
             0 => SHARED.into(),
@@ -168,14 +169,14 @@ impl ThreadNames {
         (replaced != Some(moved)).then_some(Rename { from, onto, is_exchange, moved, replaced })
     }
 
-    /// Enters a new inode, which has no name yet.
+    /// Adds a new inode, which has no name yet.
     pub fn add_inode(&mut self, number: u64, kind: FileType, permissions: u16, target: Vec<u8>) {
         let file = (kind == FileType::Regular).then(|| self.promises.new_file());
         self.tree.nodes.insert(number, Node::new(kind, permissions, target, file));
     }
 
-    /// Enters an operation on names that has ended. It had not begun at point `begun`, had the names `paths` as
-    /// arguments, and changed the inodes `changed`. Returns the version of the tree that it made.
+    /// Records the end of an operation on names. It began at or after the point `begun`, had the names `paths` as
+    /// arguments, and changed the inodes `changed`. Returns the new version of the tree.
     pub fn end_operation(&mut self, begun: usize, paths: &[&str], changed: &[u64]) -> usize {
         let version = self.promises.add(begun, self.tree.clone());
         let parents: Vec<u64> =
@@ -185,7 +186,7 @@ impl ThreadNames {
         version
     }
 
-    /// Enters what a rename has done to the tree. Returns the inodes that it changed.
+    /// Applies a rename to the tree. Returns the inodes that it changed.
     pub fn renamed(&mut self, rename: &Rename) -> Vec<u64> {
         let Rename { from, onto, is_exchange, moved, replaced } = rename;
         if let Some(replaced) = *replaced {
@@ -201,13 +202,13 @@ impl ThreadNames {
         [*moved].into_iter().chain(*replaced).collect()
     }
 
-    /// Enters a change of an inode that is no operation on names: syncing the inode makes the names durable that
-    /// it has now.
+    /// Records a change of an inode that is not an operation on names. A later sync of the inode makes its current
+    /// names durable.
     pub fn inode_changed(&mut self, number: u64) {
         self.changed_by.insert(number, self.promises.version());
     }
 
-    /// Enters a sync of an inode that has ended at `point`: its names are durable with it.
+    /// Records a sync of an inode that has ended at `point`, which makes the inode's names durable.
     pub fn inode_is_durable(&mut self, number: u64, point: usize) {
         if let Some(&version) = self.changed_by.get(&number) {
             self.promises.are_durable(point, version);

@@ -6,23 +6,23 @@ use parking_lot::Mutex;
 
 use super::promises::Promises;
 
-/// What syncs of a volume promise to the threads that change it.
+/// The promises of a volume's syncs to the threads that change it.
 #[derive(Debug)]
 pub struct VolumeSyncs {
     /// The last version of each thread's tree.
     versions: Vec<AtomicUsize>,
-    /// Points, and the version of each thread's tree that is durable from there on.
+    /// The point of each sync, and the version of each thread's tree that is durable from there on.
     ended: Mutex<Vec<(usize, Vec<usize>)>>,
 }
 
 impl VolumeSyncs {
-    /// No syncs, and threads that have done nothing.
+    /// Returns a history without syncs, of threads that have done nothing.
     pub fn new(threads: usize) -> Self {
         let versions = (0..threads).map(|_| AtomicUsize::new(0)).collect();
         Self { versions, ended: Mutex::default() }
     }
 
-    /// Enters that an operation of a thread has ended, which made a version of its tree.
+    /// Records the end of a thread's operation, which has created a version of its tree.
     pub fn operation_ended(&self, thread: usize, version: usize) {
         self.versions[thread].store(version, Ordering::Release);
     }
@@ -32,12 +32,12 @@ impl VolumeSyncs {
         self.versions.iter().map(|version| version.load(Ordering::Acquire)).collect()
     }
 
-    /// Enters that a sync has ended at `point`.
+    /// Records the end of a sync at `point`.
     pub fn end(&self, versions: Vec<usize>, point: usize) {
         self.ended.lock().push((point, versions));
     }
 
-    /// Adds what all syncs have promised to the promises of each thread.
+    /// Adds the promises of all syncs to those of each thread.
     pub fn add_to(&self, threads: &mut [Promises]) {
         for (point, versions) in self.ended.lock().iter() {
             for (thread, version) in threads.iter_mut().zip(versions) {

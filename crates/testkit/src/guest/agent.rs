@@ -1,5 +1,5 @@
 //! The guest's side: the first and only process of a booted Linux. It mounts each disk, does its
-//! job, writes what it saw to the last disk, and restarts the machine, which ends qemu.
+//! job, writes the results to the last disk, and restarts the machine, which ends qemu.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use super::{JOBS, Job, MODULES};
 use crate::turns::OnHost;
 use crate::{Manifest, must, tree};
 
-/// Does the guest's work and never returns, if this is the guest; returns at once elsewhere.
+/// Does the guest's work and does not return, if this process is the guest. Otherwise returns at once.
 pub fn run_if_guest() {
     if std::process::id() != 1 || !Path::new(JOBS).exists() {
         return;
@@ -28,16 +28,16 @@ pub fn run_if_guest() {
     let start = Instant::now();
     let mut results = Vec::new();
     for (number, job) in jobs.iter().enumerate() {
-        // Shown when a later job fails.
+        // Shows the progress if a later job fails.
         let _ = writeln!(std::io::stderr(), "{:?}: {}", start.elapsed(), disk(number));
         results.push(do_job(&disk(number), job));
     }
-    // Nothing else is made durable here: jobs may have left their disks in the middle of their work.
+    // No other disk is synced: jobs may have left their disks in the middle of their work.
     write_results(Path::new(&disk(jobs.len())), &results);
     must(rustix::system::reboot(RebootCommand::Restart), "restart");
 }
 
-/// The name of the disk that was attached as number `number`.
+/// Returns the path of disk `number`.
 fn disk(number: usize) -> String {
     let letter = char::from(b'a' + u8::try_from(number).expect("few disks"));
     assert!(letter.is_ascii_lowercase(), "too many disks");
@@ -70,7 +70,7 @@ fn do_job(disk: &str, job: &Job) -> Vec<Manifest> {
             kernel.run(&turn.synced);
             kernel.sync();
             kernel.run(&turn.after);
-            // Files without a name are in use until the end.
+            // Keeps files without a name open until the end.
             std::mem::forget(kernel);
             vec![before]
         }
@@ -104,7 +104,7 @@ fn write_results(disk: &Path, results: &[Vec<Manifest>]) {
     must(file.sync_all(), "the results");
 }
 
-/// What [`write_results`] wrote, if it did.
+/// Returns what [`write_results`] has written, or `None` if it was not called.
 pub(super) fn read_results(disk: &Path) -> Option<Vec<Vec<Manifest>>> {
     let mut file = must(File::open(disk), "the results");
     let mut length = [0; 8];

@@ -1,5 +1,5 @@
-//! A Linux 7.2 in qemu that fills, lists and changes images which the machine's own kernel may not be able
-//! to mount: ext4 with blocks larger than a page. This side prepares and boots it; the test
+//! A guest: Linux 7.2 in qemu. It fills, lists and changes images that the machine's own kernel may not be able
+//! to mount, such as ext4 with blocks larger than a page. This module prepares and boots it. The test
 //! program itself is the guest's only process (`agent`).
 
 mod agent;
@@ -19,34 +19,34 @@ use crate::{Manifest, command, must};
 
 pub use agent::run_if_guest;
 
-/// How long a guest may take, emulated on a busy machine.
+/// The time after which a guest is killed. Long, since the guest is emulated, maybe on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(900);
 
-/// Room for what the guest has to say.
+/// The maximum size of the guest's results, in bytes.
 const RESULTS_BYTES_MAX: u64 = 256 << 20;
 
-/// What the guest does with one image. Whatever it is, a dirty journal is replayed first.
+/// The guest's work on an image. In each case, it replays a dirty journal first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
-    /// Mounts it, fills it, unmounts it, mounts it read-only and lists it.
+    /// Mounts the image, fills it, unmounts it, mounts it read-only and lists it.
     Fill(TreeOptions),
-    /// Mounts it read-only and lists it.
+    /// Mounts the image read-only and lists it.
     List,
-    /// Lists it, changes it and lists it again.
+    /// Lists the image, changes it and lists it again.
     Change(Vec<Step>),
-    /// Lists it and does both parts of a turn, with a sync in between; and then the machine ends,
-    /// after all other jobs, while it is still mounted.
+    /// Lists the image and does both parts of a turn, with a sync in between. The image stays mounted until the machine
+    /// ends, after all other jobs.
     BreakOff(Turn),
 }
 
-/// Where the guest finds its jobs, in the order of its disks.
+/// The file with the guest's jobs, in the order of its disks.
 const JOBS: &str = "/jobs.json";
 
 /// The kernel modules that the guest loads, in this order, from its root.
 const MODULES: [&str; 3] = ["virtio_blk.ko", "quota_tree.ko", "quota_v2.ko"];
 
-/// Boots a guest that does each job with its image, and returns what each listed. The program that
-/// calls this must call [`run_if_guest`] first in `main`.
+/// Boots a guest that does each job with its image, and returns the lists of each job. The calling program must begin
+/// its `main` with [`run_if_guest`].
 pub fn run(jobs: &[(PathBuf, Job)]) -> Vec<Vec<Manifest>> {
     let folder = must(TempDir::new(), "a folder for the guest");
     let initrd = folder.path().join("initrd");
@@ -56,7 +56,7 @@ pub fn run(jobs: &[(PathBuf, Job)]) -> Vec<Vec<Manifest>> {
     must(file.set_len(RESULTS_BYTES_MAX), "the results");
 
     let mut qemu = Command::new("qemu-system-x86_64");
-    // Emulation works on every machine alike; nested virtualisation does not.
+    // Emulation works on every machine, unlike nested virtualization.
     qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "2G"]);
     qemu.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
     qemu.arg("-kernel").arg(kernel_file("vmlinuz")).arg("-initrd").arg(&initrd);
@@ -71,21 +71,21 @@ pub fn run(jobs: &[(PathBuf, Job)]) -> Vec<Vec<Manifest>> {
     let Some(listed) = listed else {
         panic!("the guest did not finish: {}\n{}", output.status, output.text());
     };
-    assert_eq!(listed.len(), jobs.len(), "the guest did other jobs than asked for");
+    assert_eq!(listed.len(), jobs.len(), "the guest did other jobs than requested");
     listed
 }
 
-/// A file that `scripts/fetch-guest` has put in its place.
+/// Returns the path of a file that `scripts/fetch-guest` has fetched.
 fn kernel_file(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/guest").join(name);
     assert!(path.exists(), "no {}: run scripts/fetch-guest", path.display());
     path
 }
 
-/// The archive with this program as `/init`, the libraries it is linked with, and its jobs.
+/// Returns the archive with this program as `/init`, its shared libraries, and its jobs.
 fn first_root(jobs: &[(PathBuf, Job)], scratch: &Path) -> Vec<u8> {
     let program = must(std::env::current_exe(), "this program");
-    // Without its debugging information the guest unpacks it much faster.
+    // The guest unpacks it much faster without debugging information.
     let stripped = scratch.join("init");
     command::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&stripped).arg(&program));
 

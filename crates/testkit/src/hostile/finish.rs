@@ -1,4 +1,4 @@
-//! What no tool makes in a small image: orphans in the orphan file, an index of three levels.
+//! Changes of small images that no tool makes: orphans in the orphan file, and an index of three levels.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,18 +6,21 @@ use std::process::Command;
 use crate::command::{output, run};
 use crate::must;
 
-/// Bytes in a block of the images that are finished here.
+/// The block size of the images.
 const BLOCK: usize = 1024;
-/// Where the superblock has its read-only compatible features, and of those `orphan_present`.
+/// The offset of the superblock.
 const SUPERBLOCK: usize = 1024;
+/// The offset of the read-only compatible features in the superblock.
 const READ_ONLY_FEATURES: usize = 0x64;
+/// The feature `orphan_present`.
 const ORPHAN_PRESENT: u32 = 1 << 16;
-/// Where it has the orphan file's inode number.
+/// The offset of the orphan file's inode number in the superblock.
 const ORPHAN_FILE: usize = 0x280;
-/// Where the root of an index has its number of levels below the first, and its entries.
+/// The offset of the number of indirect levels in the root of an index.
 const ROOT_LEVELS: usize = 30;
+/// The offset of the entries in the root of an index.
 const ROOT_ENTRIES: usize = 32;
-/// The same for the other blocks of an index, after an entry that spans the block.
+/// The offset of the entries in other blocks of an index, after a directory entry that spans the block.
 const NODE_ENTRIES: usize = 8;
 
 fn debugfs(image: &Path, request: &str) -> String {
@@ -26,7 +29,7 @@ fn debugfs(image: &Path, request: &str) -> String {
     String::from_utf8_lossy(&output).into_owned()
 }
 
-/// The bytes at which the blocks of a file begin, in order.
+/// Returns the offsets of a file's blocks in the image, in order.
 fn blocks(image: &Path, file: &str) -> Vec<usize> {
     let text = debugfs(image, &format!("blocks {file}"));
     text.split_whitespace()
@@ -38,7 +41,7 @@ fn blocks(image: &Path, file: &str) -> Vec<usize> {
 fn inode(image: &Path, file: &str) -> u32 {
     let text = debugfs(image, &format!("stat {file}"));
     let number = text.split_whitespace().nth(1).and_then(|number| number.parse().ok());
-    number.unwrap_or_else(|| panic!("no inode's number: {text}"))
+    number.unwrap_or_else(|| panic!("no inode number: {text}"))
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -49,7 +52,7 @@ fn set_word(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Leaves a file without a name, and one whose end is to be cut off, in the orphan file.
+/// Adds two orphans to the orphan file: a file without a name, and a file to be truncated.
 pub fn with_orphans(image: &Path) {
     let doomed = "/level0/level1/level2/data";
     let orphans = [inode(image, doomed), inode(image, "/holes")];
@@ -66,16 +69,16 @@ pub fn with_orphans(image: &Path) {
     must(std::fs::write(image, &bytes), image.display());
     let copy = image.with_extension("copy");
     must(std::fs::write(&copy, bytes), copy.display());
-    let said = output(Command::new("e2fsck").arg("-fy").arg(&copy)).text();
+    let text = output(Command::new("e2fsck").arg("-fy").arg(&copy)).text();
     for orphan in [
         format!("Clearing orphaned inode {}", orphans[0]),
         format!("Truncating orphaned inode {}", orphans[1]),
     ] {
-        assert!(said.contains(&orphan), "{said}");
+        assert!(text.contains(&orphan), "{text}");
     }
 }
 
-/// Puts two levels between the root of the large directory's index and the leaves.
+/// Adds two levels between the root of the large directory's index and the leaves.
 pub fn with_deep_index(image: &Path) {
     let nodes = 6;
     let first = blocks(image, "/many").len() as u32;
@@ -87,8 +90,9 @@ pub fn with_deep_index(image: &Path) {
     let root = at[0];
     let leaves = entries(&bytes, root + ROOT_ENTRIES);
     assert!(bytes[root + ROOT_LEVELS] == 0 && leaves.len() > 8, "{} leaves", leaves.len());
-    // Four nodes above the leaves, two above those.
-    let (mut free, mut level) = (first.., leaves);
+    // Four nodes above the leaves, and two nodes above these.
+    let mut free = first..;
+    let mut level = leaves;
     for count in [4, 2] {
         let per_node = level.len().div_ceil(count);
         let mut above = Vec::new();
@@ -111,7 +115,7 @@ pub fn with_deep_index(image: &Path) {
     crate::check_by_e2fsck(image);
 }
 
-/// The hash from which on, and the block, of each entry; the first one's hash lies above.
+/// Returns the first hash and the block of each entry. The first entry has no hash here; its parent's entry has it.
 fn entries(bytes: &[u8], at: usize) -> Vec<(u32, u32)> {
     let count = usize::from(u16::from_le_bytes([bytes[at + 2], bytes[at + 3]]));
     let entry = |index: usize| (word(bytes, at + 8 * index), word(bytes, at + 8 * index + 4));

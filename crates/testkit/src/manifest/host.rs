@@ -1,4 +1,4 @@
-//! The facts about a tree that the running kernel shows.
+//! Facts about a tree that the running kernel has mounted.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -18,11 +18,11 @@ use super::{
 use crate::ioctl::{self, FiemapExtent};
 use crate::must;
 
-/// What Linux allows for a value, and for all names together.
+/// Linux's limit for a value, and for the sum of all names.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
 impl Manifest {
-    /// Everything below `top`, without crossing into other file systems.
+    /// Returns the manifest of all files below `top`, without other file systems.
     pub fn of_host(top: &Path) -> Self {
         let mut manifest = Self::default();
         manifest.entries.insert(VOLUME.to_owned(), statfs_facts(top));
@@ -124,7 +124,7 @@ fn add_facts_of_open(path: &Path, stat: &Statx, add: &mut impl FnMut(&str, Strin
     let flags = OFlags::RDONLY | OFlags::NOATIME | OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let file = must(rustix::fs::open(path, flags, Mode::empty()), path.display());
     let file = File::from(file);
-    // Other file systems than ext4 offer fewer of these.
+    // File systems other than ext4 support fewer of these.
     if let Ok(flags) = rustix::fs::ioctl_getflags(&file) {
         add("flags", format!("{:#x}", flags.bits()));
     }
@@ -145,7 +145,7 @@ fn add_facts_of_open(path: &Path, stat: &Statx, add: &mut impl FnMut(&str, Strin
     if stat.stx_mode & 0o170_000 == 0o100_000 {
         let data = data_ranges(&file, stat.stx_size);
         add("data", data.as_ref().map_or(NO_ANSWER.to_owned(), |data| ranges_text(data)));
-        // What is inline lies near the start.
+        // Inline data is near the start.
         let near_start = 0..stat.stx_size.min(1 << 20);
         let data = data.unwrap_or_else(|| std::iter::once(near_start).collect());
         let digest = crate::digest(stat.stx_size, &data, |at, buffer| {
@@ -166,8 +166,8 @@ impl From<&FiemapExtent> for Extent {
     }
 }
 
-/// The ranges between holes, as SEEK_DATA and SEEK_HOLE find them. `None` where they fail: Linux
-/// up to 7.2 has no answer past the data of a file whose data is inline and shorter than the file.
+/// Returns the ranges between holes, as SEEK_DATA and SEEK_HOLE find them. Returns `None` if they fail: up to 7.2,
+/// Linux fails past the end of inline data that is shorter than its file.
 fn data_ranges(file: &File, size: u64) -> Option<Vec<Range<u64>>> {
     let mut ranges = Vec::new();
     let mut at = 0;
@@ -192,7 +192,7 @@ fn data_ranges(file: &File, size: u64) -> Option<Vec<Range<u64>>> {
 fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut buffer = vec![0; XATTR_BYTES_MAX];
     let names = match rustix::fs::llistxattr(path, &mut buffer[..]) {
-        // A file system without attributes has none.
+        // The file system does not support attributes.
         Err(Errno::OPNOTSUPP) => return Vec::new(),
         length => buffer[..must(length, path.display())].to_vec(),
     };

@@ -1,5 +1,5 @@
-//! What is in a tree of files, as text facts that two readers of one image must agree on, and
-//! the comparison. Not here: reading the facts (`host`, `volume`).
+//! Manifests: descriptions of trees of files as text facts, and their comparison. Two readers of one image must have
+//! equal manifests. Not here: reading the facts (`host`, `volume`).
 
 mod host;
 mod volume;
@@ -9,54 +9,54 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// Differences shown before the rest is only counted.
+/// The maximum number of differences in a message. The rest is only counted.
 const SHOWN_MAX: usize = 40;
 
-/// Characters of a fact shown around the first difference.
+/// The number of characters of a value in a message, around the first difference.
 const CONTEXT: usize = 80;
 
-/// Facts about one name: what is known to what its value is.
+/// Facts about one name: values by fact.
 pub(crate) type Facts = BTreeMap<String, String>;
 
-/// Every name in a tree with its facts. Names are paths from the top, "." for the top itself, with
+/// The facts about all names of a tree. Names are paths from the top, or "." for the top itself, with
 /// unprintable bytes escaped.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Manifest {
     entries: BTreeMap<String, Facts>,
 }
 
-/// The value of a fact that Linux was asked for and cannot tell: no difference to any other, or to none.
+/// The value of a fact that Linux cannot determine. It is equal to all other values, and to none.
 const NO_ANSWER: &str = "(no answer)";
 
-/// The name under which the facts about the whole volume stand.
+/// The name for the facts about the whole volume.
 const VOLUME: &str = "(volume)";
 
 impl Manifest {
-    /// The number of names.
+    /// Returns the number of names.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are no names.
+    /// Returns whether there are no names.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// A fact about a name, for tests of the tests.
+    /// Returns the value of a fact about a name.
     pub fn fact(&self, name: &str, fact: &str) -> Option<&str> {
         self.entries.get(name)?.get(fact).map(String::as_str)
     }
 
-    /// How many names have a fact whose value `is_so`.
-    pub fn count(&self, fact: &str, is_so: impl Fn(&str) -> bool) -> usize {
+    /// Returns the number of names for which the fact's value `is_counted`.
+    pub fn count(&self, fact: &str, is_counted: impl Fn(&str) -> bool) -> usize {
         self.entries
             .values()
-            .filter(|facts| facts.get(fact).is_some_and(|value| is_so(value)))
+            .filter(|facts| facts.get(fact).is_some_and(|value| is_counted(value)))
             .count()
     }
 
-    /// The same with each fact's value replaced by `change(name, mode, fact, value)`, and the fact
-    /// left out where that is `None`. The mode is that of the name, in octal with its type.
+    /// Replaces each value by `change(name, mode, fact, value)`, or removes the fact if that is `None`. The mode is
+    /// that of the name, in octal with its type.
     pub fn map(mut self, change: impl Fn(&str, &str, &str, &str) -> Option<String>) -> Self {
         for (name, facts) in &mut self.entries {
             let mode = facts.get("mode").cloned().unwrap_or_default();
@@ -71,14 +71,14 @@ impl Manifest {
         self
     }
 
-    /// The same without a name and everything below it.
+    /// Removes a name and all names below it.
     pub fn without_tree(mut self, top: &str) -> Self {
         let below = format!("{top}/");
         self.entries.retain(|name, _| name != top && !name.starts_with(&below));
         self
     }
 
-    /// The names that both have, and of which a fact differs.
+    /// Returns the names for which both manifests have the fact, with different values.
     pub fn names_that_differ<'m>(&'m self, other: &Self, fact: &str) -> Vec<&'m str> {
         let differs = |name: &&str| {
             let facts = [self.fact(name, fact), other.fact(name, fact)];
@@ -87,7 +87,7 @@ impl Manifest {
         self.entries.keys().map(String::as_str).filter(differs).collect()
     }
 
-    /// The differences, one a line; empty when there are none.
+    /// Returns the differences, as a line for each.
     pub fn differences(&self, our_name: &str, other: &Self, other_name: &str) -> Vec<String> {
         let mut lines = Vec::new();
         let names: BTreeSet<&String> = self.entries.keys().chain(other.entries.keys()).collect();
@@ -104,7 +104,7 @@ impl Manifest {
         lines
     }
 
-    /// Panics with the differences when there are any.
+    /// Panics with the differences if there are any.
     #[track_caller]
     pub fn assert_equal(&self, our_name: &str, other: &Self, other_name: &str) {
         let lines = self.differences(our_name, other, other_name);
@@ -121,7 +121,7 @@ impl Manifest {
     }
 }
 
-/// Whether two values of a fact differ, or one has none.
+/// Returns whether two values of a fact differ, or only one of them exists.
 fn differ(values: [Option<&str>; 2]) -> bool {
     values[0] != values[1] && !values.contains(&Some(NO_ANSWER))
 }
@@ -139,7 +139,7 @@ fn compare(name: &str, left: (&str, &Facts), right: (&str, &Facts), lines: &mut 
     }
 }
 
-/// The part of `value` around byte `from`.
+/// Returns the part of `value` around byte `from`.
 fn excerpt(value: &str, from: usize) -> String {
     let start = from.saturating_sub(CONTEXT / 2);
     let shown: String = value.chars().skip(start).take(CONTEXT).collect();
@@ -148,12 +148,12 @@ fn excerpt(value: &str, from: usize) -> String {
     format!("{lead}{shown}{tail}")
 }
 
-/// Bytes as printable text, differently for different bytes.
+/// Returns bytes as printable text. Different bytes have different texts.
 fn escape(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// A short text for a value of any length.
+/// Returns a short text for a value of any length.
 fn value_text(bytes: &[u8]) -> String {
     if bytes.len() <= 256 {
         return escape(bytes);
@@ -164,7 +164,7 @@ fn value_text(bytes: &[u8]) -> String {
     format!("{} bytes, {digest}", bytes.len())
 }
 
-/// A run of allocated bytes of a file.
+/// An extent of a file, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     logical: u64,
@@ -173,8 +173,7 @@ struct Extent {
     unwritten: bool,
 }
 
-/// Extents as text. Neighbours that continue one another are joined first: where a reader splits
-/// a run says nothing.
+/// Returns extents as text. Joins adjacent ones first, since readers may split runs at different positions.
 fn extents_text(extents: &[Extent]) -> String {
     let mut joined: Vec<Extent> = Vec::new();
     for extent in extents {
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_linux_cannot_tell_is_no_difference() {
+    fn facts_that_linux_cannot_determine_are_not_compared() {
         let left = manifest(&[("a", "data", NO_ANSWER), ("a", "size", "1"), ("b", "data", "1")]);
         let right = manifest(&[("a", "data", "2"), ("a", "size", "2"), ("b", "data", "2")]);
         assert_eq!(left.differences("l", &right, "r"), ["a: size: l 1, r 2", "b: data: l 1, r 2"]);
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_fact_is_a_difference_unless_it_is_left_out() {
+    fn a_missing_fact_is_a_difference_unless_it_is_removed() {
         let left = manifest(&[("a", "size", "1"), ("a", "created", "5")]);
         let right = manifest(&[("a", "size", "1")]);
         assert_eq!(left.differences("l", &right, "r").len(), 1);
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_that_continue_one_another_are_joined() {
+    fn adjacent_extents_are_joined() {
         let extent =
             |logical, physical, unwritten| Extent { logical, physical, length: 10, unwritten };
         let text = extents_text(&[

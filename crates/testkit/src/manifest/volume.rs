@@ -1,4 +1,4 @@
-//! The facts about a tree that the library shows.
+//! Facts about a tree, read by the library.
 
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -16,11 +16,11 @@ use super::{
 };
 use crate::must;
 
-/// The inode flags that ext4 lets programs see.
+/// The inode flags that ext4 shows to programs.
 const FLAGS_VISIBLE: u32 = 0x725B_DFFF;
 
 impl Manifest {
-    /// Everything in the volume that `image` is.
+    /// Returns the manifest of the volume in `image`.
     pub fn of_image(image: &Path) -> Self {
         let device = must(device::open(image, OpenDevice::default()), image.display());
         Self::of_volume(&must(
@@ -29,7 +29,7 @@ impl Manifest {
         ))
     }
 
-    /// Everything in `volume`.
+    /// Returns the manifest of `volume`.
     pub fn of_volume(volume: &Volume) -> Self {
         let mut manifest = Self::default();
         manifest.entries.insert(VOLUME.to_owned(), statfs_facts(volume));
@@ -59,7 +59,7 @@ impl Manifest {
     }
 }
 
-/// The names in a directory, checked against the inodes and types that its entries give.
+/// Returns the names in a directory. Checks that lookups find the inodes of its entries.
 fn entries_of(node: &Arc<Node>, shown: &str) -> Vec<Vec<u8>> {
     let mut entries = Vec::new();
     let mut emit = |entry: base::attributes::DirEntry<'_>| {

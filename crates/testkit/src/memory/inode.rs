@@ -1,4 +1,4 @@
-//! One inode in memory, as the format's side of `vfs` sees it.
+//! An inode of a file system in memory, with the traits of a format.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -26,14 +26,14 @@ const SIZE_MAX: u64 = 1 << 30;
 pub struct MemoryInode {
     disk: Arc<Disk>,
     number: u64,
-    /// The version of the record that this one knows.
+    /// The version of the record that this inode has loaded.
     version: AtomicU64,
-    /// Calls that read under way; -1 for one that changes.
+    /// The number of calls in progress that read, or -1 for a call that changes the inode.
     users: AtomicIsize,
     is_released: AtomicBool,
 }
 
-/// A call under way.
+/// A call in progress.
 struct Call<'a> {
     users: &'a AtomicIsize,
     alone: bool,
@@ -61,7 +61,7 @@ impl MemoryInode {
         self.check_current();
         let users = self.users.fetch_add(1, Ordering::SeqCst);
         assert!(users >= 0, "inode {} is read while it changes", self.number);
-        // Gives others the chance to come in between.
+        // Lets concurrent calls run.
         std::thread::yield_now();
         Call { users: &self.users, alone: false }
     }
@@ -81,7 +81,7 @@ impl MemoryInode {
         assert_eq!(current, Some(known), "inode {} is out of date", self.number);
     }
 
-    /// Reads the record. Panics when it is another one's by now.
+    /// Returns a copy of the record.
     fn record(&self) -> Record {
         self.disk.inodes().get(&self.number).expect("it is in use").clone()
     }
@@ -104,11 +104,11 @@ impl MemoryInode {
         });
     }
 
-    /// Makes an inode with the lowest free number, so that numbers are soon used again.
+    /// Creates an inode with the lowest free number, so that numbers are soon used again.
     fn make(&self, inodes: &mut BTreeMap<u64, Record>, new: &NewInode<'_>, links: u32) -> Self {
         let number = (ROOT..).find(|number| !inodes.contains_key(number));
         let number = number.expect("numbers do not run out");
-        // Versions go on, so that inodes in memory of an earlier one are recognised.
+        // Versions are unique, so that stale inodes with the same number are detected.
         let mut record = Record::new(number, new, links, self.number);
         record.version = (self.disk.released.load(Ordering::Relaxed) as u64 + 1) << 32;
         let inode = Self::new(&self.disk, number, record.version);
@@ -126,10 +126,10 @@ impl MemoryInode {
 
     fn remove_entry(&self, inodes: &mut BTreeMap<u64, Record>, name: &[u8], number: u64) {
         let removed = self.update(inodes, |record| record.entries.remove(name));
-        assert_eq!(removed, Some(number), "the caller knows what the name stands for");
+        assert_eq!(removed, Some(number), "the caller knows the name's inode");
     }
 
-    fn lose_link(&self, inodes: &mut BTreeMap<u64, Record>, time: Timestamp) {
+    fn remove_link(&self, inodes: &mut BTreeMap<u64, Record>, time: Timestamp) {
         self.update(inodes, |record| {
             let links = &mut record.attributes.links;
             *links = if record.attributes.kind == FileType::Directory { 0 } else { *links - 1 };
@@ -155,13 +155,13 @@ impl MemoryInode {
         if inodes[&inode.number].attributes.kind == FileType::Directory {
             self.count_subdirectory(&mut inodes, -1);
         }
-        inode.lose_link(&mut inodes, time);
+        inode.remove_link(&mut inodes, time);
         self.touch(&mut inodes, time);
         Ok(())
     }
 
-    /// A directory that moved has another parent, and the parents count it.
-    fn follow(&self, inodes: &mut BTreeMap<u64, Record>, from: &Self, to: &Self) {
+    /// Updates the parent of a directory that was moved, and the link counts of both parents.
+    fn set_parent(&self, inodes: &mut BTreeMap<u64, Record>, from: &Self, to: &Self) {
         if inodes[&self.number].attributes.kind == FileType::Directory {
             from.count_subdirectory(inodes, -1);
             to.count_subdirectory(inodes, 1);
@@ -254,7 +254,8 @@ impl Inode for MemoryInode {
     fn note_modified(&self, time: Timestamp) {
         let mut inodes = self.disk.inodes();
         let record = inodes.get_mut(&self.number).expect("it is in use");
-        (record.attributes.modified, record.attributes.changed) = (time, time);
+        record.attributes.modified = time;
+        record.attributes.changed = time;
     }
 
     fn released(&self) -> Result<()> {
@@ -381,13 +382,13 @@ impl Directory for MemoryInode {
             if inodes[&replaced.number].attributes.kind == FileType::Directory {
                 directory.count_subdirectory(&mut inodes, -1);
             }
-            replaced.lose_link(&mut inodes, time);
+            replaced.remove_link(&mut inodes, time);
         }
         self.remove_entry(&mut inodes, name, moved.number);
         if let (Some(other), true) = (replaced, exchange) {
             directory.remove_entry(&mut inodes, to.name, other.number);
             self.update(&mut inodes, |record| record.entries.insert(name.to_vec(), other.number));
-            other.follow(&mut inodes, directory, self);
+            other.set_parent(&mut inodes, directory, self);
         }
         if let RenameMode::Whiteout(whiteout) = mode {
             let whiteout = memory(whiteout);
@@ -396,9 +397,9 @@ impl Directory for MemoryInode {
         }
         directory.update(&mut inodes, |record| {
             let before = record.entries.insert(to.name.to_vec(), moved.number);
-            assert_eq!(before, None, "the caller knows what the new name stands for");
+            assert_eq!(before, None, "the caller knows the new name's inode");
         });
-        moved.follow(&mut inodes, self, directory);
+        moved.set_parent(&mut inodes, self, directory);
         self.touch(&mut inodes, time);
         directory.touch(&mut inodes, time);
         Ok(())
@@ -420,7 +421,7 @@ impl Data for MemoryInode {
         let size = inodes[&self.number].attributes.size;
         drop(inodes);
         let (device, end_io) = (Arc::clone(&self.disk.device), Arc::clone(end_io));
-        // Its data side only: who is locked is this one's concern.
+        // A separate value for the data, which does not take part in the checks of concurrent calls.
         let data = Arc::new(Self::new(&self.disk, self.number, 0));
         Ok(Some(WritableFile::new(mapping, data, device, end_io, size, options)))
     }
@@ -469,8 +470,8 @@ impl MapWrite for MemoryInode {
 
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
         let mut inodes = self.disk.inodes();
-        // No change that others have to know of: only this inode is asked for its data.
-        let record = inodes.get_mut(&self.number).expect("nothing is on its way to a dead inode");
+        // Does not change the version, since this does not affect other values for the inode.
+        let record = inodes.get_mut(&self.number).expect("an inode with I/O in flight exists");
         for range in finished {
             record.written.extend(range.offset.0 / BLOCK_BYTES..range.end() / BLOCK_BYTES);
         }

@@ -1,8 +1,7 @@
-//! A writable file system in memory. It panics if its caller breaks the rules that `vfs` states for the traits:
-//! on locks, on loading each inode once, and on releasing inodes.
+//! A writable file system in memory. It panics if its caller breaks the rules of the traits of `fs`:
+//! for locks, for loading each inode once, and for releasing inodes.
 //!
-//! Each inode has a few blocks of the device for its data; which of them are written is in memory, like
-//! everything else.
+//! Each inode has a few blocks of the device for its data. Their written state and all metadata are in memory.
 
 mod inode;
 mod verify;
@@ -22,14 +21,14 @@ use fs::{FileSystem, Host, Inode, NewInode};
 use crate::must;
 use inode::MemoryInode;
 
-/// The most data of an inode, in bytes.
+/// The maximum size of an inode's data, in bytes.
 pub const DATA_BYTES_MAX: u64 = 16 * BLOCK_BYTES;
-/// Bytes in a block.
+/// The block size in bytes.
 const BLOCK_BYTES: u64 = 4096;
-/// Numbers of inodes that have room for data.
+/// Inodes with lower numbers have room for data.
 const INODES_MAX: u64 = 64;
 
-/// The root's number.
+/// The inode number of the root directory.
 pub const ROOT: u64 = 2;
 
 /// The file system.
@@ -40,7 +39,7 @@ pub struct MemoryFileSystem {
     host: Mutex<Option<Weak<dyn Host>>>,
 }
 
-/// What lasts: inodes by number.
+/// The persistent state: inodes by number.
 #[derive(Debug)]
 pub(crate) struct Disk {
     inodes: Mutex<BTreeMap<u64, Record>>,
@@ -60,19 +59,19 @@ pub(crate) struct Record {
     pub(crate) parent: u64,
     pub(crate) target: Vec<u8>,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Blocks of data that are written.
+    /// The written data blocks.
     pub(crate) written: BTreeSet<u64>,
-    /// Grows with every change: inodes in memory must know of all of them.
+    /// Version, which grows with each change. An inode in memory with another version is stale.
     pub(crate) version: u64,
 }
 
 impl MemoryFileSystem {
-    /// One with an empty root directory that belongs to root.
+    /// Creates a file system with an empty root directory that belongs to root.
     pub fn new() -> Arc<Self> {
         Self::with_mode(true)
     }
 
-    /// One that is open read-only.
+    /// Creates a read-only file system with an empty root directory.
     pub fn read_only() -> Arc<Self> {
         Self::with_mode(false)
     }
@@ -131,13 +130,13 @@ impl MemoryFileSystem {
         self.disk.closed.load(Ordering::Relaxed)
     }
 
-    /// Sets the flags of an inode, which nobody has in memory, as chattr does.
+    /// Sets the flags of an inode that is not loaded, as chattr does.
     pub fn set_flags(&self, number: InodeNumber, flags: u32) {
         let mut inodes = self.disk.inodes();
         inodes.get_mut(&number.0).expect("the inode is there").attributes.flags = flags;
     }
 
-    /// Has a name in a directory stand for any inode, as no sound volume would.
+    /// Adds a directory entry with any inode number, which may be inconsistent.
     pub fn damage_entry(&self, directory: InodeNumber, name: &[u8], number: u64) {
         let mut inodes = self.disk.inodes();
         let record = inodes.get_mut(&directory.0).expect("the directory is there");
@@ -149,7 +148,7 @@ impl MemoryFileSystem {
         self.disk.inodes().len()
     }
 
-    /// Returns the data of an inode as a crash just now would leave it.
+    /// Returns the data of an inode that a crash now would leave.
     pub fn on_disk(&self, number: InodeNumber) -> Vec<u8> {
         let record = self.disk.inodes()[&number.0].clone();
         let mut bytes = vec![0; record.attributes.size as usize];
@@ -162,7 +161,7 @@ impl MemoryFileSystem {
         bytes
     }
 
-    /// Checks that the tree is one. Gives the number of inodes without a name.
+    /// Checks that the tree is consistent. Returns the number of inodes without a name.
     pub fn verify(&self) -> usize {
         verify::verify(&self.disk.inodes())
     }
@@ -239,7 +238,7 @@ impl FileSystem for MemoryFileSystem {
             Some(record) if record.attributes.links > 0 => record.version,
             _ => return Err(Error::NotFound),
         };
-        // Long enough for others to load it, change it and forget it meanwhile.
+        // Gives other threads the time to load, change and drop the inode concurrently.
         for _ in 0..20 {
             std::thread::yield_now();
         }

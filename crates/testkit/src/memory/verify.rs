@@ -1,4 +1,4 @@
-//! Whether the tree is one. Not here: changing it.
+//! The check of the tree. Not here: its changes.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use base::attributes::FileType;
 
 use super::{ROOT, Record};
 
-/// Checks that every inode is where it says, and has as many names as it says. Gives the number
+/// Checks the parent of each directory and the link count of each inode. Returns the number
 /// of inodes without a name.
 pub fn verify(inodes: &BTreeMap<u64, Record>) -> usize {
     let mut names: BTreeMap<u64, u32> = BTreeMap::from([(ROOT, 1)]);
@@ -18,7 +18,7 @@ pub fn verify(inodes: &BTreeMap<u64, Record>) -> usize {
         let record = &inodes[&number];
         let mut subdirectories = 0;
         for (name, child) in &record.entries {
-            let entry = inodes.get(child).unwrap_or_else(|| panic!("{name:?} names nothing"));
+            let entry = inodes.get(child).unwrap_or_else(|| panic!("{name:?} has no inode"));
             *names.entry(*child).or_default() += 1;
             if entry.attributes.kind == FileType::Directory {
                 assert_eq!(entry.parent, number, "the parent of {child}");

@@ -1,4 +1,4 @@
-//! Regular files: sizes around every bound, holes, preallocation, many extents.
+//! Regular files: sizes around all limits, holes, preallocation, many extents.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,14 +9,14 @@ use rustix::fs::FallocateFlags;
 use super::{TreeOptions, contents, create, write};
 use crate::must;
 
-/// Files without holes, of sizes around what the format treats differently.
+/// Creates files without holes, with sizes around the limits of the format's representations.
 pub(super) fn sizes(folder: &Path, options: &TreeOptions) {
     let block = options.block_size as usize;
     let mut sizes = vec![0, 1, 59, 60, 61, 100, 124, 140, 156, 160, 161, 188, 250, 900, 1000];
     for bound in [512, 1024, 4096, block, 12 * block, 65_536] {
         sizes.extend([bound - 1, bound, bound + 1]);
     }
-    // Into the second level of an indirect map, unless that is far.
+    // Reaches the second level of an indirect map, unless that takes more than 6 MiB.
     sizes.push((12 + block / 4).min((6 << 20) / block) * block + block / 2 + 1);
     sizes.sort_unstable();
     sizes.dedup();
@@ -29,7 +29,7 @@ fn write_at(file: &File, at: u64, bytes: &[u8]) {
     must(file.write_all_at(bytes, at), format_args!("writing at {at}"));
 }
 
-/// Files with holes at odd places.
+/// Creates files with holes at unusual offsets.
 pub(super) fn sparse(folder: &Path, options: &TreeOptions) {
     let block = u64::from(options.block_size);
 
@@ -53,7 +53,7 @@ pub(super) fn sparse(folder: &Path, options: &TreeOptions) {
         write_at(&file, 2 * step * block, &contents(step, block as usize));
     }
 
-    // Where the levels of an indirect map meet, and where offsets outgrow 31 and 32 bits.
+    // Around the limits between levels of an indirect map, and the limits of 31 and 32 bits.
     let pointers = block / 4;
     let mut far = vec![
         12 * block - 1,
@@ -74,7 +74,7 @@ pub(super) fn sparse(folder: &Path, options: &TreeOptions) {
     must(file.set_len(options.file_size_max), "set_len");
 }
 
-/// Files with space allocated ahead, holes punched, and ranges moved.
+/// Creates files with preallocated, punched and zeroed ranges.
 pub(super) fn preallocated(folder: &Path, options: &TreeOptions) {
     let block = u64::from(options.block_size);
     let allocate = |file: &File, flags: FallocateFlags, at: u64, length: u64| {
@@ -107,7 +107,7 @@ pub(super) fn preallocated(folder: &Path, options: &TreeOptions) {
     write_at(&file, 0, &contents(3, 30 * block as usize));
     let (at, length) = (5 * block + 3, 9 * block);
     match rustix::fs::fallocate(&file, FallocateFlags::ZERO_RANGE, at, length) {
-        // Where a source tree lies on tmpfs.
+        // tmpfs, which may contain a source tree, does not support this.
         Err(rustix::io::Errno::OPNOTSUPP) => write_at(&file, at, &vec![0; length as usize]),
         done => must(done, "fallocate to zero a range"),
     }

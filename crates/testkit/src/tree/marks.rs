@@ -1,4 +1,4 @@
-//! What inodes carry beside data and names: modes, owners, attributes, ACLs, times, flags, projects.
+//! Attributes of inodes: modes, owners, extended attributes, ACLs, times, flags, projects.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, IFlags, Timespec, Timestamps, XattrFlags};
 use super::{TreeOptions, contents, create, folder, write};
 use crate::{ioctl, must};
 
-/// All permission bits; owners that need 16 and 32 bits.
+/// Creates files with all permission bits, and with owners that need 16 and 32 bits.
 pub(super) fn modes_and_owners(top: &Path) {
     for mode in [0, 0o400, 0o644, 0o777, 0o4755, 0o2755, 0o1777, 0o7777] {
         let path = top.join(format!("mode {mode:04o}"));
@@ -33,7 +33,7 @@ fn set_xattr(path: &Path, name: &str, value: &[u8]) {
     must(set, format_args!("{}: {name}, {} bytes", path.display(), value.len()));
 }
 
-/// Attributes of every namespace and size, on every type of inode that may have them.
+/// Creates extended attributes of all namespaces and sizes, on all types of inodes that may have them.
 pub(super) fn xattrs(top: &Path, options: &TreeOptions) {
     let file = |name: &str| {
         let path = top.join(name);
@@ -44,7 +44,7 @@ pub(super) fn xattrs(top: &Path, options: &TreeOptions) {
     for name in ["user.colour", "trusted.origin", "security.label"] {
         set_xattr(&path, name, name.as_bytes());
     }
-    // A capability set of version 2, as setcap writes it.
+    // A capability set of version 2, in the format of setcap.
     let capability = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     set_xattr(&file("capability"), "security.capability", &capability);
     set_xattr(&file("empty value"), "user.empty", b"");
@@ -87,10 +87,10 @@ const GROUP_OWNER: u16 = 0x04;
 const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
-/// The id of the entries that have none.
+/// The id of ACL entries without one.
 const NO_ID: u32 = u32::MAX;
 
-/// A POSIX ACL as setxattr(2) takes it: version 2, then tag, permissions and id of each entry.
+/// Returns a POSIX ACL in the format of setxattr(2): version 2, then tag, permissions and id of each entry.
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -101,7 +101,7 @@ fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// An access ACL with so many users beside the owner.
+/// Returns an access ACL with `users` users in addition to the owner.
 pub(crate) fn acl_of_users(users: u16) -> Vec<u8> {
     let mut entries = vec![(OWNER, 6, NO_ID)];
     entries.extend((0..users).map(|number| (USER, number % 8, 100_000 + u32::from(number))));
@@ -109,7 +109,7 @@ pub(crate) fn acl_of_users(users: u16) -> Vec<u8> {
     acl(&entries)
 }
 
-/// Access and default ACLs, short and long.
+/// Creates short and long access and default ACLs.
 pub(super) fn acls(top: &Path) {
     let short = [
         (OWNER, 6, NO_ID),
@@ -135,7 +135,7 @@ pub(super) fn acls(top: &Path) {
     }
 }
 
-/// Times before 1970, past 2038 and up to the last that ext4 can hold, with nanoseconds.
+/// Creates files with times before 1970, after 2038 and up to ext4's last one, with nanoseconds.
 pub(super) fn times(top: &Path) {
     let times = [
         (0, 0),
@@ -166,7 +166,8 @@ pub(super) fn times(top: &Path) {
     }
 }
 
-/// Inode flags that programs set. The last step: some of them forbid further change.
+/// Sets the inode flags that programs can set. This is the last part of the tree, since some flags forbid further
+/// changes.
 pub(super) fn flags(top: &Path) {
     let flags = [
         ("nodump", IFlags::NODUMP),
@@ -185,7 +186,7 @@ pub(super) fn flags(top: &Path) {
     set_flags(&file, before | IFlags::TOPDIR | IFlags::DIRSYNC, "flags of a folder");
 }
 
-/// Files and folders with project ids.
+/// Creates files and folders with project ids.
 pub(super) fn projects(top: &Path) {
     for project in [1, 65_536, 0xFFFF_FFFE] {
         let file = create(&top.join(format!("file of {project}")));
@@ -196,7 +197,7 @@ pub(super) fn projects(top: &Path) {
     }
 }
 
-/// Sets flags, where the file system has them: tmpfs, where a source tree may lie, has not all.
+/// Sets flags, if the file system supports them. tmpfs, which may contain a source tree, does not support all.
 fn set_flags(file: &File, flags: IFlags, what: &str) {
     match rustix::fs::ioctl_setflags(file, flags) {
         Err(rustix::io::Errno::OPNOTSUPP) => {}

@@ -1,5 +1,5 @@
-//! A tree of files with everything that a file system of the ext family can hold, the same each
-//! time. Not here: which image it goes into.
+//! A tree of files that uses all features of the ext family. It is the same each
+//! time. Not here: the image that contains it.
 
 mod data;
 mod marks;
@@ -21,35 +21,35 @@ pub use source::Source;
 /// What the file system to be filled can hold, and how much of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TreeOptions {
-    /// Bytes in its blocks: sizes and offsets are chosen around their bounds.
+    /// The block size in bytes. Sizes and offsets are chosen around multiples of it.
     pub block_size: u32,
-    /// Space can be allocated ahead, and holes punched.
+    /// Whether space can be preallocated, and holes punched.
     pub preallocate: bool,
-    /// The bytes that all extended attributes of a file may take together.
+    /// The maximum size of all extended attributes of a file, in bytes.
     pub xattr_bytes_max: usize,
-    /// The largest size of a (sparse) file.
+    /// The maximum size of a (sparse) file.
     pub file_size_max: u64,
-    /// Inode flags can be set.
+    /// Whether inode flags can be set.
     pub flags: bool,
-    /// Project ids can be set.
+    /// Whether project ids can be set.
     pub projects: bool,
-    /// The data of small files is in their inodes.
+    /// Whether the data of small files is in their inodes.
     pub inline_data: bool,
-    /// Names in the largest directory.
+    /// The number of names in the largest directory.
     pub names: usize,
-    /// Extents in the most scattered file.
+    /// The number of extents in the most fragmented file.
     pub extents: u64,
 }
 
 impl TreeOptions {
-    /// For ext4 with extents and blocks of `block_size`.
+    /// Returns options for ext4 with extents and blocks of `block_size`.
     pub fn new(block_size: u32) -> Self {
         let size = u64::from(block_size);
         Self {
             block_size,
             preallocate: true,
             xattr_bytes_max: block_size as usize - 128,
-            // 2^32 blocks; the last byte of the last block is not addressable by all tools.
+            // One block less than 2^32, since some tools cannot address the last byte of the last block.
             file_size_max: (size << 32) - size,
             flags: true,
             projects: false,
@@ -60,7 +60,7 @@ impl TreeOptions {
     }
 }
 
-/// Fills the folder `top`, which exists and is empty but for `lost+found`.
+/// Fills the folder `top`, which exists and is empty except for `lost+found`.
 pub fn populate(top: &Path, options: &TreeOptions) {
     data::sizes(&folder(top, "sizes"), options);
     data::sparse(&folder(top, "sparse"), options);
@@ -90,7 +90,7 @@ fn folder(top: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// `folder/name` for a name of any bytes.
+/// Returns the path `folder/name` for a name of any bytes.
 fn join(folder: &Path, name: impl AsRef<[u8]>) -> PathBuf {
     folder.join(OsStr::from_bytes(name.as_ref()))
 }
@@ -103,7 +103,7 @@ fn write(path: &Path, contents: impl AsRef<[u8]>) {
     must(std::fs::write(path, contents), path.display());
 }
 
-/// `length` bytes without a pattern, the same for the same seed, none of them zero.
+/// Returns `length` pseudo-random bytes from a seed, none of which is zero.
 pub fn contents(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {

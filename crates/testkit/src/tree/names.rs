@@ -8,7 +8,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use super::{TreeOptions, folder, join, write};
 use crate::must;
 
-/// Names of every length and of bytes that trip programs up.
+/// Creates names of many lengths, and names with bytes that programs may handle wrongly.
 pub(super) fn names(top: &Path) {
     let mut names: Vec<Vec<u8>> = vec![
         b" ".to_vec(),
@@ -30,7 +30,7 @@ pub(super) fn names(top: &Path) {
     }
 }
 
-/// Directories: empty, deep, large, thinned out, with many below.
+/// Creates directories: empty, deep, large, with removed names, with many subdirectories.
 pub(super) fn directories(top: &Path, options: &TreeOptions) {
     folder(top, "empty");
 
@@ -45,7 +45,7 @@ pub(super) fn directories(top: &Path, options: &TreeOptions) {
         folder(&wide, &format!("{number}"));
     }
 
-    // Many names take no inodes of their own.
+    // Links, since many names need no inodes of their own.
     let large = folder(top, "large");
     let target = large.join("the file behind the names");
     write(&target, "one file");
@@ -74,7 +74,7 @@ pub(super) fn directories(top: &Path, options: &TreeOptions) {
     }
 }
 
-/// Several names for one inode, of every type that allows it.
+/// Creates several names for an inode, of each type that permits this.
 pub(super) fn links(top: &Path) {
     let below = folder(top, "below");
     write(&top.join("file"), "linked");
@@ -86,17 +86,17 @@ pub(super) fn links(top: &Path) {
     }
 }
 
-/// Symbolic links around the length up to which the inode holds them, to the longest.
+/// Creates symbolic links, with lengths around the maximum in an inode, and up to the longest.
 pub(super) fn symlinks(top: &Path, options: &TreeOptions) {
     for target in ["names/ ", "/absolute", "..", ".", "missing", "loop", "\u{1F4C1}"] {
         let name = target.replace('/', "_");
         must(symlink(target, top.join(format!("to {name}"))), target);
     }
     must(symlink("loop", top.join("loop")), "a loop");
-    // A target and the zero byte after it fit in one block, and in PATH_MAX.
+    // A target and the zero byte after it must fit into a block, and into PATH_MAX.
     let longest = (options.block_size as usize - 1).min(4095);
     for length in [1, 58, 59, 60, 61, 100, 155, 156, 157, 255, 256, 1000, longest] {
-        // Not longer than a name between slashes: some tools check.
+        // Has slashes, since some tools check the length of names in targets.
         let target: String = "target/".chars().cycle().take(length).collect();
         let path = top.join(format!("length {length}"));
         if length == longest && path.exists() {
@@ -111,7 +111,7 @@ fn node(path: &Path, kind: FileType, major: u32, minor: u32) {
     must(mknodat(CWD, path, kind, mode, makedev(major, minor)), path.display());
 }
 
-/// Devices of both encodings, pipes and sockets.
+/// Creates devices of both encodings, pipes and sockets.
 pub(super) fn special(top: &Path) {
     node(&top.join("fifo"), FileType::Fifo, 0, 0);
     node(&top.join("socket"), FileType::Socket, 0, 0);

@@ -1,20 +1,19 @@
-//! A filled folder for `mke2fs -d` to copy from. Not here: what it is filled with.
+//! A filled folder, as the source for `mke2fs -d`. Not here: its contents.
 
 use std::path::{Path, PathBuf};
 
 use super::{TreeOptions, populate};
 use crate::{LoopMount, Mke2fs, must};
 
-/// The folder. It goes with the mount that it lies on.
+/// The folder. It exists as long as the mount that contains it.
 pub struct Source {
     mount: LoopMount,
 }
 
 impl Source {
-    /// Fills a folder with what every format of the ext family can hold with blocks of `block_size`
-    /// and `mke2fs -d` copies. It lies on a file system of its own, whose image goes into `scratch`:
-    /// not every /tmp takes attributes. [`private_mounts`](crate::private_mounts) must have been
-    /// called.
+    /// Fills a folder with files that all formats of the ext family support with blocks of `block_size`, and that
+    /// `mke2fs -d` copies. The folder is in a separate file system with an image in `scratch`, since some file systems
+    /// in /tmp have no extended attributes. The caller has called [`private_mounts`](crate::private_mounts).
     pub fn new(scratch: &Path, block_size: u32) -> Self {
         let image = scratch.join("source");
         Mke2fs::new("ext4", 4096).make(&image, None);
@@ -24,7 +23,7 @@ impl Source {
         source
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn path(&self) -> PathBuf {
         self.mount.path().join("top")
     }
@@ -33,12 +32,12 @@ impl Source {
 fn options(block_size: u32) -> TreeOptions {
     let smaller = u64::from(block_size.min(4096));
     TreeOptions {
-        // mke2fs reads what is allocated ahead as data.
+        // mke2fs copies preallocated space as data.
         preallocate: false,
         flags: false,
-        // Outside the inode, and without a value's worth of headers.
+        // Fits into an attribute block with its headers.
         xattr_bytes_max: smaller as usize - 200,
-        // What indirect blocks of 1 KiB can map.
+        // The maximum with indirect blocks of 1 KiB.
         file_size_max: 15 << 30,
         ..TreeOptions::new(smaller as u32)
     }

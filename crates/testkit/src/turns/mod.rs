@@ -1,5 +1,5 @@
-//! Changes of a tree that a kernel and this library make by turns to one volume: the same steps for
-//! both. What comes out is compared with what the running kernel makes of them elsewhere.
+//! Changes of a tree that a kernel and this library make to one volume in turns, with the same kinds of steps.
+//! The result is compared with that of the running kernel on another volume.
 
 mod on_host;
 mod on_volume;
@@ -11,15 +11,15 @@ pub use on_host::OnHost;
 pub use on_volume::OnVolume;
 pub use plan::{Plan, Turn};
 
-/// The folder of the files that are changed without being synced when a turn is broken off.
+/// The folder with files that are changed without a sync before a turn is interrupted.
 pub const UNSYNCED: &str = "unsynced";
 
-/// Bytes without a pattern: see [`contents`](crate::tree::contents).
+/// Pseudo-random bytes: see [`contents`](crate::tree::contents).
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Bytes {
-    /// What they are made from.
+    /// The seed.
     pub seed: u64,
-    /// How many they are.
+    /// The number of bytes.
     pub length: usize,
 }
 
@@ -29,45 +29,45 @@ impl Bytes {
     }
 }
 
-/// One change. Paths are relative to the top.
+/// A change. Paths are relative to the top.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Step {
-    /// Makes a directory.
+    /// Creates a directory.
     Mkdir(String),
-    /// Makes a FIFO.
+    /// Creates a FIFO.
     Fifo(String),
-    /// Makes a symbolic link with a target of so many bytes.
+    /// Creates a symbolic link with a target of so many bytes.
     Symlink(String, usize),
-    /// Writes to a byte of a file, which is made if it is not there.
+    /// Writes to a file at an offset. Creates the file if it does not exist.
     Write(String, u64, Bytes),
     /// Writes to the end of a file.
     Append(String, Bytes),
     /// Sets a file's size.
     SetSize(String, u64),
-    /// Allocates a range, which has no data then, and leaves the size.
+    /// Preallocates a range, given by offset and length, without changing the size.
     Allocate(String, u64, u64),
-    /// Makes a range a hole.
+    /// Makes a range, given by offset and length, a hole.
     Punch(String, u64, u64),
-    /// Gives a file one more name.
+    /// Adds a name to a file.
     Link(String, String),
-    /// Moves a name, over one that may be there.
+    /// Renames a file, and may replace another one.
     Rename(String, String),
     /// Exchanges two names.
     Exchange(String, String),
     /// Removes a name, or an empty directory.
     Remove(String),
-    /// Removes a file's name and then writes to the file, which stays open.
+    /// Removes a file's name, and then writes to the file, which stays open.
     RemoveOpen(String, Bytes),
     /// Sets an extended attribute.
     SetXattr(String, String, Bytes),
-    /// Removes one.
+    /// Removes an extended attribute.
     RemoveXattr(String, String),
     /// Sets an access control list with so many users.
     SetAcl(String, u16),
     /// Sets the permissions.
     SetMode(String, u16),
-    /// Sets owner and group.
+    /// Sets the owner and the group.
     SetOwner(String, u32, u32),
-    /// Has a file be durable.
+    /// Makes a file durable.
     Sync(String),
 }

@@ -1,4 +1,4 @@
-//! Steps by the running kernel.
+//! Steps by the kernel.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
@@ -10,16 +10,16 @@ use rustix::fs::{CWD, FallocateFlags, FileType, Mode, RenameFlags, XattrFlags};
 use super::Step;
 use crate::{must, tree};
 
-/// Changes a mounted tree.
+/// A mounted tree to be changed.
 #[derive(Debug)]
 pub struct OnHost {
     top: PathBuf,
-    /// Files that have no name any more.
+    /// Open files whose names were removed.
     open: Vec<File>,
 }
 
 impl OnHost {
-    /// Changes what is below `top`.
+    /// Returns the tree below `top`.
     pub fn new(top: &Path) -> Self {
         Self { top: top.to_owned(), open: Vec::new() }
     }
@@ -31,7 +31,7 @@ impl OnHost {
         }
     }
 
-    /// Has everything be durable.
+    /// Makes all changes durable.
     pub fn sync(&self) {
         let top = must(File::open(&self.top), self.top.display());
         must(rustix::fs::syncfs(&top), self.top.display());
@@ -70,9 +70,10 @@ impl OnHost {
             }
             Step::Remove(path) => {
                 let path = at(path);
-                match path.symlink_metadata()?.is_dir() {
-                    true => std::fs::remove_dir(path)?,
-                    false => std::fs::remove_file(path)?,
+                if path.symlink_metadata()?.is_dir() {
+                    std::fs::remove_dir(path)?;
+                } else {
+                    std::fs::remove_file(path)?;
                 }
             }
             Step::RemoveOpen(path, bytes) => {
@@ -101,7 +102,7 @@ impl OnHost {
     }
 }
 
-/// What a symbolic link of so many bytes leads to.
+/// Returns the target of a symbolic link, with so many bytes.
 pub(super) fn target(length: usize) -> String {
     "target/".chars().cycle().take(length).collect()
 }

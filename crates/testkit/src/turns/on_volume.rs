@@ -11,10 +11,10 @@ use crate::{must, tree};
 
 const BY: &Credentials = &Credentials::ROOT;
 
-/// Changes a volume.
+/// A volume to be changed.
 #[derive(Debug)]
 pub struct OnVolume {
-    // Before the volume that they are of.
+    /// Open files whose names were removed. Dropped before their volume.
     open: Vec<File>,
     volume: Volume,
 }
@@ -36,12 +36,12 @@ impl OnVolume {
         }
     }
 
-    /// Has everything be durable.
+    /// Makes all changes durable.
     pub fn sync(&self) {
         must(self.volume.sync(), "sync");
     }
 
-    /// Ends writing.
+    /// Closes the volume.
     pub fn close(mut self) {
         self.open.clear();
         must(self.volume.close(), "close");

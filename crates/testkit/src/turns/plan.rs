@@ -1,5 +1,5 @@
-//! Which steps are done in each turn: what the format treats differently, made new and changed a turn
-//! later, and random steps over all that was made before.
+//! The choice of the steps of each turn: files with different representations in the format, which are changed one turn
+//! later, and random steps on all files of earlier random steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,48 +9,53 @@ use super::{Bytes, Step, UNSYNCED};
 use crate::Random;
 use crate::tree::TreeOptions;
 
-/// Names in the directory that has an index.
+/// The number of names in the directory with an index.
 const NAMES: u64 = 700;
+/// The number of random steps in a turn.
 const RANDOM_STEPS: u64 = 120;
-/// Far into a file, within what every kind with large blocks and the running kernel can map.
+/// A large offset in a file, which all kinds with large blocks and the running kernel can map.
 const FAR: u64 = 1 << 40;
 
-/// What one side does in a turn.
+/// The steps of one side in a turn.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Turn {
-    /// What is durable when it is broken off.
+    /// The steps before the sync. They are durable if the turn is interrupted later.
     pub synced: Vec<Step>,
-    /// What may be there or not in [`UNSYNCED`] when it is broken off then.
+    /// The steps after the sync, in [`UNSYNCED`]. If the turn is interrupted then, some of them may be lost.
     pub after: Vec<Step>,
 }
 
 impl Turn {
-    /// The steps of a turn that comes to its end.
+    /// Returns the steps of a turn that is not interrupted.
     pub fn whole(&self) -> Vec<Step> {
         [&self.synced[..], &self.after].concat()
     }
 }
 
-/// Plans one turn after the other, each knowing what those before have left.
+/// A plan of turns. Each turn depends on the files that earlier turns have created.
 #[derive(Debug)]
 pub struct Plan {
     options: TreeOptions,
     random: Random,
     turn: u64,
     seeds: u64,
-    /// The names that random steps are about, with their inodes' numbers in the plan.
+    /// The names of files in random steps, and the numbers of their inodes in the plan.
     files: BTreeMap<String, u64>,
+    /// The names of symbolic links in random steps.
     others: BTreeSet<String>,
+    /// The names of folders in random steps.
     folders: BTreeSet<String>,
+    /// The number of names so far.
     names: u64,
+    /// The names of extended attributes, by inode.
     xattrs: BTreeMap<u64, BTreeSet<String>>,
-    /// Those that have data in the inode and a hole after it, perhaps.
+    /// Inodes that may have inline data and a hole after it.
     grown: BTreeSet<u64>,
     steps: Vec<Step>,
 }
 
 impl Plan {
-    /// A plan for what `options` describe, another one for each seed.
+    /// Returns a plan for volumes that `options` describe. Each seed gives another plan.
     pub fn new(options: TreeOptions, seed: u64) -> Self {
         Self {
             options,
@@ -67,7 +72,7 @@ impl Plan {
         }
     }
 
-    /// The next turn. What only a kernel can do is left to kernels.
+    /// Returns the next turn. Only turns `by_kernel` have steps that the library does not support.
     pub fn turn(&mut self, by_kernel: bool) -> Turn {
         let turn = self.turn;
         let preallocate = by_kernel && self.options.preallocate;
@@ -129,7 +134,7 @@ impl Plan {
         for size in [0, 1, 60, 100, 150, 1000, block - 1, block, block + 1, 13 * block + 5] {
             self.write(self.path(&format!("size {size}")), 0, size);
         }
-        // Where the levels of a block map meet, and far away.
+        // Around the limits between levels of a block map, and at a large offset.
         let pointers = block / 4;
         let far = FAR.min(self.options.file_size_max - block);
         for at in [5 * block + 11, (12 + pointers) * block - 3, (1 << 32) - 2, far] {
@@ -155,7 +160,7 @@ impl Plan {
         self.steps.push(Step::Remove(self.path("removed")));
     }
 
-    /// What was made in `turn` is written to, cut off and made longer.
+    /// Writes to files of `turn`, truncates and extends them.
     fn change_data(&mut self, turn: u64, preallocate: bool) {
         let block = self.block();
         let path = |name: &str| format!("t{turn}/{name}");
@@ -173,7 +178,7 @@ impl Plan {
         }
         self.steps.push(Step::SetSize(path("scattered"), 30 * block + 1));
         self.append(path("scattered"), 2 * block);
-        // Into what a kernel has allocated or punched, if it was its turn.
+        // Into ranges that a kernel has preallocated or punched, if `turn` was a kernel's.
         if self.options.preallocate && !preallocate {
             self.write(path("allocated"), 9 * block + 5, 2 * block);
             self.write(path("allocated"), 19 * block, 2 * block);
@@ -202,7 +207,7 @@ impl Plan {
         self.steps.push(Step::SetMode(self.path("d"), 0o2750));
     }
 
-    /// The large directory is thinned out and filled again, the tree moved.
+    /// Removes names of the large directory and adds others, and moves a tree.
     fn change_names(&mut self, turn: u64) {
         for number in (0..NAMES).filter(|number| number % 3 == turn % 3) {
             let old = format!("t{turn}/large/{number}-{}", "x".repeat(number as usize * 7 % 240));
@@ -227,14 +232,14 @@ impl Plan {
         };
         let path = file(self, "xattr in the inode");
         self.set_xattr(path, "user.small", 20);
-        // All but the headers of what a block holds.
+        // Fills a block except for its headers.
         let path = file(self, "xattr in a block");
         self.set_xattr(path, "user.large", self.block() - 200);
         let path = file(self, "xattrs in both");
         for number in 0..12 {
             self.set_xattr(path.clone(), &format!("user.{number}"), number * 9);
         }
-        // A kernel has these share a block.
+        // A kernel stores these in one shared block.
         let bytes = self.bytes(500);
         for number in 0..3 {
             let path = file(self, &format!("shared xattr {number}"));
@@ -298,7 +303,7 @@ impl Plan {
     }
 }
 
-/// Random steps, over what such steps have made.
+/// Random steps, on files that such steps have created.
 impl Plan {
     fn pick<'a>(&mut self, from: impl ExactSizeIterator<Item = &'a String>) -> Option<String> {
         let count = from.len() as u64;
@@ -324,9 +329,9 @@ impl Plan {
 
     fn random_step(&mut self, by_kernel: bool) {
         let block = self.block();
-        // When Linux up to 7.2 allocates or punches where data is inline, it moves the data to a block by its
-        // journal; that does not forget the block when it is freed, and may write the old data over what
-        // the next file has there. (Other steps allocate and punch in files that are too large for that.)
+        // If data is inline, preallocation and punching in Linux up to 7.2 move it to a block through the
+        // journal. The block is not revoked when it is freed, so the journal may write the old data over the
+        // data of the next file in this block. (Other steps use files that are too large for inline data.)
         let preallocate = by_kernel && self.options.preallocate && !self.options.inline_data;
         let which = self.random.below(100);
         let path = match which {
@@ -351,8 +356,8 @@ impl Plan {
                 let length = 1 + self.random.below(100) as usize;
                 self.steps.push(Step::Symlink(path, length));
             }
-            // Linux up to 7.2 loses what is written to the first page of a file that was made longer
-            // while its data was inline.
+            // Linux up to 7.2 loses writes to the first page of a file that was extended while its data was
+            // inline.
             20..=45 if by_kernel && self.grown.contains(&self.files[&path]) => {}
             20..=34 => self.write(path, at, length),
             35..=45 => self.append(path, length),
@@ -386,7 +391,7 @@ impl Plan {
             }
             81..=92 => self.random_xattr(path),
             93..=95 => {
-                // Not the sticky bit, which has Linux guard files against being opened.
+                // Not the sticky bit, with which Linux restricts opening files.
                 let permissions = self.random.below(0o10000) as u16 & 0o6777;
                 self.steps.push(Step::SetMode(path, permissions));
             }
@@ -399,7 +404,7 @@ impl Plan {
         }
     }
 
-    /// Short as a rule, three blocks at most.
+    /// Chooses a length of at most three blocks, which usually is short.
     fn random_length(&mut self) -> u64 {
         let bound = 1 << (4 + self.random.below(u64::from((self.block() * 2).ilog2()) - 3));
         self.random.below(bound) + self.random.below(self.block()) * (self.random.below(4) / 3)
@@ -420,7 +425,7 @@ impl Plan {
                 self.files.extend(replaced.map(|replaced| (path.clone(), replaced)));
                 self.steps.push(Step::Exchange(path, other));
             }
-            // A folder, with all that is in it.
+            // A folder with its contents.
             (4, _) => {
                 let movable = folders.iter().filter(|folder| !folder.ends_with("/random"));
                 let movable: Vec<&String> = movable.collect();
