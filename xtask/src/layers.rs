@@ -1,11 +1,11 @@
-//! The crates of the workspace and the only direction in which they may depend on one another.
+//! The layers of the workspace's crates, and the check of their dependencies.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Every crate and its layer; a crate depends only on crates of lower layers.
+/// All crates and their layers. A crate may depend only on crates of lower layers.
 const LAYERS: &[(&str, u32)] = &[
     ("bifolio-base", 0),
     ("bifolio-device", 1),
@@ -20,8 +20,8 @@ const LAYERS: &[(&str, u32)] = &[
     ("bifolio", 7),
 ];
 
-/// Downward edges that are forbidden all the same: transports are thin and know no format or
-/// cache, and formats reach the cache only through the I/O path.
+/// Downward edges that are forbidden, too: transports depend on no format or device, and formats use
+/// the cache only through `iomap`.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("bifolio-fuse", "bifolio-ext4"),
     ("bifolio-fuse", "bifolio-f2fs"),
@@ -32,11 +32,10 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("bifolio-f2fs", "bifolio-pagecache"),
 ];
 
-/// Crates that serve development only: they may depend on anything, and nothing that is shipped
-/// may depend on them but for its tests.
+/// Crates for development. They may depend on all crates, but only tests of other crates may depend on them.
 const DEVELOPMENT: &[&str] = &["bifolio-testkit", "bifolio-bench", "xtask"];
 
-/// What is wrong with the crate graph.
+/// Returns a line for each violation in the crate graph.
 pub fn complaints(root: &Path) -> Vec<String> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
@@ -47,7 +46,7 @@ pub fn complaints(root: &Path) -> Vec<String> {
         return vec![format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr))];
     }
     let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON");
-    judge(&edges(&metadata))
+    check(&edges(&metadata))
 }
 
 /// A dependency between two crates of the workspace.
@@ -57,7 +56,8 @@ struct Edge {
     for_tests: bool,
 }
 
-/// The edges between the workspace's own crates; a crate with none is an edge to itself.
+/// Returns the edges between the workspace's crates. Each crate also has an edge to itself, so that a crate without
+/// dependencies is known, too.
 fn edges(metadata: &Value) -> Vec<Edge> {
     let packages = metadata["packages"].as_array().expect("a list of packages");
     let mut edges = Vec::new();
@@ -81,7 +81,8 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-fn judge(edges: &[Edge]) -> Vec<String> {
+/// Returns a line for each violation.
+fn check(edges: &[Edge]) -> Vec<String> {
     let layer = |name: &str| LAYERS.iter().find(|(known, _)| *known == name).map(|(_, at)| *at);
     let mut complaints = Vec::new();
     for Edge { from, to, for_tests } in edges {
@@ -89,7 +90,7 @@ fn judge(edges: &[Edge]) -> Vec<String> {
             continue;
         }
         let Some(from_layer) = layer(from) else {
-            complaints.push(format!("{from}: give it a layer in xtask/src/layers.rs"));
+            complaints.push(format!("{from}: has no layer in xtask/src/layers.rs"));
             continue;
         };
         if *for_tests {
@@ -98,7 +99,7 @@ fn judge(edges: &[Edge]) -> Vec<String> {
         if DEVELOPMENT.contains(&to.as_str()) {
             complaints.push(format!("{from} -> {to}: only tests may use {to}"));
         } else if layer(to).is_none_or(|to_layer| to_layer >= from_layer) {
-            complaints.push(format!("{from} -> {to}: points upwards or sideways"));
+            complaints.push(format!("{from} -> {to}: not a dependency on a lower layer"));
         } else if FORBIDDEN.contains(&(from, to)) {
             complaints.push(format!("{from} -> {to}: forbidden, see xtask/src/layers.rs"));
         }
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_workspace_points_in_one_direction() {
+    fn the_workspace_has_only_allowed_dependencies() {
         assert_eq!(complaints(crate::root()), Vec::<String>::new());
     }
 
@@ -128,13 +129,13 @@ mod tests {
             ("bifolio-vfs", "bifolio-testkit"),
             ("bifolio-new", "bifolio-base"),
         ] {
-            assert_eq!(judge(&[edge(from, to, false)]).len(), 1, "{from} -> {to}");
+            assert_eq!(check(&[edge(from, to, false)]).len(), 1, "{from} -> {to}");
         }
     }
 
     #[test]
     fn downward_edges_and_edges_of_tests_pass() {
-        assert!(judge(&[edge("bifolio-vfs", "bifolio-ext4", false)]).is_empty());
-        assert!(judge(&[edge("bifolio-ext4", "bifolio-testkit", true)]).is_empty());
+        assert!(check(&[edge("bifolio-vfs", "bifolio-ext4", false)]).is_empty());
+        assert!(check(&[edge("bifolio-ext4", "bifolio-testkit", true)]).is_empty());
     }
 }

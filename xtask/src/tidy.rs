@@ -1,33 +1,33 @@
-//! Rules of style that can be checked line by line. Not here: what rustfmt and clippy check.
+//! Style rules that are checked line by line. Not here: the rules of rustfmt and clippy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines in a source file beyond which it surely does two jobs.
+/// The maximum number of lines of a source file. A longer one does more than one job.
 const LINES_MAX: usize = 700;
 
-/// Names of what holds no sources.
+/// Names of files and folders without sources.
 const SKIPPED: &[&str] = &[".git", ".cache", "target", "corpus", "artifacts"];
 
-/// Crates that need unsafe code. Every other one forbids it.
+/// Crates that may have unsafe code. All others forbid it.
 const MAY_BE_UNSAFE: &[&str] = &["device", "fuse", "iomap", "pagecache", "testkit"];
 
-/// What no source may hold. Split, so that this file does not hold it either.
+/// Texts that no source may contain, with the reasons. Split, so that this file does not contain them either.
 const BANNED: &[(&str, &str)] = &[
     (concat!("TO", "DO"), "do it, or file it"),
     (concat!("FIX", "ME"), "fix it, or file it"),
     (concat!("dbg", "!("), "left over from debugging"),
-    (concat!("todo", "!("), "left over"),
-    (concat!("unimple", "mented!("), "left over"),
+    (concat!("todo", "!("), "unfinished code"),
+    (concat!("unimple", "mented!("), "unfinished code"),
     (concat!("/ho", "me/"), "a path of one machine"),
     (concat!("/wo", "rk/"), "a path of one machine"),
     (concat!("arti", "factory"), "a host of one machine's package registry"),
 ];
 
-/// The only place that locked crates may come from.
+/// The only registry that locked crates may come from.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// What is untidy in the repository.
+/// Returns a line for each violation in the repository.
 pub fn complaints(root: &Path) -> Vec<String> {
     let mut files = Vec::new();
     collect(root, &mut files);
@@ -36,12 +36,13 @@ pub fn complaints(root: &Path) -> Vec<String> {
     for path in files {
         let Ok(content) = fs::read_to_string(&path) else { continue };
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        let found = judge(&name, &content);
+        let found = check(&name, &content);
         complaints.extend(found.into_iter().map(|problem| format!("{name}: {problem}")));
     }
     complaints
 }
 
+/// Adds all files below `folder`.
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if SKIPPED.iter().any(|skipped| entry.file_name() == *skipped) {
@@ -56,10 +57,10 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// What is untidy in one file.
-fn judge(name: &str, content: &str) -> Vec<String> {
+/// Returns the violations in a file.
+fn check(name: &str, content: &str) -> Vec<String> {
     if name == "Cargo.lock" {
-        return judge_lock(content);
+        return check_lock(content);
     }
     let mut problems = Vec::new();
     if !content.is_empty() && !content.ends_with('\n') {
@@ -71,29 +72,29 @@ fn judge(name: &str, content: &str) -> Vec<String> {
         }
         for (banned, why) in BANNED {
             if line.contains(banned) {
-                problems.push(format!("line {number} holds `{banned}`: {why}"));
+                problems.push(format!("line {number} contains `{banned}`: {why}"));
             }
         }
     }
     if name.ends_with(".rs") {
-        judge_rust(name, content, &mut problems);
+        check_rust(name, content, &mut problems);
     }
     if name.ends_with("/Cargo.toml")
         && !name.starts_with("fuzz/")
         && !content.contains("[lints]\nworkspace = true\n")
     {
-        problems.push("does not take the workspace's lints".to_owned());
+        problems.push("does not use the workspace's lints".to_owned());
     }
     problems
 }
 
-fn judge_rust(name: &str, content: &str, problems: &mut Vec<String>) {
+fn check_rust(name: &str, content: &str, problems: &mut Vec<String>) {
     if !content.starts_with("//! ") {
-        problems.push("does not begin with a `//!` line that says its one job".to_owned());
+        problems.push("does not begin with a `//!` line that describes its one job".to_owned());
     }
     let lines = content.lines().count();
     if lines > LINES_MAX {
-        problems.push(format!("{lines} lines, more than {LINES_MAX}: give its jobs a file each"));
+        problems.push(format!("{lines} lines, more than {LINES_MAX}: split it by its jobs"));
     }
     let crate_name = match name.split('/').collect::<Vec<_>>()[..] {
         ["crates", crate_name, "src", "lib.rs" | "main.rs"] => crate_name,
@@ -105,11 +106,11 @@ fn judge_rust(name: &str, content: &str, problems: &mut Vec<String>) {
     }
 }
 
-fn judge_lock(content: &str) -> Vec<String> {
+fn check_lock(content: &str) -> Vec<String> {
     content
         .lines()
         .filter(|line| line.starts_with("source = ") && !line.contains(REGISTRY))
-        .map(|line| format!("a crate from elsewhere than crates.io: {line}"))
+        .map(|line| format!("a crate that is not from crates.io: {line}"))
         .collect()
 }
 
@@ -121,12 +122,12 @@ mod tests {
 
     #[test]
     fn tidy_sources_pass() {
-        assert_eq!(judge("crates/base/src/lib.rs", GOOD), Vec::<String>::new());
-        assert_eq!(judge("README.md", "Text.\n"), Vec::<String>::new());
+        assert_eq!(check("crates/base/src/lib.rs", GOOD), Vec::<String>::new());
+        assert_eq!(check("README.md", "Text.\n"), Vec::<String>::new());
     }
 
     #[test]
-    fn each_kind_of_untidiness_is_found() {
+    fn each_kind_of_violation_is_found() {
         let long = format!("{GOOD}{}", "\n".repeat(LINES_MAX));
         for (name, content) in [
             ("crates/base/src/lib.rs", "#![forbid(unsafe_code)]\n"),
@@ -138,7 +139,7 @@ mod tests {
             ("crates/base/Cargo.toml", "[package]\n"),
             ("Cargo.lock", "source = \"registry+https://example.org/index\"\n"),
         ] {
-            assert_eq!(judge(name, content).len(), 1, "{name}: {content:?}");
+            assert_eq!(check(name, content).len(), 1, "{name}: {content:?}");
         }
     }
 }
