@@ -1,9 +1,9 @@
-# Shared by the scripts: finding Rust, installing Debian packages. Sourced, never run.
+# Functions for all scripts: finding Rust, installing Debian packages. To be sourced, not run.
 
-# The oldest Rust that builds the workspace: rust-version in Cargo.toml.
+# The oldest minor version of Rust that builds the workspace: rust-version in Cargo.toml.
 RUST_MINOR_MIN=85
 
-# mke2fs, losetup and their like live here, which is not on every user's path.
+# The folders of mke2fs, losetup and similar programs, which are not on every user's path.
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 export CARGO_NET_RETRY=10
 
@@ -21,7 +21,7 @@ as_root() {
     fi
 }
 
-# Runs a command up to three times: package servers have bad moments.
+# Runs a command up to three times, since package servers fail at times.
 retry() {
     local attempt
     for attempt in 1 2 3; do
@@ -38,10 +38,10 @@ apt_get() {
 }
 
 APT_LISTS_FRESH=
-# Fetches the package lists, once a run.
+# Fetches the package lists, once in each run.
 refresh_lists() {
     [ -n "$APT_LISTS_FRESH" ] && return 0
-    command -v apt-get >/dev/null || die "there is no apt-get here; install by hand: $*"
+    command -v apt-get >/dev/null || die "apt-get is missing; install these packages by hand: $*"
     retry apt_get update || die "apt-get update failed"
     APT_LISTS_FRESH=1
 }
@@ -54,14 +54,14 @@ install_packages() {
     retry apt_get install --yes --no-install-recommends "$@" || die "could not install: $*"
 }
 
-# The minor version of Rust behind a cargo, or 0.
+# Prints the minor version of Rust of a cargo, or 0.
 cargo_minor() {
     local version
     version=$("$1" --version 2>/dev/null </dev/null) || version=
     [[ $version =~ ^cargo\ 1\.([0-9]+)\. ]] && echo "${BASH_REMATCH[1]}" || echo 0
 }
 
-# Puts the folder of a recent enough cargo first on the path; fails when there is none.
+# Puts the folder of a cargo that is recent enough first on the path. Fails if there is none.
 use_rust() {
     local cargo
     while read -r cargo; do
