@@ -14,25 +14,25 @@ const NO_ACCESS_TIME: u32 = 0x80;
 /// The age, in seconds, at which [`AccessTimes::Relative`] updates an access time in any case.
 const AGE_MAX: i64 = 24 * 60 * 60;
 
-/// Which accesses change the access time of an inode.
+/// The accesses that change the access time of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AccessTimes {
-    /// None (`noatime`).
+    /// No accesses (`noatime`).
     #[default]
     Never,
     /// The first access after a change of the inode or its contents, and one access a day (`relatime`).
     Relative,
-    /// All (`strictatime`).
+    /// All accesses (`strictatime`).
     Always,
 }
 
-/// How access times are kept on a volume that is open for writing.
+/// Options for access times on a volume that is open for writing.
 ///
 /// Reading a file, listing a directory, and reading or following a symbolic link are accesses. The default keeps no
 /// access times, so that reading a volume does not change it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AccessOptions {
-    /// Which accesses change the access time.
+    /// The accesses that change the access time.
     pub times: AccessTimes,
     /// Whether directories have access times, too. `false` is `nodiratime`.
     pub directories: bool,

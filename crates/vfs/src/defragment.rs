@@ -127,19 +127,20 @@ impl Node {
         if let Err(obstacle) = may_move.and_then(|()| self.inode().check_movable()) {
             return Ok(Some(obstacle));
         }
-        let what = "moving a swap area, whose blocks a boot loader may know";
+        let operation = "moving a swap area, whose blocks a boot loader may know";
         let is_swap_area = is_swap_area(&self.open_for(OpenMode::default())?)?;
-        Ok(is_swap_area.then(|| Unsupported::Operation(what).into()))
+        Ok(is_swap_area.then(|| Unsupported::Operation(operation).into()))
     }
 
-    /// How the file lies on the device, as far as it has its places.
+    /// Returns the pieces of the file on the device. Delayed blocks are not counted.
     pub fn layout(&self) -> Result<Layout> {
         self.layout_and_regions().map(|(layout, _)| layout)
     }
 
-    /// The same, with the ranges of the file that have blocks, as far as it reaches.
+    /// Returns the pieces, and the ranges of the file that have blocks. Ignores blocks past the end of the file.
     fn layout_and_regions(&self) -> Result<(Layout, Vec<Range<FileOffset>>)> {
-        let (mut layout, mut regions) = (Layout::default(), Vec::<Range<FileOffset>>::new());
+        let mut layout = Layout::default();
+        let mut regions = Vec::<Range<FileOffset>>::new();
         let mut expected = None;
         let size = self.attributes().size;
         let end = size.next_multiple_of(self.inode().allocation_unit());

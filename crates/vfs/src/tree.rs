@@ -18,7 +18,7 @@ use crate::read_dir::{Batch, Entry};
 use crate::std_path::bytes_of;
 use crate::volume::Volume;
 
-/// The maximum number of times that the removal of a tree lists one directory. Other threads may add names meanwhile.
+/// The maximum number of times that the removal of a tree lists one directory. Other threads may add names in between.
 const PASSES_MAX: u32 = 16;
 
 impl Volume {
