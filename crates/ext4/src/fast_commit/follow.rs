@@ -107,6 +107,7 @@ impl Outcome {
         for commit in commits {
             outcome.follow(commit)?;
         }
+        outcome.mark_new_types();
         outcome.find_touched()?;
         Ok(outcome)
     }
@@ -232,6 +233,19 @@ impl Outcome {
         Ok(())
     }
 
+    /// Marks the names of inodes that are files of another type now: an entry contains the type.
+    fn mark_new_types(&mut self) {
+        let files = &self.files;
+        let has_new_type = |number: &InodeNumber| {
+            let Some(file) = files.get(number) else { return false };
+            let before = file.before.as_ref().map(|record| record.kind);
+            file.kind().is_some_and(|kind| before != Some(kind))
+        };
+        for name in self.directories.values_mut().flat_map(|names| names.entries.values_mut()) {
+            name.is_new |= name.now.as_ref().is_some_and(has_new_type);
+        }
+    }
+
     /// Loads the state of all inodes whose names changed, and the maps that will be written.
     fn find_touched(&mut self) -> Result<()> {
         let mut numbers: BTreeSet<InodeNumber> = BTreeSet::new();
@@ -266,7 +280,7 @@ impl Outcome {
         for (&parent, names) in &mut self.directories {
             let is_directory = kind(parent) == Some(FileType::Directory);
             let is_new = files.get(&parent).is_some_and(|file| file.is_new);
-            for name in names.entries.values_mut().filter(|name| name.before != name.now) {
+            for name in names.entries.values_mut().filter(|name| name.is_changed()) {
                 if name.now.is_some_and(|now| !is_directory || kind(now).is_none()) {
                     name.now = name.before.filter(|_| is_directory && !is_new);
                 }

@@ -22,6 +22,16 @@ pub(super) struct Name {
     pub before: Option<InodeNumber>,
     /// After the changes so far.
     pub now: Option<InodeNumber>,
+    /// Whether the entry is written even if its inode number stays the same: it is in another directory with the same
+    /// inode number, or the inode has become a file of another type.
+    pub is_new: bool,
+}
+
+impl Name {
+    /// Returns whether the entry is removed, added or replaced.
+    pub(super) fn is_changed(&self) -> bool {
+        self.before != self.now || self.is_new && self.now.is_some()
+    }
 }
 
 /// The names of one directory that fast commits speak of.
@@ -31,14 +41,18 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Another directory takes the inode: nothing is in it yet.
+    /// Empties the directory, since another directory uses its inode. The entries that it has from now on are new, even
+    /// if the old directory had the same ones.
     pub(super) fn restart(&mut self) {
-        self.entries.values_mut().for_each(|name| name.now = None);
+        for name in self.entries.values_mut() {
+            name.now = None;
+            name.is_new = true;
+        }
     }
 
-    /// The names that stand for something else than before.
+    /// Returns the names whose entries change.
     pub(super) fn changed(&self) -> impl Iterator<Item = (&[u8], Name)> {
-        let changed = self.entries.iter().filter(|(_, name)| name.before != name.now);
+        let changed = self.entries.iter().filter(|(_, name)| name.is_changed());
         changed.map(|(bytes, name)| (&bytes[..], *name))
     }
 }
@@ -95,7 +109,7 @@ fn read(
     let directory = Inode::new(Arc::clone(volume), record);
     directory.read_dir(DirCursor::default(), &mut |entry| {
         if let Some(name) = names.entries.get_mut(entry.name) {
-            *name = Name { before: Some(entry.inode), now: Some(entry.inode) };
+            *name = Name { before: Some(entry.inode), now: Some(entry.inode), is_new: false };
         }
         ControlFlow::Continue(())
     })
