@@ -31,7 +31,7 @@ pub use latch::LatchDevice;
 pub use latency::LatencyDevice;
 pub use memory::MemoryDevice;
 pub use open::{Backend, Image, OpenDevice, Part, is_write_protected, open};
-pub use overlay::OverlayDevice;
+pub use overlay::{OverlayBlocks, OverlayDevice};
 pub use record::{RecordDevice, RecordedWrite, Recording, Replay};
 pub use slice::Slice;
 pub use threaded::ThreadedDevice;

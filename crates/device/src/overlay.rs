@@ -25,14 +25,16 @@ pub struct OverlayDevice {
     bytes_max: u64,
     /// Whether there was a write. Never becomes false again.
     used: AtomicBool,
-    blocks: Arc<RwLock<Blocks>>,
+    blocks: Arc<RwLock<OverlayBlocks>>,
+    /// Whether a write was refused for lack of memory.
+    was_full: AtomicBool,
     /// Serializes writers, since two of them might write parts of one block. A separate lock: the holder reads from the
     /// base, and the ends of these reads may have to wait for ends of other reads, which take the lock of the blocks.
     writer: Mutex<()>,
 }
 
 /// The written blocks by their number. The last block of the device has the full size, too.
-type Blocks = BTreeMap<u64, Box<[u8]>>;
+pub type OverlayBlocks = BTreeMap<u64, Box<[u8]>>;
 /// A block and its number.
 type Numbered = (u64, Box<[u8]>);
 
@@ -46,13 +48,46 @@ impl OverlayDevice {
             bytes_max,
             used: AtomicBool::new(false),
             blocks: Arc::default(),
-            writer: Mutex::default(),
+            was_full: AtomicBool::new(false),
+            writer: Mutex::new(()),
         }
     }
 
     /// Returns the memory that the written blocks take, in bytes.
     pub fn bytes_used(&self) -> u64 {
         self.blocks.read().len() as u64 * u64::from(self.block_size.bytes())
+    }
+
+    /// Removes the blocks that were written from the layer, and returns their contents by their number.
+    pub fn take_blocks(&self) -> OverlayBlocks {
+        let _writer = self.writer.lock();
+        std::mem::take(&mut *self.blocks.write())
+    }
+
+    /// Writes whole blocks, which lie on the device and have this layer's size of blocks: all of them, or none if there
+    /// is no room.
+    pub fn put_blocks(&self, new: OverlayBlocks) -> Result<()> {
+        let _writer = self.writer.lock();
+        let mut blocks = self.blocks.write();
+        let added = new.keys().filter(|number| !blocks.contains_key(number)).count();
+        if (blocks.len() + added) as u64 > self.bytes_max >> self.block_size.shift() {
+            self.was_full.store(true, Ordering::Release);
+            let length = (new.len() as u64) << self.block_size.shift();
+            let (operation, offset, errno) = (IoOperation::Write, DeviceOffset(0), ENOSPC);
+            return Err(IoError { operation, offset, length, errno }.into());
+        }
+        for (number, block) in new {
+            assert!(block.len() == self.block_size.len(), "a block of another size");
+            assert!(number << self.block_size.shift() < self.base.size(), "a block past the end");
+            blocks.insert(number, block);
+        }
+        self.used.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns whether a write was refused because it needed more memory than the layer may take.
+    pub fn was_full(&self) -> bool {
+        self.was_full.load(Ordering::Acquire)
     }
 
     /// Returns the numbers of the blocks that a range overlaps.
@@ -137,6 +172,7 @@ impl OverlayDevice {
             let known = blocks.range(touched.clone()).count() as u64;
             let needed = (touched.end - touched.start - known).saturating_add(blocks.len() as u64);
             if needed > self.bytes_max >> self.block_size.shift() {
+                self.was_full.store(true, Ordering::Release);
                 return Err(ENOSPC);
             }
             let last = touched.end - 1;
@@ -199,7 +235,7 @@ fn within_block(range: &Range<u64>, start: u64, size: BlockSize) -> Range<usize>
 
 /// Copies the written blocks' parts of `range` to `memory`, which is the memory of the whole range.
 fn copy_out<'a>(
-    blocks: &Blocks,
+    blocks: &OverlayBlocks,
     size: BlockSize,
     range: Range<u64>,
     memory: impl Iterator<Item = &'a mut [u8]>,
@@ -300,6 +336,39 @@ mod tests {
         write(&overlay, 0, 4 * 1024).unwrap();
         write(&overlay, 100, 3000).unwrap();
         assert_eq!(overlay.bytes_used(), 4 * 1024);
+    }
+
+    #[test]
+    fn blocks_move_to_another_layer_whole() {
+        let (_, upper) = overlay(10_000, 1 << 20);
+        write(&upper, 1030, 4).unwrap();
+        write(&upper, 4096, 1024).unwrap();
+        let blocks = upper.take_blocks();
+        assert_eq!(upper.bytes_used(), 0);
+        let mut first = [7; 1024];
+        first[6..10].fill(1);
+        assert_eq!(blocks, [(1, first.into()), (4, [1; 1024].into())].into());
+
+        let (base, lower) = overlay(10_000, 2 * 1024);
+        write(&lower, 4096, 1).unwrap();
+        lower.put_blocks(blocks.clone()).unwrap();
+        let mut bytes = [0; 1024];
+        let lower: &dyn BlockDevice = &lower;
+        lower.read_at(DeviceOffset(1024), &mut bytes).unwrap();
+        assert_eq!(bytes, first);
+        lower.read_at(DeviceOffset(4096), &mut bytes).unwrap();
+        assert_eq!(bytes, [1; 1024]);
+        assert_eq!(base.snapshot(), [7; 10_000]);
+    }
+
+    #[test]
+    fn blocks_without_room_are_refused_together() {
+        let (_, overlay) = overlay(10_000, 2 * 1024);
+        write(&overlay, 0, 1).unwrap();
+        let blocks = OverlayBlocks::from([1, 2].map(|number| (number, [1; 1024].into())));
+        assert!(matches!(overlay.put_blocks(blocks), Err(Error::Io(_))));
+        assert_eq!(overlay.bytes_used(), 1024);
+        assert!(overlay.was_full());
     }
 
     #[test]

@@ -13,7 +13,8 @@ use crate::layout::geometry::Geometry;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "indirect block";
-const DIRECT: usize = 12;
+/// The number of pointers to data in an inode; those to trees follow.
+pub(crate) const DIRECT: usize = 12;
 const POINTER_BYTES: usize = 4;
 
 /// Returns the part of the map around block `at`: the direct pointers, or the block of pointers that covers `at`, or

@@ -3,16 +3,17 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::Arc;
 
 use base::InodeNumber;
 use base::attributes::{DirCursor, FileType};
-use common::fast_commits::{DIRECTORY, FastCommits, REGULAR, image_of};
+use common::fast_commits::{DIRECTORY, FastCommits, REGULAR, free, image_of};
 use common::{Image, inode_of};
-use ext4::fast_commit::ondisk::{TAG_CREATE, TAG_UNLINK};
+use ext4::fast_commit::ondisk::{TAG_CREATE, TAG_LINK, TAG_UNLINK};
 use ext4::{InodeFlags, ROOT_INODE, Volume};
 
 const BLOCK: usize = 1024;
@@ -113,6 +114,165 @@ fn recover(image: &Image, commits: usize) -> BTreeMap<String, Entry> {
     in_memory
 }
 
+fn generation(image: &Image, number: u64) -> u32 {
+    image.open().inode_record(InodeNumber(number)).unwrap().generation
+}
+
+#[test]
+fn blocks_move_between_files() {
+    for options in ["", "-O bigalloc -C 4096", "-O ^metadata_csum,^64bit"] {
+        let image = make(options);
+        let [first, second] = ["first", "second"].map(|name| inode_of(&image, name).0);
+        let before = tree(&image.open());
+        let [from, to] = ["/first", "/second"].map(|name| before[name].runs[0].1);
+        let blocks = 16 * BLOCK as u64;
+        let mut commits = FastCommits::new(BLOCK);
+        // Half of each file is that of the other one in the end, and what is left of the first one has no data.
+        commits.inode(first, &image_of(REGULAR, blocks, generation(&image, first), 0));
+        commits.delete_range(first, 8, 8);
+        commits.inode(second, &image_of(REGULAR, blocks, generation(&image, second), 0));
+        commits.delete_range(second, 8, 8);
+        commits.add_range(first, 8, to + 8, 8);
+        commits.add_range(second, 8, from + 8, 8);
+        commits.add_range(first, 0, from, 0x8000 + 8);
+        commits.commit();
+        commits.leave_in(&image);
+        let tree = recover(&image, 1);
+        assert_eq!(tree["/first"].runs, [(0, from, 8, true), (8, to + 8, 8, false)], "{options}");
+        assert_eq!(tree["/second"].runs, [(0, to, 8, false), (8, from + 8, 8, false)], "{options}");
+        for name in ["/first", "/second"] {
+            assert_eq!(tree[name].blocks, before[name].blocks, "{options}");
+        }
+    }
+}
+
+#[test]
+fn inodes_are_deleted_replaced_and_renamed() {
+    for options in ["", "-O orphan_file"] {
+        let image = make(options);
+        let [first, second] = ["first", "second"].map(|name| inode_of(&image, name).0);
+        let before = tree(&image.open());
+        let made = free(&image, "ffi")[0];
+        let mut commits = FastCommits::new(BLOCK);
+        commits.name(TAG_UNLINK, ROOT, first, "first");
+        commits.commit();
+        // Another file has the first one's inode and its blocks.
+        let start = before["/first"].runs[0].1;
+        commits.name(TAG_CREATE, ROOT, first, "other");
+        commits.inode(first, &image_of(REGULAR, 100, GENERATION, 0));
+        commits.add_range(first, 0, start + 3, 1);
+        commits.name(TAG_LINK, ROOT, second, "third");
+        commits.name(TAG_UNLINK, ROOT, second, "second");
+        // A directory that goes again.
+        commits.name(TAG_CREATE, ROOT, made, "gone");
+        commits.inode(made, &image_of(DIRECTORY, BLOCK as u64, GENERATION, 0));
+        commits.commit();
+        commits.name(TAG_UNLINK, ROOT, made, "gone");
+        commits.commit();
+        commits.leave_in(&image);
+        let tree = recover(&image, 3);
+        assert_eq!(tree["/other"].runs, [(0, start + 3, 1, false)], "{options}");
+        assert_eq!((tree["/other"].number, tree["/other"].blocks), (first, 2), "{options}");
+        assert_eq!(tree["/third"], before["/second"], "{options}");
+        for name in ["/first", "/second", "/gone"] {
+            assert!(!tree.contains_key(name), "{options}: {name}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_many_runs_gets_a_tree() {
+    for options in ["", "-O bigalloc -C 4096"] {
+        let image = make(options);
+        let cluster = if options.is_empty() { 1 } else { 4 };
+        let made = free(&image, "ffi")[0];
+        // In bigalloc, blocks lie in their clusters as they do in the file.
+        let blocks: Vec<u64> = free(&image, "ffb 2400");
+        let blocks: Vec<u64> = blocks.into_iter().filter(|block| block % cluster == 0).collect();
+        let blocks: Vec<u64> = blocks.into_iter().step_by(2).take(250).collect();
+        let mut commits = FastCommits::new(BLOCK);
+        commits.name(TAG_CREATE, ROOT, made, "made");
+        commits.inode(made, &image_of(REGULAR, 250 * cluster * BLOCK as u64, GENERATION, 0));
+        for (at, &block) in (0..).zip(&blocks) {
+            commits.add_range(made, at * cluster as u32, block, 1);
+        }
+        commits.commit();
+        commits.leave_in(&image);
+        let tree = recover(&image, 1);
+        let runs = (0..).zip(&blocks).map(|(at, &block)| (at * cluster, block, 1, false));
+        assert_eq!(tree["/made"].runs, runs.collect::<Vec<_>>(), "{options}");
+    }
+}
+
+/// Creates files in all directories, and returns the trees before and after.
+fn fill(options: &str) -> [BTreeMap<String, Entry>; 2] {
+    let image = make(options);
+    let before = tree(&image.open());
+    let [few, many] = ["few", "many"].map(|name| inode_of(&image, name).0);
+    let first = free(&image, "ffi")[0];
+    let mut commits = FastCommits::new(BLOCK);
+    let made = first + 150;
+    commits.name(TAG_CREATE, many, made, "made");
+    commits.inode(made, &image_of(DIRECTORY, BLOCK as u64, GENERATION, 0));
+    for number in 0..150_u32 {
+        let parent = [few, many, made][number as usize % 3];
+        let inode = first + u64::from(number);
+        commits.name(TAG_CREATE, parent, inode, &format!("{number}-{}", "n".repeat(50)));
+        commits.inode(inode, &image_of(REGULAR, 0, GENERATION, 0));
+    }
+    for number in 0..50 {
+        let gone = before[&format!("/many/{}", old_name(number))].number;
+        commits.name(TAG_UNLINK, many, gone, &old_name(number));
+    }
+    commits.commit();
+    commits.leave_in(&image);
+    let tree = recover(&image, 1);
+    assert_eq!(tree.len(), before.len() + 151 - 50, "{options}");
+    assert_eq!(tree["/many"].links, before["/many"].links + 1, "{options}");
+    [before, tree]
+}
+
+#[test]
+fn directories_keep_their_index_and_get_one() {
+    for options in ["", "-O ^metadata_csum", "-O large_dir", "-O bigalloc -C 4096"] {
+        let [before, after] = fill(options);
+        assert!(before["/many"].has_index && !before["/few"].has_index, "{options}");
+        for name in ["/many", "/few", "/many/made"] {
+            assert!(after[name].has_index, "{options}: {name}");
+        }
+    }
+    let [_, after] = fill("-O ^dir_index");
+    assert!(!after["/many"].has_index);
+}
+
+#[test]
+fn inline_directories_are_changed() {
+    let image = make("-O inline_data");
+    let few = inode_of(&image, "few").0;
+    let volume = image.open();
+    assert!(volume.inode(InodeNumber(few)).unwrap().has(InodeFlags::INLINE_DATA));
+    drop(volume);
+    let made = free(&image, "ffi")[0];
+    let mut commits = FastCommits::new(BLOCK);
+    commits.name(TAG_CREATE, few, made, "short");
+    let inline = InodeFlags::INLINE_DATA.0;
+    let mut directory = image_of(DIRECTORY, 60, GENERATION, inline);
+    // Inline directories have no extents.
+    let flags = u32::from_le_bytes(directory[32..36].try_into().unwrap()) & !InodeFlags::EXTENTS.0;
+    directory[32..36].copy_from_slice(&flags.to_le_bytes());
+    commits.inode(made, &directory);
+    commits.name(TAG_CREATE, made, made + 1, "file");
+    commits.inode(made + 1, &image_of(REGULAR, 0, GENERATION, 0));
+    commits.commit();
+    commits.leave_in(&image);
+    let tree = recover(&image, 1);
+    assert_eq!(tree["/few/short"].kind, FileType::Directory);
+    assert_eq!(tree["/few/short/file"].number, made + 1);
+    assert_eq!(tree["/few"].links, 3);
+    let [_, after] = fill("-O inline_data");
+    assert!(after["/few"].has_index);
+}
+
 #[test]
 fn a_directory_that_reuses_an_inode_number_keeps_its_new_names() {
     for options in ["", "-O ^metadata_csum"] {
@@ -172,4 +332,87 @@ fn kinds_in_root(volume: &Arc<Volume>) -> BTreeMap<String, FileType> {
     })
     .unwrap();
     kinds
+}
+
+/// Returns the names in a directory.
+fn names_in(volume: &Arc<Volume>, number: u64) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let directory = volume.inode(InodeNumber(number)).unwrap();
+    directory
+        .read_dir(DirCursor::default(), &mut |entry| {
+            assert!(names.insert(String::from_utf8(entry.name.to_vec()).unwrap()), "a name twice");
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    names.retain(|name| !name.starts_with('.'));
+    names
+}
+
+/// Returns the names in a directory after a recovery in memory, which are those after one in place.
+fn recover_names(image: &Image, number: u64) -> BTreeSet<String> {
+    let in_memory = names_in(&image.open(), number);
+    let volume = common::open_for_writing(image);
+    assert_eq!(names_in(&volume, number), in_memory);
+    volume.close().unwrap();
+    drop(volume);
+    image.check_by_e2fsck();
+    in_memory
+}
+
+#[test]
+fn many_names_in_a_large_directory_without_an_index_are_not_searched_one_by_one() {
+    // So many that blocks times names are more than anyone would wait for.
+    const OLD: u32 = 6000;
+    const NEW: u32 = 8500;
+    let long = |number: u32| format!("{number:04}-{}", "o".repeat(245));
+    let options = format!(
+        "-t ext4 -b {BLOCK} -I 256 -N 512 -J size=16,fast_commit_size=2048 -O fast_commit,^dir_index"
+    );
+    let image = Image::filled(64, &options, |folder| {
+        let first = folder.join("0000");
+        std::fs::write(&first, b"").unwrap();
+        std::fs::create_dir(folder.join("large")).unwrap();
+        for number in 0..OLD {
+            std::fs::hard_link(&first, folder.join("large").join(long(number))).unwrap();
+        }
+    });
+    let [large, file] = ["large", "0000"].map(|name| inode_of(&image, name).0);
+    let mut commits = FastCommits::new(BLOCK);
+    for number in 0..NEW {
+        commits.name(TAG_LINK, large, file, &number.to_string());
+    }
+    for number in 0..50 {
+        commits.name(TAG_UNLINK, large, file, &long(number));
+    }
+    commits.commit();
+    commits.leave_in(&image);
+    let old = (50..OLD).map(long);
+    let expected: BTreeSet<String> = old.chain((0..NEW).map(|number| number.to_string())).collect();
+    assert!(recover_names(&image, large) == expected);
+}
+
+#[test]
+fn an_index_that_is_not_sound_is_dropped() {
+    let image = make("-O ^metadata_csum");
+    let many = inode_of(&image, "many").0;
+    let first = free(&image, "ffi")[0];
+    let mut commits = FastCommits::new(BLOCK);
+    for number in 0..50_u64 {
+        let inode = first + number;
+        commits.name(TAG_CREATE, many, inode, &format!("{number}-{}", "n".repeat(50)));
+        commits.inode(inode, &image_of(REGULAR, 0, GENERATION, 0));
+    }
+    commits.commit();
+    commits.leave_in(&image);
+    // All slots of the index lead past the end of the directory. They begin behind ".", ".." and a header.
+    let root: u64 = image.debugfs(&format!("bmap <{many}> 0")).trim().parse().unwrap();
+    let file = std::fs::File::options().write(true).open(&image.path).unwrap();
+    for slot in 0..4 {
+        let at = root * BLOCK as u64 + 36 + 8 * slot;
+        file.write_all_at(&0xfff_u32.to_le_bytes(), at).unwrap();
+    }
+    drop(file);
+    let names = recover_names(&image, many);
+    assert_eq!(names.len(), 150);
+    assert!(!image.open().inode(InodeNumber(many)).unwrap().has(InodeFlags::INDEX));
 }

@@ -10,9 +10,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 use base::attributes::DirCursor;
-use base::{Error, InodeNumber};
+use base::{Error, GroupNumber, InodeNumber};
 use common::fast_commits::{DIRECTORY, FastCommits, REGULAR, free, image_of};
 use common::{Image, contents, inode_of, run};
+use device::{FaultDevice, FaultPlan};
 use ext4::fast_commit::ondisk::{TAG_CREATE, TAG_LINK, TAG_UNLINK};
 use ext4::{Feature, Inode, InodeFlags, ROOT_INODE, Volume};
 
@@ -150,13 +151,13 @@ fn orphans_are_deleted_and_truncated() {
         assert_eq!((report.deleted, report.truncated), (1, 1), "{options}: {report:?}");
         assert!(report.failure.is_none(), "{options}: {report:?}");
         assert!(!is_in_use(&volume, first) && is_in_use(&volume, second));
-        // All blocks of the first file, and all but two of the second one.
+        // The first file's blocks, all but two of the second one's, and the block of its map.
         let after = volume.statfs();
-        assert_eq!(after.blocks_free - before.blocks_free, 30 + 18, "{options}");
+        assert_eq!(after.blocks_free - before.blocks_free, 30 + 18 + 1, "{options}");
         assert_eq!(after.inodes_free - before.inodes_free, 1);
         let second = node(&volume, "second");
         assert_eq!(common::runs(&volume, &second).len(), 2, "{options}");
-        assert_eq!(second.attributes().blocks, 6);
+        assert_eq!(second.attributes().blocks, 4);
         assert_eq!(contents(&volume, &node(&volume, "data")), vec![1; 20 * BLOCK]);
         assert_eq!(findings(&volume), Vec::<String>::new(), "{options}");
     }
@@ -170,6 +171,27 @@ fn a_corrupt_orphan_leaves_the_volume_readable() {
     let volume = recover(&image);
     let report = &volume.recovery().unwrap().orphans;
     assert!(report.failure.is_some() && report.deleted + report.truncated == 0, "{report:?}");
+    assert!(is_in_use(&volume, first));
+    assert_eq!(contents(&volume, &node(&volume, "data")), vec![1; 20 * BLOCK]);
+}
+
+#[test]
+fn unreadable_bitmaps_leave_the_volume_readable() {
+    let image = make("");
+    let [first, _] = leave_orphans(&image);
+    let volume = image.open();
+    let bitmaps: Vec<u64> = (0..volume.geometry().group_count)
+        .map(|group| volume.group(GroupNumber(group)).unwrap().block_bitmap.0)
+        .collect();
+    drop(volume);
+    let device = FaultDevice::new(image.device(true), FaultPlan::default());
+    for at in bitmaps.iter().map(|block| block * BLOCK as u64) {
+        device.fail_reads_in(at..at + BLOCK as u64);
+    }
+    let volume = common::open_device(Arc::new(device)).unwrap();
+    let report = &volume.recovery().unwrap().orphans;
+    assert!(matches!(report.failure, Some(Error::Io(_))), "{report:?}");
+    assert_eq!(report.deleted + report.truncated, 0);
     assert!(is_in_use(&volume, first));
     assert_eq!(contents(&volume, &node(&volume, "data")), vec![1; 20 * BLOCK]);
 }

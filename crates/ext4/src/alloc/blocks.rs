@@ -38,6 +38,12 @@ impl Volume {
         let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
         let wanted = geometry.clusters_for(wanted);
         let wanted = wanted.clamp(1, geometry.clusters_per_group().into());
+        if allocator.recovery.is_some() {
+            // No more than a group has.
+            let goal = position(geometry, goal);
+            let found = self.allocate_for_recovery(handle, goal, wanted as u32)?;
+            return Ok(self.blocks_in(found));
+        }
         let (claimed, preallocated_max) = {
             let mut space = allocator.space.lock();
             (space.claim(purpose, space::privilege(), wanted), space.preallocated_max())
@@ -60,14 +66,21 @@ impl Volume {
         let used = found.as_ref().map_or(0, |(_, extent)| u64::from(extent.length));
         allocator.space.lock().end_claim(purpose, claimed, used);
         let (group, extent) = found?;
-        let cluster = u64::from(group) * u64::from(geometry.clusters_per_group());
-        let cluster = cluster + u64::from(extent.start);
-        let start = geometry.cluster_start(cluster);
+        let (start, count) = self.blocks_in((group, extent));
         if extent.length >= STREAM_CLUSTERS_MIN {
-            allocator.stream.store(geometry.cluster_start(cluster + used).0, Ordering::Relaxed);
+            allocator.stream.store(start.0 + (used << geometry.cluster_shift), Ordering::Relaxed);
         }
+        Ok((start, count))
+    }
+
+    /// Returns the first block and the number of blocks of clusters of a group.
+    fn blocks_in(&self, (group, extent): (u32, Extent)) -> (FsBlock, u64) {
+        let geometry = self.geometry();
+        let first = u64::from(group) * u64::from(geometry.clusters_per_group());
+        let start = geometry.cluster_start(first + u64::from(extent.start));
+        let count = u64::from(extent.length) << geometry.cluster_shift;
         // The volume's last cluster may have fewer blocks.
-        Ok((start, (used << geometry.cluster_shift).min(geometry.block_count - start.0)))
+        (start, count.min(geometry.block_count - start.0))
     }
 
     /// Frees the clusters of blocks of data. They are not allocated again before this change is durable. Changes up to
@@ -125,6 +138,9 @@ impl Volume {
         number: GroupNumber,
         extent: Extent,
     ) -> Result<()> {
+        if allocator.recovery.is_some() {
+            return self.free_for_recovery(handle, number, extent);
+        }
         let mut group = allocator.groups[number.0 as usize].lock();
         // If the group's counts are wrong, this fails instead of changing them.
         self.load_group(number, &mut group)?;

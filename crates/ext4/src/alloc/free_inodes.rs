@@ -6,6 +6,7 @@ use base::view::view_at;
 use base::{Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result};
 
 use super::groups::{DESCRIPTOR, Group, INODE_BITMAP};
+use super::tally::Tally;
 use super::{Allocator, bits};
 use crate::layout::bitmap::Bitmap;
 use crate::layout::geometry::Geometry;
@@ -45,7 +46,8 @@ impl Volume {
         if matches!(error, Error::Corrupt(_)) && group.inode_damage.is_none() {
             let (writer, number) = (self.writer()?, descriptor.group);
             tracing::warn!(%error, group = number.0, "the group is damaged: no inode is allocated in it");
-            let directories = writer.allocator.tallies[number.0 as usize].directories();
+            let tally = writer.allocator.tallies.get(number.0 as usize);
+            let directories = tally.map_or(0, Tally::directories);
             writer.allocator.count_inodes(number, 0, directories);
             group.inode_damage = Some(error.clone());
             writer.journal.found(&error);
@@ -79,7 +81,8 @@ impl Allocator {
     /// Sets the inode counts of a group, and updates those of the volume.
     pub(super) fn count_inodes(&self, number: GroupNumber, free: u32, directories: u32) {
         use std::sync::atomic::{AtomicU64, Ordering};
-        let tally = &self.tallies[number.0 as usize];
+        // A recovery does not count.
+        let Some(tally) = self.tallies.get(number.0 as usize) else { return };
         let change = |sum: &AtomicU64, before: u32, now: u32| {
             // The sum is modulo 2^64, so the difference may be negative.
             let difference = u64::from(now).wrapping_sub(u64::from(before));
@@ -122,7 +125,7 @@ fn ever_used(geometry: &Geometry, descriptor: &GroupDescriptor) -> u32 {
 
 /// Returns the block of the inode table with this inode if it may never have been written: all of its inodes are
 /// behind the last one that was ever used.
-fn unwritten_block(
+pub(super) fn unwritten_block(
     geometry: &Geometry,
     descriptor: &GroupDescriptor,
     index: u32,

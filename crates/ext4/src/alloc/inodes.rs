@@ -132,10 +132,14 @@ impl Volume {
             let problem = Problem::Range { field: "inode number", found: inode.0, min, max };
             return Err(Error::corrupt("inode reference", Location::inode(inode), problem));
         }
-        let mut group = allocator.groups[number.0 as usize].lock();
+        let is_recovering = allocator.recovery.is_some();
+        // A recovery keeps no state of groups.
+        let mut kept = (!is_recovering).then(|| allocator.groups[number.0 as usize].lock());
+        let mut new = Group::default();
+        let group = kept.as_deref_mut().unwrap_or(&mut new);
         let mut descriptor = self.group(number)?;
         let location = Location::group(number).in_inode(inode).at_block(descriptor.inode_bitmap);
-        if !self.load_inodes(&mut group, &descriptor)?.is_set(index) {
+        if !self.load_inodes(group, &descriptor)?.is_set(index) {
             let problem = Problem::MarkedFree { count: 1 };
             return Err(Error::corrupt(INODE_BITMAP, location, problem));
         }
@@ -146,7 +150,7 @@ impl Volume {
             return Err(Error::corrupt(DESCRIPTOR, location, problem));
         }
         descriptor.directories -= u32::from(is_directory);
-        self.mark_inode(handle, &mut group, &mut descriptor, index, false)?;
+        self.mark_inode(handle, group, &mut descriptor, index, false)?;
         descriptor.free_inodes += 1;
         self.write_descriptor(handle, &descriptor)?;
         allocator.count_inodes(number, descriptor.free_inodes, descriptor.directories);

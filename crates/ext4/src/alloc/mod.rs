@@ -8,6 +8,7 @@
 //! - `groups.rs`: groups in memory, and their bitmaps and descriptors on the disk
 //! - `free_inodes.rs`: checks of inodes that a bitmap marks free
 //! - `blocks.rs`, `inodes.rs`: the operations
+//! - `recovery.rs`: the operations on blocks in a recovery
 //! - `trim.rs`: discards of free space
 //!
 //! A freed cluster is free in its bitmap and in the counts at once, but *deferred*: it is not allocated before the
@@ -21,6 +22,7 @@ mod inodes;
 mod placement;
 mod policy;
 mod preallocation;
+mod recovery;
 mod reserve;
 mod tally;
 #[cfg(test)]
@@ -39,6 +41,7 @@ use self::groups::Group;
 use self::policy::Layout;
 pub(crate) use self::preallocation::Preallocation;
 use self::preallocation::Preallocations;
+use self::recovery::Recovery;
 use self::reserve::Space;
 use self::tally::Tally;
 use crate::features::Feature;
@@ -101,6 +104,8 @@ pub(crate) struct Allocator {
     hand: AtomicUsize,
     /// Whether freed clusters are discarded on the device.
     discards: bool,
+    /// In a recovery, which has no groups and no counts here.
+    recovery: Option<Recovery>,
 }
 
 impl Allocator {
@@ -128,23 +133,42 @@ impl Allocator {
         let for_splitting = kernel_reserve(geometry) >> geometry.cluster_shift;
         let counts = &volume.superblock().counts;
         let stored = (counts.blocks_free >> geometry.cluster_shift, counts.inodes_free.into());
-        let (claimed, deferred, reserved, releases) = (0, 0, 0, 0);
-        let space = Space { free, claimed, deferred, reserved, for_root, for_splitting, releases };
         let new_group = |_| RankedMutex::new(ranks::GROUP, Group::default());
         Ok(Arc::new(Self {
-            layout: layout(volume),
             groups: (0..geometry.group_count).map(new_group).collect(),
             tallies: tallies.into(),
-            space: Mutex::new(space),
+            space: Mutex::new(Space { free, for_root, for_splitting, ..Space::default() }),
             free_inodes: free_inodes.into(),
             directories: directories.into(),
             stored: Mutex::new(stored),
+            discards: discard,
+            ..Self::empty(volume)
+        }))
+    }
+
+    /// Returns the state for a recovery of `volume`, which was `before` without the recovery's changes. It takes no
+    /// memory for groups.
+    pub(crate) fn for_recovery(volume: &Volume, before: Arc<Volume>) -> Arc<Self> {
+        Arc::new(Self { recovery: Some(Recovery::new(before)), ..Self::empty(volume) })
+    }
+
+    /// Returns the state of a volume without groups.
+    fn empty(volume: &Volume) -> Self {
+        Self {
+            layout: layout(volume),
+            groups: Box::default(),
+            tallies: Box::default(),
+            space: Mutex::default(),
+            free_inodes: 0.into(),
+            directories: 0.into(),
+            stored: Mutex::default(),
             stream: NO_STREAM.into(),
             preallocations: Preallocations::default(),
             indexed: 0.into(),
             hand: 0.into(),
-            discards: discard,
-        }))
+            discards: false,
+            recovery: None,
+        }
     }
 
     /// Returns whether the superblock's counts of free clusters and inodes are stale.
@@ -155,14 +179,9 @@ impl Allocator {
 
     /// Stores the numbers of free clusters and inodes in the superblock.
     pub(crate) fn store_totals(&self, raw: &mut RawSuperblock, geometry: &Geometry) {
-        let clusters = self.space.lock().free;
-        *self.stored.lock() = (clusters, self.free_inodes());
-        let free = clusters << geometry.cluster_shift;
-        raw.free_blocks_count_lo = (free as u32).into();
-        if geometry.features.has(Feature::SixtyFourBit) {
-            raw.free_blocks_count_hi = ((free >> 32) as u32).into();
-        }
-        raw.free_inodes_count = (self.free_inodes() as u32).into();
+        let totals = (self.space.lock().free, self.free_inodes());
+        *self.stored.lock() = totals;
+        store_totals(raw, geometry, totals);
     }
 
     /// Returns the number of clusters that are neither in use nor reserved.
@@ -186,6 +205,20 @@ impl Allocator {
     pub(crate) fn free_inodes(&self) -> u64 {
         self.free_inodes.load(Ordering::Relaxed)
     }
+}
+
+/// Writes the numbers of free clusters and inodes to the superblock.
+pub(crate) fn store_totals(
+    raw: &mut RawSuperblock,
+    geometry: &Geometry,
+    (clusters, inodes): (u64, u64),
+) {
+    let free = clusters << geometry.cluster_shift;
+    raw.free_blocks_count_lo = (free as u32).into();
+    if geometry.features.has(Feature::SixtyFourBit) {
+        raw.free_blocks_count_hi = ((free >> 32) as u32).into();
+    }
+    raw.free_inodes_count = (inodes as u32).into();
 }
 
 fn layout(volume: &Volume) -> Layout {

@@ -18,7 +18,7 @@ const SPLITS_MIN: u64 = 16;
 /// - **A2.** Other requests never allocate ready clusters that a reservation may need: they get at most
 ///   `free - claimed - deferred - reserved`.
 /// - **A3.** Claimed clusters are free or preallocated in the groups' indexes until they are allocated.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Space {
     /// Clusters that are not in use.
     pub free: u64,

@@ -5,6 +5,7 @@ use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem};
 use fs::Run;
 
 use crate::extent::{self, Expected, Node};
+use crate::indirect::DIRECT;
 use crate::layout::block_validity::BlockValidity;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::volume::Volume;
@@ -90,7 +91,6 @@ fn check_start(node: &Node, expected: FileBlock, location: Location, visitor: &m
     }
 }
 
-const DIRECT: usize = 12;
 const POINTER_BYTES: usize = 4;
 
 fn walk_pointers(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {

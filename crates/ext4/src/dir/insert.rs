@@ -40,15 +40,33 @@ impl Inode {
         number: InodeNumber,
         kind: FileType,
     ) -> Result<()> {
-        check_new_name(name)?;
+        self.check_name_to_insert(name)?;
+        Directory::for_change(self)?.check_absent(name)?;
+        self.dir_insert_absent(handle, name, number, kind, &mut FileBlock(0))
+    }
+
+    /// [`dir_insert`](Self::dir_insert) of a name that does not exist. In a directory without an index, the search for
+    /// room begins at `cursor`, which is moved past blocks without room.
+    pub(crate) fn dir_insert_absent(
+        &self,
+        handle: &mut Handle<'_>,
+        name: &[u8],
+        number: InodeNumber,
+        kind: FileType,
+        cursor: &mut FileBlock,
+    ) -> Result<()> {
+        self.check_name_to_insert(name)?;
         let is_first = !handle.has_changes();
-        let outcome = Directory::for_change(self)
-            .and_then(|directory| directory.check_absent(name))
-            .and_then(|()| self.insert_in_rounds(handle, name, number, kind));
+        let outcome = self.insert_in_rounds(handle, name, number, kind, cursor);
         if outcome == Err(Error::NoSpace) && is_first {
             handle.undone();
         }
         outcome
+    }
+
+    fn check_name_to_insert(&self, name: &[u8]) -> Result<()> {
+        // Encrypted names have any bytes.
+        if self.has(InodeFlags::ENCRYPTED) { Ok(()) } else { check_new_name(name) }
     }
 
     fn insert_in_rounds(
@@ -57,6 +75,7 @@ impl Inode {
         name: &[u8],
         number: InodeNumber,
         kind: FileType,
+        cursor: &mut FileBlock,
     ) -> Result<()> {
         for _ in 0..ROUNDS_MAX {
             // Opened again, to see the changes of the last round.
@@ -67,7 +86,7 @@ impl Inode {
             } else if directory.is_hashed {
                 directory.insert_by_hash(handle, &entry)?
             } else {
-                directory.insert_anywhere(handle, &entry)?
+                directory.insert_anywhere(handle, &entry, cursor)?
             };
             if let Progress::Inserted = progress {
                 return Ok(());
@@ -110,9 +129,13 @@ pub(super) struct Leaf {
 }
 
 impl<'a> Directory<'a> {
-    /// Opens a directory to change it. Errors: `Unsupported` if this kind of directory cannot be changed yet.
+    /// Opens a directory to change it. Errors: `Unsupported` if this kind of directory cannot be changed yet, except in
+    /// a recovery.
     pub(super) fn for_change(inode: &'a Inode) -> Result<Self> {
         let directory = Self::open(inode)?;
+        if inode.volume().is_recovering() {
+            return Ok(directory);
+        }
         if inode.has(InodeFlags::CASEFOLD) {
             let (inode, feature) = (inode.number(), Feature::Casefold.name());
             return Err(Unsupported::Inode { inode, feature }.into());
@@ -142,19 +165,27 @@ impl<'a> Directory<'a> {
             .then(|| HashAlgorithm::from_disk(superblock.directory_hash.default_version))?
     }
 
-    /// Adds an entry to a directory without an index, in the first block that has room.
-    fn insert_anywhere(&self, handle: &mut Handle<'_>, entry: &NewEntry<'_>) -> Result<Progress> {
-        let (mut at, mut blocks_read) = (FileBlock(0), 0);
-        while let Some(block) = self.next_block(at)? {
+    /// Adds an entry to a directory without an index, in the first block from `cursor` on that has room, to which
+    /// `cursor` moves.
+    fn insert_anywhere(
+        &self,
+        handle: &mut Handle<'_>,
+        entry: &NewEntry<'_>,
+        cursor: &mut FileBlock,
+    ) -> Result<Progress> {
+        let mut blocks_read = 0;
+        while let Some(block) = self.next_block(*cursor)? {
             self.count_read(&mut blocks_read)?;
             if let Some((buffer, location)) = self.read(block)? {
                 if self.insert_into(handle, &Leaf { buffer, location }, entry)? {
                     return Ok(Progress::Inserted);
                 }
             }
-            at = FileBlock(block.0 + 1);
+            *cursor = FileBlock(block.0 + 1);
         }
-        match self.new_hash().filter(|_| self.blocks == FileBlock(1)) {
+        // Hashes of names that ignore case are not computed.
+        let can_be_hashed = self.blocks == FileBlock(1) && !self.inode.has(InodeFlags::CASEFOLD);
+        match self.new_hash().filter(|_| can_be_hashed) {
             Some(algorithm) => self.build_index(handle, algorithm)?,
             None => {
                 let leaf = self.format.dir.new_leaf([*entry]);

@@ -14,6 +14,7 @@ mod insert;
 mod leaf;
 mod node;
 mod ordered;
+mod recovery;
 mod remove;
 mod split;
 
@@ -49,12 +50,15 @@ pub(crate) struct Directory<'a> {
 }
 
 impl<'a> Directory<'a> {
-    /// Opens a directory. Errors: `NotDirectory`, and `Unsupported` if its names cannot be read yet.
+    /// Opens a directory. Errors: `NotDirectory`, and `Unsupported` if its names cannot be read yet. A recovery uses
+    /// names as they are stored.
     pub(crate) fn open(inode: &'a Inode) -> Result<Self> {
         if inode.kind() != FileType::Directory {
             return Err(Error::NotDirectory);
         }
-        inode.check_readable()?;
+        if !inode.volume().is_recovering() {
+            inode.check_readable()?;
+        }
         Ok(Self::new(inode))
     }
 

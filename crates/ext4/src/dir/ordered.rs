@@ -65,7 +65,8 @@ impl Directory<'_> {
     pub(super) fn listing_hasher(&self) -> Result<Option<NameHasher>> {
         let volume = self.inode.volume();
         // Nothing moves in a directory that cannot be changed.
-        if volume.writer().is_err() || self.inode.has(InodeFlags::CASEFOLD) {
+        let has_writers = volume.writer().is_ok() && !volume.is_recovering();
+        if !has_writers || self.inode.has(InodeFlags::CASEFOLD) {
             return Ok(None);
         }
         let Some(algorithm) = self.new_hash() else { return Ok(None) };

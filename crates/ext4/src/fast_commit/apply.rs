@@ -1,23 +1,31 @@
-//! Applies what fast commits come to: the difference to the volume, whatever way led to it.
+//! Applies the effects of fast commits: the difference to the volume, whatever way led to it. All changes are made by
+//! the ordinary operations on inodes, maps and directories.
 //!
 //! Counts of links come from the names, so that they are right even where a fast commit lacks a
 //! directory's inode, as those of Linux do.
 //!
-//! Not here: quota. Names in inline directories are refused where they change.
+//! Not here: quota.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::attributes::FileType;
-use base::{FileBlock, InodeNumber, Result, Unsupported};
+use base::{Error, FileBlock, InodeNumber, Result};
+use fs::Run;
 
 use super::follow::{FileState, Outcome};
+use super::has_map;
+use super::image::{raw, seal_image};
 use super::names::Names;
-use crate::inode::record::InodeFlags;
-use crate::recovery::edit::Editor;
-use crate::recovery::edit::directory::{DirectoryEdit, format_of};
-use crate::recovery::edit::inode::InodeBytes;
-use crate::recovery::orphans::{self, Orphans};
+use crate::features::Feature;
+use crate::inode::Inode;
+use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::layout::geometry::{FILE_BLOCKS_MAX, Geometry};
+use crate::map_write::empty_root;
+use crate::volume::Volume;
+
+/// Links that the format counts, at most.
+const LINKS_MAX: u16 = 65_000;
 
 /// How many names stand for an inode, among those that fast commits speak of.
 #[derive(Clone, Copy, Default)]
@@ -32,10 +40,11 @@ struct NameCounts {
 }
 
 /// What becomes of an inode.
+#[derive(Clone, Copy)]
 enum Fate {
     /// It is not in use before or after.
     Nothing,
-    /// It goes, with all it has.
+    /// It is deleted.
     Delete,
     /// It has this many links: 0 while it only waits to be deleted as an orphan.
     Keep(u16),
@@ -67,44 +76,49 @@ impl Outcome {
         counts
     }
 
-    /// Puts the changes into `editor`, none of which is written yet.
-    pub(super) fn apply(mut self, editor: &mut Editor, orphans: &Orphans) -> Result<()> {
-        // What was read so far counts.
-        editor.maps = self.maps;
+    /// Makes the changes.
+    pub(super) fn apply(self) -> Result<()> {
+        let volume = &self.volume;
+        let orphans = &volume.writer()?.orphans;
         let counts = self.count_names();
-        let fates: BTreeMap<InodeNumber, Fate> = self
+        let of = |number: &InodeNumber| counts.get(number).copied().unwrap_or_default();
+        let fate_of = |(&number, file): (&InodeNumber, &FileState)| {
+            (number, fate(file, of(&number), orphans.contains(number)))
+        };
+        let fates: BTreeMap<InodeNumber, Fate> = self.files.iter().map(fate_of).collect();
+        let kept: Vec<(InodeNumber, &FileState, u16)> = self
             .files
             .iter()
-            .map(|(&number, file)| {
-                let counts = counts.get(&number).copied().unwrap_or_default();
-                (number, fate(file, counts, orphans.contains(number)))
+            .filter_map(|(&number, file)| match fates[&number] {
+                Fate::Keep(links) => Some((number, file, links)),
+                _ => None,
             })
             .collect();
-        self.free(editor, orphans, &fates)?;
-        let kept = |number: &InodeNumber| matches!(fates.get(number), Some(Fate::Keep(_)));
-        // All data is marked before blocks are taken for maps and directories.
-        for (_, file) in self.files.iter().filter(|(number, _)| kept(number)) {
-            let Some(map) = file.map.as_ref().filter(|_| file.rewrites_map) else { continue };
-            let clusters = editor.data_clusters(map);
-            editor.mark(&clusters, true)?;
+        // All data is marked before blocks are allocated for maps and directories. What is freed then may be another
+        // file's by now, and is marked again; freed blocks are not allocated meanwhile.
+        claim(volume, &kept)?;
+        self.free(&fates)?;
+        claim(volume, &kept)?;
+        let mut inodes = BTreeMap::new();
+        for &(number, file, links) in &kept {
+            inodes.insert(number, write_inode(volume, number, file, links)?);
         }
-        let kinds = self.kinds_of_new_names();
-        let mut sizes = BTreeMap::new();
-        let nothing = Names::default();
-        for (&number, file) in self.files.iter_mut().filter(|(number, _)| kept(number)) {
-            let names = self.directories.get(&number).unwrap_or(&nothing);
-            let is_directory = file.kind() == Some(FileType::Directory);
-            if is_directory && (file.is_new || names.changed().next().is_some()) {
-                let parent = counts.get(&number).and_then(|counts| counts.parent);
-                let changed = change_directory(editor, (number, file), parent, names, &kinds)?;
-                sizes.insert(number, changed);
+        for (number, file, _) in &kept {
+            for run in mapped(file) {
+                map(volume, &inodes[number], run)?;
             }
         }
-        for (&number, file) in &mut self.files {
-            if let Some(Fate::Keep(links)) = fates.get(&number) {
-                let is_orphan = orphans.contains(number);
-                let size = sizes.get(&number).copied();
-                write_inode(editor, (number, file), (*links, is_orphan), size)?;
+        let kinds = self.kinds_of_new_names();
+        let nothing = Names::default();
+        for (number, file, _) in &kept {
+            let names = self.directories.get(number).unwrap_or(&nothing);
+            if file.kind() == Some(FileType::Directory) {
+                let parent = of(number).parent.filter(|_| file.is_new);
+                let directory = &inodes[number];
+                if file.is_new {
+                    begin_directory(volume, directory, parent.unwrap_or(crate::ROOT_INODE))?;
+                }
+                change_directory(volume, directory, file.is_new, names, &kinds)?;
             }
         }
         Ok(())
@@ -117,25 +131,26 @@ impl Outcome {
         numbers.filter_map(|number| Some((number, self.kind_now(number)?))).collect()
     }
 
-    /// Gives back everything that deleted and replaced inodes have, and what the maps that will be
-    /// written anew take now.
-    fn free(
-        &self,
-        editor: &mut Editor,
-        orphans: &Orphans,
-        fates: &BTreeMap<InodeNumber, Fate>,
-    ) -> Result<()> {
+    /// Deletes inodes, also those that are replaced by others, and unmaps what is mapped otherwise in the end.
+    fn free(&self, fates: &BTreeMap<InodeNumber, Fate>) -> Result<()> {
+        let volume = &self.volume;
         for (&number, file) in &self.files {
             let Some(record) = &file.before else { continue };
-            if file.is_new || matches!(fates.get(&number), Some(Fate::Delete)) {
+            if file.is_new || matches!(fates[&number], Fate::Delete) {
                 // Without links or a place among the orphans, it is deleted already.
-                if record.links > 0 || orphans.contains(number) {
-                    orphans::delete(editor, record)?;
+                if record.links > 0 || volume.writer()?.orphans.contains(number) {
+                    delete(volume, number)?;
                 }
-            } else if file.rewrites_map && orphans::has_map(&self.volume, record) {
-                let map = editor.read_map(record)?;
-                let clusters = editor.clusters(&map, &[]);
-                editor.mark(&clusters, false)?;
+                continue;
+            }
+            if !has_map(volume, record) {
+                continue;
+            }
+            let inode = inode(volume, volume.inode_record(number)?)?;
+            if map_kind(record.flags) != map_kind(file.flags()) {
+                inode.unmap_all(FileBlock(0)..FileBlock(FILE_BLOCKS_MAX))?;
+            } else if file.has_tree() {
+                file.map.touched().try_for_each(|range| inode.unmap_all(range))?;
             }
         }
         Ok(())
@@ -179,102 +194,165 @@ fn fate(file: &FileState, counts: NameCounts, is_orphan: bool) -> Fate {
     }
 }
 
-/// Links that the format counts, at most.
-const LINKS_MAX: u16 = 65_000;
+/// Returns the runs that fast commits map in a file.
+fn mapped(file: &FileState) -> impl Iterator<Item = Run> {
+    file.map.runs().filter(|_| file.has_tree())
+}
 
-/// Adds and removes names. Gives the directory's size in bytes and whether it still has an index.
+/// Marks the blocks that files have in the end as in use.
+fn claim(volume: &Volume, kept: &[(InodeNumber, &FileState, u16)]) -> Result<()> {
+    let mut runs = kept.iter().flat_map(|(_, file, _)| mapped(file));
+    runs.try_for_each(|run| volume.claim_blocks(run.block, run.length))
+}
+
+/// Returns an inode with this record, in the orphan list if it is there.
+fn inode(volume: &Arc<Volume>, record: InodeRecord) -> Result<Arc<Inode>> {
+    let inode = Inode::new(Arc::clone(volume), record.clone());
+    let inode = volume.writer()?.orphans.recognise(inode);
+    // The list has the record of the time when it was read.
+    inode.publish(&mut inode.record.write(), record);
+    Ok(Arc::new(inode))
+}
+
+/// Deletes an inode that has lost its names.
+fn delete(volume: &Arc<Volume>, number: InodeNumber) -> Result<()> {
+    let inode = inode(volume, volume.inode_record(number)?)?;
+    volume.change(1, |handle| inode.update(handle, |record| record.links = 0))?;
+    inode.release()
+}
+
+/// Writes an inode to the table, with an empty map unless it has one already that is of the same kind.
+fn write_inode(
+    volume: &Arc<Volume>,
+    number: InodeNumber,
+    file: &FileState,
+    links: u16,
+) -> Result<Arc<Inode>> {
+    let geometry = volume.geometry();
+    let is_directory = file.kind() == Some(FileType::Directory);
+    let is_orphan = volume.writer()?.orphans.contains(number);
+    volume.claim_inode(number, is_directory)?;
+    let (buffer, at, location) = volume.raw_inode(number)?;
+    let block = buffer.block();
+    let mut bytes = match file.kept() {
+        Some(_) => buffer[at..at + geometry.inode_size as usize].to_vec(),
+        None => vec![0; geometry.inode_size as usize],
+    };
+    drop(buffer);
+    // The link of the orphan list is as the list lies, not as it was when the commit was made.
+    let next_orphan = if is_orphan { raw(&mut bytes).dtime.get() } else { 0 };
+    if let Some(image) = &file.image {
+        image.store(&mut bytes);
+        let flags = flags_of(file, geometry);
+        let fields = raw(&mut bytes);
+        fields.flags = flags.0.into();
+        let is_tree = flags.contains(InodeFlags::EXTENTS);
+        let keeps_map = file.kept().is_some_and(|kept| map_kind(kept.flags) == map_kind(flags));
+        let is_mapped = is_tree || matches!(image.kind, FileType::Regular | FileType::Directory);
+        if !is_mapped || flags.contains(InodeFlags::INLINE_DATA) {
+            fields.block = image.block_area();
+        } else if !keeps_map {
+            fields.block = if is_tree { empty_root() } else { [0; 60] };
+        }
+        if is_directory {
+            fields.size_lo = 0.into();
+            fields.size_high = 0.into();
+        }
+        if !keeps_map {
+            let has_attributes = fields.file_acl_lo.get() != 0;
+            let cluster = 1_u32 << (geometry.cluster_shift + geometry.block_size.shift() - 9);
+            fields.blocks_lo = if has_attributes { cluster } else { 0 }.into();
+            fields.blocks_high = 0.into();
+        }
+    }
+    let fields = raw(&mut bytes);
+    fields.links_count = links.into();
+    fields.dtime = next_orphan.into();
+    seal_image(&mut bytes, geometry, number);
+    let record = InodeRecord::parse(&bytes, geometry, number, location)?;
+    volume.change(1, |handle| {
+        handle.edit(block, "inode", location, |table| {
+            table[at..at + bytes.len()].copy_from_slice(&bytes);
+        })
+    })?;
+    inode(volume, record)
+}
+
+/// Returns the flags that say what the block area is.
+fn map_kind(flags: InodeFlags) -> u32 {
+    flags.0 & (InodeFlags::EXTENTS.0 | InodeFlags::INLINE_DATA.0)
+}
+
+/// Returns the flags of an inode with an image. A new directory has no names yet: it has an empty map.
+fn flags_of(file: &FileState, geometry: &Geometry) -> InodeFlags {
+    // The unit of the count of blocks, which is not the image's.
+    let huge = file.kept().map_or(0, |kept| kept.flags.0 & InodeFlags::HUGE_FILE.0);
+    let flags = InodeFlags(file.flags().0 & !InodeFlags::HUGE_FILE.0 | huge);
+    if file.kind() != Some(FileType::Directory) || !flags.contains(InodeFlags::INLINE_DATA) {
+        return flags;
+    }
+    let uses_extents = geometry.features.has(Feature::Extent);
+    let tree = if uses_extents { InodeFlags::EXTENTS.0 } else { 0 };
+    InodeFlags(flags.0 & !InodeFlags::INLINE_DATA.0 | tree)
+}
+
+/// Maps a run, whose blocks are marked as in use, in a hole.
+fn map(volume: &Volume, inode: &Inode, mut run: Run) -> Result<()> {
+    while run.length > 0 {
+        let credits = inode.credits_for_map(1);
+        let mapped =
+            volume.change_with_space(credits, |handle| inode.map_given_blocks(handle, run))?;
+        let rest = FileBlock(run.start.0 + mapped)..run.end();
+        let Some(left) = run.within(&rest) else { break };
+        run = left;
+    }
+    Ok(())
+}
+
+/// Writes "." and ".." to a directory.
+fn begin_directory(volume: &Volume, directory: &Inode, parent: InodeNumber) -> Result<()> {
+    let credits = directory.credits_for_insert();
+    volume.change_with_space(credits, |handle| directory.dir_init(handle, parent))
+}
+
+/// Removes and adds names: the first in one pass, the others by the index, or behind each other.
 fn change_directory(
-    editor: &mut Editor,
-    (number, file): (InodeNumber, &mut FileState),
-    parent: Option<InodeNumber>,
+    volume: &Volume,
+    directory: &Inode,
+    is_new: bool,
     names: &Names,
     kinds: &BTreeMap<InodeNumber, FileType>,
-) -> Result<(u64, bool)> {
-    let flags = file.flags();
-    if flags.contains(InodeFlags::INLINE_DATA) {
-        let feature = "fast_commit on an inline directory";
-        return Err(Unsupported::Inode { inode: number, feature }.into());
+) -> Result<()> {
+    let removed: BTreeMap<&[u8], InodeNumber> = names
+        .changed()
+        .filter(|_| !is_new)
+        .filter_map(|(bytes, name)| Some((bytes, name.before?)))
+        .collect();
+    if !removed.is_empty() {
+        directory.dir_remove_all(&removed)?;
     }
-    let volume = Arc::clone(&editor.volume);
-    let block_size = volume.geometry().block_size;
-    let can_grow = file.has_tree();
-    file.load_map(&volume, &mut editor.maps)?;
-    let seed = file.generation().and_then(|own| volume.geometry().inode_seed(number, own));
-    let size = file.kept().map_or(0, |record| record.size);
-    let is_new = file.is_new;
-    let Some(map) = file.map.as_mut() else { unreachable!("the map was just loaded") };
-    let mut edit = DirectoryEdit {
-        editor,
-        format: format_of(&volume, number, seed),
-        map,
-        can_grow,
-        blocks: block_size.blocks_for(size),
-        is_hashed: flags.contains(InodeFlags::INDEX),
-        ignores_case: flags.contains(InodeFlags::CASEFOLD),
-        cursor: FileBlock(0),
-    };
-    if is_new {
-        edit.begin(parent.unwrap_or(crate::ROOT_INODE))?;
-    }
-    let removed = names.changed().filter_map(|(bytes, name)| Some((bytes, name.before?)));
-    let removed = removed.filter(|_| !is_new).collect();
-    edit.remove(&removed)?;
+    let mut cursor = FileBlock(0);
     for (bytes, name) in names.changed() {
         let Some(now) = name.now else { continue };
         let Some(&kind) = kinds.get(&now) else { continue };
-        edit.insert(bytes, now, kind)?;
-    }
-    Ok((edit.blocks << block_size.shift(), edit.is_hashed))
-}
-
-/// Puts an inode into the table. `directory` is the size of a directory that was changed, and
-/// whether it has an index.
-fn write_inode(
-    editor: &mut Editor,
-    (number, file): (InodeNumber, &mut FileState),
-    (links, is_orphan): (u16, bool),
-    directory: Option<(u64, bool)>,
-) -> Result<()> {
-    let volume = Arc::clone(&editor.volume);
-    let geometry = volume.geometry();
-    let kept = file.kept().cloned();
-    let next_orphan = file.before.as_ref().filter(|_| is_orphan).map_or(0, |record| record.deleted);
-    let flags = file.flags();
-    let has_tree = file.has_tree();
-    editor.use_inode(number, file.kind() == Some(FileType::Directory))?;
-    let mut bytes = match kept {
-        Some(_) => InodeBytes::read(&volume, &editor.blocks, number)?,
-        None => InodeBytes::zeroed(geometry, number),
-    };
-    let (blocks_lo, blocks_high) = (bytes.raw().blocks_lo, bytes.raw().blocks_high);
-    if let Some(image) = &file.image {
-        bytes.take_fields(&image.bytes);
-        if has_tree
-            == kept.as_ref().is_some_and(|record| record.flags.contains(InodeFlags::EXTENTS))
-        {
-            let raw = bytes.raw();
-            (raw.blocks_lo, raw.blocks_high) = (blocks_lo, blocks_high);
+        if directory.has(InodeFlags::CASEFOLD) && directory.has(InodeFlags::INDEX) {
+            // Hashes of folded names are not computed.
+            directory.dir_drop_index()?;
         }
-        let is_mapped = has_tree || matches!(image.kind, FileType::Regular | FileType::Directory);
-        if !is_mapped || flags.contains(InodeFlags::INLINE_DATA) {
-            bytes.raw().block = image.block_area();
+        let mut insert = || {
+            volume.change_with_space(directory.credits_for_insert(), |handle| {
+                directory.dir_insert_absent(handle, bytes, now, kind, &mut cursor)
+            })
+        };
+        match insert() {
+            Err(Error::Corrupt(_) | Error::NoSpace) if directory.has(InodeFlags::INDEX) => {
+                // An index that is not sound, or has no room. It is unchanged.
+                volume.writer()?.journal.check()?;
+                directory.dir_drop_index()?;
+                insert()?;
+            }
+            inserted => inserted?,
         }
     }
-    let raw = bytes.raw();
-    raw.links_count = links.into();
-    // The link of the orphan list is as the list lies, not as it was when the commit was made.
-    raw.dtime = next_orphan.into();
-    if let Some((size, is_hashed)) = directory {
-        let index = if is_hashed { 0 } else { InodeFlags::INDEX.0 };
-        raw.flags = (flags.0 & !index).into();
-        bytes.set_size(size);
-    }
-    if let Some(map) = file.map.as_mut().filter(|_| file.rewrites_map) {
-        let seed = geometry.inode_seed(number, bytes.raw().generation.get());
-        map.write_tree(editor, &mut bytes.raw().block, seed)?;
-        let attributes = kept.as_ref().and_then(|record| record.attribute_block);
-        let clusters = editor.clusters(map, attributes.as_slice());
-        bytes.set_clusters(geometry, Editor::count(&clusters));
-    }
-    bytes.write(&volume, &mut editor.blocks)
+    Ok(())
 }

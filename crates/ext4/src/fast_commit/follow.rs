@@ -1,4 +1,4 @@
-//! The effects of fast commits, in memory: the inode of each name, the record of each inode, and its blocks.
+//! The effects of fast commits, in memory: the inode of each name, the fields of each inode, and its blocks.
 //! Not here: changing the volume.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,13 +9,11 @@ use base::{Error, FileBlock, InodeNumber, Location, Problem, Result, Unsupported
 use fs::Run;
 
 use super::Change;
+use super::image::InodeImage;
 use super::names::{self, Names};
+use super::ranges::MapChanges;
 use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::layout::geometry::FILE_BLOCKS_MAX;
-use crate::recovery::edit::MapReader;
-use crate::recovery::edit::inode::InodeImage;
-use crate::recovery::edit::map::FileMap;
-use crate::recovery::orphans;
 use crate::volume::Volume;
 
 /// An inode that fast commits speak of.
@@ -26,10 +24,8 @@ pub(super) struct FileState {
     pub is_new: bool,
     /// The last image of the inode in a fast commit.
     pub image: Option<InodeImage>,
-    /// Where its blocks are, once that matters.
-    pub map: Option<FileMap>,
-    /// Whether the map is to be written anew.
-    pub rewrites_map: bool,
+    /// The changes of its map, which is an extent tree.
+    pub map: MapChanges,
 }
 
 impl FileState {
@@ -69,23 +65,7 @@ impl FileState {
     }
 
     pub(super) fn has_tree(&self) -> bool {
-        is_tree(self.flags())
-    }
-}
-
-fn is_tree(flags: InodeFlags) -> bool {
-    flags.contains(InodeFlags::EXTENTS)
-}
-
-impl FileState {
-    pub(super) fn load_map(&mut self, volume: &Arc<Volume>, maps: &mut MapReader) -> Result<()> {
-        if self.map.is_none() {
-            let kept = self.kept();
-            let mapped = kept.filter(|record| orphans::has_map(volume, record));
-            let map = mapped.map(|record| maps.read(volume, record)).transpose()?;
-            self.map = Some(map.unwrap_or_default());
-        }
-        Ok(())
+        self.flags().contains(InodeFlags::EXTENTS)
     }
 }
 
@@ -94,16 +74,13 @@ pub(super) struct Outcome {
     pub volume: Arc<Volume>,
     pub files: BTreeMap<InodeNumber, FileState>,
     pub directories: BTreeMap<InodeNumber, Names>,
-    /// One for the whole replay.
-    pub maps: MapReader,
 }
 
 impl Outcome {
     /// Returns the effects of `commits` on `volume`.
     pub(super) fn of(volume: Arc<Volume>, commits: &[Vec<Change>]) -> Result<Self> {
-        let mut maps = MapReader::new();
-        let directories = names::collect(&volume, commits, &mut maps)?;
-        let mut outcome = Self { volume, files: BTreeMap::new(), directories, maps };
+        let directories = names::collect(&volume, commits)?;
+        let mut outcome = Self { volume, files: BTreeMap::new(), directories };
         for commit in commits {
             outcome.follow(commit)?;
         }
@@ -126,7 +103,7 @@ impl Outcome {
                 record => Some(record?),
             };
             let state =
-                FileState { before, is_new: false, image: None, map: None, rewrites_map: false };
+                FileState { before, is_new: false, image: None, map: MapChanges::default() };
             self.files.insert(number, state);
         }
         Ok(self.files.get_mut(&number).expect("it is there or was just inserted"))
@@ -151,7 +128,7 @@ impl Outcome {
                 Change::DeleteRange { inode, start, length } => {
                     let end = FileBlock(start.0 + u64::from(*length));
                     if let Some(map) = self.map(*inode)? {
-                        map.remove(*start, end);
+                        map.unmap(*start..end);
                     }
                 }
                 Change::Link { parent, inode, name, .. } => {
@@ -178,12 +155,13 @@ impl Outcome {
         let location = Location::inode(number);
         let image = InodeImage::parse(image, self.volume.geometry(), location)?;
         let file = self.file(number)?;
-        let known = file.generation();
         // An inode that is in use again is told by its generation.
+        let is_other = file.generation().is_some_and(|known| known != image.generation)
+            || file.kind().is_some_and(|known| known != image.kind);
         let was_unused = file.image.is_none() && file.before.is_none();
-        if was_unused || known.is_some_and(|known| known != image.generation) {
+        if was_unused || is_other {
             file.is_new = true;
-            file.map = Some(FileMap::default());
+            file.map = MapChanges::default();
             if let Some(names) = self.directories.get_mut(&number) {
                 names.restart();
             }
@@ -196,18 +174,11 @@ impl Outcome {
         Ok(())
     }
 
-    /// Returns the map of a file, to be changed; `None` for an inode that is not in use.
-    fn map(&mut self, number: InodeNumber) -> Result<Option<&mut FileMap>> {
-        let mut maps = self.maps;
-        let volume = Arc::clone(&self.volume);
+    /// Returns the changes of a file's map; `None` for an inode that is not in use.
+    fn map(&mut self, number: InodeNumber) -> Result<Option<&mut MapChanges>> {
         let file = self.file(number)?;
         match file.kind() {
-            Some(FileType::Regular) if file.has_tree() => {
-                file.load_map(&volume, &mut maps)?;
-                file.rewrites_map = true;
-                self.maps = maps;
-                Ok(self.files.get_mut(&number).and_then(|file| file.map.as_mut()))
-            }
+            Some(FileType::Regular) if file.has_tree() => Ok(Some(&mut file.map)),
             Some(FileType::Regular) if !file.flags().contains(InodeFlags::INLINE_DATA) => {
                 let feature = "fast_commit on a file without extents";
                 Err(Unsupported::Inode { inode: number, feature }.into())
@@ -228,7 +199,7 @@ impl Outcome {
             return Err(Error::corrupt(STRUCTURE, location, problem));
         }
         if let Some(map) = self.map(number)? {
-            map.insert(run);
+            map.map(run);
         }
         Ok(())
     }
@@ -246,7 +217,7 @@ impl Outcome {
         }
     }
 
-    /// Loads the state of all inodes whose names changed, and the maps that will be written.
+    /// Loads the state of all inodes whose names changed.
     fn find_touched(&mut self) -> Result<()> {
         let mut numbers: BTreeSet<InodeNumber> = BTreeSet::new();
         for (&parent, names) in &self.directories {
@@ -258,18 +229,6 @@ impl Outcome {
             self.file(number)?;
         }
         self.drop_unusable_names();
-        let volume = Arc::clone(&self.volume);
-        for (number, file) in &mut self.files {
-            let names = self.directories.get(number);
-            let gets_names =
-                names.is_some_and(|names| names.changed().any(|(_, name)| name.now.is_some()));
-            let had_tree = file.kept().is_some_and(|record| is_tree(record.flags));
-            file.rewrites_map |= file.is_new || gets_names || file.has_tree() != had_tree;
-            file.rewrites_map &= file.has_tree();
-            if file.rewrites_map {
-                file.load_map(&volume, &mut self.maps)?;
-            }
-        }
         Ok(())
     }
 

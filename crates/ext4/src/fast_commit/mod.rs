@@ -1,11 +1,14 @@
-//! Fast commits: changes that Linux writes between two full transactions, one tag for each.
+//! Fast commits: changes that Linux writes between two full transactions, one tag for each. Their effects are
+//! collected first, and then made by the ordinary writer.
 //! Not here: the log of transactions (`jbd2`), and writing fast commits.
 
 mod apply;
 mod area;
 mod follow;
+mod image;
 mod names;
 pub mod ondisk;
+mod ranges;
 
 use std::sync::Arc;
 
@@ -13,14 +16,17 @@ pub use area::{Change, read_commits};
 use base::Result;
 
 use self::follow::Outcome;
-use crate::recovery::edit::Editor;
-use crate::recovery::orphans::Orphans;
+use crate::inode::Inode;
+use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::volume::Volume;
 
-/// Brings the volume in `editor` to the state that `commits` establish. Nothing is written yet.
-pub(crate) fn replay(
-    editor: &mut Editor,
-    orphans: &Orphans,
-    commits: &[Vec<Change>],
-) -> Result<()> {
-    Outcome::of(Arc::clone(&editor.volume), commits)?.apply(editor, orphans)
+/// Brings a volume that is being recovered to the state that `commits` establish.
+pub(crate) fn replay(volume: &Arc<Volume>, commits: &[Vec<Change>]) -> Result<()> {
+    Outcome::of(Arc::clone(volume), commits)?.apply()
+}
+
+/// Returns whether the inode's block area is a map of blocks.
+fn has_map(volume: &Arc<Volume>, record: &InodeRecord) -> bool {
+    !record.flags.contains(InodeFlags::INLINE_DATA)
+        && Inode::new(Arc::clone(volume), record.clone()).has_map()
 }

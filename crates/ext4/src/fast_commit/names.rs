@@ -6,14 +6,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::{DirCursor, FileType};
-use base::{Error, InodeNumber, Location, Problem, Result};
+use base::{Error, InodeNumber, Location, Problem, Result, Unsupported};
 
-use super::Change;
+use super::{Change, has_map};
 use crate::inode::Inode;
-use crate::inode::record::InodeFlags;
-use crate::recovery::edit::MapReader;
-use crate::recovery::orphans;
 use crate::volume::Volume;
+
+/// The maximum number of blocks of all directories in which names change: they are read three times.
+const DIRECTORY_BLOCKS_MAX: u64 = 1 << 22;
 
 /// What one name stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -62,18 +62,20 @@ impl Names {
 pub(super) fn collect(
     volume: &Arc<Volume>,
     commits: &[Vec<Change>],
-    maps: &mut MapReader,
 ) -> Result<BTreeMap<InodeNumber, Names>> {
     let mut directories: BTreeMap<InodeNumber, Names> = BTreeMap::new();
     for change in commits.iter().flatten() {
         if let Change::Link { parent, name, .. } | Change::Unlink { parent, name, .. } = change {
             let names = directories.entry(*parent).or_default();
-            names.entries.insert(name.clone(), Name::default());
+            // Every directory has these.
+            if ![&b"."[..], b".."].contains(&&name[..]) {
+                names.entries.insert(name.clone(), Name::default());
+            }
         }
     }
     let mut blocks = 0;
     for (&number, names) in &mut directories {
-        read(volume, number, names, &mut blocks, maps)?;
+        read(volume, number, names, &mut blocks)?;
     }
     Ok(directories)
 }
@@ -83,27 +85,27 @@ fn read(
     number: InodeNumber,
     names: &mut Names,
     blocks: &mut u64,
-    maps: &mut MapReader,
 ) -> Result<()> {
     let record = match volume.inode_record(number) {
         // A directory that the fast commits make.
         Err(Error::NotFound) => return Ok(()),
         record => record?,
     };
-    if record.kind != FileType::Directory
-        || record.links == 0
-        || record.flags.contains(InodeFlags::ENCRYPTED)
-    {
+    if record.kind != FileType::Directory || record.links == 0 {
         return Ok(());
     }
-    if orphans::has_map(volume, &record) {
+    if has_map(volume, &record) {
         // Directories do not share blocks, so together they have no more than the volume.
-        let map = maps.read(volume, &record)?;
-        *blocks = blocks.saturating_add(map.block_count());
-        let (found, max) = (*blocks, volume.geometry().block_count);
+        let geometry = volume.geometry();
+        *blocks = blocks.saturating_add(geometry.block_size.blocks_for(record.size));
+        let (found, max) = (*blocks, geometry.block_count);
         if found > max {
             let problem = Problem::Range { field: "blocks of directories", found, min: 0, max };
             return Err(Error::corrupt("directory", Location::inode(number), problem));
+        }
+        if *blocks > DIRECTORY_BLOCKS_MAX {
+            let operation = "fast commits that change so large directories";
+            return Err(Unsupported::Operation(operation).into());
         }
     }
     let directory = Inode::new(Arc::clone(volume), record);

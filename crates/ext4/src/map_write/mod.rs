@@ -3,7 +3,7 @@
 //! - `leaf.rs`, `node.rs`, `tree.rs`, `rewrite.rs`, `patch.rs`: extent trees, without a volume
 //! - `pointers.rs`: block maps
 //! - `edit.rs`: one change of one inode's map, with its lock and its blocks
-//! - `new_blocks.rs`, `convert.rs`, `unmap.rs`, `shift.rs`, `exchange.rs`: the operations
+//! - `new_blocks.rs`, `given.rs`, `convert.rs`, `unmap.rs`, `shift.rs`, `exchange.rs`: the operations
 //!
 //! Not here: reading maps (`extent/`, `indirect.rs`), the data itself, sizes.
 //!
@@ -14,6 +14,7 @@
 mod convert;
 mod edit;
 mod exchange;
+mod given;
 mod leaf;
 mod new_blocks;
 mod node;

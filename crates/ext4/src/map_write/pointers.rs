@@ -10,11 +10,12 @@ use base::{FileBlock, FsBlock, InodeNumber, Location, Result, Unsupported};
 use fs::Run;
 
 use super::tree::NodeStore;
+use crate::indirect;
 use crate::layout::block_validity::BlockValidity;
 use crate::layout::geometry::Geometry;
 
 const STRUCTURE: &str = "indirect block";
-const DIRECT: u64 = 12;
+const DIRECT: u64 = indirect::DIRECT as u64;
 const POINTER_BYTES: usize = 4;
 /// The end of the blocks that pointers can refer to. Pointers have 32 bits.
 pub(super) const BLOCKS_END: u64 = 1 << 32;

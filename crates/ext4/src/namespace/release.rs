@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::attributes::Timestamp;
-use base::{Error, FileBlock, Result};
+use base::{Error, FileBlock, InodeNumber, Result};
 
 use super::{INODE_CREDITS, is_directory};
 use crate::alloc::FREE_INODE_CREDITS;
@@ -16,6 +16,7 @@ use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::map_write::Progress;
 use crate::orphans::write::{Adopted, ORPHAN_CREDITS};
+use crate::recovery::OrphanReport;
 use crate::volume::Volume;
 use crate::volume::clock::now;
 use crate::volume::writer::Writer;
@@ -118,21 +119,24 @@ impl Inode {
 }
 
 impl Volume {
-    /// Completes deletions and truncations that a crash interrupted. As in Linux, a corrupt orphan is recorded in the
-    /// superblock as an error, and ends the list. On a volume `with_errors`, no orphan is completed. The list is
-    /// always empty afterwards.
-    pub(crate) fn end_orphans(self: &Arc<Self>, with_errors: bool) -> Result<()> {
+    /// Completes deletions and truncations that a crash interrupted. As in Linux, a corrupt orphan ends the list, and
+    /// is an error of the volume, which the caller stores. On a volume `with_errors`, no orphan is completed. The list
+    /// is always empty afterwards.
+    pub(crate) fn end_orphans(self: &Arc<Self>, with_errors: bool) -> Result<OrphanReport> {
         let Writer { orphans, journal, .. } = self.writer()?;
         let Adopted { list, in_file, refused: mut corrupt } = orphans.adopt(self, with_errors)?;
-        for inode in &list {
-            if let Err(error) = self.complete_orphan(inode)? {
+        let mut report = OrphanReport::default();
+        let numbers: Vec<InodeNumber> = list.iter().map(|inode| inode.number()).collect();
+        // Each inode is dropped when it has ended, with what is cached of its map.
+        for inode in list {
+            if let Err(error) = self.complete_orphan(&inode, &mut report)? {
                 corrupt.add(error);
                 break;
             }
         }
-        orphans.forget_list(&list);
-        for inode in &in_file {
-            if let Err(error) = self.complete_orphan(inode)? {
+        orphans.forget_list(&numbers);
+        for inode in in_file {
+            if let Err(error) = self.complete_orphan(&inode, &mut report)? {
                 corrupt.add(error);
             }
         }
@@ -151,12 +155,19 @@ impl Volume {
         if corrupt.others > 0 {
             tracing::warn!("{} more orphans are left to e2fsck", corrupt.others);
         }
-        journal.store_errors()
+        report.failure = corrupt.first.into_iter().next();
+        Ok(report)
     }
 
-    /// Deletes or truncates one orphan. The inner error is corruption of the orphan that left the volume unchanged.
-    fn complete_orphan(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<Result<()>> {
-        let result = if inode.record().links == 0 {
+    /// Deletes or truncates one orphan, and counts it. The inner error is corruption of the orphan, which left the
+    /// volume unchanged.
+    fn complete_orphan(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        report: &mut OrphanReport,
+    ) -> Result<Result<()>> {
+        let is_deleted = inode.record().links == 0;
+        let result = if is_deleted {
             inode.release()
         } else {
             let end = FileBlock(self.geometry().block_size.blocks_for(inode.size()));
@@ -165,10 +176,19 @@ impl Volume {
             })
         };
         match result {
-            Err(error @ Error::Corrupt(_)) => {
+            // A recovery in memory also skips orphans whose features are not written.
+            Err(error)
+                if matches!(error, Error::Corrupt(_))
+                    || self.is_recovering() && matches!(error, Error::Unsupported(_)) =>
+            {
                 // Corruption that was found after a change shuts the volume down.
                 self.writer()?.journal.check()?;
                 Ok(Err(error))
+            }
+            Ok(()) => {
+                report.deleted += u32::from(is_deleted);
+                report.truncated += u32::from(!is_deleted);
+                Ok(Ok(()))
             }
             result => result.map(Ok),
         }

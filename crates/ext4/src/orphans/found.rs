@@ -1,5 +1,5 @@
 //! The orphans of a volume that is being opened: their search, and the same validation as in Linux.
-//! Not here: deleting and truncating them (`recovery/orphans.rs` in memory, `orphans/write.rs` in place).
+//! Not here: deleting and truncating them (`namespace/release.rs`).
 //!
 //! A corrupt orphan ends the list. The orphans after it cannot be found any more, and the list is emptied. e2fsck
 //! finds them.

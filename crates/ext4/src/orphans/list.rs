@@ -20,12 +20,13 @@ struct Entry<T> {
     after: Option<InodeNumber>,
 }
 
-impl<T> OrphanList<T> {
-    /// Creates an empty list.
-    pub(crate) fn new() -> Self {
+impl<T> Default for OrphanList<T> {
+    fn default() -> Self {
         Self { entries: HashMap::new(), first: None, last: None }
     }
+}
 
+impl<T> OrphanList<T> {
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn removing_any_orphan_keeps_the_order_of_the_list() {
-        let mut list = OrphanList::new();
+        let mut list = OrphanList::default();
         for number in [3, 2, 1] {
             list.push_front(InodeNumber(number), number);
         }

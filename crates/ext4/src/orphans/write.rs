@@ -34,6 +34,7 @@ pub(crate) struct OrphanSet {
     numbers: Mutex<HashSet<InodeNumber>>,
 }
 
+#[derive(Default)]
 struct Inner {
     /// The orphans in the list. The record of each has the number of the next one.
     list: OrphanList<Listed>,
@@ -42,6 +43,8 @@ struct Inner {
     file: Option<OrphanFile>,
     /// The used slots of the file when the volume was opened, until [`OrphanSet::adopt`] takes them.
     found: Vec<(Slot, InodeNumber)>,
+    /// The error for which the file is not used, until the orphans are adopted.
+    failure: Option<Error>,
 }
 
 /// An orphan in the list. It does not refer to the inode, which would keep the volume in memory.
@@ -102,15 +105,31 @@ struct BlockSlots {
 impl OrphanSet {
     /// Creates the set of a volume, without the existing orphans, which [`adopt`](Self::adopt) adds.
     pub(crate) fn open(volume: &Arc<Volume>) -> Result<Self> {
-        let (file, found) = match volume.superblock().inodes.orphan_file {
-            Some(number) if volume.superblock().has(Feature::OrphanFile) => {
+        let mut inner = Inner::default();
+        if let Some(number) = volume.superblock().inodes.orphan_file {
+            if volume.superblock().has(Feature::OrphanFile) {
                 let (file, found) = OrphanFile::open(volume, number)?;
-                (Some(file), found)
+                (inner.file, inner.found) = (Some(file), found);
             }
-            _ => (None, Vec::new()),
-        };
-        let inner = Inner { list: OrphanList::new(), in_file: HashMap::new(), file, found };
-        Ok(Self { inner: RankedMutex::new(ranks::ORPHANS, inner), numbers: Mutex::default() })
+        }
+        Ok(Self::new(inner))
+    }
+
+    /// [`open`](Self::open) for recovery: without an orphan file that is marked as empty, or that is corrupt.
+    pub(crate) fn open_for_recovery(volume: &Arc<Volume>) -> Result<Self> {
+        if !volume.superblock().has(Feature::OrphanPresent) {
+            return Ok(Self::new(Inner::default()));
+        }
+        match Self::open(volume) {
+            Err(error @ Error::Corrupt(_)) => {
+                Ok(Self::new(Inner { failure: Some(error), ..Inner::default() }))
+            }
+            opened => opened,
+        }
+    }
+
+    fn new(inner: Inner) -> Self {
+        Self { inner: RankedMutex::new(ranks::ORPHANS, inner), numbers: Mutex::default() }
     }
 
     /// Adds the orphans that the volume had when it was opened, from the list and from the file. An entry that is not a
@@ -127,7 +146,8 @@ impl OrphanSet {
             inner.list.push_back(inode.number(), Listed::new(inode));
         }
         let mut adopted = Adopted { list: orphans, ..Adopted::default() };
-        corruption.into_iter().for_each(|error| adopted.refused.add(error));
+        let errors = corruption.into_iter().chain(inner.failure.take());
+        errors.for_each(|error| adopted.refused.add(error));
         for (slot, number) in found {
             let judged = match inner.position(number) {
                 Some(_) => {
@@ -150,10 +170,10 @@ impl OrphanSet {
     }
 
     /// Removes the orphans in `adopted` that are still in the list. The caller clears the list in the superblock.
-    pub(crate) fn forget_list(&self, adopted: &[Arc<Inode>]) {
+    pub(crate) fn forget_list(&self, adopted: &[InodeNumber]) {
         let mut inner = self.inner.lock();
         let mut numbers = self.numbers.lock();
-        for number in adopted.iter().map(|inode| inode.number()) {
+        for &number in adopted {
             if inner.list.get(number).is_some() {
                 inner.list.remove(number);
                 numbers.remove(&number);

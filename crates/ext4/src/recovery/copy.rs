@@ -53,7 +53,7 @@ fn replay(
     options: &OpenOptions,
     copy: SuperblockCopy,
 ) -> Result<Arc<Volume>> {
-    let overlay = overlay(volume.device(), journal, volume.geometry().block_size);
+    let overlay: SharedDevice = overlay(volume.device(), journal, volume.geometry().block_size);
     let log = journal.recover(&overlay)?;
     let first = match Volume::probe(Arc::clone(&overlay), cache) {
         // What has been replayed already is so once more.

@@ -1,37 +1,45 @@
-//! Recovery of a volume that was not unmounted, in an overlay: the device is not written. Not here: reading
-//! logs (`jbd2`) and fast commits (`fast_commit`).
+//! Recovery of a volume that was not unmounted, in an overlay: the device is not written. Fast commits are replayed,
+//! and orphans deleted and truncated, by the ordinary writer (`scratch.rs`), with whatever features the volume has.
+//! Not here: reading logs (`jbd2`) and fast commits (`fast_commit`).
 
 mod copy;
-pub(crate) mod edit;
 mod locate;
-pub(crate) mod orphans;
+mod scratch;
 mod torn;
 
 use std::sync::Arc;
 
-use base::{BlockSize, Error, FsBlock, Result};
-use device::{OverlayDevice, SharedDevice};
+use base::{BlockSize, Error, Location, Result};
+use device::{OverlayBlocks, OverlayDevice, SharedDevice};
 use iomap::PageCache;
 
 pub(crate) use self::locate::journal_runs;
-pub use self::orphans::OrphanReport;
+use self::scratch::{Limits, reopen};
 pub(crate) use self::torn::untorn;
 
-use self::edit::Editor;
-use self::orphans::Orphans;
+use crate::alloc::store_totals;
 use crate::fast_commit::{self, Change};
 use crate::features::Feature;
 use crate::jbd2::{Journal, Recovery};
 use crate::orphans::found;
-use crate::superblock::SUPERBLOCK_OFFSET;
+use crate::superblock::{self, SUPERBLOCK_OFFSET};
 use crate::volume::error_log::RecordedErrors;
+use crate::volume::writer::set;
 use crate::volume::{Probed, Unrecovered, Volume};
 
 /// The maximum of a journal's log in memory. A log can be longer; but its blocks can be holes in the image's file, so
 /// its length alone does not show that the memory is justified.
 const LOG_BYTES_MAX: u64 = 4 << 30;
-/// The maximum of memory that a recovery takes besides the journal's blocks.
-const EXTRA_BYTES_MAX: u64 = 1 << 30;
+/// The maximum of memory that a recovery takes besides the journal's blocks: for the changes of fast commits and of
+/// orphans, and for the superblock.
+const EXTRA_BYTES_MAX: u64 = 2 * scratch::BYTES_MAX + (1 << 20);
+/// The maximum of changes that orphans take. Many of them can share their maps on a hostile volume, so that its size
+/// is no bound.
+const ORPHAN_CHANGES_MAX: u64 = 1 << 19;
+/// The maximum of changes that fast commits take, besides those of each of their tags.
+const FAST_COMMIT_CHANGES_MAX: u64 = 1 << 18;
+/// Changes for each tag of a fast commit.
+const CHANGES_PER_TAG: u64 = 16;
 
 /// A report of the recovery of a volume.
 #[derive(Clone, Debug)]
@@ -42,6 +50,18 @@ pub struct RecoveryReport {
     pub fast_commits: usize,
     /// Of inodes that were being deleted or truncated.
     pub orphans: OrphanReport,
+}
+
+/// A report of the processed orphans.
+#[derive(Clone, Debug, Default)]
+pub struct OrphanReport {
+    /// Inodes without a name that were deleted.
+    pub deleted: u32,
+    /// Files whose truncation was finished.
+    pub truncated: u32,
+    /// The first error of an orphan that could not be ended, or not entirely. The volume can be read all the same:
+    /// such inodes have no names, and blocks that a truncation left lie behind the end of their file.
+    pub failure: Option<Error>,
 }
 
 impl Unrecovered {
@@ -55,7 +75,7 @@ impl Unrecovered {
         let base = Arc::clone(volume.device());
         let block_size = volume.geometry().block_size;
         let Some(journal) = volume.journal(journal_device)? else {
-            let location = base::Location::byte(SUPERBLOCK_OFFSET.0);
+            let location = Location::byte(SUPERBLOCK_OFFSET.0);
             let problem = base::Problem::Missing("journal to recover from");
             return Err(Error::corrupt("superblock", location, problem));
         };
@@ -64,9 +84,10 @@ impl Unrecovered {
         let with_errors = found::has_errors(&volume) || journal.superblock().errno != 0;
         drop(volume);
         let overlay = overlay(&base, &journal, block_size);
-        let log = journal.recover(&overlay)?;
+        let device: SharedDevice = overlay.clone();
+        let log = journal.recover(&device)?;
         if !journal.blocks().is_external() {
-            journal.mark_empty(log.end, &overlay)?;
+            journal.mark_empty(log.end, &device)?;
         }
         // They follow a log, and a damaged one hides which of its transactions.
         let commits = if journal.superblock().start.is_some() && log.damage.is_none() {
@@ -74,9 +95,12 @@ impl Unrecovered {
         } else {
             Vec::new()
         };
-        replay_fast_commits(&overlay, cache, &commits)?;
-        let orphans = resolve_orphans(&overlay, cache, errors, with_errors)?;
-        match Volume::probe(overlay, cache)? {
+        if !commits.is_empty() {
+            overlay.put_blocks(fast_commit_changes(&device, cache, &commits)?)?;
+        }
+        let orphans = end_orphans(&overlay, cache, with_errors)?;
+        finish(&device, cache, errors, orphans.failure.is_none() && !with_errors)?;
+        match Volume::probe(device, cache)? {
             Probed::Ready(volume) => {
                 let fast_commits = commits.len();
                 Ok(volume.recovered(RecoveryReport { log, fast_commits, orphans }))
@@ -87,44 +111,9 @@ impl Unrecovered {
 }
 
 /// Creates a layer over `base` for the blocks of `journal` and of the rest of the recovery.
-fn overlay(base: &SharedDevice, journal: &Journal, block_size: BlockSize) -> SharedDevice {
+fn overlay(base: &SharedDevice, journal: &Journal, block_size: BlockSize) -> Arc<OverlayDevice> {
     let bytes = (u64::from(journal.blocks().count()) << block_size.shift()).min(LOG_BYTES_MAX);
     Arc::new(OverlayDevice::new(Arc::clone(base), block_size, bytes + EXTRA_BYTES_MAX))
-}
-
-/// Returns the volume in the overlay, which its superblock still says is to be recovered.
-fn reopen(overlay: &SharedDevice, cache: &Arc<PageCache>) -> Result<Arc<Volume>> {
-    Ok(match Volume::probe(Arc::clone(overlay), cache)? {
-        Probed::Ready(volume) => volume,
-        Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
-    })
-}
-
-fn replay_fast_commits(
-    overlay: &SharedDevice,
-    cache: &Arc<PageCache>,
-    commits: &[Vec<Change>],
-) -> Result<()> {
-    if commits.is_empty() {
-        return Ok(());
-    }
-    edit_by_fast_commits(overlay, cache, commits)?.write(overlay, |_| ())
-}
-
-fn edit_by_fast_commits(
-    device: &SharedDevice,
-    cache: &Arc<PageCache>,
-    commits: &[Vec<Change>],
-) -> Result<Editor> {
-    let volume = reopen(device, cache)?;
-    let with_errors = found::has_errors(&volume);
-    let orphans = Orphans::read(&volume, with_errors).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the orphans cannot be read: fast commits are replayed without them");
-        Orphans::default()
-    });
-    let mut editor = Editor::new(volume);
-    fast_commit::replay(&mut editor, &orphans, commits)?;
-    Ok(editor)
 }
 
 /// Returns the blocks that fast commits change on `device`, where the log they follow has been replayed.
@@ -132,40 +121,76 @@ pub(crate) fn fast_commit_changes(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
     commits: &[Vec<Change>],
-) -> Result<Vec<(FsBlock, Box<[u8]>)>> {
-    edit_by_fast_commits(device, cache, commits)?.into_changes()
+) -> Result<OverlayBlocks> {
+    let tags: usize = commits.iter().map(Vec::len).sum();
+    let changes = FAST_COMMIT_CHANGES_MAX + tags as u64 * CHANGES_PER_TAG;
+    let limits = Limits { changes, bytes: scratch::BYTES_MAX };
+    let ((), blocks) = scratch::change(device, cache, limits, |volume| {
+        let with_errors = found::has_errors(volume);
+        if let Err(error) = volume.writer()?.orphans.adopt(volume, with_errors) {
+            tracing::warn!(%error, "the orphans cannot be read: fast commits are replayed without them");
+        }
+        fast_commit::replay(volume, commits)
+    })?;
+    Ok(blocks)
 }
 
-/// Deletes and truncates orphans and says that there is nothing to recover any more. On a volume
-/// `with_errors` they are left as they are.
-fn resolve_orphans(
-    overlay: &SharedDevice,
+/// Deletes and truncates orphans. On a volume `with_errors` they are left as they are, and so they are after an error,
+/// which the report contains: the volume can be read all the same.
+fn end_orphans(
+    overlay: &Arc<OverlayDevice>,
     cache: &Arc<PageCache>,
-    errors: RecordedErrors,
     with_errors: bool,
 ) -> Result<OrphanReport> {
-    let volume = reopen(overlay, cache)?;
-    let with_errors = with_errors || found::has_errors(&volume);
-    let errors = errors.or_more(volume.superblock().errors());
-    let resolved = Orphans::read(&volume, with_errors).and_then(|orphans| orphans.resolve(&volume));
-    let (editor, report) = resolved.unwrap_or_else(|error| {
-        let report = OrphanReport { failure: Some(error), ..OrphanReport::default() };
-        (Editor::new(volume), report)
-    });
-    if let Some(error) = &report.failure {
-        tracing::warn!(%error, "an orphan is corrupt, and is not ended");
+    let device: SharedDevice = overlay.clone();
+    let found = reopen(&device, cache)?;
+    let superblock = found.superblock();
+    if superblock.inodes.last_orphan.is_none() && !superblock.has(Feature::OrphanPresent) {
+        return Ok(OrphanReport::default());
     }
-    editor.write(overlay, |raw| {
-        clear(&mut raw.feature_incompat, Feature::NeedsRecovery);
-        errors.store(raw);
-        raw.last_orphan = 0.into();
-        if report.failure.is_none() && !with_errors {
-            clear(&mut raw.feature_ro_compat, Feature::OrphanPresent);
-        }
-    })?;
+    let limits = Limits { changes: ORPHAN_CHANGES_MAX, bytes: scratch::BYTES_MAX };
+    let ended = scratch::change(&device, cache, limits, |volume| {
+        let with_errors = with_errors || found::has_errors(volume);
+        let mut report = volume.end_orphans(with_errors)?;
+        let damage = volume.writer()?.journal.errors.latest();
+        report.failure = report.failure.or(damage);
+        Ok(report)
+    });
+    let ended = ended.and_then(|(report, blocks)| overlay.put_blocks(blocks).map(|()| report));
+    let report = ended
+        .unwrap_or_else(|error| OrphanReport { failure: Some(error), ..OrphanReport::default() });
+    if let Some(error) = &report.failure {
+        tracing::warn!(%error, "an orphan cannot be ended");
+    }
     Ok(report)
 }
 
-fn clear(features: &mut zerocopy::little_endian::U32, feature: Feature) {
-    *features = (features.get() & !(1 << feature.position().1)).into();
+/// Marks the volume as recovered, with the counts of all groups, and with `errors` if its superblock has fewer. If
+/// `has_no_orphans`, its orphan file is empty.
+fn finish(
+    device: &SharedDevice,
+    cache: &Arc<PageCache>,
+    errors: RecordedErrors,
+    has_no_orphans: bool,
+) -> Result<()> {
+    let volume = reopen(device, cache)?;
+    let has_no_orphans = has_no_orphans && !found::has_errors(&volume);
+    let errors = errors.or_more(volume.superblock().errors());
+    let block = volume.geometry().superblock_block();
+    let found = volume.read_metadata(block, "superblock", Location::block(block))?;
+    let mut bytes = found[..].to_vec().into_boxed_slice();
+    let totals = volume.free_counts();
+    superblock::edit(&mut bytes, volume.geometry(), |raw| {
+        set(raw, Feature::NeedsRecovery, false);
+        errors.store(raw);
+        if let Some(totals) = totals {
+            store_totals(raw, volume.geometry(), totals);
+        }
+        raw.last_orphan = 0.into();
+        if has_no_orphans {
+            set(raw, Feature::OrphanPresent, false);
+        }
+    });
+    let offset = volume.geometry().block_size.device_offset(block).expect("it lies in the volume");
+    device.write_at(offset, &bytes)
 }

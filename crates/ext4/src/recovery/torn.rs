@@ -94,7 +94,7 @@ fn by_log(
     let geometry = superblock.geometry.clone();
     let volume = Arc::new(Volume::with_superblock(Arc::clone(device), cache, superblock));
     let Some(journal) = volume.journal(journal_device)? else { return Ok(None) };
-    let replayed = overlay(device, &journal, geometry.block_size);
+    let replayed: SharedDevice = overlay(device, &journal, geometry.block_size);
     journal.recover(&replayed)?;
     let mut bytes = [0; SUPERBLOCK_BYTES];
     replayed.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;

@@ -235,6 +235,11 @@ impl ErrorLog {
         }
     }
 
+    /// Returns the last error that was added.
+    pub(crate) fn latest(&self) -> Option<Error> {
+        self.inner.lock().latest.clone()
+    }
+
     /// Returns all errors.
     pub(crate) fn errors(&self) -> RecordedErrors {
         self.inner.lock().errors.clone()

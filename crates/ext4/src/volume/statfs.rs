@@ -98,6 +98,12 @@ impl Volume {
         metadata_clusters.saturating_add(journal_clusters).saturating_add(before)
     }
 
+    /// Returns the sums of free clusters and inodes over all groups, if their descriptors can be read.
+    pub(crate) fn free_counts(&self) -> Option<(u64, u64)> {
+        let sums = self.sum_groups().ok().flatten()?;
+        Some((sums.free_clusters, sums.free_inodes))
+    }
+
     fn sum_groups(&self) -> Result<Option<Sums>> {
         let geometry = self.geometry();
         if geometry.group_count > GROUPS_SUMMED_MAX {

@@ -1,6 +1,7 @@
 //! The state of a volume that is open for writing, and its opening and closing.
 //! Not here: the operations that change a volume.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use base::locks::RankedMutex;
@@ -34,7 +35,42 @@ pub(crate) struct Writer {
     pub(crate) shared_attributes: RankedMutex<()>,
     /// The multiple-mount protection, if the volume has the feature.
     mmp: OnceLock<Mmp>,
-    _worker: Worker,
+    /// The number of changes that a recovery may still make. `None` on a volume that was opened for writing.
+    changes_left: Option<AtomicU64>,
+    _worker: Option<Worker>,
+}
+
+impl Writer {
+    /// Returns the state for at most `changes_max` changes of `volume` by recovery: without a log, a thread, and an
+    /// error policy. `latch` is the volume's device, and `before` the volume without these changes.
+    pub(crate) fn for_recovery(
+        volume: &Arc<Volume>,
+        before: Arc<Volume>,
+        latch: Arc<LatchDevice>,
+        changes_max: u64,
+    ) -> Result<Self> {
+        let errors = ErrorLog::new(volume.geometry().clone(), RecordedErrors::default());
+        let journal = Journal::new(latch, Arc::clone(volume.metadata()), None, errors);
+        Ok(Self {
+            journal: Arc::new(journal),
+            allocator: Allocator::for_recovery(volume, before),
+            orphans: OrphanSet::open_for_recovery(volume)?,
+            shared_attributes: RankedMutex::new(ranks::SHARED_ATTRIBUTES, ()),
+            mmp: OnceLock::new(),
+            changes_left: Some(AtomicU64::new(changes_max)),
+            _worker: None,
+        })
+    }
+
+    /// Counts a change. Errors: `Unsupported` if a recovery has made as many as it may.
+    pub(crate) fn count_change(&self) -> Result<()> {
+        let Some(left) = &self.changes_left else { return Ok(()) };
+        let one_less = |left: u64| left.checked_sub(1);
+        match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Unsupported::Operation("a recovery with so many changes").into()),
+        }
+    }
 }
 
 impl Volume {
@@ -149,11 +185,16 @@ impl Volume {
         }
         let journal = Arc::new(Journal::new(latch, metadata, log, error_log));
         let allocator = Allocator::load(&volume, options.discard)?;
-        let _worker = Worker::start(Arc::clone(&journal), options.commit_interval)?;
-        let shared_attributes = RankedMutex::new(ranks::SHARED_ATTRIBUTES, ());
-        let mmp = OnceLock::new();
-        volume.writer =
-            Some(Writer { journal, allocator, orphans, shared_attributes, mmp, _worker });
+        let worker = Worker::start(Arc::clone(&journal), options.commit_interval)?;
+        volume.writer = Some(Writer {
+            journal,
+            allocator,
+            orphans,
+            shared_attributes: RankedMutex::new(ranks::SHARED_ATTRIBUTES, ()),
+            mmp: OnceLock::new(),
+            changes_left: None,
+            _worker: Some(worker),
+        });
         let has_orphan_file = volume.superblock().has(Feature::OrphanFile);
         volume.change_flags(|raw| {
             if has_log {
@@ -178,6 +219,7 @@ impl Volume {
         journal.clear_errno()?;
         let volume = Arc::new(volume);
         volume.end_orphans(with_errors)?;
+        volume.writer()?.journal.store_errors()?;
         // Errors found up to here are recorded, but the policy does not apply to them: they do not prevent the open.
         let policy = options.errors.unwrap_or_else(|| volume.superblock().error_policy());
         volume.writer()?.journal.errors.set_policy(policy);
@@ -256,8 +298,10 @@ impl Volume {
         // The changes of all fast commits become one transaction with their number. Until it is durable, a recovery
         // finds the fast commits again; afterwards it never does.
         let mut log = LogWriter::begin(journal, replayed.end, features, true)?;
-        let changes: Vec<(FsBlock, BlockContents)> =
-            changes.into_iter().map(|(block, bytes)| (block, Vec::from(bytes).into())).collect();
+        let changes: Vec<(FsBlock, BlockContents)> = changes
+            .into_iter()
+            .map(|(block, bytes)| (FsBlock(block), Vec::from(bytes).into()))
+            .collect();
         if changes.len() as u64 > log.blocks_max() {
             let operation = "fast commits that change more than a transaction can hold";
             return Err(Unsupported::Operation(operation).into());
@@ -309,6 +353,11 @@ impl Volume {
         })
     }
 
+    /// Returns whether the volume is being recovered: it is changed whatever its features are.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.writer.as_ref().is_some_and(|writer| writer.changes_left.is_some())
+    }
+
     /// Returns the state for writing. Errors: `ReadOnly` if the volume is not open for writing.
     pub(crate) fn writer(&self) -> Result<&Writer> {
         self.writer.as_ref().ok_or(Error::ReadOnly)
@@ -322,7 +371,9 @@ impl Volume {
         credits: u32,
         operation: impl FnOnce(&mut Handle<'v>) -> Result<R>,
     ) -> Result<R> {
-        let journal = &self.writer()?.journal;
+        let writer = self.writer()?;
+        writer.count_change()?;
+        let journal = &writer.journal;
         let mut handle = journal.start(credits)?;
         let result = operation(&mut handle);
         if let Err(error) = &result {

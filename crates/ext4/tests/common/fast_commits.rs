@@ -1,5 +1,8 @@
 //! Fast commits that are encoded by hand, and written to the journal of an image.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
 use base::checksum::crc32c;
 use ext4::InodeFlags;
 use ext4::fast_commit::ondisk as tags;
@@ -102,9 +105,11 @@ impl FastCommits {
     pub fn leave_in(&self, image: &Image) {
         let block =
             |at: u32| -> u64 { image.debugfs(&format!("bmap <8> {at}")).trim().parse().unwrap() };
-        let mut bytes = image.bytes();
-        let at = block(0) as usize * self.block_bytes;
-        let raw = RawSuperblock::mut_from_bytes(&mut bytes[at..at + 1024]).unwrap();
+        let file = File::options().read(true).write(true).open(&image.path).unwrap();
+        let offset = |at: u32| block(at) * self.block_bytes as u64;
+        let mut bytes = [0; 1024];
+        file.read_exact_at(&mut bytes, offset(0)).unwrap();
+        let raw = RawSuperblock::mut_from_bytes(&mut bytes).unwrap();
         assert_eq!(raw.s_checksum_type, 0, "mke2fs leaves journals without checksums");
         raw.s_feature_incompat = (raw.s_feature_incompat.get() | FAST_COMMIT).into();
         raw.s_sequence = TRANSACTION.into();
@@ -114,15 +119,13 @@ impl FastCommits {
             0 => 256,
             given => given,
         };
-        let at = block(first) as usize * self.block_bytes;
-        bytes[at..at + self.block_bytes].fill(0);
+        file.write_all_at(&bytes, offset(0)).unwrap();
+        file.write_all_at(&vec![0; self.block_bytes], offset(first)).unwrap();
         for (number, contents) in (blocks - reserved + 1..).zip(self.area.chunks(self.block_bytes))
         {
             assert!(number < blocks, "the area is full");
-            let at = block(number) as usize * self.block_bytes;
-            bytes[at..at + self.block_bytes].copy_from_slice(contents);
+            file.write_all_at(contents, offset(number)).unwrap();
         }
-        std::fs::write(&image.path, bytes).unwrap();
         image.debugfs_write("feature needs_recovery\n");
     }
 }

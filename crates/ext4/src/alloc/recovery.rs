@@ -1,0 +1,280 @@
+//! Allocation and freeing of blocks in a recovery, directly in the bitmaps: without an index of free clusters, and
+//! without any state of groups in memory, since a hostile volume has millions of groups. Also marks blocks and inodes
+//! that a recovery finds in use. Not here: inodes that are freed (`inodes.rs`).
+
+use std::sync::Arc;
+
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Ranges, Result, Unsupported};
+use fs::Extent;
+use parking_lot::Mutex;
+
+use super::free_inodes::unwritten_block;
+use super::groups::{Group, clusters};
+use super::policy::Position;
+use super::{ALLOCATE_CREDITS, ALLOCATE_INODE_CREDITS, bits};
+use crate::journal::Handle;
+use crate::layout::bitmap::Bitmap;
+use crate::layout::group::GroupDescriptor;
+use crate::volume::Volume;
+
+/// The maximum number of searches in a group that find nothing.
+const FAILED_SEARCHES_MAX: u32 = 1 << 17;
+
+/// The allocator's state in a recovery. A cluster is allocated only if it was not in use before the recovery either,
+/// since a file that the recovery has not reached may have it.
+pub(super) struct Recovery {
+    /// The volume without the recovery's changes.
+    before: Arc<Volume>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Clusters of the volume that were free before, and are not allocated all the same: blocks that fast commits
+    /// map, and those that this recovery has allocated and freed again.
+    held: Ranges,
+    /// The group from which free clusters are searched. Groups before it have none.
+    search_from: u32,
+    /// The number of searches in a group that found nothing.
+    failed_searches: u32,
+}
+
+impl Recovery {
+    /// Returns the state for a volume that was `before` without changes.
+    pub(super) fn new(before: Arc<Volume>) -> Self {
+        Self { before, state: Mutex::default() }
+    }
+
+    fn bitmap_before(&self, number: GroupNumber) -> Result<Bitmap> {
+        self.before.block_bitmap(&self.before.group(number)?)
+    }
+}
+
+impl Volume {
+    fn recovery_state(&self) -> Result<&Recovery> {
+        Ok(self.writer()?.allocator.recovery.as_ref().expect("the volume is being recovered"))
+    }
+
+    /// Returns the number of a group's first cluster.
+    fn first_cluster(&self, number: GroupNumber) -> u64 {
+        u64::from(number.0) * u64::from(self.geometry().clusters_per_group())
+    }
+
+    /// [`allocate_blocks`](Self::allocate_blocks) in a recovery. Returns the group, and the clusters in it.
+    pub(super) fn allocate_for_recovery(
+        &self,
+        handle: &mut Handle<'_>,
+        goal: Position,
+        wanted: u32,
+    ) -> Result<(u32, Extent)> {
+        let state = &mut *self.recovery_state()?.state.lock();
+        if let Some(extent) = self.allocate_from(handle, state, goal, wanted)? {
+            return Ok((goal.group, extent));
+        }
+        while state.search_from < self.geometry().group_count {
+            let group = state.search_from;
+            let first = Position { group, bit: 0 };
+            if let Some(extent) = self.allocate_from(handle, state, first, wanted)? {
+                return Ok((group, extent));
+            }
+            state.search_from += 1;
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Allocates clusters of one group, from `goal` on if there are any. A group that is damaged has none.
+    fn allocate_from(
+        &self,
+        handle: &mut Handle<'_>,
+        state: &mut State,
+        goal: Position,
+        wanted: u32,
+    ) -> Result<Option<Extent>> {
+        let number = GroupNumber(goal.group);
+        let length = clusters(self.geometry(), number);
+        let first_free = |used: &[u8]| {
+            let from = |at: u32| bits::first_from(used, at..length, false);
+            from(goal.bit.min(length)).or_else(|| from(0))
+        };
+        let found = match self.used_in(&state.held, number) {
+            Ok(None) => return Ok(None),
+            Ok(Some((descriptor, used))) => {
+                first_free(&used).map(|start| (descriptor, used, start))
+            }
+            Err(Error::Corrupt(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let Some((mut descriptor, used, start)) = found else {
+            state.failed_searches += 1;
+            if state.failed_searches > FAILED_SEARCHES_MAX {
+                let operation = "a recovery of a volume with so little free space";
+                return Err(Unsupported::Operation(operation).into());
+            }
+            return Ok(None);
+        };
+        let limit = length.min(start.saturating_add(wanted));
+        let end = bits::first_from(&used, start..limit, true).unwrap_or(limit);
+        let extent = Extent { start, length: end - start };
+        self.mark_clusters(handle, &mut Group::default(), &mut descriptor, extent, true)?;
+        self.write_descriptor(handle, &descriptor)?;
+        Ok(Some(extent))
+    }
+
+    /// Returns the descriptor of a group, and a bitmap of the clusters that cannot be allocated; `None` if there are
+    /// no others.
+    fn used_in(
+        &self,
+        held: &Ranges,
+        number: GroupNumber,
+    ) -> Result<Option<(GroupDescriptor, Vec<u8>)>> {
+        let mut descriptor = self.group(number)?;
+        if descriptor.free_clusters == 0 {
+            return Ok(None);
+        }
+        let bitmap = self.block_bitmap(&descriptor)?;
+        let before = self.recovery_state()?.bitmap_before(number)?;
+        let mut used = bitmap.bytes().to_vec();
+        used.iter_mut().zip(before.bytes()).for_each(|(used, before)| *used |= before);
+        for zone in self.system_zones().clusters_in(self.geometry(), number) {
+            bits::fill(&mut used, zone, true);
+        }
+        let first = self.first_cluster(number);
+        let end = first + u64::from(bitmap.length());
+        let mut at = first;
+        while let Some(held) = held.next_from(at).and_then(|at| held.containing(at)) {
+            if held.start >= end {
+                break;
+            }
+            // They lie in the group.
+            let [start, end] = [held.start.max(first), held.end.min(end)].map(|at| at - first);
+            bits::fill(&mut used, start as u32..end as u32, true);
+            at = held.end;
+        }
+        // The count may be wrong.
+        descriptor.free_clusters = bitmap.free();
+        Ok(Some((descriptor, used)))
+    }
+
+    /// Frees clusters of a group in a recovery. Clusters that are free already are no error: a recovery by another
+    /// program may have freed them, before it was interrupted itself.
+    pub(super) fn free_for_recovery(
+        &self,
+        handle: &mut Handle<'_>,
+        number: GroupNumber,
+        extent: Extent,
+    ) -> Result<()> {
+        let recovery = self.recovery_state()?;
+        let before = recovery.bitmap_before(number)?;
+        let first = self.first_cluster(number);
+        let freed = self.mark_for_recovery(handle, number, extent, false, |run| {
+            let held = &mut recovery.state.lock().held;
+            for new in runs(before.bytes(), run, false) {
+                held.insert(first + u64::from(new.start)..first + u64::from(new.end()));
+            }
+        })?;
+        if freed < extent.length {
+            // So that many files with the same blocks do not take for ever.
+            self.writer()?.count_change()?;
+        }
+        Ok(())
+    }
+
+    /// Marks those of the clusters that are not yet marked so as in use or free, after `mark` was called with each
+    /// run of them. Returns their number. The group's count of free clusters is right afterwards.
+    fn mark_for_recovery(
+        &self,
+        handle: &mut Handle<'_>,
+        number: GroupNumber,
+        extent: Extent,
+        in_use: bool,
+        mut mark: impl FnMut(Extent),
+    ) -> Result<u32> {
+        let mut descriptor = self.group(number)?;
+        let bitmap = self.block_bitmap(&descriptor)?;
+        descriptor.free_clusters = bitmap.free();
+        let to_mark: Vec<Extent> = runs(bitmap.bytes(), extent, !in_use).collect();
+        drop(bitmap);
+        let (mut group, mut marked) = (Group::default(), 0);
+        for run in to_mark {
+            mark(run);
+            self.mark_clusters(handle, &mut group, &mut descriptor, run, in_use)?;
+            marked += run.length;
+        }
+        if marked > 0 {
+            self.write_descriptor(handle, &descriptor)?;
+        }
+        Ok(marked)
+    }
+
+    /// Marks the clusters of blocks, which lie in the volume, as in use, if they are not. Groups whose bitmap is
+    /// damaged are left as they are.
+    pub(crate) fn claim_blocks(&self, start: FsBlock, count: u64) -> Result<()> {
+        let per_group = u64::from(self.geometry().clusters_per_group());
+        let clusters = self.geometry().clusters_of(start, count);
+        self.recovery_state()?.state.lock().held.insert(clusters.clone());
+        let mut at = clusters.start;
+        while at < clusters.end {
+            let group = at / per_group;
+            let end = clusters.end.min((group + 1) * per_group);
+            let extent = Extent { start: (at % per_group) as u32, length: (end - at) as u32 };
+            let number = GroupNumber(group as u32);
+            let claim = |handle: &mut Handle<'_>| {
+                self.mark_for_recovery(handle, number, extent, true, |_| ()).map(drop)
+            };
+            self.unless_damaged(self.change(ALLOCATE_CREDITS, claim))?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Marks an inode as in use, if it is not. A group whose bitmap is damaged is left as it is.
+    pub(crate) fn claim_inode(&self, inode: InodeNumber, is_directory: bool) -> Result<()> {
+        let claim = |handle: &mut Handle<'_>| self.claim_inode_in(handle, inode, is_directory);
+        self.unless_damaged(self.change(ALLOCATE_INODE_CREDITS, claim))
+    }
+
+    /// Ignores corruption that was found before a change.
+    fn unless_damaged(&self, claimed: Result<()>) -> Result<()> {
+        match claimed {
+            Err(error @ Error::Corrupt(_)) => {
+                tracing::warn!(%error, "what a fast commit has in use is not marked in a damaged group");
+                self.writer()?.journal.check()
+            }
+            claimed => claimed,
+        }
+    }
+
+    fn claim_inode_in(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: InodeNumber,
+        is_directory: bool,
+    ) -> Result<()> {
+        let geometry = self.geometry();
+        let (number, index) = geometry.inode_position(inode)?;
+        let mut group = Group::default();
+        let mut descriptor = self.group(number)?;
+        if self.load_inodes(&mut group, &descriptor)?.is_set(index) {
+            return Ok(());
+        }
+        if let Some(block) = unwritten_block(geometry, &descriptor, index) {
+            handle.replace(block, vec![0; geometry.block_size.len()]);
+        }
+        // A group with inodes in use has both bitmaps.
+        self.initialise_blocks(handle, &mut descriptor)?;
+        self.mark_inode(handle, &mut group, &mut descriptor, index, true)?;
+        descriptor.free_inodes = descriptor.free_inodes.saturating_sub(1);
+        descriptor.directories += u32::from(is_directory);
+        self.write_descriptor(handle, &descriptor)
+    }
+}
+
+/// Returns the runs of clusters in `extent` whose bits are `value`.
+fn runs(bitmap: &[u8], extent: Extent, value: bool) -> impl Iterator<Item = Extent> {
+    let (mut at, end) = (extent.start, extent.end());
+    std::iter::from_fn(move || {
+        let start = bits::first_from(bitmap, at..end, value)?;
+        at = bits::first_from(bitmap, start..end, !value).unwrap_or(end);
+        Some(Extent { start, length: at - start })
+    })
+}

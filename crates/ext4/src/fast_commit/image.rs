@@ -1,0 +1,85 @@
+//! The bytes of an inode in a fast commit, and those that it gives an inode. Not here: maps, names and counts of links,
+//! which fast commits have tags for.
+
+use std::ops::Range;
+
+use base::attributes::FileType;
+use base::view::view_at;
+use base::{Error, InodeNumber, Location, Problem, Result};
+use zerocopy::FromBytes;
+
+use crate::inode::record::InodeFlags;
+use crate::inode::write::seal;
+use crate::layout::geometry::Geometry;
+use crate::ondisk::inode::{BASE_BYTES, BLOCK_OFFSET, RawInode};
+
+/// The bytes of the block area.
+const BLOCK_AREA: Range<usize> = BLOCK_OFFSET..BLOCK_OFFSET + 60;
+
+/// An inode in a fast commit: its bytes up to the end of the extra fields.
+pub(super) struct InodeImage {
+    bytes: Vec<u8>,
+    pub kind: FileType,
+    pub flags: InodeFlags,
+    pub generation: u32,
+}
+
+impl InodeImage {
+    /// Validates what must be sound before the inode is written.
+    pub(super) fn parse(bytes: &[u8], geometry: &Geometry, location: Location) -> Result<Self> {
+        const STRUCTURE: &str = "fast commit of an inode";
+        let raw: &RawInode = view_at(bytes, 0, STRUCTURE, location)?;
+        let mode = raw.mode.get();
+        let kind = FileType::from_mode(mode.into()).ok_or_else(|| {
+            let problem = Problem::Invalid { field: "mode", found: mode.into() };
+            Error::corrupt(STRUCTURE, location, problem)
+        })?;
+        let (found, min, max) = (bytes.len() as u64, BASE_BYTES as u64, geometry.inode_size.into());
+        if found > max {
+            let problem = Problem::Range { field: "length", found, min, max };
+            return Err(Error::corrupt(STRUCTURE, location, problem));
+        }
+        Ok(Self {
+            kind,
+            flags: InodeFlags(raw.flags.get()),
+            generation: raw.generation.get(),
+            bytes: bytes.to_vec(),
+        })
+    }
+
+    /// Returns the bytes of the block area.
+    pub(super) fn block_area(&self) -> [u8; 60] {
+        let mut area = [0; 60];
+        // An image has at least the fields that every inode has.
+        area.copy_from_slice(&self.bytes[BLOCK_AREA]);
+        area
+    }
+
+    /// Copies all fields but the block area and the count of blocks to an inode's bytes.
+    pub(super) fn store(&self, bytes: &mut [u8]) {
+        let blocks = {
+            let raw = raw(bytes);
+            (raw.blocks_lo, raw.blocks_high)
+        };
+        let length = self.bytes.len().min(bytes.len());
+        for range in [0..BLOCK_AREA.start, BLOCK_AREA.end..length] {
+            bytes[range.clone()].copy_from_slice(&self.bytes[range]);
+        }
+        let raw = raw(bytes);
+        (raw.blocks_lo, raw.blocks_high) = blocks;
+    }
+}
+
+/// Returns the fields that every inode has.
+pub(super) fn raw(bytes: &mut [u8]) -> &mut RawInode {
+    match RawInode::mut_from_prefix(bytes) {
+        Ok((raw, _)) => raw,
+        Err(_) => unreachable!("inodes have at least the size of their first fields"),
+    }
+}
+
+/// Computes the checksum of an inode's bytes, on volumes with checksums.
+pub(super) fn seal_image(bytes: &mut [u8], geometry: &Geometry, number: InodeNumber) {
+    let generation = raw(bytes).generation.get();
+    seal(bytes, geometry, number, generation);
+}

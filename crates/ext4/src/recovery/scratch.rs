@@ -1,0 +1,108 @@
+//! Changes that recovery makes with the ordinary writer: on a layer over the volume, from which they are returned as
+//! whole blocks, so that they are made together or not at all. Not here: which changes.
+
+use std::sync::Arc;
+
+use base::{Result, Unsupported};
+use device::{LatchDevice, OverlayBlocks, OverlayDevice, SharedDevice};
+use iomap::PageCache;
+
+use crate::superblock::Superblock;
+use crate::volume::writer::Writer;
+use crate::volume::{Probed, Volume};
+
+/// The maximum of changed blocks, in bytes.
+pub(super) const BYTES_MAX: u64 = 512 << 20;
+
+/// What a recovery may take of time and of memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// The maximum number of changes.
+    pub changes: u64,
+    /// The maximum of changed blocks, in bytes.
+    pub bytes: u64,
+}
+
+/// Calls `work` with the volume on `device`, open for changes within `limits`, whatever its features are. Returns its
+/// result and the blocks that it has changed. `device` is not written. Errors: `Unsupported` beyond the limits.
+pub(super) fn change<R>(
+    device: &SharedDevice,
+    cache: &Arc<PageCache>,
+    limits: Limits,
+    work: impl FnOnce(&Arc<Volume>) -> Result<R>,
+) -> Result<(R, OverlayBlocks)> {
+    let block_size = Superblock::read(device)?.geometry.block_size;
+    let layer = Arc::new(OverlayDevice::new(Arc::clone(device), block_size, limits.bytes));
+    let latch = Arc::new(LatchDevice::new(layer.clone()));
+    let volume = reopen(&(latch.clone() as SharedDevice), cache)?;
+    let writer = Writer::for_recovery(&volume, reopen(device, cache)?, latch, limits.changes)?;
+    let mut volume = Arc::into_inner(volume).expect("nobody else has a volume just opened");
+    volume.writer = Some(writer);
+    let volume = Arc::new(volume);
+    let commit = |result| volume.writer()?.journal.commit_all().map(|()| result);
+    match work(&volume).and_then(commit) {
+        Ok(result) => Ok((result, layer.take_blocks())),
+        Err(_) if layer.was_full() => {
+            Err(Unsupported::Operation("a recovery that changes so many blocks").into())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the volume on `device`, even if its superblock says that it needs recovery.
+pub(super) fn reopen(device: &SharedDevice, cache: &Arc<PageCache>) -> Result<Arc<Volume>> {
+    Ok(match Volume::probe(Arc::clone(device), cache)? {
+        Probed::Ready(volume) => volume,
+        Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{Error, Unsupported};
+    use device::MemoryDevice;
+    use iomap::CacheOptions;
+
+    use super::*;
+    use crate::ROOT_INODE;
+    use crate::common::Image;
+
+    const LIMITS: Limits = Limits { changes: 3, bytes: 1024 };
+
+    /// Makes `count` changes of an inode. Returns the changed blocks, and whether the device is unchanged.
+    fn change_root(count: u16, limits: Limits) -> (Result<OverlayBlocks>, bool) {
+        let image = Image::make(8, &["-t", "ext4", "-b", "1024", "-O", "quota", "-J", "size=1"]);
+        let memory = Arc::new(MemoryDevice::new(image.bytes()));
+        let device: SharedDevice = memory.clone();
+        let cache = PageCache::new(CacheOptions::default()).unwrap();
+        let changed = change(&device, &cache, limits, |volume| {
+            let root = volume.inode(ROOT_INODE)?;
+            for links in 0..count {
+                volume.change(1, |handle| root.update(handle, |record| record.links += links))?;
+            }
+            Ok(())
+        });
+        (changed.map(|(_, blocks)| blocks), memory.snapshot() == image.bytes())
+    }
+
+    #[test]
+    fn changes_are_returned_and_not_written() {
+        let (blocks, is_unchanged) = change_root(3, LIMITS);
+        assert_eq!(blocks.unwrap().len(), 1, "the root's block of the inode table");
+        assert!(is_unchanged);
+    }
+
+    #[test]
+    fn changes_are_bounded() {
+        let (blocks, is_unchanged) = change_root(4, LIMITS);
+        assert!(matches!(blocks, Err(Error::Unsupported(Unsupported::Operation(_)))), "{blocks:?}");
+        assert!(is_unchanged);
+    }
+
+    #[test]
+    fn changed_blocks_are_bounded() {
+        let (blocks, is_unchanged) = change_root(1, Limits { bytes: 0, ..LIMITS });
+        assert!(matches!(blocks, Err(Error::Unsupported(Unsupported::Operation(_)))), "{blocks:?}");
+        assert!(is_unchanged);
+    }
+}
