@@ -350,7 +350,7 @@ impl Allocation for Ext4Inode {
     }
 
     fn prepare_to_clear(&self) -> Result<()> {
-        self.inode.leave_inline()
+        self.inode.convert_inline_data_if_any()
     }
 
     fn clear(&self, range: Range<FileOffset>, keeps_space: bool) -> Result<()> {

@@ -135,7 +135,7 @@ impl MapChange<'_> {
     }
 
     /// Removes the cached spans from `start` on, since the map has changed there.
-    pub fn forget_from(&mut self, start: FileBlock) {
+    pub fn invalidate_from(&mut self, start: FileBlock) {
         self.known.spans.retain(|known| known.span.end <= start);
         self.outdate();
     }
@@ -222,7 +222,7 @@ mod tests {
         let status = cache_with([0, 1, 2]);
         let sequence = status.sequence();
         let mut change = status.change();
-        change.forget_from(FileBlock(15));
+        change.invalidate_from(FileBlock(15));
         change.finish();
         assert_ne!(status.sequence(), sequence);
         let is_known = [5, 12, 15, 25].map(|at| status.known(FileBlock(at)).is_some());

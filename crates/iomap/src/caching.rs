@@ -25,7 +25,7 @@ pub(crate) fn drop_behind(mapping: &Mapping, mut pages: Range<u64>) {
         if let Some(folio) = mapping.get(page) {
             let end = folio.index() + folio.pages();
             if end <= pages.end {
-                folio.done_with();
+                folio.set_done();
             }
             pages.start = end;
         }

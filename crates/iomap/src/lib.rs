@@ -46,13 +46,13 @@ pub use mapping::{
     FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, Placement, Token, WritePolicy,
 };
 pub use metadata::{MetadataBuffer, MetadataCache};
-pub use mmap::{show, show_for_stores};
+pub use mmap::{show, fault_for_store};
 pub use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
 pub use read::{FolioSlice, ReadContext, ReadOptions, lend, read};
 pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};
 pub use transform::Transform;
-pub use truncate::{detach_cache, punch_cache, quiesce_cache, set_size_moved, truncate_cache};
+pub use truncate::{detach_cache, punch_cache, quiesce_cache, set_size_after_move, truncate_cache};
 pub use write::{write, write_as, zero_range};
 pub use writeback::{
     wait_for_writeback, wait_for_writeback_cancellable, write_back, write_back_and_wait,

@@ -49,7 +49,7 @@ pub fn show(
 ///
 /// `dirtied` is called when the blocks are dirty and before anything can be stored to the page, with the folio
 /// locked: a sync that begins after the store must find the file.
-pub fn show_for_stores(
+pub fn fault_for_store(
     file: &Arc<WritableFile>,
     readahead: Option<&Readahead>,
     window: &MapWindow,
@@ -90,7 +90,7 @@ struct Reserved {
     cancelled_reservations: u64,
 }
 
-/// Tries [`show_for_stores`] once. Returns `None` if the folio has changed, or space was reserved first, which is added
+/// Tries [`fault_for_store`] once. Returns `None` if the folio has changed, or space was reserved first, which is added
 /// to `reserved`.
 fn store_page(
     context: &ReadContext<'_>,

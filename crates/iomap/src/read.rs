@@ -183,7 +183,7 @@ fn note_copied(context: &ReadContext<'_>, readahead: &Readahead, folio: &FolioRe
     if context.options.caching == Caching::Dropbehind && folio.is_dropbehind() {
         let folio_end = folio.position() + folio.len() as u64;
         if end >= folio_end.min(context.size()) || !readahead.expects(end >> PAGE_SHIFT) {
-            folio.done_with();
+            folio.set_done();
         }
     }
 }

@@ -94,7 +94,7 @@ pub fn quiesce_cache(file: &Arc<WritableFile>, range: Range<u64>) {
 }
 
 /// Records the new size of a file whose data the format has moved. The size on the disk is the same.
-pub fn set_size_moved(file: &Arc<WritableFile>, size: u64) {
+pub fn set_size_after_move(file: &Arc<WritableFile>, size: u64) {
     file.set_size(size);
     file.mapping.truncate_windows();
     file.set_size_on_disk(size);

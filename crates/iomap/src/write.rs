@@ -314,7 +314,7 @@ impl<'f> Writer<'f> {
         self.file.mapping.set_dirty(&folio, blocks.clone());
         match (self.caching, source) {
             // The set of dirty folios holds a reference.
-            (Caching::Dropbehind, _) => folio.folio().done_with(),
+            (Caching::Dropbehind, _) => folio.folio().set_done(),
             (Caching::Kept, Source::Data(_)) => {
                 folio.folio().keep();
                 folio.folio().visit();

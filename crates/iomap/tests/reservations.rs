@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use base::{Error, FileOffset};
 use iomap::{
-    Caching, IomapKind, WritableFile, show_for_stores, truncate_cache, wait_for_writeback,
+    Caching, IomapKind, WritableFile, fault_for_store, truncate_cache, wait_for_writeback,
     write_as, write_back, zero_range,
 };
 use pagecache::PAGE_SHIFT;
@@ -68,7 +68,7 @@ fn a_dirty_block_beside_a_store_that_lost_its_space_is_reserved_again() {
     setup.write(0, &[2; 1024]);
     let window = setup.file.mapping().open_window(0..1, true, 4096).expect("a window");
     setup.format.after_reservation.set(fail_writeback(&setup, 0..1024));
-    assert_eq!(show_for_stores(&setup.file, None, &window, 0, 1, || ()), Ok(1));
+    assert_eq!(fault_for_store(&setup.file, None, &window, 0, 1, || ()), Ok(1));
     drop(window);
     let contents = setup.read(0, 4096);
     check(&setup, &contents);
@@ -94,7 +94,7 @@ fn a_page_is_dirty_before_it_can_be_stored_to() {
         assert!(!is_present(window.start()));
         calls.set(calls.get() + 1);
     };
-    assert_eq!(show_for_stores(&setup.file, None, &window, 0, 1, dirtied), Ok(1));
+    assert_eq!(fault_for_store(&setup.file, None, &window, 0, 1, dirtied), Ok(1));
     assert!(is_present(window.start()));
     assert_eq!(calls.get(), 1);
 }

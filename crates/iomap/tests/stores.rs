@@ -5,8 +5,8 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use iomap::{WritableFile, show_for_stores};
-use pagecache::{MapWindow, ServeFault};
+use iomap::{WritableFile, fault_for_store};
+use pagecache::{MapWindow, FaultHandler};
 use support::gate::setup;
 use support::waiting::Waiter;
 
@@ -20,14 +20,14 @@ struct Server {
     is_recorded: AtomicBool,
 }
 
-impl ServeFault for Server {
+impl FaultHandler for Server {
     fn serve(&self, page: u64, _is_store: bool) {
         let dirtied = || {
             // False if the store has ended without waiting for this.
             self.store_waits.store(self.store.comes_to_wait(), Ordering::Release);
             self.is_recorded.store(true, Ordering::Release);
         };
-        show_for_stores(&self.file, None, &self.window, page, 1, dirtied).unwrap();
+        fault_for_store(&self.file, None, &self.window, page, 1, dirtied).unwrap();
     }
 }
 
@@ -45,7 +45,7 @@ fn a_store_ends_after_its_file_is_recorded_as_dirty() {
         is_recorded: AtomicBool::new(false),
     });
     let serves = Arc::downgrade(&server);
-    server.window.serve_by(serves as Weak<dyn ServeFault>);
+    server.window.set_fault_handler(serves as Weak<dyn FaultHandler>);
     // SAFETY: the window has the file's only page, and lives on.
     server.store.run(|| unsafe { server.window.start().write_volatile(2) });
     assert!(server.store_waits.load(Ordering::Acquire), "the store does not wait");

@@ -90,7 +90,7 @@ impl DirtyFolios {
 }
 
 /// Ranges of dirty bytes within a folio, whole blocks, in order.
-pub type Runs = SmallVec<[Range<usize>; 4]>;
+pub type DirtyRanges = SmallVec<[Range<usize>; 4]>;
 
 impl Mapping {
     /// Marks all blocks dirty that have bytes of `range`. They are uptodate.
@@ -174,14 +174,14 @@ impl Mapping {
     /// Makes a dirty folio clean and starts its writeback. The caller then submits it. A later writer waits for the
     /// writeback and makes the folio dirty again (ARCHITECTURE.md, invariant 6). Returns the ranges to be written, or
     /// `None` if the folio is not dirty.
-    pub fn start_writeback(&self, folio: &LockedFolio) -> Option<(Arc<WritebackFolio>, Runs)> {
+    pub fn start_writeback(&self, folio: &LockedFolio) -> Option<(Arc<WritebackFolio>, DirtyRanges)> {
         let (frame, length) = (folio.folio().frame(), folio.folio().len());
         if !frame.is_dirty() {
             return None;
         }
         // A store through a window from here on is a fault, which waits for the writeback.
         self.protect(folio);
-        let mut ranges = Runs::new();
+        let mut ranges = DirtyRanges::new();
         match FolioState::of(frame) {
             None => ranges.push(0..length),
             Some(state) => {

@@ -83,7 +83,7 @@ impl LockedFolio {
     }
 
     /// Marks a new folio as dropbehind: it is cached for uncached reads and writes only. It leaves the cache when they
-    /// are [done with](crate::FolioHandle::done_with) it, unless another access [keeps](crate::FolioHandle::keep) it.
+    /// are [done with](crate::FolioHandle::set_done) it, unless another access [keeps](crate::FolioHandle::keep) it.
     pub fn set_dropbehind(&self) {
         self.folio.frame().set_dropbehind();
     }

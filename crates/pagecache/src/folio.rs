@@ -123,7 +123,7 @@ impl<C: AsRef<PageCache>> FolioHandle<C> {
 
     /// Makes a dropbehind folio that no other access has [kept](Self::keep) leave the cache with its last reference.
     /// Folios that are dirty, under writeback, locked or lent have references.
-    pub fn done_with(&self) {
+    pub fn set_done(&self) {
         self.frame().set_done();
     }
 

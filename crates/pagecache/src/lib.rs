@@ -35,11 +35,11 @@ mod write;
 pub use self::{
     block::PoolBlock,
     cache::PageCache,
-    dirty::{Runs, WritebackFolio},
+    dirty::{DirtyRanges, WritebackFolio},
     fill::{FillPiece, LockedFolio},
     folio::{Folio, FolioHandle, FolioRef, LentFolio},
     mapping::{Insertion, Mapping},
-    mmap::{MapWindow, ServeFault, is_mapped},
+    mmap::{MapWindow, FaultHandler, is_mapped},
     options::{CacheOptions, CacheStats, DirtyStats, ORDER_MAX},
 };
 

@@ -75,7 +75,7 @@ fn a_done_folio_leaves_with_its_last_reference() {
     let cache = cache(4 << 20);
     let mapping = mapping(&cache);
     let folio = insert_dropbehind(&mapping, 16, 4);
-    folio.done_with();
+    folio.set_done();
     let other = mapping.get(20).expect("cached while referred to").into_owned();
     drop(folio);
     assert_eq!(other.uptodate_len(0, 99_999), 65_536);
@@ -93,15 +93,15 @@ fn a_kept_folio_stays_although_it_is_done() {
     let cache = cache(4 << 20);
     let mapping = mapping(&cache);
     let folio = insert_dropbehind(&mapping, 0, 0);
-    folio.done_with();
+    folio.set_done();
     folio.keep();
-    folio.done_with();
+    folio.set_done();
     drop(folio);
     assert!(mapping.get(0).is_some_and(|folio| !folio.is_dropbehind()));
     // An ordinary folio does not become done.
     let mut locked = insert(&mapping, 1, 0);
     locked.take(locked.left(), true).zero();
-    locked.folio().done_with();
+    locked.folio().set_done();
     drop(locked);
     assert!(mapping.get(1).is_some());
     assert_eq!(cache.stats().folios_dropped, 0);
@@ -120,7 +120,7 @@ fn dirty_folios_leave_when_their_writeback_has_ended() {
     };
     let mut folio = insert(&mapping, 0, 0);
     folio.set_dropbehind();
-    folio.folio().done_with();
+    folio.folio().set_done();
     write(&mut folio);
     drop(folio);
     let found = || mapping.get(0).is_some();
@@ -139,7 +139,7 @@ fn dirty_folios_leave_when_their_writeback_has_ended() {
     // Written to again before it leaves: it leaves after the next writeback, since it is still marked.
     let mut folio = insert(&mapping, 0, 0);
     folio.set_dropbehind();
-    folio.folio().done_with();
+    folio.folio().set_done();
     write(&mut folio);
     let (writeback, _) = mapping.start_writeback(&folio).expect("dirty");
     drop(writeback);
@@ -156,7 +156,7 @@ fn a_copy_of_a_lent_folio_leaves_with_its_last_reference_too() {
     let cache = cache(4 << 20);
     let mapping = mapping(&cache);
     let folio = insert_dropbehind(&mapping, 0, 1);
-    folio.done_with();
+    folio.set_done();
     let lent = mapping.lend(mapping.borrow(&folio));
     let locked = mapping.lock(&mapping.borrow(&folio));
     let copy = mapping.replace_by_copy(locked).expect("memory");
@@ -175,7 +175,7 @@ fn dropping_a_mapping_frees_dropbehind_folios_that_are_not_done() {
     let mapping = mapping(&cache);
     let read = insert_dropbehind(&mapping, 0, 0);
     drop(insert_dropbehind(&mapping, 8, 3));
-    read.done_with();
+    read.set_done();
     drop(mapping);
     assert_eq!(cache.stats().bytes_resident, 4096, "one folio has a reference");
     drop(read);
@@ -202,7 +202,7 @@ fn cached_and_uncached_readers_reclaim_and_removal_neither_lose_nor_leak_folios(
                         if kept && !bytes.is_empty() {
                             folio.keep();
                         } else if !bytes.is_empty() {
-                            folio.done_with();
+                            folio.set_done();
                         }
                         if random.below(64) == 0 {
                             let folio = mapping.lock(&folio);
@@ -231,7 +231,7 @@ fn cached_and_uncached_readers_reclaim_and_removal_neither_lose_nor_leak_folios(
     for mapping in &mappings {
         for page in 0..256 {
             if let Some(folio) = mapping.get(page) {
-                folio.done_with();
+                folio.set_done();
             }
         }
         assert!((0..256).all(|page| mapping.get(page).is_none_or(|folio| !folio.is_dropbehind())));

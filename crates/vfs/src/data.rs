@@ -199,7 +199,7 @@ impl Node {
             let known = self.inode().attributes().size;
             match file {
                 Some(file) if size > before => iomap::truncate_cache(file, before)?,
-                Some(file) if size < known => iomap::set_size_moved(file, known.min(before)),
+                Some(file) if size < known => iomap::set_size_after_move(file, known.min(before)),
                 _ => {}
             }
             return Err(error);

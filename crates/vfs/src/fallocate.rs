@@ -182,7 +182,7 @@ impl Node {
                 iomap::detach_cache(file, bytes.start);
                 self.inode().shift(range.clone(), to, size, now())?;
                 debug_assert!(moved <= self.inode().size_max(), "a shift past the maximum size");
-                iomap::set_size_moved(file, moved);
+                iomap::set_size_after_move(file, moved);
                 Ok(())
             }
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::{Error, FileOffset, Result};
 use iomap::{Caching, Readahead};
-use pagecache::{MapWindow, PAGE_SHIFT, PAGE_SIZE, ServeFault};
+use pagecache::{MapWindow, PAGE_SHIFT, PAGE_SIZE, FaultHandler};
 
 use crate::clock::last_tick;
 use crate::data::PART_BYTES;
@@ -112,7 +112,7 @@ impl File {
             stored_end: AtomicU64::new(u64::MAX),
         });
         let served = Arc::downgrade(&map);
-        map.window.serve_by(served);
+        map.window.set_fault_handler(served);
         Ok(FileMap(map))
     }
 }
@@ -139,7 +139,7 @@ impl FileMap {
     /// Stores `data` from byte `at` of the map on. Errors: `NoSuchOffset` if the file ends before the last byte; then
     /// nothing is stored. After other errors, the data before the failed page is stored.
     pub fn write(&self, at: usize, data: &[u8]) -> Result<()> {
-        if !self.0.window.can_be_stored_to() {
+        if !self.0.window.is_writable() {
             return Err(Error::InvalidArgument("the map is not for writing"));
         }
         let range = self.0.bytes(at..at.saturating_add(data.len()))?;
@@ -150,11 +150,11 @@ impl FileMap {
     /// nor stores with [`MapAccess::ReadWrite`]. Tries pages again that have failed before.
     pub fn prepare(&self, range: Range<usize>, access: MapAccess) -> Result<()> {
         let is_store = access == MapAccess::ReadWrite;
-        if is_store && !self.0.window.can_be_stored_to() {
+        if is_store && !self.0.window.is_writable() {
             return Err(Error::InvalidArgument("the map is not for writing"));
         }
         let pages = self.0.pages(range)?;
-        self.0.window.forgive();
+        self.0.window.hide_failed();
         let mut page = pages.start;
         while page < pages.end {
             let wanted = if is_store { pages.end - page } else { 1 };
@@ -215,7 +215,7 @@ impl Map {
     fn show(&self, page: u64, stored: Option<u64>) -> Result<u64> {
         for _ in 0..ATTEMPTS_MAX {
             let shown = match stored {
-                Some(pages) => self.show_for_stores(page, pages),
+                Some(pages) => self.fault_for_store(page, pages),
                 None => self.show_to_read(page),
             };
             match shown {
@@ -238,7 +238,7 @@ impl Map {
         iomap::show(&context, self.readahead(), &self.window, page)
     }
 
-    fn show_for_stores(&self, page: u64, pages: u64) -> Result<u64> {
+    fn fault_for_store(&self, page: u64, pages: u64) -> Result<u64> {
         let node = self.file.node();
         let writeback = node.writeback()?;
         node.volume().file_system.check_writable()?;
@@ -248,11 +248,11 @@ impl Map {
         // The volume may have been closed before the lock was taken.
         node.writeback()?;
         let dirtied = || self.note_stored(&state);
-        iomap::show_for_stores(file, self.readahead(), &self.window, page, pages, dirtied)
+        iomap::fault_for_store(file, self.readahead(), &self.window, page, pages, dirtied)
     }
 }
 
-impl ServeFault for Map {
+impl FaultHandler for Map {
     fn serve(&self, page: u64, is_store: bool) {
         let stored = is_store.then(|| {
             let in_order = self.stored_end.load(Ordering::Relaxed) == page;

@@ -319,7 +319,7 @@ impl<'a> Search<'a> {
         match volume.mark_clusters(handle, &mut group, &mut descriptor, extent, true) {
             Ok(()) => {}
             Err(error @ Error::Corrupt(_)) if handle.changes() == changes => {
-                self.allocator.close_group(number, &mut group, &error);
+                self.allocator.close_to_blocks(number, &mut group, &error);
                 self.damage.get_or_insert(error);
                 return Ok(None);
             }

@@ -84,7 +84,7 @@ impl Allocator {
     }
 
     /// Closes a damaged group to the allocation of clusters.
-    pub(super) fn close_group(&self, number: GroupNumber, group: &mut Group, error: &Error) {
+    pub(super) fn close_to_blocks(&self, number: GroupNumber, group: &mut Group, error: &Error) {
         tracing::warn!(%error, group = number.0, "the group is damaged: no block is allocated in it");
         let tally = &self.tallies[number.0 as usize];
         self.space.lock().lost(tally.ready().into());
@@ -141,7 +141,7 @@ impl Volume {
             }
             Err(error) => {
                 if matches!(error, Error::Corrupt(_)) {
-                    allocator.close_group(number, group, &error);
+                    allocator.close_to_blocks(number, group, &error);
                     self.writer()?.journal.found(&error);
                 }
                 Err(error)

@@ -261,7 +261,7 @@ impl Volume {
     }
 
     /// Restores a reservation that was used up for clusters which the caller is about to free again.
-    pub(crate) fn promise_again(&self, clusters: u64) -> Result<()> {
+    pub(crate) fn restore_reservation(&self, clusters: u64) -> Result<()> {
         self.writer()?.allocator.space.lock().reserved += clusters;
         Ok(())
     }

@@ -22,7 +22,7 @@ impl Check<'_> {
     pub(super) fn check_attributes(&mut self, inode: &Inode) -> Option<u64> {
         let location = Location::inode(inode.number());
         let record = inode.record();
-        let here = self.report.ok(inode.attributes_here(&record))?;
+        let here = self.report.ok(inode.attributes_in_inode(&record))?;
         let values_here = self.check_attribute_entries(inode, &here, true, location)?;
         let in_block = match inode.record().attribute_block {
             Some(block) => self.check_attribute_block(inode, block)?,
@@ -54,7 +54,7 @@ impl Check<'_> {
             if let Ok(header) = block_header(buffer, location) {
                 state.stored = header.reference_count.get();
             }
-            if let Some(entries) = self.report.ok(inode.attributes_in(Some(buffer))) {
+            if let Some(entries) = self.report.ok(inode.attributes_in_block(Some(buffer))) {
                 let sectors = self.check_attribute_entries(inode, &entries, false, location);
                 state.value_sectors = sectors.unwrap_or(0);
                 is_sound = sectors.is_some();

@@ -40,7 +40,7 @@ impl Inode {
     pub fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
         self.check_extents()?;
         let wanted = self.blocks_of(range.start, range.end.0.saturating_sub(range.start.0))?;
-        self.leave_inline()?;
+        self.convert_inline_data_if_any()?;
         if range.end.0 > self.size() {
             self.finish_truncation()?;
         }
@@ -48,13 +48,13 @@ impl Inode {
         let allocated = self.allocate_all_delayed(&wanted);
         if allocated.is_err() {
             // These blocks have no data, so no writeback will allocate them.
-            holes.iter().for_each(|hole| self.forget_delayed(hole));
+            holes.iter().for_each(|hole| self.release_delayed(hole));
         }
         allocated
     }
 
     /// Converts inline data, if any, to a block, since the cache does not zero parts of inline data.
-    pub fn leave_inline(&self) -> Result<()> {
+    pub fn convert_inline_data_if_any(&self) -> Result<()> {
         if self.has(InodeFlags::INLINE_DATA) { self.convert_inline_data() } else { Ok(()) }
     }
 
@@ -76,7 +76,7 @@ impl Inode {
     /// hole.
     pub fn punch(&self, range: Range<FileOffset>) -> Result<()> {
         let range = self.whole_blocks(&range)?;
-        self.leave_inline()?;
+        self.convert_inline_data_if_any()?;
         self.unmap_all(range)
     }
 
@@ -84,7 +84,7 @@ impl Inode {
     pub fn zero(&self, range: Range<FileOffset>) -> Result<()> {
         self.check_extents()?;
         let mut range = self.whole_blocks(&range)?;
-        self.leave_inline()?;
+        self.convert_inline_data_if_any()?;
         let volume = self.volume();
         while range.start < range.end {
             let credits = self.credits_for_map(1) + ORPHAN_CREDITS;
@@ -212,7 +212,7 @@ impl Inode {
     /// Prepares the file for a collapse or an insertion of `range`. Returns the range's blocks, and their number.
     fn prepare_shift(&self, range: &Range<FileOffset>) -> Result<(Range<FileBlock>, u64)> {
         self.check_extents()?;
-        self.leave_inline()?;
+        self.convert_inline_data_if_any()?;
         let unit = self.allocation_unit();
         if range.start.0 % unit != 0 || range.end.0 % unit != 0 || range.is_empty() {
             return Err(Error::InvalidArgument("the range is not a multiple of the block size"));
@@ -220,7 +220,7 @@ impl Inode {
         let blocks = self.whole_blocks(range)?;
         self.volume().check_writable()?;
         // The caller has removed the data of blocks that are still delayed from the cache.
-        self.forget_delayed(&(blocks.start..self.map_end()));
+        self.release_delayed(&(blocks.start..self.map_end()));
         let by = blocks.end.0 - blocks.start.0;
         Ok((blocks, by))
     }

@@ -36,7 +36,7 @@ impl MapWrite for Inode {
     fn end_write(&self, unused: Range<FileOffset>) {
         let block_size = self.volume().geometry().block_size;
         let end = FileBlock(block_size.blocks_for(unused.end.0));
-        self.forget_delayed(&(block_size.file_block(unused.start)..end));
+        self.release_delayed(&(block_size.file_block(unused.start)..end));
     }
 
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
@@ -44,9 +44,9 @@ impl MapWrite for Inode {
         self.volume().check_writable()?;
         // New blocks of a block map are zeroed after they are mapped. Writeback of another part of the file must not
         // write to them before that, since the zeroes would overwrite its data.
-        let placing = (!self.has(InodeFlags::EXTENTS)).then(|| self.placing.lock());
+        let allocation = (!self.has(InodeFlags::EXTENTS)).then(|| self.allocation_lock.lock());
         let map = self.map_read(at, length)?;
-        drop(placing);
+        drop(allocation);
         match map.kind {
             IomapKind::Mapped | IomapKind::Unwritten => return Ok(map),
             IomapKind::Delalloc => {}
@@ -203,13 +203,13 @@ impl Inode {
         for (index, hole) in holes.iter().enumerate() {
             // With clusters, writeback must not allocate concurrently. Otherwise it could allocate a cluster that the
             // hole shares after the search for such clusters.
-            let placing = self.shares_clusters().then(|| self.placing.lock());
+            let allocation = self.shares_clusters().then(|| self.allocation_lock.lock());
             let reserve = |clusters| self.volume().reserve(clusters, space::privilege());
             let reserved = self.reserve_hole(hole, reserve);
-            drop(placing);
+            drop(allocation);
             if let Err(error) = reserved {
                 for hole in &holes[..index] {
-                    self.forget_delayed(hole);
+                    self.release_delayed(hole);
                 }
                 return Err(error);
             }
@@ -269,9 +269,9 @@ impl Inode {
     }
 
     /// Removes delayed blocks, and releases their reservations.
-    pub(crate) fn forget_delayed(&self, blocks: &Range<FileBlock>) {
+    pub(crate) fn release_delayed(&self, blocks: &Range<FileBlock>) {
         let shift = self.volume().geometry().cluster_shift;
-        let _placing = self.placing.lock();
+        let _allocation = self.allocation_lock.lock();
         let released = self.change_delayed(|delayed| delayed.remove(blocks, shift));
         // Only a volume that is open for writing has delayed blocks.
         let result = self.volume().unreserve(released);
@@ -280,7 +280,7 @@ impl Inode {
 
     /// Reserves clusters again for delayed blocks that share a cluster with `unmapped`. Such a block had no reservation
     /// if the file had its cluster. The cluster was just freed, so that it, or another one, can be reserved. All blocks
-    /// of `unmapped` are unmapped. The caller has held `placing` since before they were unmapped.
+    /// of `unmapped` are unmapped. The caller has held `allocation` since before they were unmapped.
     pub(crate) fn reserve_again(&self, unmapped: Range<FileBlock>) -> Result<()> {
         let shift = self.volume().geometry().cluster_shift;
         if shift == 0 || unmapped.is_empty() {
@@ -293,7 +293,7 @@ impl Inode {
                 let range = at..delayed.range.end.min(end);
                 at = range.end;
                 if delayed.is_delayed {
-                    let reserve = |clusters| self.volume().promise_again(clusters);
+                    let reserve = |clusters| self.volume().restore_reservation(clusters);
                     self.reserve_hole(&range, reserve)?;
                 }
             }
@@ -303,11 +303,11 @@ impl Inode {
 
     /// Allocates the first delayed blocks of `wanted`.
     pub(crate) fn allocate_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
-        let _placing = self.placing.lock();
+        let _allocation = self.allocation_lock.lock();
         self.allocate_delayed_locked(wanted)
     }
 
-    /// Allocates the first delayed blocks of `wanted`, for a caller that holds `placing`.
+    /// Allocates the first delayed blocks of `wanted`, for a caller that holds `allocation`.
     fn allocate_delayed_locked(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let volume = self.volume();
         let (at, shift) = (wanted.start, volume.geometry().cluster_shift);

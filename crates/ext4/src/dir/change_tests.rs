@@ -475,7 +475,7 @@ fn damaged_directories_are_changed_or_refused_but_never_panic() {
                     map.address.map(|address| (address.0 + offset.0 - map.offset.0) as usize)
                 })
                 .collect();
-            let (table, at, _) = subject.volume.inode_place(many).unwrap();
+            let (table, at, _) = subject.volume.inode_location(many).unwrap();
             let block_size = subject.volume.geometry().block_size;
             let inode = block_size.device_offset(table).unwrap().0 as usize + at;
             subject.volume.close().unwrap();

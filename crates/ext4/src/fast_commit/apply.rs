@@ -208,7 +208,7 @@ fn claim(volume: &Volume, kept: &[(InodeNumber, &FileState, u16)]) -> Result<()>
 /// Returns an inode with this record, in the orphan list if it is there.
 fn inode(volume: &Arc<Volume>, record: InodeRecord) -> Result<Arc<Inode>> {
     let inode = Inode::new(Arc::clone(volume), record.clone());
-    let inode = volume.writer()?.orphans.recognise(inode);
+    let inode = volume.writer()?.orphans.restore_orphan(inode);
     // The list has the record of the time when it was read.
     inode.publish(&mut inode.record.write(), record);
     Ok(Arc::new(inode))

@@ -45,7 +45,7 @@ pub struct Inode {
     pub(crate) clusters_reserved: AtomicU64,
     /// Held by a thread that allocates delayed blocks, from its search until their allocation, and by a thread that
     /// removes delayed blocks. So removed blocks are not allocated afterwards.
-    pub(crate) placing: RankedMutex<()>,
+    pub(crate) allocation_lock: RankedMutex<()>,
     /// The end of the blocks that may exist past the size on the disk, and that a recovery has to free. While it is
     /// past that size, the inode is an orphan (`orphans/write.rs`).
     pub(crate) mapped_past_size: AtomicU64,
@@ -77,7 +77,7 @@ impl Inode {
             map: ExtentStatus::new(ranks::EXTENT_MAP),
             delayed: RankedMutex::new(ranks::DELAYED, Delayed::default()),
             clusters_reserved: AtomicU64::new(0),
-            placing: RankedMutex::new(ranks::ALLOCATION, ()),
+            allocation_lock: RankedMutex::new(ranks::ALLOCATION, ()),
             writers: AtomicU32::new(0),
             mapped_past_size: AtomicU64::new(0),
             pending,

@@ -174,7 +174,7 @@ impl Volume {
         record: &InodeRecord,
     ) -> Result<()> {
         let geometry = self.geometry();
-        let (block, at, location) = self.inode_place(record.number)?;
+        let (block, at, location) = self.inode_location(record.number)?;
         handle.edit(block, STRUCTURE, location, |table| {
             record.store(&mut table[at..at + geometry.inode_size as usize], geometry);
         })

@@ -255,7 +255,7 @@ impl MapBlocks<'_, '_, '_> {
         if purpose == Purpose::ReservedData {
             let clusters = self.volume.geometry().clusters_for(count);
             // First, so that no other thread can allocate them.
-            self.volume.promise_again(clusters)?;
+            self.volume.restore_reservation(clusters)?;
         }
         self.free_clusters(start, count)
     }

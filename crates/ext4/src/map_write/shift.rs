@@ -51,7 +51,7 @@ impl Inode {
         by: u64,
     ) -> Result<Progress> {
         self.edit_map(handle, Purpose::Metadata, |edit| {
-            edit.change.forget_from(FileBlock(from.0 - by));
+            edit.change.invalidate_from(FileBlock(from.0 - by));
             // Otherwise, the first leaf may exceed the credits.
             let had_changes = edit.blocks.handle.has_changes();
             let mut at = from;
@@ -85,7 +85,7 @@ impl Inode {
         by: u64,
     ) -> Result<Progress> {
         self.edit_map(handle, Purpose::Metadata, |edit| {
-            edit.change.forget_from(range.start);
+            edit.change.invalidate_from(range.start);
             let mut end = range.end;
             loop {
                 let left = edit.blocks.handle.credits_left();

@@ -188,7 +188,7 @@ impl Volume {
     /// Writes the record of a new inode to the table.
     fn write_new_inode(&self, handle: &mut Handle<'_>, record: &InodeRecord) -> Result<()> {
         let geometry = self.geometry();
-        let (block, at, location) = self.inode_place(record.number)?;
+        let (block, at, location) = self.inode_location(record.number)?;
         handle.edit(block, "inode", location, |table| {
             let bytes = &mut table[at..at + geometry.inode_size as usize];
             bytes.fill(0);

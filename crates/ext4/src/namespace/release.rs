@@ -102,11 +102,11 @@ impl Inode {
     /// Unmaps a range, in as many transactions as needed, and removes its delayed blocks.
     pub(crate) fn unmap_all(&self, range: Range<FileBlock>) -> Result<()> {
         let volume = self.volume();
-        self.forget_delayed(&range);
+        self.release_delayed(&range);
         let Range { start, mut end } = range;
         // Held until the clusters are reserved again for delayed blocks that share one with the range. These must not
         // be allocated before.
-        let _placing = self.shares_clusters().then(|| self.placing.lock());
+        let _allocation = self.shares_clusters().then(|| self.allocation_lock.lock());
         loop {
             let credits = self.credits_for_unmap().min(volume.writer()?.journal.credits_max());
             let unmap = |handle: &mut _| self.unmap(handle, start..end);
@@ -122,7 +122,7 @@ impl Volume {
     /// Completes deletions and truncations that a crash interrupted. As in Linux, a corrupt orphan ends the list, and
     /// is an error of the volume, which the caller stores. On a volume `with_errors`, no orphan is completed. The list
     /// is always empty afterwards.
-    pub(crate) fn end_orphans(self: &Arc<Self>, with_errors: bool) -> Result<OrphanReport> {
+    pub(crate) fn complete_orphans(self: &Arc<Self>, with_errors: bool) -> Result<OrphanReport> {
         let Writer { orphans, journal, .. } = self.writer()?;
         let Adopted { list, in_file, refused: mut corrupt } = orphans.adopt(self, with_errors)?;
         let mut report = OrphanReport::default();
@@ -134,7 +134,7 @@ impl Volume {
                 break;
             }
         }
-        orphans.forget_list(&numbers);
+        orphans.clear_list(&numbers);
         for inode in in_file {
             if let Err(error) = self.complete_orphan(&inode, &mut report)? {
                 corrupt.add(error);

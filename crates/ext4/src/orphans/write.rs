@@ -170,7 +170,7 @@ impl OrphanSet {
     }
 
     /// Removes the orphans in `adopted` that are still in the list. The caller clears the list in the superblock.
-    pub(crate) fn forget_list(&self, adopted: &[InodeNumber]) {
+    pub(crate) fn clear_list(&self, adopted: &[InodeNumber]) {
         let mut inner = self.inner.lock();
         let mut numbers = self.numbers.lock();
         for &number in adopted {
@@ -183,7 +183,7 @@ impl OrphanSet {
 
     /// Restores the state of an orphan in an inode that was just read again. Such an inode was evicted after blocks
     /// past its size could not be written or freed.
-    pub(crate) fn recognise(&self, mut inode: Inode) -> Inode {
+    pub(crate) fn restore_orphan(&self, mut inode: Inode) -> Inode {
         let inner = self.inner.lock();
         match inner.position(inode.number()) {
             None => return inode,

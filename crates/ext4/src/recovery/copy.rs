@@ -66,5 +66,5 @@ fn replay(
             return Ok(Volume::with_copy(overlay, cache, copy).recovered(report));
         }
     };
-    Ok(first.found_by(copy))
+    Ok(first.opened_through(copy))
 }

@@ -71,7 +71,7 @@ impl Unrecovered {
         cache: &Arc<PageCache>,
         journal_device: Option<&SharedDevice>,
     ) -> Result<Arc<Volume>> {
-        let volume = self.as_it_lies();
+        let volume = self.without_recovery();
         let base = Arc::clone(volume.device());
         let block_size = volume.geometry().block_size;
         let Some(journal) = volume.journal(journal_device)? else {
@@ -98,7 +98,7 @@ impl Unrecovered {
         if !commits.is_empty() {
             overlay.put_blocks(fast_commit_changes(&device, cache, &commits)?)?;
         }
-        let orphans = end_orphans(&overlay, cache, with_errors)?;
+        let orphans = complete_orphans(&overlay, cache, with_errors)?;
         finish(&device, cache, errors, orphans.failure.is_none() && !with_errors)?;
         match Volume::probe(device, cache)? {
             Probed::Ready(volume) => {
@@ -137,7 +137,7 @@ pub(crate) fn fast_commit_changes(
 
 /// Deletes and truncates orphans. On a volume `with_errors` they are left as they are, and so they are after an error,
 /// which the report contains: the volume can be read all the same.
-fn end_orphans(
+fn complete_orphans(
     overlay: &Arc<OverlayDevice>,
     cache: &Arc<PageCache>,
     with_errors: bool,
@@ -151,7 +151,7 @@ fn end_orphans(
     let limits = Limits { changes: ORPHAN_CHANGES_MAX, bytes: scratch::BYTES_MAX };
     let ended = scratch::change(&device, cache, limits, |volume| {
         let with_errors = with_errors || found::has_errors(volume);
-        let mut report = volume.end_orphans(with_errors)?;
+        let mut report = volume.complete_orphans(with_errors)?;
         let damage = volume.writer()?.journal.errors.latest();
         report.failure = report.failure.or(damage);
         Ok(report)

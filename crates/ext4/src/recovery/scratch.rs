@@ -53,7 +53,7 @@ pub(super) fn change<R>(
 pub(super) fn reopen(device: &SharedDevice, cache: &Arc<PageCache>) -> Result<Arc<Volume>> {
     Ok(match Volume::probe(Arc::clone(device), cache)? {
         Probed::Ready(volume) => volume,
-        Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
+        Probed::NeedsRecovery(unrecovered) => unrecovered.without_recovery(),
     })
 }
 

@@ -72,7 +72,7 @@ pub struct Unrecovered {
 
 impl Unrecovered {
     /// Returns the volume without recovery. It is inconsistent if it was being changed when writing ended.
-    pub fn as_it_lies(self) -> Arc<Volume> {
+    pub fn without_recovery(self) -> Arc<Volume> {
         self.volume
     }
 }
@@ -128,7 +128,7 @@ impl Volume {
     ) -> Result<Arc<Self>> {
         match Self::probe(Arc::clone(&device), cache) {
             Ok(Probed::Ready(volume)) => Ok(volume),
-            Ok(Probed::NeedsRecovery(volume)) if options.no_recovery => Ok(volume.as_it_lies()),
+            Ok(Probed::NeedsRecovery(volume)) if options.no_recovery => Ok(volume.without_recovery()),
             Ok(Probed::NeedsRecovery(volume)) => {
                 volume.recover(cache, options.journal_device.as_ref())
             }
@@ -210,7 +210,7 @@ impl Volume {
     }
 
     /// Returns the volume with the information that it was opened through `copy`.
-    pub(crate) fn found_by(self: Arc<Self>, copy: SuperblockCopy) -> Arc<Self> {
+    pub(crate) fn opened_through(self: Arc<Self>, copy: SuperblockCopy) -> Arc<Self> {
         let mut volume =
             Arc::into_inner(self).expect("a volume that was just opened has one owner");
         volume.copy = Some(copy);
@@ -351,7 +351,7 @@ impl Volume {
         &self,
         number: InodeNumber,
     ) -> Result<(MetadataBuffer, usize, Location)> {
-        let (block, at, location) = self.inode_place(number)?;
+        let (block, at, location) = self.inode_location(number)?;
         self.read_inodes_ahead(number, block)?;
         Ok((self.read_metadata(block, "inode", location)?, at, location))
     }
@@ -375,7 +375,7 @@ impl Volume {
     }
 
     /// Returns the block with an inode, the inode's byte position in it, and the location for errors.
-    pub(crate) fn inode_place(&self, number: InodeNumber) -> Result<(FsBlock, usize, Location)> {
+    pub(crate) fn inode_location(&self, number: InodeNumber) -> Result<(FsBlock, usize, Location)> {
         let geometry = self.geometry();
         let (group, index) = geometry.inode_position(number)?;
         let table = self.group(group)?.inode_table;
@@ -419,7 +419,7 @@ impl Volume {
         let Some(writer) = &self.writer else { return Ok(inode) };
         // A read-only volume changes and frees nothing that the record refers to, so its readable parts may be read.
         inode.check_block_references()?;
-        Ok(writer.orphans.recognise(inode))
+        Ok(writer.orphans.restore_orphan(inode))
     }
 
     /// Returns an inode that the format uses itself: the journal, a quota file, or the value of an attribute.

@@ -129,7 +129,7 @@ impl Volume {
     ) -> Result<Arc<Self>> {
         let error = match Self::probe(Arc::clone(&device), cache) {
             Ok(Probed::Ready(volume)) => return Ok(volume),
-            Ok(Probed::NeedsRecovery(unrecovered)) => return Ok(unrecovered.as_it_lies()),
+            Ok(Probed::NeedsRecovery(unrecovered)) => return Ok(unrecovered.without_recovery()),
             Err(error) => error,
         };
         match recovery::untorn(&device, cache, options.journal_device.as_ref(), &error) {
@@ -159,7 +159,7 @@ impl Volume {
         }
         let (volume, needs_recovery) = match Self::probe(Arc::clone(&device), cache)? {
             Probed::Ready(volume) => (volume, false),
-            Probed::NeedsRecovery(unrecovered) => (unrecovered.as_it_lies(), true),
+            Probed::NeedsRecovery(unrecovered) => (unrecovered.without_recovery(), true),
         };
         let mut log = volume.begin_log(cache, journal_device.as_ref(), needs_recovery)?;
         let has_log = log.is_some();
@@ -170,7 +170,7 @@ impl Volume {
         drop(volume);
         let volume = match Self::probe(Arc::clone(&device), cache)? {
             Probed::Ready(volume) => volume,
-            Probed::NeedsRecovery(unrecovered) => unrecovered.as_it_lies(),
+            Probed::NeedsRecovery(unrecovered) => unrecovered.without_recovery(),
         };
         with_errors |= found::has_errors(&volume);
         let orphans = OrphanSet::open(&volume)?;
@@ -218,7 +218,7 @@ impl Volume {
         journal.commit_all()?;
         journal.clear_errno()?;
         let volume = Arc::new(volume);
-        volume.end_orphans(with_errors)?;
+        volume.complete_orphans(with_errors)?;
         volume.writer()?.journal.store_errors()?;
         // Errors found up to here are recorded, but the policy does not apply to them: they do not prevent the open.
         let policy = options.errors.unwrap_or_else(|| volume.superblock().error_policy());

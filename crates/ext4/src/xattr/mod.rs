@@ -33,7 +33,7 @@ impl Inode {
         let block = self.attribute_block()?;
         let record = self.record();
         let both =
-            self.attributes_here(&record)?.iter().chain(self.attributes_in(block.as_ref())?.iter());
+            self.attributes_in_inode(&record)?.iter().chain(self.attributes_in_block(block.as_ref())?.iter());
         Ok(both.filter_map(|entry| name::full_name(entry.index, entry.name)).collect())
     }
 
@@ -42,11 +42,11 @@ impl Inode {
         let (index, name) = name::split_name(name).ok_or(Error::NoAttribute)?;
         let block;
         let record = self.record();
-        let entry = match self.attributes_here(&record)?.find(index, name) {
+        let entry = match self.attributes_in_inode(&record)?.find(index, name) {
             Some(entry) => entry,
             None => {
                 block = self.attribute_block()?;
-                let found = self.attributes_in(block.as_ref())?.find(index, name);
+                let found = self.attributes_in_block(block.as_ref())?.find(index, name);
                 found.ok_or(Error::NoAttribute)?
             }
         };
@@ -63,13 +63,13 @@ impl Inode {
     }
 
     /// Returns the attributes that lie in the inode, whose record is `record`.
-    pub(crate) fn attributes_here<'r>(&self, record: &'r InodeRecord) -> Result<Entries<'r>> {
+    pub(crate) fn attributes_in_inode<'r>(&self, record: &'r InodeRecord) -> Result<Entries<'r>> {
         let location = Location::inode(record.number).at_byte(record.attribute_area_start as u64);
         Entries::in_inode(&record.attribute_area, self.has_value_inodes(), location)
     }
 
     /// Returns the attributes that lie in the inode's attribute block.
-    pub(crate) fn attributes_in<'b>(
+    pub(crate) fn attributes_in_block<'b>(
         &self,
         block: Option<&'b MetadataBuffer>,
     ) -> Result<Entries<'b>> {

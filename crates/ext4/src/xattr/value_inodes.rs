@@ -173,7 +173,7 @@ impl Inode {
         let volume = self.volume();
         let number = volume.allocate_inode(handle, self.number(), false)?;
         let record = self.value_inode_record(number, value.len() as u64, checksum);
-        let (block, at, location) = volume.inode_place(number)?;
+        let (block, at, location) = volume.inode_location(number)?;
         let geometry = volume.geometry();
         handle.edit(block, "inode", location, |table| {
             let bytes = &mut table[at..at + geometry.inode_size as usize];

@@ -149,8 +149,8 @@ impl Inode {
     fn all_attributes(&self) -> Result<Attributes> {
         let record = self.record();
         let all = |entries: Entries<'_>| entries.iter().map(|it| Attribute::of(&it)).collect();
-        let area = all(self.attributes_here(&record)?);
-        let block = all(self.attributes_in(self.attribute_block()?.as_ref())?);
+        let area = all(self.attributes_in_inode(&record)?);
+        let block = all(self.attributes_in_block(self.attribute_block()?.as_ref())?);
         Ok(Attributes { area, block })
     }
 

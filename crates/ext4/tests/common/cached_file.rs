@@ -8,7 +8,7 @@ use ext4::Inode;
 use iomap::{
     CacheOptions, Caching, EndIo, ErrorCursor, IomapKind, MapRead, MapWrite, PageCache,
     ReadOptions, SplitExtents, WritableFile, copy_out, detach_cache, overwrite_direct, punch_cache,
-    quiesce_cache, set_size_moved, truncate_cache, wait_for_writeback, write_as, write_back,
+    quiesce_cache, set_size_after_move, truncate_cache, wait_for_writeback, write_as, write_back,
     write_back_and_wait, write_direct_alone,
 };
 use testkit::Random;
@@ -155,7 +155,7 @@ impl CachedFile {
             self.inode.collapse(range, size, TIME)?;
             size - length
         };
-        set_size_moved(&self.file, size);
+        set_size_after_move(&self.file, size);
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use crate::PAGE_SIZE;
 const THREADS: usize = 4;
 
 /// The handler of a window's faults.
-pub trait ServeFault: Send + Sync {
+pub trait FaultHandler: Send + Sync {
     /// Handles a fault at `page` of the file, by a store or by a load. Ends it with [`MapWindow::show`],
     /// [`MapWindow::fail`] or [`MapWindow::wake`]. The faulting thread waits until then. It may hold any locks of its
     /// program, but none of this library.
@@ -48,7 +48,7 @@ struct Shared {
 /// A window and the handler of its faults.
 struct Registration {
     area: Weak<Area>,
-    handler: Weak<dyn ServeFault>,
+    handler: Weak<dyn FaultHandler>,
 }
 
 impl Faults {
@@ -72,7 +72,7 @@ impl Faults {
     }
 
     /// Passes faults in `area` to `handler` from now on.
-    pub(crate) fn register(&self, area: &Arc<Area>, handler: Weak<dyn ServeFault>) {
+    pub(crate) fn register(&self, area: &Arc<Area>, handler: Weak<dyn FaultHandler>) {
         let registration = Registration { area: Arc::downgrade(area), handler };
         self.shared.windows.lock().insert(area.addresses().start, registration);
     }

@@ -56,7 +56,7 @@ impl Mapping {
     pub fn open_window(
         &self,
         pages: Range<u64>,
-        can_be_stored_to: bool,
+        is_writable: bool,
         size: u64,
     ) -> Result<MapWindow> {
         let memory = match self.mapped.memory.get() {
@@ -66,7 +66,7 @@ impl Mapping {
                 self.mapped.memory.get_or_init(|| memory)
             }
         };
-        MapWindow::new(self.to_arc(), memory, pages, can_be_stored_to)
+        MapWindow::new(self.to_arc(), memory, pages, is_writable)
     }
 
     /// Returns whether there are windows. `false` is certain under the inode's lock.

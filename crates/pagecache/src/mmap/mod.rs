@@ -23,6 +23,6 @@ mod window;
 
 pub(crate) use self::{faults::Faults, file_pages::Mapped};
 pub use self::{
-    faults::ServeFault,
+    faults::FaultHandler,
     window::{MapWindow, is_mapped},
 };

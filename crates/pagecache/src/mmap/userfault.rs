@@ -111,10 +111,10 @@ impl Userfaults {
         Ok(faults)
     }
 
-    /// Registers a range of new memory: accesses to pages that are not shown become faults. If it `can_be_stored_to`,
+    /// Registers a range of new memory: accesses to pages that are not shown become faults. If it `is_writable`,
     /// stores to protected pages do, too.
-    pub(crate) fn register(&self, range: &Addresses, can_be_stored_to: bool) -> Result<(), Errno> {
-        let mode = MISSING | MINOR | if can_be_stored_to { WRITE_PROTECT } else { 0 };
+    pub(crate) fn register(&self, range: &Addresses, is_writable: bool) -> Result<(), Errno> {
+        let mode = MISSING | MINOR | if is_writable { WRITE_PROTECT } else { 0 };
         let mut register = Register { range: Bytes::of(range), mode, ioctls: 0 };
         self.update::<{ opcode::read_write::<Register>(GROUP, 0x00) }, _>(&mut register)
     }

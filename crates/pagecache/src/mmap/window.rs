@@ -15,7 +15,7 @@ use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock, munmap,
 };
 
-use super::faults::{Faults, ServeFault};
+use super::faults::{Faults, FaultHandler};
 use super::file_memory::FileMemory;
 use super::userfault::{Addresses, Userfaults};
 use crate::fill::LockedFolio;
@@ -55,20 +55,20 @@ pub(crate) struct Area {
     addresses: Addresses,
     /// Pages of the file.
     pages: Range<u64>,
-    can_be_stored_to: bool,
-    /// Whether pages were poisoned. Reset by [`MapWindow::forgive`].
+    is_writable: bool,
+    /// Whether pages were poisoned. Reset by [`MapWindow::hide_failed`].
     has_failed: AtomicBool,
     userfaults: Arc<Userfaults>,
 }
 
 impl MapWindow {
     /// Creates a window for `pages` of a file. It shows no pages yet, and must not be accessed before it is
-    /// [served](Self::serve_by).
+    /// [served](Self::set_fault_handler).
     pub(crate) fn new(
         mapping: Arc<Mapping>,
         memory: &FileMemory,
         pages: Range<u64>,
-        can_be_stored_to: bool,
+        is_writable: bool,
     ) -> Result<Self> {
         if rustix::param::page_size() != PAGE_SIZE {
             let missing = "mapping files where the host's pages are not 4 KiB";
@@ -89,7 +89,7 @@ impl MapWindow {
         let area = Arc::new(Area {
             addresses: start..start + length,
             pages,
-            can_be_stored_to,
+            is_writable,
             has_failed: AtomicBool::new(false),
             userfaults: Arc::clone(faults.userfaults()),
         });
@@ -104,7 +104,7 @@ impl MapWindow {
     }
 
     /// Passes the window's faults to `handler`.
-    pub fn serve_by(&self, handler: Weak<dyn ServeFault>) {
+    pub fn set_fault_handler(&self, handler: Weak<dyn FaultHandler>) {
         self.faults.register(&self.area, handler);
     }
 
@@ -126,8 +126,8 @@ impl MapWindow {
     }
 
     /// Returns whether programs can store to the window.
-    pub fn can_be_stored_to(&self) -> bool {
-        self.area.can_be_stored_to
+    pub fn is_writable(&self) -> bool {
+        self.area.is_writable
     }
 
     /// Shows uptodate `pages` of a folio that is in the [file's memory](Mapping::place), and wakes the threads that
@@ -153,7 +153,7 @@ impl MapWindow {
     }
 
     /// [Hides](Self::hide) all pages if any page has [failed](Self::fail), so that accesses are tried again.
-    pub fn forgive(&self) {
+    pub fn hide_failed(&self) {
         if self.area.has_failed.swap(false, Ordering::AcqRel) {
             self.area.hide(&self.area.pages);
         }
@@ -165,11 +165,11 @@ impl Area {
     fn open(&self) -> Result<(), Errno> {
         let start = std::ptr::with_exposed_provenance_mut(self.addresses.start);
         let write =
-            if self.can_be_stored_to { MprotectFlags::WRITE } else { MprotectFlags::empty() };
+            if self.is_writable { MprotectFlags::WRITE } else { MprotectFlags::empty() };
         // Locked pages could not be hidden.
         // SAFETY: the memory belongs to the window.
         let _ = unsafe { munlock(start, self.addresses.len()) };
-        self.userfaults.register(&self.addresses, self.can_be_stored_to)?;
+        self.userfaults.register(&self.addresses, self.is_writable)?;
         // SAFETY: as above.
         unsafe { mprotect(start, self.addresses.len(), MprotectFlags::READ | write) }
     }
@@ -197,7 +197,7 @@ impl Area {
     }
 
     fn show(&self, pages: &Range<u64>, stored: &Range<u64>) -> Result<(), Errno> {
-        let can_be_stored_to = self.can_be_stored_to;
+        let is_writable = self.is_writable;
         let (range, stored) = (self.of(pages), self.of(stored));
         let mut at = range.start;
         if !stored.is_empty() {
@@ -211,7 +211,7 @@ impl Area {
                 }
             }
         }
-        if self.userfaults.show(&(at..range.end), can_be_stored_to)? == at && at < range.end {
+        if self.userfaults.show(&(at..range.end), is_writable)? == at && at < range.end {
             self.userfaults.wake(&(at..at + PAGE_SIZE))?;
         }
         Ok(())
@@ -220,7 +220,7 @@ impl Area {
     /// Protects the shown pages of `pages` from stores.
     pub(crate) fn protect(&self, pages: &Range<u64>) {
         let range = self.of(pages);
-        if !self.can_be_stored_to || range.is_empty() {
+        if !self.is_writable || range.is_empty() {
             return;
         }
         if self.userfaults.protect(&range, true).is_err() {
@@ -243,7 +243,7 @@ impl Area {
                 // The page is shown, or the kernel still knows it as protected. End both.
                 Err(Errno::EXIST) => {
                     self.hide(&(page..page + 1));
-                    if self.can_be_stored_to {
+                    if self.is_writable {
                         let _ = self.userfaults.protect(&range, false);
                     }
                 }
