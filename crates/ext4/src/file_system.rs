@@ -243,7 +243,7 @@ impl fs::Inode for Ext4Inode {
         self.inode.write_pending()
     }
 
-    fn released(&self) -> Result<()> {
+    fn release(&self) -> Result<()> {
         self.inode.release()
     }
 

@@ -96,7 +96,7 @@ impl Delayed {
     }
 
     /// Removes blocks that were allocated, and the reserved clusters that the allocation has used.
-    pub fn allocated(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) {
+    pub fn remove_allocated(&mut self, blocks: &Range<FileBlock>, cluster_shift: u32) {
         self.blocks.remove(blocks.start.0..blocks.end.0);
         self.reserved -= self.clusters.remove(clusters_of(blocks, cluster_shift));
     }

@@ -63,7 +63,7 @@ impl ExtentStatus {
     }
 
     /// Returns the cached span around `at`.
-    pub fn known(&self, at: FileBlock) -> Option<Arc<Span>> {
+    pub fn cached(&self, at: FileBlock) -> Option<Arc<Span>> {
         self.find(&self.known.read(), at)
     }
 
@@ -74,7 +74,7 @@ impl ExtentStatus {
     }
 
     /// Returns the span around `at`: the cached one, or the one that `load` reads from the map on disk.
-    pub fn look_up(&self, at: FileBlock, load: impl FnOnce() -> Result<Span>) -> Result<Arc<Span>> {
+    pub fn lookup(&self, at: FileBlock, load: impl FnOnce() -> Result<Span>) -> Result<Arc<Span>> {
         let known = self.known.read();
         if let Some(span) = self.find(&known, at) {
             return Ok(span);
@@ -123,7 +123,7 @@ impl ExtentStatus {
 
 impl MapChange<'_> {
     /// Records that the map now has `run`, or a hole, from `start` to `end`.
-    pub fn changed(&mut self, start: FileBlock, end: FileBlock, run: Option<Run>) {
+    pub fn record(&mut self, start: FileBlock, end: FileBlock, run: Option<Run>) {
         let known = &mut self.known.spans;
         for known in known.iter_mut().filter(|known| known.span.start < end) {
             if known.span.end > start {
@@ -174,7 +174,7 @@ mod tests {
         let status = ExtentStatus::new(Rank::Format(0));
         for index in spans {
             let (start, end) = blocks(index * 10, index * 10 + 10);
-            status.look_up(start, || Ok(Span::hole(start, end))).unwrap();
+            status.lookup(start, || Ok(Span::hole(start, end))).unwrap();
         }
         status
     }
@@ -184,26 +184,26 @@ mod tests {
         let status = cache_with([]);
         for index in 0..100 {
             let (start, end) = blocks(index * 10, index * 10 + 10);
-            status.look_up(start, || Ok(Span::hole(start, end))).unwrap();
-            assert!(status.known(FileBlock(0)).is_some());
+            status.lookup(start, || Ok(Span::hole(start, end))).unwrap();
+            assert!(status.cached(FileBlock(0)).is_some());
         }
-        assert!(status.known(FileBlock(100)).is_none());
+        assert!(status.cached(FileBlock(100)).is_none());
         assert_eq!(status.known.read().spans.len(), ExtentStatus::SPANS_MAX);
     }
 
     #[test]
     fn later_lookups_see_a_change_and_returned_spans_do_not() {
         let status = cache_with([0, 1]);
-        let (before, sequence) = (status.known(FileBlock(5)).unwrap(), status.sequence());
+        let (before, sequence) = (status.cached(FileBlock(5)).unwrap(), status.sequence());
         let mut change = status.change();
         let (start, end) = blocks(8, 12);
         let run = Run { start, length: 4, block: FsBlock(100), unwritten: true };
-        change.changed(start, end, Some(run));
+        change.record(start, end, Some(run));
         change.finish();
         assert_ne!(status.sequence(), sequence);
         assert!(before.runs.is_empty());
         for at in [8, 11] {
-            let span = status.known(FileBlock(at)).unwrap();
+            let span = status.cached(FileBlock(at)).unwrap();
             assert_eq!(span.runs.len(), 1, "{at}");
         }
     }
@@ -213,7 +213,7 @@ mod tests {
         let status = cache_with([0]);
         let sequence = status.sequence();
         drop(status.change());
-        assert!(status.known(FileBlock(0)).is_none());
+        assert!(status.cached(FileBlock(0)).is_none());
         assert_ne!(status.sequence(), sequence);
     }
 
@@ -225,7 +225,7 @@ mod tests {
         change.invalidate_from(FileBlock(15));
         change.finish();
         assert_ne!(status.sequence(), sequence);
-        let is_known = [5, 12, 15, 25].map(|at| status.known(FileBlock(at)).is_some());
+        let is_known = [5, 12, 15, 25].map(|at| status.cached(FileBlock(at)).is_some());
         assert_eq!(is_known, [true, false, false, false]);
     }
 
@@ -235,12 +235,12 @@ mod tests {
         let (start, end) = blocks(0, 10);
         let (span, sequence) = (Arc::new(Span::hole(start, end)), status.sequence());
         let mut change = status.change();
-        change.changed(FileBlock(20), FileBlock(21), None);
+        change.record(FileBlock(20), FileBlock(21), None);
         change.finish();
         status.insert(Arc::clone(&span), sequence);
-        assert!(status.known(start).is_none());
+        assert!(status.cached(start).is_none());
         status.insert(span, status.sequence());
-        assert!(status.known(start).is_some());
+        assert!(status.cached(start).is_some());
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
             let runs = vec![run(disk.load(Ordering::Relaxed))];
             Ok(Span { start, end, runs })
         };
-        let read = || status.look_up(start, load).unwrap().runs[0].block.0;
+        let read = || status.lookup(start, load).unwrap().runs[0].block.0;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut last = 0;
@@ -269,7 +269,7 @@ mod tests {
                     let mut change = status.change();
                     disk.store(block, Ordering::Relaxed);
                     if block % 3 != 0 {
-                        change.changed(start, end, Some(run(block)));
+                        change.record(start, end, Some(run(block)));
                         change.finish();
                     }
                 }

@@ -82,7 +82,7 @@ impl FreeExtents {
     }
 
     /// Allocates `part` of an extent. Panics if a unit of it is not free.
-    pub fn take(&mut self, part: Extent) {
+    pub fn allocate(&mut self, part: Extent) {
         let whole = self.containing(part).expect("only free units are allocated");
         self.remove(whole);
         if part.start > whole.start {
@@ -94,7 +94,7 @@ impl FreeExtents {
     }
 
     /// Frees an extent, and joins it with its neighbours. Panics if a unit of it is free already.
-    pub fn give_back(&mut self, extent: Extent) {
+    pub fn free(&mut self, extent: Extent) {
         assert!(!self.overlaps(extent), "{extent:?} is free already");
         let mut joined = extent;
         let before = self.by_start.range(..extent.start).next_back();
@@ -191,7 +191,7 @@ mod tests {
                 let alike = free[start as usize..].iter().take(length);
                 let length = alike.take_while(|&&free| free == was_free).count() as u32;
                 let extent = Extent { start, length };
-                if was_free { index.take(extent) } else { index.give_back(extent) }
+                if was_free { index.allocate(extent) } else { index.free(extent) }
                 free[start as usize..extent.end() as usize].fill(!was_free);
                 check(&index, &free, at, length);
             }
@@ -202,7 +202,7 @@ mod tests {
     fn a_search_examines_only_the_nearest_extents() {
         let mut index = FreeExtents::default();
         for start in [0, 10, 20] {
-            index.give_back(Extent { start, length: 1 + start / 10 });
+            index.free(Extent { start, length: 1 + start / 10 });
         }
         assert_eq!(index.after(0, 3, 2), None);
         assert_eq!(index.after(0, 3, 3), Some(Extent { start: 20, length: 3 }));
@@ -212,7 +212,7 @@ mod tests {
     #[should_panic(expected = "free already")]
     fn freeing_free_units_panics() {
         let mut index = FreeExtents::default();
-        index.give_back(Extent { start: 5, length: 5 });
-        index.give_back(Extent { start: 3, length: 3 });
+        index.free(Extent { start: 5, length: 5 });
+        index.free(Extent { start: 3, length: 3 });
     }
 }

@@ -94,7 +94,7 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
     }
 
     /// Deletes an inode without a name after its last use. Called once, as the last call for the inode.
-    fn released(&self) -> Result<()> {
+    fn release(&self) -> Result<()> {
         Err(Error::ReadOnly)
     }
 

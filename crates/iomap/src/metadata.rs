@@ -150,7 +150,7 @@ impl MetadataCache {
     fn invalidate_folio(&self, block: FsBlock) {
         if let Some(offset) = self.block_size.device_offset(block) {
             let page = offset.0 / PAGE_SIZE as u64;
-            self.mapping.forget(page, page + 1);
+            self.mapping.invalidate(page, page + 1);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::thread::{self, ThreadId};
 
 use base::{DeviceOffset, Error, FileOffset, Location, Problem, Ranges, Result};
 use device::{Bio, BioOperation, Segment};
-use pagecache::{LockedFolio, PAGE_SHIFT, Runs, WritebackFolio};
+use pagecache::{DirtyRanges, LockedFolio, PAGE_SHIFT, WritebackFolio};
 use smallvec::SmallVec;
 
 use crate::barrier::Entered;
@@ -169,7 +169,7 @@ struct Started {
     /// Its first byte in the file.
     position: u64,
     /// The dirty ranges, in bytes of the folio.
-    dirty: Runs,
+    dirty: DirtyRanges,
     /// The file's size.
     size: u64,
     /// Whether it reaches past the size on the disk.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use iomap::{WritableFile, fault_for_store};
-use pagecache::{MapWindow, FaultHandler};
+use pagecache::{FaultHandler, MapWindow};
 use support::gate::setup;
 use support::waiting::Waiter;
 
@@ -21,7 +21,7 @@ struct Server {
 }
 
 impl FaultHandler for Server {
-    fn serve(&self, page: u64, _is_store: bool) {
+    fn handle_fault(&self, page: u64, _is_store: bool) {
         let dirtied = || {
             // False if the store has ended without waiting for this.
             self.store_waits.store(self.store.comes_to_wait(), Ordering::Release);

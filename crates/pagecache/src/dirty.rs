@@ -174,7 +174,10 @@ impl Mapping {
     /// Makes a dirty folio clean and starts its writeback. The caller then submits it. A later writer waits for the
     /// writeback and makes the folio dirty again (ARCHITECTURE.md, invariant 6). Returns the ranges to be written, or
     /// `None` if the folio is not dirty.
-    pub fn start_writeback(&self, folio: &LockedFolio) -> Option<(Arc<WritebackFolio>, DirtyRanges)> {
+    pub fn start_writeback(
+        &self,
+        folio: &LockedFolio,
+    ) -> Option<(Arc<WritebackFolio>, DirtyRanges)> {
         let (frame, length) = (folio.folio().frame(), folio.folio().len());
         if !frame.is_dirty() {
             return None;

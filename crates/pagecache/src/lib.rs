@@ -39,7 +39,7 @@ pub use self::{
     fill::{FillPiece, LockedFolio},
     folio::{Folio, FolioHandle, FolioRef, LentFolio},
     mapping::{Insertion, Mapping},
-    mmap::{MapWindow, FaultHandler, is_mapped},
+    mmap::{FaultHandler, MapWindow, is_mapped},
     options::{CacheOptions, CacheStats, DirtyStats, ORDER_MAX},
 };
 

@@ -212,7 +212,7 @@ impl Mapping {
 
     /// Removes all folios that contain pages of `from..end` from the mapping, as a whole. Holders of references keep
     /// them unchanged; lookups do not find them any more. For metadata, whose folios are never dirty.
-    pub fn forget(&self, from: u64, end: u64) {
+    pub fn invalidate(&self, from: u64, end: u64) {
         let _changes = self.changes.lock();
         while let Some((_, number)) = self.tree.first_present(&self.cache.pool, from, end) {
             // Certain, since frames in the tree are live while its lock is held (R2, R3).

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::{Error, FileOffset, Result};
 use iomap::{Caching, Readahead};
-use pagecache::{MapWindow, PAGE_SHIFT, PAGE_SIZE, FaultHandler};
+use pagecache::{FaultHandler, MapWindow, PAGE_SHIFT, PAGE_SIZE};
 
 use crate::clock::last_tick;
 use crate::data::PART_BYTES;
@@ -253,7 +253,7 @@ impl Map {
 }
 
 impl FaultHandler for Map {
-    fn serve(&self, page: u64, is_store: bool) {
+    fn handle_fault(&self, page: u64, is_store: bool) {
         let stored = is_store.then(|| {
             let in_order = self.stored_end.load(Ordering::Relaxed) == page;
             if in_order && self.readahead().is_some() { STORED_MAX } else { 1 }

@@ -269,7 +269,7 @@ impl Drop for Node {
             // The format frees the blocks next. A write in flight would destroy the data of another file.
             assert!(!self.has_direct_requests(), "direct I/O of a deleted inode is in flight");
         }
-        if let Err(error) = self.inode.released() {
+        if let Err(error) = self.inode.release() {
             tracing::warn!("inode {} stays an orphan: {error}", self.number);
         }
     }

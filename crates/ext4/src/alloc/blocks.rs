@@ -163,7 +163,7 @@ impl Volume {
         }
         self.mark_clusters(handle, &mut group, &mut descriptor, extent, false)?;
         self.write_descriptor(handle, &descriptor)?;
-        group.deferred.give_back(extent);
+        group.deferred.free(extent);
         allocator.space.lock().freed(extent.length.into());
         if allocator.discards {
             handle.discard_when_durable(self.bytes_of(number, extent));
@@ -327,7 +327,7 @@ impl<'a> Search<'a> {
         }
         volume.write_descriptor(handle, &descriptor)?;
         if let Some(free) = &mut group.free {
-            free.take(whole);
+            free.allocate(whole);
         }
         if let Some((inode, _)) = self.preallocation.filter(|_| whole.length > extent.length) {
             group.preallocate(inode, whole.after(extent.length));

@@ -56,10 +56,10 @@ impl Allocator {
     /// Makes freed clusters available: the transaction that freed them is durable.
     pub(super) fn release(&self, number: GroupNumber, extent: Extent) {
         let group = &mut *self.groups[number.0 as usize].lock();
-        group.deferred.take(extent);
+        group.deferred.allocate(extent);
         if group.damage.is_none() {
             if let Some(free) = &mut group.free {
-                free.give_back(extent);
+                free.free(extent);
             }
             let ready = self.tallies[number.0 as usize].ready() + extent.length;
             self.tell(number, group, ready);
@@ -161,7 +161,7 @@ impl Volume {
             }
         }
         let mut free = FreeExtents::default();
-        bits::clear_runs(bitmap.bytes(), bitmap.length()).for_each(|run| free.give_back(run));
+        bits::clear_runs(bitmap.bytes(), bitmap.length()).for_each(|run| free.free(run));
         let (found, expected) = (descriptor.free_clusters, free.total());
         if found != expected {
             let (found, expected) = (found.into(), expected.into());
@@ -174,7 +174,7 @@ impl Volume {
                 let problem = Problem::Shared { blocks: extent.length.into() };
                 return Err(Error::corrupt(BLOCK_BITMAP, location, problem));
             }
-            free.take(extent);
+            free.allocate(extent);
         }
         Ok(free)
     }

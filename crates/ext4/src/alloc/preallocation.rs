@@ -81,7 +81,7 @@ impl Group {
         let extent = self.preallocations.by_inode.remove(&inode);
         if let (Some(extent), Some(free)) = (extent, &mut self.free) {
             self.preallocations.total -= extent.length;
-            free.give_back(extent);
+            free.free(extent);
         }
     }
 
@@ -89,7 +89,7 @@ impl Group {
     pub(super) fn discard_preallocations(&mut self) -> bool {
         let discarded = std::mem::take(&mut self.preallocations);
         if let Some(free) = &mut self.free {
-            discarded.by_inode.values().for_each(|extent| free.give_back(*extent));
+            discarded.by_inode.values().for_each(|extent| free.free(*extent));
         }
         discarded.total > 0
     }

@@ -337,7 +337,7 @@ impl Inode {
             }
             Ok(run)
         })?;
-        self.change_delayed(|delayed| delayed.allocated(&(run.start..run.end()), shift));
+        self.change_delayed(|delayed| delayed.remove_allocated(&(run.start..run.end()), shift));
         self.discard_unused_preallocation();
         Ok(())
     }

@@ -206,7 +206,7 @@ impl Inode {
     }
 
     fn span(&self, at: FileBlock) -> Result<Arc<Span>> {
-        self.map.look_up(at, || self.load_span(at))
+        self.map.lookup(at, || self.load_span(at))
     }
 
     /// Reads the map on disk around `at`. The caller holds the map.
@@ -252,7 +252,7 @@ impl Inode {
         if end >= self.map_end() {
             return true;
         }
-        let span = match self.map.known(end) {
+        let span = match self.map.cached(end) {
             Some(span) => span,
             None => return false,
         };
@@ -278,7 +278,7 @@ impl MapRead for Inode {
         }
         let at = self.volume.geometry().block_size.file_block(at);
         let delayed = self.delayed.lock().around(at);
-        let piece = self.map.known(at)?.piece_at(at);
+        let piece = self.map.cached(at)?.piece_at(at);
         Some(self.iomap_of(piece, &delayed))
     }
 

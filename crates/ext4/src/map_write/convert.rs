@@ -88,7 +88,7 @@ impl MapEdit<'_, '_, '_> {
                 result => result?,
             };
             for run in converted {
-                self.change.changed(run.start, run.end(), Some(Run { unwritten, ..run }));
+                self.change.record(run.start, run.end(), Some(Run { unwritten, ..run }));
             }
             // The last leaf ends where all files end.
             if leaf_end <= at {

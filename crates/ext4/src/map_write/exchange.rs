@@ -110,7 +110,7 @@ impl Inode {
                 let prepared = prepare(tree, store, path, &pairs, old, new)?;
                 tree.carry_out(store, prepared)?;
                 for run in pairs.iter().map(Pair::new_donor_run) {
-                    edit.change.changed(run.start, run.end(), Some(run));
+                    edit.change.record(run.start, run.end(), Some(run));
                 }
                 Ok(())
             });
@@ -123,7 +123,7 @@ impl Inode {
             store.is_touched = true;
             tree.carry_out(store, prepared)?;
             for run in pairs.iter().map(Pair::new_run) {
-                edit.change.changed(run.start, run.end(), Some(run));
+                edit.change.record(run.start, run.end(), Some(run));
             }
             Ok(pairs.iter().map(|pair| pair.length).sum())
         })

@@ -24,7 +24,7 @@ impl Inode {
             let (tree, store) = edit.tree()?;
             tree.insert(store, path, run)?;
             store.clusters += clusters as i64;
-            edit.change.changed(run.start, run.end(), Some(run));
+            edit.change.record(run.start, run.end(), Some(run));
             Ok(length)
         })
     }

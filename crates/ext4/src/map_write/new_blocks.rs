@@ -131,7 +131,7 @@ impl MapEdit<'_, '_, '_> {
             Map::Pointers(_) => self.map_pointers(request, prepare),
         }?;
         if let Ok(Mapped { run, is_new: true }) = mapped {
-            self.change.changed(run.start, run.end(), Some(run));
+            self.change.record(run.start, run.end(), Some(run));
         }
         Ok(mapped)
     }

@@ -46,7 +46,7 @@ impl Inode {
                     Ok(LeafOutcome::Done) => return Ok(Progress::Done),
                     Ok(LeafOutcome::NoCredits) => return Ok(Progress::More(end)),
                     Ok(LeafOutcome::To(start)) => {
-                        edit.change.changed(start, end, None);
+                        edit.change.record(start, end, None);
                         end = start;
                     }
                 }

@@ -128,7 +128,9 @@ impl Volume {
     ) -> Result<Arc<Self>> {
         match Self::probe(Arc::clone(&device), cache) {
             Ok(Probed::Ready(volume)) => Ok(volume),
-            Ok(Probed::NeedsRecovery(volume)) if options.no_recovery => Ok(volume.without_recovery()),
+            Ok(Probed::NeedsRecovery(volume)) if options.no_recovery => {
+                Ok(volume.without_recovery())
+            }
             Ok(Probed::NeedsRecovery(volume)) => {
                 volume.recover(cache, options.journal_device.as_ref())
             }

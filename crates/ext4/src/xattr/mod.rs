@@ -32,8 +32,10 @@ impl Inode {
     pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
         let block = self.attribute_block()?;
         let record = self.record();
-        let both =
-            self.attributes_in_inode(&record)?.iter().chain(self.attributes_in_block(block.as_ref())?.iter());
+        let both = self
+            .attributes_in_inode(&record)?
+            .iter()
+            .chain(self.attributes_in_block(block.as_ref())?.iter());
         Ok(both.filter_map(|entry| name::full_name(entry.index, entry.name)).collect())
     }
 

@@ -27,7 +27,7 @@ pub trait FaultHandler: Send + Sync {
     /// [`MapWindow::show`]: crate::MapWindow::show
     /// [`MapWindow::fail`]: crate::MapWindow::fail
     /// [`MapWindow::wake`]: crate::MapWindow::wake
-    fn serve(&self, page: u64, is_store: bool);
+    fn handle_fault(&self, page: u64, is_store: bool);
 }
 
 /// A cache's userfaultfd and the threads that read it.
@@ -129,7 +129,7 @@ impl Shared {
             return;
         };
         let page = area.page_at(fault.address);
-        if catch_unwind(AssertUnwindSafe(|| handler.serve(page, fault.is_store))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| handler.handle_fault(page, fault.is_store))).is_err() {
             // The panic hook has reported it.
             area.fail(page);
         }

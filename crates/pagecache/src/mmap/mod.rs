@@ -21,8 +21,8 @@ mod file_pages;
 mod userfault;
 mod window;
 
-pub(crate) use self::{faults::Faults, file_pages::Mapped};
 pub use self::{
     faults::FaultHandler,
     window::{MapWindow, is_mapped},
 };
+pub(crate) use self::{faults::Faults, file_pages::Mapped};

@@ -15,7 +15,7 @@ use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock, munmap,
 };
 
-use super::faults::{Faults, FaultHandler};
+use super::faults::{FaultHandler, Faults};
 use super::file_memory::FileMemory;
 use super::userfault::{Addresses, Userfaults};
 use crate::fill::LockedFolio;
@@ -164,8 +164,7 @@ impl Area {
     /// Registers the new memory for faults, and then permits access to it.
     fn open(&self) -> Result<(), Errno> {
         let start = std::ptr::with_exposed_provenance_mut(self.addresses.start);
-        let write =
-            if self.is_writable { MprotectFlags::WRITE } else { MprotectFlags::empty() };
+        let write = if self.is_writable { MprotectFlags::WRITE } else { MprotectFlags::empty() };
         // Locked pages could not be hidden.
         // SAFETY: the memory belongs to the window.
         let _ = unsafe { munlock(start, self.addresses.len()) };

@@ -258,7 +258,7 @@ impl Inode for MemoryInode {
         record.attributes.changed = time;
     }
 
-    fn released(&self) -> Result<()> {
+    fn release(&self) -> Result<()> {
         let _call = self.changing();
         assert!(!self.is_released.swap(true, Ordering::SeqCst), "released twice");
         let mut inodes = self.disk.inodes();
