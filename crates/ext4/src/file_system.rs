@@ -84,7 +84,8 @@ impl FileSystem for Ext4 {
     }
 
     fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn fs::Inode>> {
-        let inode = self.volume.inode(number).inspect_err(|error| self.volume.found(error))?;
+        let inode =
+            self.volume.inode(number).inspect_err(|error| self.volume.apply_error_policy(error))?;
         Ok(wrap(Arc::new(inode)))
     }
 
@@ -170,7 +171,7 @@ struct Ext4Inode {
 impl Ext4Inode {
     /// Reports an error that a read has found to the volume.
     fn found(&self, error: &Error) {
-        self.inode.volume().found(error);
+        self.inode.volume().apply_error_policy(error);
     }
 }
 

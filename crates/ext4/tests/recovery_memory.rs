@@ -68,7 +68,7 @@ fn memory_does_not_grow_with_the_free_space_of_the_groups() {
     let options = "-t ext4 -b 1024 -I 256 -N 4096 -J size=16 -E nodiscard \
                    -O fast_commit,^metadata_csum,^uninit_bg,^64bit,^flex_bg,^resize_inode";
     let options: Vec<&str> = options.split_whitespace().collect();
-    let image = Image::make(GROUPS * GROUP_BLOCKS * BLOCK as u64 >> 20, &options);
+    let image = Image::make((GROUPS * GROUP_BLOCKS * BLOCK as u64) >> 20, &options);
     let made = free(&image, "ffi")[0];
     let blocks = fragment(&image);
     let mut commits = FastCommits::new(BLOCK);

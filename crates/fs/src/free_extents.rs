@@ -24,7 +24,7 @@ impl Extent {
     }
 
     /// Returns the extent without its first `length` units. At least one unit must remain.
-    pub fn after(self, length: u32) -> Self {
+    pub fn without_first(self, length: u32) -> Self {
         Self { start: self.start + length, length: self.length - length }
     }
 }
@@ -69,7 +69,7 @@ impl FreeExtents {
 
     /// Returns the first extent of at least `length` units that starts at or after `at`. Examines at most
     /// `examined_max` extents.
-    pub fn after(&self, at: u32, length: u32, examined_max: usize) -> Option<Extent> {
+    pub fn first_fit(&self, at: u32, length: u32, examined_max: usize) -> Option<Extent> {
         let following = self.by_start.range(at..).take(examined_max);
         let mut extents = following.map(|(&start, &length)| Extent { start, length });
         extents.find(|extent| extent.length >= length)
@@ -81,34 +81,34 @@ impl FreeExtents {
         Some(Extent { start, length })
     }
 
-    /// Allocates `part` of an extent. Panics if a unit of it is not free.
-    pub fn allocate(&mut self, part: Extent) {
-        let whole = self.containing(part).expect("only free units are allocated");
-        self.remove(whole);
+    /// Removes `part` of an extent from the index. Panics if a unit of it is not in the index.
+    pub fn remove(&mut self, part: Extent) {
+        let whole = self.containing(part).expect("the index contains the part");
+        self.remove_whole(whole);
         if part.start > whole.start {
-            self.insert(Extent { start: whole.start, length: part.start - whole.start });
+            self.insert_whole(Extent { start: whole.start, length: part.start - whole.start });
         }
         if part.end() < whole.end() {
-            self.insert(Extent { start: part.end(), length: whole.end() - part.end() });
+            self.insert_whole(Extent { start: part.end(), length: whole.end() - part.end() });
         }
     }
 
-    /// Frees an extent, and joins it with its neighbours. Panics if a unit of it is free already.
-    pub fn free(&mut self, extent: Extent) {
-        assert!(!self.overlaps(extent), "{extent:?} is free already");
+    /// Inserts an extent, and joins it with its neighbours. Panics if a unit of it is in the index.
+    pub fn insert(&mut self, extent: Extent) {
+        assert!(!self.overlaps(extent), "{extent:?} is in the index already");
         let mut joined = extent;
         let before = self.by_start.range(..extent.start).next_back();
         if let Some((&start, &length)) =
             before.filter(|(start, length)| *start + *length == extent.start)
         {
-            self.remove(Extent { start, length });
+            self.remove_whole(Extent { start, length });
             joined = Extent { start, length: length + joined.length };
         }
         if let Some(&length) = self.by_start.get(&extent.end()) {
-            self.remove(Extent { start: extent.end(), length });
+            self.remove_whole(Extent { start: extent.end(), length });
             joined.length += length;
         }
-        self.insert(joined);
+        self.insert_whole(joined);
     }
 
     /// Returns whether any unit of an extent is free.
@@ -128,13 +128,14 @@ impl FreeExtents {
         (part.length > 0 && part.end() <= whole.end()).then_some(whole)
     }
 
-    fn insert(&mut self, extent: Extent) {
+    /// Inserts an extent that touches no other.
+    fn insert_whole(&mut self, extent: Extent) {
         self.by_start.insert(extent.start, extent.length);
         self.by_length.insert((extent.length, extent.start));
         self.total += extent.length;
     }
 
-    fn remove(&mut self, extent: Extent) {
+    fn remove_whole(&mut self, extent: Extent) {
         self.by_start.remove(&extent.start);
         self.by_length.remove(&(extent.length, extent.start));
         self.total -= extent.length;
@@ -172,7 +173,7 @@ mod tests {
         let rest = rest.map(|extent| Extent { start: at, length: extent.end() - at });
         assert_eq!(index.from(at), rest);
         let after = all.iter().find(|extent| extent.start >= at && extent.length >= length);
-        assert_eq!(index.after(at, length, usize::MAX), after.copied());
+        assert_eq!(index.first_fit(at, length, usize::MAX), after.copied());
         let fitting = all.iter().filter(|extent| extent.length >= length);
         let best = fitting.min_by_key(|extent| (extent.length, extent.start));
         assert_eq!(index.best_fit(length), best.copied());
@@ -191,7 +192,7 @@ mod tests {
                 let alike = free[start as usize..].iter().take(length);
                 let length = alike.take_while(|&&free| free == was_free).count() as u32;
                 let extent = Extent { start, length };
-                if was_free { index.allocate(extent) } else { index.free(extent) }
+                if was_free { index.remove(extent) } else { index.insert(extent) }
                 free[start as usize..extent.end() as usize].fill(!was_free);
                 check(&index, &free, at, length);
             }
@@ -202,17 +203,17 @@ mod tests {
     fn a_search_examines_only_the_nearest_extents() {
         let mut index = FreeExtents::default();
         for start in [0, 10, 20] {
-            index.free(Extent { start, length: 1 + start / 10 });
+            index.insert(Extent { start, length: 1 + start / 10 });
         }
-        assert_eq!(index.after(0, 3, 2), None);
-        assert_eq!(index.after(0, 3, 3), Some(Extent { start: 20, length: 3 }));
+        assert_eq!(index.first_fit(0, 3, 2), None);
+        assert_eq!(index.first_fit(0, 3, 3), Some(Extent { start: 20, length: 3 }));
     }
 
     #[test]
     #[should_panic(expected = "free already")]
     fn freeing_free_units_panics() {
         let mut index = FreeExtents::default();
-        index.free(Extent { start: 5, length: 5 });
-        index.free(Extent { start: 3, length: 3 });
+        index.insert(Extent { start: 5, length: 5 });
+        index.insert(Extent { start: 3, length: 3 });
     }
 }

@@ -92,7 +92,7 @@ impl<'c, 'a> Fill<'c, 'a> {
     pub(crate) fn add(&mut self, folio: &mut LockedFolio, until: usize) -> Result<()> {
         let block = self.context.mapping.block_size().len();
         while folio.cursor() < until {
-            let left = folio.absent(until - folio.cursor());
+            let left = folio.absent_len(until - folio.cursor());
             if left == 0 {
                 folio.skip(block);
                 continue;
@@ -108,7 +108,7 @@ impl<'c, 'a> Fill<'c, 'a> {
         let at = folio.folio().position() + folio.cursor() as u64;
         let size = self.context.size();
         if at >= size {
-            folio.take(left, options.skip_folio_state).zero();
+            folio.take_piece(left, options.skip_folio_state).zero();
             return Ok(());
         }
         let map = self.map_at(at)?;
@@ -123,12 +123,12 @@ impl<'c, 'a> Fill<'c, 'a> {
         }
         match map.kind {
             IomapKind::Hole | IomapKind::Delalloc | IomapKind::Unwritten => {
-                folio.take(length, options.skip_folio_state).zero();
+                folio.take_piece(length, options.skip_folio_state).zero();
             }
             IomapKind::Inline => self.add_inline(folio, at, length)?,
             IomapKind::Mapped => {
                 let address = device_address(&map, at)?;
-                let piece = folio.take(length, options.skip_folio_state);
+                let piece = folio.take_piece(length, options.skip_folio_state);
                 self.add_to_pending(address, at, piece);
             }
         }
@@ -153,7 +153,7 @@ impl<'c, 'a> Fill<'c, 'a> {
             Some(data) => data,
             None => self.context.mapper.inline_data()?,
         };
-        let mut piece = folio.take(length, self.context.options.skip_folio_state);
+        let mut piece = folio.take_piece(length, self.context.options.skip_folio_state);
         let start = usize::try_from(at).unwrap_or(usize::MAX).min(data.len());
         let size = usize::try_from(self.context.size()).unwrap_or(usize::MAX);
         let here = &data[start..data.len().min(size).max(start).min(start.saturating_add(length))];

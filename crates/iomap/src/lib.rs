@@ -46,7 +46,7 @@ pub use mapping::{
     FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, Placement, Token, WritePolicy,
 };
 pub use metadata::{MetadataBuffer, MetadataCache};
-pub use mmap::{fault_for_store, show};
+pub use mmap::{fault_for_load, fault_for_store};
 pub use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
 pub use read::{FolioSlice, ReadContext, ReadOptions, lend, read};
 pub use readahead::Readahead;

@@ -27,7 +27,7 @@ const READ_AROUND: usize = 64 << 10;
 /// Shows `page` of a file, and the pages behind it in the same folio. If the page is not cached, it is read, with
 /// other pages if there is a `readahead`. Returns the page after the last one shown. Errors: `NoSuchOffset` past the
 /// end of the file, `OutOfMemory` if all of the cache is in use.
-pub fn show(
+pub fn fault_for_load(
     context: &ReadContext<'_>,
     readahead: Option<&Readahead>,
     window: &MapWindow,
@@ -45,7 +45,7 @@ pub fn show(
 
 /// Shows `page` of a file for stores, and the pages behind it in the same folio, at most `pages` in all: reserves space
 /// and makes their blocks dirty. Returns the page after the last one that can be stored to. Errors: those of
-/// [`show`], and of the reservation.
+/// [`fault_for_load`], and of the reservation.
 ///
 /// `dirtied` is called when the blocks are dirty and before anything can be stored to the page, with the folio
 /// locked: a sync that begins after the store must find the file.

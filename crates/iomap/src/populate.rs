@@ -58,7 +58,7 @@ pub(crate) fn populate<'a>(
             mark = None;
             locked.set_readahead();
         }
-        let length = locked.left();
+        let length = locked.remaining();
         if fill.add(&mut locked, length).is_err() {
             // The rest of the window has no mapping. Its readers, if any, get the error.
             break;

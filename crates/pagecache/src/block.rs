@@ -97,7 +97,7 @@ mod tests {
             let crate::Insertion::New(mut folio) = mapping.insert(index, 0) else {
                 panic!("memory")
             };
-            folio.take(PAGE_SIZE, true).zero();
+            folio.take_piece(PAGE_SIZE, true).zero();
             let mut bytes = [1; PAGE_SIZE];
             assert_eq!(folio.folio().copy_to(0, &mut bytes), PAGE_SIZE);
             assert_eq!(bytes, [0; PAGE_SIZE], "page {index}");

@@ -58,12 +58,12 @@ impl LockedFolio {
     }
 
     /// Returns the number of bytes after the [cursor](Self::cursor).
-    pub fn left(&self) -> usize {
+    pub fn remaining(&self) -> usize {
         self.folio.len() - self.cursor
     }
 
     /// Returns how many of the next `length` bytes, whole blocks, precede the first uptodate block.
-    pub fn absent(&self, length: usize) -> usize {
+    pub fn absent_len(&self, length: usize) -> usize {
         let frame = self.folio.frame();
         if frame.is_uptodate() {
             return 0;
@@ -94,9 +94,9 @@ impl LockedFolio {
     ///
     /// # Panics
     /// If a block is uptodate, or `length` is not whole blocks of the rest.
-    pub fn take(&mut self, length: usize, skip_state: bool) -> FillPiece {
+    pub fn take_piece(&mut self, length: usize, skip_state: bool) -> FillPiece {
         self.check(length);
-        assert_eq!(self.absent(length), length, "a piece that is uptodate already");
+        assert_eq!(self.absent_len(length), length, "a piece that is uptodate already");
         let start = self.cursor;
         self.cursor += length;
         let frame = self.folio.frame();
@@ -122,7 +122,7 @@ impl LockedFolio {
 
     fn check(&self, length: usize) {
         assert!(
-            length > 0 && length <= self.left() && length % self.block_size.len() == 0,
+            length > 0 && length <= self.remaining() && length % self.block_size.len() == 0,
             "not whole blocks of the rest of the folio"
         );
     }

@@ -137,7 +137,7 @@ fn reclaim_evicts_neither_dirty_folios_nor_folios_under_writeback() {
     let overrun = || {
         for index in (1024..8192).step_by(16) {
             let mut folio = insert(&mapping, index, 4);
-            folio.take(folio.left(), true).zero();
+            folio.take_piece(folio.remaining(), true).zero();
         }
     };
     overrun();

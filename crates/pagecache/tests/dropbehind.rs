@@ -36,7 +36,7 @@ fn insert(mapping: &Mapping, index: u64, order: u8) -> LockedFolio {
 fn insert_dropbehind(mapping: &Mapping, index: u64, order: u8) -> Folio {
     let mut locked = insert(mapping, index, order);
     locked.set_dropbehind();
-    locked.take(locked.left(), true).zero();
+    locked.take_piece(locked.remaining(), true).zero();
     locked.folio().clone()
 }
 
@@ -65,7 +65,7 @@ fn a_dropbehind_folio_that_was_not_read_stays_until_it_is_reclaimed() {
     assert!(mapping.get(3).is_some_and(|folio| folio.is_dropbehind()));
     for index in (512..4096).step_by(16) {
         let mut folio = insert(&mapping, index, 4);
-        folio.take(folio.left(), true).zero();
+        folio.take_piece(folio.remaining(), true).zero();
     }
     assert!(mapping.get(0).is_none(), "it can be reclaimed");
 }
@@ -100,7 +100,7 @@ fn a_kept_folio_stays_although_it_is_done() {
     assert!(mapping.get(0).is_some_and(|folio| !folio.is_dropbehind()));
     // An ordinary folio does not become done.
     let mut locked = insert(&mapping, 1, 0);
-    locked.take(locked.left(), true).zero();
+    locked.take_piece(locked.remaining(), true).zero();
     locked.folio().set_done();
     drop(locked);
     assert!(mapping.get(1).is_some());
@@ -217,7 +217,7 @@ fn cached_and_uncached_readers_reclaim_and_removal_neither_lose_nor_leak_folios(
                     }
                     let first = locked.folio().index();
                     for page in first..first + locked.folio().pages() {
-                        let mut piece = locked.take(4096, true);
+                        let mut piece = locked.take_piece(4096, true);
                         piece.bytes_mut().fill(page as u8);
                         piece.finish();
                     }

@@ -39,7 +39,7 @@ fn insert(mapping: &Mapping, index: u64, order: u8) -> LockedFolio {
 fn insert_full(mapping: &Mapping, index: u64, order: u8, byte: u8) -> Folio {
     let mut locked = insert(mapping, index, order);
     let folio = locked.folio().clone();
-    let mut piece = locked.take(locked.left(), true);
+    let mut piece = locked.take_piece(locked.remaining(), true);
     piece.bytes_mut().fill(byte);
     piece.finish();
     folio
@@ -87,9 +87,9 @@ fn readers_get_only_the_blocks_that_were_filled() {
     let mapping = mapping(&cache, 1024);
     let mut locked = insert(&mapping, 0, 2);
     let folio = locked.folio().clone();
-    let (mut first, second) = (locked.take(3072, true), locked.take(1024, true));
+    let (mut first, second) = (locked.take_piece(3072, true), locked.take_piece(1024, true));
     locked.skip(1024);
-    let third = locked.take(2048, true);
+    let third = locked.take_piece(2048, true);
     assert_eq!(bytes_of(&folio, 0, 1), b"");
     first.bytes_mut().fill(1);
     first.finish();
@@ -105,16 +105,16 @@ fn readers_get_only_the_blocks_that_were_filled() {
     assert_eq!(bytes_of(&folio, 3072, 1), b"");
 
     let mut again = mapping.lock(&mapping.get(2).expect("cached"));
-    assert_eq!(again.absent(16_384), 0);
+    assert_eq!(again.absent_len(16_384), 0);
     again.skip(3072);
-    assert_eq!(again.absent(13_312), 2048);
-    again.take(2048, true).zero();
-    assert_eq!(again.absent(11_264), 0);
+    assert_eq!(again.absent_len(13_312), 2048);
+    again.take_piece(2048, true).zero();
+    assert_eq!(again.absent_len(11_264), 0);
     again.skip(2048);
-    again.take(again.left(), true).zero();
+    again.take_piece(again.remaining(), true).zero();
     drop(again);
     assert_eq!(folio.uptodate_len(0, 99_999), 16_384);
-    assert_eq!(mapping.lock(&mapping.get(0).expect("cached")).absent(1024), 0);
+    assert_eq!(mapping.lock(&mapping.get(0).expect("cached")).absent_len(1024), 0);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn filling_uptodate_blocks_panics() {
     let cache = cache(4 * MIB);
     let mapping = mapping(&cache, 4096);
     drop(insert_full(&mapping, 0, 0, 1));
-    mapping.lock(&mapping.get(0).expect("cached")).take(4096, true);
+    mapping.lock(&mapping.get(0).expect("cached")).take_piece(4096, true);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn reclaim_evicts_unused_folios_only() {
         match mapping.insert(page, 0) {
             Insertion::New(mut locked) => {
                 held.push(locked.folio().clone());
-                locked.take(PAGE_SIZE, true).zero();
+                locked.take_piece(PAGE_SIZE, true).zero();
             }
             Insertion::NoMemory => break,
             Insertion::Exists { .. } => panic!("page {page} is new"),
@@ -221,7 +221,7 @@ fn dropping_a_mapping_frees_its_unused_folios() {
     let held = mapping.get(515).expect("cached").into_owned();
     let also = held.clone();
     let mut locked = insert(&mapping, 4096, 4);
-    let piece = locked.take(4096, false);
+    let piece = locked.take_piece(4096, false);
     drop(locked);
     drop(mapping);
     let stats = cache.stats();
@@ -255,9 +255,9 @@ fn use_page(mapping: &Mapping, file: usize, page: u64, order: u8) -> bool {
         Insertion::New(mut locked) => {
             let first = locked.folio().index();
             let pieces = locked.folio().pages().min(2) as usize;
-            while locked.left() > 0 {
+            while locked.remaining() > 0 {
                 let at = first + (locked.cursor() / PAGE_SIZE) as u64;
-                let mut piece = locked.take(locked.folio().len() / pieces, true);
+                let mut piece = locked.take_piece(locked.folio().len() / pieces, true);
                 for (page, bytes) in (at..).zip(piece.bytes_mut().chunks_mut(PAGE_SIZE)) {
                     bytes.fill(content(file, page));
                 }

@@ -235,7 +235,7 @@ impl Map {
         let node = self.file.node();
         let _lock = node.lock_shared();
         let context = self.file.context(node.data()?, RwFlags::default());
-        iomap::show(&context, self.readahead(), &self.window, page)
+        iomap::fault_for_load(&context, self.readahead(), &self.window, page)
     }
 
     fn fault_for_store(&self, page: u64, pages: u64) -> Result<u64> {

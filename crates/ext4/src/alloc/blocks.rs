@@ -163,7 +163,7 @@ impl Volume {
         }
         self.mark_clusters(handle, &mut group, &mut descriptor, extent, false)?;
         self.write_descriptor(handle, &descriptor)?;
-        group.deferred.free(extent);
+        group.deferred.insert(extent);
         allocator.space.lock().freed(extent.length.into());
         if allocator.discards {
             handle.discard_when_durable(self.bytes_of(number, extent));
@@ -214,7 +214,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the number of clusters to find, including the preallocation.
-    fn together(&self) -> u32 {
+    fn wanted_with_preallocation(&self) -> u32 {
         self.wanted + self.preallocation.map_or(0, |(_, clusters)| clusters)
     }
 
@@ -263,7 +263,7 @@ impl<'a> Search<'a> {
         goal: Position,
     ) -> Result<Option<(u32, Extent)>> {
         let (allocator, geometry) = (self.allocator, self.volume.geometry());
-        let together = self.together();
+        let together = self.wanted_with_preallocation();
         let stream = allocator.stream.load(Ordering::Relaxed);
         let stream = (stream != NO_STREAM).then(|| position(geometry, FsBlock(stream)));
         for attempt in policy::near_attempts(&allocator.tallies, goal, stream, together) {
@@ -303,14 +303,16 @@ impl<'a> Search<'a> {
         if let Some((inode, _)) = self.preallocation {
             group.discard_preallocation(inode);
         }
-        let choose = |group: &Group| attempt.fit.choose(group.free.as_ref()?, self.together());
+        let choose = |group: &Group| {
+            attempt.fit.choose(group.free.as_ref()?, self.wanted_with_preallocation())
+        };
         let mut chosen = choose(&group);
         if chosen.is_none() && attempt.fit == Fit::Longest && group.discard_preallocations() {
             chosen = choose(&group);
         }
         let Some(whole) = chosen else {
             let ready = group.ready();
-            self.allocator.tell(number, &mut group, ready);
+            self.allocator.update_tally(number, &mut group, ready);
             return Ok(None);
         };
         let extent = whole.at_most(self.wanted);
@@ -327,14 +329,14 @@ impl<'a> Search<'a> {
         }
         volume.write_descriptor(handle, &descriptor)?;
         if let Some(free) = &mut group.free {
-            free.allocate(whole);
+            free.remove(whole);
         }
         if let Some((inode, _)) = self.preallocation.filter(|_| whole.length > extent.length) {
-            group.preallocate(inode, whole.after(extent.length));
-            self.evicted = self.allocator.preallocations.note(inode, number);
+            group.preallocate(inode, whole.without_first(extent.length));
+            self.evicted = self.allocator.preallocations.record(inode, number);
         }
         let ready = group.ready();
-        self.allocator.tell(number, &mut group, ready);
+        self.allocator.update_tally(number, &mut group, ready);
         Ok(Some((attempt.group, extent)))
     }
 }

@@ -50,7 +50,7 @@ impl Volume {
             let directories = tally.map_or(0, Tally::directories);
             writer.allocator.count_inodes(number, 0, directories);
             group.inode_damage = Some(error.clone());
-            writer.journal.found(&error);
+            writer.journal.apply_error_policy(&error);
         }
         Err(error)
     }

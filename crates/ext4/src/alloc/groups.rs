@@ -56,13 +56,13 @@ impl Allocator {
     /// Makes freed clusters available: the transaction that freed them is durable.
     pub(super) fn release(&self, number: GroupNumber, extent: Extent) {
         let group = &mut *self.groups[number.0 as usize].lock();
-        group.deferred.allocate(extent);
+        group.deferred.remove(extent);
         if group.damage.is_none() {
             if let Some(free) = &mut group.free {
-                free.free(extent);
+                free.insert(extent);
             }
             let ready = self.tallies[number.0 as usize].ready() + extent.length;
-            self.tell(number, group, ready);
+            self.update_tally(number, group, ready);
         }
         // After the clusters are back in the index, so that claimed clusters exist there (A3).
         let mut space = self.space.lock();
@@ -73,7 +73,7 @@ impl Allocator {
     }
 
     /// Updates the tally of a group, and the count of extents in its index.
-    pub(super) fn tell(&self, number: GroupNumber, group: &mut Group, ready: u32) {
+    pub(super) fn update_tally(&self, number: GroupNumber, group: &mut Group, ready: u32) {
         let indexed = group.free.as_ref().map_or(0, FreeExtents::count);
         self.indexed.fetch_add(indexed, Ordering::Relaxed);
         let before = std::mem::replace(&mut group.indexed, indexed);
@@ -136,13 +136,13 @@ impl Volume {
             Ok(free) => {
                 let ready = free.total();
                 group.free = Some(free);
-                allocator.tell(number, group, ready);
+                allocator.update_tally(number, group, ready);
                 Ok(())
             }
             Err(error) => {
                 if matches!(error, Error::Corrupt(_)) {
                     allocator.close_to_blocks(number, group, &error);
-                    self.writer()?.journal.found(&error);
+                    self.writer()?.journal.apply_error_policy(&error);
                 }
                 Err(error)
             }
@@ -161,7 +161,7 @@ impl Volume {
             }
         }
         let mut free = FreeExtents::default();
-        bits::clear_runs(bitmap.bytes(), bitmap.length()).for_each(|run| free.free(run));
+        bits::clear_runs(bitmap.bytes(), bitmap.length()).for_each(|run| free.insert(run));
         let (found, expected) = (descriptor.free_clusters, free.total());
         if found != expected {
             let (found, expected) = (found.into(), expected.into());
@@ -174,7 +174,7 @@ impl Volume {
                 let problem = Problem::Shared { blocks: extent.length.into() };
                 return Err(Error::corrupt(BLOCK_BITMAP, location, problem));
             }
-            free.allocate(extent);
+            free.remove(extent);
         }
         Ok(free)
     }

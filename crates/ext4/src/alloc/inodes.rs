@@ -110,7 +110,7 @@ impl Volume {
         let changes = handle.changes();
         match self.free_inode(handle, inode, is_directory) {
             Err(error @ Error::Corrupt(_)) if handle.changes() == changes => {
-                self.writer()?.journal.found(&error);
+                self.writer()?.journal.apply_error_policy(&error);
                 Ok(())
             }
             done => done,

@@ -46,7 +46,7 @@ impl Fit {
         let extent = match self {
             Self::At(bit) => free.from(bit),
             Self::Near(bit) => {
-                free.after(bit, wanted, NEAR_EXTENTS).or_else(|| free.best_fit(wanted))
+                free.first_fit(bit, wanted, NEAR_EXTENTS).or_else(|| free.best_fit(wanted))
             }
             Self::Best => free.best_fit(wanted),
             Self::Longest => free.longest(),

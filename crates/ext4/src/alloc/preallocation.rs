@@ -43,7 +43,7 @@ impl Preallocations {
 
     /// Records the group of an inode's preallocation. If there are too many, returns an inode whose
     /// preallocation the caller discards.
-    pub(super) fn note(&self, inode: InodeNumber, group: GroupNumber) -> Option<InodeNumber> {
+    pub(super) fn record(&self, inode: InodeNumber, group: GroupNumber) -> Option<InodeNumber> {
         let mut groups = self.0.lock();
         groups.insert(inode, group);
         let others = groups.keys().copied().filter(|other| *other != inode);
@@ -81,7 +81,7 @@ impl Group {
         let extent = self.preallocations.by_inode.remove(&inode);
         if let (Some(extent), Some(free)) = (extent, &mut self.free) {
             self.preallocations.total -= extent.length;
-            free.free(extent);
+            free.insert(extent);
         }
     }
 
@@ -89,7 +89,7 @@ impl Group {
     pub(super) fn discard_preallocations(&mut self) -> bool {
         let discarded = std::mem::take(&mut self.preallocations);
         if let Some(free) = &mut self.free {
-            discarded.by_inode.values().for_each(|extent| free.free(*extent));
+            discarded.by_inode.values().for_each(|extent| free.insert(*extent));
         }
         discarded.total > 0
     }
@@ -102,7 +102,7 @@ impl Allocator {
         let group = &mut *self.groups[number.0 as usize].lock();
         group.discard_preallocation(inode);
         if group.damage.is_none() && group.free.is_some() {
-            self.tell(number, group, group.ready());
+            self.update_tally(number, group, group.ready());
         }
     }
 }

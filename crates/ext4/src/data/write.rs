@@ -328,7 +328,7 @@ impl Inode {
                 volume.device().write_zeroes(offset, run.length << size.shift())
             };
             let mapped = self.map_prepared_blocks(handle, request, zero)?;
-            let mapped = mapped.inspect_err(|_| handle.undone())?;
+            let mapped = mapped.inspect_err(|_| handle.mark_undone())?;
             let run = mapped.run;
             if mapped.is_new && !run.unwritten {
                 // Until the end of I/O moves the size, a recovery must free blocks past it.
@@ -370,7 +370,7 @@ impl Inode {
                 Err(error) => return Err(error),
             };
             self.update(handle, |now| *now = InodeRecord::clone(&record))?;
-            handle.undone();
+            handle.mark_undone();
             Err(error)
         })
     }

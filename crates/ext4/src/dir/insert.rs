@@ -59,7 +59,7 @@ impl Inode {
         let is_first = !handle.has_changes();
         let outcome = self.insert_in_rounds(handle, name, number, kind, cursor);
         if outcome == Err(Error::NoSpace) && is_first {
-            handle.undone();
+            handle.mark_undone();
         }
         outcome
     }

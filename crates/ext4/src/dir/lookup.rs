@@ -52,7 +52,7 @@ impl Inode {
     /// Returns the inode of `name` in this directory. Errors: `NotFound`. Names are compared byte by byte, even if
     /// the directory ignores case.
     pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
-        self.find_inode(name).inspect_err(|error| self.volume().found(error))
+        self.find_inode(name).inspect_err(|error| self.volume().apply_error_policy(error))
     }
 
     fn find_inode(&self, name: &[u8]) -> Result<InodeNumber> {

@@ -265,7 +265,7 @@ impl MapRead for Inode {
         if self.has(InodeFlags::INLINE_DATA) {
             return self.map_inline(at);
         }
-        self.map_blocks(at, length).inspect_err(|error| self.volume.found(error))
+        self.map_blocks(at, length).inspect_err(|error| self.volume.apply_error_policy(error))
     }
 
     fn inline_data(&self) -> Result<Vec<u8>> {

@@ -49,7 +49,7 @@ impl Journal {
 
     /// Applies the volume's error policy to corrupt metadata that was found before any change that depends on it.
     /// Ignores other errors.
-    pub(crate) fn found(&self, error: &Error) {
+    pub(crate) fn apply_error_policy(&self, error: &Error) {
         if !matches!(error, Error::Corrupt(_)) || self.check().is_err() {
             return;
         }

@@ -70,7 +70,7 @@ impl<'j> Handle<'j> {
 
     /// Records that the operation has undone all of its changes so far. It may then fail without a shutdown of the
     /// volume, unless it makes further changes.
-    pub(crate) fn undone(&mut self) {
+    pub(crate) fn mark_undone(&mut self) {
         self.is_undone = true;
     }
 

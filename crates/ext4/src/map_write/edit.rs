@@ -106,7 +106,7 @@ impl Inode {
                 if !edit.blocks.is_touched {
                     // All allocations were undone, and the map is unchanged.
                     if !had_changes {
-                        edit.blocks.handle.undone();
+                        edit.blocks.handle.mark_undone();
                     }
                     edit.change.finish();
                 }
@@ -233,7 +233,7 @@ impl MapBlocks<'_, '_, '_> {
             let changes = self.handle.changes();
             match self.free_clusters(FsBlock(at), next - at) {
                 Err(error @ Error::Corrupt(_)) if self.handle.changes() == changes => {
-                    self.volume.found(&error);
+                    self.volume.apply_error_policy(&error);
                     let clusters = geometry.clusters_of(FsBlock(at), next - at);
                     self.clusters -= (clusters.end - clusters.start) as i64;
                     is_sound = false;

@@ -188,7 +188,7 @@ fn free_runs(
             let (before, next) = match neighbours {
                 Err(error @ Error::Corrupt(_)) => {
                     // It is unknown whether the clusters have other blocks.
-                    blocks.volume.found(&error);
+                    blocks.volume.apply_error_policy(&error);
                     continue;
                 }
                 neighbours => neighbours?,

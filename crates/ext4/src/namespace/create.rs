@@ -158,7 +158,7 @@ impl Inode {
         self.drop_new_xattrs(handle)?;
         self.update(handle, super::release::mark_deleted)?;
         self.volume().retire_inode(handle, self.number(), is_directory(self))?;
-        handle.undone();
+        handle.mark_undone();
         Err(failed.error)
     }
 }

@@ -43,7 +43,7 @@ impl Inode {
         if !matches!(error, Error::Corrupt(_)) {
             return Err(error);
         }
-        self.volume().found(&error);
+        self.volume().apply_error_policy(&error);
         self.volume().check_writable()?;
         tracing::warn!(%error, "inode {} is damaged: only what can be read of it is deleted", self.number());
         Ok(())

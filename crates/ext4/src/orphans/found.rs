@@ -52,7 +52,7 @@ impl FoundList {
         let (mut list, mut known) = (Self::default(), HashSet::new());
         let mut next = volume.superblock().inodes.last_orphan;
         while let Some(number) = next {
-            let inode = match judge(volume, number, STRUCTURE) {
+            let inode = match validate(volume, number, STRUCTURE) {
                 Ok(inode) => inode,
                 Err(error @ Error::Io(_)) => return Err(error),
                 Err(error) => {
@@ -79,7 +79,7 @@ impl FoundList {
 
 /// Returns the inode that `structure` lists as an orphan. Errors: `Corrupt` if it cannot be an orphan. An orphan is in
 /// use, not reserved, and has a valid map root. If it has names, its type can be truncated.
-pub(crate) fn judge(
+pub(crate) fn validate(
     volume: &Arc<Volume>,
     number: InodeNumber,
     structure: &'static str,

@@ -153,7 +153,7 @@ impl OrphanSet {
                 Some(_) => {
                     Err(Error::corrupt(ORPHAN_FILE, Location::inode(number), Problem::Cycle))
                 }
-                None => found::judge(volume, number, ORPHAN_FILE),
+                None => found::validate(volume, number, ORPHAN_FILE),
             };
             match judged {
                 Ok(inode) => {

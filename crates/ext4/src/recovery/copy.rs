@@ -63,7 +63,7 @@ fn replay(
         Ok(Probed::Ready(first)) => first,
         Err(_) => {
             let report = RecoveryReport { log, fast_commits: 0, orphans: OrphanReport::default() };
-            return Ok(Volume::with_copy(overlay, cache, copy).recovered(report));
+            return Ok(Volume::with_copy(overlay, cache, copy).with_recovery_report(report));
         }
     };
     Ok(first.opened_through(copy))

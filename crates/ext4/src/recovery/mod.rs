@@ -103,7 +103,7 @@ impl Unrecovered {
         match Volume::probe(device, cache)? {
             Probed::Ready(volume) => {
                 let fast_commits = commits.len();
-                Ok(volume.recovered(RecoveryReport { log, fast_commits, orphans }))
+                Ok(volume.with_recovery_report(RecoveryReport { log, fast_commits, orphans }))
             }
             Probed::NeedsRecovery(_) => unreachable!("the mark was just removed"),
         }

@@ -269,7 +269,7 @@ impl Volume {
     }
 
     /// Returns the volume with the report of its recovery.
-    pub(crate) fn recovered(self: Arc<Self>, report: RecoveryReport) -> Arc<Self> {
+    pub(crate) fn with_recovery_report(self: Arc<Self>, report: RecoveryReport) -> Arc<Self> {
         let mut volume =
             Arc::into_inner(self).expect("a volume that was just opened has one owner");
         volume.recovery = Some(report);

@@ -247,9 +247,9 @@ impl Volume {
 
     /// Applies the volume's error policy to an error of a read. If the volume is open for writing, corruption is
     /// recorded in the superblock.
-    pub fn found(&self, error: &Error) {
+    pub fn apply_error_policy(&self, error: &Error) {
         if let Some(writer) = &self.writer {
-            writer.journal.found(error);
+            writer.journal.apply_error_policy(error);
         }
     }
 
@@ -380,7 +380,7 @@ impl Volume {
             if handle.has_changes() && !handle.is_undone() {
                 journal.fail(error);
             } else {
-                journal.found(error);
+                journal.apply_error_policy(error);
             }
         }
         result

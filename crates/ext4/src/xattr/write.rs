@@ -196,7 +196,7 @@ impl Inode {
                 record.apply(change);
             });
             if matches!(result, Err(Error::NoSpace)) {
-                handle.undone();
+                handle.mark_undone();
             }
             result
         })?;
