@@ -254,7 +254,7 @@ fn changed_metadata_leaves_room_for_data_in_a_small_cache() {
     for index in 0..128 {
         volume.create_dir(format!("/{index}")).unwrap();
     }
-    let file = volume.create("/file").unwrap();
+    let file = volume.create_new("/file").unwrap();
     for index in 0..64_u64 {
         file.write_all_at(&[index as u8; 65_536], index << 16).unwrap();
     }
