@@ -44,7 +44,7 @@ impl Case {
     /// Returns the name of the row on the command line.
     pub fn row_name(&self) -> String {
         let plural = if self.threads == 1 { "thread" } else { "threads" };
-        format!("{self}, {} {plural}", self.threads)
+        format!("{self} ({} {plural})", self.threads)
     }
 
     /// Returns all cases with this number of threads.
