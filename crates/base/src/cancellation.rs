@@ -33,7 +33,7 @@ pub fn check() -> Result<()> {
 
 /// Makes [`check`] in this thread call `is_cancelled`, until the result is dropped.
 #[must_use]
-pub fn ask(is_cancelled: impl Fn() -> bool + 'static) -> Cancellable {
+pub fn cancel_when(is_cancelled: impl Fn() -> bool + 'static) -> Cancellable {
     IS_CANCELLED.set(Some(Box::new(is_cancelled)));
     Cancellable { _not_send: PhantomData }
 }
@@ -66,7 +66,7 @@ mod tests {
     fn only_the_thread_with_a_cancelled_request_is_interrupted() {
         let is_cancelled = Rc::new(Cell::new(false));
         let shared = Rc::clone(&is_cancelled);
-        let cancellable = ask(move || shared.get());
+        let cancellable = cancel_when(move || shared.get());
         assert_eq!(check(), Ok(()));
         is_cancelled.set(true);
         assert_eq!(check(), Err(Error::Interrupted));

@@ -230,7 +230,7 @@ mod tests {
         std::thread::scope(|scope| {
             let first = scope.spawn(|| latch.flush());
             slow.reached.wait();
-            let cancellable = cancellation::ask(|| true);
+            let cancellable = cancellation::cancel_when(|| true);
             assert_eq!(latch.flush_cancellable(), Err(Error::Interrupted));
             drop(cancellable);
             assert_eq!(latch.failure(), None, "a cancellation is not a failed flush");

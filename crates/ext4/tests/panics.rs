@@ -111,8 +111,8 @@ impl MapRead for Panicking {
         self.inode.inline_data()
     }
 
-    fn sequence(&self) -> u64 {
-        self.inode.sequence()
+    fn generation(&self) -> u64 {
+        self.inode.generation()
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! - **M1.** The map on disk changes only under the exclusive lock. Before the lock is released, cached spans of the
 //!   changed range are updated or removed. So no cached span is ever stale.
-//! - **M2.** The sequence number changes before the lock is released. A caller reads the number before it requests a
+//! - **M2.** The generation changes before the lock is released. A caller reads the number before it requests a
 //!   mapping. The mapping is valid for as long as the number stays the same.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::extents::{RUNS_AT_ONCE, Run, Span};
 #[derive(Debug)]
 pub struct ExtentStatus {
     known: RankedRwLock<Known>,
-    sequence: AtomicU64,
+    generation: AtomicU64,
     /// The number of uses of spans.
     clock: AtomicU64,
 }
@@ -54,12 +54,12 @@ impl ExtentStatus {
     /// Returns an empty cache whose lock has `rank`.
     pub fn new(rank: Rank) -> Self {
         let known = RankedRwLock::new(rank, Known::default());
-        Self { known, sequence: AtomicU64::new(0), clock: AtomicU64::new(0) }
+        Self { known, generation: AtomicU64::new(0), clock: AtomicU64::new(0) }
     }
 
-    /// Returns the sequence number, which changes when a returned mapping may be stale.
-    pub fn sequence(&self) -> u64 {
-        self.sequence.load(Ordering::Acquire)
+    /// Returns the generation, which changes when a returned mapping may be stale.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// Returns the cached span around `at`.
@@ -80,18 +80,18 @@ impl ExtentStatus {
             return Ok(span);
         }
         let span = Arc::new(load()?);
-        let sequence = self.sequence();
+        let generation = self.generation();
         drop(known);
-        self.insert(Arc::clone(&span), sequence);
+        self.insert(Arc::clone(&span), generation);
         Ok(span)
     }
 
-    /// Adds a span that was loaded when the sequence number was `sequence`. Does nothing if the lock is held.
-    fn insert(&self, span: Arc<Span>, sequence: u64) {
+    /// Adds a span that was loaded when the generation was `generation`. Does nothing if the lock is held.
+    fn insert(&self, span: Arc<Span>, generation: u64) {
         // Waiting for the exclusive lock would make other readers wait behind this thread.
         let Some(mut known) = self.known.try_write() else { return };
         // M1. A change since then may have changed this part of the map.
-        if self.sequence() != sequence {
+        if self.generation() != generation {
             return;
         }
         let spans = &mut known.spans;
@@ -140,9 +140,9 @@ impl MapChange<'_> {
         self.outdate();
     }
 
-    /// Changes the sequence number (M2).
+    /// Changes the generation (M2).
     fn outdate(&self) {
-        self.status.sequence.fetch_add(1, Ordering::Release);
+        self.status.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Releases the lock. The caller has recorded all changes of the map on disk.
@@ -194,13 +194,13 @@ mod tests {
     #[test]
     fn later_lookups_see_a_change_and_returned_spans_do_not() {
         let status = cache_with([0, 1]);
-        let (before, sequence) = (status.cached(FileBlock(5)).unwrap(), status.sequence());
+        let (before, generation) = (status.cached(FileBlock(5)).unwrap(), status.generation());
         let mut change = status.change();
         let (start, end) = blocks(8, 12);
         let run = Run { start, length: 4, block: FsBlock(100), unwritten: true };
         change.record(start, end, Some(run));
         change.finish();
-        assert_ne!(status.sequence(), sequence);
+        assert_ne!(status.generation(), generation);
         assert!(before.runs.is_empty());
         for at in [8, 11] {
             let span = status.cached(FileBlock(at)).unwrap();
@@ -211,20 +211,20 @@ mod tests {
     #[test]
     fn a_failed_change_removes_all_cached_spans() {
         let status = cache_with([0]);
-        let sequence = status.sequence();
+        let generation = status.generation();
         drop(status.change());
         assert!(status.cached(FileBlock(0)).is_none());
-        assert_ne!(status.sequence(), sequence);
+        assert_ne!(status.generation(), generation);
     }
 
     #[test]
     fn spans_of_shifted_blocks_are_invalidated() {
         let status = cache_with([0, 1, 2]);
-        let sequence = status.sequence();
+        let generation = status.generation();
         let mut change = status.change();
         change.invalidate_from(FileBlock(15));
         change.finish();
-        assert_ne!(status.sequence(), sequence);
+        assert_ne!(status.generation(), generation);
         let is_known = [5, 12, 15, 25].map(|at| status.cached(FileBlock(at)).is_some());
         assert_eq!(is_known, [true, false, false, false]);
     }
@@ -233,13 +233,13 @@ mod tests {
     fn a_span_that_was_loaded_before_a_change_is_not_cached_after_it() {
         let status = ExtentStatus::new(Rank::Format(0));
         let (start, end) = blocks(0, 10);
-        let (span, sequence) = (Arc::new(Span::hole(start, end)), status.sequence());
+        let (span, generation) = (Arc::new(Span::hole(start, end)), status.generation());
         let mut change = status.change();
         change.record(FileBlock(20), FileBlock(21), None);
         change.finish();
-        status.insert(Arc::clone(&span), sequence);
+        status.insert(Arc::clone(&span), generation);
         assert!(status.cached(start).is_none());
-        status.insert(span, status.sequence());
+        status.insert(span, status.generation());
         assert!(status.cached(start).is_some());
     }
 

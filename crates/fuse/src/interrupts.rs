@@ -70,7 +70,7 @@ impl Interrupts {
         let thread = header.pid;
         let is_cancelled = Cell::new(false);
         let last_check = Cell::new(None::<Instant>);
-        let cancellable = cancellation::ask(move || {
+        let cancellable = cancellation::cancel_when(move || {
             let is_due = || last_check.get().is_none_or(|last| last.elapsed() >= CHECK_EVERY);
             if !is_cancelled.get() && interrupts.contains(unique) && is_due() {
                 is_cancelled.set(interrupts.is_killed(thread));

@@ -83,7 +83,7 @@ pub trait MapRead: Send + Sync {
 
     /// Returns the generation, which changes when a mapping that was returned may be stale: blocks became written, or
     /// were removed from the file. Always 0 for files that are only read.
-    fn sequence(&self) -> u64 {
+    fn generation(&self) -> u64 {
         0
     }
 }
@@ -277,8 +277,8 @@ pub(crate) fn place(mapper: &dyn MapWrite, dirty: Range<u64>, block: u64) -> Res
 #[derive(Debug, Default)]
 pub(crate) struct LastMap {
     map: Option<Iomap>,
-    /// The generation before the mapping was returned ([`MapRead::sequence`]).
-    sequence: u64,
+    /// The generation before the mapping was returned ([`MapRead::generation`]).
+    generation: u64,
 }
 
 impl LastMap {
@@ -292,13 +292,13 @@ impl LastMap {
         map: impl FnOnce() -> Result<Iomap>,
     ) -> Result<Iomap> {
         // Before the call: if the generation changes during it, the result is not used a second time.
-        let sequence = mapper.sequence();
+        let generation = mapper.generation();
         let contains = |map: &Iomap| map.offset.0 <= at && at < map.end();
-        if let Some(map) = self.map.filter(contains).filter(|_| self.sequence == sequence) {
+        if let Some(map) = self.map.filter(contains).filter(|_| self.generation == generation) {
             return Ok(map);
         }
         let map = check(map()?, FileOffset(at))?;
-        *self = Self { map: Some(map), sequence };
+        *self = Self { map: Some(map), generation };
         Ok(map)
     }
 }
@@ -339,7 +339,7 @@ mod tests {
             Ok(Vec::new())
         }
 
-        fn sequence(&self) -> u64 {
+        fn generation(&self) -> u64 {
             self.0.load(Ordering::Relaxed)
         }
     }

@@ -45,7 +45,7 @@ fn first(
 fn run_at(context: &ReadContext<'_>, here: u64) -> Result<(bool, u64)> {
     let mapper = context.mapper;
     for _ in 0..ATTEMPTS_MAX {
-        let sequence = mapper.sequence();
+        let generation = mapper.generation();
         let map = map_at(mapper, FileOffset(here), context.size() - here)?;
         match map.kind {
             IomapKind::Hole => return Ok((false, map.end())),
@@ -55,7 +55,7 @@ fn run_at(context: &ReadContext<'_>, here: u64) -> Result<(bool, u64)> {
             IomapKind::Unwritten => {
                 let run = cached_run(context.mapping, here, map.end().min(context.size()));
                 // Otherwise dirty data may have become clean since the mapping was returned, and the blocks written.
-                if mapper.sequence() == sequence {
+                if mapper.generation() == generation {
                     return Ok(run);
                 }
             }

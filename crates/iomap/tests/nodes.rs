@@ -168,7 +168,7 @@ struct Map<A> {
     blocks: Arc<Blocks>,
     addresses: A,
     delayed: Mutex<Delayed>,
-    sequence: AtomicU64,
+    generation: AtomicU64,
 }
 
 #[derive(Default)]
@@ -183,7 +183,7 @@ struct Delayed {
 impl<A: Addresses> Map<A> {
     fn new(blocks: &Arc<Blocks>, addresses: A) -> Arc<Self> {
         let (blocks, delayed) = (Arc::clone(blocks), Mutex::default());
-        Arc::new(Self { blocks, addresses, delayed, sequence: AtomicU64::new(0) })
+        Arc::new(Self { blocks, addresses, delayed, generation: AtomicU64::new(0) })
     }
 
     fn delayed(&self) -> MutexGuard<'_, Delayed> {
@@ -191,7 +191,7 @@ impl<A: Addresses> Map<A> {
     }
 
     fn changed(&self) {
-        self.sequence.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Frees the blocks of `range`, which the cache does not have.
@@ -235,8 +235,8 @@ impl<A: Addresses> MapRead for Map<A> {
         Ok(Vec::new())
     }
 
-    fn sequence(&self) -> u64 {
-        self.sequence.load(Ordering::Acquire)
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 }
 

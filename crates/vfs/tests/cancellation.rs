@@ -111,7 +111,7 @@ fn cancelled_while_it_waits<T: Send>(call: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let (count, answer) = (Arc::clone(&asked), Arc::clone(&is_cancelled));
         let thread = scope.spawn(move || {
-            let _cancellable = cancellation::ask(move || {
+            let _cancellable = cancellation::cancel_when(move || {
                 count.fetch_add(1, Ordering::Relaxed);
                 answer.load(Ordering::Relaxed)
             });
@@ -170,7 +170,7 @@ fn a_write_that_is_cancelled_between_parts_is_short() {
     let file = make(&stage.volume, "file");
     // The flusher cannot make data clean, and the writer waits with a cancelled request.
     stage.gate.shut();
-    let cancellable = cancellation::ask(|| true);
+    let cancellable = cancellation::cancel_when(|| true);
     assert_eq!(write(&file, &[1; 2 * PART]), Ok(PART));
     drop(cancellable);
     stage.gate.open();
@@ -186,7 +186,7 @@ fn a_cancelled_request_starts_no_write() {
     let file = make(&stage.volume, "file");
     write(&file, &[1; 100_000]).unwrap();
     let before = stage.gate.writes.load(Ordering::Relaxed);
-    let cancellable = cancellation::ask(|| true);
+    let cancellable = cancellation::cancel_when(|| true);
     assert_eq!(file.sync_data(), Err(Error::Interrupted));
     assert_eq!(stage.volume.sync(), Err(Error::Interrupted));
     assert_eq!(stage.gate.writes.load(Ordering::Relaxed), before);

@@ -281,7 +281,7 @@ impl Inode {
     /// Reserves clusters again for delayed blocks that share a cluster with `unmapped`. Such a block had no reservation
     /// if the file had its cluster. The cluster was just freed, so that it, or another one, can be reserved. All blocks
     /// of `unmapped` are unmapped. The caller has held `allocation` since before they were unmapped.
-    pub(crate) fn reserve_again(&self, unmapped: Range<FileBlock>) -> Result<()> {
+    pub(crate) fn reserve_for_clusters(&self, unmapped: Range<FileBlock>) -> Result<()> {
         let shift = self.volume().geometry().cluster_shift;
         if shift == 0 || unmapped.is_empty() {
             return Ok(());

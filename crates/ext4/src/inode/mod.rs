@@ -202,7 +202,7 @@ impl Inode {
 
     /// Returns a number that changes when a mapping that was returned before may be stale.
     pub fn map_sequence(&self) -> u64 {
-        self.map.sequence()
+        self.map.generation()
     }
 
     fn span(&self, at: FileBlock) -> Result<Arc<Span>> {
@@ -282,8 +282,8 @@ impl MapRead for Inode {
         Some(self.iomap_of(piece, &delayed))
     }
 
-    fn sequence(&self) -> u64 {
-        self.map.sequence()
+    fn generation(&self) -> u64 {
+        self.map.generation()
     }
 }
 

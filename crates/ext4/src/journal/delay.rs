@@ -148,7 +148,7 @@ mod tests {
             let first = scope.spawn(|| journal.commit_all());
             wait_until_committing(&journal);
             let second = scope.spawn(|| {
-                let _cancellable = cancellation::ask(|| true);
+                let _cancellable = cancellation::cancel_when(|| true);
                 [journal.sync(journal.latest()).map(drop), journal.commit_all()]
             });
             // If `commit_all` could be cancelled, the thread would finish in this time.

@@ -112,7 +112,7 @@ impl Inode {
             let unmap = |handle: &mut _| self.unmap(handle, start..end);
             match volume.change_with_space(credits, unmap) {
                 Ok(Progress::More(left)) => end = left,
-                done => return self.reserve_again(start..range.end).and(done.map(|_| ())),
+                done => return self.reserve_for_clusters(start..range.end).and(done.map(|_| ())),
             }
         }
     }

@@ -68,8 +68,8 @@ impl MapRead for BuggyMapper {
         MapRead::inline_data(&*self.inode)
     }
 
-    fn sequence(&self) -> u64 {
-        self.inode.sequence()
+    fn generation(&self) -> u64 {
+        self.inode.generation()
     }
 }
 

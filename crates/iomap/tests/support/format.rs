@@ -35,7 +35,7 @@ pub struct Format {
     /// The device below all wrappers.
     device: Arc<MemoryDevice>,
     state: Mutex<State>,
-    sequence: AtomicU64,
+    generation: AtomicU64,
     mode: Mode,
     transform: Option<Arc<dyn Transform>>,
     /// The number of blocks that the file may have.
@@ -177,7 +177,7 @@ impl Format {
             block_size,
             device: Arc::new(MemoryDevice::new(contents)),
             state: Mutex::new(state),
-            sequence: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
             mode,
             transform,
             capacity,
@@ -301,7 +301,7 @@ impl Format {
         let gone = state.blocks.split_off(&size.div_ceil(self.block()));
         gone.into_values().for_each(|block| self.free(&mut state, block));
         state.size = size;
-        self.sequence.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Frees the blocks of `range`.
@@ -312,7 +312,7 @@ impl Format {
                 self.free(&mut state, block);
             }
         }
-        self.sequence.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Allocates unwritten blocks where `range` has none.
@@ -324,7 +324,7 @@ impl Format {
                 state.blocks.insert(at, Block::Unwritten(place));
             }
         }
-        self.sequence.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Writes garbage to the device after the end of the file in its last block.
@@ -447,8 +447,8 @@ impl MapRead for Format {
         self.transform.clone()
     }
 
-    fn sequence(&self) -> u64 {
-        self.sequence.load(Ordering::Acquire)
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 }
 
@@ -492,7 +492,7 @@ impl MapWrite for Format {
             state.reserved -= places.end - places.start;
             let new = (first..).zip(places).map(|(at, place)| (at, Block::Unwritten(place)));
             state.blocks.extend(new.collect::<Vec<_>>());
-            self.sequence.fetch_add(1, Ordering::Release);
+            self.generation.fetch_add(1, Ordering::Release);
         }
         Ok(self.map(&state, at, length))
     }
@@ -515,7 +515,7 @@ impl MapWrite for Format {
                 state.blocks.insert(at, Block::Unwritten(place));
             }
         }
-        self.sequence.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
         Ok(true)
     }
 
@@ -552,7 +552,7 @@ impl MapWrite for Format {
         let token = state.tokens;
         let address = DeviceOffset(places.start * self.block());
         state.placements.insert(token, (first, places));
-        self.sequence.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
         Ok(Placement { length: count * self.block(), address, token: Token(token) })
     }
 
@@ -567,7 +567,7 @@ impl MapWrite for Format {
                 }
             }
         }
-        self.sequence.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     fn orders_size(&self) -> bool {
@@ -610,7 +610,7 @@ impl MapWrite for Format {
             }
         }
         state.size = state.size.max(size.0);
-        self.sequence.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
         Ok(())
     }
 }
