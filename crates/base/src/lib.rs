@@ -11,6 +11,7 @@ pub mod error;
 pub mod locks;
 pub mod ranges;
 pub mod space;
+pub mod sync;
 pub mod units;
 pub mod view;
 pub mod wait_callback;

@@ -41,7 +41,7 @@ pub(crate) struct EndedWrite {
     pub(crate) reached: u64,
     pub(crate) result: Result<()>,
     /// The entry through the barrier. Held until the format was called.
-    pub(crate) _entered: Arc<Entered>,
+    pub(crate) _entered: Entered,
 }
 
 /// The threads that complete the writes of some files, usually those of one volume.

@@ -40,16 +40,12 @@ pub fn write_back(file: &Arc<WritableFile>, range: Range<u64>) {
 /// [`write_back`] and [`wait_for_writeback`] in one, for callers that would only wait: this thread submits and
 /// completes I/O itself. The caller may hold the inode's lock.
 pub fn write_back_and_wait(file: &Arc<WritableFile>, range: Range<u64>) {
-    write_back_entered(file, range, Arc::new(file.end_io.barrier.enter()));
+    write_back_entered(file, range, file.end_io.barrier.enter());
 }
 
 /// [`write_back_and_wait`] for a thread that may have writes which are not submitted yet, and is let through the
 /// barrier with those: entering again would wait for a holder that waits for them.
-pub(crate) fn write_back_entered(
-    file: &Arc<WritableFile>,
-    range: Range<u64>,
-    entered: Arc<Entered>,
-) {
+pub(crate) fn write_back_entered(file: &Arc<WritableFile>, range: Range<u64>, entered: Entered) {
     let mut collector = Collector::entered(file, range.end, entered);
     collector.waiter = Some(thread::current().id());
     collect(&mut collector, range.clone(), || ControlFlow::Continue(()));
@@ -160,7 +156,7 @@ struct Collector<'f> {
     /// The collecting thread, if it is going to wait for the end.
     waiter: Option<ThreadId>,
     /// The entry through the barrier, which lasts until the last write has ended.
-    entered: Arc<Entered>,
+    entered: Entered,
 }
 
 /// A folio under writeback.
@@ -195,10 +191,10 @@ struct PendingWrite {
 
 impl<'f> Collector<'f> {
     fn new(file: &'f Arc<WritableFile>, horizon: u64) -> Self {
-        Self::entered(file, horizon, Arc::new(file.end_io.barrier.enter()))
+        Self::entered(file, horizon, file.end_io.barrier.enter())
     }
 
-    fn entered(file: &'f Arc<WritableFile>, horizon: u64, entered: Arc<Entered>) -> Self {
+    fn entered(file: &'f Arc<WritableFile>, horizon: u64, entered: Entered) -> Self {
         Self {
             file,
             horizon,

@@ -3,7 +3,7 @@
 
 use crate::frame::Frame;
 use crate::options::ORDER_MAX;
-use crate::sync::Ordering;
+use base::sync::Ordering;
 
 const ORDERS: usize = ORDER_MAX as usize + 1;
 /// The end of a list.

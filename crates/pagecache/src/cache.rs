@@ -14,8 +14,8 @@ use crate::mapping::Mapping;
 use crate::mmap::Faults;
 use crate::options::{CacheOptions, CacheStats, DirtyStats, ORDER_MAX};
 use crate::pool::Pool;
-use crate::sync::Bucket;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
+use base::sync::WaitQueue;
 
 /// The number of wait queues that all folios share.
 const BUCKETS: usize = 64;
@@ -41,7 +41,7 @@ pub struct PageCache {
     faults: Mutex<Weak<Faults>>,
     folio_order_max: u8,
     next_mapping: AtomicU64,
-    buckets: [Bucket; BUCKETS],
+    buckets: [WaitQueue; BUCKETS],
 }
 
 impl PageCache {
@@ -61,7 +61,7 @@ impl PageCache {
             faults: Mutex::default(),
             folio_order_max: options.folio_order_max,
             next_mapping: AtomicU64::new(1),
-            buckets: std::array::from_fn(|_| Bucket::default()),
+            buckets: std::array::from_fn(|_| WaitQueue::default()),
         }))
     }
 
@@ -108,7 +108,7 @@ impl PageCache {
     }
 
     /// Returns the wait queue of `frame`'s folio, which it shares with other folios.
-    pub(crate) fn bucket(&self, frame: u32) -> &Bucket {
+    pub(crate) fn bucket(&self, frame: u32) -> &WaitQueue {
         &self.buckets[frame as usize % BUCKETS]
     }
 

@@ -15,7 +15,7 @@ use crate::folio::{Folio, FolioRef};
 use crate::frame::{Frame, Put};
 use crate::mapping::Mapping;
 use crate::state::FolioState;
-use crate::sync::Bucket;
+use base::sync::WaitQueue;
 
 /// The folios of one mapping that are dirty or under writeback (`frame.rs`, R6).
 #[derive(Debug, Default)]
@@ -82,7 +82,7 @@ impl DirtyFolios {
     }
 
     /// Ends the writeback of a folio. The caller drops the set's reference.
-    fn end_writeback(&mut self, frame: &Frame, index: u64, bucket: &Bucket) {
+    fn end_writeback(&mut self, frame: &Frame, index: u64, bucket: &WaitQueue) {
         self.writeback.0.remove(&index);
         // Under the lock of the sets, since the folio may become dirty again at once.
         frame.end_writeback(bucket);

@@ -33,7 +33,7 @@
 //!   count at once.
 
 use crate::state::FolioState;
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Bucket, Ordering};
+use base::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, WaitQueue};
 
 /// Set while the frame heads a folio.
 const LIVE: u32 = 1 << 31;
@@ -54,8 +54,9 @@ const LOCKED: u32 = 1 << 1;
 const WAITERS: u32 = 1 << 2;
 /// The next reader of this folio starts the next readahead window.
 const READAHEAD: u32 = 1 << 3;
-/// Visited once, and again.
+/// Visited once.
 const VISITED: u32 = 1 << 4;
+/// Visited again since.
 const REVISITED: u32 = 1 << 5;
 /// The memory is known to be all zeroes. This belongs to the memory: it outlives the folio.
 const BLANK: u32 = 1 << 6;
@@ -344,7 +345,7 @@ impl Frame {
     }
 
     /// Unlocks the folio, makes it uptodate if `uptodate`, and wakes the waiters in `bucket`.
-    pub(crate) fn unlock(&self, uptodate: bool, bucket: &Bucket) {
+    pub(crate) fn unlock(&self, uptodate: bool, bucket: &WaitQueue) {
         if uptodate {
             self.set_uptodate();
         }
@@ -357,7 +358,7 @@ impl Frame {
     }
 
     /// Waits until the folio is not locked.
-    pub(crate) fn wait_unlocked(&self, bucket: &Bucket) {
+    pub(crate) fn wait_unlocked(&self, bucket: &WaitQueue) {
         self.wait_for(LOCKED, bucket);
     }
 
@@ -389,17 +390,17 @@ impl Frame {
     }
 
     /// Ends the writeback, and wakes the waiters in `bucket`.
-    pub(crate) fn end_writeback(&self, bucket: &Bucket) {
+    pub(crate) fn end_writeback(&self, bucket: &WaitQueue) {
         self.end(WRITEBACK, bucket);
     }
 
     /// Waits until no blocks are under writeback.
-    pub(crate) fn wait_writeback(&self, bucket: &Bucket) {
+    pub(crate) fn wait_writeback(&self, bucket: &WaitQueue) {
         self.wait_for(WRITEBACK, bucket);
     }
 
     /// Waits until no blocks are under writeback, or until the request that this thread serves is cancelled.
-    pub(crate) fn wait_writeback_cancellable(&self, bucket: &Bucket) -> base::Result<()> {
+    pub(crate) fn wait_writeback_cancellable(&self, bucket: &WaitQueue) -> base::Result<()> {
         if !self.is_under_writeback() {
             return Ok(());
         }
@@ -415,7 +416,7 @@ impl Frame {
     }
 
     /// Clears `flag` and wakes the waiters in `bucket`. Waiters for the other flag set WAITERS again.
-    fn end(&self, flag: u32, bucket: &Bucket) {
+    fn end(&self, flag: u32, bucket: &WaitQueue) {
         let before = self.flags.fetch_and(!(flag | WAITERS), Ordering::Release);
         debug_assert!(before & flag != 0, "not begun");
         if before & WAITERS != 0 {
@@ -428,7 +429,7 @@ impl Frame {
     /// A waiter sets WAITERS and reads the flag in one atomic operation, under the bucket's lock. So either the thread
     /// that clears the flag finds WAITERS set, and gets the bucket's lock only once the waiter waits, or the waiter
     /// finds the flag clear.
-    fn wait_for(&self, flag: u32, bucket: &Bucket) {
+    fn wait_for(&self, flag: u32, bucket: &WaitQueue) {
         if self.flags.load(Ordering::Acquire) & flag != 0 {
             base::waiting::about_to_wait();
             bucket.wait_until(|| self.flags.fetch_or(WAITERS, Ordering::Acquire) & flag == 0);

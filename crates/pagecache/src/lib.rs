@@ -28,7 +28,6 @@ mod reclaim;
 mod region;
 mod state;
 mod streaming;
-mod sync;
 mod tree;
 mod write;
 

@@ -1,7 +1,7 @@
 //! Tree nodes. Not here: their allocation (`pool.rs`), and the meaning of their entries (`tree.rs`).
 
-use crate::sync::{AtomicU32, Ordering};
 use crate::tree::{Entry, SLOTS};
+use base::sync::{AtomicU32, Ordering};
 
 /// A node's number: 16 times the number of its frame, plus its index in the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -14,8 +14,8 @@ use crate::node::{NODES_PER_FRAME, Node, NodeId, Nodes};
 use crate::options::{CacheStats, ORDER_MAX};
 use crate::region::Region;
 use crate::state::FolioState;
-use crate::sync::Ordering;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
+use base::sync::Ordering;
 
 /// The maximum number of frames in an arena, 256 GiB. A tree's entries can represent no more.
 const FRAMES_MAX: u64 = 1 << 26;

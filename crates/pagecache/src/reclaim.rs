@@ -18,7 +18,7 @@ use crate::{PAGE_SHIFT, PAGE_SIZE};
 const BATCH: u32 = 1 << ORDER_MAX;
 /// Rounds after which even a folio that was visited again just before is evicted.
 const ROUNDS: u64 = 3;
-/// If a smaller folio would do, reclaim gives up after it has freed this many times the requested pages.
+/// Reclaim for an optional large folio stops after it has freed this multiple of the requested pages.
 const FREED_FACTOR: u64 = 2;
 
 /// Claimed folios that are freed together: first frame and order.

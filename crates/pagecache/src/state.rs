@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use crate::frame::Frame;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use base::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The state of one folio.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use crate::frame::Span;
 use crate::node::{NodeId, Nodes};
-use crate::sync::{AtomicU64, Ordering};
+use base::sync::{AtomicU64, Ordering};
 
 /// log2 of the number of slots in a node. Fewer in models, where every access takes time.
 const BITS: u32 = if cfg!(loom) { 2 } else { 6 };

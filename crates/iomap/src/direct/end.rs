@@ -40,7 +40,7 @@ pub(super) struct EndedRequest {
     /// Whether the request is counted as in flight.
     pub is_counted: bool,
     /// Held until the format was called.
-    pub entered: Option<Arc<Entered>>,
+    pub entered: Option<Entered>,
 }
 
 impl EndedRequest {

@@ -162,23 +162,19 @@ fn is_cached(file: &WritableFile, range: &Range<u64>) -> bool {
 
 /// Writes back cached dirty data of these bytes before they are read from the device. The file's errors have the
 /// errors of that.
-fn clean_cache(file: &Arc<WritableFile>, range: &Range<u64>, entered: Option<&Arc<Entered>>) {
+fn clean_cache(file: &Arc<WritableFile>, range: &Range<u64>, entered: Option<&Entered>) {
     if !is_cached(file, range) {
         return;
     }
     match entered {
-        Some(entered) => write_back_entered(file, range.clone(), Arc::clone(entered)),
+        Some(entered) => write_back_entered(file, range.clone(), entered.clone()),
         None => write_back_and_wait(file, range.clone()),
     }
 }
 
 /// Writes back these bytes and removes them from the cache, before they are written on the device. Returns whether all
 /// are removed: data that other threads write concurrently stays.
-fn clear_cache(
-    file: &Arc<WritableFile>,
-    range: &Range<u64>,
-    entered: Option<&Arc<Entered>>,
-) -> bool {
+fn clear_cache(file: &Arc<WritableFile>, range: &Range<u64>, entered: Option<&Entered>) -> bool {
     if !is_cached(file, range) {
         return true;
     }

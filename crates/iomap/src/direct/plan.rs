@@ -139,7 +139,7 @@ pub(super) fn plan_overwrite(
     request: &DirectRequest,
     split: SplitExtents,
     nowait: bool,
-    entered: &Arc<Entered>,
+    entered: &Entered,
 ) -> Result<PlannedRuns, NoPlan> {
     let range = request.range();
     if file.mapper.transform().is_some() {

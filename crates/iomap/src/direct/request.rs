@@ -174,7 +174,7 @@ pub(super) struct InFlightRequest {
     length: usize,
     failure: Mutex<Option<Error>>,
     /// The entry of a write through the barrier.
-    entered: Option<Arc<Entered>>,
+    entered: Option<Entered>,
 }
 
 impl fmt::Debug for InFlightRequest {
@@ -198,7 +198,7 @@ impl InFlightRequest {
         file: &Arc<WritableFile>,
         request: DirectRequest,
         ranges: SmallVec<[FinishedRange; 2]>,
-        entered: Arc<Entered>,
+        entered: Entered,
     ) -> Arc<Self> {
         let (written, length) = (request.range(), request.length());
         Self::begin(Some(file), request, written, ranges, length, Some(entered))
@@ -217,7 +217,7 @@ impl InFlightRequest {
         written: Range<u64>,
         ranges: SmallVec<[FinishedRange; 2]>,
         length: usize,
-        entered: Option<Arc<Entered>>,
+        entered: Option<Entered>,
     ) -> Arc<Self> {
         if let Some(file) = file {
             file.direct_in_flight.begin();

@@ -31,7 +31,7 @@ pub struct DirectBatch {
     /// Held until the submission: a request would end when it is dropped, and the caller may hold locks.
     requests: Vec<Arc<InFlightRequest>>,
     /// The entry of all writes of the batch through the barrier.
-    entered: Option<Arc<Entered>>,
+    entered: Option<Entered>,
 }
 
 /// A bio that is being collected, for runs that are contiguous on the device.
@@ -116,11 +116,11 @@ impl DirectBatch {
 
     /// Lets the writes of this batch through the barrier. With `nowait`, returns `None` if it is held. All files of a
     /// batch are of one volume, and have one barrier.
-    fn enter(&mut self, file: &WritableFile, nowait: bool) -> Option<Arc<Entered>> {
+    fn enter(&mut self, file: &WritableFile, nowait: bool) -> Option<Entered> {
         if self.entered.is_none() {
             let barrier = &file.end_io.barrier;
             let entered = if nowait { barrier.try_enter() } else { Some(barrier.enter()) };
-            self.entered = entered.map(Arc::new);
+            self.entered = entered;
         }
         self.entered.clone()
     }
@@ -132,7 +132,7 @@ impl DirectBatch {
         request: DirectRequest,
         runs: &[PlannedRun],
         own: Range<u64>,
-        entered: Arc<Entered>,
+        entered: Entered,
     ) {
         check_runs(runs, &own);
         let block = u64::from(file.mapping().block_size().bytes());

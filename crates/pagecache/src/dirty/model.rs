@@ -17,7 +17,7 @@ struct World {
     memory: UnsafeCell<u64>,
     sets: Mutex<DirtyFolios>,
     slot: Mutex<bool>,
-    bucket: Bucket,
+    bucket: WaitQueue,
 }
 
 // SAFETY: loom reports every racy access to the memory.
@@ -33,7 +33,7 @@ impl World {
             memory: UnsafeCell::new(0),
             sets: Mutex::default(),
             slot: Mutex::new(true),
-            bucket: Bucket::default(),
+            bucket: WaitQueue::default(),
         };
         world.frame.make_live(1, Span { index: INDEX, order: 0 });
         world.frame.unlock(true, &world.bucket);

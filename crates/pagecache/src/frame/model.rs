@@ -15,7 +15,7 @@ struct World {
     memory: UnsafeCell<u64>,
     free: Mutex<bool>,
     slot: Mutex<bool>,
-    bucket: Bucket,
+    bucket: WaitQueue,
 }
 
 // SAFETY: loom reports every racy access to the memory.
@@ -30,7 +30,7 @@ impl World {
             memory: UnsafeCell::new(0),
             free: Mutex::new(true),
             slot: Mutex::new(false),
-            bucket: Bucket::default(),
+            bucket: WaitQueue::default(),
         })
     }
 

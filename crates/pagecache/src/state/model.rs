@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::*;
-use crate::sync::Bucket;
+use base::sync::WaitQueue;
 
 const BLOCK: usize = 4096;
 
@@ -13,7 +13,7 @@ const BLOCK: usize = 4096;
 struct World {
     frame: Frame,
     memory: [UnsafeCell<u64>; 2],
-    bucket: Bucket,
+    bucket: WaitQueue,
 }
 
 // SAFETY: loom reports every racy access to the memory.
@@ -27,7 +27,7 @@ impl World {
         let frame = Frame::default();
         frame.make_live(1, crate::frame::Span { index: 0, order: 1 });
         let memory = [(); 2].map(|()| UnsafeCell::new(0));
-        let world = Arc::new(Self { frame, memory, bucket: Bucket::default() });
+        let world = Arc::new(Self { frame, memory, bucket: WaitQueue::default() });
         FolioState::attach(&world.frame, 2 * BLOCK, 12).add_pending(2 * BLOCK as u32);
         world
     }

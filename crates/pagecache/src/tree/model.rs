@@ -141,7 +141,7 @@ fn a_folio_is_found_after_its_insertion() {
     model.preemption_bound = Some(3);
     model.check(|| {
         let world = World::new();
-        let inserted = Arc::new(crate::sync::AtomicU32::new(0));
+        let inserted = Arc::new(base::sync::AtomicU32::new(0));
         let reader = thread::spawn({
             let world = Arc::clone(&world);
             let inserted = Arc::clone(&inserted);

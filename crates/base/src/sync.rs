@@ -1,20 +1,20 @@
-//! Atomics and locks of the lock-free parts, from the standard library and parking_lot, or from loom for model checking
-//! (`make models`).
+//! Atomics and wait queues of lock-free code, from the standard library and parking_lot, or from loom for model
+//! checking (`make models`).
 
 #[cfg(not(loom))]
 mod real {
-    pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+    pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
     /// A wait queue: a lock and a condition variable.
     #[derive(Debug, Default)]
-    pub(crate) struct Bucket {
+    pub struct WaitQueue {
         lock: parking_lot::Mutex<()>,
         changed: parking_lot::Condvar,
     }
 
-    impl Bucket {
+    impl WaitQueue {
         /// Waits until `done` returns true. Calls it under the lock.
-        pub(crate) fn wait_until(&self, mut done: impl FnMut() -> bool) {
+        pub fn wait_until(&self, mut done: impl FnMut() -> bool) {
             let mut guard = self.lock.lock();
             while !done() {
                 self.changed.wait(&mut guard);
@@ -22,7 +22,7 @@ mod real {
         }
 
         /// Waits until `done` returns true, or for about `time`. Returns whether `done` returned true.
-        pub(crate) fn wait_until_or_for(
+        pub fn wait_until_or_for(
             &self,
             time: std::time::Duration,
             mut done: impl FnMut() -> bool,
@@ -37,7 +37,7 @@ mod real {
         }
 
         /// Wakes all waiters, which call `done` again.
-        pub(crate) fn wake_all(&self) {
+        pub fn wake_all(&self) {
             drop(self.lock.lock());
             self.changed.notify_all();
         }
@@ -46,16 +46,18 @@ mod real {
 
 #[cfg(loom)]
 mod real {
-    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+    pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+    /// A wait queue: a lock and a condition variable.
     #[derive(Debug, Default)]
-    pub(crate) struct Bucket {
+    pub struct WaitQueue {
         lock: loom::sync::Mutex<()>,
         changed: loom::sync::Condvar,
     }
 
-    impl Bucket {
-        pub(crate) fn wait_until(&self, mut done: impl FnMut() -> bool) {
+    impl WaitQueue {
+        /// Waits until `done` returns true. Calls it under the lock.
+        pub fn wait_until(&self, mut done: impl FnMut() -> bool) {
             let mut guard = self.lock.lock().expect("no panic under the lock");
             while !done() {
                 guard = self.changed.wait(guard).expect("no panic under the lock");
@@ -63,7 +65,7 @@ mod real {
         }
 
         /// Waits without a limit, since a model with a limit would find fewer errors.
-        pub(crate) fn wait_until_or_for(
+        pub fn wait_until_or_for(
             &self,
             _time: std::time::Duration,
             done: impl FnMut() -> bool,
@@ -72,11 +74,12 @@ mod real {
             true
         }
 
-        pub(crate) fn wake_all(&self) {
+        /// Wakes all waiters, which call `done` again.
+        pub fn wake_all(&self) {
             drop(self.lock.lock().expect("no panic under the lock"));
             self.changed.notify_all();
         }
     }
 }
 
-pub(crate) use real::{AtomicPtr, AtomicU32, AtomicU64, Bucket, Ordering};
+pub use real::{AtomicPtr, AtomicU32, AtomicU64, Ordering, WaitQueue};
