@@ -38,7 +38,7 @@ pub fn cancel_when(is_cancelled: impl Fn() -> bool + 'static) -> Cancellable {
     Cancellable { _not_send: PhantomData }
 }
 
-/// A guard that ends the effect of [`ask`] when it is dropped.
+/// A guard that ends the effect of [`cancel_when`] when it is dropped.
 pub struct Cancellable {
     _not_send: PhantomData<*const ()>,
 }

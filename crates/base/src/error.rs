@@ -470,7 +470,7 @@ impl fmt::Display for Unsupported {
             ),
             Self::Format => write!(f, "no known file system found"),
             Self::PartitionTable => write!(f, "no partition table (GPT or MBR) found"),
-            Self::Operation(name) => write!(f, "unsupported operation: {name}"),
+            Self::Operation(name) => write!(f, "not supported: {name}"),
         }
     }
 }

@@ -96,7 +96,7 @@ impl Failure {
 
     /// Creates the fatal failure of an interrupted command.
     pub fn interrupted() -> Self {
-        let failure = Self::new("interrupted", "no partly written file is left")
+        let failure = Self::new("interrupted", "partly written files were removed")
             .with_status(Status::Interrupted);
         Self { fatal: true, ..failure }
     }
@@ -180,9 +180,6 @@ fn advice(error: &base::Error) -> Option<&'static str> {
             "for a partitioned disk, choose a partition with --partition; `bifolio info` lists \
              them",
         ),
-        base::Error::Unsupported(base::Unsupported::Operation(_)) => {
-            Some("add --no-recovery to read the image without replaying its journal")
-        }
         base::Error::Io(_) => Some("check that the image is complete and its storage device works"),
         base::Error::OutOfMemory => Some("use a larger --cache-size"),
         _ => None,

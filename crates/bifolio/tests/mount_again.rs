@@ -105,7 +105,7 @@ fn umount_does_not_wait_for_another_user_with_the_socket_name_of_a_guard() {
     let done = umount.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert_eq!(done.status.code(), Some(1), "{said}");
-    assert!(said.contains("another user has taken the name"), "{said}");
+    assert!(said.contains("another user has bound the name"), "{said}");
     mount.assert_gone();
     drop(taken);
     check_by_e2fsck(&fixture.image);

@@ -4,7 +4,7 @@ use std::io;
 use std::thread::{self, JoinHandle};
 
 /// A thread. Dropping this waits for its end, except on the thread itself: the last reference to a device
-/// may be dropped in the end of one of its bios, which runs on the device's own thread. The owner must make the thread
+/// may be dropped in the completion function of a bio, which runs on the device's own thread. The owner must make the thread
 /// end before it drops this, also if creating the owner fails.
 #[derive(Debug)]
 pub struct Worker(Option<JoinHandle<()>>);

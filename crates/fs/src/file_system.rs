@@ -48,7 +48,7 @@ pub trait FileSystem: Send + Sync + Debug {
         if by.uid == 0 { Privilege::Root } else { Privilege::None }
     }
 
-    /// Discards free blocks in `bytes`, in runs of at least `bytes_min`. Returns the number of bytes discarded.
+    /// Discards free blocks in `bytes`, in free extents of at least `bytes_min`. Returns the number of bytes discarded.
     fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
         let _ = (bytes, bytes_min);
         Err(Unsupported::Operation("discarding free space").into())

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "free already")]
+    #[should_panic(expected = "in the index already")]
     fn freeing_free_units_panics() {
         let mut index = FreeExtents::default();
         index.insert(Extent { start: 5, length: 5 });

@@ -39,7 +39,7 @@ impl KnownNode {
         }
     }
 
-    /// Returns whether the kernel may answer reads from its cache. Reads of empty files it always answers itself.
+    /// Returns whether the kernel may answer reads from its cache. The kernel always answers reads of empty files itself.
     pub fn is_cached(&self) -> bool {
         self.is_cached.load(Ordering::Relaxed)
     }

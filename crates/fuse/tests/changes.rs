@@ -325,7 +325,7 @@ fn written_data_is_read_back_and_made_durable() {
     assert_eq!(file_system.on_disk(base::InodeNumber(file.attr.inode)), b"\0\0hello!");
     let open = OpenIn { flags: 0, open_flags: 0 };
     let opened: OpenOut = record(&ask(&server, Opcode::Open, file.node, &[open.as_bytes()]));
-    assert_eq!(write(opened.handle, 0, 0, b"x"), Err(EINVAL), "the file is open for reading");
+    assert_eq!(write(opened.handle, 0, 0, b"x"), Err(EBADF), "the file is open for reading");
 }
 
 #[test]

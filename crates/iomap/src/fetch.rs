@@ -11,7 +11,7 @@ use crate::populate::populate;
 use crate::read::ReadContext;
 use crate::readahead::{Readahead, exact_window};
 
-/// How often a folio is read again that is evicted before it is used. In a cache with almost no memory, a read without
+/// The maximum number of attempts to read a folio that is evicted before it is used. In a cache with almost no memory, a read without
 /// the cache is better.
 const ATTEMPTS_MAX: u32 = 4;
 

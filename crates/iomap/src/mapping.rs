@@ -114,7 +114,7 @@ pub struct Placement {
 
 /// The part of a format that maps a file for writing. Blocks are allocated late. In place, they are unwritten until
 /// their data is on the device, so that no crash exposes what they held before (ARCHITECTURE.md, invariant 3). Out of
-/// place, they belong to the file only from then on. Behind the block with the end of the file, no block is written.
+/// place, they belong to the file only from then on. No block after the last block of the file is written.
 pub trait MapWrite: MapRead {
     /// Reserves space for all blocks of the `length` bytes from `at` on that have none. Returns the range that contains
     /// `at`, like [`MapRead::map_read`]; never inline data, which the format moves to a block before. The caller has
@@ -184,8 +184,8 @@ pub trait MapWrite: MapRead {
     /// several transactions, `finished` becomes written in order, and the size grows with each transaction as far as
     /// all data before it is written: a crash may come in between.
     ///
-    /// Ranges without a token and of one kind do not overlap. Others may, after direct writes of the same bytes, of
-    /// which any may win. Called after failed writes, too, with the rest of the batch, which may be empty. May start
+    /// Ranges may overlap after direct writes of the same bytes, of which any may win. Ranges without a token that are
+    /// neighbours in `finished` and of one kind do not. Called after failed writes, too, with the rest of the batch, which may be empty. May start
     /// transactions, and waits for no folio.
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()>;
 

@@ -18,7 +18,7 @@ use crate::read::{ReadContext, note_visit};
 use crate::readahead::Readahead;
 use crate::write::{cancel_reservation, unlent};
 
-/// How often a fault is tried again because its folio has changed.
+/// The maximum number of attempts of a fault because its folio has changed.
 const ATTEMPTS_MAX: u32 = 64;
 
 /// The number of bytes that a fault with readahead wants.

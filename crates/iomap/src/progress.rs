@@ -54,7 +54,7 @@ impl<E> Progress<E> {
         self.ended.insert((last, self.number), ended);
     }
 
-    /// Removes and returns the ended writes that have no data behind the first byte in flight. The size on the disk may
+    /// Removes and returns the ended writes that end at or before the first byte in flight. The size on the disk may
     /// grow with them.
     pub(crate) fn take_ended(&mut self) -> Vec<E> {
         let until = self.in_flight.first().unwrap_or(u64::MAX).max(self.on_disk);

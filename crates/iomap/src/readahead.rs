@@ -12,15 +12,15 @@ use crate::read::ReadContext;
 
 /// The smallest readahead window, in pages: 128 KiB.
 const PAGES_MIN: u64 = 32;
-/// The first readahead window of a sequence is so many times as long as the request.
+/// The length of the first readahead window of a sequence, as a multiple of the request.
 const FIRST: u64 = 4;
-/// The share of the cache that a readahead window takes at most is one part in so many.
+/// The divisor of the cache size that limits a readahead window.
 const CACHE_SHARE: u64 = 8;
 
 /// The state of readahead of one open file. The threads that read through the open file share it.
 #[derive(Debug)]
 pub struct Readahead {
-    /// The last page that was read. If threads race, the page of any of them.
+    /// The last page that was read. With concurrent readers, the last page of one of them.
     previous: AtomicU64,
     /// Locked on misses and marked folios only.
     recent: Mutex<Recent>,
@@ -93,7 +93,7 @@ impl Readahead {
         (window.start < window.end).then_some(window)
     }
 
-    /// Returns the window of `next` for a reader that has reached `page`. Removes dropbehind folios from the cache that
+    /// Returns the window that `next` computes for a reader that has reached `page`. Removes dropbehind folios from the cache that
     /// an uncached read has passed, or will not reach any more.
     fn advance(
         &self,

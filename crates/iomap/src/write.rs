@@ -18,7 +18,7 @@ use crate::read::{ReadContext, SIZE_MAX};
 use crate::truncate::for_each_folio;
 use crate::writeback::{wait_for_writeback, write_back};
 
-/// How often a write is tried again because its folio has changed.
+/// The maximum number of attempts of a write because its folio has changed.
 const ATTEMPTS_MAX: u32 = 64;
 /// The byte of a file from which on data is written with non-temporal stores. Small files are often read as soon as
 /// they are written.

@@ -45,6 +45,14 @@ impl Node {
         writeback.filter(|writeback| !writeback.is_closed()).ok_or(Error::ReadOnly)
     }
 
+    /// Adds this node to those with changes to write back. The caller holds the node's lock since before the change, and
+    /// has called [`writeback`](Self::writeback) under it. A volume that is being closed waits for the lock.
+    pub(crate) fn note_change(self: &Arc<Self>) {
+        if let Some(writeback) = &self.volume().writeback {
+            writeback.note(self);
+        }
+    }
+
     /// Writes `data`. `only_adds` is the append mode of the open file. Returns the range that was written. It is
     /// shorter than `data` only after an error, which the next write reports.
     pub(crate) fn write(
@@ -209,7 +217,7 @@ impl Node {
             self.note_emptied();
         }
         if state.life == Life::Named {
-            self.writeback()?.note(self);
+            self.note_change();
         }
         Ok(())
     }

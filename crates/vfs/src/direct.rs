@@ -326,9 +326,7 @@ impl Node {
     fn note_direct_write(self: &Arc<Self>, state: &NodeState) {
         self.inode().note_modified(last_tick());
         if state.life == Life::Named {
-            if let Ok(writeback) = self.writeback() {
-                writeback.note(self);
-            }
+            self.note_change();
         }
     }
 }

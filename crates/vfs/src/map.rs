@@ -299,8 +299,8 @@ impl Map {
     fn note_stored(&self, state: &NodeState) {
         let node = self.file.node();
         node.inode().note_modified(last_tick());
-        if let (Life::Named, Ok(writeback)) = (state.life, node.writeback()) {
-            writeback.note(node);
+        if state.life == Life::Named {
+            node.note_change();
         }
     }
 }

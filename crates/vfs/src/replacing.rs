@@ -7,7 +7,7 @@
 //!
 //! - *A new file is renamed over the old one.* The rename writes the new file back first, and waits for
 //!   the end of I/O. So every commit that makes the rename durable makes the data durable, too: the name
-//!   stands for all of the old contents or all of the new.
+//!   has the complete old or the complete new contents.
 //! - *The file is truncated to zero and written again.* The first close that finds data writes it back. A commit that
 //!   is requested during this writeback waits for it ([`FileSystem::delay_commits`]). So a truncation that is not
 //!   durable yet becomes durable together with the new contents. A commit between the truncation and the close leaves

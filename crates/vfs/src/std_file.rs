@@ -17,7 +17,7 @@ use crate::rw_flags::RwFlags;
 
 impl File {
     /// Reads at byte `offset`. Returns the number of bytes, which is less than the buffer's length only at the end of
-    /// the file. The file's position stays.
+    /// the file. Does not change the file's position.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.read_with(FileOffset(offset), buffer, RwFlags::default())
     }

@@ -96,7 +96,9 @@ pub fn complaints(root: &Path, given: Vec<String>) -> Vec<String> {
         Ok(suites) => suites,
         Err(complaint) => return vec![complaint],
     };
-    if !arguments.chooses_targets() {
+    // Cargo refuses to test the documentation of packages without a library.
+    let has_library = suites.iter().any(|suite| suite.name.ends_with("src/lib.rs"));
+    if has_library && !arguments.chooses_targets() {
         suites.push(Suite::documentation(root, &arguments.cargo));
     }
     suite::put_longest_first(&mut suites);

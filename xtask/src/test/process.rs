@@ -12,7 +12,7 @@ use super::suite::Suite;
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// Runs a suite with `arguments` for its program to its end, with all its output in the file `output`. Kills it after
-/// `time_max`. Prints every minute that it still runs.
+/// `time_max`. Prints a message every minute while it runs.
 pub fn run(suite: &Suite, arguments: &[String], output: &Path, time_max: Duration) -> Ending {
     let mut child = match start(suite.command(arguments), output) {
         Ok(child) => child,
@@ -24,7 +24,10 @@ pub fn run(suite: &Suite, arguments: &[String], output: &Path, time_max: Duratio
         match child.try_wait() {
             Ok(Some(status)) => return Ending::Exited(status),
             Ok(None) => {}
-            Err(error) => return Ending::NotStarted(error),
+            Err(error) => {
+                kill(suite, &mut child);
+                return Ending::NotStarted(error);
+            }
         }
         let time = begin.elapsed();
         if time >= time_max {

@@ -18,7 +18,7 @@ const SLICE_BYTES_MAX: usize = 2 << 20;
 /// The arguments of `bifolio cat`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Files to write
+    /// Files to print
     #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]
@@ -61,7 +61,7 @@ fn copy(file: &File, size: u64, target: &Target, sink: &mut Sink) -> Result<()> 
             let length = usize::try_from(hole - at).unwrap_or(usize::MAX).min(SLICE_BYTES_MAX);
             let slice = file.lend(FileOffset(at), length).map_err(failure)?;
             if slice.is_empty() {
-                return Err(Failure::new(target, "the data ends before the size of the file"));
+                return Err(Failure::new(target, "the file is shorter than its size says"));
             }
             sink.write_data(&slice)?;
             at += slice.len() as u64;

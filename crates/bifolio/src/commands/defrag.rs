@@ -16,8 +16,8 @@ use crate::writing::{Writing, change_targets};
 const AFTER_HELP: &str = "\
 A file is moved if it fits into fewer pieces elsewhere in the image. Its contents do not change.
 
-Skipped are files that are immutable or append-only, swap files, files with inline data, encryption, \
-fs-verity, data journaling or block maps, and all files of volumes with bigalloc. Use -v to print the reasons.
+These files are skipped: immutable and append-only files; swap files; files with inline data, encryption, \
+fs-verity, data journaling or block maps; on volumes with bigalloc, all files. Use -v to print the reasons.
 
 The score of a file is the percentage of its reading time that is lost to seeks between its pieces, if a \
 seek takes as long as reading 256 KiB.
@@ -34,7 +34,7 @@ pub struct Arguments {
     /// Print every file, and the reason if it is skipped
     #[arg(short, long)]
     verbose: bool,
-    /// Files to defragment, and directories whose files to defragment, recursively
+    /// Files to defragment; directories are searched recursively
     #[arg(required = true, value_name = "IMAGE[:/PATH]", value_parser = Target::parser())]
     targets: Vec<Target>,
     #[command(flatten)]

@@ -49,7 +49,7 @@ pub struct Arguments {
     /// Insert a hole, and move the data from the start of the range to its end
     #[arg(short, long, group = "mode", conflicts_with = "keep_size")]
     insert_range: bool,
-    /// Allocate space for the range that is not shared with other files
+    /// Allocate space for the range, and stop sharing its blocks with other files
     #[arg(short, long, group = "mode")]
     unshare: bool,
     /// Files to change

@@ -99,9 +99,9 @@ Mount options, separated by commas. Later options override earlier ones.
       Write access times with the next change of the inode, at a sync,
       or after 12 hours. Default: nolazytime.
   io_uring=auto|off|on
-      Receive requests through io_uring: if the kernel supports it
-      (auto), never (off), or always, or else do not mount (on). Needs
-      Linux 6.14 and enable_uring=Y in the kernel module fuse.
+      auto: receive requests through io_uring if the kernel supports it.
+      off: do not use io_uring. on: fail if the kernel does not support
+      it. Needs Linux 6.14 and enable_uring=Y in the kernel module fuse.
       Default: auto.
   [no]low_latency
       Keep the processors of the host awake while requests follow each
@@ -170,7 +170,7 @@ pub struct Arguments {
     /// Stay in the foreground until the image is unmounted
     #[arg(short, long)]
     foreground: bool,
-    /// Serve requests with N threads; with io_uring, at least 4 for each processor unless N is lower
+    /// Serve requests with N threads; with io_uring, each processor has its share of them, and at least 4 (or N if less)
     #[arg(long, value_name = "N", default_value_t = THREADS_DEFAULT, value_parser = parse_threads)]
     threads: NonZeroUsize,
     /// Append errors and warnings to FILE; in the background, they are not printed

@@ -77,7 +77,7 @@ fn rename(
     let replaced = volume.resolve(&to.path, Follow::No);
     if !flags.exchange && replaced.is_ok_and(|replaced| replaced.number() == moved.number()) {
         let to = text::escape(&to.path).into_owned();
-        return Err(Failure::new(source, format!("cannot move: it and {to} are the same file")));
+        return Err(Failure::new(source, format!("cannot move: {to} is the same file")));
     }
     volume
         .rename_at(&source.path, &to.path, flags, &Credentials::ROOT)

@@ -132,7 +132,7 @@ impl Remover<'_> {
             return Ok(());
         }
         let location = Location::inode(node.number());
-        let problem = Problem::Missing("a directory whose parent is this one");
+        let problem = Problem::Missing("the entry \"..\" with the parent's inode");
         Err(Error::corrupt("directory", location, problem))
     }
 

@@ -8,7 +8,7 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 
 const AFTER_HELP: &str = "\
-The command returns when all data that was written to the mounts before is durable. sync(1) guarantees this \
+The command returns when all data that was written before the call is durable. sync(1) guarantees this \
 only for some mounts; see Durability in `bifolio help mount`.";
 
 /// The arguments of `bifolio sync`.

@@ -146,7 +146,7 @@ impl Volume {
         // The counts of the group must include this inode.
         let in_use = geometry.inodes_per_group - descriptor.free_inodes;
         if in_use == 0 || descriptor.directories < u32::from(is_directory) {
-            let problem = Problem::Missing("inode in use that is being freed, in the counts");
+            let problem = Problem::Missing("count of the inode that is being freed");
             return Err(Error::corrupt(DESCRIPTOR, location, problem));
         }
         descriptor.directories -= u32::from(is_directory);

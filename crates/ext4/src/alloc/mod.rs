@@ -1,7 +1,7 @@
 //! Allocation and freeing of clusters and inodes, and reservation of clusters for delayed allocation.
 //! Not here: the users of blocks and inodes, and making the changes durable.
 //!
-//! - `free_extents.rs`, `bits.rs`: one group's free clusters, and bitmap blocks
+//! - `bits.rs`: bitmap blocks (a group's free extents are `fs::FreeExtents`)
 //! - `tally.rs`, `policy.rs`, `placement.rs`: the choice of a group, and of a position in it
 //! - `reserve.rs`: reservations of clusters
 //! - `preallocation.rs`: clusters that are set aside in memory for growing files

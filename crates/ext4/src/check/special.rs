@@ -138,8 +138,7 @@ impl Check<'_> {
                 let is_expected =
                     superblock.has(Feature::NeedsRecovery) || self.volume.recovery().is_some();
                 if journal.superblock().start.is_some() && !is_expected {
-                    let problem =
-                        Problem::Missing("flag in the superblock that it must be replayed");
+                    let problem = Problem::Missing("needs_recovery flag in the superblock");
                     self.report.corrupt("journal", location, problem);
                 }
             }

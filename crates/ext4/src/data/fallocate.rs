@@ -35,7 +35,7 @@ enum NextStep {
 }
 
 impl Inode {
-    /// Allocates all blocks with bytes of `range`. New blocks are unwritten. The size does not change. Errors:
+    /// Allocates all blocks that `range` touches. New blocks are unwritten. The size does not change. Errors:
     /// `NoSpace` if the space cannot be reserved; then nothing is allocated.
     pub fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
         self.check_extents()?;

@@ -143,7 +143,7 @@ const CONVERTED_AT_ONCE: u32 = 16;
 const SIZE_CREDITS: u32 = 1 + ORPHAN_CREDITS;
 
 impl Inode {
-    /// Counts a user that has opened the file for writing.
+    /// Records that a user has opened the file for writing.
     pub fn opened_for_writing(&self) {
         self.writers.fetch_add(1, Ordering::AcqRel);
     }
@@ -280,7 +280,7 @@ impl Inode {
 
     /// Reserves clusters again for delayed blocks that share a cluster with `unmapped`. Such a block had no reservation
     /// if the file had its cluster. The cluster was just freed, so that it, or another one, can be reserved. All blocks
-    /// of `unmapped` are unmapped. The caller has held `allocation` since before they were unmapped.
+    /// of `unmapped` are unmapped. The caller has held `allocation_lock` since before they were unmapped.
     pub(crate) fn reserve_for_clusters(&self, unmapped: Range<FileBlock>) -> Result<()> {
         let shift = self.volume().geometry().cluster_shift;
         if shift == 0 || unmapped.is_empty() {
@@ -301,13 +301,13 @@ impl Inode {
         Ok(())
     }
 
-    /// Allocates the first delayed blocks of `wanted`.
+    /// Allocates the delayed blocks at the start of `wanted`.
     pub(crate) fn allocate_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let _allocation = self.allocation_lock.lock();
         self.allocate_delayed_locked(wanted)
     }
 
-    /// Allocates the first delayed blocks of `wanted`, for a caller that holds `allocation`.
+    /// Allocates the first delayed blocks of `wanted`, for a caller that holds `allocation_lock`.
     fn allocate_delayed_locked(&self, wanted: &Range<FileBlock>) -> Result<()> {
         let volume = self.volume();
         let (at, shift) = (wanted.start, volume.geometry().cluster_shift);

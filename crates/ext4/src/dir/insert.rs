@@ -32,7 +32,7 @@ pub(super) enum Progress {
 impl Inode {
     /// Adds a name to this directory. Errors: `Exists` if the name exists; nothing is changed. `NoSpace` if the
     /// directory must grow and cannot: the names are unchanged. If this was the handle's first change,
-    /// [`Handle::undone`] is called; otherwise the caller undoes its earlier changes.
+    /// [`Handle::mark_undone`] is called; otherwise the caller undoes its earlier changes.
     pub(crate) fn dir_insert(
         &self,
         handle: &mut Handle<'_>,

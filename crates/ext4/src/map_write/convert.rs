@@ -90,7 +90,7 @@ impl MapEdit<'_, '_, '_> {
             for run in converted {
                 self.change.record(run.start, run.end(), Some(Run { unwritten, ..run }));
             }
-            // The last leaf ends where all files end.
+            // The last leaf ends at the maximum file size.
             if leaf_end <= at {
                 break;
             }

@@ -365,7 +365,7 @@ impl Volume {
 
     /// Calls `operation` with a handle that may change `credits` blocks. If it fails after a change, the metadata in
     /// memory is inconsistent, and the volume is shut down. An operation with ordinary failures (`NoSpace`, `Exists`
-    /// …) fails before its first change, or undoes its changes and calls [`Handle::undone`].
+    /// …) fails before its first change, or undoes its changes and calls [`Handle::mark_undone`].
     pub(crate) fn change<'v, R>(
         &'v self,
         credits: u32,

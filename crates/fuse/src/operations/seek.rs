@@ -1,4 +1,4 @@
-//! LSEEK for data and holes, in files with data that the kernel has not written yet as well.
+//! LSEEK for data and holes, also in files with data that only the kernel has.
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::questions;
 use crate::socket;
 
-/// The time within which the guard has to answer, for which it reads one file. If it does not, it is not asked again.
+/// The timeout of an answer, for which the guard reads one file. After a timeout, the guard is not asked again.
 const ANSWER_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// SIGKILL in a set of signals. The kernel adds it to each thread of a process that any signal kills.

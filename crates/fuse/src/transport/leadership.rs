@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The number of checks in a row without a request after which the watchdog stops.
 const QUIET_CHECKS_MAX: u64 = 50;
 
-/// The leader's state. If the leader ends a request while the watchdog takes the role over, exactly one of both
-/// succeeds.
+/// The leader's state. If the leader ends a request while the watchdog takes the role over, exactly one of the
+/// two succeeds.
 #[derive(Debug, Default)]
 pub struct Leadership {
     /// Grows by one when a request begins and when it ends. So it is odd while the leader serves a request, and

@@ -35,7 +35,7 @@ Tests:
   -user NAME, -group NAME      Owner, group: a number, or a name of a user or group of the image
   -mtime, -atime, -ctime       Modified, accessed, inode changed [+-]N days ago
   -mmin, -amin, -cmin          Modified, accessed, inode changed [+-]N minutes ago
-  -newer PATH                  Modified later than PATH in the image was; also -anewer, -cnewer
+  -newer PATH                  Modified after PATH in the image; also -anewer, -cnewer
   -samefile PATH               Same inode as PATH in the image
   -xattr GLOB                  Name of an extended attribute
   -true, -false                Always true, always false
