@@ -91,6 +91,7 @@ enum Source<'f> {
     /// Anonymous memory.
     Zeroes,
     /// A file's memory from a byte offset on, shared with all others that map it.
+    #[cfg_attr(miri, allow(dead_code, reason = "Miri maps no files"))]
     File(BorrowedFd<'f>, u64),
 }
 
