@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::{BlockSize, DeviceOffset, IoError, IoOperation, Result};
+use base::{BlockSize, DeviceOffset, Error, IoError, IoOperation, Result};
 use parking_lot::{Mutex, RwLock};
 
 use crate::bio::{EIO, ENOSPC, range_within};
@@ -64,9 +64,18 @@ impl OverlayDevice {
         std::mem::take(&mut *self.blocks.write())
     }
 
-    /// Writes whole blocks, which lie on the device and have this layer's size of blocks: all of them, or none if there
-    /// is no room.
+    /// Writes whole blocks: all of them or none. Errors: `InvalidArgument` if a block has another size than this layer's
+    /// blocks or lies past the end of the device, ENOSPC without room.
     pub fn put_blocks(&self, new: OverlayBlocks) -> Result<()> {
+        let blocks_max = self.block_size.blocks_for(self.base.size());
+        let fits = |(&number, block): (&u64, &Box<[u8]>)| {
+            number < blocks_max && block.len() == self.block_size.len()
+        };
+        if !new.iter().all(fits) {
+            return Err(Error::InvalidArgument(
+                "blocks of another size, or past the end, cannot be put into a layer",
+            ));
+        }
         let _writer = self.writer.lock();
         let mut blocks = self.blocks.write();
         let added = new.keys().filter(|number| !blocks.contains_key(number)).count();
@@ -76,11 +85,7 @@ impl OverlayDevice {
             let (operation, offset, errno) = (IoOperation::Write, DeviceOffset(0), ENOSPC);
             return Err(IoError { operation, offset, length, errno }.into());
         }
-        for (number, block) in new {
-            assert!(block.len() == self.block_size.len(), "a block of another size");
-            assert!(number << self.block_size.shift() < self.base.size(), "a block past the end");
-            blocks.insert(number, block);
-        }
+        blocks.extend(new);
         self.used.store(true, Ordering::Release);
         Ok(())
     }
@@ -303,7 +308,6 @@ impl BlockDevice for OverlayDevice {
 mod tests {
     use super::*;
     use crate::MemoryDevice;
-    use base::Error;
 
     const BLOCK: BlockSize = BlockSize::from_bytes(1024).unwrap();
 
@@ -369,6 +373,18 @@ mod tests {
         assert!(matches!(overlay.put_blocks(blocks), Err(Error::Io(_))));
         assert_eq!(overlay.bytes_used(), 1024);
         assert!(overlay.was_full());
+    }
+
+    #[test]
+    fn blocks_of_another_size_or_past_the_end_are_refused() {
+        let (_, overlay) = overlay(10_000, 1 << 20);
+        for (number, bytes) in [(1, 4096), (10, 1024), (u64::MAX, 1024)] {
+            let blocks = [(0, [1; 1024].into()), (number, vec![1; bytes].into())].into();
+            let refused = overlay.put_blocks(blocks);
+            assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{number}: {refused:?}");
+            assert_eq!(overlay.bytes_used(), 0);
+        }
+        overlay.put_blocks([(9, [1; 1024].into())].into()).unwrap();
     }
 
     #[test]

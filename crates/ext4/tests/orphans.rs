@@ -7,10 +7,12 @@ use std::fs::Permissions;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use base::InodeNumber;
 use base::attributes::AttributeChange;
 use common::{Image, number_after, open_device, run};
+use device::MemoryDevice;
 use ext4::Volume;
 use testkit::LoopMount;
 
@@ -349,6 +351,34 @@ fn an_orphan_file_with_the_same_block_twice_is_corrupt() {
             error.contains("orphan file block") && error.contains("have further owners"),
             "{error}"
         );
+    }
+}
+
+#[test]
+fn a_log_that_changes_the_block_size_is_corrupt() {
+    let options =
+        ["-t", "ext4", "-b", "1024", "-J", "size=2", "-O", "^metadata_csum,^resize_inode"];
+    let image = Image::make(8, &options);
+    let mut superblock = image.bytes()[1024..2048].to_vec();
+    // A volume of one group of 4 KiB blocks, with an orphan.
+    let mut set = |at: usize, value: u32| {
+        superblock[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    };
+    set(0x04, 2048);
+    set(0x14, 0);
+    set(0x18, 2);
+    set(0x1c, 2);
+    set(0xe8, 12);
+    // debugfs sets the flag in the superblock on the disk.
+    let incompatible = u32::from_le_bytes(image.bytes()[1120..1124].try_into().unwrap());
+    set(0x60, incompatible | 4);
+    let block = image.scratch.write("superblock", &superblock);
+    image.debugfs_write(&format!("jo\njw -b 1 {}\njc\n", block.display()));
+    let device = || -> device::SharedDevice { Arc::new(MemoryDevice::new(image.bytes())) };
+    let read = common::open_device(device()).map(drop).unwrap_err().to_string();
+    let written = common::open_device_for_writing(device()).map(drop).unwrap_err().to_string();
+    for error in [read, written] {
+        assert!(error.contains("block size after the replay is 4096"), "{error}");
     }
 }
 

@@ -10,6 +10,7 @@ use base::{
 };
 
 use crate::features::{Feature, Features};
+use crate::superblock::SUPERBLOCK_OFFSET;
 
 /// The maximum number of blocks of a file, in each kind of map (the kernel's limit).
 pub const FILE_BLOCKS_MAX: u64 = u32::MAX as u64;
@@ -98,6 +99,30 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// Checks the geometry that a replayed log has left, whose volume had this geometry before. No program changes these
+    /// fields through the log, but a hostile log can replace the superblock. Errors: `Corrupt`.
+    pub(crate) fn check_replayed(&self, replayed: &Self) -> Result<()> {
+        let fields = |geometry: &Self| {
+            [
+                ("block size after the replay", u64::from(geometry.block_size.bytes())),
+                ("cluster shift after the replay", geometry.cluster_shift.into()),
+                ("first block after the replay", geometry.first_data_block.0),
+                ("blocks per group after the replay", geometry.blocks_per_group.into()),
+                ("inodes per group after the replay", geometry.inodes_per_group.into()),
+                ("inode size after the replay", geometry.inode_size.into()),
+                ("descriptor size after the replay", geometry.descriptor_size.into()),
+            ]
+        };
+        for ((field, expected), (_, found)) in fields(self).into_iter().zip(fields(replayed)) {
+            if found != expected {
+                let location = Location::byte(SUPERBLOCK_OFFSET.0);
+                let problem = Problem::Mismatch { field, found, expected };
+                return Err(Error::corrupt("superblock", location, problem));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the bits of a bitmap's checksum that descriptors store: descriptors of 32 bytes store half of them.
     pub(crate) fn bitmap_checksum_mask(&self) -> u32 {
         if self.descriptor_size >= 64 { u32::MAX } else { 0xFFFF }

@@ -22,7 +22,7 @@ use crate::fast_commit::{self, Change};
 use crate::features::Feature;
 use crate::jbd2::{Journal, Recovery};
 use crate::orphans::found;
-use crate::superblock::{self, SUPERBLOCK_OFFSET};
+use crate::superblock::{self, SUPERBLOCK_OFFSET, Superblock};
 use crate::volume::error_log::RecordedErrors;
 use crate::volume::writer::set;
 use crate::volume::{Probed, Unrecovered, Volume};
@@ -73,7 +73,7 @@ impl Unrecovered {
     ) -> Result<Arc<Volume>> {
         let volume = self.without_recovery();
         let base = Arc::clone(volume.device());
-        let block_size = volume.geometry().block_size;
+        let geometry = volume.geometry().clone();
         let Some(journal) = volume.journal(journal_device)? else {
             let location = Location::byte(SUPERBLOCK_OFFSET.0);
             let problem = base::Problem::Missing("journal to recover from");
@@ -83,9 +83,10 @@ impl Unrecovered {
         let errors = volume.superblock().errors();
         let with_errors = found::has_errors(&volume) || journal.superblock().errno != 0;
         drop(volume);
-        let overlay = overlay(&base, &journal, block_size);
+        let overlay = overlay(&base, &journal, geometry.block_size);
         let device: SharedDevice = overlay.clone();
         let log = journal.recover(&device)?;
+        geometry.check_replayed(&Superblock::read(&device)?.geometry)?;
         if !journal.blocks().is_external() {
             journal.mark_empty(log.end, &device)?;
         }

@@ -285,6 +285,7 @@ impl Volume {
             return LogWriter::begin(journal, next, features, false).map(Some);
         }
         let replayed = journal.recover(self.device())?;
+        self.geometry().check_replayed(&Superblock::read(self.device())?.geometry)?;
         if let Some(damage) = replayed.damage {
             return Err(damage);
         }
