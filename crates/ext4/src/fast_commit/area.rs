@@ -14,6 +14,11 @@ use crate::jbd2::Journal;
 const NAME_MAX: usize = 255;
 /// Bytes in an inode, at least.
 const INODE_BYTES_MIN: usize = 128;
+/// The maximum number of changes and of commits. A journal's map can name one block again and again, so that the
+/// size of the area shows nothing.
+const CHANGES_MAX: usize = 1 << 20;
+/// The maximum size of the changes' values, in bytes.
+const VALUE_BYTES_MAX: usize = 64 << 20;
 /// `ee_len` above this marks an unwritten extent.
 const WRITTEN_MAX: u16 = 1 << 15;
 
@@ -73,9 +78,9 @@ pub enum Change {
 
 /// The fast commits in the area of `journal` that followed the transactions before `running`, in
 /// order: the changes in each. Those of earlier transactions, and one cut off by a crash, are
-/// left over in the area and do not count.
+/// left over in the area and do not count. Errors: `Unsupported` if there are too many.
 pub fn read_commits(journal: &Journal, running: TransactionId) -> Result<Vec<Vec<Change>>> {
-    let mut reader = Reader { running, checksum: 0, changes: Vec::new(), commits: Vec::new() };
+    let mut reader = Reader::new(running);
     let mut buffer = vec![0; journal.blocks().block_size().len()];
     for block in journal.superblock().fast_commit.clone() {
         journal.read(block, &mut buffer)?;
@@ -101,9 +106,28 @@ struct Reader {
     /// The changes since then.
     changes: Vec<Change>,
     commits: Vec<Vec<Change>>,
+    /// The number of all changes and commits so far.
+    count: usize,
+    /// The size of the values of all changes so far.
+    value_bytes: usize,
 }
 
 impl Reader {
+    fn new(running: TransactionId) -> Self {
+        let (changes, commits) = (Vec::new(), Vec::new());
+        Self { running, checksum: 0, changes, commits, count: 0, value_bytes: 0 }
+    }
+
+    /// Counts a change or a commit. Errors: `Unsupported` beyond the limits.
+    fn count(&mut self, value: &[u8]) -> Result<()> {
+        self.count += 1;
+        self.value_bytes += value.len();
+        if self.count > CHANGES_MAX || self.value_bytes > VALUE_BYTES_MAX {
+            return Err(Unsupported::Operation("fast commits with so many changes").into());
+        }
+        Ok(())
+    }
+
     /// Reads the tags of one block. False where the commits end.
     fn block(&mut self, block: &[u8]) -> Result<bool> {
         let mut rest = block;
@@ -124,7 +148,10 @@ impl Reader {
 
     fn tag(&mut self, tag: u16, value: &[u8], covered: &[u8]) -> Result<bool> {
         match tag {
-            ondisk::TAG_TAIL => return Ok(self.tail(value, covered)),
+            ondisk::TAG_TAIL => {
+                self.count(&[])?;
+                return Ok(self.tail(value, covered));
+            }
             ondisk::TAG_HEAD => {
                 let Some(head) = exactly::<RawHead>(value) else { return Ok(false) };
                 if head.fc_tid.get() != self.running.0 {
@@ -139,6 +166,7 @@ impl Reader {
             ondisk::TAG_PAD => {}
             _ => {
                 let Some(change) = parse_change(tag, value) else { return Ok(false) };
+                self.count(value)?;
                 self.changes.push(change);
             }
         }
@@ -210,5 +238,69 @@ fn parse_change(tag: u16, value: &[u8]) -> Option<Change> {
             long_enough.then(|| Change::Inode { inode: inode(raw.fc_ino), image: image.to_vec() })
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Error;
+
+    use super::*;
+
+    /// Returns a block of 64 KiB that is a commit of as many tags as fit.
+    fn block_of(tag: u16, value: &[u8]) -> Vec<u8> {
+        let mut block = Vec::new();
+        let append = |block: &mut Vec<u8>, tag: u16, length: usize, value: &[u8]| {
+            block.extend(tag.to_le_bytes());
+            block.extend((length as u16).to_le_bytes());
+            block.extend(value);
+        };
+        append(&mut block, ondisk::TAG_HEAD, 8, &[0, 0, 0, 0, 7, 0, 0, 0]);
+        while block.len() + 4 + value.len() + 12 <= 1 << 16 {
+            append(&mut block, tag, value.len(), value);
+        }
+        let length = (1 << 16) - block.len() - 4;
+        append(&mut block, ondisk::TAG_TAIL, length, &[7, 0, 0, 0]);
+        block.extend(crc32c(0, &block).to_le_bytes());
+        block.resize(1 << 16, 0);
+        block
+    }
+
+    /// Reads a block again and again until it is refused. Returns the commits before, and the changes in them.
+    fn read_until_refused(block: &[u8]) -> (usize, usize) {
+        let mut reader = Reader::new(TransactionId(7));
+        for commits in 0..=CHANGES_MAX {
+            match reader.block(block) {
+                Ok(goes_on) => assert!(goes_on, "a sound commit"),
+                Err(Error::Unsupported(_)) => {
+                    let changes = reader.commits.iter().map(Vec::len).sum();
+                    return (commits, changes);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("no limit");
+    }
+
+    #[test]
+    fn the_number_of_changes_is_bounded() {
+        let (commits, changes) = read_until_refused(&block_of(ondisk::TAG_DEL_RANGE, &[1; 12]));
+        assert!(commits > 1 && commits + changes <= CHANGES_MAX, "{commits}, {changes}");
+        assert!(commits + changes > CHANGES_MAX - (1 << 13), "{commits}, {changes}");
+    }
+
+    #[test]
+    fn the_number_of_empty_commits_is_bounded() {
+        let mut reader = Reader { count: CHANGES_MAX - 1, ..Reader::new(TransactionId(7)) };
+        let block = block_of(ondisk::TAG_PAD, &[0; 60_000]);
+        assert!(reader.block(&block).unwrap());
+        assert!(matches!(reader.block(&block), Err(Error::Unsupported(_))));
+    }
+
+    #[test]
+    fn the_size_of_changes_is_bounded() {
+        let (commits, changes) = read_until_refused(&block_of(ondisk::TAG_INODE, &[1; 30_000]));
+        assert!(commits > 1 && changes * 30_000 <= VALUE_BYTES_MAX, "{commits}, {changes}");
+        assert!(changes < CHANGES_MAX / 2, "{changes}");
     }
 }
