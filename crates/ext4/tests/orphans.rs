@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use base::InodeNumber;
 use base::attributes::AttributeChange;
+use base::{Error, InodeNumber};
 use common::{Image, number_after, open_device, run};
-use device::MemoryDevice;
+use device::{FaultDevice, FaultPlan, MemoryDevice};
 use ext4::Volume;
 use testkit::LoopMount;
 
@@ -351,6 +351,34 @@ fn an_orphan_file_with_the_same_block_twice_is_corrupt() {
             error.contains("orphan file block") && error.contains("have further owners"),
             "{error}"
         );
+    }
+}
+
+#[test]
+fn an_orphan_file_that_cannot_be_read_leaves_the_volume_readable() {
+    for is_zeroed in [true, false] {
+        let (image, number, block, _) = with_orphan_file();
+        if is_zeroed {
+            image.debugfs_write(&format!("clri <{number}>\n"));
+        }
+        let open_faulty = |read_only| {
+            let device = FaultDevice::new(image.device(read_only), FaultPlan::default());
+            if !is_zeroed {
+                device.fail_reads_in(block * 1024..(block + 1) * 1024);
+            }
+            Arc::new(device)
+        };
+        let volume = common::open_device(open_faulty(true)).unwrap();
+        let failure = volume.recovery().unwrap().orphans.failure.clone();
+        let is_expected = match &failure {
+            Some(Error::NotFound) => is_zeroed,
+            Some(Error::Io(_)) => !is_zeroed,
+            _ => false,
+        };
+        assert!(is_expected, "{failure:?}");
+        assert_eq!(volume.inode(ext4::ROOT_INODE).unwrap().record().links, 3);
+        drop(volume);
+        assert!(common::open_device_for_writing(open_faulty(false)).is_err());
     }
 }
 

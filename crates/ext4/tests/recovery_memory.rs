@@ -6,10 +6,12 @@ mod common;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use base::InodeNumber;
+use base::{Error, InodeNumber};
 use common::fast_commits::{FastCommits, REGULAR, free, image_of};
-use common::{Image, inode_of};
+use common::{Image, inode_of, number_after};
+use ext4::Volume;
 use ext4::fast_commit::ondisk::TAG_CREATE;
 
 const BLOCK: usize = 1024;
@@ -20,6 +22,16 @@ const GROUPS: u64 = 512;
 const ROOT: u64 = 2;
 /// The memory that a recovery of these images may take. An index of the free space of all groups takes hundreds of MiB.
 const MEMORY_MAX: u64 = 48 << 20;
+/// The groups and inodes of a volume with many orphans. The inodes would take more than 128 MiB in memory.
+const ORPHAN_GROUPS: u64 = 16;
+const ORPHAN_INODES: u32 = 1 << 17;
+/// The memory that a recovery of these orphans may take: most of it caches metadata.
+const ORPHANS_MEMORY_MAX: u64 = 96 << 20;
+/// The first inode that is an orphan.
+const FIRST_ORPHAN: u32 = 20;
+
+/// Held by each test, since the peak is that of the process.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Returns the largest size in memory that this process has had since the last call, in bytes.
 fn peak() -> u64 {
@@ -65,6 +77,7 @@ fn fragment(image: &Image) -> Vec<u64> {
 
 #[test]
 fn memory_does_not_grow_with_the_free_space_of_the_groups() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let options = "-t ext4 -b 1024 -I 256 -N 4096 -J size=16 -E nodiscard \
                    -O fast_commit,^metadata_csum,^uninit_bg,^64bit,^flex_bg,^resize_inode";
     let options: Vec<&str> = options.split_whitespace().collect();
@@ -107,4 +120,92 @@ fn memory_does_not_grow_with_the_free_space_of_the_groups() {
     let report = &volume.recovery().unwrap().orphans;
     assert!(report.deleted == 1 && report.failure.is_none(), "{report:?}");
     assert!(grown <= MEMORY_MAX, "the process has grown by {} MiB", grown >> 20);
+}
+
+/// Returns an image in which all inodes from [`FIRST_ORPHAN`] on are in use, regular and empty: one by one what `set`
+/// makes of them.
+fn with_inodes(set: impl Fn(u32, &mut [u8])) -> Image {
+    let options = format!(
+        "-t ext4 -b 1024 -I 128 -N {ORPHAN_INODES} -J size=1 -E orphan_file_size=640K \
+         -O orphan_file,^metadata_csum,^uninit_bg,^64bit,^flex_bg,^resize_inode"
+    );
+    let options: Vec<&str> = options.split_whitespace().collect();
+    let image = Image::make((ORPHAN_GROUPS * GROUP_BLOCKS * BLOCK as u64) >> 20, &options);
+    let file = File::options().read(true).write(true).open(&image.path).unwrap();
+    let per_group = ORPHAN_INODES / ORPHAN_GROUPS as u32;
+    for group in 0..ORPHAN_GROUPS {
+        let descriptor = 2 * BLOCK as u64 + group * 32;
+        let bitmap = u64::from(read_u32(&file, descriptor + 4)) * BLOCK as u64;
+        file.write_all_at(&vec![0xff; per_group as usize / 8], bitmap).unwrap();
+        file.write_all_at(&[0; 2], descriptor + 14).unwrap();
+        let at = u64::from(read_u32(&file, descriptor + 8)) * BLOCK as u64;
+        let mut table = vec![0; per_group as usize * 128];
+        file.read_exact_at(&mut table, at).unwrap();
+        for (number, inode) in (1 + group as u32 * per_group..).zip(table.chunks_mut(128)) {
+            if number >= FIRST_ORPHAN {
+                inode[0..2].copy_from_slice(&0o100_644_u16.to_le_bytes());
+                inode[0x1a] = 1;
+                // An extent tree without extents.
+                inode[0x22] = 8;
+                inode[0x28..0x30].copy_from_slice(&[0x0a, 0xf3, 0, 0, 4, 0, 0, 0]);
+                set(number, inode);
+            }
+        }
+        file.write_all_at(&table, at).unwrap();
+    }
+    image
+}
+
+/// Opens an image, and returns how much the process has grown.
+fn open_measured(image: &Image) -> (Arc<Volume>, u64) {
+    peak();
+    let before = peak();
+    let volume = image.open();
+    let grown = peak() - before;
+    println!("the process has grown by {} MiB", grown >> 20);
+    (volume, grown)
+}
+
+#[test]
+fn memory_does_not_grow_with_the_inodes_of_an_orphan_file() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let image = with_inodes(|_, _| ());
+    let number = number_after(&image.dumpe2fs(&["-h"]), "Orphan file inode:").unwrap();
+    let blocks = image.debugfs(&format!("blocks <{number}>"));
+    let blocks: Vec<u64> = blocks.split_whitespace().map(|block| block.parse().unwrap()).collect();
+    let file = File::options().write(true).open(&image.path).unwrap();
+    let mut numbers = FIRST_ORPHAN..=ORPHAN_INODES;
+    for block in blocks {
+        let slots: Vec<u8> = numbers.by_ref().take(254).flat_map(u32::to_le_bytes).collect();
+        file.write_all_at(&slots, block * BLOCK as u64).unwrap();
+    }
+    assert!(numbers.next().is_none(), "the orphan file has a slot for each inode");
+    drop(file);
+    image.debugfs_write("feature orphan_present needs_recovery\n");
+    let (volume, grown) = open_measured(&image);
+    let report = &volume.recovery().unwrap().orphans;
+    assert!(report.failure.is_none(), "{report:?}");
+    assert_eq!(report.truncated, ORPHAN_INODES + 1 - FIRST_ORPHAN);
+    assert!(grown <= ORPHANS_MEMORY_MAX, "the process has grown by {} MiB", grown >> 20);
+}
+
+#[test]
+fn memory_does_not_grow_with_the_inodes_of_an_orphan_list() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let image = with_inodes(|number, inode| {
+        let next = if number == ORPHAN_INODES { 0 } else { number + 1 };
+        inode[0x14..0x18].copy_from_slice(&next.to_le_bytes());
+        if number == FIRST_ORPHAN {
+            // A leaf in a block of zeroes. It ends the list when the first orphan's turn comes.
+            let block = (ORPHAN_GROUPS * GROUP_BLOCKS - 8) as u32;
+            inode[0x28..0x30].copy_from_slice(&[0x0a, 0xf3, 1, 0, 4, 0, 1, 0]);
+            inode[0x38..0x3c].copy_from_slice(&block.to_le_bytes());
+        }
+    });
+    image.debugfs_write(&format!("ssv last_orphan {FIRST_ORPHAN}\nfeature needs_recovery\n"));
+    let (volume, grown) = open_measured(&image);
+    let report = &volume.recovery().unwrap().orphans;
+    assert!(matches!(report.failure, Some(Error::Corrupt(_))), "{report:?}");
+    assert_eq!(report.truncated, 0);
+    assert!(grown <= ORPHANS_MEMORY_MAX, "the process has grown by {} MiB", grown >> 20);
 }

@@ -126,17 +126,15 @@ impl Volume {
         let Writer { orphans, journal, .. } = self.writer()?;
         let Adopted { list, in_file, refused: mut corrupt } = orphans.adopt(self, with_errors)?;
         let mut report = OrphanReport::default();
-        let numbers: Vec<InodeNumber> = list.iter().map(|inode| inode.number()).collect();
-        // Each inode is dropped when it has ended, with what is cached of its map.
-        for inode in list {
-            if let Err(error) = self.complete_orphan(&inode, &mut report)? {
+        for &number in &list {
+            if let Err(error) = self.complete_orphan(number, &mut report)? {
                 corrupt.add(error);
                 break;
             }
         }
-        orphans.clear_list(&numbers);
-        for inode in in_file {
-            if let Err(error) = self.complete_orphan(&inode, &mut report)? {
+        orphans.clear_list(&list);
+        for number in in_file {
+            if let Err(error) = self.complete_orphan(number, &mut report)? {
                 corrupt.add(error);
             }
         }
@@ -159,20 +157,25 @@ impl Volume {
         Ok(report)
     }
 
-    /// Deletes or truncates one orphan, and counts it. The inner error is corruption of the orphan, which left the
-    /// volume unchanged.
+    /// Deletes or truncates one orphan, and counts it. Its inode is in memory only during this call. The inner error is
+    /// corruption of the orphan, which left the volume unchanged.
     fn complete_orphan(
         self: &Arc<Self>,
-        inode: &Arc<Inode>,
+        number: InodeNumber,
         report: &mut OrphanReport,
     ) -> Result<Result<()>> {
+        let inode = match self.writer()?.orphans.read_adopted(self, number) {
+            Ok(inode) => inode,
+            Err(error @ Error::Io(_)) => return Err(error),
+            Err(error) => return Ok(Err(error)),
+        };
         let is_deleted = inode.record().links == 0;
         let result = if is_deleted {
             inode.release()
         } else {
             let end = FileBlock(self.geometry().block_size.blocks_for(inode.size()));
             inode.unmap_from(end).and_then(|()| {
-                self.change(ORPHAN_CREDITS, |handle| self.remove_orphan(handle, inode))
+                self.change(ORPHAN_CREDITS, |handle| self.remove_orphan(handle, &inode))
             })
         };
         match result {

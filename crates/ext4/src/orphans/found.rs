@@ -13,7 +13,7 @@ use crate::inode::Inode;
 use crate::ondisk::superblock::STATE_ERRORS;
 use crate::volume::Volume;
 
-const STRUCTURE: &str = "orphan list";
+pub(crate) const ORPHAN_LIST: &str = "orphan list";
 /// The maximum number of errors that are kept. A hostile orphan file may have millions.
 const ERRORS_MAX: usize = 16;
 
@@ -40,8 +40,9 @@ impl OrphanErrors {
 /// The orphan list of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct FoundList {
-    /// The orphans, in the order of the list.
-    pub orphans: Vec<Arc<Inode>>,
+    /// The numbers of the orphans, in the order of the list. Inodes would take far more memory, and a hostile volume can
+    /// have millions of orphans.
+    pub orphans: Vec<InodeNumber>,
     /// The corruption that ends the list, if any.
     pub corruption: Option<Error>,
 }
@@ -52,7 +53,7 @@ impl FoundList {
         let (mut list, mut known) = (Self::default(), HashSet::new());
         let mut next = volume.superblock().inodes.last_orphan;
         while let Some(number) = next {
-            let inode = match validate(volume, number, STRUCTURE) {
+            let inode = match validate(volume, number, ORPHAN_LIST) {
                 Ok(inode) => inode,
                 Err(error @ Error::Io(_)) => return Err(error),
                 Err(error) => {
@@ -65,13 +66,13 @@ impl FoundList {
                 // As in Linux, an inode to truncate ends the list if it occurs again. An inode to delete would not be
                 // in use any more, so its second occurrence is corruption.
                 if record.links == 0 {
-                    list.corruption = Some(fault(STRUCTURE, number, Problem::Cycle));
+                    list.corruption = Some(fault(ORPHAN_LIST, number, Problem::Cycle));
                 }
                 break;
             }
             // The list is linked through the time of deletion.
             next = (record.deleted != 0).then_some(InodeNumber(record.deleted.into()));
-            list.orphans.push(Arc::new(inode));
+            list.orphans.push(number);
         }
         Ok(list)
     }

@@ -42,9 +42,14 @@ impl<T> OrphanList<T> {
         self.entries.get(&number).map(|entry| &entry.value)
     }
 
-    /// Returns the value of the orphan before `number`, which is in the list.
-    pub(crate) fn before(&self, number: InodeNumber) -> Option<&T> {
-        self.get(self.entries[&number].before?)
+    /// Returns the value of `number`, if it is in the list, to change it.
+    pub(crate) fn get_mut(&mut self, number: InodeNumber) -> Option<&mut T> {
+        self.entries.get_mut(&number).map(|entry| &mut entry.value)
+    }
+
+    /// Returns the orphan before `number`, which is in the list.
+    pub(crate) fn before(&self, number: InodeNumber) -> Option<InodeNumber> {
+        self.entries[&number].before
     }
 
     /// Returns the orphan after `number`, which is in the list.
@@ -102,7 +107,7 @@ mod tests {
         let (mut numbers, mut next) = (Vec::new(), list.first());
         while let Some(number) = next {
             assert_eq!(list.get(number), Some(&number.0));
-            assert_eq!(list.before(number), numbers.last());
+            assert_eq!(list.before(number), numbers.last().copied().map(InodeNumber));
             numbers.push(number.0);
             next = list.after(number);
         }

@@ -17,7 +17,7 @@ use crate::inode::{Inode, RecordLock};
 use crate::journal::Handle;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::orphans::file::{self, ORPHAN_FILE, OrphanBlock};
-use crate::orphans::found::{self, FoundList, OrphanErrors};
+use crate::orphans::found::{self, FoundList, ORPHAN_LIST, OrphanErrors};
 use crate::orphans::list::OrphanList;
 use crate::ranks;
 use crate::volume::Volume;
@@ -48,18 +48,39 @@ struct Inner {
 }
 
 /// An orphan in the list. It does not refer to the inode, which would keep the volume in memory.
+#[derive(Default)]
 struct Listed {
-    record: Arc<RecordLock>,
+    /// The record that the orphan's inode in memory has, too. `None` if the orphan was adopted, and no inode of it has
+    /// been in memory since.
+    record: Option<Arc<RecordLock>>,
 }
 
 impl Listed {
     fn new(inode: &Inode) -> Self {
-        Self { record: Arc::clone(&inode.record) }
+        Self { record: Some(Arc::clone(&inode.record)) }
     }
 
-    /// Sets the number of the next orphan.
-    fn set_next(&self, volume: &Volume, handle: &mut Handle<'_>, next: u32) -> Result<()> {
-        let mut now = self.record.write();
+    /// Shares the record with the orphan's inode, which was just read.
+    fn share_with(&mut self, inode: &mut Inode) {
+        match &self.record {
+            Some(record) => inode.record = Arc::clone(record),
+            None => *self = Self::new(inode),
+        }
+    }
+
+    /// Sets the number of the next orphan. `number` is that of this one.
+    fn set_next(
+        &self,
+        volume: &Volume,
+        handle: &mut Handle<'_>,
+        number: InodeNumber,
+        next: u32,
+    ) -> Result<()> {
+        let Some(record) = &self.record else {
+            let record = InodeRecord { deleted: next, ..volume.inode_record(number)? };
+            return volume.write_inode_record(handle, &record);
+        };
+        let mut now = record.write();
         let record = InodeRecord { deleted: next, ..InodeRecord::clone(&now) };
         volume.write_inode_record(handle, &record)?;
         *now = Arc::new(record);
@@ -67,22 +88,22 @@ impl Listed {
     }
 }
 
-/// The orphans of a volume that was just opened.
+/// The orphans of a volume that was just opened: their numbers, since there may be millions.
 #[derive(Default)]
 pub(crate) struct Adopted {
     /// The orphans of the list, in its order.
-    pub list: Vec<Arc<Inode>>,
+    pub list: Vec<InodeNumber>,
     /// The orphans of the file.
-    pub in_file: Vec<Arc<Inode>>,
+    pub in_file: Vec<InodeNumber>,
     /// The errors of entries that are not valid orphans.
     pub refused: OrphanErrors,
 }
 
-/// A slot in the orphan file.
+/// A slot in the orphan file, which has at most 32 MiB. The smaller this is, the less memory millions of orphans take.
 #[derive(Clone, Copy)]
 struct Slot {
-    block: usize,
-    index: usize,
+    block: u32,
+    index: u32,
 }
 
 struct OrphanFile {
@@ -115,15 +136,13 @@ impl OrphanSet {
         Ok(Self::new(inner))
     }
 
-    /// [`open`](Self::open) for recovery: without an orphan file that is marked as empty, or that is corrupt.
+    /// [`open`](Self::open) for recovery: without an orphan file that is marked as empty, or that cannot be read.
     pub(crate) fn open_for_recovery(volume: &Arc<Volume>) -> Result<Self> {
         if !volume.superblock().has(Feature::OrphanPresent) {
             return Ok(Self::new(Inner::default()));
         }
         match Self::open(volume) {
-            Err(error @ Error::Corrupt(_)) => {
-                Ok(Self::new(Inner { failure: Some(error), ..Inner::default() }))
-            }
+            Err(error) => Ok(Self::new(Inner { failure: Some(error), ..Inner::default() })),
             opened => opened,
         }
     }
@@ -142,8 +161,8 @@ impl OrphanSet {
             return Ok(Adopted::default());
         }
         let FoundList { orphans, corruption } = FoundList::read(volume)?;
-        for inode in &orphans {
-            inner.list.push_back(inode.number(), Listed::new(inode));
+        for &number in &orphans {
+            inner.list.push_back(number, Listed::default());
         }
         let mut adopted = Adopted { list: orphans, ..Adopted::default() };
         let errors = corruption.into_iter().chain(inner.failure.take());
@@ -153,20 +172,36 @@ impl OrphanSet {
                 Some(_) => {
                     Err(Error::corrupt(ORPHAN_FILE, Location::inode(number), Problem::Cycle))
                 }
-                None => found::validate(volume, number, ORPHAN_FILE),
+                None => found::validate(volume, number, ORPHAN_FILE).map(drop),
             };
             match judged {
-                Ok(inode) => {
+                Ok(()) => {
                     inner.in_file.insert(number, slot);
-                    adopted.in_file.push(Arc::new(inode));
+                    adopted.in_file.push(number);
                 }
                 Err(error @ Error::Io(_)) => return Err(error),
                 Err(error) => adopted.refused.add(error),
             }
         }
         let all = adopted.list.iter().chain(&adopted.in_file);
-        self.numbers.lock().extend(all.map(|inode| inode.number()));
+        self.numbers.lock().extend(all.copied());
         Ok(adopted)
+    }
+
+    /// Reads the inode of an adopted orphan. Errors: as in [`found::validate`], since on a corrupt volume the deletion
+    /// of another orphan may have freed it.
+    pub(crate) fn read_adopted(
+        &self,
+        volume: &Arc<Volume>,
+        number: InodeNumber,
+    ) -> Result<Arc<Inode>> {
+        let mut inner = self.inner.lock();
+        let structure = if inner.list.get(number).is_some() { ORPHAN_LIST } else { ORPHAN_FILE };
+        let mut inode = found::validate(volume, number, structure)?;
+        if let Some(listed) = inner.list.get_mut(number) {
+            listed.share_with(&mut inode);
+        }
+        Ok(Arc::new(inode))
     }
 
     /// Removes the orphans in `adopted` that are still in the list. The caller clears the list in the superblock.
@@ -184,11 +219,12 @@ impl OrphanSet {
     /// Restores the state of an orphan in an inode that was just read again. Such an inode was evicted after blocks
     /// past its size could not be written or freed.
     pub(crate) fn restore_orphan(&self, mut inode: Inode) -> Inode {
-        let inner = self.inner.lock();
-        match inner.position(inode.number()) {
-            None => return inode,
-            Some(Position::List(listed)) => inode.record = Arc::clone(&listed.record),
-            Some(Position::File(_)) => {}
+        let mut inner = self.inner.lock();
+        if inner.position(inode.number()).is_none() {
+            return inode;
+        }
+        if let Some(listed) = inner.list.get_mut(inode.number()) {
+            listed.share_with(&mut inode);
         }
         // The end of its mapped blocks is not known any more.
         inode.mapped_past_size = FILE_BLOCKS_MAX.into();
@@ -280,11 +316,14 @@ impl Volume {
                 self.writer()?.orphans.numbers.lock().remove(&inode.number());
                 Ok(())
             }
-            Some(Position::List(_)) => {
+            Some(Position::List) => {
                 let (number, list) = (inode.number(), &mut inner.list);
                 let next = list.after(number).map_or(0, |next| next.0 as u32);
                 match list.before(number) {
-                    Some(before) => before.set_next(self, handle, next)?,
+                    Some(before) => {
+                        let listed = list.get(before).expect("an orphan's neighbour is listed");
+                        listed.set_next(self, handle, before, next)?;
+                    }
                     None => self.edit_superblock(handle, |raw| raw.last_orphan = next.into())?,
                 }
                 list.remove(number);
@@ -295,17 +334,17 @@ impl Volume {
     }
 }
 
-enum Position<'i> {
-    List(&'i Listed),
+enum Position {
+    List,
     File(Slot),
 }
 
 impl Inner {
-    fn position(&self, number: InodeNumber) -> Option<Position<'_>> {
+    fn position(&self, number: InodeNumber) -> Option<Position> {
         if let Some(slot) = self.in_file.get(&number) {
             return Some(Position::File(*slot));
         }
-        self.list.get(number).map(Position::List)
+        self.list.get(number).map(|_| Position::List)
     }
 }
 
@@ -314,14 +353,14 @@ impl OrphanFile {
     fn open(volume: &Arc<Volume>, number: InodeNumber) -> Result<(Self, Vec<(Slot, InodeNumber)>)> {
         let inode = volume.special_inode(number)?;
         let (mut blocks, mut slots, mut found) = (Vec::new(), Vec::new(), Vec::new());
-        for (block, verified) in OrphanBlock::all(&inode)?.enumerate() {
+        for (block, verified) in (0..).zip(OrphanBlock::all(&inode)?) {
             let verified = verified?;
             let numbers = verified.numbers();
             blocks.push(verified.block());
             let used: Vec<bool> = numbers.iter().map(|number| number.get() != 0).collect();
             let free = used.iter().filter(|is_used| !**is_used).count();
             slots.push(BlockSlots { used, free });
-            let used = numbers.iter().enumerate().filter(|(_, number)| number.get() != 0);
+            let used = (0..).zip(numbers).filter(|(_, number)| number.get() != 0);
             let used = used
                 .map(|(index, number)| (Slot { block, index }, InodeNumber(number.get().into())));
             found.extend(used);
@@ -337,29 +376,30 @@ impl OrphanFile {
 
     /// Returns a free slot.
     fn find_free_slot(&mut self) -> Option<Slot> {
-        let count = self.blocks.len();
+        let count = self.blocks.len() as u32;
         let block = (self.hint.block..count)
             .chain(0..self.hint.block)
-            .find(|block| self.slots[*block].free > 0)?;
-        let used = &self.slots[block].used;
+            .find(|block| self.slots[*block as usize].free > 0)?;
+        let used = &self.slots[block as usize].used;
         let first = if block == self.hint.block { self.hint.index } else { 0 };
-        let index = (first..used.len()).chain(0..first).find(|index| !used[*index])?;
+        let length = used.len() as u32;
+        let index = (first..length).chain(0..first).find(|index| !used[*index as usize])?;
         self.hint = Slot { block, index };
         Some(self.hint)
     }
 
     fn set_used(&mut self, slot: Slot, is_used: bool) {
-        let block = &mut self.slots[slot.block];
-        let was_used = std::mem::replace(&mut block.used[slot.index], is_used);
+        let block = &mut self.slots[slot.block as usize];
+        let was_used = std::mem::replace(&mut block.used[slot.index as usize], is_used);
         block.free = block.free + usize::from(was_used) - usize::from(is_used);
     }
 
     /// Writes a number, or zero, to a slot.
     fn write_slot(&self, handle: &mut Handle<'_>, slot: Slot, number: InodeNumber) -> Result<()> {
-        let block = self.blocks[slot.block];
+        let block = self.blocks[slot.block as usize];
         handle.edit(block, ORPHAN_FILE, Location::block(block), |bytes| {
             file::edit(bytes, block, self.seed, |numbers| {
-                let at = slot.index * size_of::<u32>();
+                let at = slot.index as usize * size_of::<u32>();
                 numbers[at..at + 4].copy_from_slice(&(number.0 as u32).to_le_bytes());
             });
         })
