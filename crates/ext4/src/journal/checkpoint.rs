@@ -1,7 +1,7 @@
 //! Blocks that are committed, but not yet written to their home locations.
 //! Not here: when to write them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{FsBlock, Result};
 use device::BlockDevice;
@@ -18,6 +18,8 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 pub(super) struct Checkpoint {
     /// Locked while they are written, so that a revoked block is not written after its revoke is durable (J3).
     blocks: Mutex<BTreeMap<FsBlock, BlockContents>>,
+    /// The blocks that were freed and not changed since. `None` if they are not remembered.
+    freed: Mutex<Option<BTreeSet<FsBlock>>>,
 }
 
 impl Checkpoint {
@@ -26,6 +28,12 @@ impl Checkpoint {
         let mut blocks = self.blocks.lock();
         for block in &ended.revoked {
             blocks.remove(block);
+        }
+        if let Some(freed) = &mut *self.freed.lock() {
+            freed.extend(ended.revoked);
+            for (block, _) in &ended.blocks {
+                freed.remove(block);
+            }
         }
         blocks.extend(ended.blocks);
         ended.released
@@ -42,6 +50,16 @@ impl Checkpoint {
         }
         blocks.clear();
         Ok(())
+    }
+
+    /// Remembers blocks that are freed from now on.
+    pub(super) fn remember_freed(&self) {
+        self.freed.lock().get_or_insert_default();
+    }
+
+    /// Returns the remembered blocks, and remembers none any more.
+    pub(super) fn take_freed(&self) -> BTreeSet<FsBlock> {
+        self.freed.lock().take().unwrap_or_default()
     }
 
     /// Prevents writes of blocks while the result is held.

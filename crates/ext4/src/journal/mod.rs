@@ -22,12 +22,13 @@ mod handle;
 mod transaction;
 mod worker;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::cancellation::CHECK_EVERY;
 use base::locks::{Held, RankedMutex};
-use base::{Error, Result, TransactionId};
+use base::{Error, FsBlock, Result, TransactionId};
 use device::{BlockDevice, LatchDevice};
 use iomap::MetadataCache;
 use parking_lot::{Condvar, Mutex};
@@ -131,6 +132,17 @@ impl Journal {
             blocks_max,
             errors,
         }
+    }
+
+    /// Remembers blocks of metadata that are freed from now on, for [`take_freed`](Self::take_freed).
+    pub(crate) fn remember_freed(&self) {
+        self.checkpoint.remember_freed();
+    }
+
+    /// Returns the blocks of metadata that committed transactions have freed and not changed since. Earlier commits may
+    /// have written them.
+    pub(crate) fn take_freed(&self) -> BTreeSet<FsBlock> {
+        self.checkpoint.take_freed()
     }
 
     /// Returns the maximum number of blocks that one handle may change.

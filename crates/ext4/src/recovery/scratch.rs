@@ -41,7 +41,14 @@ pub(super) fn change<R>(
     let volume = Arc::new(volume);
     let commit = |result| volume.writer()?.journal.commit_all().map(|()| result);
     match work(&volume).and_then(commit) {
-        Ok(result) => Ok((result, layer.take_blocks())),
+        Ok(result) => {
+            let mut blocks = layer.take_blocks();
+            // A fast commit may have given a freed block to another file, whose data must not be overwritten.
+            for freed in volume.writer()?.journal.take_freed() {
+                blocks.remove(&freed.0);
+            }
+            Ok((result, blocks))
+        }
         Err(_) if layer.was_full() => {
             Err(Unsupported::Operation("a recovery that changes so many blocks").into())
         }
@@ -59,7 +66,7 @@ pub(super) fn reopen(device: &SharedDevice, cache: &Arc<PageCache>) -> Result<Ar
 
 #[cfg(test)]
 mod tests {
-    use base::{Error, Unsupported};
+    use base::{Error, FsBlock, Unsupported};
     use device::MemoryDevice;
     use iomap::CacheOptions;
 
@@ -97,6 +104,37 @@ mod tests {
         let (blocks, is_unchanged) = change_root(4, LIMITS);
         assert!(matches!(blocks, Err(Error::Unsupported(Unsupported::Operation(_)))), "{blocks:?}");
         assert!(is_unchanged);
+    }
+
+    #[test]
+    fn a_block_that_is_freed_after_its_change_is_not_returned() {
+        let image = Image::make(8, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+        let device: SharedDevice = Arc::new(MemoryDevice::new(image.bytes()));
+        let cache = PageCache::new(CacheOptions::default()).unwrap();
+        let limits = Limits { changes: 100, bytes: 1 << 20 };
+        let (freed, reused) = (FsBlock(8000), FsBlock(8001));
+        let changed = change(&device, &cache, limits, |volume| {
+            let commit = || volume.writer()?.journal.commit_all();
+            let write = |block, byte| {
+                volume.change(1, |handle| {
+                    handle.replace(block, [byte; 1024]);
+                    Ok(())
+                })
+            };
+            for block in [freed, reused] {
+                write(block, 1)?;
+                commit()?;
+                volume.change(1, |handle| {
+                    handle.revoke(block);
+                    Ok(())
+                })?;
+                commit()?;
+            }
+            write(reused, 2)
+        });
+        let (_, blocks) = changed.unwrap();
+        assert!(!blocks.contains_key(&freed.0));
+        assert_eq!(blocks[&reused.0][..], [2; 1024]);
     }
 
     #[test]

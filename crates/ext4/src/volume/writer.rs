@@ -51,6 +51,7 @@ impl Writer {
     ) -> Result<Self> {
         let errors = ErrorLog::new(volume.geometry().clone(), RecordedErrors::default());
         let journal = Journal::new(latch, Arc::clone(volume.metadata()), None, errors);
+        journal.remember_freed();
         Ok(Self {
             journal: Arc::new(journal),
             allocator: Allocator::for_recovery(volume, before),
