@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use base::InodeNumber;
 use base::attributes::{DirCursor, FileType};
+use base::{Error, InodeNumber};
 use common::fast_commits::{DIRECTORY, FastCommits, REGULAR, free, image_of};
 use common::{Image, inode_of};
 use ext4::fast_commit::ondisk::{TAG_CREATE, TAG_LINK, TAG_UNLINK};
@@ -144,6 +144,37 @@ fn blocks_move_between_files() {
             assert_eq!(tree[name].blocks, before[name].blocks, "{options}");
         }
     }
+}
+
+#[test]
+fn damage_of_a_file_that_fast_commits_delete_is_reported() {
+    let options = format!("-t ext4 -b {BLOCK} -J size=16 -O fast_commit,^metadata_csum");
+    let image = Image::filled(48, &options, |folder| {
+        // Five extents, so that the map has a leaf.
+        let file = std::fs::File::create(folder.join("file")).unwrap();
+        (0..5).for_each(|index| file.write_all_at(&[1; BLOCK], index * 4 * BLOCK as u64).unwrap());
+    });
+    let number = inode_of(&image, "file").0;
+    let leaf = image.debugfs("ex /file");
+    let leaf = leaf.lines().nth(1).and_then(|line| line.split_whitespace().nth(7)).unwrap();
+    let mut commits = FastCommits::new(BLOCK);
+    commits.name(TAG_UNLINK, ROOT, number, "file");
+    commits.commit();
+    commits.leave_in(&image);
+    image.debugfs_write(&format!("zap_block -p 0x77 {leaf}\n"));
+
+    let volume = image.open();
+    let report = volume.recovery().unwrap();
+    assert_eq!(report.fast_commits, 1);
+    assert!(matches!(report.fast_commit_failure, Some(Error::Corrupt(_))), "{report:?}");
+    assert!(volume.info().details.iter().any(|(name, _)| *name == "fast_commit_damage"));
+    drop(volume);
+    let volume = common::open_for_writing(&image);
+    assert!(!tree(&volume).contains_key("/file"));
+    assert_eq!(volume.errors().count, 1);
+    volume.close().unwrap();
+    drop(volume);
+    assert_eq!(image.open().errors().count, 1, "the error is on the disk");
 }
 
 #[test]

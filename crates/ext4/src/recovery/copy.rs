@@ -62,7 +62,12 @@ fn replay(
         }
         Ok(Probed::Ready(first)) => first,
         Err(_) => {
-            let report = RecoveryReport { log, fast_commits: 0, orphans: OrphanReport::default() };
+            let report = RecoveryReport {
+                log,
+                fast_commits: 0,
+                fast_commit_failure: None,
+                orphans: OrphanReport::default(),
+            };
             return Ok(Volume::with_copy(overlay, cache, copy).with_recovery_report(report));
         }
     };

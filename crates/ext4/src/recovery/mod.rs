@@ -21,6 +21,7 @@ use crate::alloc::store_totals;
 use crate::fast_commit::{self, Change};
 use crate::features::Feature;
 use crate::jbd2::{Journal, Recovery};
+use crate::layout::geometry::Geometry;
 use crate::orphans::found;
 use crate::superblock::{self, SUPERBLOCK_OFFSET, Superblock};
 use crate::volume::error_log::RecordedErrors;
@@ -40,6 +41,10 @@ const ORPHAN_CHANGES_MAX: u64 = 1 << 19;
 const FAST_COMMIT_CHANGES_MAX: u64 = 1 << 18;
 /// Changes for each tag of a fast commit.
 const CHANGES_PER_TAG: u64 = 16;
+/// Changes for each group that has blocks of a tag. Blocks are marked as in use twice, in one change for each group.
+const CHANGES_PER_GROUP: u64 = 2;
+/// The maximum of changes for groups. Groups can be so small that one tag spans hundreds.
+const GROUP_CHANGES_MAX: u64 = 1 << 24;
 
 /// A report of the recovery of a volume.
 #[derive(Clone, Debug)]
@@ -48,6 +53,9 @@ pub struct RecoveryReport {
     pub log: Recovery,
     /// Fast commits that followed the log's transactions.
     pub fast_commits: usize,
+    /// The last corruption that the replay of fast commits found, if any: of files that it deleted all the same. Blocks
+    /// that could not be reached are left to e2fsck.
+    pub fast_commit_failure: Option<Error>,
     /// Of inodes that were being deleted or truncated.
     pub orphans: OrphanReport,
 }
@@ -96,15 +104,19 @@ impl Unrecovered {
         } else {
             Vec::new()
         };
+        let mut fast_commit_failure = None;
         if !commits.is_empty() {
-            overlay.put_blocks(fast_commit_changes(&device, cache, &commits)?)?;
+            let changes = fast_commit_changes(&device, cache, &geometry, &commits)?;
+            overlay.put_blocks(changes.blocks)?;
+            fast_commit_failure = changes.failure;
         }
         let orphans = complete_orphans(&overlay, cache, with_errors)?;
         finish(&device, cache, errors, orphans.failure.is_none() && !with_errors)?;
         match Volume::probe(device, cache)? {
             Probed::Ready(volume) => {
                 let fast_commits = commits.len();
-                Ok(volume.with_recovery_report(RecoveryReport { log, fast_commits, orphans }))
+                let report = RecoveryReport { log, fast_commits, fast_commit_failure, orphans };
+                Ok(volume.with_recovery_report(report))
             }
             Probed::NeedsRecovery(_) => unreachable!("the mark was just removed"),
         }
@@ -117,23 +129,46 @@ fn overlay(base: &SharedDevice, journal: &Journal, block_size: BlockSize) -> Arc
     Arc::new(OverlayDevice::new(Arc::clone(base), block_size, bytes + EXTRA_BYTES_MAX))
 }
 
-/// Returns the blocks that fast commits change on `device`, where the log they follow has been replayed.
+/// The changes that fast commits make.
+pub(crate) struct FastCommitChanges {
+    /// The changed blocks.
+    pub blocks: OverlayBlocks,
+    /// The last corruption that was found on the way, if any.
+    pub failure: Option<Error>,
+}
+
+/// Returns the changes that fast commits make on `device`, where the log they follow has been replayed.
 pub(crate) fn fast_commit_changes(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
+    geometry: &Geometry,
     commits: &[Vec<Change>],
-) -> Result<OverlayBlocks> {
-    let tags: usize = commits.iter().map(Vec::len).sum();
-    let changes = FAST_COMMIT_CHANGES_MAX + tags as u64 * CHANGES_PER_TAG;
-    let limits = Limits { changes, bytes: scratch::BYTES_MAX };
-    let ((), blocks) = scratch::change(device, cache, limits, |volume| {
+) -> Result<FastCommitChanges> {
+    let limits = Limits { changes: changes_max(geometry, commits), bytes: scratch::BYTES_MAX };
+    let (failure, blocks) = scratch::change(device, cache, limits, |volume| {
         let with_errors = found::has_errors(volume);
         if let Err(error) = volume.writer()?.orphans.adopt(volume, with_errors) {
             tracing::warn!(%error, "the orphans cannot be read: fast commits are replayed without them");
         }
-        fast_commit::replay(volume, commits)
+        fast_commit::replay(volume, commits)?;
+        Ok(volume.writer()?.journal.errors.latest())
     })?;
-    Ok(blocks)
+    Ok(FastCommitChanges { blocks, failure })
+}
+
+/// Returns the maximum number of changes that fast commits may take.
+fn changes_max(geometry: &Geometry, commits: &[Vec<Change>]) -> u64 {
+    let groups_of = |change: &Change| match change {
+        Change::AddRange { length, .. } => {
+            u64::from(u32::from(*length).div_ceil(geometry.blocks_per_group)) + 1
+        }
+        _ => 0,
+    };
+    let all = || commits.iter().flatten();
+    let groups: u64 = all().map(groups_of).sum();
+    FAST_COMMIT_CHANGES_MAX
+        + all().count() as u64 * CHANGES_PER_TAG
+        + (groups * CHANGES_PER_GROUP).min(GROUP_CHANGES_MAX)
 }
 
 /// Deletes and truncates orphans. On a volume `with_errors` they are left as they are, and so they are after an error,
@@ -194,4 +229,30 @@ fn finish(
     });
     let offset = volume.geometry().block_size.device_offset(block).expect("it lies in the volume");
     device.write_at(offset, &bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{FileBlock, FsBlock, InodeNumber};
+
+    use super::*;
+    use crate::layout::geometry::tests::plain;
+
+    #[test]
+    fn ranges_in_many_small_groups_have_a_change_for_each_group() {
+        let geometry = Geometry { blocks_per_group: 256, ..plain() };
+        let (start, length) = (FileBlock(0), 1 << 15);
+        let range = |at: u64| Change::AddRange {
+            inode: InodeNumber(12),
+            start,
+            block: FsBlock(at << 15),
+            length,
+            unwritten: false,
+        };
+        let changes_of = |tags: u64| changes_max(&geometry, &[(0..tags).map(range).collect()]);
+        // Each range begins and ends within a group.
+        let groups = u64::from(length) / 256 + 1;
+        assert!(changes_of(10_000) >= 10_000 * 2 * groups);
+        assert!(changes_of(1 << 20) <= 1 << 26, "the work is bounded");
+    }
 }

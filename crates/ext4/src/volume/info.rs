@@ -133,6 +133,9 @@ impl Volume {
                     details.push((name, count.into()));
                 }
             }
+            if let Some(failure) = &recovery.fast_commit_failure {
+                details.push(("fast_commit_damage", failure.to_string().into()));
+            }
             if let Some(failure) = &recovery.orphans.failure {
                 details.push(("orphans_left", failure.to_string().into()));
             }

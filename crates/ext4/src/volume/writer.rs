@@ -162,7 +162,8 @@ impl Volume {
             Probed::Ready(volume) => (volume, false),
             Probed::NeedsRecovery(unrecovered) => (unrecovered.without_recovery(), true),
         };
-        let mut log = volume.begin_log(cache, journal_device.as_ref(), needs_recovery)?;
+        let (mut log, failure) =
+            volume.begin_log(cache, journal_device.as_ref(), needs_recovery)?;
         let has_log = log.is_some();
         let has_failed = log.as_ref().is_some_and(|log| log.errno() != 0);
         let mut with_errors = has_failed || found::has_errors(&volume);
@@ -180,6 +181,9 @@ impl Volume {
         // The replay may have written an older superblock.
         let errors = errors_before.or_more(volume.superblock().errors());
         let error_log = ErrorLog::new(volume.geometry().clone(), errors.clone());
+        if let Some(failure) = &failure {
+            error_log.add(failure);
+        }
         let metadata = Arc::clone(volume.metadata());
         if let Some(log) = &mut log {
             log.limit(metadata.changed_max());
@@ -262,14 +266,15 @@ impl Volume {
         }
     }
 
-    /// Replays the log, if the volume has one, and prepares it for writing.
+    /// Replays the log, if the volume has one, and prepares it for writing. Returns the log, and the last corruption that
+    /// the replay of fast commits found.
     fn begin_log(
         self: &Arc<Self>,
         cache: &Arc<PageCache>,
         journal_device: Option<&SharedDevice>,
         needs_recovery: bool,
-    ) -> Result<Option<LogWriter>> {
-        let Some(journal) = self.journal(journal_device)? else { return Ok(None) };
+    ) -> Result<(Option<LogWriter>, Option<Error>)> {
+        let Some(journal) = self.journal(journal_device)? else { return Ok((None, None)) };
         if journal.superblock().users > 1 {
             return Err(Unsupported::Operation("a journal that several volumes share").into());
         }
@@ -283,7 +288,8 @@ impl Volume {
         let features = journal_features(journal.superblock().features, &self.geometry().features);
         if !needs_recovery {
             let next = journal.superblock().sequence;
-            return LogWriter::begin(journal, next, features, false).map(Some);
+            let log = LogWriter::begin(journal, next, features, false)?;
+            return Ok((Some(log), None));
         }
         let replayed = journal.recover(self.device())?;
         self.geometry().check_replayed(&Superblock::read(self.device())?.geometry)?;
@@ -294,13 +300,17 @@ impl Volume {
         self.device().flush()?;
         let commits = crate::fast_commit::read_commits(&journal, replayed.end)?;
         if commits.is_empty() {
-            return LogWriter::begin(journal, replayed.end.next(), features, false).map(Some);
+            let log = LogWriter::begin(journal, replayed.end.next(), features, false)?;
+            return Ok((Some(log), None));
         }
-        let changes = recovery::fast_commit_changes(self.device(), cache, &commits)?;
+        let changes =
+            recovery::fast_commit_changes(self.device(), cache, self.geometry(), &commits)?;
+        let failure = changes.failure;
         // The changes of all fast commits become one transaction with their number. Until it is durable, a recovery
         // finds the fast commits again; afterwards it never does.
         let mut log = LogWriter::begin(journal, replayed.end, features, true)?;
         let changes: Vec<(FsBlock, BlockContents)> = changes
+            .blocks
             .into_iter()
             .map(|(block, bytes)| (FsBlock(block), Vec::from(bytes).into()))
             .collect();
@@ -320,7 +330,7 @@ impl Volume {
         self.device().flush()?;
         log.clear_fast_commits()?;
         log.release_checkpointed()?;
-        Ok(Some(log))
+        Ok((Some(log), failure))
     }
 
     /// Changes flags of the superblock in place, durably, outside any transaction. The volume must not be changed
