@@ -26,7 +26,7 @@ const MEMORY_MAX: u64 = 48 << 20;
 const ORPHAN_GROUPS: u64 = 16;
 const ORPHAN_INODES: u32 = 1 << 17;
 /// The memory that a recovery of these orphans may take: most of it caches metadata.
-const ORPHANS_MEMORY_MAX: u64 = 96 << 20;
+const ORPHANS_MEMORY_MAX: u64 = 72 << 20;
 /// The first inode that is an orphan.
 const FIRST_ORPHAN: u32 = 20;
 

@@ -114,8 +114,14 @@ struct Reader {
 
 impl Reader {
     fn new(running: TransactionId) -> Self {
-        let (changes, commits) = (Vec::new(), Vec::new());
-        Self { running, checksum: 0, changes, commits, count: 0, value_bytes: 0 }
+        Self {
+            running,
+            checksum: 0,
+            changes: Vec::new(),
+            commits: Vec::new(),
+            count: 0,
+            value_bytes: 0,
+        }
     }
 
     /// Counts a change or a commit. Errors: `Unsupported` beyond the limits.
