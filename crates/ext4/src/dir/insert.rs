@@ -109,7 +109,7 @@ impl Inode {
 }
 
 /// Returns an error for names that no file can have.
-pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::NameTooLong);
     }

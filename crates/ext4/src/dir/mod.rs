@@ -28,6 +28,7 @@ use iomap::MetadataBuffer;
 
 use self::block::DirFormat;
 use self::index::IndexFormat;
+pub(crate) use self::insert::check_new_name;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::InodeFlags;

@@ -12,6 +12,7 @@ use super::Change;
 use super::image::InodeImage;
 use super::names::{self, Names};
 use super::ranges::MapChanges;
+use crate::dir::check_new_name;
 use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::volume::Volume;
@@ -84,6 +85,7 @@ impl Outcome {
         for commit in commits {
             outcome.follow(commit)?;
         }
+        outcome.directories.values_mut().for_each(Names::finish);
         outcome.mark_new_types();
         outcome.find_touched()?;
         Ok(outcome)
@@ -148,12 +150,13 @@ impl Outcome {
     }
 
     fn name(&mut self, parent: InodeNumber, name: &[u8]) -> Option<&mut names::Name> {
-        self.directories.get_mut(&parent)?.entries.get_mut(name)
+        self.directories.get_mut(&parent)?.get_mut(name)
     }
 
     fn take_image(&mut self, number: InodeNumber, image: &[u8]) -> Result<()> {
         let location = Location::inode(number);
         let image = InodeImage::parse(image, self.volume.geometry(), location)?;
+        let readable = image.check(self.volume.geometry(), number);
         let file = self.file(number)?;
         // An inode that is in use again is told by its generation.
         let is_other = file.generation().is_some_and(|known| known != image.generation)
@@ -161,12 +164,18 @@ impl Outcome {
         let was_unused = file.image.is_none() && file.before.is_none();
         if was_unused || is_other {
             file.is_new = true;
+            file.image = None;
             file.map = MapChanges::default();
             if let Some(names) = self.directories.get_mut(&number) {
                 names.restart();
             }
         }
         let file = self.file(number)?;
+        if let Err(error) = readable {
+            // A new inode has no kind then, so that its names are dropped.
+            tracing::warn!(%error, "the inode in a fast commit is not sound: it is ignored");
+            return Ok(());
+        }
         // Of a directory that lies there, the volume knows better.
         if image.kind != FileType::Directory || file.is_new {
             file.image = Some(image);
@@ -232,15 +241,24 @@ impl Outcome {
         Ok(())
     }
 
-    /// A name for an inode that is not in use, or in a directory that is none, is not made.
+    /// A name for an inode that is not in use, or in a directory that is none, is not made. Nor is a name that no file
+    /// can have; encrypted names have any bytes.
     fn drop_unusable_names(&mut self) {
         let files = &self.files;
         let kind = |number: InodeNumber| files.get(&number).and_then(FileState::kind);
         for (&parent, names) in &mut self.directories {
             let is_directory = kind(parent) == Some(FileType::Directory);
             let is_new = files.get(&parent).is_some_and(|file| file.is_new);
-            for name in names.entries.values_mut().filter(|name| name.is_changed()) {
-                if name.now.is_some_and(|now| !is_directory || kind(now).is_none()) {
+            let is_encrypted =
+                files.get(&parent).is_some_and(|file| file.flags().contains(InodeFlags::ENCRYPTED));
+            for (bytes, name) in names.entries.iter_mut().filter(|(_, name)| name.is_changed()) {
+                let Some(now) = name.now else { continue };
+                let checked = if is_encrypted { Ok(()) } else { check_new_name(bytes) };
+                if let Err(error) = &checked {
+                    let name = bytes.escape_ascii();
+                    tracing::warn!(%error, %parent, %name, "a fast commit adds a name that no file can have: it is ignored");
+                }
+                if !is_directory || kind(now).is_none() || checked.is_err() {
                     name.now = name.before.filter(|_| is_directory && !is_new);
                 }
             }

@@ -8,7 +8,7 @@ use base::view::view_at;
 use base::{Error, InodeNumber, Location, Problem, Result};
 use zerocopy::FromBytes;
 
-use crate::inode::record::InodeFlags;
+use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::inode::write::seal;
 use crate::layout::geometry::Geometry;
 use crate::ondisk::inode::{BASE_BYTES, BLOCK_OFFSET, RawInode};
@@ -45,6 +45,21 @@ impl InodeImage {
             generation: raw.generation.get(),
             bytes: bytes.to_vec(),
         })
+    }
+
+    /// Checks that an inode with these fields can be read.
+    pub(super) fn check(&self, geometry: &Geometry, number: InodeNumber) -> Result<()> {
+        let mut bytes = vec![0; geometry.inode_size as usize];
+        self.store(&mut bytes);
+        let fields = raw(&mut bytes);
+        // Counts of links come from the names, and sizes of directories from their names.
+        fields.links_count = 1.into();
+        if self.kind == FileType::Directory {
+            fields.size_lo = 0.into();
+            fields.size_high = 0.into();
+        }
+        seal_image(&mut bytes, geometry, number);
+        InodeRecord::parse(&bytes, geometry, number, Location::inode(number)).map(drop)
     }
 
     /// Returns the bytes of the block area.

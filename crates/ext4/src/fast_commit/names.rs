@@ -12,8 +12,8 @@ use super::{Change, has_map};
 use crate::inode::Inode;
 use crate::volume::Volume;
 
-/// The maximum number of blocks of all directories in which names change: they are read three times.
-const DIRECTORY_BLOCKS_MAX: u64 = 1 << 22;
+/// The maximum size of all directories in which names change, in bytes: they are read three times.
+const DIRECTORY_BYTES_MAX: u64 = 16 << 30;
 
 /// What one name stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,6 +25,8 @@ pub(super) struct Name {
     /// Whether the entry is written even if its inode number stays the same: it is in another directory with the same
     /// inode number, or the inode has become a file of another type.
     pub is_new: bool,
+    /// The number of restarts of the directory that this entry has seen.
+    restarts: u32,
 }
 
 impl Name {
@@ -32,22 +34,44 @@ impl Name {
     pub(super) fn is_changed(&self) -> bool {
         self.before != self.now || self.is_new && self.now.is_some()
     }
+
+    /// Removes the name if the directory has restarted since the last call.
+    fn update(&mut self, restarts: u32) {
+        if self.restarts != restarts {
+            self.restarts = restarts;
+            self.now = None;
+            self.is_new = true;
+        }
+    }
 }
 
 /// The names of one directory that fast commits speak of.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Names {
     pub entries: BTreeMap<Vec<u8>, Name>,
+    /// How often another directory has begun to use the inode.
+    restarts: u32,
 }
 
 impl Names {
     /// Empties the directory, since another directory uses its inode. The entries that it has from now on are new, even
-    /// if the old directory had the same ones.
+    /// if the old directory had the same ones. A log can restart a directory with many names many times, so each entry
+    /// changes only when it is used.
     pub(super) fn restart(&mut self) {
-        for name in self.entries.values_mut() {
-            name.now = None;
-            name.is_new = true;
-        }
+        // There are fewer tags in a log.
+        self.restarts += 1;
+    }
+
+    /// Returns an entry as it is after all restarts so far.
+    pub(super) fn get_mut(&mut self, name: &[u8]) -> Option<&mut Name> {
+        let name = self.entries.get_mut(name)?;
+        name.update(self.restarts);
+        Some(name)
+    }
+
+    /// Applies the restarts to all entries, after the last one.
+    pub(super) fn finish(&mut self) {
+        self.entries.values_mut().for_each(|name| name.update(self.restarts));
     }
 
     /// Returns the names whose entries change.
@@ -103,7 +127,7 @@ fn read(
             let problem = Problem::Range { field: "blocks of directories", found, min: 0, max };
             return Err(Error::corrupt("directory", Location::inode(number), problem));
         }
-        if *blocks > DIRECTORY_BLOCKS_MAX {
+        if found.saturating_mul(geometry.block_size.bytes().into()) > DIRECTORY_BYTES_MAX {
             let operation = "fast commits that change so large directories";
             return Err(Unsupported::Operation(operation).into());
         }
@@ -111,8 +135,39 @@ fn read(
     let directory = Inode::new(Arc::clone(volume), record);
     directory.read_dir(DirCursor::default(), &mut |entry| {
         if let Some(name) = names.entries.get_mut(entry.name) {
-            *name = Name { before: Some(entry.inode), now: Some(entry.inode), is_new: false };
+            name.before = Some(entry.inode);
+            name.now = Some(entry.inode);
         }
         ControlFlow::Continue(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restarts_take_no_time_for_each_name() {
+        // The product is more than anyone would wait for.
+        const NAMES: u64 = 1 << 15;
+        const RESTARTS: u64 = 1 << 21;
+        let mut names = Names::default();
+        for number in 1..=NAMES {
+            let inode = Some(InodeNumber(number));
+            let name = Name { before: inode, now: inode, ..Name::default() };
+            names.entries.insert(number.to_be_bytes().to_vec(), name);
+        }
+        let first = 1_u64.to_be_bytes();
+        let first_before = names.entries[&first[..]];
+        for restart in 1..=RESTARTS {
+            names.restart();
+            let name = names.get_mut(&first).unwrap();
+            assert_eq!((name.before, name.now, name.is_new), (first_before.before, None, true));
+            name.now = Some(InodeNumber(restart));
+        }
+        names.finish();
+        assert_eq!(names.entries[&first[..]].now, Some(InodeNumber(RESTARTS)));
+        let is_gone = |name: &Name| name.before.is_some() && name.now.is_none() && name.is_new;
+        assert_eq!(names.entries.values().filter(|name| is_gone(name)).count() as u64, NAMES - 1);
+    }
 }
