@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use base::attributes::{DirCursor, FileType};
-use base::{Error, InodeNumber};
+use base::{Error, FsBlock, InodeNumber, Unsupported};
 use common::fast_commits::{DIRECTORY, FastCommits, REGULAR, free, image_of};
 use common::{Image, inode_of};
 use ext4::fast_commit::ondisk::{TAG_CREATE, TAG_LINK, TAG_UNLINK};
@@ -446,4 +446,212 @@ fn an_index_that_is_not_sound_is_dropped() {
     let names = recover_names(&image, many);
     assert_eq!(names.len(), 150);
     assert!(!image.open().inode(InodeNumber(many)).unwrap().has(InodeFlags::INDEX));
+}
+
+/// Returns the blocks of a file or directory, with those of its map.
+fn blocks_of(image: &Image, number: u64) -> BTreeSet<u64> {
+    let text = image.debugfs(&format!("blocks <{number}>"));
+    text.split_whitespace().map(|block| block.parse().unwrap()).collect()
+}
+
+/// Marks blocks as free, and counts them so. Linux does that while it replays fast commits, until their end.
+fn mark_free(image: &Image, blocks: &BTreeSet<u64>) {
+    let volume = image.open();
+    let mut commands = String::new();
+    let mut counts = BTreeMap::new();
+    for &block in blocks {
+        commands += &format!("freeb {block}\n");
+        let group = volume.geometry().group_of_block(FsBlock(block)).unwrap();
+        let free = volume.group(group).unwrap().free_clusters;
+        *counts.entry(group.0).or_insert(free) += 1;
+    }
+    for (group, free) in counts {
+        commands += &format!("set_bg {group} free_blocks_count {free}\n");
+        commands += &format!("set_bg {group} checksum calc\n");
+    }
+    drop(volume);
+    image.debugfs_write(&commands);
+}
+
+#[test]
+fn blocks_that_an_interrupted_replay_has_freed_are_not_allocated() {
+    for options in ["", "-O ^metadata_csum,^64bit"] {
+        let image = make(options);
+        // A file whose tree has nodes: it has many holes.
+        let source = image.scratch.path("striped");
+        let striped = std::fs::File::create(&source).unwrap();
+        for stripe in 0..150 {
+            striped.write_all_at(&[1; 4096], stripe * 8192).unwrap();
+        }
+        image.debugfs_write(&format!("cd few\nwrite {} old\n", source.display()));
+        let names = ["few", "many", "first", "few/old"];
+        let [few, many, first, old] = names.map(|name| inode_of(&image, name).0);
+        let before = tree(&image.open());
+        assert!(before["/few/old"].runs.len() >= 150, "{options}");
+        assert_eq!(before["/few/old"].runs[0].2, 4, "{options}");
+        let inodes = free(&image, "ffi")[0];
+        let new: Vec<u64> = free(&image, "ffb 1200").into_iter().skip(200).step_by(2).collect();
+        // The log speaks of the old file, of the directory, and of names that exist already.
+        let mut freed = BTreeSet::new();
+        for number in [ROOT, few, many, first, old] {
+            freed.extend(blocks_of(&image, number));
+        }
+        assert!(freed.len() > 600 + 1 + 16 + 3, "{options}");
+        mark_free(&image, &freed);
+        let mut commits = FastCommits::new(BLOCK);
+        commits.inode(many, &image_of(DIRECTORY, BLOCK as u64, generation(&image, many), 0));
+        let size = before["/few/old"].size;
+        commits.inode(old, &image_of(REGULAR, size, generation(&image, old), 0));
+        commits.delete_range(old, 0, 4);
+        commits.name(TAG_CREATE, ROOT, first, "first");
+        commits.name(TAG_CREATE, many, inodes, "new");
+        commits.inode(inodes, &image_of(REGULAR, 250 * BLOCK as u64, GENERATION, 0));
+        for (at, &block) in (0..250).zip(&new) {
+            commits.add_range(inodes, at, block, 1);
+        }
+        for number in 1..=100 {
+            let parent = [few, many][number as usize % 2];
+            let name = format!("{number}-{}", "n".repeat(50));
+            commits.name(TAG_CREATE, parent, inodes + number, &name);
+            commits.inode(inodes + number, &image_of(REGULAR, 0, GENERATION, 0));
+        }
+        commits.commit();
+        commits.leave_in(&image);
+        let tree = recover(&image, 1);
+        assert_eq!(tree["/first"], before["/first"], "{options}");
+        assert_eq!(tree["/few/old"].runs, before["/few/old"].runs[1..], "{options}");
+        assert_eq!(tree.len(), before.len() + 101, "{options}");
+    }
+}
+
+#[test]
+fn links_are_counted_right_after_an_interrupted_replay() {
+    let image = make("");
+    let [few, first] = ["few", "first"].map(|name| inode_of(&image, name).0);
+    // The entries of a rename and of a removal are not yet deleted, but the links are counted.
+    image.debugfs_write("ln first renamed\nmkdir few/sub\nset_inode_field few links_count 2\n");
+    let sub = inode_of(&image, "few/sub").0;
+    let mut commits = FastCommits::new(BLOCK);
+    commits.name(TAG_LINK, ROOT, first, "renamed");
+    commits.name(TAG_UNLINK, ROOT, first, "first");
+    commits.name(TAG_UNLINK, few, sub, "sub");
+    commits.commit();
+    commits.leave_in(&image);
+    let tree = recover(&image, 1);
+    assert_eq!((tree["/renamed"].number, tree["/renamed"].links), (first, 1));
+    assert_eq!(tree["/renamed"].runs.len(), 1);
+    assert_eq!(tree["/few"].links, 2);
+    assert!(!tree.contains_key("/few/sub") && !tree.contains_key("/first"));
+}
+
+#[test]
+fn the_map_of_a_deleted_inode_is_not_used() {
+    let image = make("");
+    let first = inode_of(&image, "first").0;
+    let before = tree(&image.open());
+    let deleted = free(&image, "ffi")[0];
+    image.debugfs_write(&format!(
+        "copy_inode first <{deleted}>\nsif <{deleted}> links_count 0\nsif <{deleted}> dtime 1000000000\n"
+    ));
+    let mut commits = FastCommits::new(BLOCK);
+    commits.inode(deleted, &image_of(REGULAR, 0, generation(&image, first), 0));
+    commits.delete_range(deleted, 0, 16);
+    commits.commit();
+    commits.leave_in(&image);
+    assert!(recover(&image, 1) == before);
+}
+
+#[test]
+fn names_that_no_file_can_have_are_ignored() {
+    let image = make("");
+    let made = free(&image, "ffi")[0];
+    let mut commits = FastCommits::new(BLOCK);
+    for (number, name) in (made..).zip(["good", "a/b", "a\0b", "better"]) {
+        commits.name(TAG_CREATE, ROOT, number, name);
+        commits.inode(number, &image_of(REGULAR, 0, GENERATION, 0));
+    }
+    commits.commit();
+    let names_before = names_in(&image.open(), ROOT);
+    commits.leave_in(&image);
+    let names = recover_names(&image, ROOT);
+    let new: Vec<&String> = names.difference(&names_before).collect();
+    assert_eq!(new, ["better", "good"]);
+}
+
+#[test]
+fn an_inode_that_cannot_be_read_is_ignored() {
+    let image = make("");
+    let [first, second] = ["first", "second"].map(|name| inode_of(&image, name).0);
+    let before = tree(&image.open());
+    let made = free(&image, "ffi")[0];
+    let mut commits = FastCommits::new(BLOCK);
+    // A size that no file can have, of a file that exists.
+    let mut image_of_first = image_of(REGULAR, 100, generation(&image, first), 0);
+    image_of_first[108..112].copy_from_slice(&u32::MAX.to_le_bytes());
+    commits.inode(first, &image_of_first);
+    // A length of the extra fields that no inode can have, of a new file, and of one that reuses an inode number.
+    let mut damaged = image_of(REGULAR, 100, GENERATION, 0);
+    damaged[128..130].copy_from_slice(&33_u16.to_le_bytes());
+    commits.name(TAG_CREATE, ROOT, made, "bad");
+    commits.inode(made, &damaged);
+    commits.name(TAG_UNLINK, ROOT, second, "second");
+    commits.name(TAG_CREATE, ROOT, second, "other");
+    commits.inode(second, &damaged);
+    commits.name(TAG_CREATE, ROOT, made + 1, "good");
+    commits.inode(made + 1, &image_of(REGULAR, 100, GENERATION, 0));
+    commits.commit();
+    commits.leave_in(&image);
+    let tree = recover(&image, 1);
+    assert_eq!(tree["/first"], before["/first"]);
+    assert_eq!(tree["/good"].size, 100);
+    for name in ["/bad", "/second", "/other"] {
+        assert!(!tree.contains_key(name), "{name}");
+    }
+}
+
+#[test]
+fn an_index_without_dots_is_dropped() {
+    let image = make("-O ^metadata_csum");
+    let many = inode_of(&image, "many").0;
+    let made = free(&image, "ffi")[0];
+    let mut commits = FastCommits::new(BLOCK);
+    commits.name(TAG_CREATE, many, made, "made");
+    commits.inode(made, &image_of(REGULAR, 0, GENERATION, 0));
+    commits.commit();
+    commits.leave_in(&image);
+    let root: u64 = image.debugfs(&format!("bmap <{many}> 0")).trim().parse().unwrap();
+    let file = std::fs::File::options().write(true).open(&image.path).unwrap();
+    let start = root * BLOCK as u64;
+    // The name of the first entry.
+    file.write_all_at(b"x", start + 8).unwrap();
+    for slot in 0..16 {
+        file.write_all_at(&0xfff_u32.to_le_bytes(), start + 36 + 8 * slot).unwrap();
+    }
+    drop(file);
+    let names = recover_names(&image, many);
+    assert_eq!(names.len(), 101);
+    assert!(names.contains("made") && !names.contains("x"));
+}
+
+#[test]
+fn a_directory_of_more_than_16_gib_is_refused() {
+    const LARGE_BLOCK: usize = 65536;
+    let options = "-t ext4 -b 65536 -I 256 -N 512 -J size=128 -O fast_commit,large_dir";
+    let image = Image::filled(18 << 10, options, |folder| {
+        std::fs::create_dir(folder.join("large")).unwrap();
+    });
+    let large = inode_of(&image, "large").0;
+    let made = free(&image, "ffi")[0];
+    let mut commits = FastCommits::new(LARGE_BLOCK);
+    commits.name(TAG_CREATE, large, made, "made");
+    commits.inode(made, &image_of(REGULAR, 0, GENERATION, 0));
+    commits.commit();
+    commits.leave_in(&image);
+    for (size, is_refused) in [(16_u64 << 30, false), ((16 << 30) + LARGE_BLOCK as u64, true)] {
+        image.debugfs_write(&format!("set_inode_field <{large}> size {size}\n"));
+        let opened = common::open_device(image.device(true));
+        let error = opened.err();
+        let is_unsupported = matches!(error, Some(Error::Unsupported(Unsupported::Operation(_))));
+        assert_eq!((error.is_some(), is_unsupported), (is_refused, is_refused), "{error:?}");
+    }
 }

@@ -2,6 +2,7 @@
 //! without any state of groups in memory, since a hostile volume has millions of groups. Also marks blocks and inodes
 //! that a recovery finds in use. Not here: inodes that are freed (`inodes.rs`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base::{Error, FsBlock, GroupNumber, InodeNumber, Ranges, Result, Unsupported};
@@ -19,6 +20,8 @@ use crate::volume::Volume;
 
 /// The maximum number of searches in a group that find nothing.
 const FAILED_SEARCHES_MAX: u32 = 1 << 17;
+/// The maximum number of ranges of held clusters that all searches go through.
+const HELD_RANGES_MAX: u32 = 1 << 24;
 
 /// The allocator's state in a recovery. A cluster is allocated only if it was not in use before the recovery either,
 /// since a file that the recovery has not reached may have it.
@@ -30,13 +33,40 @@ pub(super) struct Recovery {
 
 #[derive(Default)]
 struct State {
-    /// Clusters of the volume that were free before, and are not allocated all the same: blocks that fast commits
-    /// map, and those that this recovery has allocated and freed again.
+    /// Clusters of the volume that were free before, and are not allocated all the same: those that this recovery has
+    /// marked as in use and freed again.
     held: Ranges,
+    /// The number of ranges of `held` that searches went through.
+    held_ranges: u32,
     /// The group from which free clusters are searched. Groups before it have none.
     search_from: u32,
     /// The number of searches in a group that found nothing.
     failed_searches: u32,
+    /// Groups in which a search found nothing. Later ones find nothing either, since freed clusters are not allocated.
+    full: BTreeSet<u32>,
+}
+
+impl State {
+    /// Marks the held clusters among those of a group, which are numbered from `first` to before `end`, in a bitmap of
+    /// the group.
+    fn mark_held(&mut self, used: &mut [u8], first: u64, end: u64) -> Result<()> {
+        let mut at = first;
+        while let Some(held) = self.held.next_from(at).and_then(|at| self.held.containing(at)) {
+            if held.start >= end {
+                break;
+            }
+            self.held_ranges += 1;
+            if self.held_ranges > HELD_RANGES_MAX {
+                let operation = "a recovery that frees and allocates so many blocks";
+                return Err(Unsupported::Operation(operation).into());
+            }
+            at = held.end;
+            // They lie in the group.
+            let [start, end] = [held.start.max(first), held.end.min(end)].map(|at| at - first);
+            bits::fill(used, start as u32..end as u32, true);
+        }
+        Ok(())
+    }
 }
 
 impl Recovery {
@@ -90,13 +120,16 @@ impl Volume {
         goal: Position,
         wanted: u32,
     ) -> Result<Option<Extent>> {
+        if state.full.contains(&goal.group) {
+            return Ok(None);
+        }
         let number = GroupNumber(goal.group);
         let length = clusters(self.geometry(), number);
         let first_free = |used: &[u8]| {
             let from = |at: u32| bits::first_from(used, at..length, false);
             from(goal.bit.min(length)).or_else(|| from(0))
         };
-        let found = match self.used_in(&state.held, number) {
+        let found = match self.used_in(state, number) {
             Ok(None) => return Ok(None),
             Ok(Some((descriptor, used))) => {
                 first_free(&used).map(|start| (descriptor, used, start))
@@ -105,6 +138,7 @@ impl Volume {
             Err(error) => return Err(error),
         };
         let Some((mut descriptor, used, start)) = found else {
+            state.full.insert(goal.group);
             state.failed_searches += 1;
             if state.failed_searches > FAILED_SEARCHES_MAX {
                 let operation = "a recovery of a volume with so little free space";
@@ -124,7 +158,7 @@ impl Volume {
     /// no others.
     fn used_in(
         &self,
-        held: &Ranges,
+        state: &mut State,
         number: GroupNumber,
     ) -> Result<Option<(GroupDescriptor, Vec<u8>)>> {
         let mut descriptor = self.group(number)?;
@@ -140,16 +174,7 @@ impl Volume {
         }
         let first = self.first_cluster(number);
         let end = first + u64::from(bitmap.length());
-        let mut at = first;
-        while let Some(held) = held.next_from(at).and_then(|at| held.containing(at)) {
-            if held.start >= end {
-                break;
-            }
-            // They lie in the group.
-            let [start, end] = [held.start.max(first), held.end.min(end)].map(|at| at - first);
-            bits::fill(&mut used, start as u32..end as u32, true);
-            at = held.end;
-        }
+        state.mark_held(&mut used, first, end)?;
         // The count may be wrong.
         descriptor.free_clusters = bitmap.free();
         Ok(Some((descriptor, used)))
@@ -206,22 +231,30 @@ impl Volume {
         Ok(marked)
     }
 
+    /// Returns whether all clusters of `extent` are marked as in use.
+    fn are_in_use(&self, number: GroupNumber, extent: Extent) -> Result<bool> {
+        let bitmap = self.block_bitmap(&self.group(number)?)?;
+        Ok(runs(bitmap.bytes(), extent, false).next().is_none())
+    }
+
     /// Marks the clusters of blocks, which lie in the volume, as in use, if they are not. Groups whose bitmap is
     /// damaged are left as they are.
     pub(crate) fn claim_blocks(&self, start: FsBlock, count: u64) -> Result<()> {
         let per_group = u64::from(self.geometry().clusters_per_group());
         let clusters = self.geometry().clusters_of(start, count);
-        self.recovery_state()?.state.lock().held.insert(clusters.clone());
         let mut at = clusters.start;
         while at < clusters.end {
             let group = at / per_group;
             let end = clusters.end.min((group + 1) * per_group);
             let extent = Extent { start: (at % per_group) as u32, length: (end - at) as u32 };
             let number = GroupNumber(group as u32);
-            let claim = |handle: &mut Handle<'_>| {
-                self.mark_for_recovery(handle, number, extent, true, |_| ()).map(drop)
-            };
-            self.unless_damaged(self.change(ALLOCATE_CREDITS, claim))?;
+            // Changes are counted. An error is met again by the change.
+            if self.are_in_use(number, extent) != Ok(true) {
+                let claim = |handle: &mut Handle<'_>| {
+                    self.mark_for_recovery(handle, number, extent, true, |_| ()).map(drop)
+                };
+                self.unless_damaged(self.change(ALLOCATE_CREDITS, claim))?;
+            }
             at = end;
         }
         Ok(())
@@ -277,4 +310,76 @@ fn runs(bitmap: &[u8], extent: Extent, value: bool) -> impl Iterator<Item = Exte
         at = bits::first_from(bitmap, start..end, !value).unwrap_or(end);
         Some(Extent { start, length: at - start })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use device::{LatchDevice, MemoryDevice, SharedDevice};
+    use iomap::{CacheOptions, PageCache};
+
+    use super::*;
+    use crate::common::Image;
+    use crate::volume::Probed;
+    use crate::volume::writer::Writer;
+
+    /// Returns a volume of two groups that a recovery may change so many times.
+    fn open(changes_max: u64) -> Arc<Volume> {
+        let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+        let device: SharedDevice = Arc::new(MemoryDevice::new(image.bytes()));
+        let latch = Arc::new(LatchDevice::new(device.clone()));
+        let cache = PageCache::new(CacheOptions::default()).unwrap();
+        let probe = |device| match Volume::probe(device, &cache).unwrap() {
+            Probed::Ready(volume) => volume,
+            Probed::NeedsRecovery(_) => unreachable!("mke2fs leaves nothing to recover"),
+        };
+        let volume = probe(latch.clone());
+        let writer = Writer::for_recovery(&volume, probe(device), latch, changes_max).unwrap();
+        let mut volume = Arc::into_inner(volume).unwrap();
+        volume.writer = Some(writer);
+        Arc::new(volume)
+    }
+
+    #[test]
+    fn claims_of_blocks_that_are_in_use_are_no_changes() {
+        let volume = open(1);
+        let descriptor = volume.group(GroupNumber(0)).unwrap();
+        // Blocks of the inode table, and of no file.
+        for _ in 0..3 {
+            volume.claim_blocks(descriptor.inode_table, 8).unwrap();
+        }
+        for _ in 0..3 {
+            volume.claim_blocks(FsBlock(16000), 1).unwrap();
+        }
+        let claimed = volume.claim_blocks(FsBlock(16001), 1);
+        assert!(matches!(claimed, Err(Error::Unsupported(_))), "{claimed:?}");
+    }
+
+    #[test]
+    fn a_group_without_free_clusters_is_searched_once() {
+        let volume = open(10);
+        let state = || volume.recovery_state().unwrap().state.lock();
+        state().held.insert(0..8192);
+        for _ in 0..5 {
+            let goal = Position { group: 0, bit: 100 };
+            let allocate = |handle: &mut Handle<'_>| volume.allocate_for_recovery(handle, goal, 1);
+            let (group, _) = volume.change(ALLOCATE_CREDITS, allocate).unwrap();
+            assert_eq!(group, 1);
+        }
+        assert_eq!(state().failed_searches, 1);
+    }
+
+    #[test]
+    fn walks_through_held_clusters_are_bounded() {
+        const GROUP: u64 = 1 << 15;
+        let mut state = State::default();
+        (0..GROUP).step_by(2).for_each(|at| state.held.insert(at..at + 1));
+        state.held.insert(GROUP..GROUP + 5);
+        let mut used = vec![0; GROUP as usize / 8];
+        state.mark_held(&mut used, 0, GROUP).unwrap();
+        assert!(used.iter().all(|&byte| byte == 0x55));
+        assert_eq!(u64::from(state.held_ranges), GROUP / 2);
+        state.held_ranges = HELD_RANGES_MAX - 1;
+        let error = state.mark_held(&mut used, 0, GROUP).unwrap_err();
+        assert!(matches!(error, Error::Unsupported(Unsupported::Operation(_))), "{error}");
+    }
 }

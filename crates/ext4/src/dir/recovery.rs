@@ -51,8 +51,9 @@ impl Inode {
     }
 
     /// Makes leaves of the blocks of this directory's index, one transaction for each. The first one keeps "." and
-    /// "..". A recovery drops an index that is not sound, or whose hashes are unknown, since names ignore case.
-    pub(crate) fn dir_drop_index(&self) -> Result<()> {
+    /// ".."; if these are damaged, the directory is in `parent`. A recovery drops an index that is not sound, or whose
+    /// hashes are unknown, since names ignore case.
+    pub(crate) fn dir_drop_index(&self, parent: InodeNumber) -> Result<()> {
         let directory = Directory::for_change(self)?;
         let format = directory.format.dir;
         let (mut at, mut blocks_read) = (FileBlock(0), 0);
@@ -61,7 +62,14 @@ impl Inode {
             at = FileBlock(block.0 + 1);
             let Some((buffer, location)) = directory.read(block)? else { continue };
             let leaf = if block == FileBlock(0) {
-                format.new_leaf(format.dots(&buffer, location)?.entries)
+                match format.dots(&buffer, location) {
+                    Ok(dots) => format.new_leaf(dots.entries),
+                    Err(error @ Error::Corrupt(_)) => {
+                        tracing::warn!(%error, "a fast commit changes a directory without \".\" and \"..\": they are added");
+                        format.new_leaf(format.dot_entries(parent))
+                    }
+                    Err(error) => return Err(error),
+                }
             } else if format.is_index_node(&buffer) {
                 format.new_leaf([])
             } else {

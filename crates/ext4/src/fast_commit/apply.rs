@@ -13,6 +13,7 @@ use base::attributes::FileType;
 use base::{Error, FileBlock, InodeNumber, Result};
 use fs::Run;
 
+use super::claim::mapped;
 use super::follow::{FileState, Outcome};
 use super::has_map;
 use super::image::{raw, seal_image};
@@ -94,11 +95,12 @@ impl Outcome {
                 _ => None,
             })
             .collect();
-        // All data is marked before blocks are allocated for maps and directories. What is freed then may be another
+        // All blocks are marked before any are allocated for maps and directories. What is freed then may be another
         // file's by now, and is marked again; freed blocks are not allocated meanwhile.
-        claim(volume, &kept)?;
+        let is_kept = |number| matches!(fates.get(&number), Some(Fate::Keep(_)));
+        self.claim(is_kept)?;
         self.free(&fates)?;
-        claim(volume, &kept)?;
+        self.claim(is_kept)?;
         let mut inodes = BTreeMap::new();
         for &(number, file, links) in &kept {
             inodes.insert(number, write_inode(volume, number, file, links)?);
@@ -113,12 +115,12 @@ impl Outcome {
         for (number, file, _) in &kept {
             let names = self.directories.get(number).unwrap_or(&nothing);
             if file.kind() == Some(FileType::Directory) {
-                let parent = of(number).parent.filter(|_| file.is_new);
+                let parent = of(number).parent.unwrap_or(crate::ROOT_INODE);
                 let directory = &inodes[number];
                 if file.is_new {
-                    begin_directory(volume, directory, parent.unwrap_or(crate::ROOT_INODE))?;
+                    begin_directory(volume, directory, parent)?;
                 }
-                change_directory(volume, directory, file.is_new, names, &kinds)?;
+                change_directory(volume, (directory, parent), file.is_new, names, &kinds)?;
             }
         }
         Ok(())
@@ -143,7 +145,8 @@ impl Outcome {
                 }
                 continue;
             }
-            if !has_map(volume, record) {
+            // The map of an inode that is not in use may have blocks that belong to another file by now.
+            if matches!(fates[&number], Fate::Nothing) || !has_map(volume, record) {
                 continue;
             }
             let inode = inode(volume, volume.inode_record(number)?)?;
@@ -173,8 +176,10 @@ fn fate(file: &FileState, counts: NameCounts, is_orphan: bool) -> Fate {
         let links = match kept.map(|record| record.links) {
             // More subdirectories than can be counted.
             Some(1) => 1,
+            // Every directory has two, even if a replay that was interrupted has already counted some of the changes.
             Some(links) => {
-                u64::from(links) + counts.children_now - counts.children_before.min(links.into())
+                let links = u64::from(links) + counts.children_now;
+                links.saturating_sub(counts.children_before).max(2)
             }
             None => 2 + counts.children_now,
         };
@@ -185,24 +190,15 @@ fn fate(file: &FileState, counts: NameCounts, is_orphan: bool) -> Fate {
     }
     let before = if kept.is_some() { counts.before } else { 0 };
     let links = kept.map_or(0, |record| u64::from(record.links)) + counts.now;
-    match links.saturating_sub(before) {
+    // A replay that was interrupted may have counted the removal of a name, and left its entry. A file has at least the
+    // names that are known.
+    match links.saturating_sub(before).max(counts.now) {
         0 if is_orphan && kept.is_some() => Fate::Keep(0),
         0 if kept.is_some_and(|record| record.links > 0) => Fate::Delete,
         // Open without a name when the commit was made, and unknown to the volume.
         0 => Fate::Nothing,
         links => Fate::Keep(u16::try_from(links).unwrap_or(LINKS_MAX)),
     }
-}
-
-/// Returns the runs that fast commits map in a file.
-fn mapped(file: &FileState) -> impl Iterator<Item = Run> {
-    file.map.runs().filter(|_| file.has_tree())
-}
-
-/// Marks the blocks that files have in the end as in use.
-fn claim(volume: &Volume, kept: &[(InodeNumber, &FileState, u16)]) -> Result<()> {
-    let mut runs = kept.iter().flat_map(|(_, file, _)| mapped(file));
-    runs.try_for_each(|run| volume.claim_blocks(run.block, run.length))
 }
 
 /// Returns an inode with this record, in the orphan list if it is there.
@@ -315,10 +311,11 @@ fn begin_directory(volume: &Volume, directory: &Inode, parent: InodeNumber) -> R
     volume.change_with_space(credits, |handle| directory.dir_init(handle, parent))
 }
 
-/// Removes and adds names: the first in one pass, the others by the index, or behind each other.
+/// Removes and adds names: the first in one pass, the others by the index, or behind each other. The directory is in
+/// `parent`, or in another one if fast commits do not speak of its name.
 fn change_directory(
     volume: &Volume,
-    directory: &Inode,
+    (directory, parent): (&Inode, InodeNumber),
     is_new: bool,
     names: &Names,
     kinds: &BTreeMap<InodeNumber, FileType>,
@@ -337,7 +334,7 @@ fn change_directory(
         let Some(&kind) = kinds.get(&now) else { continue };
         if directory.has(InodeFlags::CASEFOLD) && directory.has(InodeFlags::INDEX) {
             // Hashes of folded names are not computed.
-            directory.dir_drop_index()?;
+            directory.dir_drop_index(parent)?;
         }
         let mut insert = || {
             volume.change_with_space(directory.credits_for_insert(), |handle| {
@@ -348,7 +345,7 @@ fn change_directory(
             Err(Error::Corrupt(_) | Error::NoSpace) if directory.has(InodeFlags::INDEX) => {
                 // An index that is not sound, or has no room. It is unchanged.
                 volume.writer()?.journal.check()?;
-                directory.dir_drop_index()?;
+                directory.dir_drop_index(parent)?;
                 insert()?;
             }
             inserted => inserted?,

@@ -4,6 +4,7 @@
 
 mod apply;
 mod area;
+mod claim;
 mod follow;
 mod image;
 mod names;

@@ -1,0 +1,128 @@
+//! Marking of the blocks that files have as in use. Linux marks the blocks of a whole file as free when it replays the
+//! inode, and as in use at the end of its replay. If that replay was interrupted, the log still has the fast commits,
+//! and all blocks of the files that they speak of look free. Not here: the bitmaps (`alloc/recovery.rs`).
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use base::{Error, FsBlock, InodeNumber, Result, Unsupported};
+use fs::Run;
+
+use super::follow::{FileState, Outcome};
+use super::has_map;
+use crate::check::maps::{self, MapRoot, MapVisitor};
+use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::volume::Volume;
+
+/// The maximum number of extents, or runs of pointers, in the present maps of all files.
+const RUNS_MAX: u64 = 1 << 26;
+
+impl Outcome {
+    /// Marks the blocks that kept files have in the end as in use, and those that they have at present, with the blocks
+    /// of their maps. Does so for every inode that fast commits speak of.
+    pub(super) fn claim(&self, is_kept: impl Fn(InodeNumber) -> bool) -> Result<()> {
+        let kept = self.files.iter().filter(|(number, _)| is_kept(**number));
+        for run in kept.flat_map(|(_, file)| mapped(file)) {
+            self.volume.claim_blocks(run.block, run.length)?;
+        }
+        let mut claim =
+            Claim { volume: &self.volume, nodes: HashSet::new(), runs: 0, outcome: Ok(()) };
+        for number in self.numbers() {
+            if self.files.get(&number).is_some_and(|file| file.is_new || !is_kept(number)) {
+                continue;
+            }
+            match self.volume.inode_record(number) {
+                Ok(record) => claim.file(&self.volume, &record)?,
+                Err(Error::NotFound) => {}
+                Err(error @ Error::Corrupt(_)) => {
+                    tracing::warn!(%error, "the blocks of an inode in a fast commit are not marked as in use");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the inodes that fast commits speak of.
+    fn numbers(&self) -> BTreeSet<InodeNumber> {
+        let mut numbers: BTreeSet<InodeNumber> = self.files.keys().copied().collect();
+        numbers.extend(self.directories.keys());
+        let names = self.directories.values().flat_map(|names| names.entries.values());
+        numbers.extend(names.filter_map(|name| name.now));
+        let geometry = self.volume.geometry();
+        numbers.retain(|&number| !geometry.is_reserved_inode(number));
+        numbers
+    }
+}
+
+/// Returns the runs that fast commits map in a file.
+pub(super) fn mapped(file: &FileState) -> impl Iterator<Item = Run> {
+    file.map.runs().filter(|_| file.has_tree())
+}
+
+/// A walk through the maps of files.
+struct Claim<'a> {
+    volume: &'a Volume,
+    /// The blocks of maps that were visited. Files on a hostile volume can share them.
+    nodes: HashSet<FsBlock>,
+    /// The number of runs that were visited.
+    runs: u64,
+    /// The first error. The walk does not continue after it.
+    outcome: Result<()>,
+}
+
+impl Claim<'_> {
+    /// Marks the blocks of a file that is in use.
+    fn file(&mut self, volume: &Arc<Volume>, record: &InodeRecord) -> Result<()> {
+        if record.links > 0 && has_map(volume, record) {
+            let root = MapRoot {
+                inode: record.number,
+                block_area: &record.block_area,
+                has_extents: record.flags.contains(InodeFlags::EXTENTS),
+                checksum_seed: record.checksum_seed,
+            };
+            maps::walk(volume, &root, self);
+        }
+        self.outcome.clone()
+    }
+
+    fn claim_node(&self, block: FsBlock) -> Result<()> {
+        // Bounds the walk.
+        self.volume.writer()?.count_change()?;
+        self.volume.claim_blocks(block, 1)
+    }
+
+    fn claim_run(&mut self, run: Run) -> Result<()> {
+        self.runs += 1;
+        if self.runs > RUNS_MAX {
+            let operation = "fast commits that change files of so many extents";
+            return Err(Unsupported::Operation(operation).into());
+        }
+        self.volume.claim_blocks(run.block, run.length)
+    }
+}
+
+impl MapVisitor for Claim<'_> {
+    fn node(&mut self, block: FsBlock) -> bool {
+        if self.outcome.is_err() || !self.nodes.insert(block) {
+            return false;
+        }
+        self.outcome = self.claim_node(block);
+        self.outcome.is_ok()
+    }
+
+    fn run(&mut self, run: Run) {
+        if self.outcome.is_ok() {
+            self.outcome = self.claim_run(run);
+        }
+    }
+
+    fn fault(&mut self, error: Error) {
+        match error {
+            Error::Corrupt(_) => {
+                tracing::warn!(%error, "a part of a map is not marked as in use");
+            }
+            error => self.outcome = std::mem::replace(&mut self.outcome, Ok(())).and(Err(error)),
+        }
+    }
+}
