@@ -1,8 +1,8 @@
-//! Archives, read member by member as `bifolio tar` does that imports them.
+//! Archives, read member by member, as by `bifolio tar` when it imports them.
 #![no_main]
 
-// The parser belongs to the command, which is no library.
-#[allow(dead_code, reason = "not all that a member says is looked at here")]
+// The parser is part of the command, which is not a library.
+#[allow(dead_code, reason = "this target does not read all fields of a member")]
 #[path = "../../crates/bifolio/src/archive/mod.rs"]
 mod archive;
 
@@ -14,9 +14,9 @@ use libfuzzer_sys::fuzz_target;
 const RECORD_BYTES: usize = 512;
 const MAGIC: std::ops::Range<usize> = 257..262;
 const CHECKSUM: std::ops::Range<usize> = 148..156;
-/// The most that is kept of one member's names and attributes, in bytes.
+/// The maximum size of the names or the attributes of one member in memory, in bytes.
 const KEPT_BYTES_MAX: usize = (1 << 20) + (64 << 10);
-/// Of data, in bytes: sparse files say that they have more than there is.
+/// The maximum number of bytes of data read from one member. The archive may be much smaller than its sparse files.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
 fuzz_target!(|data: &[u8]| {
@@ -36,12 +36,12 @@ fuzz_target!(|data: &[u8]| {
             assert!(segment.offset >= end && segment.length <= member.size - segment.offset);
             end = segment.offset + segment.length;
         }
-        // The next member begins behind the data, whether all of it was read or not.
+        // The next member begins after the data, even if not all of it was read.
         let _ = std::io::copy(&mut (&mut reader).take(READ_BYTES_MAX), &mut std::io::sink());
     }
 });
 
-/// Makes right the checksum of each record that looks like a header: else hardly one would be.
+/// Corrects the checksum of each record that looks like a header. Otherwise almost all headers would be invalid.
 fn set_checksums(bytes: &mut [u8]) {
     for record in bytes.chunks_exact_mut(RECORD_BYTES) {
         if &record[MAGIC] == b"ustar" {

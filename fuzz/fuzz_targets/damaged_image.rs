@@ -1,4 +1,4 @@
-//! Random blocks over valid images of every kind, and a walk over the whole tree.
+//! Valid images of every kind, with random bytes written over some of their blocks. Reads the whole tree.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Requests as a transport would hand them over, several to one server.
+//! FUSE requests, as a transport passes them on; several for one server.
 #![no_main]
 
 use std::sync::Arc;

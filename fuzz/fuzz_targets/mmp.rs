@@ -17,7 +17,7 @@ static VALID: LazyLock<[u8; BYTES]> = LazyLock::new(|| {
 });
 
 fuzz_target!(|data: (Option<u32>, &[u8])| {
-    // Most of a valid one, so that the magic number need not be found by chance.
+    // Changes a valid structure, so that the fuzzer need not find the magic number.
     let (seed, changes) = data;
     let mut bytes = *VALID;
     for change in changes.chunks_exact(3) {

@@ -1,4 +1,4 @@
-//! What the fuzz targets share: small valid images, made once, and opening them with changes.
+//! Support for all fuzz targets: small valid images, which are created once, and volumes opened from changed copies.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,19 +8,19 @@ use iomap::{CacheOptions, PageCache};
 use testkit::hostile::{KINDS, small_image};
 use vfs::{Follow, Volume, VolumeOptions};
 
-/// An ext2 volume: block maps.
+/// The kind of an ext2 volume, which has block maps.
 pub const EXT2: usize = 0;
-/// An ext4 volume with inline data and a journal, without metadata checksums, 1 KiB blocks.
+/// The kind of an ext4 volume with inline data and a journal, without metadata checksums, with 1 KiB blocks.
 pub const INLINE: usize = 2;
-/// An ext4 volume whose journal has an area for fast commits, without metadata checksums, 1 KiB
+/// The kind of an ext4 volume whose journal has an area for fast commits, without metadata checksums, with 1 KiB
 /// blocks.
 pub const FAST_COMMIT: usize = 8;
-/// An ext4 volume with multiple-mount protection, without metadata checksums, 1 KiB blocks.
+/// The kind of an ext4 volume with multiple-mount protection, without metadata checksums, with 1 KiB blocks.
 pub const MMP: usize = 9;
 
 static IMAGES: [OnceLock<Vec<u8>>; KINDS.len()] = [const { OnceLock::new() }; KINDS.len()];
 
-/// The valid image of a kind.
+/// Returns the valid image of a kind, an index into [`KINDS`].
 pub fn image(kind: usize) -> &'static [u8] {
     IMAGES[kind].get_or_init(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -38,20 +38,20 @@ pub fn open(bytes: Vec<u8>) -> Result<Volume> {
     Volume::open_device(Arc::new(MemoryDevice::new(bytes)), &options())
 }
 
-/// The ext4 layer's view of the valid image of a kind.
+/// Opens the valid image of a kind with the ext4 crate, without the vfs.
 pub fn ext4_volume(kind: usize) -> Arc<ext4::Volume> {
     let cache = PageCache::new(options().cache).expect("memory");
     let device: SharedDevice = Arc::new(MemoryDevice::new(image(kind).to_vec()));
     ext4::Volume::open(device, &cache, &ext4::OpenOptions::default()).expect("a valid image")
 }
 
-/// The number of the inode at `path` in the valid image of a kind.
+/// Returns the number of the inode at `path` in the valid image of a kind.
 pub fn inode_at(kind: usize, path: &str) -> InodeNumber {
     let volume = open(image(kind).to_vec()).expect("a valid image");
     volume.resolve(path.as_bytes(), Follow::No).expect("a known path").number()
 }
 
-/// Where the inode lies in the valid image of a kind.
+/// Returns the byte offset of an inode in the valid image of a kind.
 pub fn inode_offset(kind: usize, number: InodeNumber) -> usize {
     let volume = ext4_volume(kind);
     let geometry = volume.geometry();
@@ -61,7 +61,7 @@ pub fn inode_offset(kind: usize, number: InodeNumber) -> usize {
     start as usize + (index * geometry.inode_size) as usize
 }
 
-/// Where a block of the journal lies in the valid image of a kind, which has 1 KiB blocks.
+/// Returns the byte offset of a journal block in the valid image of a kind, which has 1 KiB blocks.
 pub fn journal_offset(kind: usize, block: u64) -> usize {
     let journal = ext4_volume(kind).special_inode(InodeNumber(8)).expect("a journal");
     match journal.piece_at(FileBlock(block), FileBlock(block + 1)).expect("its map") {
@@ -70,7 +70,7 @@ pub fn journal_offset(kind: usize, block: u64) -> usize {
     }
 }
 
-/// The image of a kind with `bytes` at `offset`, as far as they fit.
+/// Returns the image of a kind, overwritten with `bytes` from `offset` on. Ignores bytes past the end of the image.
 pub fn patched(kind: usize, offset: usize, bytes: &[u8]) -> Vec<u8> {
     let mut image = image(kind).to_vec();
     let end = image.len().min(offset + bytes.len());
@@ -78,13 +78,13 @@ pub fn patched(kind: usize, offset: usize, bytes: &[u8]) -> Vec<u8> {
     image
 }
 
-/// A place to name in errors.
+/// Returns a location for errors.
 pub fn location() -> Location {
     Location::inode(InodeNumber(12))
 }
 
-/// Looks at the file at `path` in every way.
-pub fn look_at(image: Vec<u8>, path: &str) {
+/// Reads the file at `path` in all ways: its attributes, extended attributes and contents. Ignores errors.
+pub fn read_all_of(image: Vec<u8>, path: &str) {
     let Ok(volume) = open(image) else { return };
     if let Ok(node) = volume.resolve(path.as_bytes(), Follow::No) {
         testkit::walk::look_at(&volume, &node);

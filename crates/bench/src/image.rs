@@ -7,7 +7,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use tempfile::TempDir;
 use testkit::Mke2fs;
 
-/// An image in a folder of its own, which is removed with it.
+/// An image in a folder of its own. Dropping the image removes both.
 pub struct Image {
     folder: TempDir,
 }

@@ -1,4 +1,4 @@
-//! Support for all benchmarks: the machine's state, medians, names, tables of times, and images and their mounts.
+//! Support for all benchmarks: the load of the machine, medians, names, tables of times, images and their mounts.
 //! Not here: the measurements.
 
 #![forbid(unsafe_code)]
@@ -25,16 +25,16 @@ pub fn load() -> Option<f64> {
 /// Returns a warning if other programs keep the machine busy.
 pub fn busy_warning() -> Option<String> {
     let load = load().filter(|load| *load > LOAD_MAX)?;
-    Some(format!("the machine is busy (load {load}): the numbers will say little"))
+    Some(format!("the machine is busy (load {load}): the results are not reliable"))
 }
 
-/// Returns the median.
+/// Returns the median of `values`, which must not be empty.
 pub fn median<T: Copy + PartialOrd>(mut values: Vec<T>) -> T {
     values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
     values[values.len() / 2]
 }
 
-/// Runs a program of the host without input and output. Panics if it fails.
+/// Runs a program of the host without input, and discards its output. Panics if it fails.
 pub fn succeed(command: &mut Command) {
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("a program");
     assert!(status.success(), "{command:?}: {status}");

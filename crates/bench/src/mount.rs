@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use testkit::{LoopMount, RingOffer};
 
-/// The maximum time for a program to mount, or to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The maximum time for a program to mount or to end.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The programs that mount, always for writing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,14 +50,14 @@ pub const WRITEBACK: &str = "writeback";
 /// The column of bifolio's mount over io_uring.
 pub const RINGS: &str = "io_uring";
 
-/// The columns of bifolio's mounts. The best one depends on the work, and the aims are for the best one.
+/// The columns of bifolio's mounts. Aims apply to the best of them, which depends on the work.
 pub const OUR_MOUNTS: [&str; 4] = [MOUNT, NO_LOW_LATENCY, WRITEBACK, RINGS];
 
 /// A mounted image.
 pub enum Mount {
-    /// By the running kernel.
+    /// A mount by the running kernel.
     Loop(LoopMount),
-    /// By a program.
+    /// A mount by a program.
     Fuse(FuseMount),
 }
 
@@ -100,7 +100,7 @@ pub fn bifolio() -> PathBuf {
     path
 }
 
-/// A program that serves a mount in the foreground. It ends when this is dropped.
+/// A program that serves a mount in the foreground. Dropping this unmounts the image and waits for the program's end.
 pub struct FuseMount {
     server: Child,
     folder: TempDir,
@@ -126,10 +126,10 @@ impl FuseMount {
         table.contains(&format!(" {} ", self.folder.path().display()))
     }
 
-    fn wait_until(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+    fn wait_until(&mut self, state: &str, mut condition: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + TIMEOUT;
         while !condition(self) {
-            assert!(Instant::now() < deadline, "not {what} within {PATIENCE:?}");
+            assert!(Instant::now() < deadline, "not {state} within {TIMEOUT:?}");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -138,7 +138,7 @@ impl FuseMount {
 impl Drop for FuseMount {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The end of this program's mount namespace removes the mount, once the server has ended.
+            // After the server's end, the end of this program's mount namespace removes the mount.
             let _ = self.server.kill();
             let _ = self.server.wait();
             return;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-/// The selected rows and sides. All, unless the command line chooses some.
+/// The selected rows and sides: all, unless the command line chooses some.
 pub struct Selection {
     sides: Choice,
     rows: Choice,
@@ -11,9 +11,9 @@ pub struct Selection {
 
 /// The chosen names, and all names.
 struct Choice {
-    /// The names, or parts of names, on the command line.
+    /// The names or parts of names on the command line.
     chosen: Vec<String>,
-    /// The names of the benchmark, which it has passed to `has`.
+    /// The names that the benchmark has passed to `has`.
     known: Mutex<Vec<String>>,
 }
 
@@ -22,33 +22,33 @@ impl Choice {
         Self { chosen, known: Mutex::default() }
     }
 
-    /// Returns whether `name` is chosen.
-    fn has(&self, name: &str, is: impl Fn(&str, &str) -> bool) -> bool {
+    /// Returns whether `name` is chosen. `matches` compares it with an argument.
+    fn has(&self, name: &str, matches: impl Fn(&str, &str) -> bool) -> bool {
         let mut known = self.known.lock().expect("no panic");
         if !known.iter().any(|other| other == name) {
             known.push(name.to_owned());
         }
-        self.chosen.is_empty() || self.chosen.iter().any(|chosen| is(name, chosen))
+        self.chosen.is_empty() || self.chosen.iter().any(|chosen| matches(name, chosen))
     }
 
-    /// Returns an error message if the benchmark does not have a chosen name.
-    fn complaint(&self, kind: &str, is: impl Fn(&str, &str) -> bool) -> Option<String> {
+    /// Returns an error message if a chosen name matches nothing in the benchmark.
+    fn error(&self, kind: &str, matches: impl Fn(&str, &str) -> bool) -> Option<String> {
         let known = self.known.lock().expect("no panic");
-        let is_missing = |chosen: &&String| !known.iter().any(|name| is(name, chosen));
+        let is_missing = |chosen: &&String| !known.iter().any(|name| matches(name, chosen));
         let missing: Vec<_> = self.chosen.iter().filter(is_missing).cloned().collect();
         if missing.is_empty() {
             return None;
         }
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        Some(format!("no {kind}: {}; there are: {known}", missing.join(", ")))
+        Some(format!("no {kind} matches {}; {kind}s: {known}", missing.join(", ")))
     }
 }
 
-fn is_row(name: &str, chosen: &str) -> bool {
+fn matches_row(name: &str, chosen: &str) -> bool {
     name.contains(chosen)
 }
 
-fn is_side(name: &str, chosen: &str) -> bool {
+fn matches_side(name: &str, chosen: &str) -> bool {
     name == chosen
 }
 
@@ -68,29 +68,29 @@ impl Selection {
 
     /// Returns whether a side is selected.
     pub fn has_side(&self, name: &str) -> bool {
-        self.sides.has(name, is_side)
+        self.sides.has(name, matches_side)
     }
 
     /// Returns whether a row is selected.
     pub fn has_row(&self, name: &str) -> bool {
-        self.rows.has(name, is_row)
+        self.rows.has(name, matches_row)
     }
 
-    /// Returns the exit code of the benchmark. If the command line chooses a row or a side that does not exist, prints
-    /// all existing names and returns a failure.
+    /// Returns the exit code of the benchmark. If an argument matches no row or side, prints the existing names and
+    /// returns a failure.
     #[must_use]
     #[allow(clippy::print_stderr, reason = "the message is for the user")]
     pub fn finish(&self) -> ExitCode {
-        let complaints = self.complaints();
-        for complaint in &complaints {
-            eprintln!("error: {complaint}");
+        let errors = self.errors();
+        for error in &errors {
+            eprintln!("error: {error}");
         }
-        if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    fn complaints(&self) -> Vec<String> {
-        let sides = self.sides.complaint("side", is_side);
-        let rows = self.rows.complaint("row", is_row);
+    fn errors(&self) -> Vec<String> {
+        let sides = self.sides.error("side", matches_side);
+        let rows = self.rows.error("row", matches_row);
         sides.into_iter().chain(rows).collect()
     }
 }
@@ -106,7 +106,7 @@ mod tests {
         selection.has_side("kernel");
         let rows = ["series 4K", "series 1M", "trees"];
         let measured = rows.into_iter().filter(|row| selection.has_row(row)).collect();
-        (selection.complaints(), measured)
+        (selection.errors(), measured)
     }
 
     #[test]
@@ -117,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn the_error_for_a_missing_row_or_side_lists_the_existing_ones() {
-        let row = "no row: 2M, x; there are: series 4K, series 1M, trees".to_owned();
+    fn the_error_for_a_missing_row_or_side_lists_the_existing_rows_or_sides() {
+        let row = "no row matches 2M, x; rows: series 4K, series 1M, trees".to_owned();
         assert_eq!(select("2M x"), (vec![row], vec![]));
-        let row = "no row: 2M; there are: series 4K, series 1M, trees".to_owned();
+        let row = "no row matches 2M; rows: series 4K, series 1M, trees".to_owned();
         assert_eq!(select("2M trees"), (vec![row], vec!["trees"]));
-        let side = "no side: our; there are: ours, kernel".to_owned();
+        let side = "no side matches our; sides: ours, kernel".to_owned();
         assert_eq!(select("side=our trees"), (vec![side], vec!["trees"]));
         let without_sides = Selection::new(["side=ours".to_owned()].into_iter());
-        assert_eq!(without_sides.complaints(), ["no side: ours; there are: none"]);
+        assert_eq!(without_sides.errors(), ["no side matches ours; sides: none"]);
     }
 }

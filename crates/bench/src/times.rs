@@ -1,11 +1,11 @@
-//! Table of the times of programs on mounts: the medians of each side, and the ratios of the others to ours.
+//! Table of the times of programs on mounts: the median of each side, and ratios to bifolio's mount.
 //! Not here: how times are measured.
 // The output is for people.
 #![allow(clippy::print_stdout)]
 
 use crate::mount::{FUSE2FS, KERNEL, MOUNT};
 
-/// Columns of the ratios of other sides' times to [`MOUNT`]'s.
+/// The sides with a column for the ratio of their time to [`MOUNT`]'s.
 const OTHERS: [&str; 2] = [KERNEL, FUSE2FS];
 
 /// Layout of a table of times in milliseconds.
@@ -37,9 +37,10 @@ impl TimesTable {
         print!("{name:<name_width$}");
         medians.iter().for_each(|(_, time)| print!("{:>side_width$.decimals$}", time * 1e3));
         print!(" |");
-        let of = |side: &str| medians.iter().find(|(name, _)| *name == side).map(|(_, time)| time);
+        let median_of =
+            |side: &str| medians.iter().find(|(name, _)| *name == side).map(|(_, time)| time);
         for other in OTHERS {
-            match of(other).zip(of(MOUNT)) {
+            match median_of(other).zip(median_of(MOUNT)) {
                 Some((other, ours)) => print!("{:>10.2}", other / ours),
                 None => print!("{:>10}", ""),
             }

@@ -1,4 +1,4 @@
-//! The table of block sizes against sizes of direct writes, one after the other, to a file that grows.
+//! The table of block sizes by sizes of direct writes, which append to a file one after the other.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ pub fn run(selection: &Selection) {
         return;
     }
     println!(
-        "\ndirect writes one after the other to a file that grows, on tmpfs, MiB/s; rows are block\nsizes; in brackets, the ratio to blocks of 4K\n"
+        "\ndirect appending writes, one after the other, on tmpfs, MiB/s; columns: sizes of writes; rows:\nblock sizes; in brackets: ratio to blocks of 4K\n"
     );
     print!("{:<6}", "");
     SIZES.iter().for_each(|&length| print!("{:>16}", length_name(length)));
@@ -40,7 +40,7 @@ pub fn run(selection: &Selection) {
     for _ in 0..ROUNDS {
         for (index, &length) in SIZES.iter().enumerate() {
             for ((.., volume), speeds) in volumes.iter().zip(&mut speeds) {
-                speeds[index].push(speed(volume, length));
+                speeds[index].push(measure(volume, length));
             }
         }
     }
@@ -54,16 +54,16 @@ pub fn run(selection: &Selection) {
         println!();
     }
     for (_, _, volume) in volumes {
-        volume.close().expect("it is closed");
+        volume.close().expect("a closed volume");
     }
 }
 
-/// Returns the speed in MiB per second.
-fn speed(volume: &Volume, length: usize) -> f64 {
+/// Writes a new file. Returns the speed in MiB per second.
+fn measure(volume: &Volume, length: usize) -> f64 {
     let root = volume.root().expect("a root");
     let (creation, by) = (Creation::of(FileType::Regular, 0o644), Credentials::ROOT);
     let node = volume.create_in(&root, b"file", &creation, &by).expect("a file");
-    let file = node.open_for(OpenMode { write: true, append: false }).expect("it opens");
+    let file = node.open_for(OpenMode { write: true, append: false }).expect("an open file");
     let data = vec![7; length];
     let begin = Instant::now();
     for at in (0..FILE_BYTES).step_by(length) {
@@ -73,7 +73,7 @@ fn speed(volume: &Volume, length: usize) -> f64 {
     }
     let seconds = begin.elapsed().as_secs_f64();
     drop((file, node));
-    volume.unlink(&root, b"file", &by).expect("it goes");
-    volume.sync().expect("its space is free");
+    volume.unlink(&root, b"file", &by).expect("a removed file");
+    volume.sync().expect("a synced volume");
     (FILE_BYTES >> 20) as f64 / seconds
 }

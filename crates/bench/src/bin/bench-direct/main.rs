@@ -1,7 +1,7 @@
-//! `make bench-direct`: direct writes through the library, by the lock that they take and by the time when extents are
-//! split, against the device itself; and by the sizes of blocks and of writes. One run, the sides in turn, medians.
+//! `make bench-direct`: direct writes through the library, with different locks and splits of extents, compared with
+//! the device itself; and different sizes of blocks and writes. The sides take turns; the results are medians.
 //!
-//! Not here: the tables (`locks`, `blocks`), and the requests in flight (`jobs`).
+//! Not here: the tables (`locks`, `blocks`), the requests in flight (`jobs`).
 // The output is for people.
 #![allow(clippy::print_stdout)]
 

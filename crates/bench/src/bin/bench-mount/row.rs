@@ -6,13 +6,13 @@ use bench::length_name;
 
 /// The size of the file in bytes.
 pub const FILE_BYTES: u64 = 128 << 20;
-/// The number of calls of each thread with random reads.
+/// The number of calls of each thread in rows with random reads.
 const RANDOM_CALLS: u64 = 4096;
 
 /// The contents of memory before the read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// None of the file. The image, which is on tmpfs, has just been mounted.
+    /// Nothing of the file. The image, which is on tmpfs, has just been mounted.
     Cold,
     /// The server's cache has the whole file, and the kernel's cache has none of it.
     Served,
@@ -31,7 +31,8 @@ pub struct Row {
     pub random: bool,
     /// The number of bytes that each call reads.
     pub length: usize,
-    /// The number of threads. Each has its own open file and reads an equal part of the bytes, or makes as many calls.
+    /// The number of threads. Each has its own open file. It reads an equal part of the file, or makes
+    /// [`RANDOM_CALLS`] calls.
     pub threads: u64,
 }
 
@@ -64,12 +65,12 @@ impl Row {
     }
 
     fn calls(&self) -> u64 {
-        let in_part = FILE_BYTES / self.length as u64 / self.threads;
-        if self.random { RANDOM_CALLS } else { in_part }
+        let calls_for_part = FILE_BYTES / self.length as u64 / self.threads;
+        if self.random { RANDOM_CALLS } else { calls_for_part }
     }
 
-    /// Returns the offsets that the thread of this number reads, in order.
-    pub fn places(&self, thread: u64) -> impl Iterator<Item = u64> {
+    /// Returns the offsets that a thread reads, in order. Threads are numbered from 0.
+    pub fn offsets(&self, thread: u64) -> impl Iterator<Item = u64> {
         let (length, calls, random) = (self.length as u64, self.calls(), self.random);
         let mut state = thread.wrapping_add(1);
         (0..calls).map(move |call| {
@@ -84,7 +85,7 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let how = match (self.direct, self.state) {
+        let kind = match (self.direct, self.state) {
             (true, _) => "direct",
             (false, State::Cold) => "cold",
             (false, State::Served) => "served",
@@ -92,6 +93,6 @@ impl fmt::Display for Row {
         };
         let order = if self.random { " random" } else { "" };
         let threads = if self.threads > 1 { ", 2 threads" } else { "" };
-        f.pad(&format!("{how}{order} {}{threads}", length_name(self.length)))
+        f.pad(&format!("{kind}{order} {}{threads}", length_name(self.length)))
     }
 }

@@ -42,8 +42,8 @@ impl Side {
         Self { name, mounter, mount: Some(mount), image }
     }
 
-    /// Returns the time of the read, after it has brought memory into the state of the row.
-    pub fn time(&mut self, row: &Row) -> Duration {
+    /// Brings memory into the state of the row, and then reads the file. Returns the time of the read.
+    pub fn measure(&mut self, row: &Row) -> Duration {
         if row.state == State::Cold {
             drop(self.mount.take());
         }
@@ -61,7 +61,7 @@ impl Side {
             );
         }
         if row.state == State::Served {
-            fadvise(open(OFlags::empty()), 0, None, Advice::DontNeed).expect("advice");
+            fadvise(open(OFlags::empty()), 0, None, Advice::DontNeed).expect("accepted advice");
         }
         let flags = if row.direct { OFlags::DIRECT } else { OFlags::empty() };
         let readers: Vec<_> =
@@ -69,21 +69,21 @@ impl Side {
         let begin = Instant::now();
         std::thread::scope(|scope| {
             for (number, file, mut buffer) in readers {
-                scope.spawn(move || read(&file, row.places(number), &mut buffer));
+                scope.spawn(move || read(&file, row.offsets(number), &mut buffer));
             }
         });
         begin.elapsed()
     }
 }
 
-fn read(file: &File, places: impl Iterator<Item = u64>, buffer: &mut Buffer) {
-    for at in places {
+fn read(file: &File, offsets: impl Iterator<Item = u64>, buffer: &mut Buffer) {
+    for at in offsets {
         file.read_exact_at(buffer.bytes(), at).expect("the file's bytes");
         black_box(buffer.bytes());
     }
 }
 
-/// Returns aligned memory, whose pages are all present.
+/// Aligned memory, whose pages are all present.
 struct Buffer {
     memory: Vec<u8>,
     length: usize,

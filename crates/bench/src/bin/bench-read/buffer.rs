@@ -1,5 +1,5 @@
-//! Memory like the cache's: page-aligned and, if the host has them, in huge pages.
-//! A comparison with memory in small pages would be too favourable to the cache.
+//! Memory like the cache's: page-aligned and, if the host supports them, in huge pages. A comparison with memory in
+//! small pages would favour the cache.
 
 use std::ops::{Deref, DerefMut};
 
@@ -17,7 +17,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Returns `length` bytes that are not zero, so that all pages are present.
+    /// Creates a buffer of `length` bytes. They are not zero, so that all pages are present.
     pub fn new(length: usize) -> Self {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address that the kernel chooses changes no other memory.
@@ -50,7 +50,7 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, which is not borrowed any more.
+        // SAFETY: this is the mapping from `new`, and no borrow of it exists any more.
         let _ = unsafe { munmap(self.start.cast(), self.length) };
     }
 }

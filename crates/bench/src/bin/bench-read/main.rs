@@ -1,5 +1,5 @@
-//! `make bench-read`: reads through the library, in process, against the running kernel's mount of
-//! the same image and against memcpy. One run, the sides in turn, medians. Arguments: parts of rows' names.
+//! `make bench-read`: reads through the library, in this process, compared with the running kernel's mount of the same
+//! image and with memcpy. The sides take turns; the results are medians. Arguments: parts of rows' names.
 //!
 //! Not here: the rows (`case`), the sides (`sides`), the output (`table`).
 #![allow(clippy::print_stdout, reason = "the output is for people")]
@@ -35,20 +35,20 @@ fn main() -> ExitCode {
     }
     testkit::private_mounts();
     let image = Image::make();
-    // First, since memory that other measurements leave on the heap would hide the growth.
+    // This comes first: memory that other measurements leave on the heap would hide the growth.
     let memory = has_memory.then(|| memory::check(&image));
     let mut sides = sides::all(&image);
     let mut notes = notes::Notes::default();
     for cases in tables.iter().filter(|cases| !cases.is_empty()) {
-        table::heading(cases[0].threads, &sides);
+        table::print_heading(cases[0].threads, &sides);
         let mut rows = Vec::new();
         for case in cases {
             let medians = measure::medians(case, &mut sides);
-            table::row(case, &medians);
+            table::print_row(case, &medians);
             notes.judge(case, &medians.speeds);
             rows.push((*case, medians));
         }
-        table::costs(&sides, &rows);
+        table::print_costs(&sides, &rows);
     }
     drop(sides);
     if has_lending {

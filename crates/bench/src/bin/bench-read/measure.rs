@@ -13,7 +13,7 @@ use crate::sides::Side;
 
 /// The number of measurements of each side.
 const ROUNDS: usize = 5;
-/// The number of reads of a cached file in one measurement. One would be too short.
+/// The number of times that a cached file is read in one measurement, since a single read is too short.
 const PASSES_CACHED: u32 = 3;
 
 /// The results of a case for each side.
@@ -24,7 +24,7 @@ pub struct Medians {
     pub costs: Vec<f64>,
 }
 
-/// Measures all sides.
+/// Measures all sides. Returns the medians.
 pub fn medians(case: &Case, sides: &mut [Box<dyn Side>]) -> Medians {
     let mut times = vec![Vec::with_capacity(ROUNDS); sides.len()];
     let mut spent = times.clone();
@@ -53,7 +53,7 @@ fn passes(case: &Case) -> u32 {
     if case.state == State::Cached { PASSES_CACHED } else { 1 }
 }
 
-/// Returns the time from the first thread's begin to the last one's end.
+/// Reads the file with all threads. Returns the time from the start of the first thread to the end of the last one.
 fn time(case: &Case, side: &dyn Side) -> Duration {
     let barrier = Barrier::new(case.threads);
     let part = FILE_BYTES / case.threads as u64;

@@ -1,4 +1,4 @@
-//! The memory of the process with a cache of a given limit.
+//! The memory of the process with a cache of limited size.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Returns whether the limits were kept.
+    /// Returns whether both values are within their limits.
     pub fn is_bounded(&self) -> bool {
         self.counted <= LIMIT && self.grown <= LIMIT + CONSTANT
     }
@@ -60,7 +60,7 @@ pub fn check(image: &Image) -> Memory {
                     let file = open_file(volume, content);
                     let mut buffer = vec![0; 64 << 10];
                     let pieces = FILE_BYTES / buffer.len() as u64;
-                    // An odd distance visits each piece once.
+                    // The number of pieces is a power of two, so an odd step visits each piece once.
                     let step = if thread < 2 { 1 } else { 1021 };
                     for piece in 0..pieces {
                         let at = piece * step % pieces * buffer.len() as u64;

@@ -26,7 +26,7 @@ pub trait Side {
     /// Brings the caches into the state of the case.
     fn prepare(&mut self, case: &Case);
 
-    /// Returns the function with which a thread reads.
+    /// Returns a function with which one thread reads.
     fn reader<'a>(&'a self, case: &Case) -> Read<'a>;
 }
 
@@ -37,7 +37,7 @@ pub fn all(image: &Image) -> Vec<Box<dyn Side>> {
     let large = CacheOptions::default().folio_order_max;
     vec![
         Box::new(Memory { source: Buffer::new(FILE_BYTES as usize) }),
-        Box::new(Kernel { mount: image.mount(), warm: None }),
+        Box::new(Kernel { mount: image.mount(), cached: None }),
         ours("ours", large, defaults),
         ours("order 0", 0, defaults),
         ours("no batch", large, ReadOptions { batch_pending_accounting: false, ..defaults }),
@@ -50,7 +50,7 @@ pub fn all(image: &Image) -> Vec<Box<dyn Side>> {
     ]
 }
 
-/// Copies of memory, which are the limit.
+/// Copies from memory to memory: the upper limit.
 struct Memory {
     source: Buffer,
 }
@@ -72,8 +72,8 @@ impl Side for Memory {
 /// The running kernel's ext4, through pread(2).
 struct Kernel {
     mount: LoopMount,
-    /// The contents of the cached file.
-    warm: Option<Content>,
+    /// The contents of the file that is cached.
+    cached: Option<Content>,
 }
 
 impl Kernel {
@@ -89,14 +89,14 @@ impl Side for Kernel {
 
     fn prepare(&mut self, case: &Case) {
         if case.state == State::Cached {
-            if self.warm != Some(case.content) {
+            if self.cached != Some(case.content) {
                 read_all(&mut *self.reader(case));
             }
-            self.warm = Some(case.content);
+            self.cached = Some(case.content);
         } else {
             let file = self.open(case.content);
             rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).expect("advice");
-            self.warm = None;
+            self.cached = None;
         }
     }
 
@@ -109,7 +109,7 @@ impl Side for Kernel {
     }
 }
 
-/// The library, in this process.
+/// The library in this process.
 struct Ours {
     name: &'static str,
     image: PathBuf,
@@ -120,10 +120,10 @@ struct Ours {
     state: Option<(State, Content)>,
 }
 
-/// The limit of a cache with room for a whole file.
-const AMPLE: u64 = 2 * FILE_BYTES;
-/// The limit of a cache without this room.
-const SCANT: u64 = FILE_BYTES / 4;
+/// The limit of a cache with space for a whole file.
+const LARGE_CACHE: u64 = 2 * FILE_BYTES;
+/// The limit of a cache that is smaller than a file.
+const SMALL_CACHE: u64 = FILE_BYTES / 4;
 
 impl Ours {
     fn new(image: &Image, name: &'static str, folio_order_max: u8, read: ReadOptions) -> Self {
@@ -160,11 +160,11 @@ impl Side for Ours {
     fn prepare(&mut self, case: &Case) {
         let wanted = (case.state, case.content);
         match case.state {
-            State::Cold => self.open_volume(AMPLE),
-            // A file that is larger than the cache is never cached when it is read again.
+            State::Cold => self.open_volume(LARGE_CACHE),
+            // The cache is already in this state. A file larger than the cache is never cached when it is read again.
             _ if self.state == Some(wanted) => {}
             State::Cached | State::Full => {
-                self.open_volume(if case.state == State::Full { SCANT } else { AMPLE });
+                self.open_volume(if case.state == State::Full { SMALL_CACHE } else { LARGE_CACHE });
                 read_all(&mut *self.reader(case));
             }
         }

@@ -6,7 +6,7 @@ use crate::case::Case;
 use crate::measure::Medians;
 use crate::sides::Side;
 
-/// The columns of the medians.
+/// The indexes of columns in the medians.
 pub const MEMORY: usize = 0;
 pub const KERNEL: usize = 1;
 pub const OURS: usize = 2;
@@ -14,9 +14,9 @@ pub const ORDER_0: usize = 3;
 pub const NEITHER: usize = 6;
 
 /// Prints the names of the columns.
-pub fn heading(threads: usize, sides: &[Box<dyn Side>]) {
+pub fn print_heading(threads: usize, sides: &[Box<dyn Side>]) {
     let plural = if threads == 1 { "" } else { "s" };
-    println!("\n{threads} thread{plural}, GiB/s; ratios of ours to each\n");
+    println!("\n{threads} thread{plural}, GiB/s; ratios of ours to other sides\n");
     print!("{:<16}", "");
     for side in sides {
         print!("{:>9}", side.name());
@@ -24,9 +24,9 @@ pub fn heading(threads: usize, sides: &[Box<dyn Side>]) {
     println!(" |{:>9}{:>9}{:>9}{:>9}", "memcpy", "kernel", "order 0", "neither");
 }
 
-/// Prints the processor time of the library's sides in these cases, which depends less on other programs.
-pub fn costs(sides: &[Box<dyn Side>], rows: &[(Case, Medians)]) {
-    println!("\nprocessor time, ms/GiB; what the others cost more than ours\n");
+/// Prints the processor time of the library's sides in these cases. It depends less on other programs than speed.
+pub fn print_costs(sides: &[Box<dyn Side>], rows: &[(Case, Medians)]) {
+    println!("\nprocessor time, ms/GiB; difference of other sides to ours\n");
     print!("{:<16}", "");
     let ours = sides.iter().skip(OURS);
     ours.clone().for_each(|side| print!("{:>9}", side.name()));
@@ -37,14 +37,14 @@ pub fn costs(sides: &[Box<dyn Side>], rows: &[(Case, Medians)]) {
         print!("{case:<16}");
         costs[OURS..].iter().for_each(|cost| print!("{:>9.1}", cost * GIB * 1e3));
         print!(" |");
-        let more = costs[OURS + 1..].iter().map(|cost| (cost / costs[OURS] - 1.0) * 100.0);
-        more.for_each(|more| print!("{more:>+8.0}%"));
+        let differences = costs[OURS + 1..].iter().map(|cost| (cost / costs[OURS] - 1.0) * 100.0);
+        differences.for_each(|difference| print!("{difference:>+8.0}%"));
         println!();
     }
 }
 
 /// Prints the row of a case.
-pub fn row(case: &Case, Medians { speeds: medians, .. }: &Medians) {
+pub fn print_row(case: &Case, Medians { speeds: medians, .. }: &Medians) {
     print!("{case:<16}");
     for median in medians {
         print!("{:>9.2}", median / GIB);

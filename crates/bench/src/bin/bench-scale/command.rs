@@ -1,4 +1,4 @@
-//! Rows of the command: trees of many files are copied into images and out of them, listed, checked and removed.
+//! Series of the command: copying trees of many files into images and out of them, listing, checking and removing them.
 
 use std::process::Command;
 
@@ -7,19 +7,19 @@ use bench::mount::bifolio;
 use crate::cost::Costs;
 use crate::tree::{Shape, SparseImage, Tree, succeed};
 
-/// All files in one directory.
+/// Measures a tree with all files in one directory.
 pub fn one_directory(size: u64, costs: &mut Costs) {
     tree(size, Shape::One, costs);
 }
 
-/// A hundred files in each directory.
+/// Measures a tree with a hundred files in each directory.
 pub fn many_directories(size: u64, costs: &mut Costs) {
     tree(size, Shape::Many, costs);
 }
 
-/// Many paths as arguments of a single command.
+/// Measures single commands with many paths as arguments.
 pub fn commands(size: u64, costs: &mut Costs) {
-    // The host does not accept more arguments.
+    // The host limits the number of arguments.
     let size = size.min(10_000);
     let image = SparseImage::make(size, 0);
     let paths = || (0..size).map(|number| image.target(&format!("/d{number}")));
@@ -42,7 +42,7 @@ fn tree(size: u64, shape: Shape, costs: &mut Costs) {
     run("du", &["du", "-s", &top]);
     run("check", &["check", &image.path().display().to_string()]);
     run("cp -a out", &["cp", "-a", &top, &image.out().display().to_string()]);
-    std::fs::remove_dir_all(image.out()).expect("the copy to go");
+    std::fs::remove_dir_all(image.out()).expect("a removed copy");
     run("rm -r", &["rm", "-r", &top]);
     run("cp -a in", &["cp", "-a", &source, &top]);
     testkit::check_by_e2fsck(&image.path());

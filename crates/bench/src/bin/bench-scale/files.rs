@@ -1,4 +1,4 @@
-//! Rows of the library about files: extents, attributes, and numbers of open, dirty and synced files.
+//! Series of the library about files: extents, attributes, and open, dirty and synced files.
 
 use std::ops::ControlFlow;
 
@@ -12,7 +12,7 @@ use crate::tree::{FILE_BYTES, SparseImage};
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
 
-/// Extents of one file, with a hole after each.
+/// Measures the extents of one file, with a hole after each.
 pub fn extents(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(1000, size * 8192);
     let volume = open(&image.path());
@@ -55,7 +55,7 @@ pub fn extents(size: u64, costs: &mut Costs) {
     volume.close().expect("a sound volume");
 }
 
-/// Files with an attribute block, each its own, or one that all share.
+/// Measures files with an attribute block of their own, and with a shared one.
 pub fn xattrs(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
     let volume = open(&image.path());
@@ -82,7 +82,7 @@ pub fn xattrs(size: u64, costs: &mut Costs) {
     volume.close().expect("a sound volume");
 }
 
-/// Files that are all open and dirty at the same time.
+/// Measures files that are all open and dirty at the same time.
 pub fn open_files(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
     let volume = open(&image.path());
@@ -108,7 +108,7 @@ pub fn open_files(size: u64, costs: &mut Costs) {
     volume.close().expect("a sound volume");
 }
 
-/// New files that are synced one by one, so that each makes a transaction that waits for a checkpoint.
+/// Measures new files that are synced one by one, so that each makes a transaction that waits for a checkpoint.
 pub fn fsyncs(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
     let volume = open(&image.path());

@@ -1,5 +1,5 @@
-//! The series of the library on the running kernel's ext4. They show which costs grow with the size because of the
-//! format, and not because of a program.
+//! The series of the library on the running kernel's ext4. If a cost also grows here, the format is the reason, not the
+//! library.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -13,20 +13,20 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::cost::Costs;
 use crate::tree::{FILE_BYTES, SparseImage, sync_file_system};
 
-/// Descriptors that a program needs in addition to those of the measured files.
+/// The number of descriptors that the program needs in addition to those of the measured files.
 const OTHER_DESCRIPTORS: u64 = 1000;
 
-/// Names of one directory.
+/// Measures the names in one directory.
 pub fn names(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
-    let mount = mounted(&image);
+    let mount = mount_by_kernel(&image);
     let each = |work: &dyn Fn(PathBuf)| names_in(&mount, size).for_each(work);
     costs.measure("create", size, || {
         each(&|path| drop(create(&path)));
         sync(&mount);
     });
     drop(mount);
-    let mount = mounted(&image);
+    let mount = mount_by_kernel(&image);
     let each = |work: &dyn Fn(PathBuf)| names_in(&mount, size).for_each(work);
     costs.measure("list", size, || fs::read_dir(mount.path()).expect("a directory").count());
     costs.measure("look up", size, || {
@@ -45,11 +45,11 @@ pub fn names(size: u64, costs: &mut Costs) {
     });
 }
 
-/// Files that were removed while they were open.
+/// Measures files that were removed while they were open.
 pub fn orphans(size: u64, costs: &mut Costs) {
     let size = size.min(open_files_max().saturating_sub(OTHER_DESCRIPTORS));
     let image = SparseImage::make(size, 0);
-    let mount = mounted(&image);
+    let mount = mount_by_kernel(&image);
     let files: Vec<File> = names_in(&mount, size).map(|path| create(&path)).collect();
     costs.measure("unlink open", size, || {
         names_in(&mount, size).for_each(|path| fs::remove_file(path).expect("a name"));
@@ -63,10 +63,10 @@ pub fn orphans(size: u64, costs: &mut Costs) {
     });
 }
 
-/// Extents of one file, with a hole after each.
+/// Measures the extents of one file, with a hole after each.
 pub fn extents(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(1000, size * 8192);
-    let mount = mounted(&image);
+    let mount = mount_by_kernel(&image);
     let file = create(&mount.path().join("file"));
     costs.measure("write", size, || {
         (0..size).for_each(|number| {
@@ -75,7 +75,7 @@ pub fn extents(size: u64, costs: &mut Costs) {
         file.sync_all().expect("a sync");
     });
     drop((file, mount));
-    let mount = mounted(&image);
+    let mount = mount_by_kernel(&image);
     let path = mount.path().join("file");
     let file = OpenOptions::new().read(true).write(true).open(path).expect("the file");
     costs.measure("read", size, || {
@@ -90,10 +90,10 @@ pub fn extents(size: u64, costs: &mut Costs) {
     });
 }
 
-/// Files with an attribute block, each its own, or one that all share.
+/// Measures files with an attribute block of their own, and with a shared one.
 pub fn xattrs(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
-    let mount = mounted(&image);
+    let mount = mount_by_kernel(&image);
     names_in(&mount, size).for_each(|path| drop(create(&path)));
     let set = |row: &str, value: &dyn Fn(usize) -> Vec<u8>, costs: &mut Costs| {
         costs.measure(row, size, || {
@@ -113,10 +113,10 @@ pub fn xattrs(size: u64, costs: &mut Costs) {
     });
 }
 
-/// New files that are synced one by one.
+/// Measures new files that are synced one by one.
 pub fn fsyncs(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
-    let mount = mounted(&image);
+    let mount = mount_by_kernel(&image);
     costs.measure("create, write, fsync", size, || {
         for path in names_in(&mount, size) {
             let mut file = create(&path);
@@ -133,7 +133,7 @@ fn open_files_max() -> u64 {
     maximum.unwrap_or(u64::MAX)
 }
 
-fn mounted(image: &SparseImage) -> Mount {
+fn mount_by_kernel(image: &SparseImage) -> Mount {
     Mount::new(&image.path(), Mounter::Kernel)
 }
 

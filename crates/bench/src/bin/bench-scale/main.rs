@@ -1,8 +1,8 @@
-//! `make bench-scale`: the cost of one file, name, extent and so on, with small and with large numbers of them. It
-//! should not depend on their number.
+//! `make bench-scale`: the cost of one file, name, extent and so on, for small and large numbers of them. The cost
+//! should not depend on the number.
 //!
-//! Arguments: `max=N` for the largest size (100,000), `cpu` to print processor time, which other programs
-//! disturb less, and parts of rows' names.
+//! Arguments: `max=N` for the largest number (100,000), `cpu` to print processor time, which depends less on other
+//! programs, and parts of rows' names.
 //!
 //! Not here: trees and archives (`tree`), the command (`command`), the library (`files`, `names`), the kernel's mount
 //! (`kernel`), trees on mounts (`mounted`), the output (`table`).
@@ -25,10 +25,10 @@ use cost::Costs;
 
 /// The sizes, in ascending order.
 const SIZES: [u64; 4] = [1000, 10_000, 100_000, 1_000_000];
-/// The number of measurements of small sizes, of which the first ones are slow. The fastest counts.
+/// The number of measurements of small sizes. The first ones are slow; the fastest counts.
 const ROUNDS_OF_SMALL: usize = 3;
 
-/// A function that measures some rows, which depend on each other, at one size.
+/// A function that measures the rows of a series at one size. The rows depend on each other.
 type Series = fn(u64, &mut Costs);
 
 /// All series, by the first part of their rows' names.

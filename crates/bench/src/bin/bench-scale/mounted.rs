@@ -1,4 +1,4 @@
-//! Rows of mounts: common programs on trees of many files, on bifolio mounts and on the running kernel's.
+//! Series of mounts: common programs on trees of many files, on bifolio's mount and on the running kernel's.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,35 +8,35 @@ use bench::mount::{Mount, Mounter};
 use crate::cost::Costs;
 use crate::tree::{Shape, SparseImage, Tree, succeed, sync_file_system};
 
-/// The bifolio mount with default options.
+/// Bifolio's mount with default options.
 const OURS: Mounter = Mounter::Bifolio("rw");
 
-/// All files in one directory.
+/// Measures all files in one directory, on bifolio's mount.
 pub fn ours_in_one(size: u64, costs: &mut Costs) {
     tree(size, Shape::One, OURS, costs);
 }
 
-/// All files in one directory, on the kernel's mount.
+/// Measures all files in one directory, on the kernel's mount.
 pub fn kernel_in_one(size: u64, costs: &mut Costs) {
     tree(size, Shape::One, Mounter::Kernel, costs);
 }
 
-/// A hundred files in each directory.
+/// Measures a hundred files in each directory, on bifolio's mount.
 pub fn ours_in_many(size: u64, costs: &mut Costs) {
     tree(size, Shape::Many, OURS, costs);
 }
 
-/// A hundred files in each directory, on the kernel's mount.
+/// Measures a hundred files in each directory, on the kernel's mount.
 pub fn kernel_in_many(size: u64, costs: &mut Costs) {
     tree(size, Shape::Many, Mounter::Kernel, costs);
 }
 
-/// Empty directories.
+/// Measures empty directories, on bifolio's mount.
 pub fn ours_directories(size: u64, costs: &mut Costs) {
     tree(size, Shape::Directories, OURS, costs);
 }
 
-/// Empty directories, on the kernel's mount.
+/// Measures empty directories, on the kernel's mount.
 pub fn kernel_directories(size: u64, costs: &mut Costs) {
     tree(size, Shape::Directories, Mounter::Kernel, costs);
 }
@@ -65,7 +65,7 @@ fn tree(size: u64, shape: Shape, mounter: Mounter, costs: &mut Costs) {
     costs.measure("ls -lR again", size, || on_top("ls", &["-lR"]));
     costs.measure("find", size, || on_top("find", &[]));
     costs.measure("cp out", size, || copy(&top, &image.out()));
-    std::fs::remove_dir_all(image.out()).expect("the copy to go");
+    std::fs::remove_dir_all(image.out()).expect("a removed copy");
     costs.measure("rm -rf", size, || on_top("rm", &["-rf"]));
     costs.measure("cp in", size, || copy(&source.path(), &mount.path().join("copy")));
     drop(mount);

@@ -1,4 +1,4 @@
-//! Rows of the library about names: names in a directory, names of one file, and open files without a name.
+//! Series of the library about names: names in a directory, names of one file, and open files without a name.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -11,7 +11,7 @@ use vfs::{Creation, Credentials, Node, RenameFlags, Volume, VolumeOptions};
 use crate::cost::Costs;
 use crate::tree::SparseImage;
 
-/// The number of names of one inode. The format permits 65,000.
+/// The maximum number of names of one inode. The format permits 65,000.
 const LINKS_MAX: u64 = 60_000;
 
 /// Opens a volume for writing.
@@ -28,7 +28,7 @@ pub fn create(volume: &Volume, directory: &Arc<Node>, name: &[u8]) -> Arc<Node> 
     volume.create_in(directory, name, &what, &Credentials::ROOT).expect("a new file")
 }
 
-/// Names of one directory.
+/// Measures the names in one directory.
 pub fn names(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
     let volume = open(&image.path());
@@ -68,7 +68,7 @@ pub fn names(size: u64, costs: &mut Costs) {
     });
     let unlink = |number: u64| {
         let name = format!("new-{number}").into_bytes();
-        volume.unlink(&root, &name, &Credentials::ROOT).expect("a name to go");
+        volume.unlink(&root, &name, &Credentials::ROOT).expect("a removed name");
     };
     costs.measure("unlink", size, || {
         each(&unlink);
@@ -77,7 +77,7 @@ pub fn names(size: u64, costs: &mut Costs) {
     volume.close().expect("a sound volume");
 }
 
-/// Names of one file.
+/// Measures the names of one file.
 pub fn links(size: u64, costs: &mut Costs) {
     let size = size.min(LINKS_MAX);
     let image = SparseImage::make(1000, 0);
@@ -89,12 +89,12 @@ pub fn links(size: u64, costs: &mut Costs) {
     let link = |number| volume.link(&root, &name(number), &file).expect("a link");
     costs.measure("link", size, || each(&link));
     let unlink =
-        |number| volume.unlink(&root, &name(number), &Credentials::ROOT).expect("a name to go");
+        |number| volume.unlink(&root, &name(number), &Credentials::ROOT).expect("a removed name");
     costs.measure("unlink", size, || each(&unlink));
     volume.close().expect("a sound volume");
 }
 
-/// Files that were removed while they were open, and their recovery after a crash.
+/// Measures files that were removed while they were open, and their recovery after a crash.
 pub fn orphans(size: u64, costs: &mut Costs) {
     let image = SparseImage::make(size, 0);
     let volume = open(&image.path());
@@ -103,14 +103,14 @@ pub fn orphans(size: u64, costs: &mut Costs) {
     let files: Vec<Arc<Node>> =
         (0..size).map(|number| create(&volume, &root, &name(number))).collect();
     let unlink =
-        |number| volume.unlink(&root, &name(number), &Credentials::ROOT).expect("a name to go");
+        |number| volume.unlink(&root, &name(number), &Credentials::ROOT).expect("a removed name");
     costs.measure("unlink open", size, || {
         (0..size).for_each(unlink);
         volume.sync().expect("a sync");
     });
     let crashed = image.path().with_file_name("crashed");
     std::fs::copy(image.path(), &crashed).expect("a copy");
-    // In an order that is neither ascending nor descending.
+    // Closes the files in an order that is neither ascending nor descending.
     let (mut even, mut odd) = (Vec::new(), Vec::new());
     for (number, file) in files.into_iter().enumerate() {
         if number % 2 == 0 { even.push(file) } else { odd.push(file) }

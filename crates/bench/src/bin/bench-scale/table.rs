@@ -2,7 +2,7 @@
 
 use crate::cost::{Cost, Costs};
 
-/// A row is reported if the ratio of its costs at the largest size and at the compared size is greater.
+/// The maximum ratio of a row's costs at the largest and at the compared size. Rows above it are reported.
 const GROWTH_MAX: f64 = 1.5;
 /// The size that is compared with the largest one. At smaller sizes, fixed costs matter.
 const COMPARED_WITH: u64 = 10_000;
@@ -17,8 +17,8 @@ pub struct Table {
 impl Table {
     /// Prints the heading.
     pub fn new(sizes: &[u64], in_cpu: bool) -> Self {
-        let what = if in_cpu { "processor time" } else { "time" };
-        print!("\n{what} for each unit, µs; the largest size's to that of 10^4\n\n{:<36}", "");
+        let time = if in_cpu { "processor time" } else { "time" };
+        print!("\n{time} for each unit, µs; ratio: largest size to 10^4\n\n{:<36}", "");
         sizes.iter().for_each(|size| print!("{:>10}", format!("10^{}", size.ilog10())));
         println!(" |{:>8}", "ratio");
         Self { sizes: sizes.to_vec(), in_cpu, grown: Vec::new() }
@@ -58,11 +58,12 @@ impl Table {
         }
     }
 
-    /// Prints the rows whose cost has grown too much.
+    /// Prints the rows whose ratio exceeds the maximum.
     pub fn finish(&self) {
-        match self.grown.is_empty() {
-            true => println!("\nno unit is more than {GROWTH_MAX} times as dear as at 10^4"),
-            false => println!("\nmore than {GROWTH_MAX} times as dear as at 10^4:"),
+        if self.grown.is_empty() {
+            println!("\nno unit costs more than {GROWTH_MAX} times as much as at 10^4");
+        } else {
+            println!("\nunits that cost more than {GROWTH_MAX} times as much as at 10^4:");
         }
         self.grown.iter().for_each(|row| println!("  {row}"));
     }

@@ -1,4 +1,4 @@
-//! Trees of small files, archives of them, and images with room for them.
+//! Trees of small files, archives of them, and images with space for them.
 
 use std::fs::{File, create_dir};
 use std::io::Write;
@@ -67,13 +67,13 @@ impl Tree {
     }
 }
 
-/// An image on tmpfs with room for `files` files of one block, and for further bytes.
+/// A sparse image on tmpfs.
 pub struct SparseImage {
     folder: TempDir,
 }
 
 impl SparseImage {
-    /// Creates an empty ext4 image.
+    /// Creates an empty ext4 image with space for `files` files of one block, and for `more_bytes` more bytes.
     pub fn make(files: u64, more_bytes: u64) -> Self {
         let image = Self { folder: TempDir::new_in("/dev/shm").expect("a folder on tmpfs") };
         let inodes = files + files / 8 + 1000;
@@ -95,7 +95,7 @@ impl SparseImage {
         format!("{}:{path}", self.path().display())
     }
 
-    /// Returns a folder for files that are copied out.
+    /// Returns the path of a folder for files that are copied out of the image.
     pub fn out(&self) -> PathBuf {
         self.folder.path().join("out")
     }
@@ -106,7 +106,7 @@ pub fn sync_file_system(path: &Path) {
     rustix::fs::syncfs(File::open(path).expect("a file")).expect("a sync");
 }
 
-/// Runs a command without its output. Panics if it fails.
+/// Runs a command without input, and discards its output. Panics if it fails.
 pub fn succeed(command: &mut Command) {
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("a program");
     assert!(status.success(), "{command:?}: {status}");

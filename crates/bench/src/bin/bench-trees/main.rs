@@ -1,6 +1,6 @@
-//! `make bench-trees`: common programs on a tree of many small files, on bifolio mounts with and without options,
-//! of the running kernel and of fuse2fs: on an idle machine, and during as many busy loops as it has processors.
-//! One run, the sides in turn, medians.
+//! `make bench-trees`: common programs on a tree of many small files, on mounts of bifolio with several options, of the
+//! running kernel and of fuse2fs. The machine is idle, or runs as many busy loops as it has processors. The sides take
+//! turns; the results are medians.
 //!
 //! Not here: the tree (`source`).
 // The output is for people.
@@ -29,7 +29,7 @@ const IMAGE_BYTES: u64 = 512 << 20;
 
 const TABLE: TimesTable = TimesTable { name_width: 12, side_width: 12, decimals: 0 };
 
-/// The sides: the kernel, fuse2fs, and bifolio by default, with processors that may sleep, and with writeback.
+/// The sides: the kernel, fuse2fs, and bifolio with default options, with nolow_latency and with writeback.
 const SIDES: [(&str, Mounter); 5] = [
     (KERNEL, Mounter::Kernel),
     (FUSE2FS, Mounter::Fuse2fs),
@@ -56,14 +56,16 @@ fn main() -> ExitCode {
         sides.map(|(name, mounter)| (name, mounter, Image::make(IMAGE_BYTES, 4096, ""))).collect();
     for state in ["idle", "busy"].into_iter().filter(|state| selection.has_row(state)) {
         let mut times = vec![[const { Vec::new() }; WORKS.len()]; sides.len()];
-        beside(state == "busy", || {
+        with_load(state == "busy", || {
             for _ in 0..ROUNDS {
                 for ((_, mounter, image), times) in sides.iter().zip(&mut times) {
                     measure(image, *mounter, &source, times);
                 }
             }
         });
-        println!("\n{state}, {FILES} files, ms; ratios of the others' times to ours\n");
+        println!(
+            "\n{state}, {FILES} files, ms; ratios of the kernel's and fuse2fs's times to mount's\n"
+        );
         TABLE.print_heading(sides.iter().map(|(name, ..)| *name));
         for (row, (name, _)) in WORKS.iter().enumerate() {
             let medians = sides.iter().zip(&times);
@@ -75,8 +77,8 @@ fn main() -> ExitCode {
     selection.finish()
 }
 
-/// Does `work` alone, or during busy loops.
-fn beside(busy: bool, work: impl FnOnce()) {
+/// Does `work`. If `busy`, runs a busy loop on each processor during the work.
+fn with_load(busy: bool, work: impl FnOnce()) {
     let loops = if busy { thread::available_parallelism().map_or(1, usize::from) } else { 0 };
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

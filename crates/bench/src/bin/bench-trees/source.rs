@@ -45,8 +45,8 @@ impl Source {
         ] {
             run(git(&tree).args(arguments));
         }
-        std::fs::rename(tree.join(".git"), source.repository()).expect("the repository moved");
-        std::fs::remove_dir_all(tree).expect("the tree to go");
+        std::fs::rename(tree.join(".git"), source.repository()).expect("a moved repository");
+        std::fs::remove_dir_all(tree).expect("a removed tree");
         source
     }
 

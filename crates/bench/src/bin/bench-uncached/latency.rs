@@ -1,5 +1,5 @@
-//! The latency of single writes while several threads write streams, cached and uncached: the library in this process,
-//! and the running kernel's ext4 with RWF_DONTCACHE and without, on a loop device.
+//! Latency of single writes while several threads write streams, cached and uncached: with the library in this process,
+//! and with the running kernel's ext4 on a loop device, with RWF_DONTCACHE and without.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bench::image::Image;
 
 use crate::sides::{Kernel, Library, Target};
-use crate::{Settings, TIMES};
+use crate::{STREAM_CACHES, Settings};
 
 /// The number of threads. Each has its own file.
 const WRITERS: u64 = 2;
@@ -16,10 +16,13 @@ const PART_BYTES: usize = 64 << 10;
 
 /// Measures all rows.
 pub fn run(settings: &Settings) {
-    println!("\n{WRITERS} writers of {} KiB, each write's time in microseconds", PART_BYTES >> 10);
+    println!(
+        "\n{WRITERS} writers, {} KiB at a time; times of single writes in microseconds",
+        PART_BYTES >> 10
+    );
     println!("{:18} {:>9} {:>9} {:>9} {:>9} {:>9}", "", "GiB/s", "p50", "p99", "p99.9", "max");
-    let bytes = TIMES * settings.cache_bytes / WRITERS;
-    let image = || Image::make(TIMES * settings.cache_bytes + (512 << 20), 4096, "");
+    let bytes = STREAM_CACHES * settings.cache_bytes / WRITERS;
+    let image = || Image::make(STREAM_CACHES * settings.cache_bytes + (512 << 20), 4096, "");
     for dontcache in [false, true] {
         let kind = if dontcache { "uncached" } else { "cached" };
         let name = format!("latency {kind}");

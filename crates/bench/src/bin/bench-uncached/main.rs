@@ -1,8 +1,9 @@
-//! `make bench-uncached`: streams of several times the size of the cache, cached and uncached: their speed in each
-//! second, their cost, and their effect on other cached data; and the latency of single writes, also on the running
-//! kernel's ext4. One run, on images on tmpfs.
+//! `make bench-uncached`: cached and uncached streams of several times the size of the cache: their speed in each
+//! second, their cost, and their effect on other cached data. Also the latency of single writes, compared with the
+//! running kernel's ext4. The images are on tmpfs.
 //!
-//! Arguments: `seconds=N` for each measurement (5), `cache=MIB` for the limit (256), and parts of rows' names.
+//! Arguments: `seconds=N` for the duration of each measurement (5), `cache=MIB` for the cache's limit (256), and parts
+//! of rows' names.
 //!
 //! Not here: the sides (`sides`), the streams (`streams`), single writes (`latency`).
 // The output is for people.
@@ -28,7 +29,7 @@ pub struct Settings {
 }
 
 /// The size of a stream, in multiples of the cache's limit.
-pub const TIMES: u64 = 8;
+pub const STREAM_CACHES: u64 = 8;
 
 fn main() -> ExitCode {
     if let Some(warning) = bench::busy_warning() {

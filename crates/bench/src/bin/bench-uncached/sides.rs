@@ -15,7 +15,7 @@ use rustix::io::ReadWriteFlags;
 use testkit::{DeviceHooks, HookedDevice};
 use vfs::{Creation, Credentials, OpenMode, Privileges, RwFlags, Volume, VolumeOptions, WriteAt};
 
-/// RWF_DONTCACHE.
+/// The flag RWF_DONTCACHE.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 /// An open file of a side.
@@ -24,14 +24,14 @@ pub trait Target: Send + Sync {
     fn read(&self, at: u64, buffer: &mut [u8]);
     /// Writes all of `data`.
     fn write(&self, at: u64, data: &[u8]);
-    /// Makes the file durable.
+    /// Calls fsync(2), or its equivalent.
     fn sync(&self);
 }
 
 /// A volume on an image, opened by the library.
 pub struct Library {
     pub volume: Volume,
-    device: Arc<HookedDevice<Counted>>,
+    device: Arc<HookedDevice<Hooks>>,
     _image: Image,
 }
 
@@ -39,7 +39,7 @@ impl Library {
     pub fn new(image: Image, cache_bytes: u64) -> Self {
         let open = OpenDevice { read_only: false, ..OpenDevice::default() };
         let inner = device::open(&image.path(), open).expect("the image");
-        let device = Arc::new(HookedDevice::new(inner, Counted::default()));
+        let device = Arc::new(HookedDevice::new(inner, Hooks::default()));
         let cache = CacheOptions { bytes_max: cache_bytes, ..CacheOptions::default() };
         let options = VolumeOptions { cache, writable: true, ..VolumeOptions::default() };
         let shared = Arc::clone(&device) as SharedDevice;
@@ -59,10 +59,10 @@ impl Library {
         Box::new(Ours { file, flags: RwFlags { dontcache, ..RwFlags::default() } })
     }
 
-    /// Makes the device end large requests at once without transferring data, as if it were infinitely fast and wrote
-    /// to memory itself. The remaining cost is the library's.
-    pub fn move_nothing(&self) {
-        self.device.moves_nothing.store(true, Ordering::Relaxed);
+    /// Makes the device end large requests at once without transferring data. So the measured cost is the library's
+    /// alone.
+    pub fn skip_transfers(&self) {
+        self.device.skips_transfers.store(true, Ordering::Relaxed);
     }
 
     /// Returns the number of bytes that the device has read so far.
@@ -144,26 +144,26 @@ impl Target for Theirs {
     }
 }
 
-/// Hooks that count the bytes read, and may omit the transfer.
+/// Hooks that count the bytes read, and may skip transfers.
 #[derive(Default, Debug)]
-struct Counted {
+struct Hooks {
     read: AtomicU64,
-    moves_nothing: AtomicBool,
+    skips_transfers: AtomicBool,
 }
 
-/// Writes to the pages of a read's memory, so that they are present as after a transfer.
+/// Writes to each page of a read's memory, so that all pages are present, as after a transfer.
 fn touch_pages(memory: &mut [u8]) {
     memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
 }
 
-/// The smallest request for a stream's data. Requests for metadata are smaller.
+/// The minimum size of a request for a stream's data. Requests for metadata are smaller.
 const LARGE: u64 = 64 << 10;
 
-impl DeviceHooks for Counted {
+impl DeviceHooks for Hooks {
     fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
         let reads = batch.iter().filter(|bio| bio.operation() == BioOperation::Read);
         self.read.fetch_add(reads.map(Bio::length).sum(), Ordering::Relaxed);
-        if !self.moves_nothing.load(Ordering::Relaxed) {
+        if !self.skips_transfers.load(Ordering::Relaxed) {
             return device.submit(batch);
         }
         let (large, small): (Vec<Bio>, _) =

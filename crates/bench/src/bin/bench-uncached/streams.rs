@@ -1,5 +1,5 @@
-//! Streams of several times the size of the cache, for some seconds: speed in each second, processor time, memory, and
-//! the rest of another file that was cached before.
+//! Streams of several times the size of the cache: speed in each second, processor time, memory, and the part of
+//! another file (the hot file) that stays cached.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use bench::image::Image;
 use bench::{GIB, median};
 
 use crate::sides::{Library, Target};
-use crate::{Settings, TIMES};
+use crate::{STREAM_CACHES, Settings};
 
 /// The size of a read or write in bytes.
 const PART_BYTES: usize = 256 << 10;
-/// The size of the other file is the cache's limit divided by this.
+/// The cache's limit divided by the size of the hot file.
 const HOT_SHARE: u64 = 4;
-/// The number of measurements of cached and uncached streams, which take turns.
+/// The number of measurements. Cached and uncached streams take turns.
 const ROUNDS: usize = 5;
 const MIB: f64 = (1 << 20) as f64;
 
@@ -29,37 +29,42 @@ struct Found {
     folios: f64,
     /// The process's anonymous memory after the stream, in MiB.
     memory: f64,
-    /// The part of the other file that is still cached, in percent.
+    /// The part of the hot file that is still cached after the stream, in percent.
     hot: f64,
 }
 
 /// The device of the image.
 #[derive(Clone, Copy)]
 enum Medium {
-    /// Memory, which the processors copy.
+    /// A file on tmpfs. The processors copy its data.
     Tmpfs,
-    /// See [`Library::move_nothing`].
-    MovesNothing,
+    /// A device without transfers; see [`Library::skip_transfers`].
+    NoTransfers,
 }
 
 /// Measures all rows. Returns notes about the results.
 pub fn run(settings: &Settings) -> Vec<String> {
     let mib = settings.cache_bytes >> 20;
-    println!("\nStreams of {TIMES} times a cache of {mib} MiB, {} KiB at a time", PART_BYTES >> 10);
+    println!(
+        "\nstreams of {STREAM_CACHES} times a cache of {mib} MiB, {} KiB at a time",
+        PART_BYTES >> 10
+    );
     let mut notes = table(settings, Medium::Tmpfs, "");
-    println!("\nThe same by a device that takes no time and no processor: it moves nothing");
-    notes.extend(table(settings, Medium::MovesNothing, "no device: "));
+    println!(
+        "\nthe same with a device that transfers no data, so that only the library's cost remains"
+    );
+    notes.extend(table(settings, Medium::NoTransfers, "no device: "));
     notes
 }
 
-fn table(settings: &Settings, medium: Medium, of: &str) -> Vec<String> {
+fn table(settings: &Settings, medium: Medium, prefix: &str) -> Vec<String> {
     println!(
         "{:26} {:>7} {:>23} {:>11} {:>9} {:>9} {:>9} {:>7}",
         "", "GiB/s", "min / median / max", "first/last", "CPU s/GiB", "folios", "memory", "hot"
     );
     let mut notes = Vec::new();
     for write in [false, true] {
-        let name = format!("{of}{}", if write { "write" } else { "read" });
+        let name = format!("{prefix}{}", if write { "write" } else { "read" });
         let names = ["cached", "uncached"].map(|kind| format!("{name} {kind}"));
         let mut found = [const { Vec::new() }; 2];
         for _ in 0..ROUNDS {
@@ -79,8 +84,8 @@ fn table(settings: &Settings, medium: Medium, of: &str) -> Vec<String> {
     notes
 }
 
-/// Returns the medians of the rounds' results.
-fn middle(found: &[Found], pick: impl Fn(&Found) -> f64) -> f64 {
+/// Returns the median of one result over all rounds.
+fn median_of(found: &[Found], pick: impl Fn(&Found) -> f64) -> f64 {
     median(found.iter().map(pick).collect())
 }
 
@@ -89,16 +94,16 @@ fn row(name: &str, found: &[Found]) -> String {
     let of = |pick: fn(f64, f64) -> f64| seconds.iter().copied().reduce(pick).unwrap_or(0.0);
     format!(
         "{name:26} {:7.2} {:7.2} {:7.2} {:7.2} {:>5.2}/{:<5.2} {:9.3} {:5.0} MiB {:5.0} MiB {:6.1}%",
-        middle(found, |found| found.speed),
+        median_of(found, |found| found.speed),
         of(f64::min),
         median(seconds.clone()),
         of(f64::max),
-        middle(found, Found::first),
-        middle(found, Found::last),
-        middle(found, |found| found.cpu),
-        middle(found, |found| found.folios),
-        middle(found, |found| found.memory),
-        middle(found, |found| found.hot),
+        median_of(found, Found::first),
+        median_of(found, Found::last),
+        median_of(found, |found| found.cpu),
+        median_of(found, |found| found.folios),
+        median_of(found, |found| found.memory),
+        median_of(found, |found| found.hot),
     )
 }
 
@@ -115,16 +120,16 @@ impl Found {
 }
 
 fn judge(name: &str, cached: &[Found], uncached: &[Found]) -> String {
-    let ratio = |pick: fn(&Found) -> f64| middle(uncached, pick) / middle(cached, pick);
+    let ratio = |pick: fn(&Found) -> f64| median_of(uncached, pick) / median_of(cached, pick);
     let (speed, cpu) = (ratio(|found| found.speed), ratio(|found| found.cpu));
-    let flat = middle(uncached, |found| found.last() / found.first());
+    let flat = median_of(uncached, |found| found.last() / found.first());
     let (hot_cached, hot) =
-        (middle(cached, |found| found.hot), middle(uncached, |found| found.hot));
-    let verdict = |good: bool| if good { "good" } else { "FALLS SHORT" };
+        (median_of(cached, |found| found.hot), median_of(uncached, |found| found.hot));
+    let verdict = |is_reached: bool| if is_reached { "reached" } else { "MISSED" };
     format!(
-        "{name}: uncached {speed:.2} times as fast, {cpu:.2} times the CPU per byte (aim: 1.65, or \
-         0.50): {}; last second to first {flat:.2} (aim: 0.85 at least): {}; hot data left {hot:.1}% \
-         (aim: 99 at least; cached leave {hot_cached:.1}): {}",
+        "{name}: uncached {speed:.2} times as fast, {cpu:.2} times the CPU per byte (aim: at least \
+         1.65, or at most 0.50): {}; last second to first {flat:.2} (aim: at least 0.85): {}; hot data \
+         still cached {hot:.1}% (aim: at least 99; after cached streams {hot_cached:.1}): {}",
         verdict(speed >= 1.65 || cpu <= 0.5),
         verdict(flat >= 0.85),
         verdict(hot >= 99.0),
@@ -133,45 +138,45 @@ fn judge(name: &str, cached: &[Found], uncached: &[Found]) -> String {
 
 fn measure(settings: &Settings, medium: Medium, write: bool, uncached: bool) -> Found {
     let (stream_bytes, hot_bytes) =
-        (TIMES * settings.cache_bytes, settings.cache_bytes / HOT_SHARE);
+        (STREAM_CACHES * settings.cache_bytes, settings.cache_bytes / HOT_SHARE);
     let image = Image::make(stream_bytes + hot_bytes + (512 << 20), 4096, "");
     let library = Library::new(image, settings.cache_bytes);
     let (hot, stream) = (library.file("hot", false), library.file("stream", uncached));
     let mut buffer = vec![0x5a; PART_BYTES];
-    // The file has its blocks from the start, and is not cached.
+    // Writes the stream's file first, so that it has blocks but is not cached.
     let filler = library.file("stream", true);
-    through(stream_bytes, |at| filler.write(at, &buffer));
+    for_each_part(stream_bytes, |at| filler.write(at, &buffer));
     filler.sync();
-    through(hot_bytes, |at| hot.write(at, &buffer));
+    for_each_part(hot_bytes, |at| hot.write(at, &buffer));
     hot.sync();
     for _ in 0..2 {
-        through(hot_bytes, |at| hot.read(at, &mut buffer));
+        for_each_part(hot_bytes, |at| hot.read(at, &mut buffer));
     }
-    if let Medium::MovesNothing = medium {
-        library.move_nothing();
+    if let Medium::NoTransfers = medium {
+        library.skip_transfers();
     }
     let (seconds, speed, cpu) =
-        timed(settings.time, stream_bytes, |at| step(&*stream, write, at, &mut buffer));
+        timed(settings.time, stream_bytes, |at| transfer(&*stream, write, at, &mut buffer));
     let stats = library.volume.cache_stats();
     let memory = status_bytes("RssAnon:") as f64 / MIB;
     let before = library.bytes_read();
-    through(hot_bytes, |at| hot.read(at, &mut buffer));
-    let again = (library.bytes_read() - before).min(hot_bytes);
-    let hot = 100.0 * (hot_bytes - again) as f64 / hot_bytes as f64;
+    for_each_part(hot_bytes, |at| hot.read(at, &mut buffer));
+    let read_again = (library.bytes_read() - before).min(hot_bytes);
+    let hot = 100.0 * (hot_bytes - read_again) as f64 / hot_bytes as f64;
     let folios = stats.bytes_resident as f64 / MIB;
     Found { seconds, speed, cpu, folios, memory, hot }
 }
 
-fn step(stream: &dyn Target, write: bool, at: u64, buffer: &mut [u8]) {
+fn transfer(stream: &dyn Target, write: bool, at: u64, buffer: &mut [u8]) {
     if write { stream.write(at, buffer) } else { stream.read(at, buffer) }
 }
 
-fn through(bytes: u64, mut each: impl FnMut(u64)) {
+fn for_each_part(bytes: u64, mut each: impl FnMut(u64)) {
     (0..bytes).step_by(PART_BYTES).for_each(&mut each);
 }
 
-/// Reads or writes `bytes` repeatedly for some time. Returns the GiB in each second, the GiB per second, and the
-/// processor time per GiB.
+/// Calls `each` with the offsets of all parts of a file of `bytes` bytes, again and again, for `time`. Returns the GiB
+/// in each second, the GiB per second, and the processor time per GiB.
 fn timed(time: Duration, bytes: u64, mut each: impl FnMut(u64)) -> (Vec<f64>, f64, f64) {
     let (start, cpu) = (Instant::now(), cpu_seconds());
     let (mut seconds, mut done, mut at) = (vec![0.0], 0_u64, 0);

@@ -1,4 +1,4 @@
-//! The table of block sizes against sizes of buffered writes, compared with bigalloc, with clusters of the same size.
+//! The table of block sizes by sizes of buffered writes, compared with bigalloc clusters of the same sizes.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -20,11 +20,11 @@ const IMAGE_BYTES: u64 = 256 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Blocks of the size, with folios of any order.
+    /// Blocks of this size, with folios of any order.
     Blocks,
-    /// Clusters of the size, with blocks of 4 KiB in folios of one page, which is the baseline.
+    /// Clusters of this size, with blocks of 4 KiB, in folios of one page. This is the baseline.
     ClustersOrder0,
-    /// Clusters of the size, with folios of any order.
+    /// Clusters of this size, with blocks of 4 KiB, in folios of any order.
     Clusters,
 }
 
@@ -112,7 +112,10 @@ fn time(volume: &Volume, length: usize) -> Speeds {
 }
 
 fn print(volumes: &[Volume], speeds: &[Vec<Speeds>]) {
-    print!("\nnew files, cached, in process, GiB/s: blocks by writes\n\n{:<24}", "");
+    print!(
+        "\nnew files, cached, in process, GiB/s; rows: block sizes; columns: sizes of writes\n\n{:<24}",
+        ""
+    );
     SIZES.iter().for_each(|&length| print!("{:>8}", length_name(length)));
     println!();
     for (volume, speeds) in volumes.iter().zip(speeds) {

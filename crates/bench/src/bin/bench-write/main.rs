@@ -1,5 +1,5 @@
-//! `make bench-write`: writes through the library, in this process and through its mount, against the
-//! running kernel's ext4 and fuse2fs, each on a separate image on tmpfs. One run, the sides in turn, medians.
+//! `make bench-write`: writes through the library in this process and through bifolio's mounts, compared with the
+//! running kernel's ext4 and fuse2fs, each on a separate image on tmpfs. The sides take turns; the results are medians.
 //!
 //! Not here: the tables (`series`, `trees`, `blocks`), the sides (`sides`), the aims (`notes`).
 // The output is for people.

@@ -5,10 +5,11 @@ use std::fmt;
 use crate::series::{Found, ORDER_0, OURS, Row, speed_of};
 use bench::mount::{FUSE2FS, KERNEL, OUR_MOUNTS};
 
-/// The aimed speed of bifolio's mount, in multiples of fuse2fs's: for writes, and with many small files.
+/// The aimed speed of bifolio's mount for writes, in multiples of fuse2fs's.
 const FUSE2FS_WRITING: f64 = 5.0;
+/// The aimed speed of bifolio's mount with many small files, in multiples of fuse2fs's.
 const FUSE2FS_TREES: f64 = 3.0;
-/// The aimed time of bifolio's mount with many small files, in multiples of the kernel's.
+/// The maximum time of bifolio's mount with many small files, in multiples of the kernel's.
 const KERNEL_TREES: f64 = 2.0;
 /// The aimed average gain of large blocks over bigalloc at order 0, in percent.
 const BLOCKS_GAIN: f64 = 50.0;
@@ -16,11 +17,11 @@ const BLOCKS_GAIN: f64 = 50.0;
 /// The rows that miss an aim.
 #[derive(Default)]
 pub struct Notes {
-    short: Vec<String>,
+    missed: Vec<String>,
 }
 
 impl Notes {
-    /// Adds the aims that a row of the series's table misses.
+    /// Adds the aims that a row of the table `series` misses.
     pub fn judge_series(&mut self, row: &Row, found: &[Found]) {
         let gain = 1.0 + row.gain / 100.0;
         let speeds = OUR_MOUNTS.map(|side| (side, speed_of(found, side)));
@@ -37,13 +38,14 @@ impl Notes {
         }
     }
 
-    /// Adds the aims that work on many small files misses, by each side's time.
+    /// Adds the aims that a row of the table `trees` misses. `times` has the time of each side.
     pub fn judge_tree(&mut self, name: &str, times: &[(&str, f64)]) {
-        let of = |side: &str| times.iter().find(|(name, _)| *name == side).map(|(_, time)| *time);
-        let speeds = OUR_MOUNTS.map(|side| (side, of(side).map(|time| 1.0 / time)));
+        let time_of =
+            |side: &str| times.iter().find(|(name, _)| *name == side).map(|(_, time)| *time);
+        let speeds = OUR_MOUNTS.map(|side| (side, time_of(side).map(|time| 1.0 / time)));
         let Some(mount) = best(speeds.into_iter()) else { return };
         for (other, aim) in [(KERNEL, 1.0 / KERNEL_TREES), (FUSE2FS, FUSE2FS_TREES)] {
-            if let Some((ours, theirs)) = of(mount).zip(of(other)) {
+            if let Some((ours, theirs)) = time_of(mount).zip(time_of(other)) {
                 self.want(&format!("{name}: {mount}"), other, theirs / ours, aim);
             }
         }
@@ -54,9 +56,9 @@ impl Notes {
         self.want("blocks", "bigalloc at order 0", 1.0 + gain / 100.0, 1.0 + BLOCKS_GAIN / 100.0);
     }
 
-    fn want(&mut self, what: &str, other: &str, ratio: f64, aim: f64) {
+    fn want(&mut self, row: &str, other: &str, ratio: f64, aim: f64) {
         if ratio < aim {
-            self.short.push(format!("{what} is {ratio:.2} of {other}, aim {aim:.2}"));
+            self.missed.push(format!("{row}: {ratio:.2} times the speed of {other}, aim {aim:.2}"));
         }
     }
 }
@@ -69,10 +71,10 @@ fn best(speeds: impl Iterator<Item = (&'static str, Option<f64>)>) -> Option<&'s
 
 impl fmt::Display for Notes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.short.is_empty() {
-            return write!(f, "every aim was reached");
+        if self.missed.is_empty() {
+            return write!(f, "all aims were reached");
         }
-        write!(f, "short of an aim:")?;
-        self.short.iter().try_for_each(|row| write!(f, "\n  {row}"))
+        write!(f, "missed aims:")?;
+        self.missed.iter().try_for_each(|row| write!(f, "\n  {row}"))
     }
 }

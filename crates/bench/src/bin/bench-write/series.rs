@@ -1,5 +1,5 @@
-//! The table of the large-folio series: new files and existing files, without a sync, with a
-//! sync after each write, and with writeback, of all sides.
+//! The table `series`, with the rows of the kernel's large-folio patch series: new and existing files, without a sync,
+//! with one sync, and with a sync after each write.
 
 use std::fmt;
 use std::hint::black_box;
@@ -19,15 +19,16 @@ use bench::selection::Selection;
 const ROUNDS: usize = 5;
 /// The size of each image in bytes.
 const IMAGE_BYTES: u64 = 640 << 20;
-/// The number of bytes written. fuse2fs writes an eighth of it, since it would take most of the time.
+/// The number of bytes written, except by fuse2fs.
 const FILE_BYTES: u64 = 128 << 20;
+/// fuse2fs is slow, so it writes only this fraction: 1 / SLOW_SHARE.
 const SLOW_SHARE: u64 = 8;
 /// The number of synced writes of each length.
 const SYNCED_WRITES: [u64; 3] = [1000, 500, 64];
 const LENGTHS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 const NAME: &str = "data";
 
-/// The names of the columns.
+/// The columns of the library in this process.
 pub const OURS: &str = "ours";
 pub const ORDER_0: &str = "order 0";
 
@@ -51,12 +52,12 @@ pub struct Row {
     pub sync: Sync,
     /// The size of a write in bytes.
     pub length: usize,
-    /// The gain of large folios over single pages in the series, in percent.
+    /// The gain of large folios over single pages that the patch series reports, in percent.
     pub gain: f64,
 }
 
 impl Row {
-    /// All rows, with the gains in the series (cached, then in a RAM disk).
+    /// Returns all rows, with the gains that the patch series reports (first cached, then on a RAM disk).
     fn all() -> impl Iterator<Item = Self> {
         let gains = [
             (false, Sync::Never, [5.0, 144.0, 167.0]),
@@ -116,7 +117,7 @@ pub fn run(selection: &Selection, notes: &mut Notes) {
     for side in &sides {
         warm_up(&**side);
     }
-    heading(&sides);
+    print_heading(&sides);
     let mut table = Vec::new();
     for row in rows {
         let found = measure(&row, &sides);
@@ -124,7 +125,7 @@ pub fn run(selection: &Selection, notes: &mut Notes) {
         notes.judge_series(&row, &found);
         table.push((row, found));
     }
-    println!("\nthe same in the fastest round, which other programs disturb least\n");
+    println!("\nthe same for the fastest round, which other programs disturb least\n");
     table.iter().for_each(|(row, found)| print_row(row, found, |found| found.best));
     print_costs(&sides, &table);
 }
@@ -145,12 +146,12 @@ fn sides(selection: &Selection) -> Vec<Box<dyn Side>> {
 /// Makes the host allocate the memory that each side uses.
 fn warm_up(side: &dyn Side) {
     let bytes = if side.name() == FUSE2FS { FILE_BYTES / SLOW_SHARE } else { FILE_BYTES };
-    drop(whole_file(side, bytes));
+    drop(create_whole_file(side, bytes));
     side.remove(NAME);
 }
 
-/// Creates a file of so many bytes, and syncs it.
-fn whole_file(side: &dyn Side, bytes: u64) -> Box<dyn Output> {
+/// Creates and syncs a file of at least `bytes` bytes, rounded up to 1 MiB.
+fn create_whole_file(side: &dyn Side, bytes: u64) -> Box<dyn Output> {
     let mut file = side.create(NAME);
     let data = vec![7; 1 << 20];
     (0..bytes.div_ceil(1 << 20)).for_each(|at| file.write(at << 20, &data));
@@ -161,25 +162,25 @@ fn whole_file(side: &dyn Side, bytes: u64) -> Box<dyn Output> {
 fn measure(row: &Row, sides: &[Box<dyn Side>]) -> Vec<Found> {
     let mut times = vec![Vec::with_capacity(ROUNDS); sides.len()];
     let mut spent = times.clone();
-    let mut there: Vec<_> = sides
+    let mut existing_files: Vec<_> = sides
         .iter()
-        .map(|side| row.overwrite.then(|| whole_file(&**side, row.bytes(&**side))))
+        .map(|side| row.overwrite.then(|| create_whole_file(&**side, row.bytes(&**side))))
         .collect();
     for _ in 0..ROUNDS {
         for (index, side) in sides.iter().enumerate() {
             let mut new = None;
-            let file = match &mut there[index] {
+            let file = match &mut existing_files[index] {
                 Some(file) => file,
                 None => new.insert(side.create(NAME)),
             };
-            let (time, processor) = time(row, row.bytes(&**side), &mut **file);
+            let (time, processor) = write_file(row, row.bytes(&**side), &mut **file);
             times[index].push(time);
             spent[index].push(processor);
             // Syncs, so that the next round begins without dirty data.
             file.sync();
         }
     }
-    drop(there);
+    drop(existing_files);
     sides.iter().for_each(|side| side.remove(NAME));
     let seconds = |times| median::<Duration>(times).as_secs_f64();
     let found = sides.iter().zip(times).zip(spent).map(|((side, times), spent)| {
@@ -191,8 +192,8 @@ fn measure(row: &Row, sides: &[Box<dyn Side>]) -> Vec<Found> {
     found.collect()
 }
 
-/// Returns the elapsed time, and the processor time of this thread.
-fn time(row: &Row, bytes: u64, file: &mut dyn Output) -> (Duration, Duration) {
+/// Writes one file. Returns the elapsed time, and the processor time of this thread.
+fn write_file(row: &Row, bytes: u64, file: &mut dyn Output) -> (Duration, Duration) {
     let data = vec![7; row.length];
     let (begin, processor) = (Instant::now(), thread_time());
     for at in (0..bytes).step_by(row.length) {
@@ -207,11 +208,12 @@ fn time(row: &Row, bytes: u64, file: &mut dyn Output) -> (Duration, Duration) {
     (begin.elapsed(), thread_time().saturating_sub(processor))
 }
 
+/// Returns the processor time of this thread.
 pub fn thread_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
-/// The printed ratios, as pairs of columns.
+/// The printed ratios: two columns, and the heading.
 const RATIOS: [(&str, &str, &str); 6] = [
     (OURS, KERNEL, "kernel"),
     (OURS, ORDER_0, "order 0"),
@@ -221,13 +223,14 @@ const RATIOS: [(&str, &str, &str); 6] = [
     (WRITEBACK, FUSE2FS, "w/fuse2fs"),
 ];
 
+/// Returns the speed of a side, if it was measured.
 pub fn speed_of(found: &[Found], side: &str) -> Option<f64> {
     found.iter().find(|found| found.side == side).map(|found| found.speed)
 }
 
-fn heading(sides: &[Box<dyn Side>]) {
+fn print_heading(sides: &[Box<dyn Side>]) {
     println!(
-        "\n1 thread, MiB/s; ratios of ours to the kernel and order 0, of our mount to others\n"
+        "\n1 thread, MiB/s; ratios: ours to kernel and order 0, our mounts (m, w) to others\n"
     );
     print!("{:<20}", "");
     sides.iter().for_each(|side| print!("{:>10}", side.name()));
@@ -240,9 +243,9 @@ fn print_row(row: &Row, found: &[Found], speed: impl Fn(&Found) -> f64) {
     print!("{row:<20}");
     found.iter().for_each(|found| print!("{:>10.1}", speed(found) / f64::from(1 << 20)));
     print!(" |");
-    let of = |side: &str| found.iter().find(|found| found.side == side).map(&speed);
+    let speed_of = |side: &str| found.iter().find(|found| found.side == side).map(&speed);
     for (one, other, _) in RATIOS {
-        match of(one).zip(of(other)) {
+        match speed_of(one).zip(speed_of(other)) {
             Some((one, other)) => print!("{:>10.2}", one / other),
             None => print!("{:>10}", ""),
         }
@@ -250,18 +253,18 @@ fn print_row(row: &Row, found: &[Found], speed: impl Fn(&Found) -> f64) {
     println!();
 }
 
-/// Prints the processor time of the writing thread, where it does all the work itself. This depends less on other
-/// programs.
+/// Prints the processor time of the writing thread for sides where this thread does all the work. It depends less on
+/// other programs than speed.
 fn print_costs(sides: &[Box<dyn Side>], table: &[(Row, Vec<Found>)]) {
-    let is_alone = |side: &str| [KERNEL, OURS, ORDER_0].contains(&side);
+    let works_alone = |side: &str| [KERNEL, OURS, ORDER_0].contains(&side);
     println!("\nprocessor time of the writing thread, ms/GiB\n");
     print!("{:<20}", "");
-    let names = sides.iter().map(|side| side.name()).filter(|side| is_alone(side));
+    let names = sides.iter().map(|side| side.name()).filter(|side| works_alone(side));
     names.for_each(|side| print!("{side:>10}"));
     println!();
     for (row, found) in table.iter().filter(|(row, _)| row.sync == Sync::Never) {
         print!("{row:<20}");
-        let alone = found.iter().filter(|found| is_alone(found.side));
+        let alone = found.iter().filter(|found| works_alone(found.side));
         alone.for_each(|found| print!("{:>10.1}", found.cost * bench::GIB * 1e3));
         println!();
     }

@@ -66,7 +66,7 @@ impl Side for Mounted {
     }
 
     fn remove(&self, name: &str) {
-        std::fs::remove_file(self.path(name)).expect("a file to remove");
+        std::fs::remove_file(self.path(name)).expect("a removed file");
         // Freed blocks can be allocated again only after a commit.
         File::open(self.mount.path()).and_then(|root| root.sync_all()).expect("a durable root");
     }
@@ -122,7 +122,7 @@ impl Side for Library {
     fn remove(&self, name: &str) {
         let root = self.volume.root().expect("a root");
         let removed = self.volume.unlink(&root, name.as_bytes(), &Credentials::ROOT);
-        removed.expect("a file to remove");
+        removed.expect("a removed file");
         self.volume.sync().expect("a durable volume");
     }
 }

@@ -30,7 +30,7 @@ impl Archive {
         let archive = Self { folder };
         let mut tar = Command::new("tar");
         run(tar.arg("-cf").arg(archive.path()).arg("-C").arg(archive.folder.path()).arg("tree"));
-        std::fs::remove_dir_all(tree).expect("the tree to go");
+        std::fs::remove_dir_all(tree).expect("a removed tree");
         archive
     }
 
@@ -50,7 +50,8 @@ fn directory(tree: &Path, number: u32) -> PathBuf {
     }
 }
 
-/// Chooses a size: half of the files have up to 4 KiB, a quarter up to 8, and so on. The average is 12 KiB.
+/// Returns the contents of a file. Half of the files have up to 4 KiB, a quarter up to 8 KiB, and so on; the average is
+/// 12 KiB.
 fn contents(number: u32) -> Vec<u8> {
     let random = number.wrapping_add(1).wrapping_mul(2_654_435_761);
     let doublings = (random >> 8).trailing_ones().min(5);

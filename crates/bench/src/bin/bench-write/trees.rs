@@ -1,4 +1,4 @@
-//! Work of common programs on many small files, on mounts.
+//! The table `trees`: common programs on many small files, on mounts.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,8 +18,9 @@ use bench::times::TimesTable;
 /// The number of measurements of each side.
 const ROUNDS: usize = 5;
 const IMAGE_BYTES: u64 = 256 << 20;
-/// The number of small files, and their size in bytes.
+/// The number of small files.
 const SMALL_FILES: u32 = 1000;
+/// The size of a small file in bytes.
 const SMALL_BYTES: usize = 1000;
 
 const TABLE: TimesTable = TimesTable { name_width: 20, side_width: 10, decimals: 1 };
@@ -50,7 +51,7 @@ pub fn run(selection: &Selection, notes: &mut Notes) {
             measure(image, *mounter, &archive, times);
         }
     }
-    println!("\nmounted, ms; ratios of the others' times to ours\n");
+    println!("\nmounted, ms; ratios of the kernel's and fuse2fs's times to mount's\n");
     TABLE.print_heading(sides.iter().map(|(name, ..)| *name));
     for (row, (name, _)) in WORKS.iter().enumerate().filter(|(row, _)| rows[*row]) {
         let medians: Vec<(&str, f64)> = sides
@@ -75,7 +76,7 @@ fn measure(image: &Image, mounter: Mounter, archive: &Archive, times: &mut [Vec<
         work(archive, mount.path());
         times[index].push(begin.elapsed().as_secs_f64());
     }
-    std::fs::remove_dir_all(mount.path().join("small")).expect("the small files to go");
+    std::fs::remove_dir_all(mount.path().join("small")).expect("removed files");
 }
 
 fn untar(archive: &Archive, top: &Path) {
