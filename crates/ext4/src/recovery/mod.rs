@@ -171,8 +171,9 @@ fn changes_max(geometry: &Geometry, commits: &[Vec<Change>]) -> u64 {
         + (groups * CHANGES_PER_GROUP).min(GROUP_CHANGES_MAX)
 }
 
-/// Deletes and truncates orphans. On a volume `with_errors` they are left as they are, and so they are after an error,
-/// which the report contains: the volume can be read all the same.
+/// Deletes and truncates orphans. Leaves them unchanged on a volume with errors (`with_errors`), and if their changes
+/// cannot be made. The report contains the error: it does not fail the recovery, since the volume can be read
+/// nevertheless.
 fn complete_orphans(
     overlay: &Arc<OverlayDevice>,
     cache: &Arc<PageCache>,
