@@ -68,10 +68,10 @@ impl OverlayDevice {
     /// blocks or lies past the end of the device, ENOSPC without room.
     pub fn put_blocks(&self, new: OverlayBlocks) -> Result<()> {
         let blocks_max = self.block_size.blocks_for(self.base.size());
-        let fits = |(&number, block): (&u64, &Box<[u8]>)| {
+        let fits = |(number, block): (u64, &[u8])| {
             number < blocks_max && block.len() == self.block_size.len()
         };
-        if !new.iter().all(fits) {
+        if !new.iter().map(|(number, block)| (*number, &**block)).all(fits) {
             return Err(Error::InvalidArgument(
                 "blocks of another size, or past the end, cannot be put into a layer",
             ));
