@@ -28,6 +28,7 @@ mod indirect;
 mod inode;
 mod journal;
 mod layout;
+mod map_walk;
 mod map_write;
 mod namespace;
 mod orphans;

@@ -9,7 +9,6 @@ use base::{Error, FsBlock, GroupNumber, InodeNumber, Location, Problem};
 use fs::Run;
 
 use super::claims::Claims;
-use super::maps::{self, MapRoot, MapVisitor};
 use super::states::Role;
 use super::{Check, DirectoryState, Report};
 use crate::ROOT_INODE;
@@ -17,7 +16,9 @@ use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::inline;
 use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::layout::block_validity::BlockValidity;
 use crate::layout::geometry::{CreatorOs, Geometry};
+use crate::map_walk::{self, MapRoot, MapVisitor};
 use crate::ondisk::inode::{BLOCK_OFFSET, RawInode};
 
 const STRUCTURE: &str = "inode";
@@ -240,12 +241,7 @@ impl Check<'_> {
             return MapTotals::default();
         }
         let record = inode.record();
-        let root = MapRoot {
-            inode: record.number,
-            block_area: &record.block_area,
-            has_extents: inode.has(InodeFlags::EXTENTS),
-            checksum_seed: record.checksum_seed,
-        };
+        let root = MapRoot::new(self.volume, &record);
         self.claim_map(&root)
     }
 
@@ -258,7 +254,7 @@ impl Check<'_> {
             previous: None,
             totals: MapTotals::default(),
         };
-        maps::walk(self.volume, root, &mut claimer);
+        map_walk::walk(self.volume, root, &mut claimer);
         claimer.totals
     }
 
@@ -272,6 +268,7 @@ impl Check<'_> {
             block_area,
             has_extents: false,
             checksum_seed: None,
+            validity: BlockValidity::of_any_block(self.volume.geometry()),
         };
         self.claim_map(&root);
     }

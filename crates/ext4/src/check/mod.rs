@@ -1,7 +1,7 @@
 //! The read-only consistency check of a volume. It repairs nothing.
 //!
 //! Each pass uses the results of earlier ones. Groups claim the blocks of the format's own structures (`groups`).
-//! Inodes claim their blocks, and their types are recorded (`inodes`, `maps`, `attributes`, `special`). Directory
+//! Inodes claim their blocks, and their types are recorded (`inodes`, `attributes`, `special`). Directory
 //! entries are counted as names of inodes (`directories`, `index`). Then reachability and link counts are checked
 //! (`tree`), and finally the bitmaps and counts of groups (`bitmaps`).
 //!
@@ -15,7 +15,6 @@ mod directories;
 mod groups;
 mod index;
 mod inodes;
-pub(crate) mod maps;
 mod special;
 mod states;
 mod tree;

@@ -10,8 +10,8 @@ use fs::Run;
 
 use super::follow::{FileState, Outcome};
 use super::has_map;
-use crate::check::maps::{self, MapRoot, MapVisitor};
-use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::inode::record::InodeRecord;
+use crate::map_walk::{self, MapRoot, MapVisitor};
 use crate::volume::Volume;
 
 /// The maximum number of extents, or runs of pointers, in the present maps of all files.
@@ -75,13 +75,8 @@ impl Claim<'_> {
     /// Marks the blocks of a file that is in use.
     fn file(&mut self, volume: &Arc<Volume>, record: &InodeRecord) -> Result<()> {
         if record.links > 0 && has_map(volume, record) {
-            let root = MapRoot {
-                inode: record.number,
-                block_area: &record.block_area,
-                has_extents: record.flags.contains(InodeFlags::EXTENTS),
-                checksum_seed: record.checksum_seed,
-            };
-            maps::walk(volume, &root, self);
+            let root = MapRoot::new(volume, record);
+            map_walk::walk(volume, &root, self);
         }
         self.outcome.clone()
     }

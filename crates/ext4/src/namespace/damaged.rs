@@ -6,16 +6,18 @@
 
 use std::ops::Range;
 
-use base::{Error, FileBlock, Location, Result};
+use base::{Error, FileBlock, FsBlock, Result};
+use fs::Run;
 
-use crate::extent::{self, Expected, Node, STRUCTURE};
 use crate::indirect;
 use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
-use crate::layout::geometry::FILE_BLOCKS_MAX;
+use crate::map_walk::{self, MapRoot, MapVisitor};
 
-/// Maximum number of leaves of one file that are examined.
-const BRANCHES_MAX: usize = 1 << 16;
+/// Maximum number of valid leaves of one file that are examined.
+const LEAVES_MAX: usize = 1 << 16;
+/// Maximum number of blocks of one file's map that are examined. A hostile map may refer to each of them many times.
+const NODES_MAX: usize = 1 << 18;
 
 impl Inode {
     /// Unmaps the reachable parts of a map in which `error` was found: each branch of its root, from its end down to
@@ -51,42 +53,38 @@ impl Inode {
 
     /// Returns the ranges of the file in the different leaves of its map, as far as the nodes above them are valid.
     fn branches(&self) -> Vec<Range<FileBlock>> {
-        let (record, geometry) = (self.record(), self.volume().geometry());
+        let (record, volume) = (self.record(), self.volume());
         if !record.flags.contains(InodeFlags::EXTENTS) {
-            return indirect::branches(geometry);
+            return indirect::branches(volume.geometry());
         }
-        let location = Location::inode(self.number());
-        let validity = self.volume().block_validity(self.number());
-        let mut branches = Vec::new();
-        let root = Node::parse(&record.block_area, validity, Expected::of_root(), location);
-        if let Ok(root) = root {
-            self.add_branches(&root, FileBlock(FILE_BLOCKS_MAX), &mut branches);
-        }
-        branches
+        let validity = volume.block_validity(self.number());
+        let root = MapRoot { validity, ..MapRoot::new(volume, &record) };
+        let mut leaves = Leaves::default();
+        map_walk::walk(volume, &root, &mut leaves);
+        leaves.ranges
+    }
+}
+
+/// The ranges of the valid leaves of a map.
+#[derive(Default)]
+struct Leaves {
+    ranges: Vec<Range<FileBlock>>,
+    /// The number of examined blocks of the map.
+    nodes: usize,
+}
+
+impl MapVisitor for Leaves {
+    fn node(&mut self, _block: FsBlock) -> bool {
+        self.nodes += 1;
+        self.nodes <= NODES_MAX && self.ranges.len() < LEAVES_MAX
     }
 
-    /// Adds the ranges of the leaves below a node that ends at `end`. The depth falls with each call.
-    fn add_branches(&self, node: &Node, end: FileBlock, branches: &mut Vec<Range<FileBlock>>) {
-        let (volume, seed) = (self.volume(), self.record().checksum_seed);
-        let validity = volume.block_validity(self.number());
-        let ends = node.children().iter().skip(1).map(|&(next, _)| next).chain([end]);
-        for (&(start, block), end) in node.children().iter().zip(ends) {
-            if branches.len() >= BRANCHES_MAX {
-                return;
-            }
-            let range = start..end;
-            let location = Location::inode(self.number()).at_file_block(start).at_block(block);
-            let expected = || Expected { depth: node.depth.checked_sub(1), range: range.clone() };
-            let child = volume.read_metadata(block, STRUCTURE, location).and_then(|bytes| {
-                extent::verify_block(&bytes, validity, &expected(), seed, location)?;
-                Node::parse(&bytes, validity, expected(), location)
-            });
-            match child {
-                Ok(child) if child.depth > 0 => self.add_branches(&child, end, branches),
-                Ok(_) => branches.push(range),
-                // No leaf below this node can be reached.
-                Err(_) => {}
-            }
-        }
+    fn run(&mut self, _run: Run) {}
+
+    fn leaf(&mut self, range: Range<FileBlock>) {
+        self.ranges.push(range);
     }
+
+    /// No leaf below this part can be reached.
+    fn fault(&mut self, _error: Error) {}
 }

@@ -13,12 +13,12 @@ use base::{
 use device::SharedDevice;
 use fs::{Piece, Run};
 
-use crate::check::maps::{self, MapRoot, MapVisitor};
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::jbd2::ondisk::BLOCKS_MAX;
 use crate::jbd2::{Journal, JournalBlocks, JournalRun};
+use crate::map_walk::{self, MapRoot, MapVisitor};
 use crate::ondisk::extent;
 use crate::ondisk::superblock::RawSuperblock;
 use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
@@ -100,13 +100,8 @@ pub(crate) fn journal_runs(volume: &Volume) -> Vec<Range<u64>> {
 
 fn all_runs(volume: &Volume, record: &InodeRecord) -> AllRuns {
     let mut runs = AllRuns { is_sound: true, ..AllRuns::default() };
-    let root = MapRoot {
-        inode: record.number,
-        block_area: &record.block_area,
-        has_extents: record.flags.contains(InodeFlags::EXTENTS),
-        checksum_seed: record.checksum_seed,
-    };
-    maps::walk(volume, &root, &mut runs);
+    let root = MapRoot::new(volume, record);
+    map_walk::walk(volume, &root, &mut runs);
     runs
 }
 

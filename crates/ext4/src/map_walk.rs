@@ -1,11 +1,15 @@
-//! The walk through a file's map: runs of data, and the blocks of the map itself.
+//! The walk through a whole map: runs of data, and the blocks of the map itself.
+//! Lookups of single blocks are in `extent/` and `indirect.rs`, changes in `map_write/`.
 //! Not here: checks of runs and blocks.
+
+use std::ops::Range;
 
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem};
 use fs::Run;
 
 use crate::extent::{self, Expected, Node};
 use crate::indirect::DIRECT;
+use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::layout::block_validity::BlockValidity;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::volume::Volume;
@@ -16,6 +20,22 @@ pub(crate) struct MapRoot<'a> {
     pub block_area: &'a [u8; 60],
     pub has_extents: bool,
     pub checksum_seed: Option<u32>,
+    /// The blocks that the map may refer to.
+    pub validity: BlockValidity<'a>,
+}
+
+impl<'a> MapRoot<'a> {
+    /// Returns the root of an inode's map, which may refer to any block of the volume: blocks with two owners are the
+    /// visitor's concern.
+    pub(crate) fn new(volume: &'a Volume, record: &'a InodeRecord) -> Self {
+        Self {
+            inode: record.number,
+            block_area: &record.block_area,
+            has_extents: record.flags.contains(InodeFlags::EXTENTS),
+            checksum_seed: record.checksum_seed,
+            validity: BlockValidity::of_any_block(volume.geometry()),
+        }
+    }
 }
 
 /// A visitor of a map.
@@ -25,6 +45,11 @@ pub(crate) trait MapVisitor {
 
     /// Visits a run of data.
     fn run(&mut self, run: Run);
+
+    /// Visits a valid leaf of an extent tree that is a block, with the range of the file that belongs to it.
+    fn leaf(&mut self, range: Range<FileBlock>) {
+        let _ = range;
+    }
 
     /// Receives the error of a part of the map. The walk does not continue below this part.
     fn fault(&mut self, error: Error);
@@ -41,13 +66,11 @@ pub(crate) fn walk(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVis
 }
 
 fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
-    // Blocks with two owners are the visitor's concern.
-    let validity = BlockValidity::of_any_block(volume.geometry());
     let location = Location::inode(root.inode);
     let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
     let expected = Expected::of_root();
     // Children to visit, in reverse order, with the depth and the range that their parents state.
-    let mut waiting: Vec<(FsBlock, u16, std::ops::Range<FileBlock>)> = Vec::new();
+    let mut waiting: Vec<(FsBlock, u16, Range<FileBlock>)> = Vec::new();
     let add = |node: &Node, end: FileBlock, visitor: &mut dyn MapVisitor, waiting: &mut Vec<_>| {
         node.runs().iter().for_each(|run| visitor.run(*run));
         let mut end = end;
@@ -56,7 +79,7 @@ fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisito
             end = start;
         }
     };
-    match Node::parse(root.block_area, validity, expected, location) {
+    match Node::parse(root.block_area, root.validity, expected, location) {
         Ok(node) => add(&node, whole.end, visitor, &mut waiting),
         Err(error) => visitor.fault(error),
     }
@@ -68,11 +91,14 @@ fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisito
         let parsed = volume.read_metadata(block, "extent node", location).and_then(|buffer| {
             extent::verify_checksum(&buffer, root.checksum_seed, location)?;
             let expected = Expected { depth: Some(depth), range: range.clone() };
-            Node::parse(&buffer, validity, expected, location)
+            Node::parse(&buffer, root.validity, expected, location)
         });
         match parsed {
             Ok(node) => {
                 check_start(&node, range.start, location, visitor);
+                if node.depth == 0 {
+                    visitor.leaf(range.clone());
+                }
                 add(&node, range.end, visitor, &mut waiting);
             }
             Err(error) => visitor.fault(error),
