@@ -1,5 +1,5 @@
-//! Fast commits that are rare or that no kernel here writes: recovery in memory and in place give the same, and
-//! e2fsck finds nothing wrong.
+//! Tests of rare fast commits, and of fast commits that available kernels do not write. Recovery in memory and recovery
+//! in place must have the same result, and e2fsck must find no errors.
 
 mod common;
 
@@ -21,7 +21,7 @@ const GENERATION: u32 = 77;
 /// The root directory.
 const ROOT: u64 = 2;
 
-/// Returns a volume with a directory of a few names and one of many, and files with this number of blocks.
+/// Creates a volume with a small directory, a large directory, and two files of 16 blocks each.
 fn make(options: &str) -> Image {
     let options = format!("-t ext4 -b {BLOCK} -I 256 -N 512 -J size=16 -O fast_commit {options}");
     let image = Image::filled(48, &options, |folder| {
@@ -35,7 +35,7 @@ fn make(options: &str) -> Image {
             std::fs::write(folder.join(name), vec![1; blocks * BLOCK]).unwrap();
         }
     });
-    // Only so does a directory get its index.
+    // e2fsck creates the index of the large directory.
     let _ = testkit::command::output(Command::new("e2fsck").arg("-fyD").arg(&image.path));
     image
 }
@@ -44,7 +44,7 @@ fn old_name(number: u32) -> String {
     format!("{number:03}-{}", "o".repeat(60))
 }
 
-/// What there is at a path.
+/// The inode at a path, and its attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Entry {
     number: u64,
@@ -56,7 +56,7 @@ struct Entry {
     runs: Vec<(u64, u64, u64, bool)>,
 }
 
-/// Returns everything below the root directory.
+/// Returns all paths below the root directory with their inodes.
 fn tree(volume: &Arc<Volume>) -> BTreeMap<String, Entry> {
     let mut tree = BTreeMap::new();
     let mut ahead = vec![(String::new(), ROOT_INODE)];
@@ -97,7 +97,7 @@ fn tree(volume: &Arc<Volume>) -> BTreeMap<String, Entry> {
     tree
 }
 
-/// Returns the tree after a recovery in memory, which is that after one in place.
+/// Recovers the image in memory, and then in place. Checks that both trees are equal, and returns the tree.
 fn recover(image: &Image, commits: usize) -> BTreeMap<String, Entry> {
     let volume = image.open();
     assert_eq!(volume.recovery().unwrap().fast_commits, commits);
@@ -127,7 +127,7 @@ fn blocks_move_between_files() {
         let [from, to] = ["/first", "/second"].map(|name| before[name].runs[0].1);
         let blocks = 16 * BLOCK as u64;
         let mut commits = FastCommits::new(BLOCK);
-        // Half of each file is that of the other one in the end, and what is left of the first one has no data.
+        // The files exchange their second halves. The first half of the first file becomes unwritten.
         commits.inode(first, &image_of(REGULAR, blocks, generation(&image, first), 0));
         commits.delete_range(first, 8, 8);
         commits.inode(second, &image_of(REGULAR, blocks, generation(&image, second), 0));
@@ -147,7 +147,7 @@ fn blocks_move_between_files() {
 }
 
 #[test]
-fn damage_of_a_file_that_fast_commits_delete_is_reported() {
+fn corruption_in_a_file_that_fast_commits_delete_is_reported() {
     let options = format!("-t ext4 -b {BLOCK} -J size=16 -O fast_commit,^metadata_csum");
     let image = Image::filled(48, &options, |folder| {
         // Five extents, so that the map has a leaf.
@@ -187,14 +187,14 @@ fn inodes_are_deleted_replaced_and_renamed() {
         let mut commits = FastCommits::new(BLOCK);
         commits.name(TAG_UNLINK, ROOT, first, "first");
         commits.commit();
-        // Another file has the first one's inode and its blocks.
+        // Another file reuses the inode and a block of the first file.
         let start = before["/first"].runs[0].1;
         commits.name(TAG_CREATE, ROOT, first, "other");
         commits.inode(first, &image_of(REGULAR, 100, GENERATION, 0));
         commits.add_range(first, 0, start + 3, 1);
         commits.name(TAG_LINK, ROOT, second, "third");
         commits.name(TAG_UNLINK, ROOT, second, "second");
-        // A directory that goes again.
+        // A directory that the last commit deletes again.
         commits.name(TAG_CREATE, ROOT, made, "gone");
         commits.inode(made, &image_of(DIRECTORY, BLOCK as u64, GENERATION, 0));
         commits.commit();
@@ -212,12 +212,12 @@ fn inodes_are_deleted_replaced_and_renamed() {
 }
 
 #[test]
-fn a_file_of_many_runs_gets_a_tree() {
+fn a_file_with_many_runs_gets_an_extent_tree() {
     for options in ["", "-O bigalloc -C 4096"] {
         let image = make(options);
         let cluster = if options.is_empty() { 1 } else { 4 };
         let made = free(&image, "ffi")[0];
-        // In bigalloc, blocks lie in their clusters as they do in the file.
+        // With bigalloc, a block has the same position in its cluster on the volume as in the file.
         let blocks: Vec<u64> = free(&image, "ffb 2400");
         let blocks: Vec<u64> = blocks.into_iter().filter(|block| block % cluster == 0).collect();
         let blocks: Vec<u64> = blocks.into_iter().step_by(2).take(250).collect();
@@ -235,7 +235,7 @@ fn a_file_of_many_runs_gets_a_tree() {
     }
 }
 
-/// Creates files in all directories, and returns the trees before and after.
+/// Creates files in all directories by fast commits. Returns the trees before and after the recovery.
 fn fill(options: &str) -> [BTreeMap<String, Entry>; 2] {
     let image = make(options);
     let before = tree(&image.open());
@@ -264,7 +264,7 @@ fn fill(options: &str) -> [BTreeMap<String, Entry>; 2] {
 }
 
 #[test]
-fn directories_keep_their_index_and_get_one() {
+fn directories_keep_or_get_an_index() {
     for options in ["", "-O ^metadata_csum", "-O large_dir", "-O bigalloc -C 4096"] {
         let [before, after] = fill(options);
         assert!(before["/many"].has_index && !before["/few"].has_index, "{options}");
@@ -277,7 +277,7 @@ fn directories_keep_their_index_and_get_one() {
 }
 
 #[test]
-fn inline_directories_are_changed() {
+fn fast_commits_change_inline_directories() {
     let image = make("-O inline_data");
     let few = inode_of(&image, "few").0;
     let volume = image.open();
@@ -313,7 +313,7 @@ fn a_directory_that_reuses_an_inode_number_keeps_its_new_names() {
         commits.name(TAG_UNLINK, few, one, "one");
         commits.name(TAG_UNLINK, ROOT, few, "few");
         commits.commit();
-        // The new directory has the inode number of the old one, and so has its file.
+        // The new directory reuses the inode number of the old directory, and its file that of the old file.
         commits.name(TAG_CREATE, ROOT, few, "few");
         commits.inode(few, &image_of(DIRECTORY, BLOCK as u64, GENERATION, 0));
         commits.name(TAG_CREATE, few, one, "one");
@@ -336,7 +336,7 @@ fn an_entry_gets_the_type_of_the_file_that_reuses_its_inode_number() {
     commits.name(TAG_CREATE, ROOT, first, "first");
     commits.inode(first, &image_of(DIRECTORY, BLOCK as u64, GENERATION, 0));
     commits.commit();
-    // The same in the other direction.
+    // Here a regular file reuses the inode number of a directory.
     let one = inode_of(&image, "few/one").0;
     commits.name(TAG_UNLINK, few, one, "one");
     commits.name(TAG_UNLINK, ROOT, few, "few");
@@ -379,7 +379,8 @@ fn names_in(volume: &Arc<Volume>, number: u64) -> BTreeSet<String> {
     names
 }
 
-/// Returns the names in a directory after a recovery in memory, which are those after one in place.
+/// Recovers the image in memory, and then in place. Checks that a directory has the same names after both, and returns
+/// them.
 fn recover_names(image: &Image, number: u64) -> BTreeSet<String> {
     let in_memory = names_in(&image.open(), number);
     let volume = common::open_for_writing(image);
@@ -391,8 +392,8 @@ fn recover_names(image: &Image, number: u64) -> BTreeSet<String> {
 }
 
 #[test]
-fn many_names_in_a_large_directory_without_an_index_are_not_searched_one_by_one() {
-    // So many that blocks times names are more than anyone would wait for.
+fn many_names_change_in_a_large_directory_without_an_index() {
+    // If each name were searched in all blocks, the test would take too long.
     const OLD: u32 = 6000;
     const NEW: u32 = 8500;
     let long = |number: u32| format!("{number:04}-{}", "o".repeat(245));
@@ -423,7 +424,7 @@ fn many_names_in_a_large_directory_without_an_index_are_not_searched_one_by_one(
 }
 
 #[test]
-fn an_index_that_is_not_sound_is_dropped() {
+fn a_corrupt_index_is_dropped() {
     let image = make("-O ^metadata_csum");
     let many = inode_of(&image, "many").0;
     let first = free(&image, "ffi")[0];
@@ -435,7 +436,7 @@ fn an_index_that_is_not_sound_is_dropped() {
     }
     commits.commit();
     commits.leave_in(&image);
-    // All slots of the index lead past the end of the directory. They begin behind ".", ".." and a header.
+    // All index entries point past the end of the directory. They follow ".", ".." and a header.
     let root: u64 = image.debugfs(&format!("bmap <{many}> 0")).trim().parse().unwrap();
     let file = std::fs::File::options().write(true).open(&image.path).unwrap();
     for slot in 0..4 {
@@ -448,13 +449,14 @@ fn an_index_that_is_not_sound_is_dropped() {
     assert!(!image.open().inode(InodeNumber(many)).unwrap().has(InodeFlags::INDEX));
 }
 
-/// Returns the blocks of a file or directory, with those of its map.
+/// Returns the blocks of a file or directory, including the blocks of its map.
 fn blocks_of(image: &Image, number: u64) -> BTreeSet<u64> {
     let text = image.debugfs(&format!("blocks <{number}>"));
     text.split_whitespace().map(|block| block.parse().unwrap()).collect()
 }
 
-/// Marks blocks as free, and counts them so. Linux does that while it replays fast commits, until their end.
+/// Marks blocks as free, and counts them as free. Linux does this during its replay of fast commits, and marks them as
+/// in use again only at the end.
 fn mark_free(image: &Image, blocks: &BTreeSet<u64>) {
     let volume = image.open();
     let mut commands = String::new();
@@ -477,7 +479,7 @@ fn mark_free(image: &Image, blocks: &BTreeSet<u64>) {
 fn blocks_that_an_interrupted_replay_has_freed_are_not_allocated() {
     for options in ["", "-O ^metadata_csum,^64bit"] {
         let image = make(options);
-        // A file whose tree has nodes: it has many holes.
+        // The file has many holes, so its extent tree has nodes outside the inode.
         let source = image.scratch.path("striped");
         let striped = std::fs::File::create(&source).unwrap();
         for stripe in 0..150 {
@@ -491,7 +493,7 @@ fn blocks_that_an_interrupted_replay_has_freed_are_not_allocated() {
         assert_eq!(before["/few/old"].runs[0].2, 4, "{options}");
         let inodes = free(&image, "ffi")[0];
         let new: Vec<u64> = free(&image, "ffb 1200").into_iter().skip(200).step_by(2).collect();
-        // The log speaks of the old file, of the directory, and of names that exist already.
+        // The fast commits contain the old file, the directories, and a name that already exists.
         let mut freed = BTreeSet::new();
         for number in [ROOT, few, many, first, old] {
             freed.extend(blocks_of(&image, number));
@@ -525,10 +527,11 @@ fn blocks_that_an_interrupted_replay_has_freed_are_not_allocated() {
 }
 
 #[test]
-fn links_are_counted_right_after_an_interrupted_replay() {
+fn link_counts_are_correct_after_an_interrupted_replay() {
     let image = make("");
     let [few, first] = ["few", "first"].map(|name| inode_of(&image, name).0);
-    // The entries of a rename and of a removal are not yet deleted, but the links are counted.
+    // The interrupted replay has updated the link counts. It has not yet removed the old entries of a rename and of a
+    // removal.
     image.debugfs_write("ln first renamed\nmkdir few/sub\nset_inode_field few links_count 2\n");
     let sub = inode_of(&image, "few/sub").0;
     let mut commits = FastCommits::new(BLOCK);
@@ -562,7 +565,7 @@ fn the_map_of_a_deleted_inode_is_not_used() {
 }
 
 #[test]
-fn names_that_no_file_can_have_are_ignored() {
+fn invalid_names_are_ignored() {
     let image = make("");
     let made = free(&image, "ffi")[0];
     let mut commits = FastCommits::new(BLOCK);
@@ -579,17 +582,17 @@ fn names_that_no_file_can_have_are_ignored() {
 }
 
 #[test]
-fn an_inode_that_cannot_be_read_is_ignored() {
+fn an_invalid_inode_image_is_ignored() {
     let image = make("");
     let [first, second] = ["first", "second"].map(|name| inode_of(&image, name).0);
     let before = tree(&image.open());
     let made = free(&image, "ffi")[0];
     let mut commits = FastCommits::new(BLOCK);
-    // A size that no file can have, of a file that exists.
+    // An existing file with an invalid size.
     let mut image_of_first = image_of(REGULAR, 100, generation(&image, first), 0);
     image_of_first[108..112].copy_from_slice(&u32::MAX.to_le_bytes());
     commits.inode(first, &image_of_first);
-    // A length of the extra fields that no inode can have, of a new file, and of one that reuses an inode number.
+    // An invalid length of the extra fields, in a new file, and in a file that reuses an inode number.
     let mut damaged = image_of(REGULAR, 100, GENERATION, 0);
     damaged[128..130].copy_from_slice(&33_u16.to_le_bytes());
     commits.name(TAG_CREATE, ROOT, made, "bad");
@@ -622,7 +625,7 @@ fn an_index_without_dots_is_dropped() {
     let root: u64 = image.debugfs(&format!("bmap <{many}> 0")).trim().parse().unwrap();
     let file = std::fs::File::options().write(true).open(&image.path).unwrap();
     let start = root * BLOCK as u64;
-    // The name of the first entry.
+    // Replaces the name of the first entry.
     file.write_all_at(b"x", start + 8).unwrap();
     for slot in 0..16 {
         file.write_all_at(&0xfff_u32.to_le_bytes(), start + 36 + 8 * slot).unwrap();

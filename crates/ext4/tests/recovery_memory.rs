@@ -1,5 +1,5 @@
-//! The memory and the reads of recoveries of hostile images. This is a program of its own, whose peak of memory is
-//! measured.
+//! Memory use of the recovery of hostile images. The tests measure the peak memory of their process, so they have a
+//! program of their own.
 #![allow(clippy::print_stdout, reason = "the measurement")]
 
 mod common;
@@ -15,30 +15,32 @@ use ext4::Volume;
 use ext4::fast_commit::ondisk::TAG_CREATE;
 
 const BLOCK: usize = 1024;
-/// Bytes and blocks of a group.
+/// The number of blocks of a group.
 const GROUP_BLOCKS: u64 = 8192;
 const GROUPS: u64 = 512;
 /// The root directory.
 const ROOT: u64 = 2;
-/// The memory that a recovery of these images may take. An index of the free space of all groups takes hundreds of MiB.
+/// The maximum memory for the recovery of an image with fragmented groups, in bytes. An index of the free space of all
+/// groups would use hundreds of MiB.
 const MEMORY_MAX: u64 = 48 << 20;
-/// The groups and inodes of a volume with many orphans. The inodes would take more than 128 MiB in memory.
+/// The number of groups of a volume with many orphans.
 const ORPHAN_GROUPS: u64 = 16;
+/// The number of inodes of a volume with many orphans. All of them would use more than 128 MiB in memory.
 const ORPHAN_INODES: u32 = 1 << 17;
-/// The memory that a recovery of these orphans may take: most of it caches metadata.
+/// The maximum memory for the recovery of these orphans, in bytes. Most of it caches metadata.
 const ORPHANS_MEMORY_MAX: u64 = 72 << 20;
 /// The first inode that is an orphan.
 const FIRST_ORPHAN: u32 = 20;
 
-/// Held by each test, since the peak is that of the process.
+/// Lock that each test holds, since all tests in the process share the peak.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Returns the largest size in memory that this process has had since the last call, in bytes.
+/// Returns the peak memory of this process since the last call, in bytes.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("proc is mounted");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
     let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
-    // From now on, the peak is that of what follows.
+    // Resets the peak.
     fs::write("/proc/self/clear_refs", "5").unwrap();
     kibibytes << 10
 }
@@ -49,12 +51,12 @@ fn read_u32(file: &File, at: u64) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// Marks every second free block of every group as in use. Returns a block of each group that is still free.
+/// Marks every second block of every group as in use. Returns the last free block of each group.
 fn fragment(image: &Image) -> Vec<u64> {
     let file = File::options().read(true).write(true).open(&image.path).unwrap();
     let mut free_blocks = Vec::new();
     for group in 0..GROUPS {
-        // Descriptors have 32 bytes, and begin in the block after the superblock's.
+        // Descriptors have 32 bytes each, and begin in the block after the superblock.
         let descriptor = 2 * BLOCK as u64 + group * 32;
         let at = u64::from(read_u32(&file, descriptor)) * BLOCK as u64;
         let mut bitmap = [0; BLOCK];
@@ -106,7 +108,7 @@ fn memory_does_not_grow_with_the_free_space_of_the_groups() {
     drop(volume);
     assert!(grown <= MEMORY_MAX, "the process has grown by {} MiB", grown >> 20);
 
-    // Now they are there, and an orphan frees one in each group.
+    // The replay is now written to the image. The file becomes an orphan, whose deletion frees a block in each group.
     common::open_for_writing(&image).close().unwrap();
     assert_eq!(inode_of(&image, "made").0, made);
     image.debugfs_write(&format!(
@@ -122,8 +124,8 @@ fn memory_does_not_grow_with_the_free_space_of_the_groups() {
     assert!(grown <= MEMORY_MAX, "the process has grown by {} MiB", grown >> 20);
 }
 
-/// Returns an image in which all inodes from [`FIRST_ORPHAN`] on are in use, regular and empty: one by one what `set`
-/// makes of them.
+/// Creates an image in which all inodes from [`FIRST_ORPHAN`] on are empty regular files in use. `set` can change the
+/// bytes of each inode.
 fn with_inodes(set: impl Fn(u32, &mut [u8])) -> Image {
     let options = format!(
         "-t ext4 -b 1024 -I 128 -N {ORPHAN_INODES} -J size=1 -E orphan_file_size=640K \
@@ -156,7 +158,7 @@ fn with_inodes(set: impl Fn(u32, &mut [u8])) -> Image {
     image
 }
 
-/// Opens an image, and returns how much the process has grown.
+/// Opens an image. Returns the volume, and the number of bytes by which the peak memory of the process has grown.
 fn open_measured(image: &Image) -> (Arc<Volume>, u64) {
     peak();
     let before = peak();
@@ -196,7 +198,7 @@ fn memory_does_not_grow_with_the_inodes_of_an_orphan_list() {
         let next = if number == ORPHAN_INODES { 0 } else { number + 1 };
         inode[0x14..0x18].copy_from_slice(&next.to_le_bytes());
         if number == FIRST_ORPHAN {
-            // A leaf in a block of zeroes. It ends the list when the first orphan's turn comes.
+            // The extent tree refers to a leaf in a block of zeroes. Recovery stops with an error at this first orphan.
             let block = (ORPHAN_GROUPS * GROUP_BLOCKS - 8) as u32;
             inode[0x28..0x30].copy_from_slice(&[0x0a, 0xf3, 1, 0, 4, 0, 1, 0]);
             inode[0x38..0x3c].copy_from_slice(&block.to_le_bytes());

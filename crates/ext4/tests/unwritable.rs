@@ -1,5 +1,5 @@
 //! Tests of recovery in memory on volumes with features that cannot be written: quota, encryption, verity, directories
-//! that ignore case. Opening for writing is refused, and the changes in the journal are read nevertheless.
+//! that ignore case. Opening such a volume for writing fails. Opening it read-only shows the changes in the journal.
 
 mod common;
 
@@ -151,7 +151,7 @@ fn orphans_are_deleted_and_truncated() {
         assert_eq!((report.deleted, report.truncated), (1, 1), "{options}: {report:?}");
         assert!(report.failure.is_none(), "{options}: {report:?}");
         assert!(!is_in_use(&volume, first) && is_in_use(&volume, second));
-        // The first file's blocks, all but two of the second one's, and the block of its map.
+        // Freed: the blocks of the first file, all but two blocks of the second file, and the block of its map.
         let after = volume.statfs();
         assert_eq!(after.blocks_free - before.blocks_free, 30 + 18 + 1, "{options}");
         assert_eq!(after.inodes_free - before.inodes_free, 1);
@@ -245,7 +245,7 @@ fn fast_commits_are_replayed() {
         commits.name(TAG_CREATE, hidden, first_inode + 52, "unseen");
         commits.inode(first_inode + 52, &image_of(REGULAR, 0, GENERATION, 0x800));
         commits.commit();
-        // Existing files: the first one grows, and the second one is truncated.
+        // Existing files: `data` grows, and `second` is truncated.
         commits.inode(data, &image_of(REGULAR, 21 * BLOCK as u64, generation(data), 0));
         commits.add_range(data, 20, blocks[7], 1);
         commits.inode(second, &image_of(REGULAR, 2 * BLOCK as u64, generation(second), 0));

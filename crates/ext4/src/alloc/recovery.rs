@@ -1,6 +1,6 @@
-//! Allocation and freeing of blocks in a recovery, directly in the bitmaps: without an index of free clusters, and
-//! without any state of groups in memory, since a hostile volume has millions of groups. Also marks blocks and inodes
-//! that a recovery finds in use. Not here: inodes that are freed (`inodes.rs`).
+//! Allocation and freeing of blocks during recovery, directly in the bitmaps. There is no index of free clusters and no
+//! state of groups in memory, since a hostile volume may have millions of groups. Also here: marking blocks and inodes
+//! that recovery finds in use. Not here: freeing inodes (`inodes.rs`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::layout::bitmap::Bitmap;
 use crate::layout::group::GroupDescriptor;
 use crate::volume::Volume;
 
-/// The maximum number of searches in a group that find nothing.
+/// The maximum number of failed searches for a free cluster in a group.
 const FAILED_SEARCHES_MAX: u32 = 1 << 17;
-/// The maximum number of ranges of held clusters that all searches go through.
+/// The maximum number of ranges of held clusters that all searches may visit together.
 const HELD_RANGES_MAX: u32 = 1 << 24;
 
-/// The allocator's state in a recovery. A cluster is allocated only if it was not in use before the recovery either,
-/// since a file that the recovery has not reached may have it.
+/// The allocator's state during recovery. A cluster is allocated only if it is free now and was free before the
+/// recovery: a cluster that was in use may belong to a file that the recovery has not processed yet.
 pub(super) struct Recovery {
     /// The volume without the recovery's changes.
     before: Arc<Volume>,
@@ -33,22 +33,22 @@ pub(super) struct Recovery {
 
 #[derive(Default)]
 struct State {
-    /// Clusters of the volume that were free before, and are not allocated all the same: those that this recovery has
-    /// marked as in use and freed again.
+    /// Clusters that were free before the recovery but are not allocated: those that the recovery has marked as in use
+    /// and freed again.
     held: Ranges,
-    /// The number of ranges of `held` that searches went through.
+    /// The number of ranges of `held` that searches have visited.
     held_ranges: u32,
-    /// The group from which free clusters are searched. Groups before it have none.
+    /// The group at which searches for free clusters start. Groups before it have none.
     search_from: u32,
-    /// The number of searches in a group that found nothing.
+    /// The number of failed searches in a group.
     failed_searches: u32,
-    /// Groups in which a search found nothing. Later ones find nothing either, since freed clusters are not allocated.
+    /// Groups in which a search has failed. Later searches would fail, too, since freed clusters are not allocated.
     full: BTreeSet<u32>,
 }
 
 impl State {
-    /// Marks the held clusters among those of a group, which are numbered from `first` to before `end`, in a bitmap of
-    /// the group.
+    /// Marks the held clusters of a group in `used`, a bitmap of the group. The group's clusters are `first..end`.
+    /// Errors: `Unsupported` if all searches have visited too many ranges.
     fn mark_held(&mut self, used: &mut [u8], first: u64, end: u64) -> Result<()> {
         let mut at = first;
         while let Some(held) = self.held.next_from(at).and_then(|at| self.held.containing(at)) {
@@ -57,11 +57,11 @@ impl State {
             }
             self.held_ranges += 1;
             if self.held_ranges > HELD_RANGES_MAX {
-                let operation = "a recovery that frees and allocates so many blocks";
+                let operation = "a recovery that frees and allocates too many blocks";
                 return Err(Unsupported::Operation(operation).into());
             }
             at = held.end;
-            // They lie in the group.
+            // The difference is less than the number of clusters in the group.
             let [start, end] = [held.start.max(first), held.end.min(end)].map(|at| at - first);
             bits::fill(used, start as u32..end as u32, true);
         }
@@ -70,7 +70,7 @@ impl State {
 }
 
 impl Recovery {
-    /// Returns the state for a volume that was `before` without changes.
+    /// Creates the state. `before` is the volume without the recovery's changes.
     pub(super) fn new(before: Arc<Volume>) -> Self {
         Self { before, state: Mutex::default() }
     }
@@ -90,7 +90,8 @@ impl Volume {
         u64::from(number.0) * u64::from(self.geometry().clusters_per_group())
     }
 
-    /// [`allocate_blocks`](Self::allocate_blocks) in a recovery. Returns the group, and the clusters in it.
+    /// Allocates clusters like [`allocate_blocks`](Self::allocate_blocks), during recovery. Returns the group and the
+    /// clusters in it.
     pub(super) fn allocate_for_recovery(
         &self,
         handle: &mut Handle<'_>,
@@ -112,7 +113,8 @@ impl Volume {
         Err(Error::NoSpace)
     }
 
-    /// Allocates clusters of one group, from `goal` on if there are any. A group that is damaged has none.
+    /// Allocates clusters of one group: the first free ones at or after `goal`, or else the first free ones. A damaged
+    /// group has no free clusters.
     fn allocate_from(
         &self,
         handle: &mut Handle<'_>,
@@ -141,7 +143,7 @@ impl Volume {
             state.full.insert(goal.group);
             state.failed_searches += 1;
             if state.failed_searches > FAILED_SEARCHES_MAX {
-                let operation = "a recovery of a volume with so little free space";
+                let operation = "recovery of a volume with almost no free space";
                 return Err(Unsupported::Operation(operation).into());
             }
             return Ok(None);
@@ -154,8 +156,8 @@ impl Volume {
         Ok(Some(extent))
     }
 
-    /// Returns the descriptor of a group, and a bitmap of the clusters that cannot be allocated; `None` if there are
-    /// no others.
+    /// Returns the descriptor of a group, and a bitmap of the clusters that cannot be allocated. Returns `None` if the
+    /// group has no free clusters.
     fn used_in(
         &self,
         state: &mut State,
@@ -175,13 +177,13 @@ impl Volume {
         let first = self.first_cluster(number);
         let end = first + u64::from(bitmap.length());
         state.mark_held(&mut used, first, end)?;
-        // The count may be wrong.
+        // The count on the device may be wrong.
         descriptor.free_clusters = bitmap.free();
         Ok(Some((descriptor, used)))
     }
 
-    /// Frees clusters of a group in a recovery. Clusters that are free already are no error: a recovery by another
-    /// program may have freed them, before it was interrupted itself.
+    /// Frees clusters of a group during recovery. Clusters that are already free are no error: an interrupted recovery
+    /// by another program may have freed them.
     pub(super) fn free_for_recovery(
         &self,
         handle: &mut Handle<'_>,
@@ -198,14 +200,15 @@ impl Volume {
             }
         })?;
         if freed < extent.length {
-            // So that many files with the same blocks do not take for ever.
+            // Counting this as a change bounds the time for many files with the same blocks.
             self.writer()?.count_change()?;
         }
         Ok(())
     }
 
-    /// Marks those of the clusters that are not yet marked so as in use or free, after `mark` was called with each
-    /// run of them. Returns their number. The group's count of free clusters is right afterwards.
+    /// Marks clusters as in use or free, according to `in_use`, unless they are already so marked. Calls `mark` with
+    /// each run of clusters before marking it. Returns the number of newly marked clusters. If there are any, corrects
+    /// the group's count of free clusters.
     fn mark_for_recovery(
         &self,
         handle: &mut Handle<'_>,
@@ -219,7 +222,8 @@ impl Volume {
         descriptor.free_clusters = bitmap.free();
         let to_mark: Vec<Extent> = runs(bitmap.bytes(), extent, !in_use).collect();
         drop(bitmap);
-        let (mut group, mut marked) = (Group::default(), 0);
+        let mut group = Group::default();
+        let mut marked = 0;
         for run in to_mark {
             mark(run);
             self.mark_clusters(handle, &mut group, &mut descriptor, run, in_use)?;
@@ -237,8 +241,8 @@ impl Volume {
         Ok(runs(bitmap.bytes(), extent, false).next().is_none())
     }
 
-    /// Marks the clusters of blocks, which lie in the volume, as in use, if they are not. Groups whose bitmap is
-    /// damaged are left as they are.
+    /// Marks the clusters of blocks as in use, unless they already are. The blocks must be in the volume. Groups with a
+    /// damaged bitmap stay unchanged.
     pub(crate) fn claim_blocks(&self, start: FsBlock, count: u64) -> Result<()> {
         let per_group = u64::from(self.geometry().clusters_per_group());
         let clusters = self.geometry().clusters_of(start, count);
@@ -248,7 +252,7 @@ impl Volume {
             let end = clusters.end.min((group + 1) * per_group);
             let extent = Extent { start: (at % per_group) as u32, length: (end - at) as u32 };
             let number = GroupNumber(group as u32);
-            // Changes are counted. An error is met again by the change.
+            // Each call of `change` is counted, so it is called only if needed. It finds an error of the check again.
             if self.are_in_use(number, extent) != Ok(true) {
                 let claim = |handle: &mut Handle<'_>| {
                     self.mark_for_recovery(handle, number, extent, true, |_| ()).map(drop)
@@ -260,17 +264,17 @@ impl Volume {
         Ok(())
     }
 
-    /// Marks an inode as in use, if it is not. A group whose bitmap is damaged is left as it is.
+    /// Marks an inode as in use, unless it already is. A group with a damaged bitmap stays unchanged.
     pub(crate) fn claim_inode(&self, inode: InodeNumber, is_directory: bool) -> Result<()> {
         let claim = |handle: &mut Handle<'_>| self.claim_inode_in(handle, inode, is_directory);
         self.unless_damaged(self.change(ALLOCATE_INODE_CREDITS, claim))
     }
 
-    /// Ignores corruption that was found before a change.
+    /// Ignores corruption that was found before anything was changed.
     fn unless_damaged(&self, claimed: Result<()>) -> Result<()> {
         match claimed {
             Err(error @ Error::Corrupt(_)) => {
-                tracing::warn!(%error, "what a fast commit has in use is not marked in a damaged group");
+                tracing::warn!(%error, "blocks or inodes of fast commits are not marked in a damaged group");
                 self.writer()?.journal.check()
             }
             claimed => claimed,
@@ -302,9 +306,10 @@ impl Volume {
     }
 }
 
-/// Returns the runs of clusters in `extent` whose bits are `value`.
+/// Returns the runs of clusters in `extent` whose bits have this `value`.
 fn runs(bitmap: &[u8], extent: Extent, value: bool) -> impl Iterator<Item = Extent> {
-    let (mut at, end) = (extent.start, extent.end());
+    let mut at = extent.start;
+    let end = extent.end();
     std::iter::from_fn(move || {
         let start = bits::first_from(bitmap, at..end, value)?;
         at = bits::first_from(bitmap, start..end, !value).unwrap_or(end);
@@ -322,7 +327,7 @@ mod tests {
     use crate::volume::Probed;
     use crate::volume::writer::Writer;
 
-    /// Returns a volume of two groups that a recovery may change so many times.
+    /// Returns a volume of two groups, open for at most `changes_max` changes of a recovery.
     fn open(changes_max: u64) -> Arc<Volume> {
         let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
         let device: SharedDevice = Arc::new(MemoryDevice::new(image.bytes()));
@@ -340,10 +345,10 @@ mod tests {
     }
 
     #[test]
-    fn claims_of_blocks_that_are_in_use_are_no_changes() {
+    fn marking_blocks_that_are_already_in_use_is_no_change() {
         let volume = open(1);
         let descriptor = volume.group(GroupNumber(0)).unwrap();
-        // Blocks of the inode table, and of no file.
+        // The inode table is in use. Block 16000 is free, and its first marking is a change.
         for _ in 0..3 {
             volume.claim_blocks(descriptor.inode_table, 8).unwrap();
         }
@@ -369,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn walks_through_held_clusters_are_bounded() {
+    fn the_number_of_visited_held_ranges_is_bounded() {
         const GROUP: u64 = 1 << 15;
         let mut state = State::default();
         (0..GROUP).step_by(2).for_each(|at| state.held.insert(at..at + 1));

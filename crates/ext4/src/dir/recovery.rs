@@ -1,5 +1,5 @@
-//! Changes of a directory by a recovery: many names at once, without searching for each of them. Not here: adding a
-//! name (`insert.rs`).
+//! Changes of a directory during recovery: removal of many names in one pass, and of the index. Not here: adding a name
+//! (`insert.rs`).
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
 
 impl Inode {
-    /// Removes these names where they stand for these inodes, in one pass over all blocks, whatever index there is.
-    /// Names that do not exist are ignored. One transaction for each block that changes.
+    /// Removes these names if they have these inodes. Reads all blocks in one pass, without using an index. Ignores
+    /// names that do not exist. Each changed block is a transaction of its own.
     pub(crate) fn dir_remove_all(&self, names: &BTreeMap<&[u8], InodeNumber>) -> Result<()> {
         let volume = self.volume();
         if self.has(InodeFlags::INLINE_DATA) {
@@ -50,9 +50,9 @@ impl Inode {
         Ok(())
     }
 
-    /// Makes leaves of the blocks of this directory's index, one transaction for each. The first one keeps "." and
-    /// ".."; if these are damaged, the directory is in `parent`. A recovery drops an index that is not sound, or whose
-    /// hashes are unknown, since names ignore case.
+    /// Turns the blocks of this directory's index into leaves, one transaction for each. The first leaf keeps "." and
+    /// "..". If these are damaged, writes new ones, with `parent` as "..". Recovery drops an index that is corrupt or
+    /// full, or whose hashes it cannot compute because names ignore case.
     pub(crate) fn dir_drop_index(&self, parent: InodeNumber) -> Result<()> {
         let directory = Directory::for_change(self)?;
         let format = directory.format.dir;
@@ -84,15 +84,17 @@ impl Inode {
     }
 }
 
-/// Returns the entries of a leaf that are among `names`, in order. They are removed together: an entry that is not
-/// removed, or the first one, gets the room of those behind it.
+/// Returns the entries of a leaf that are among `names`, in order. They are removed together, so `previous` of each is
+/// the last entry before it that is not removed. If there is no such entry, `previous` is the first removed one, which
+/// keeps its space as an unused entry.
 fn find_all(
     format: &DirFormat,
     leaf: &[u8],
     location: Location,
     names: &BTreeMap<&[u8], InodeNumber>,
 ) -> Result<Vec<Found>> {
-    let (mut found, mut previous) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut previous = None;
     for slot in format.slots(format.entries(leaf), location) {
         let slot = slot?;
         match slot.inode.filter(|inode| names.get(slot.name) == Some(inode)) {

@@ -1,8 +1,8 @@
-//! Applies the effects of fast commits: the difference to the volume, whatever way led to it. All changes are made by
-//! the ordinary operations on inodes, maps and directories.
+//! Changes to the volume that bring it to the outcome of fast commits. The ordinary operations on inodes, maps and
+//! directories make them.
 //!
-//! Counts of links come from the names, so that they are right even where a fast commit lacks a
-//! directory's inode, as those of Linux do.
+//! Link counts are computed from the names. So they are correct although the fast commits of Linux do not contain
+//! images of all changed directories.
 //!
 //! Not here: quota.
 
@@ -14,10 +14,10 @@ use base::{Error, FileBlock, InodeNumber, Result};
 use fs::Run;
 
 use super::claim::mapped;
-use super::follow::{FileState, Outcome};
 use super::has_map;
 use super::image::{raw, seal_image};
 use super::names::Names;
+use super::outcome::{FileState, Outcome};
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::{InodeFlags, InodeRecord};
@@ -25,35 +25,37 @@ use crate::layout::geometry::{FILE_BLOCKS_MAX, Geometry};
 use crate::map_write::empty_root;
 use crate::volume::Volume;
 
-/// Links that the format counts, at most.
+/// The maximum link count of the format.
 const LINKS_MAX: u16 = 65_000;
 
-/// How many names stand for an inode, among those that fast commits speak of.
+/// The number of an inode's names, among the names that fast commits contain.
 #[derive(Clone, Copy, Default)]
 struct NameCounts {
+    /// Names after the fast commits.
     now: u64,
+    /// Names before the fast commits.
     before: u64,
-    /// Subdirectories, of a directory.
+    /// For a directory: subdirectories after the fast commits.
     children_now: u64,
+    /// For a directory: subdirectories before the fast commits.
     children_before: u64,
-    /// A directory that has it now.
+    /// A directory that contains the inode after the fast commits.
     parent: Option<InodeNumber>,
 }
 
-/// What becomes of an inode.
+/// The action for an inode.
 #[derive(Clone, Copy)]
-enum Fate {
-    /// It is not in use before or after.
-    Nothing,
-    /// It is deleted.
+enum Action {
+    /// None: the inode is unused before and after the fast commits.
+    Ignore,
+    /// Delete the inode.
     Delete,
-    /// It has this many links: 0 while it only waits to be deleted as an orphan.
+    /// Write the inode with this link count. The count is 0 for an orphan, which is deleted later.
     Keep(u16),
 }
 
 impl Outcome {
-    /// The names that stand for `number` and those that stood for it before, in the directories
-    /// that fast commits speak of.
+    /// Counts the names of each inode before and after the fast commits.
     fn count_names(&self) -> BTreeMap<InodeNumber, NameCounts> {
         let mut counts: BTreeMap<InodeNumber, NameCounts> = BTreeMap::new();
         for (&parent, names) in &self.directories {
@@ -77,29 +79,29 @@ impl Outcome {
         counts
     }
 
-    /// Makes the changes.
+    /// Applies the changes to the volume.
     pub(super) fn apply(self) -> Result<()> {
         let volume = &self.volume;
         let orphans = &volume.writer()?.orphans;
         let counts = self.count_names();
-        let of = |number: &InodeNumber| counts.get(number).copied().unwrap_or_default();
-        let fate_of = |(&number, file): (&InodeNumber, &FileState)| {
-            (number, fate(file, of(&number), orphans.contains(number)))
+        let counts_of = |number: &InodeNumber| counts.get(number).copied().unwrap_or_default();
+        let action_of = |(&number, file): (&InodeNumber, &FileState)| {
+            (number, choose_action(file, counts_of(&number), orphans.contains(number)))
         };
-        let fates: BTreeMap<InodeNumber, Fate> = self.files.iter().map(fate_of).collect();
+        let actions: BTreeMap<InodeNumber, Action> = self.files.iter().map(action_of).collect();
         let kept: Vec<(InodeNumber, &FileState, u16)> = self
             .files
             .iter()
-            .filter_map(|(&number, file)| match fates[&number] {
-                Fate::Keep(links) => Some((number, file, links)),
+            .filter_map(|(&number, file)| match actions[&number] {
+                Action::Keep(links) => Some((number, file, links)),
                 _ => None,
             })
             .collect();
-        // All blocks are marked before any are allocated for maps and directories. What is freed then may be another
-        // file's by now, and is marked again; freed blocks are not allocated meanwhile.
-        let is_kept = |number| matches!(fates.get(&number), Some(Fate::Keep(_)));
+        // All blocks are marked before blocks are allocated for maps and directories. A block that `free` frees may now
+        // belong to another file, so all blocks are marked again. Until then, freed blocks are not allocated.
+        let is_kept = |number| matches!(actions.get(&number), Some(Action::Keep(_)));
         self.claim(is_kept)?;
-        self.free(&fates)?;
+        self.free(&actions)?;
         self.claim(is_kept)?;
         let mut inodes = BTreeMap::new();
         for &(number, file, links) in &kept {
@@ -111,14 +113,14 @@ impl Outcome {
             }
         }
         let kinds = self.kinds_of_new_names();
-        let nothing = Names::default();
+        let no_names = Names::default();
         for (number, file, _) in &kept {
-            let names = self.directories.get(number).unwrap_or(&nothing);
+            let names = self.directories.get(number).unwrap_or(&no_names);
             if file.kind() == Some(FileType::Directory) {
-                let parent = of(number).parent.unwrap_or(crate::ROOT_INODE);
+                let parent = counts_of(number).parent.unwrap_or(crate::ROOT_INODE);
                 let directory = &inodes[number];
                 if file.is_new {
-                    begin_directory(volume, directory, parent)?;
+                    init_directory(volume, directory, parent)?;
                 }
                 change_directory(volume, (directory, parent), file.is_new, names, &kinds)?;
             }
@@ -126,27 +128,27 @@ impl Outcome {
         Ok(())
     }
 
-    /// The types of the inodes that names stand for now and did not before.
+    /// Returns the file types of the inodes whose entries are written.
     fn kinds_of_new_names(&self) -> BTreeMap<InodeNumber, FileType> {
         let names = self.directories.values().flat_map(|names| names.changed());
         let numbers = names.filter_map(|(_, name)| name.now);
         numbers.filter_map(|number| Some((number, self.kind_now(number)?))).collect()
     }
 
-    /// Deletes inodes, also those that are replaced by others, and unmaps what is mapped otherwise in the end.
-    fn free(&self, fates: &BTreeMap<InodeNumber, Fate>) -> Result<()> {
+    /// Deletes inodes, including old files whose inode is reused. Unmaps the ranges whose mapping changes.
+    fn free(&self, actions: &BTreeMap<InodeNumber, Action>) -> Result<()> {
         let volume = &self.volume;
         for (&number, file) in &self.files {
             let Some(record) = &file.before else { continue };
-            if file.is_new || matches!(fates[&number], Fate::Delete) {
-                // Without links or a place among the orphans, it is deleted already.
+            if file.is_new || matches!(actions[&number], Action::Delete) {
+                // Without links, and not in the orphan list, the inode has already been deleted.
                 if record.links > 0 || volume.writer()?.orphans.contains(number) {
                     delete(volume, number)?;
                 }
                 continue;
             }
-            // The map of an inode that is not in use may have blocks that belong to another file by now.
-            if matches!(fates[&number], Fate::Nothing) || !has_map(volume, record) {
+            // The map of an unused inode may contain blocks that now belong to another file.
+            if matches!(actions[&number], Action::Ignore) || !has_map(volume, record) {
                 continue;
             }
             let inode = inode(volume, volume.inode_record(number)?)?;
@@ -160,52 +162,53 @@ impl Outcome {
     }
 }
 
-fn fate(file: &FileState, counts: NameCounts, is_orphan: bool) -> Fate {
-    let Some(kind) = file.kind() else { return Fate::Nothing };
-    let kept = file.kept();
+/// Chooses the action for an inode by its names.
+fn choose_action(file: &FileState, counts: NameCounts, is_orphan: bool) -> Action {
+    let Some(kind) = file.kind() else { return Action::Ignore };
+    let existing = file.existing();
     if kind == FileType::Directory {
-        let is_root = kept.is_some_and(|record| record.number == crate::ROOT_INODE);
-        let lost_its_name = counts.now == 0 && (file.is_new || counts.before > 0);
-        if lost_its_name && !is_root {
-            return match kept {
-                Some(_) if is_orphan => Fate::Keep(0),
-                Some(record) if record.links > 0 => Fate::Delete,
-                _ => Fate::Nothing,
+        let is_root = existing.is_some_and(|record| record.number == crate::ROOT_INODE);
+        let has_lost_its_name = counts.now == 0 && (file.is_new || counts.before > 0);
+        if has_lost_its_name && !is_root {
+            return match existing {
+                Some(_) if is_orphan => Action::Keep(0),
+                Some(record) if record.links > 0 => Action::Delete,
+                _ => Action::Ignore,
             };
         }
-        let links = match kept.map(|record| record.links) {
-            // More subdirectories than can be counted.
+        let links = match existing.map(|record| record.links) {
+            // The directory has more subdirectories than the format counts.
             Some(1) => 1,
-            // Every directory has two, even if a replay that was interrupted has already counted some of the changes.
+            // An interrupted replay may already have counted some changes. Every directory has at least two links.
             Some(links) => {
                 let links = u64::from(links) + counts.children_now;
                 links.saturating_sub(counts.children_before).max(2)
             }
             None => 2 + counts.children_now,
         };
-        // What is too much for the format is written as "many".
-        return Fate::Keep(
+        // The count 1 means more links than the format counts.
+        return Action::Keep(
             u16::try_from(links).ok().filter(|&links| links <= LINKS_MAX).unwrap_or(1),
         );
     }
-    let before = if kept.is_some() { counts.before } else { 0 };
-    let links = kept.map_or(0, |record| u64::from(record.links)) + counts.now;
-    // A replay that was interrupted may have counted the removal of a name, and left its entry. A file has at least the
-    // names that are known.
+    let before = if existing.is_some() { counts.before } else { 0 };
+    let links = existing.map_or(0, |record| u64::from(record.links)) + counts.now;
+    // An interrupted replay may have counted the removal of a name without removing its entry. The file has at least
+    // the names in `counts`.
     match links.saturating_sub(before).max(counts.now) {
-        0 if is_orphan && kept.is_some() => Fate::Keep(0),
-        0 if kept.is_some_and(|record| record.links > 0) => Fate::Delete,
-        // Open without a name when the commit was made, and unknown to the volume.
-        0 => Fate::Nothing,
-        links => Fate::Keep(u16::try_from(links).unwrap_or(LINKS_MAX)),
+        0 if is_orphan && existing.is_some() => Action::Keep(0),
+        0 if existing.is_some_and(|record| record.links > 0) => Action::Delete,
+        // The file was open without a name at the time of the commit, and is not on the volume.
+        0 => Action::Ignore,
+        links => Action::Keep(u16::try_from(links).unwrap_or(LINKS_MAX)),
     }
 }
 
-/// Returns an inode with this record, in the orphan list if it is there.
+/// Returns an inode with this record. If the orphan list contains the inode, returns that one.
 fn inode(volume: &Arc<Volume>, record: InodeRecord) -> Result<Arc<Inode>> {
     let inode = Inode::new(Arc::clone(volume), record.clone());
     let inode = volume.writer()?.orphans.restore_orphan(inode);
-    // The list has the record of the time when it was read.
+    // The record in the orphan list is from the time when the list was read.
     inode.publish(&mut inode.record.write(), record);
     Ok(Arc::new(inode))
 }
@@ -217,7 +220,7 @@ fn delete(volume: &Arc<Volume>, number: InodeNumber) -> Result<()> {
     inode.release()
 }
 
-/// Writes an inode to the table, with an empty map unless it has one already that is of the same kind.
+/// Writes an inode to the table. Keeps an existing map of the same kind; otherwise the map is empty.
 fn write_inode(
     volume: &Arc<Volume>,
     number: InodeNumber,
@@ -230,12 +233,12 @@ fn write_inode(
     volume.claim_inode(number, is_directory)?;
     let (buffer, at, location) = volume.raw_inode(number)?;
     let block = buffer.block();
-    let mut bytes = match file.kept() {
+    let mut bytes = match file.existing() {
         Some(_) => buffer[at..at + geometry.inode_size as usize].to_vec(),
         None => vec![0; geometry.inode_size as usize],
     };
     drop(buffer);
-    // The link of the orphan list is as the list lies, not as it was when the commit was made.
+    // The link of the orphan list is the current one, not the image's, which is from the time of the commit.
     let next_orphan = if is_orphan { raw(&mut bytes).dtime.get() } else { 0 };
     if let Some(image) = &file.image {
         image.store(&mut bytes);
@@ -243,7 +246,8 @@ fn write_inode(
         let fields = raw(&mut bytes);
         fields.flags = flags.0.into();
         let is_tree = flags.contains(InodeFlags::EXTENTS);
-        let keeps_map = file.kept().is_some_and(|kept| map_kind(kept.flags) == map_kind(flags));
+        let keeps_map =
+            file.existing().is_some_and(|existing| map_kind(existing.flags) == map_kind(flags));
         let is_mapped = is_tree || matches!(image.kind, FileType::Regular | FileType::Directory);
         if !is_mapped || flags.contains(InodeFlags::INLINE_DATA) {
             fields.block = image.block_area();
@@ -274,15 +278,15 @@ fn write_inode(
     inode(volume, record)
 }
 
-/// Returns the flags that say what the block area is.
+/// Returns the flags that determine the contents of the block area.
 fn map_kind(flags: InodeFlags) -> u32 {
     flags.0 & (InodeFlags::EXTENTS.0 | InodeFlags::INLINE_DATA.0)
 }
 
-/// Returns the flags of an inode with an image. A new directory has no names yet: it has an empty map.
+/// Returns the flags of an inode with an image. A new directory begins with an empty map, not with inline data.
 fn flags_of(file: &FileState, geometry: &Geometry) -> InodeFlags {
-    // The unit of the count of blocks, which is not the image's.
-    let huge = file.kept().map_or(0, |kept| kept.flags.0 & InodeFlags::HUGE_FILE.0);
+    // The flag determines the unit of the block count, which does not come from the image.
+    let huge = file.existing().map_or(0, |existing| existing.flags.0 & InodeFlags::HUGE_FILE.0);
     let flags = InodeFlags(file.flags().0 & !InodeFlags::HUGE_FILE.0 | huge);
     if file.kind() != Some(FileType::Directory) || !flags.contains(InodeFlags::INLINE_DATA) {
         return flags;
@@ -292,7 +296,7 @@ fn flags_of(file: &FileState, geometry: &Geometry) -> InodeFlags {
     InodeFlags(flags.0 & !InodeFlags::INLINE_DATA.0 | tree)
 }
 
-/// Maps a run, whose blocks are marked as in use, in a hole.
+/// Maps a run in a hole. Its blocks are already marked as in use.
 fn map(volume: &Volume, inode: &Inode, mut run: Run) -> Result<()> {
     while run.length > 0 {
         let credits = inode.credits_for_map(1);
@@ -305,14 +309,14 @@ fn map(volume: &Volume, inode: &Inode, mut run: Run) -> Result<()> {
     Ok(())
 }
 
-/// Writes "." and ".." to a directory.
-fn begin_directory(volume: &Volume, directory: &Inode, parent: InodeNumber) -> Result<()> {
+/// Writes "." and ".." to a new directory.
+fn init_directory(volume: &Volume, directory: &Inode, parent: InodeNumber) -> Result<()> {
     let credits = directory.credits_for_insert();
     volume.change_with_space(credits, |handle| directory.dir_init(handle, parent))
 }
 
-/// Removes and adds names: the first in one pass, the others by the index, or behind each other. The directory is in
-/// `parent`, or in another one if fast commits do not speak of its name.
+/// Removes names in one pass, and then adds names one by one: by the index, or in the next leaf with space. `parent` is
+/// the directory's parent, or another directory if fast commits do not contain its name.
 fn change_directory(
     volume: &Volume,
     (directory, parent): (&Inode, InodeNumber),
@@ -333,7 +337,7 @@ fn change_directory(
         let Some(now) = name.now else { continue };
         let Some(&kind) = kinds.get(&now) else { continue };
         if directory.has(InodeFlags::CASEFOLD) && directory.has(InodeFlags::INDEX) {
-            // Hashes of folded names are not computed.
+            // An index of folded names cannot be extended, since their hashes are not computed.
             directory.dir_drop_index(parent)?;
         }
         let mut insert = || {
@@ -343,7 +347,7 @@ fn change_directory(
         };
         match insert() {
             Err(Error::Corrupt(_) | Error::NoSpace) if directory.has(InodeFlags::INDEX) => {
-                // An index that is not sound, or has no room. It is unchanged.
+                // The index is corrupt or full. The failed insertion has not changed it.
                 volume.writer()?.journal.check()?;
                 directory.dir_drop_index(parent)?;
                 insert()?;

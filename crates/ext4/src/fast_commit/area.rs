@@ -1,5 +1,5 @@
-//! Reads the fast-commit area: which changes were committed to it after the last transaction.
-//! Not here: making the changes.
+//! The fast-commit area: the changes that were committed to it after the last transaction.
+//! Not here: applying the changes.
 
 use base::checksum::crc32c;
 use base::{FileBlock, FsBlock, InodeNumber, Result, TransactionId, Unsupported};
@@ -10,19 +10,19 @@ use super::ondisk::{
 };
 use crate::jbd2::Journal;
 
-/// Bytes in a name, at most.
+/// The maximum number of bytes in a name.
 const NAME_MAX: usize = 255;
-/// Bytes in an inode, at least.
+/// The minimum number of bytes in an inode.
 const INODE_BYTES_MIN: usize = 128;
-/// The maximum number of changes and of commits. A journal's map can name one block again and again, so that the
-/// size of the area shows nothing.
+/// The maximum number of changes and commits. The size of the area is no bound, since a hostile journal's map can
+/// refer to one block many times.
 const CHANGES_MAX: usize = 1 << 20;
 /// The maximum size of the changes' values, in bytes.
 const VALUE_BYTES_MAX: usize = 64 << 20;
-/// `ee_len` above this marks an unwritten extent.
+/// The maximum of `ee_len` for a written extent. Larger values mark an unwritten one.
 const WRITTEN_MAX: u16 = 1 << 15;
 
-/// A state that a fast commit establishes. Establishing it again changes nothing.
+/// A change in a fast commit. It describes the resulting state, so it can be applied several times.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Blocks of a file are mapped.
@@ -31,11 +31,11 @@ pub enum Change {
         inode: InodeNumber,
         /// The first block in the file.
         start: FileBlock,
-        /// The first block in the volume.
+        /// The first block on the volume.
         block: FsBlock,
         /// The number of blocks, at most 2^15.
         length: u16,
-        /// Whether they hold no data yet.
+        /// Whether the blocks are unwritten.
         unwritten: bool,
     },
     /// Blocks of a file are not mapped.
@@ -67,18 +67,18 @@ pub enum Change {
         /// The name: 1 to 255 bytes.
         name: Vec<u8>,
     },
-    /// An inode's fields. Those of the block map, and the count of blocks, are not to be taken.
+    /// An inode's fields. The block area and the block count are not valid.
     Inode {
         /// The inode.
         inode: InodeNumber,
-        /// Its bytes: at least 128, and up to the end of the extra fields.
+        /// The inode's bytes, up to the end of the extra fields; at least 128.
         image: Vec<u8>,
     },
 }
 
-/// The fast commits in the area of `journal` that followed the transactions before `running`, in
-/// order: the changes in each. Those of earlier transactions, and one cut off by a crash, are
-/// left over in the area and do not count. Errors: `Unsupported` if there are too many.
+/// Returns the changes of each fast commit in the area of `journal`, in order. Returns only fast commits that were made
+/// while the transaction `running` was running. The area may also contain fast commits of earlier transactions, and
+/// one that a crash interrupted. These are ignored. Errors: `Unsupported` if there are too many changes.
 pub fn read_commits(journal: &Journal, running: TransactionId) -> Result<Vec<Vec<Change>>> {
     let mut reader = Reader::new(running);
     let mut buffer = vec![0; journal.blocks().block_size().len()];
@@ -87,7 +87,7 @@ pub fn read_commits(journal: &Journal, running: TransactionId) -> Result<Vec<Vec
         if block == journal.superblock().fast_commit.start && !begins_with_head(&buffer) {
             break;
         }
-        if !reader.block(&buffer)? {
+        if !reader.read_block(&buffer)? {
             break;
         }
     }
@@ -99,11 +99,12 @@ fn begins_with_head(block: &[u8]) -> bool {
     header.is_some_and(|(header, _)| header.fc_tag.get() == ondisk::TAG_HEAD)
 }
 
+/// A reader of the tags in the area.
 struct Reader {
     running: TransactionId,
-    /// Of the tags since the last tail.
+    /// The checksum of the tags since the last tail.
     checksum: u32,
-    /// The changes since then.
+    /// The changes since the last tail.
     changes: Vec<Change>,
     commits: Vec<Vec<Change>>,
     /// The number of all changes and commits so far.
@@ -124,18 +125,18 @@ impl Reader {
         }
     }
 
-    /// Counts a change or a commit. Errors: `Unsupported` beyond the limits.
+    /// Counts a change or a commit, and the size of its value. Errors: `Unsupported` beyond the limits.
     fn count(&mut self, value: &[u8]) -> Result<()> {
         self.count += 1;
         self.value_bytes += value.len();
         if self.count > CHANGES_MAX || self.value_bytes > VALUE_BYTES_MAX {
-            return Err(Unsupported::Operation("fast commits with so many changes").into());
+            return Err(Unsupported::Operation("replaying so many fast-commit changes").into());
         }
         Ok(())
     }
 
-    /// Reads the tags of one block. False where the commits end.
-    fn block(&mut self, block: &[u8]) -> Result<bool> {
+    /// Reads the tags of one block. Returns false at the end of the valid fast commits.
+    fn read_block(&mut self, block: &[u8]) -> Result<bool> {
         let mut rest = block;
         while let Ok((header, behind)) = RawTagHeader::ref_from_prefix(rest) {
             let Some(value) = behind.get(..usize::from(header.fc_len.get())) else {
@@ -144,7 +145,7 @@ impl Reader {
             let Some(covered) = rest.get(..size_of::<RawTagHeader>() + value.len()) else {
                 return Ok(false);
             };
-            if !self.tag(header.fc_tag.get(), value, covered)? {
+            if !self.read_tag(header.fc_tag.get(), value, covered)? {
                 return Ok(false);
             }
             rest = behind.get(value.len()..).unwrap_or_default();
@@ -152,14 +153,15 @@ impl Reader {
         Ok(true)
     }
 
-    fn tag(&mut self, tag: u16, value: &[u8], covered: &[u8]) -> Result<bool> {
+    /// Reads one tag. `covered` is the header and the value. Returns false if the tag is not valid.
+    fn read_tag(&mut self, tag: u16, value: &[u8], covered: &[u8]) -> Result<bool> {
         match tag {
             ondisk::TAG_TAIL => {
                 self.count(&[])?;
-                return Ok(self.tail(value, covered));
+                return Ok(self.read_tail(value, covered));
             }
             ondisk::TAG_HEAD => {
-                let Some(head) = exactly::<RawHead>(value) else { return Ok(false) };
+                let Some(head) = view_exactly::<RawHead>(value) else { return Ok(false) };
                 if head.fc_tid.get() != self.running.0 {
                     return Ok(false);
                 }
@@ -180,7 +182,8 @@ impl Reader {
         Ok(true)
     }
 
-    fn tail(&mut self, value: &[u8], covered: &[u8]) -> bool {
+    /// Ends a fast commit if its checksum is correct. Otherwise returns false.
+    fn read_tail(&mut self, value: &[u8], covered: &[u8]) -> bool {
         let Ok((tail, _)) = RawTail::ref_from_prefix(value) else { return false };
         let without_checksum = size_of::<RawTagHeader>() + size_of_val(&tail.fc_tid);
         let covered = covered.get(..without_checksum).unwrap_or_default();
@@ -194,16 +197,17 @@ impl Reader {
     }
 }
 
-fn exactly<T: FromBytes + KnownLayout + Immutable + Unaligned>(value: &[u8]) -> Option<&T> {
+/// Views `value` as a `T`, if it has exactly the size of a `T`.
+fn view_exactly<T: FromBytes + KnownLayout + Immutable + Unaligned>(value: &[u8]) -> Option<&T> {
     T::ref_from_bytes(value).ok()
 }
 
-/// The change that a tag stands for, if it is known and its value has a length that it can have.
+/// Returns the change that a tag describes. `None` if the tag is unknown, or its value has an invalid length.
 fn parse_change(tag: u16, value: &[u8]) -> Option<Change> {
     let inode = |number: zerocopy::little_endian::U32| InodeNumber(number.get().into());
     match tag {
         ondisk::TAG_ADD_RANGE => {
-            let raw: &RawAddRange = exactly(value)?;
+            let raw: &RawAddRange = view_exactly(value)?;
             let [b0, b1, b2, b3, l0, l1, h0, h1, s0, s1, s2, s3] = raw.fc_ex;
             let length = u16::from_le_bytes([l0, l1]);
             let unwritten = length > WRITTEN_MAX;
@@ -219,7 +223,7 @@ fn parse_change(tag: u16, value: &[u8]) -> Option<Change> {
             })
         }
         ondisk::TAG_DEL_RANGE => {
-            let raw: &RawDelRange = exactly(value)?;
+            let raw: &RawDelRange = view_exactly(value)?;
             Some(Change::DeleteRange {
                 inode: inode(raw.fc_ino),
                 start: FileBlock(raw.fc_lblk.get().into()),
@@ -240,8 +244,9 @@ fn parse_change(tag: u16, value: &[u8]) -> Option<Change> {
         }
         ondisk::TAG_INODE => {
             let (raw, image) = RawInodeImage::ref_from_prefix(value).ok()?;
-            let long_enough = image.len() >= INODE_BYTES_MIN;
-            long_enough.then(|| Change::Inode { inode: inode(raw.fc_ino), image: image.to_vec() })
+            let is_long_enough = image.len() >= INODE_BYTES_MIN;
+            is_long_enough
+                .then(|| Change::Inode { inode: inode(raw.fc_ino), image: image.to_vec() })
         }
         _ => None,
     }
@@ -253,7 +258,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a block of 64 KiB that is a commit of as many tags as fit.
+    /// Returns a block of 64 KiB that contains one fast commit, with as many tags as fit.
     fn block_of(tag: u16, value: &[u8]) -> Vec<u8> {
         let mut block = Vec::new();
         let append = |block: &mut Vec<u8>, tag: u16, length: usize, value: &[u8]| {
@@ -272,12 +277,13 @@ mod tests {
         block
     }
 
-    /// Reads a block again and again until it is refused. Returns the commits before, and the changes in them.
+    /// Reads a block repeatedly until the reader refuses it. Returns the number of accepted commits, and of their
+    /// changes.
     fn read_until_refused(block: &[u8]) -> (usize, usize) {
         let mut reader = Reader::new(TransactionId(7));
         for commits in 0..=CHANGES_MAX {
-            match reader.block(block) {
-                Ok(goes_on) => assert!(goes_on, "a sound commit"),
+            match reader.read_block(block) {
+                Ok(is_valid) => assert!(is_valid, "the commit must be valid"),
                 Err(Error::Unsupported(_)) => {
                     let changes = reader.commits.iter().map(Vec::len).sum();
                     return (commits, changes);
@@ -285,7 +291,7 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         }
-        panic!("no limit");
+        panic!("the reader has no limit");
     }
 
     #[test]
@@ -299,8 +305,8 @@ mod tests {
     fn the_number_of_empty_commits_is_bounded() {
         let mut reader = Reader { count: CHANGES_MAX - 1, ..Reader::new(TransactionId(7)) };
         let block = block_of(ondisk::TAG_PAD, &[0; 60_000]);
-        assert!(reader.block(&block).unwrap());
-        assert!(matches!(reader.block(&block), Err(Error::Unsupported(_))));
+        assert!(reader.read_block(&block).unwrap());
+        assert!(matches!(reader.read_block(&block), Err(Error::Unsupported(_))));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Marking of the blocks that files have as in use. Linux marks the blocks of a whole file as free when it replays the
-//! inode, and as in use at the end of its replay. If that replay was interrupted, the log still has the fast commits,
-//! and all blocks of the files that they speak of look free. Not here: the bitmaps (`alloc/recovery.rs`).
+//! Marking of the blocks of files as in use. Linux marks all blocks of a file as free when it replays the inode, and as
+//! in use at the end of its replay. If that replay was interrupted, the log still contains the fast commits, and all
+//! blocks of their files are marked as free. Not here: the bitmaps (`alloc/recovery.rs`).
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -8,18 +8,19 @@ use std::sync::Arc;
 use base::{Error, FsBlock, InodeNumber, Result, Unsupported};
 use fs::Run;
 
-use super::follow::{FileState, Outcome};
 use super::has_map;
+use super::outcome::{FileState, Outcome};
 use crate::inode::record::InodeRecord;
 use crate::map_walk::{self, MapRoot, MapVisitor};
 use crate::volume::Volume;
 
-/// The maximum number of extents, or runs of pointers, in the present maps of all files.
+/// The maximum number of extents, or runs of pointers, in the current maps of all files.
 const RUNS_MAX: u64 = 1 << 26;
 
 impl Outcome {
-    /// Marks the blocks that kept files have in the end as in use, and those that they have at present, with the blocks
-    /// of their maps. Does so for every inode that fast commits speak of.
+    /// Marks blocks as in use, for every kept inode in the fast commits: the blocks that the fast commits map, and the
+    /// blocks of the current map, including its nodes. Skips the current map of a reused inode, since it belongs to the
+    /// old file. Blocks of damaged inodes and maps are not marked.
     pub(super) fn claim(&self, is_kept: impl Fn(InodeNumber) -> bool) -> Result<()> {
         let kept = self.files.iter().filter(|(number, _)| is_kept(**number));
         for run in kept.flat_map(|(_, file)| mapped(file)) {
@@ -35,7 +36,7 @@ impl Outcome {
                 Ok(record) => claim.file(&self.volume, &record)?,
                 Err(Error::NotFound) => {}
                 Err(error @ Error::Corrupt(_)) => {
-                    tracing::warn!(%error, "the blocks of an inode in a fast commit are not marked as in use");
+                    tracing::warn!(%error, "the blocks of an inode in a fast commit cannot be marked as in use");
                 }
                 Err(error) => return Err(error),
             }
@@ -43,7 +44,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// Returns the inodes that fast commits speak of.
+    /// Returns the inodes that fast commits contain: files, directories, and inodes of names.
     fn numbers(&self) -> BTreeSet<InodeNumber> {
         let mut numbers: BTreeSet<InodeNumber> = self.files.keys().copied().collect();
         numbers.extend(self.directories.keys());
@@ -60,19 +61,19 @@ pub(super) fn mapped(file: &FileState) -> impl Iterator<Item = Run> {
     file.map.runs().filter(|_| file.has_tree())
 }
 
-/// A walk through the maps of files.
+/// A visitor that marks the blocks of maps as in use.
 struct Claim<'a> {
     volume: &'a Volume,
-    /// The blocks of maps that were visited. Files on a hostile volume can share them.
+    /// The visited nodes. On a hostile volume, several files can share a node.
     nodes: HashSet<FsBlock>,
-    /// The number of runs that were visited.
+    /// The number of visited runs.
     runs: u64,
-    /// The first error. The walk does not continue after it.
+    /// The first error. It ends the walk.
     outcome: Result<()>,
 }
 
 impl Claim<'_> {
-    /// Marks the blocks of a file that is in use.
+    /// Marks the blocks of a file, unless the file has no links.
     fn file(&mut self, volume: &Arc<Volume>, record: &InodeRecord) -> Result<()> {
         if record.links > 0 && has_map(volume, record) {
             let root = MapRoot::new(volume, record);
@@ -82,7 +83,7 @@ impl Claim<'_> {
     }
 
     fn claim_node(&self, block: FsBlock) -> Result<()> {
-        // Bounds the walk.
+        // Counting each node as a change bounds the walk.
         self.volume.writer()?.count_change()?;
         self.volume.claim_blocks(block, 1)
     }
@@ -90,7 +91,7 @@ impl Claim<'_> {
     fn claim_run(&mut self, run: Run) -> Result<()> {
         self.runs += 1;
         if self.runs > RUNS_MAX {
-            let operation = "fast commits that change files of so many extents";
+            let operation = "replaying fast commits that change files with so many extents";
             return Err(Unsupported::Operation(operation).into());
         }
         self.volume.claim_blocks(run.block, run.length)
@@ -115,7 +116,7 @@ impl MapVisitor for Claim<'_> {
     fn fault(&mut self, error: Error) {
         match error {
             Error::Corrupt(_) => {
-                tracing::warn!(%error, "a part of a map is not marked as in use");
+                tracing::warn!(%error, "the blocks in a damaged part of a map are not marked as in use");
             }
             error => self.outcome = std::mem::replace(&mut self.outcome, Ok(())).and(Err(error)),
         }

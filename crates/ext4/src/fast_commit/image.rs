@@ -1,5 +1,5 @@
-//! The bytes of an inode in a fast commit, and those that it gives an inode. Not here: maps, names and counts of links,
-//! which fast commits have tags for.
+//! Images of inodes in fast commits: their validation, and their copy to the inode table. Not here: maps, names and
+//! link counts, for which fast commits have other tags.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::inode::write::seal;
 use crate::layout::geometry::Geometry;
 use crate::ondisk::inode::{BASE_BYTES, BLOCK_OFFSET, RawInode};
 
-/// The bytes of the block area.
+/// The position of the block area in an inode's bytes.
 const BLOCK_AREA: Range<usize> = BLOCK_OFFSET..BLOCK_OFFSET + 60;
 
 /// An inode in a fast commit: its bytes up to the end of the extra fields.
@@ -25,7 +25,7 @@ pub(super) struct InodeImage {
 }
 
 impl InodeImage {
-    /// Validates what must be sound before the inode is written.
+    /// Parses an image. Checks the fields that must be valid before the inode is written.
     pub(super) fn parse(bytes: &[u8], geometry: &Geometry, location: Location) -> Result<Self> {
         const STRUCTURE: &str = "fast commit of an inode";
         let raw: &RawInode = view_at(bytes, 0, STRUCTURE, location)?;
@@ -65,12 +65,12 @@ impl InodeImage {
     /// Returns the bytes of the block area.
     pub(super) fn block_area(&self) -> [u8; 60] {
         let mut area = [0; 60];
-        // An image has at least the fields that every inode has.
+        // `parse` has checked that the image contains the fields that every inode has.
         area.copy_from_slice(&self.bytes[BLOCK_AREA]);
         area
     }
 
-    /// Copies all fields but the block area and the count of blocks to an inode's bytes.
+    /// Copies all fields to an inode's bytes, except the block area and the block count.
     pub(super) fn store(&self, bytes: &mut [u8]) {
         let blocks = {
             let raw = raw(bytes);
@@ -93,7 +93,7 @@ pub(super) fn raw(bytes: &mut [u8]) -> &mut RawInode {
     }
 }
 
-/// Computes the checksum of an inode's bytes, on volumes with checksums.
+/// Updates the checksum in an inode's bytes, on volumes with checksums.
 pub(super) fn seal_image(bytes: &mut [u8], geometry: &Geometry, number: InodeNumber) {
     let generation = raw(bytes).generation.get();
     seal(bytes, geometry, number, generation);

@@ -1,14 +1,14 @@
 //! Fast commits: changes that Linux writes between two full transactions, one tag for each. Their effects are
-//! collected first, and then made by the ordinary writer.
+//! collected first. Then the ordinary writer applies them.
 //! Not here: the log of transactions (`jbd2`), and writing fast commits.
 
 mod apply;
 mod area;
 mod claim;
-mod follow;
 mod image;
 mod names;
 pub mod ondisk;
+mod outcome;
 mod ranges;
 
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use std::sync::Arc;
 pub use area::{Change, read_commits};
 use base::Result;
 
-use self::follow::Outcome;
+use self::outcome::Outcome;
 use crate::inode::Inode;
 use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::volume::Volume;
 
 /// Brings a volume that is being recovered to the state that `commits` establish.
 pub(crate) fn replay(volume: &Arc<Volume>, commits: &[Vec<Change>]) -> Result<()> {
-    Outcome::of(Arc::clone(volume), commits)?.apply()
+    Outcome::collect(Arc::clone(volume), commits)?.apply()
 }
 
-/// Returns whether the inode's block area is a map of blocks.
+/// Returns whether the inode's block area contains a block map or an extent tree.
 fn has_map(volume: &Arc<Volume>, record: &InodeRecord) -> bool {
     !record.flags.contains(InodeFlags::INLINE_DATA)
         && Inode::new(Arc::clone(volume), record.clone()).has_map()

@@ -1,5 +1,5 @@
-//! What fast commits say of the names in directories: what they stood for before, and what they
-//! stand for in the end. Not here: changing the directories.
+//! Directory entries that fast commits change: the inode of each name before and after.
+//! Not here: changing the directories.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -12,21 +12,21 @@ use super::{Change, has_map};
 use crate::inode::Inode;
 use crate::volume::Volume;
 
-/// The maximum size of all directories in which names change, in bytes: they are read three times.
+/// The maximum size of all directories in which names change, in bytes. Each block is read three times.
 const DIRECTORY_BYTES_MAX: u64 = 16 << 30;
 
-/// What one name stands for.
+/// The inode of one name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Name {
-    /// In the directory as it lies.
+    /// The inode before the fast commits, from the directory on the volume.
     pub before: Option<InodeNumber>,
-    /// After the changes so far.
+    /// The inode after the changes so far.
     pub now: Option<InodeNumber>,
-    /// Whether the entry is written even if its inode number stays the same: it is in another directory with the same
-    /// inode number, or the inode has become a file of another type.
+    /// Whether the entry is written even if its inode number stays the same. This is so if another directory now has
+    /// the parent's inode number, or if the inode is now a file of another type.
     pub is_new: bool,
-    /// The number of restarts of the directory that this entry has seen.
-    restarts: u32,
+    /// The number of resets of the directory that have been applied to this entry.
+    resets: u32,
 }
 
 impl Name {
@@ -35,43 +35,43 @@ impl Name {
         self.before != self.now || self.is_new && self.now.is_some()
     }
 
-    /// Removes the name if the directory has restarted since the last call.
-    fn update(&mut self, restarts: u32) {
-        if self.restarts != restarts {
-            self.restarts = restarts;
+    /// Removes the name if the directory has been reset since the last call. `resets` counts all resets so far.
+    fn update(&mut self, resets: u32) {
+        if self.resets != resets {
+            self.resets = resets;
             self.now = None;
             self.is_new = true;
         }
     }
 }
 
-/// The names of one directory that fast commits speak of.
+/// The names that fast commits contain, in one directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Names {
     pub entries: BTreeMap<Vec<u8>, Name>,
-    /// How often another directory has begun to use the inode.
-    restarts: u32,
+    /// The number of resets. There is one each time another directory begins to use the inode.
+    resets: u32,
 }
 
 impl Names {
-    /// Empties the directory, since another directory uses its inode. The entries that it has from now on are new, even
-    /// if the old directory had the same ones. A log can restart a directory with many names many times, so each entry
-    /// changes only when it is used.
-    pub(super) fn restart(&mut self) {
-        // There are fewer tags in a log.
-        self.restarts += 1;
+    /// Removes all entries, since another directory now uses the inode. Later entries are new, even if the old
+    /// directory had the same ones. A log can reset a directory with many names many times, so each entry is updated
+    /// only when it is used.
+    pub(super) fn reset(&mut self) {
+        // The number of tags in a log is bounded, so the count does not overflow.
+        self.resets += 1;
     }
 
-    /// Returns an entry as it is after all restarts so far.
+    /// Returns an entry after all resets so far.
     pub(super) fn get_mut(&mut self, name: &[u8]) -> Option<&mut Name> {
         let name = self.entries.get_mut(name)?;
-        name.update(self.restarts);
+        name.update(self.resets);
         Some(name)
     }
 
-    /// Applies the restarts to all entries, after the last one.
+    /// Applies the resets to all entries. The caller makes no further changes.
     pub(super) fn finish(&mut self) {
-        self.entries.values_mut().for_each(|name| name.update(self.restarts));
+        self.entries.values_mut().for_each(|name| name.update(self.resets));
     }
 
     /// Returns the names whose entries change.
@@ -81,8 +81,8 @@ impl Names {
     }
 }
 
-/// Every name that `commits` speak of, with what it stands for as the volume lies. Each directory
-/// is read once, however many of its names change.
+/// Returns every name that `commits` contain, with its inode on the volume. Reads each directory once, however many of
+/// its names change.
 pub(super) fn collect(
     volume: &Arc<Volume>,
     commits: &[Vec<Change>],
@@ -91,7 +91,7 @@ pub(super) fn collect(
     for change in commits.iter().flatten() {
         if let Change::Link { parent, name, .. } | Change::Unlink { parent, name, .. } = change {
             let names = directories.entry(*parent).or_default();
-            // Every directory has these.
+            // Every directory has these two names, and fast commits do not change them.
             if ![&b"."[..], b".."].contains(&&name[..]) {
                 names.entries.insert(name.clone(), Name::default());
             }
@@ -104,6 +104,7 @@ pub(super) fn collect(
     Ok(directories)
 }
 
+/// Looks up `names` in the directory on the volume. Adds the directory's blocks to `blocks`, which is bounded.
 fn read(
     volume: &Arc<Volume>,
     number: InodeNumber,
@@ -111,7 +112,7 @@ fn read(
     blocks: &mut u64,
 ) -> Result<()> {
     let record = match volume.inode_record(number) {
-        // A directory that the fast commits make.
+        // The fast commits create the directory.
         Err(Error::NotFound) => return Ok(()),
         record => record?,
     };
@@ -128,7 +129,7 @@ fn read(
             return Err(Error::corrupt("directory", Location::inode(number), problem));
         }
         if found.saturating_mul(geometry.block_size.bytes().into()) > DIRECTORY_BYTES_MAX {
-            let operation = "fast commits that change so large directories";
+            let operation = "replaying fast commits that change directories of this size";
             return Err(Unsupported::Operation(operation).into());
         }
     }
@@ -147,10 +148,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn restarts_take_no_time_for_each_name() {
-        // The product is more than anyone would wait for.
+    fn a_reset_does_not_visit_each_name() {
+        // If a reset visited each name, the test would take far too long.
         const NAMES: u64 = 1 << 15;
-        const RESTARTS: u64 = 1 << 21;
+        const RESETS: u64 = 1 << 21;
         let mut names = Names::default();
         for number in 1..=NAMES {
             let inode = Some(InodeNumber(number));
@@ -159,14 +160,14 @@ mod tests {
         }
         let first = 1_u64.to_be_bytes();
         let first_before = names.entries[&first[..]];
-        for restart in 1..=RESTARTS {
-            names.restart();
+        for reset in 1..=RESETS {
+            names.reset();
             let name = names.get_mut(&first).unwrap();
             assert_eq!((name.before, name.now, name.is_new), (first_before.before, None, true));
-            name.now = Some(InodeNumber(restart));
+            name.now = Some(InodeNumber(reset));
         }
         names.finish();
-        assert_eq!(names.entries[&first[..]].now, Some(InodeNumber(RESTARTS)));
+        assert_eq!(names.entries[&first[..]].now, Some(InodeNumber(RESETS)));
         let is_gone = |name: &Name| name.before.is_some() && name.now.is_none() && name.is_new;
         assert_eq!(names.entries.values().filter(|name| is_gone(name)).count() as u64, NAMES - 1);
     }

@@ -1,12 +1,12 @@
-//! The layouts of the fast-commit area, little-endian. Not here: what they mean together.
+//! Layouts of the fast-commit area, little-endian. Not here: the effects of the tags.
 //!
-//! The area is a row of tags, each a [`RawTagHeader`] and its value. No tag crosses a block.
+//! The area is a sequence of tags, each a [`RawTagHeader`] and its value. No tag crosses the end of a block.
 //! Source: Linux kernel documentation, filesystems/ext4/journal.rst, "Fast Commits".
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A run of blocks is mapped at a place in a file.
+/// A run of blocks is mapped in a file.
 pub const TAG_ADD_RANGE: u16 = 1;
 /// A range of a file is not mapped.
 pub const TAG_DEL_RANGE: u16 = 2;
@@ -18,7 +18,7 @@ pub const TAG_LINK: u16 = 4;
 pub const TAG_UNLINK: u16 = 5;
 /// The contents of an inode.
 pub const TAG_INODE: u16 = 6;
-/// Nothing, up to the end of the block.
+/// Padding up to the end of the block.
 pub const TAG_PAD: u16 = 7;
 /// The end of one fast commit, with its checksum.
 pub const TAG_TAIL: u16 = 8;
@@ -42,7 +42,7 @@ const _: () = assert!(size_of::<RawTagHeader>() == 4);
 pub struct RawHead {
     /// Features of the area; none is defined.
     pub fc_features: U32,
-    /// The transaction that was running.
+    /// The id of the transaction that was running.
     pub fc_tid: U32,
 }
 const _: () = assert!(size_of::<RawHead>() == 8);
@@ -83,8 +83,8 @@ pub struct RawName {
 }
 const _: () = assert!(size_of::<RawName>() == 8);
 
-/// `ext4_fc_inode`: the value of [`TAG_INODE`]; the inode's bytes, without what lies behind its
-/// extra fields, follow to the end of the value.
+/// `ext4_fc_inode`: the value of [`TAG_INODE`]; the inode's bytes follow, up to
+/// the end of its extra fields and of the value.
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 pub struct RawInodeImage {
@@ -97,9 +97,9 @@ const _: () = assert!(size_of::<RawInodeImage>() == 4);
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 pub struct RawTail {
-    /// The transaction that was running.
+    /// The id of the transaction that was running.
     pub fc_tid: U32,
-    /// crc32c, from 0, of all tags since the tail before, and of this one up to `fc_tid`.
+    /// The crc32c, from 0, of all tags since the previous tail, and of this tag up to and including `fc_tid`.
     pub fc_crc: U32,
 }
 const _: () = assert!(size_of::<RawTail>() == 8);

@@ -1,4 +1,5 @@
-//! The ranges of a file that fast commits map and unmap, in the end. Not here: the file's map, which they change.
+//! The ranges of a file that fast commits map and unmap. The last change of each block counts.
+//! Not here: changing the file's map.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,29 +7,30 @@ use std::ops::Range;
 use base::FileBlock;
 use fs::Run;
 
-/// What fast commits say of a file's map.
+/// The changes that fast commits make to a file's map.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MapChanges {
-    /// The file blocks that they speak of.
+    /// The file blocks that are mapped or unmapped.
     touched: base::Ranges,
-    /// The runs that these are mapped to. The others are not mapped.
+    /// The runs to which these blocks are mapped. Touched blocks without a run are unmapped.
     runs: BTreeMap<FileBlock, Run>,
 }
 
 impl MapChanges {
-    /// Maps a run, whatever was there before.
+    /// Maps a run. Replaces earlier changes in its range.
     pub(super) fn map(&mut self, run: Run) {
         self.unmap(run.start..run.end());
         self.runs.insert(run.start, run);
     }
 
-    /// Unmaps a range.
+    /// Unmaps a range. Replaces earlier changes in it.
     pub(super) fn unmap(&mut self, range: Range<FileBlock>) {
         if range.is_empty() {
             return;
         }
         self.touched.insert(range.start.0..range.end.0);
-        let (before, after) = (FileBlock(0)..range.start, range.end..FileBlock(u64::MAX));
+        let before = FileBlock(0)..range.start;
+        let after = range.end..FileBlock(u64::MAX);
         let first = self.runs.range(..range.start).next_back();
         let rest = self.runs.range(range.clone());
         let known: Vec<Run> = first.into_iter().chain(rest).map(|(_, run)| *run).collect();
@@ -40,12 +42,12 @@ impl MapChanges {
         }
     }
 
-    /// Returns the ranges that change, in order.
+    /// Returns the ranges that are mapped or unmapped, in order.
     pub(super) fn touched(&self) -> impl Iterator<Item = Range<FileBlock>> {
         self.touched.iter().map(|range| FileBlock(range.start)..FileBlock(range.end))
     }
 
-    /// Returns the runs that are mapped then, in order.
+    /// Returns the mapped runs, in order.
     pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
         self.runs.values().copied()
     }
@@ -63,7 +65,8 @@ mod tests {
         fn the_last_change_of_a_block_counts(
             steps in prop::collection::vec((any::<bool>(), 0..40_u64, 0..20_u64, any::<bool>()), 1..30),
         ) {
-            let (mut changes, mut expected) = (MapChanges::default(), BTreeMap::new());
+            let mut changes = MapChanges::default();
+            let mut expected = BTreeMap::new();
             for (step, (maps, start, length, unwritten)) in (0_u64..).zip(steps) {
                 let block = |at: u64| FsBlock(1000 * step + at);
                 if maps && length > 0 {

@@ -1,4 +1,4 @@
-//! Mapping of blocks that recovery knows: no block of data is allocated for them. Not here: marking them as in use.
+//! Mapping of data blocks that recovery already knows, so that none are allocated. Not here: marking them as in use.
 
 use base::{FileBlock, Result};
 
@@ -10,8 +10,8 @@ use crate::journal::Handle;
 use fs::Run;
 
 impl Inode {
-    /// Maps the first blocks of `run`, which are in use already, in a hole of an extent tree: as many as one extent of
-    /// one leaf can have. Returns their number. Takes the credits of one call of
+    /// Maps the first blocks of `run` in a hole of an extent tree, as many as one extent in one leaf can have. The
+    /// blocks are already marked as in use. Returns the number of mapped blocks. Uses the credits of one call of
     /// [`map_new_blocks`](Self::map_new_blocks).
     pub(crate) fn map_given_blocks(&self, handle: &mut Handle<'_>, run: Run) -> Result<u64> {
         self.edit_map(handle, Purpose::Metadata, |edit| {
@@ -31,7 +31,7 @@ impl Inode {
 }
 
 impl MapEdit<'_, '_, '_> {
-    /// Returns the number of clusters of a run, which is not mapped, that the file does not have yet.
+    /// Returns the number of clusters that an unmapped run adds to the file.
     fn clusters_added(&mut self, run: &Run) -> Result<u64> {
         let per_cluster = u64::from(self.geometry().blocks_per_cluster());
         let first = FileBlock(run.start.0 - run.start.0 % per_cluster);

@@ -2,8 +2,8 @@
 //!
 //! A copy is as old as the last change of the volume's geometry. It has no flag for recovery, no orphans and no
 //! recorded errors, and its descriptors have old counts of free blocks. As in e2fsck, the journal's own
-//! superblock tells whether it has transactions. They mostly contain the superblock, too; after their replay the
-//! volume is opened as usual.
+//! superblock shows whether the log has transactions. They usually contain the volume's superblock, too. After their
+//! replay, the volume is opened as usual.
 
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ use crate::superblock::copy::SuperblockCopy;
 use crate::volume::{OpenOptions, Probed, Volume};
 
 impl Volume {
-    /// Opens the volume by `copy`, and replays its journal.
+    /// Opens the volume through `copy`, and replays its journal. If the journal cannot be replayed, opens the volume
+    /// without it.
     pub(crate) fn open_by_copy(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -32,14 +33,14 @@ impl Volume {
             Ok(Some(journal)) if journal.superblock().start.is_some() => journal,
             Ok(_) => return Ok(volume),
             Err(error) => {
-                tracing::warn!(%error, "what the journal holds is not seen");
+                tracing::warn!(%error, "the journal is not replayed: its changes are not visible");
                 return Ok(volume);
             }
         };
         match replay(&volume, &journal, cache, options, copy) {
             Ok(recovered) => Ok(recovered),
             Err(error) => {
-                tracing::warn!(%error, "what the journal holds is not seen");
+                tracing::warn!(%error, "the journal is not replayed: its changes are not visible");
                 Ok(volume)
             }
         }
@@ -56,7 +57,7 @@ fn replay(
     let overlay: SharedDevice = overlay(volume.device(), journal, volume.geometry().block_size);
     let log = journal.recover(&overlay)?;
     let first = match Volume::probe(Arc::clone(&overlay), cache) {
-        // What has been replayed already is so once more.
+        // The log is replayed a second time, which does not change the result.
         Ok(Probed::NeedsRecovery(first)) => {
             first.recover(cache, options.journal_device.as_ref())?
         }

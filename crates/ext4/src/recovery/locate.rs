@@ -1,5 +1,5 @@
-//! The location of a volume's journal: in an inode, in the superblock's copy of that inode's block map, or on a
-//! device of its own. Not here: the contents of the journal.
+//! Location of a volume's journal: in an inode, in the superblock's copy of that inode's block map, or on an external
+//! device. Not here: the contents of the journal.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -25,10 +25,10 @@ use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "journal";
-/// `jnl_backup_type` of a copy of the block map.
+/// The value of `jnl_backup_type` for a copy of the block map.
 const BACKUP_OF_BLOCKS: u8 = 1;
-/// Runs of a journal, at most: one per block of a block map of 4 GiB. A hostile block map can have
-/// far more, out of a few blocks that it names again and again.
+/// The maximum number of runs of a journal: one per block of a block map of 4 GiB. A hostile block map can have far
+/// more runs, since it can refer to a few blocks many times.
 const RUNS_MAX: usize = 1 << 20;
 
 impl Volume {
@@ -46,32 +46,33 @@ impl Volume {
         {
             let Some(device) = journal_device else {
                 return Err(Unsupported::Operation(
-                    "recovering from a journal on a device of its own, which was not given (--journal)",
+                    "recovery from an external journal whose device was not given (--journal)",
                 )
                 .into());
             };
-            return external(self, device).map(Some);
+            return open_external(self, device).map(Some);
         }
         let location = Location::byte(SUPERBLOCK_OFFSET.0);
         let Some(inode) = self.superblock().inodes.journal else {
             return Err(Error::corrupt(STRUCTURE, location, Problem::Missing("inode")));
         };
-        internal(self, inode).map(Some)
+        open_internal(self, inode).map(Some)
     }
 }
 
-fn internal(volume: &Arc<Volume>, number: InodeNumber) -> Result<Journal> {
-    let found = volume.inode_record(number).and_then(|record| in_inode(volume, record));
+/// Opens the journal in the inode `number`, or else in the superblock's copy of its map.
+fn open_internal(volume: &Arc<Volume>, number: InodeNumber) -> Result<Journal> {
+    let found = volume.inode_record(number).and_then(|record| open_in_inode(volume, record));
     found.or_else(|error| {
-        // The map in the superblock is for the case that the inode was lost.
+        // The superblock has a copy of the map in case the inode is damaged.
         match backup_record(volume, number) {
-            Some(record) => in_inode(volume, record).map_err(|_| error),
+            Some(record) => open_in_inode(volume, record).map_err(|_| error),
             None => Err(error),
         }
     })
 }
 
-fn in_inode(volume: &Arc<Volume>, record: InodeRecord) -> Result<Journal> {
+fn open_in_inode(volume: &Arc<Volume>, record: InodeRecord) -> Result<Journal> {
     let number = record.number;
     let location = Location::inode(number);
     if record.kind != FileType::Regular || record.links == 0 {
@@ -85,8 +86,8 @@ fn in_inode(volume: &Arc<Volume>, record: InodeRecord) -> Result<Journal> {
     Journal::open(blocks)
 }
 
-/// Returns the blocks of the internal journal, with those of its map. If the map cannot be read, returns the
-/// blocks in the superblock's copy of it.
+/// Returns the block ranges of the internal journal, including those of its map. If the map cannot be read completely,
+/// adds the ranges in the superblock's copy of it.
 pub(crate) fn journal_runs(volume: &Volume) -> Vec<Range<u64>> {
     let Some(number) = volume.superblock().inodes.journal else { return Vec::new() };
     let record = volume.inode_record(number).ok();
@@ -98,6 +99,7 @@ pub(crate) fn journal_runs(volume: &Volume) -> Vec<Range<u64>> {
     runs.ranges
 }
 
+/// Returns all blocks of the map in `record`, and whether it could be read completely.
 fn all_runs(volume: &Volume, record: &InodeRecord) -> AllRuns {
     let mut runs = AllRuns { is_sound: true, ..AllRuns::default() };
     let root = MapRoot::new(volume, record);
@@ -105,7 +107,7 @@ fn all_runs(volume: &Volume, record: &InodeRecord) -> AllRuns {
     runs
 }
 
-/// Returns all blocks of a map.
+/// A collector of all blocks of a map.
 #[derive(Default)]
 struct AllRuns {
     ranges: Vec<Range<u64>>,
@@ -136,7 +138,7 @@ impl MapVisitor for AllRuns {
 /// Returns the runs of the whole file, which must not have holes.
 fn runs_of(inode: &Inode) -> Result<Vec<JournalRun>> {
     let block_size = inode.volume().geometry().block_size;
-    // Bytes after the last whole block are no part of a journal; nor is what no journal can use.
+    // A journal has only whole blocks, and at most BLOCKS_MAX.
     let blocks = (inode.size() >> block_size.shift()).min(BLOCKS_MAX.into());
     let mut runs: Vec<JournalRun> = Vec::new();
     let mut next = FileBlock(0);
@@ -146,7 +148,7 @@ fn runs_of(inode: &Inode) -> Result<Vec<JournalRun>> {
             return Err(Error::corrupt(STRUCTURE, location, Problem::Missing("block")));
         };
         if runs.len() == RUNS_MAX {
-            return Err(Unsupported::Operation("a journal in more than a million pieces").into());
+            return Err(Unsupported::Operation("a journal with more than a million runs").into());
         }
         let end = run.end().0.min(blocks);
         // Both ends are at most BLOCKS_MAX, and `next` lies in the run.
@@ -171,8 +173,8 @@ fn backup_record(volume: &Volume, number: InodeNumber) -> Option<InodeRecord> {
     for (bytes, word) in block_area.chunks_exact_mut(4).zip(map) {
         bytes.copy_from_slice(&word.get().to_le_bytes());
     }
-    // The copy has no flags. An extent tree's root of an inode has room for 4 entries; of a block
-    // map that began with the same 8 bytes, the second block would lie far before the first.
+    // The copy has no flags. The root of an extent tree in an inode has space for 4 entries. In a block map that begins
+    // with the same 8 bytes, the second block would be far before the first.
     let [magic_low, magic_high, _, _, max_low, max_high, ..] = block_area;
     let is_tree = u16::from_le_bytes([magic_low, magic_high]) == extent::MAGIC
         && u16::from_le_bytes([max_low, max_high]) == 4;
@@ -198,13 +200,13 @@ fn backup_record(volume: &Volume, number: InodeNumber) -> Option<InodeRecord> {
         block_area,
         attribute_area: Box::default(),
         attribute_area_start: 0,
-        // Made by mke2fs, journal inodes have generation 0.
+        // mke2fs creates journal inodes with generation 0.
         checksum_seed: volume.geometry().inode_seed(number, 0),
     })
 }
 
-/// Returns the journal on `device`, which must say that it is this volume's.
-fn external(volume: &Volume, device: &SharedDevice) -> Result<Journal> {
+/// Opens the journal on `device`. Errors: `Corrupt` if its UUID is not the one in the volume's superblock.
+fn open_external(volume: &Volume, device: &SharedDevice) -> Result<Journal> {
     const STRUCTURE: &str = "superblock of the journal device";
     let location = Location::byte(SUPERBLOCK_OFFSET.0);
     let fault = |problem| Error::corrupt(STRUCTURE, location, problem);
@@ -220,11 +222,11 @@ fn external(volume: &Volume, device: &SharedDevice) -> Result<Journal> {
         return Err(fault(Problem::Missing("feature journal_dev")));
     }
     if raw.uuid != volume.superblock().raw().journal_uuid {
-        return Err(fault(Problem::Missing("UUID that the volume names")));
+        return Err(fault(Problem::Missing("the UUID that the volume's superblock contains")));
     }
     let available = device.size() >> block_size.shift();
     let blocks = u64::from(raw.blocks_count_lo.get()).min(available);
-    // The journal's superblock follows the block of the device's own.
+    // The journal's superblock is in the block after the device's superblock.
     let first = block_size
         .device_offset(FsBlock(1))
         .map_or(1, |DeviceOffset(second)| if second <= SUPERBLOCK_OFFSET.0 { 2 } else { 1 });

@@ -1,5 +1,5 @@
-//! Recovery of a volume that was not unmounted, in an overlay: the device is not written. Fast commits are replayed,
-//! and orphans deleted and truncated, by the ordinary writer (`scratch.rs`), with whatever features the volume has.
+//! Recovery of a volume that was not unmounted, in an overlay: the device is not written. The ordinary writer
+//! (`scratch.rs`) replays fast commits, and deletes and truncates orphans, with any features of the volume.
 //! Not here: reading logs (`jbd2`) and fast commits (`fast_commit`).
 
 mod copy;
@@ -28,52 +28,54 @@ use crate::volume::error_log::RecordedErrors;
 use crate::volume::writer::set;
 use crate::volume::{Probed, Unrecovered, Volume};
 
-/// The maximum of a journal's log in memory. A log can be longer; but its blocks can be holes in the image's file, so
-/// its length alone does not show that the memory is justified.
+/// The maximum size of a journal's log in memory, in bytes. A log can be longer. But its blocks can be holes in the
+/// image file, so its length alone does not justify more memory.
 const LOG_BYTES_MAX: u64 = 4 << 30;
-/// The maximum of memory that a recovery takes besides the journal's blocks: for the changes of fast commits and of
+/// The maximum memory of a recovery in addition to the journal's blocks, in bytes: for the changes of fast commits and
 /// orphans, and for the superblock.
 const EXTRA_BYTES_MAX: u64 = 2 * scratch::BYTES_MAX + (1 << 20);
-/// The maximum of changes that orphans take. Many of them can share their maps on a hostile volume, so that its size
-/// is no bound.
+/// The maximum number of changes for orphans. On a hostile volume many orphans can share their maps, so the volume's
+/// size is no bound.
 const ORPHAN_CHANGES_MAX: u64 = 1 << 19;
-/// The maximum of changes that fast commits take, besides those of each of their tags.
+/// The maximum number of changes for fast commits, in addition to those for each tag.
 const FAST_COMMIT_CHANGES_MAX: u64 = 1 << 18;
-/// Changes for each tag of a fast commit.
+/// The maximum number of changes for each tag of a fast commit.
 const CHANGES_PER_TAG: u64 = 16;
-/// Changes for each group that has blocks of a tag. Blocks are marked as in use twice, in one change for each group.
+/// The number of changes for each group that contains blocks of a tag. Blocks are marked as in use twice, each time
+/// with one change per group.
 const CHANGES_PER_GROUP: u64 = 2;
-/// The maximum of changes for groups. Groups can be so small that one tag spans hundreds.
+/// The maximum number of changes for groups. Groups can be so small that one tag covers hundreds of them.
 const GROUP_CHANGES_MAX: u64 = 1 << 24;
 
 /// A report of the recovery of a volume.
 #[derive(Clone, Debug)]
 pub struct RecoveryReport {
-    /// Of the journal's log.
+    /// The recovery of the journal's log.
     pub log: Recovery,
-    /// Fast commits that followed the log's transactions.
+    /// The number of fast commits that followed the log's transactions.
     pub fast_commits: usize,
-    /// The last corruption that the replay of fast commits found, if any: of files that it deleted all the same. Blocks
-    /// that could not be reached are left to e2fsck.
+    /// The last corruption that the replay of fast commits found, if any. It is in files that the replay has deleted
+    /// nevertheless. Blocks that it could not reach are left to e2fsck.
     pub fast_commit_failure: Option<Error>,
-    /// Of inodes that were being deleted or truncated.
+    /// The orphans: inodes that were being deleted or truncated.
     pub orphans: OrphanReport,
 }
 
 /// A report of the processed orphans.
 #[derive(Clone, Debug, Default)]
 pub struct OrphanReport {
-    /// Inodes without a name that were deleted.
+    /// The number of deleted inodes, which had no name.
     pub deleted: u32,
-    /// Files whose truncation was finished.
+    /// The number of files whose truncation was completed.
     pub truncated: u32,
-    /// The first error of an orphan that could not be ended, or not entirely. The volume can be read all the same:
-    /// such inodes have no names, and blocks that a truncation left lie behind the end of their file.
+    /// The first error of an orphan that could not be completed. The volume can be read nevertheless: such inodes have
+    /// no names, or have blocks past the end of the file.
     pub failure: Option<Error>,
 }
 
 impl Unrecovered {
-    /// Returns the volume with everything that its journal holds. Metadata is kept in `cache`.
+    /// Replays the journal and completes the orphans in memory. Returns the recovered volume, whose metadata is cached
+    /// in `cache`.
     pub fn recover(
         self,
         cache: &Arc<PageCache>,
@@ -87,7 +89,7 @@ impl Unrecovered {
             let problem = base::Problem::Missing("journal to recover from");
             return Err(Error::corrupt("superblock", location, problem));
         };
-        // A log may have older ones.
+        // The log may contain a superblock with older errors.
         let errors = volume.superblock().errors();
         let with_errors = found::has_errors(&volume) || journal.superblock().errno != 0;
         drop(volume);
@@ -98,7 +100,7 @@ impl Unrecovered {
         if !journal.blocks().is_external() {
             journal.mark_empty(log.end, &device)?;
         }
-        // They follow a log, and a damaged one hides which of its transactions.
+        // Fast commits follow the last transaction of the log. If the log is damaged, this transaction is unknown.
         let commits = if journal.superblock().start.is_some() && log.damage.is_none() {
             fast_commit::read_commits(&journal, log.end)?
         } else {
@@ -118,12 +120,12 @@ impl Unrecovered {
                 let report = RecoveryReport { log, fast_commits, fast_commit_failure, orphans };
                 Ok(volume.with_recovery_report(report))
             }
-            Probed::NeedsRecovery(_) => unreachable!("the mark was just removed"),
+            Probed::NeedsRecovery(_) => unreachable!("the feature flag was just removed"),
         }
     }
 }
 
-/// Creates a layer over `base` for the blocks of `journal` and of the rest of the recovery.
+/// Creates an overlay over `base` with space for the blocks of `journal` and of the rest of the recovery.
 fn overlay(base: &SharedDevice, journal: &Journal, block_size: BlockSize) -> Arc<OverlayDevice> {
     let bytes = (u64::from(journal.blocks().count()) << block_size.shift()).min(LOG_BYTES_MAX);
     Arc::new(OverlayDevice::new(Arc::clone(base), block_size, bytes + EXTRA_BYTES_MAX))
@@ -131,13 +133,14 @@ fn overlay(base: &SharedDevice, journal: &Journal, block_size: BlockSize) -> Arc
 
 /// The changes that fast commits make.
 pub(crate) struct FastCommitChanges {
-    /// The changed blocks.
+    /// The changed blocks, with their new contents.
     pub blocks: OverlayBlocks,
-    /// The last corruption that was found on the way, if any.
+    /// The last corruption that the replay found, if any.
     pub failure: Option<Error>,
 }
 
-/// Returns the changes that fast commits make on `device`, where the log they follow has been replayed.
+/// Returns the changes that fast commits make on `device`. The log before the fast commits has already been replayed to
+/// `device`.
 pub(crate) fn fast_commit_changes(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
@@ -148,7 +151,7 @@ pub(crate) fn fast_commit_changes(
     let (failure, blocks) = scratch::change(device, cache, limits, |volume| {
         let with_errors = found::has_errors(volume);
         if let Err(error) = volume.writer()?.orphans.adopt(volume, with_errors) {
-            tracing::warn!(%error, "the orphans cannot be read: fast commits are replayed without them");
+            tracing::warn!(%error, "the orphans cannot be read; fast commits are replayed without them");
         }
         fast_commit::replay(volume, commits)?;
         Ok(volume.writer()?.journal.errors.latest())
@@ -156,7 +159,7 @@ pub(crate) fn fast_commit_changes(
     Ok(FastCommitChanges { blocks, failure })
 }
 
-/// Returns the maximum number of changes that fast commits may take.
+/// Returns the maximum number of changes that the replay of `commits` may make.
 fn changes_max(geometry: &Geometry, commits: &[Vec<Change>]) -> u64 {
     let groups_of = |change: &Change| match change {
         Change::AddRange { length, .. } => {
@@ -172,8 +175,8 @@ fn changes_max(geometry: &Geometry, commits: &[Vec<Change>]) -> u64 {
 }
 
 /// Deletes and truncates orphans. Leaves them unchanged on a volume with errors (`with_errors`), and if their changes
-/// cannot be made. The report contains the error: it does not fail the recovery, since the volume can be read
-/// nevertheless.
+/// cannot be made. An error does not fail the recovery, since the volume can be read nevertheless: it is returned in
+/// the report.
 fn complete_orphans(
     overlay: &Arc<OverlayDevice>,
     cache: &Arc<PageCache>,
@@ -186,24 +189,25 @@ fn complete_orphans(
         return Ok(OrphanReport::default());
     }
     let limits = Limits { changes: ORPHAN_CHANGES_MAX, bytes: scratch::BYTES_MAX };
-    let ended = scratch::change(&device, cache, limits, |volume| {
+    let completed = scratch::change(&device, cache, limits, |volume| {
         let with_errors = with_errors || found::has_errors(volume);
         let mut report = volume.complete_orphans(with_errors)?;
         let damage = volume.writer()?.journal.errors.latest();
         report.failure = report.failure.or(damage);
         Ok(report)
     });
-    let ended = ended.and_then(|(report, blocks)| overlay.put_blocks(blocks).map(|()| report));
-    let report = ended
+    let completed =
+        completed.and_then(|(report, blocks)| overlay.put_blocks(blocks).map(|()| report));
+    let report = completed
         .unwrap_or_else(|error| OrphanReport { failure: Some(error), ..OrphanReport::default() });
     if let Some(error) = &report.failure {
-        tracing::warn!(%error, "an orphan cannot be ended");
+        tracing::warn!(%error, "an orphan cannot be deleted or truncated completely");
     }
     Ok(report)
 }
 
-/// Marks the volume as recovered, with the counts of all groups, and with `errors` if its superblock has fewer. If
-/// `has_no_orphans`, its orphan file is empty.
+/// Marks the volume as recovered. Stores the free counts of all groups, and `errors` if the superblock has fewer. If
+/// `has_no_orphans`, also marks the orphan file as empty.
 fn finish(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
@@ -228,7 +232,8 @@ fn finish(
             set(raw, Feature::OrphanPresent, false);
         }
     });
-    let offset = volume.geometry().block_size.device_offset(block).expect("it lies in the volume");
+    let offset =
+        volume.geometry().block_size.device_offset(block).expect("the superblock is in the volume");
     device.write_at(offset, &bytes)
 }
 

@@ -1,5 +1,5 @@
-//! Changes that recovery makes with the ordinary writer: on a layer over the volume, from which they are returned as
-//! whole blocks, so that they are made together or not at all. Not here: which changes.
+//! Changes that recovery makes with the ordinary writer. They are made on an overlay over the volume, and returned as
+//! whole blocks, so that the caller can apply all of them or none. Not here: the changes themselves.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use crate::superblock::Superblock;
 use crate::volume::writer::Writer;
 use crate::volume::{Probed, Volume};
 
-/// The maximum of changed blocks, in bytes.
+/// The default maximum size of all changed blocks, in bytes.
 pub(super) const BYTES_MAX: u64 = 512 << 20;
 
-/// What a recovery may take of time and of memory.
+/// Limits for the time and the memory of a recovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// The maximum number of changes.
     pub changes: u64,
-    /// The maximum of changed blocks, in bytes.
+    /// The maximum size of all changed blocks, in bytes.
     pub bytes: u64,
 }
 
-/// Calls `work` with the volume on `device`, open for changes within `limits`, whatever its features are. Returns its
-/// result and the blocks that it has changed. `device` is not written. Errors: `Unsupported` beyond the limits.
+/// Calls `work` with the volume on `device`, which `work` can change within `limits`, with any features. Returns the
+/// result of `work` and the changed blocks. Does not write to `device`. Errors: `Unsupported` if a limit is exceeded.
 pub(super) fn change<R>(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
@@ -36,21 +36,22 @@ pub(super) fn change<R>(
     let latch = Arc::new(LatchDevice::new(layer.clone()));
     let volume = reopen(&(latch.clone() as SharedDevice), cache)?;
     let writer = Writer::for_recovery(&volume, reopen(device, cache)?, latch, limits.changes)?;
-    let mut volume = Arc::into_inner(volume).expect("nobody else has a volume just opened");
+    let mut volume = Arc::into_inner(volume)
+        .expect("no other reference exists to a volume that was just opened");
     volume.writer = Some(writer);
     let volume = Arc::new(volume);
     let commit = |result| volume.writer()?.journal.commit_all().map(|()| result);
     match work(&volume).and_then(commit) {
         Ok(result) => {
             let mut blocks = layer.take_blocks();
-            // A fast commit may have given a freed block to another file, whose data must not be overwritten.
+            // A freed block may now belong to another file by a fast commit. Its data must not be overwritten.
             for freed in volume.writer()?.journal.take_freed() {
                 blocks.remove(&freed.0);
             }
             Ok((result, blocks))
         }
         Err(_) if layer.was_full() => {
-            Err(Unsupported::Operation("a recovery that changes so many blocks").into())
+            Err(Unsupported::Operation("a recovery that changes too many blocks").into())
         }
         Err(error) => Err(error),
     }
@@ -76,7 +77,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { changes: 3, bytes: 1024 };
 
-    /// Makes `count` changes of an inode. Returns the changed blocks, and whether the device is unchanged.
+    /// Changes the root inode `count` times. Returns the changed blocks, and whether the device is unchanged.
     fn change_root(count: u16, limits: Limits) -> (Result<OverlayBlocks>, bool) {
         let image = Image::make(8, &["-t", "ext4", "-b", "1024", "-O", "quota", "-J", "size=1"]);
         let memory = Arc::new(MemoryDevice::new(image.bytes()));
@@ -93,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_returned_and_not_written() {
+    fn changed_blocks_are_returned_and_not_written() {
         let (blocks, is_unchanged) = change_root(3, LIMITS);
         assert_eq!(blocks.unwrap().len(), 1, "the root's block of the inode table");
         assert!(is_unchanged);
     }
 
     #[test]
-    fn changes_are_bounded() {
+    fn too_many_changes_fail() {
         let (blocks, is_unchanged) = change_root(4, LIMITS);
         assert!(matches!(blocks, Err(Error::Unsupported(Unsupported::Operation(_)))), "{blocks:?}");
         assert!(is_unchanged);
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_blocks_are_bounded() {
+    fn too_many_changed_blocks_fail() {
         let (blocks, is_unchanged) = change_root(1, Limits { bytes: 0, ..LIMITS });
         assert!(matches!(blocks, Err(Error::Unsupported(Unsupported::Operation(_)))), "{blocks:?}");
         assert!(is_unchanged);

@@ -1,19 +1,19 @@
-//! A first superblock that a power cut has torn: finds what it was to be. Not here: damage of other kinds, for
-//! which there are copies (`superblock/copy.rs`).
+//! Reconstruction of a first superblock that a power cut has torn. Not here: other damage, for which there are copies
+//! (`superblock/copy.rs`).
 //!
-//! The superblock takes two sectors, and a power cut may leave one as it was before a write and the other one as it
-//! is after it. With `metadata_csum`, the second sector holds a checksum of both, which is wrong then: Linux does not
-//! mount such a volume. So that the superblock can be found again, a volume with a journal is written in two ways only:
+//! The superblock has two sectors. A power cut during a write may leave an old sector and a new one. With
+//! `metadata_csum`, the second sector contains a checksum of both, which is then wrong, and Linux does not mount such a
+//! volume. To allow a reconstruction, the superblock of a volume with a journal is written in two ways only:
 //!
-//! - **Flags.** Opening and closing change nothing but [`FLAGS`], all of which are in the first sector. The superblock
-//!   is found by changing them back, or as they were to be, until the checksum is right.
-//! - **By the log.** All other changes are committed before they are written in place, so that the log holds the
-//!   superblock as long as it may be torn. It is found by replaying the log in memory. What is left of the torn one
-//!   says where the log is. Each of its sectors is either old or new, so one at least must be the log's.
+//! - **Flags.** Opening and closing a volume change only [`FLAGS`], which are all in the first sector. The
+//!   reconstruction tries all combinations of these flags until the checksum is correct.
+//! - **Through the log.** All other changes are committed before they are written in place, so the log contains the
+//!   superblock while it may be torn. The reconstruction replays the log in memory; the torn superblock shows where the
+//!   log is. Each torn sector is either old or new, so at least one must be equal to the log's.
 //!
-//! Both end with a superblock whose checksum is right. Anything else is damage, also a superblock that was torn
-//! where nothing can be committed: without a journal, and when an error is kept after a failure
-//! (`journal/failure.rs`).
+//! A reconstructed superblock has a correct checksum. In all other cases the superblock is damaged. This includes
+//! superblocks that were torn when they could not be committed: without a journal, and when an error is stored after a
+//! failure (`journal/failure.rs`).
 
 use std::sync::Arc;
 
@@ -28,13 +28,13 @@ use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS, STATE_VALID};
 use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use crate::volume::Volume;
 
-/// The bytes that a device writes as a whole.
+/// The number of bytes that a device writes atomically.
 const SECTOR_BYTES: usize = 512;
 
-/// Changes one flag.
+/// A function that inverts one flag.
 type Flip = fn(&mut RawSuperblock);
 
-/// The flags that are changed in place without being in the log.
+/// The flags that are changed in place without a commit to the log.
 const FLAGS: [Flip; 4] = [
     |raw| raw.feature_incompat = (raw.feature_incompat.get() ^ bit(Feature::NeedsRecovery)).into(),
     |raw| {
@@ -44,8 +44,8 @@ const FLAGS: [Flip; 4] = [
     |raw| raw.state = (raw.state.get() ^ STATE_ERRORS).into(),
 ];
 
-/// Returns the bytes that the torn superblock of `device` was to have, if `error`, met in reading it, is that its
-/// checksum is wrong, and a tear explains this.
+/// Returns the intended bytes of the torn superblock of `device`. `error` is the error of reading it. `None` unless the
+/// error is a wrong checksum, and a torn write explains it.
 pub(crate) fn untorn(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
@@ -57,9 +57,9 @@ pub(crate) fn untorn(
     }
     let mut torn = [0; SUPERBLOCK_BYTES];
     device.read_at(SUPERBLOCK_OFFSET, &mut torn).ok()?;
-    by_flags(&torn, device.size())
-        .or_else(|| by_log(&torn, device, cache, journal_device).ok().flatten())
-        .inspect(|_| tracing::warn!("the superblock was torn by a power cut, and is put together"))
+    restore_flags(&torn, device.size())
+        .or_else(|| restore_from_log(&torn, device, cache, journal_device).ok().flatten())
+        .inspect(|_| tracing::warn!("a power cut has torn the superblock; it is reconstructed"))
 }
 
 fn is_wrong_checksum(error: &Error) -> bool {
@@ -71,8 +71,11 @@ fn is_wrong_checksum(error: &Error) -> bool {
     }
 }
 
-/// Returns `torn` with other flags, if the checksum is right with them.
-fn by_flags(torn: &[u8; SUPERBLOCK_BYTES], device_bytes: u64) -> Option<[u8; SUPERBLOCK_BYTES]> {
+/// Returns `torn` with the flags for which its checksum is correct, if there are such flags.
+fn restore_flags(
+    torn: &[u8; SUPERBLOCK_BYTES],
+    device_bytes: u64,
+) -> Option<[u8; SUPERBLOCK_BYTES]> {
     (1..1_u32 << FLAGS.len()).find_map(|chosen| {
         let mut bytes = *torn;
         let raw = RawSuperblock::mut_from_bytes(&mut bytes).expect("the array has its size");
@@ -83,8 +86,8 @@ fn by_flags(torn: &[u8; SUPERBLOCK_BYTES], device_bytes: u64) -> Option<[u8; SUP
     })
 }
 
-/// Returns the superblock that the log holds, if `torn` can have become of it.
-fn by_log(
+/// Returns the superblock in the log, if a torn write of it can have resulted in `torn`.
+fn restore_from_log(
     torn: &[u8; SUPERBLOCK_BYTES],
     device: &SharedDevice,
     cache: &Arc<PageCache>,
@@ -102,12 +105,12 @@ fn by_log(
     let mut sectors = bytes.chunks(SECTOR_BYTES).zip(torn.chunks(SECTOR_BYTES));
     let explains = sectors.any(|(whole, torn)| whole == torn)
         && found.geometry.uuid == geometry.uuid
-        // Otherwise the log would not be replayed.
+        // Without this feature, recovery would not replay the log.
         && found.has(Feature::NeedsRecovery);
     Ok(explains.then_some(bytes))
 }
 
-/// Returns the bit of `feature` in the field that holds it.
+/// Returns the bit of `feature` in its field.
 fn bit(feature: Feature) -> u32 {
     1 << feature.position().1
 }

@@ -1,4 +1,4 @@
-//! The effects of fast commits, in memory: the inode of each name, the fields of each inode, and its blocks.
+//! The combined effects of fast commits, in memory: the inode of each name, and the fields and blocks of each inode.
 //! Not here: changing the volume.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,36 +17,36 @@ use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::volume::Volume;
 
-/// An inode that fast commits speak of.
+/// An inode that fast commits change, or whose names they change.
 pub(super) struct FileState {
-    /// The inode as it lies, if it is in use.
+    /// The inode on the volume before the fast commits, if it is in use.
     pub before: Option<InodeRecord>,
-    /// Whether the inode is another file than the one that lies there.
+    /// Whether the inode is now another file than the one on the volume.
     pub is_new: bool,
     /// The last image of the inode in a fast commit.
     pub image: Option<InodeImage>,
-    /// The changes of its map, which is an extent tree.
+    /// The changes of its extent tree.
     pub map: MapChanges,
 }
 
 impl FileState {
-    /// Returns the file that lies there and still is this one.
-    pub(super) fn kept(&self) -> Option<&InodeRecord> {
+    /// Returns the inode on the volume, if it is still the same file.
+    pub(super) fn existing(&self) -> Option<&InodeRecord> {
         self.before.as_ref().filter(|_| !self.is_new)
     }
 
     pub(super) fn kind(&self) -> Option<FileType> {
-        match (&self.image, self.kept()) {
+        match (&self.image, self.existing()) {
             (Some(image), _) => Some(image.kind),
-            (None, kept) => kept.map(|record| record.kind),
+            (None, existing) => existing.map(|record| record.kind),
         }
     }
 
     pub(super) fn flags(&self) -> InodeFlags {
-        match (&self.image, self.kept()) {
-            (Some(image), kept) => {
-                // What Linux logs of directories does not tell whether they are hashed by now.
-                let hashed = kept.map_or(0, |record| record.flags.0 & InodeFlags::INDEX.0);
+        match (&self.image, self.existing()) {
+            (Some(image), existing) => {
+                // The image that Linux logs does not show whether a directory now has an index. The volume's flag does.
+                let hashed = existing.map_or(0, |record| record.flags.0 & InodeFlags::INDEX.0);
                 let flags = image.flags.0;
                 if image.kind == FileType::Directory {
                     InodeFlags(flags & !InodeFlags::INDEX.0 | hashed)
@@ -54,14 +54,14 @@ impl FileState {
                     InodeFlags(flags)
                 }
             }
-            (None, kept) => kept.map(|record| record.flags).unwrap_or_default(),
+            (None, existing) => existing.map(|record| record.flags).unwrap_or_default(),
         }
     }
 
     pub(super) fn generation(&self) -> Option<u32> {
-        match (&self.image, self.kept()) {
+        match (&self.image, self.existing()) {
             (Some(image), _) => Some(image.generation),
-            (None, kept) => kept.map(|record| record.generation),
+            (None, existing) => existing.map(|record| record.generation),
         }
     }
 
@@ -70,7 +70,7 @@ impl FileState {
     }
 }
 
-/// The effects of fast commits: on the inodes and names that they contain.
+/// The combined effects of fast commits on inodes and names.
 pub(super) struct Outcome {
     pub volume: Arc<Volume>,
     pub files: BTreeMap<InodeNumber, FileState>,
@@ -78,20 +78,20 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Returns the effects of `commits` on `volume`.
-    pub(super) fn of(volume: Arc<Volume>, commits: &[Vec<Change>]) -> Result<Self> {
+    /// Collects the effects of `commits` on `volume`.
+    pub(super) fn collect(volume: Arc<Volume>, commits: &[Vec<Change>]) -> Result<Self> {
         let directories = names::collect(&volume, commits)?;
         let mut outcome = Self { volume, files: BTreeMap::new(), directories };
         for commit in commits {
-            outcome.follow(commit)?;
+            outcome.add_commit(commit)?;
         }
         outcome.directories.values_mut().for_each(Names::finish);
         outcome.mark_new_types();
-        outcome.find_touched()?;
+        outcome.load_named_inodes()?;
         Ok(outcome)
     }
 
-    /// Returns the state of an inode, which must be one that files can have.
+    /// Returns the state of an inode. Loads it at the first call. Errors: `Corrupt` for a reserved or invalid number.
     fn file(&mut self, number: InodeNumber) -> Result<&mut FileState> {
         if !self.files.contains_key(&number) {
             let geometry = self.volume.geometry();
@@ -108,15 +108,15 @@ impl Outcome {
                 FileState { before, is_new: false, image: None, map: MapChanges::default() };
             self.files.insert(number, state);
         }
-        Ok(self.files.get_mut(&number).expect("it is there or was just inserted"))
+        Ok(self.files.get_mut(&number).expect("it was present or has just been inserted"))
     }
 
-    /// Applies one fast commit. Its images of inodes are of the time when the commit was made, so these are applied
-    /// first; the other changes are applied in their order.
-    fn follow(&mut self, commit: &[Change]) -> Result<()> {
+    /// Adds the effects of one fast commit. Its images of inodes show their state at the time of the commit, so they
+    /// are added first. The other changes are added in their order.
+    fn add_commit(&mut self, commit: &[Change]) -> Result<()> {
         for change in commit {
             if let Change::Inode { inode, image } = change {
-                self.take_image(*inode, image)?;
+                self.add_image(*inode, image)?;
             }
         }
         for change in commit {
@@ -140,7 +140,7 @@ impl Outcome {
                 }
                 Change::Unlink { parent, inode, name } => {
                     if let Some(name) = self.name(*parent, name) {
-                        // It may stand for another inode by now.
+                        // The name may already have another inode.
                         name.now = name.now.filter(|now| now != inode);
                     }
                 }
@@ -153,12 +153,13 @@ impl Outcome {
         self.directories.get_mut(&parent)?.get_mut(name)
     }
 
-    fn take_image(&mut self, number: InodeNumber, image: &[u8]) -> Result<()> {
+    /// Adds the image of an inode. The inode is a new file if its generation or type differs from the known one.
+    fn add_image(&mut self, number: InodeNumber, image: &[u8]) -> Result<()> {
         let location = Location::inode(number);
         let image = InodeImage::parse(image, self.volume.geometry(), location)?;
         let readable = image.check(self.volume.geometry(), number);
         let file = self.file(number)?;
-        // An inode that is in use again is told by its generation.
+        // A reused inode has another generation.
         let is_other = file.generation().is_some_and(|known| known != image.generation)
             || file.kind().is_some_and(|known| known != image.kind);
         let was_unused = file.image.is_none() && file.before.is_none();
@@ -167,23 +168,23 @@ impl Outcome {
             file.image = None;
             file.map = MapChanges::default();
             if let Some(names) = self.directories.get_mut(&number) {
-                names.restart();
+                names.reset();
             }
         }
         let file = self.file(number)?;
         if let Err(error) = readable {
-            // A new inode has no kind then, so that its names are dropped.
-            tracing::warn!(%error, "the inode in a fast commit is not sound: it is ignored");
+            // A new inode then has no type, so its names are dropped.
+            tracing::warn!(%error, "ignoring an invalid inode in a fast commit");
             return Ok(());
         }
-        // Of a directory that lies there, the volume knows better.
+        // For an existing directory, the inode on the volume is used instead.
         if image.kind != FileType::Directory || file.is_new {
             file.image = Some(image);
         }
         Ok(())
     }
 
-    /// Returns the changes of a file's map; `None` for an inode that is not in use.
+    /// Returns the changes of a file's map. `None` if the inode has no map that ranges can change.
     fn map(&mut self, number: InodeNumber) -> Result<Option<&mut MapChanges>> {
         let file = self.file(number)?;
         match file.kind() {
@@ -192,7 +193,6 @@ impl Outcome {
                 let feature = "fast_commit on a file without extents";
                 Err(Unsupported::Inode { inode: number, feature }.into())
             }
-            // Nothing that ranges can change.
             _ => Ok(None),
         }
     }
@@ -213,7 +213,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// Marks the names of inodes that are files of another type now: an entry contains the type.
+    /// Marks names whose inode now is a file of another type as new, since an entry contains the type.
     fn mark_new_types(&mut self) {
         let files = &self.files;
         let has_new_type = |number: &InodeNumber| {
@@ -226,8 +226,8 @@ impl Outcome {
         }
     }
 
-    /// Loads the state of all inodes whose names changed.
-    fn find_touched(&mut self) -> Result<()> {
+    /// Loads the state of all inodes whose names change, and of their directories. Then drops unusable names.
+    fn load_named_inodes(&mut self) -> Result<()> {
         let mut numbers: BTreeSet<InodeNumber> = BTreeSet::new();
         for (&parent, names) in &self.directories {
             for (_, name) in names.changed() {
@@ -241,8 +241,8 @@ impl Outcome {
         Ok(())
     }
 
-    /// A name for an inode that is not in use, or in a directory that is none, is not made. Nor is a name that no file
-    /// can have; encrypted names have any bytes.
+    /// Undoes changes that would name an unused inode, add a name to an inode that is no directory, or add an invalid
+    /// name. Encrypted names can have any bytes.
     fn drop_unusable_names(&mut self) {
         let files = &self.files;
         let kind = |number: InodeNumber| files.get(&number).and_then(FileState::kind);
@@ -256,7 +256,7 @@ impl Outcome {
                 let checked = if is_encrypted { Ok(()) } else { check_new_name(bytes) };
                 if let Err(error) = &checked {
                     let name = bytes.escape_ascii();
-                    tracing::warn!(%error, %parent, %name, "a fast commit adds a name that no file can have: it is ignored");
+                    tracing::warn!(%error, %parent, %name, "ignoring an invalid name in a fast commit");
                 }
                 if !is_directory || kind(now).is_none() || checked.is_err() {
                     name.now = name.before.filter(|_| is_directory && !is_new);
