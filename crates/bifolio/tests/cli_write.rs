@@ -112,7 +112,7 @@ fn failures_are_reported_and_the_other_targets_are_changed() {
     fails(&["mkdir", &at("/file"), &at("/made")], 1, &of_file);
     fails(&["mkdir", "-p", &at("/file/x")], 1, "file exists");
     fails(&["mkdir", &at("/no/dir")], 1, "no such file or directory");
-    fails(&["mv", &at("/file"), &at("/file")], 1, "are the same file");
+    fails(&["mv", &at("/file"), &at("/file")], 1, "is the same file");
     fails(&["rm", &at("/dir"), &at("/made/no"), &at("/file")], 1, "is a directory; use -r");
     fails(&["rm", "-d", &at("/dir")], 1, "cannot remove: directory not empty");
     fails(&["rm", "-rf", &at("/")], 2, "does not end in the name of a file or directory");

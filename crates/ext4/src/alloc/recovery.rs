@@ -22,6 +22,8 @@ use crate::volume::Volume;
 const FAILED_SEARCHES_MAX: u32 = 1 << 17;
 /// The maximum number of ranges of held clusters that all searches may visit together.
 const HELD_RANGES_MAX: u32 = 1 << 24;
+/// The maximum number of times that marked runs of blocks may reach into a group. A run may span thousands of groups.
+const GROUP_VISITS_MAX: u64 = 1 << 26;
 
 /// The allocator's state during recovery. A cluster is allocated only if it is free now and was free before the
 /// recovery: a cluster that was in use may belong to a file that the recovery has not processed yet.
@@ -40,6 +42,8 @@ struct State {
     held_ranges: u32,
     /// The group at which searches for free clusters start. Groups before it have none.
     search_from: u32,
+    /// The number of times that marked runs have reached into a group.
+    group_visits: u64,
     /// The number of failed searches in a group.
     failed_searches: u32,
     /// Groups in which a search has failed. Later searches would fail, too, since freed clusters are not allocated.
@@ -47,6 +51,16 @@ struct State {
 }
 
 impl State {
+    /// Counts visits of groups by a marked run. Errors: `Unsupported` if there are too many.
+    fn count_group_visits(&mut self, groups: u64) -> Result<()> {
+        self.group_visits = self.group_visits.saturating_add(groups);
+        if self.group_visits > GROUP_VISITS_MAX {
+            let operation = "replaying fast commits of files that reach into so many block groups";
+            return Err(Unsupported::Operation(operation).into());
+        }
+        Ok(())
+    }
+
     /// Marks the held clusters of a group in `used`, a bitmap of the group. The group's clusters are `first..end`.
     /// Errors: `Unsupported` if all searches have visited too many ranges.
     fn mark_held(&mut self, used: &mut [u8], first: u64, end: u64) -> Result<()> {
@@ -246,6 +260,8 @@ impl Volume {
     pub(crate) fn claim_blocks(&self, start: FsBlock, count: u64) -> Result<()> {
         let per_group = u64::from(self.geometry().clusters_per_group());
         let clusters = self.geometry().clusters_of(start, count);
+        let groups = clusters.end.div_ceil(per_group) - clusters.start / per_group;
+        self.recovery_state()?.state.lock().count_group_visits(groups)?;
         let mut at = clusters.start;
         while at < clusters.end {
             let group = at / per_group;
@@ -386,5 +402,12 @@ mod tests {
         state.held_ranges = HELD_RANGES_MAX - 1;
         let error = state.mark_held(&mut used, 0, GROUP).unwrap_err();
         assert!(matches!(error, Error::Unsupported(Unsupported::Operation(_))), "{error}");
+    }
+
+    #[test]
+    fn visits_of_groups_are_limited() {
+        let mut state = State { group_visits: GROUP_VISITS_MAX - 2, ..State::default() };
+        assert_eq!(state.count_group_visits(2), Ok(()));
+        assert!(matches!(state.count_group_visits(1), Err(Error::Unsupported(_))));
     }
 }

@@ -16,6 +16,8 @@ use crate::volume::Volume;
 
 /// The maximum number of extents, or runs of pointers, in the current maps of all files.
 const RUNS_MAX: u64 = 1 << 26;
+/// The maximum number of nodes in the current maps of all files.
+const NODES_MAX: usize = 1 << 22;
 
 impl Outcome {
     /// Marks blocks as in use, for every kept inode in the fast commits: the blocks that the fast commits map, and the
@@ -26,8 +28,13 @@ impl Outcome {
         for run in kept.flat_map(|(_, file)| mapped(file)) {
             self.volume.claim_blocks(run.block, run.length)?;
         }
-        let mut claim =
-            Claim { volume: &self.volume, nodes: HashSet::new(), runs: 0, outcome: Ok(()) };
+        let mut claim = Claim {
+            volume: &self.volume,
+            nodes: HashSet::new(),
+            runs: 0,
+            has_warned: false,
+            outcome: Ok(()),
+        };
         for number in self.numbers() {
             if self.files.get(&number).is_some_and(|file| file.is_new || !is_kept(number)) {
                 continue;
@@ -66,8 +73,10 @@ struct Claim<'a> {
     volume: &'a Volume,
     /// The visited nodes. On a hostile volume, several files can share a node.
     nodes: HashSet<FsBlock>,
-    /// The number of visited runs.
+    /// The number of visited runs and damaged parts.
     runs: u64,
+    /// Whether a warning about the present file was logged.
+    has_warned: bool,
     /// The first error. It ends the walk.
     outcome: Result<()>,
 }
@@ -76,6 +85,7 @@ impl Claim<'_> {
     /// Marks the blocks of a file, unless the file has no links.
     fn file(&mut self, volume: &Arc<Volume>, record: &InodeRecord) -> Result<()> {
         if record.links > 0 && has_map(volume, record) {
+            self.has_warned = false;
             let root = MapRoot::new(volume, record);
             map_walk::walk(volume, &root, self);
         }
@@ -83,18 +93,25 @@ impl Claim<'_> {
     }
 
     fn claim_node(&self, block: FsBlock) -> Result<()> {
-        // Counting each node as a change bounds the walk.
-        self.volume.writer()?.count_change()?;
+        if self.nodes.len() > NODES_MAX {
+            let operation = "replaying fast commits that change files with so many nodes";
+            return Err(Unsupported::Operation(operation).into());
+        }
         self.volume.claim_blocks(block, 1)
     }
 
     fn claim_run(&mut self, run: Run) -> Result<()> {
+        self.count_run()?;
+        self.volume.claim_blocks(run.block, run.length)
+    }
+
+    fn count_run(&mut self) -> Result<()> {
         self.runs += 1;
         if self.runs > RUNS_MAX {
             let operation = "replaying fast commits that change files with so many extents";
             return Err(Unsupported::Operation(operation).into());
         }
-        self.volume.claim_blocks(run.block, run.length)
+        Ok(())
     }
 }
 
@@ -115,8 +132,15 @@ impl MapVisitor for Claim<'_> {
 
     fn fault(&mut self, error: Error) {
         match error {
+            // A block of pointers may have thousands of invalid ones.
             Error::Corrupt(_) => {
-                tracing::warn!(%error, "the blocks in a damaged part of a map are not marked as in use");
+                if !self.has_warned {
+                    tracing::warn!(%error, "the blocks in damaged parts of a map are not marked as in use");
+                    self.has_warned = true;
+                }
+                if self.outcome.is_ok() {
+                    self.outcome = self.count_run();
+                }
             }
             error => self.outcome = std::mem::replace(&mut self.outcome, Ok(())).and(Err(error)),
         }
