@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 
 use base::FileOffset;
-use device::{RecordDevice, Replay, SharedDevice};
+use device::{RecordDevice, SharedDevice};
 use iomap::{
     Caching, EndIo, ReadOptions, SplitExtents, WritableFile, overwrite_direct, punch_cache,
     truncate_cache, wait_for_direct, wait_for_writeback, write_as, write_back,
 };
 use support::format::{Checkpoint, Format, Mode};
-use support::{Late, Random, block_size, cache};
+use support::{Late, Random, block_size, cache, for_each_cut};
 
 const SIZE_MAX: u64 = 512 << 10;
 
@@ -115,26 +115,17 @@ impl Subject {
         }
     }
 
-    /// Cuts the power at random times, and compares the last checkpoint with what it was.
+    /// Cuts the power at random times, and compares the last checkpoint with its contents when it was made.
     fn judge(&self, random: &mut Random, cuts: u64) {
-        let recording = self.device.recording();
         let made = self.checkpoints.lock().expect("no panic");
         let block = self.file.mapping().block_size().len();
-        let points = recording.crash_points();
-        let span = (points.end - points.start) as u64;
-        let mut points: Vec<usize> =
-            (0..cuts).map(|_| points.start + random.below(span) as usize).collect();
-        points.extend(made.iter().map(|made| made.point));
-        points.sort_unstable();
-        let mut replay = Replay::new(&recording);
-        for point in points {
-            let Some(last) = made.iter().rev().find(|made| made.point <= point) else { continue };
-            let kept = random.below(9);
-            let image = replay.image(point, |_, _| random.below(8) < kept);
-            let contents = last.checkpoint.contents(&image, block);
-            let differs = contents.iter().zip(&last.contents).position(|(one, two)| one != two);
-            assert_eq!((differs, contents.len()), (None, last.contents.len()), "cut at {point}");
-        }
+        let points: Vec<usize> = made.iter().map(|made| made.point).collect();
+        for_each_cut(&self.device.recording(), &points, random, cuts, |last, cut, image| {
+            let DurableCheckpoint { checkpoint, contents: before, .. } = &made[last];
+            let contents = checkpoint.contents(image, block);
+            let differs = contents.iter().zip(before).position(|(one, two)| one != two);
+            assert_eq!((differs, contents.len()), (None, before.len()), "cut at {cut}");
+        });
     }
 }
 

@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread;
 
 use base::{DeviceOffset, Error, FileOffset, Result};
-use device::{MemoryDevice, RecordDevice, Replay, SharedDevice};
+use device::{MemoryDevice, RecordDevice, SharedDevice};
 use iomap::{
     DirtyLimits, EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, PageCache,
     Placement, ReadOptions, Readahead, Token, WritableFile, WritePolicy, punch_cache, read,
     truncate_cache, wait_for_direct, write, write_back, write_back_and_wait,
 };
-use support::{Late, Random, block_size, cache};
+use support::{Late, Random, block_size, cache, for_each_cut};
 
 const BLOCK: u64 = 4096;
 /// The addresses in a node. There is room for more, but a test wants many nodes.
@@ -335,9 +335,10 @@ struct Checkpoint {
 
 /// Returns the contents of the files in an image with a table of nodes.
 fn contents(image: &[u8], table: &[u64]) -> Vec<Vec<u8>> {
+    const ZEROES: [u8; BLOCK as usize] = [0; BLOCK as usize];
     let block = |address: u64| match address {
-        0 => vec![0; BLOCK as usize],
-        _ => image[(address * BLOCK) as usize..((address + 1) * BLOCK) as usize].to_vec(),
+        0 => &ZEROES[..],
+        _ => &image[(address * BLOCK) as usize..((address + 1) * BLOCK) as usize],
     };
     let number = |node: &[u8], at: u64| {
         let bytes = node[at as usize..at as usize + 8].try_into().expect("eight bytes");
@@ -345,12 +346,14 @@ fn contents(image: &[u8], table: &[u64]) -> Vec<Vec<u8>> {
     };
     let file = |index: u64| {
         let first = (index * NODES_OF_FILE) as usize;
-        let nodes: Vec<Vec<u8>> =
-            table[first..first + NODES_OF_FILE as usize].iter().map(|at| block(*at)).collect();
+        let nodes = table[first..first + NODES_OF_FILE as usize].iter().map(|at| block(*at));
+        let size = nodes.clone().next().map_or(0, |node| number(node, SIZE_AT));
         let addresses =
-            nodes.iter().flat_map(|node| (0..ADDRESSES).map(|entry| number(node, entry * 8)));
-        let mut bytes: Vec<u8> = addresses.flat_map(block).collect();
-        bytes.truncate(number(&nodes[0], SIZE_AT) as usize);
+            nodes.flat_map(|node| (0..ADDRESSES).map(move |entry| number(node, entry * 8)));
+        // Byte by byte would take longer than all else.
+        let mut bytes = Vec::with_capacity((FILE_BLOCKS * BLOCK) as usize);
+        addresses.for_each(|address| bytes.extend_from_slice(block(address)));
+        bytes.truncate(size as usize);
         bytes
     };
     (0..FILES).map(file).collect()
@@ -456,21 +459,11 @@ impl Volume {
 
     /// Cuts the power at random times, and compares the last checkpoint with its contents when it was made.
     fn judge(&self, random: &mut Random, cuts: u64) {
-        let recording = self.device.recording();
         let made = self.checkpoints.lock().expect("no panic");
-        let points = recording.crash_points();
-        let span = (points.end - points.start) as u64;
-        let mut points: Vec<usize> =
-            (0..cuts).map(|_| points.start + random.below(span) as usize).collect();
-        points.extend(made.iter().map(|made| made.point));
-        points.sort_unstable();
-        let mut replay = Replay::new(&recording);
-        for point in points {
-            let Some(last) = made.iter().rev().find(|made| made.point <= point) else { continue };
-            let kept = random.below(9);
-            let image = replay.image(point, |_, _| random.below(8) < kept);
-            assert!(contents(&image, &last.table) == last.contents, "cut at {point}");
-        }
+        let points: Vec<usize> = made.iter().map(|made| made.point).collect();
+        for_each_cut(&self.device.recording(), &points, random, cuts, |last, cut, image| {
+            assert!(contents(image, &made[last].table) == made[last].contents, "cut at {cut}");
+        });
     }
 }
 

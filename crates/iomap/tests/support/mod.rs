@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use base::{BlockSize, DeviceOffset, Error, FileOffset, Result};
-use device::{Bio, DeviceHooks, HookedDevice, MemoryDevice, SharedDevice};
+use device::{Bio, DeviceHooks, HookedDevice, MemoryDevice, Recording, Replay, SharedDevice};
 use iomap::{
     CacheOptions, Iomap, IomapKind, MapFlags, MapRead, Mapping, PageCache, ReadContext, ReadOptions,
 };
@@ -269,6 +269,35 @@ pub fn cache(bytes_max: u64, folio_order_max: u8) -> Arc<PageCache> {
 
 pub fn block_size(bytes: u64) -> BlockSize {
     BlockSize::from_bytes(bytes).expect("a block size")
+}
+
+/// Calls `judge` with the contents of the device after power cuts: `cuts` at random points, and at most as many at
+/// `checkpoints`, the points where a checkpoint became durable, in order. A cut before the first one is left out.
+/// Its arguments are the index of the last checkpoint, the point of the cut and the contents.
+pub fn for_each_cut(
+    recording: &Recording,
+    checkpoints: &[usize],
+    random: &mut Random,
+    cuts: u64,
+    mut judge: impl FnMut(usize, usize, &[u8]),
+) {
+    let points = recording.crash_points();
+    let span = (points.end - points.start) as u64;
+    let mut chosen: Vec<usize> =
+        (0..cuts).map(|_| points.start + random.below(span) as usize).collect();
+    // A fast machine makes thousands of checkpoints.
+    let one_in = (checkpoints.len() as u64).div_ceil(cuts).max(1);
+    chosen.extend(checkpoints.iter().filter(|_| random.one_in(one_in)));
+    chosen.sort_unstable();
+    let mut replay = Replay::new(recording);
+    for point in chosen {
+        let Some(last) = checkpoints.partition_point(|made| *made <= point).checked_sub(1) else {
+            continue;
+        };
+        let kept = random.below(9);
+        let image = replay.image(point, |_, _| random.below(8) < kept);
+        judge(last, point, &image);
+    }
 }
 
 /// Checks that all memory is free after readahead in flight has ended.
