@@ -565,6 +565,46 @@ fn the_map_of_a_deleted_inode_is_not_used() {
 }
 
 #[test]
+fn inodes_in_blocks_that_were_never_written_are_new() {
+    for (options, has_checksums) in [("", true), ("-O ^metadata_csum,uninit_bg", false)] {
+        let image = make(&format!("-E lazy_itable_init=1,nodiscard {options}"));
+        let [first, few] = ["first", "few"].map(|name| inode_of(&image, name).0);
+        let place = |number: u64| {
+            let text = image.debugfs(&format!("imap <{number}>"));
+            let after = |word: &str| text.split_once(word).unwrap().1.trim_start();
+            let block: u64 = after("located at block ").split(',').next().unwrap().parse().unwrap();
+            let offset = after("offset 0x").split_whitespace().next().unwrap();
+            block * BLOCK as u64 + u64::from_str_radix(offset, 16).unwrap()
+        };
+        // The last inodes of the last group.
+        let [file, folder, named] = [510, 511, 512];
+        let host = std::fs::File::options().read(true).write(true).open(&image.path).unwrap();
+        // The blocks show files of a volume that was on the device before.
+        for (to, from) in [(file, first), (folder, few), (named, first)] {
+            let mut inode = [0; 256];
+            host.read_exact_at(&mut inode, place(from)).unwrap();
+            host.write_all_at(&inode, place(to)).unwrap();
+        }
+        drop(host);
+        let before = tree(&image.open());
+        let mut commits = FastCommits::new(BLOCK);
+        commits.name(TAG_CREATE, ROOT, file, "file");
+        commits.inode(file, &image_of(REGULAR, 5, generation(&image, first), 0));
+        commits.name(TAG_CREATE, ROOT, folder, "folder");
+        commits.inode(folder, &image_of(DIRECTORY, 0, generation(&image, few), 0));
+        // No image of this inode is in the log.
+        commits.name(TAG_CREATE, ROOT, named, "named");
+        commits.commit();
+        commits.leave_in(&image);
+        let tree = recover(&image, 1);
+        assert_eq!((tree["/file"].blocks, tree["/file"].size), (0, 5), "{has_checksums}");
+        assert_eq!(tree["/folder"].links, 2);
+        assert!(!tree.contains_key("/named") && !tree.contains_key("/folder/one"));
+        assert_eq!(tree["/first"], before["/first"]);
+    }
+}
+
+#[test]
 fn invalid_names_are_ignored() {
     let image = make("");
     let made = free(&image, "ffi")[0];

@@ -77,6 +77,15 @@ impl Volume {
     }
 }
 
+impl Volume {
+    /// Returns whether the block of the inode table with this inode may never have been written. It may then have any
+    /// contents, even those of an inode of another volume.
+    pub(crate) fn is_inode_unwritten(&self, number: InodeNumber) -> Result<bool> {
+        let (group, index) = self.geometry().inode_position(number)?;
+        Ok(unwritten_block(self.geometry(), &self.group(group)?, index).is_some())
+    }
+}
+
 impl Allocator {
     /// Sets the inode counts of a group, and updates those of the volume.
     pub(super) fn count_inodes(&self, number: GroupNumber, free: u32, directories: u32) {

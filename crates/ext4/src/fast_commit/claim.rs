@@ -8,8 +8,8 @@ use std::sync::Arc;
 use base::{Error, FsBlock, InodeNumber, Result, Unsupported};
 use fs::Run;
 
-use super::has_map;
 use super::outcome::{FileState, Outcome};
+use super::{existing_record, has_map};
 use crate::inode::record::InodeRecord;
 use crate::map_walk::{self, MapRoot, MapVisitor};
 use crate::volume::Volume;
@@ -39,9 +39,9 @@ impl Outcome {
             if self.files.get(&number).is_some_and(|file| file.is_new || !is_kept(number)) {
                 continue;
             }
-            match self.volume.inode_record(number) {
-                Ok(record) => claim.file(&self.volume, &record)?,
-                Err(Error::NotFound) => {}
+            match existing_record(&self.volume, number) {
+                Ok(Some(record)) => claim.file(&self.volume, &record)?,
+                Ok(None) => {}
                 Err(error @ Error::Corrupt(_)) => {
                     tracing::warn!(%error, "the blocks of an inode in a fast commit cannot be marked as in use");
                 }
@@ -142,7 +142,8 @@ impl MapVisitor for Claim<'_> {
                     self.outcome = self.count_run();
                 }
             }
-            error => self.outcome = std::mem::replace(&mut self.outcome, Ok(())).and(Err(error)),
+            error if self.outcome.is_ok() => self.outcome = Err(error),
+            _ => {}
         }
     }
 }

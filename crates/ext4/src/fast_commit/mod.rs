@@ -14,7 +14,7 @@ mod ranges;
 use std::sync::Arc;
 
 pub use area::{Change, read_commits};
-use base::Result;
+use base::{Error, InodeNumber, Result};
 
 use self::outcome::Outcome;
 use crate::inode::Inode;
@@ -30,4 +30,15 @@ pub(crate) fn replay(volume: &Arc<Volume>, commits: &[Vec<Change>]) -> Result<()
 fn has_map(volume: &Arc<Volume>, record: &InodeRecord) -> bool {
     !record.flags.contains(InodeFlags::INLINE_DATA)
         && Inode::new(Arc::clone(volume), record.clone()).has_map()
+}
+
+/// Reads an inode that fast commits name. Returns `None` if it is not in use on the volume.
+fn existing_record(volume: &Volume, number: InodeNumber) -> Result<Option<InodeRecord>> {
+    if volume.is_inode_unwritten(number)? {
+        return Ok(None);
+    }
+    match volume.inode_record(number) {
+        Err(Error::NotFound) => Ok(None),
+        record => record.map(Some),
+    }
 }

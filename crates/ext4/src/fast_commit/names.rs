@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base::attributes::{DirCursor, FileType};
 use base::{Error, InodeNumber, Location, Problem, Result, Unsupported};
 
-use super::{Change, has_map};
+use super::{Change, existing_record, has_map};
 use crate::inode::Inode;
 use crate::volume::Volume;
 
@@ -111,11 +111,8 @@ fn read(
     names: &mut Names,
     blocks: &mut u64,
 ) -> Result<()> {
-    let record = match volume.inode_record(number) {
-        // The fast commits create the directory.
-        Err(Error::NotFound) => return Ok(()),
-        record => record?,
-    };
+    // Otherwise the fast commits create the directory.
+    let Some(record) = existing_record(volume, number)? else { return Ok(()) };
     if record.kind != FileType::Directory || record.links == 0 {
         return Ok(());
     }

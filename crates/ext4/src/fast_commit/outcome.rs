@@ -8,10 +8,10 @@ use base::attributes::FileType;
 use base::{Error, FileBlock, InodeNumber, Location, Problem, Result, Unsupported};
 use fs::Run;
 
-use super::Change;
 use super::image::InodeImage;
 use super::names::{self, Names};
 use super::ranges::MapChanges;
+use super::{Change, existing_record};
 use crate::dir::check_new_name;
 use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::layout::geometry::FILE_BLOCKS_MAX;
@@ -100,10 +100,7 @@ impl Outcome {
                 let problem = Problem::Range { field: "inode", found: number.0, min, max };
                 return Err(Error::corrupt("fast commit", Location::inode(number), problem));
             }
-            let before = match self.volume.inode_record(number) {
-                Err(Error::NotFound) => None,
-                record => Some(record?),
-            };
+            let before = existing_record(&self.volume, number)?;
             let state =
                 FileState { before, is_new: false, image: None, map: MapChanges::default() };
             self.files.insert(number, state);
@@ -280,6 +277,6 @@ impl Outcome {
     }
 
     fn kind_on_volume(&self, number: InodeNumber) -> Option<FileType> {
-        self.volume.inode_record(number).ok().map(|record| record.kind)
+        existing_record(&self.volume, number).ok().flatten().map(|record| record.kind)
     }
 }
