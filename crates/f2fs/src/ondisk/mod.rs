@@ -1,0 +1,1 @@
+//! Layouts of the structures on the device, one file per structure.
