@@ -5,4 +5,5 @@
 //! [`base::Error::Corrupt`].
 #![forbid(unsafe_code)]
 
+pub mod dir;
 pub mod ondisk;

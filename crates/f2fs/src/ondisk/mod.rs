@@ -1,1 +1,3 @@
 //! Layouts of the structures on the device, one file per structure.
+
+pub mod dentry;
