@@ -1,5 +1,5 @@
 //! The code points of Unicode 12.1. Later versions of Unicode keep the case folding and the decomposition of these
-//! code points, but have more of them.
+//! code points, but have more of them. Linux treats those as letters that do not change.
 //!
 //! Source: the Unicode Character Database 12.1.0, DerivedAge.txt: the assigned code points and the noncharacters,
 //! without the surrogates.

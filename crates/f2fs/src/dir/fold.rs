@@ -4,7 +4,7 @@
 //!
 //! Linux folds and decomposes each character by itself, and then puts combining marks in order. The standard's order
 //! of these steps differs for U+0345. Unicode keeps foldings and decompositions of assigned characters, so the tables
-//! of any later version give the same results for the characters of 12.1. A name with other characters is not valid.
+//! of any later version give the same results for the characters of 12.1. Other characters stay as they are.
 //!
 //! Source: kernel documentation, `filesystems/f2fs.rst` and `admin-guide/ext4.rst`, "case-insensitive".
 
@@ -44,14 +44,13 @@ const IGNORABLE: [(char, char); 17] = [
 pub(super) fn fold(name: &[u8]) -> Option<Vec<u8>> {
     let mut folded = Folded::default();
     for character in std::str::from_utf8(name).ok()?.chars() {
-        if !is_assigned(character) {
-            return None;
-        }
         if is_ignorable(character) {
             // Marks stay on their side of a character that is left out.
             folded.end_marks();
-        } else {
+        } else if is_assigned(character) {
             expand(character, &mut |character| folded.push(character));
+        } else {
+            folded.push_letter(character);
         }
     }
     folded.end_marks();
@@ -88,12 +87,15 @@ struct Folded {
 impl Folded {
     fn push(&mut self, character: char) {
         match canonical_combining_class(character) {
-            0 => {
-                self.end_marks();
-                self.text.push(character);
-            }
+            0 => self.push_letter(character),
             class => self.marks.push((class, character)),
         }
+    }
+
+    /// Appends a character that is no combining mark.
+    fn push_letter(&mut self, character: char) {
+        self.end_marks();
+        self.text.push(character);
     }
 
     /// Appends the marks in the order of their classes. Marks of the same class keep their order.
@@ -147,13 +149,45 @@ mod tests {
     }
 
     #[test]
+    fn characters_of_later_versions_stay_as_they_are() {
+        // A capital letter of 14.0, a combining mark of 13.0.
+        check("A\u{2C2F}", "a\u{2C2F}");
+        check("\u{301}\u{1AC0}\u{323}", "\u{301}\u{1AC0}\u{323}");
+        check("A\u{E0FFF}", "a");
+    }
+
+    #[test]
     fn names_that_are_not_unicode_or_too_long_have_no_folded_form() {
-        for name in [&b"a\xFF"[..], b"\xED\xA0\x80", b"\xC0\x80", "\u{1FAC0}".as_bytes(), b""] {
+        for name in [&b"a\xFF"[..], b"\xED\xA0\x80", b"\xC0\x80", b""] {
             assert_eq!(fold(name), None, "{name:?}");
         }
-        // Unassigned, though ignorable.
-        assert_eq!(fold("\u{E0FFF}".as_bytes()), None);
         assert_eq!(fold(&[b'A'; 254]).unwrap(), [b'a'; 254]);
         assert_eq!(fold(&[b'A'; 255]), None);
+    }
+
+    /// Checks the hash of a folded name. `expected` is what fsck.f2fs computes for the name in a directory that
+    /// ignores case.
+    #[track_caller]
+    fn check_hash(name: &str, expected: u32) {
+        let folded = fold(name.as_bytes()).unwrap();
+        assert_eq!(super::super::hash::name_hash(&folded), expected, "{name:?}");
+    }
+
+    #[test]
+    fn hashes_of_folded_names_equal_those_of_fsck() {
+        check_hash("README.txt", 0xBF91_66DE);
+        check_hash("Straße", 0xD6E5_379A);
+        check_hash("\u{1E9E}", 0xFE0D_6840);
+        check_hash("É", 0x023B_852C);
+        check_hash("\u{130}x", 0x0582_C6F4);
+        check_hash("ΌΣΟΣ", 0x1B6D_3C20);
+        check_hash("\u{FB03}", 0xFEDF_18DD);
+        check_hash("한", 0x031D_012C);
+        check_hash("q\u{307}\u{323}", 0xB6F5_9F99);
+        check_hash("q\u{307}\u{34F}\u{323}", 0x9AD0_0852);
+        check_hash("\u{1FB3}\u{301}", 0xDF95_3CD3);
+        check_hash("\u{345}\u{301}", 0x0CC5_561C);
+        check_hash("a\u{200D}b\u{AD}", 0xD27D_8659);
+        check_hash("A\u{378}", 0xA365_4C39);
     }
 }
