@@ -100,7 +100,7 @@ pub fn judge_without_journal<H: History>(
         if repaired.code > 1 {
             return Err(format!("e2fsck cannot repair it: {}", repaired.text));
         }
-        history.judge(cut.point, &read(&repaired.disks)?)?;
+        history.judge(cut.point, &read_repaired(&repaired.disks)?)?;
         let again = e2fsck::run("-fn", &repaired.disks);
         if again.code > 0 {
             Err(format!("e2fsck has not repaired it: {}", again.text))
@@ -253,6 +253,16 @@ fn cut_again(
 /// Returns the contents of `disks` after recovery in memory. Checks that they are consistent, and does not write
 /// to them.
 pub fn read(disks: &Disks) -> Result<Snapshot, String> {
+    let snapshot = read_repaired(disks)?;
+    if snapshot.repeated.is_empty() {
+        return Ok(snapshot);
+    }
+    Err(format!("directories have names more than once: {:?}", snapshot.repeated))
+}
+
+/// [`read`] for a volume that e2fsck has repaired. If only one of the two blocks of a split directory was written,
+/// names are in both. e2fsck 1.47 leaves them there, unless it also rebuilds the directory.
+fn read_repaired(disks: &Disks) -> Result<Snapshot, String> {
     let volume = disks.open(&cache()).map_err(|error| error.to_string())?;
     findings(&volume)?;
     Snapshot::read(&volume).map_err(|error| error.to_string())

@@ -39,12 +39,14 @@ pub struct Snapshot {
     pub xattrs: BTreeMap<u64, BTreeMap<Vec<u8>, Vec<u8>>>,
     /// The contents of regular files.
     pub contents: BTreeMap<u64, Vec<u8>>,
+    /// Paths that are in their directory more than once, for the same inode.
+    pub repeated: Vec<String>,
 }
 
 impl Snapshot {
     /// Reads a whole volume, which must be consistent.
     pub fn read(volume: &Arc<Volume>) -> base::Result<Self> {
-        let tree = read_tree(volume);
+        let (tree, repeated) = read_paths(volume);
         let mut xattrs = BTreeMap::new();
         let mut files = BTreeMap::new();
         for entry in tree.values() {
@@ -62,7 +64,7 @@ impl Snapshot {
                 xattrs.insert(entry.inode, values.collect::<base::Result<_>>()?);
             }
         }
-        Ok(Self { tree, xattrs, contents: files })
+        Ok(Self { tree, xattrs, contents: files, repeated })
     }
 
     /// Returns the contents of the regular file at `path`.
@@ -91,8 +93,20 @@ pub fn findings(volume: &Arc<Volume>) -> Result<(), String> {
 }
 
 /// Returns all paths of the volume.
+///
+/// # Panics
+///
+/// If a path is in its directory more than once.
 pub fn read_tree(volume: &Arc<Volume>) -> Paths {
+    let (tree, repeated) = read_paths(volume);
+    assert!(repeated.is_empty(), "repeated: {repeated:?}");
+    tree
+}
+
+/// Returns all paths of the volume, and those that are repeated for the same inode.
+fn read_paths(volume: &Arc<Volume>) -> (Paths, Vec<String>) {
     let mut tree = Paths::new();
+    let mut repeated = Vec::new();
     let mut ahead = vec![(String::new(), ROOT_INODE)];
     while let Some((path, number)) = ahead.pop() {
         let directory = volume.inode(number).unwrap();
@@ -123,10 +137,14 @@ pub fn read_tree(volume: &Arc<Volume>) -> Paths {
                 permissions: attributes.permissions,
                 target,
             };
-            assert!(tree.insert(path, entry).is_none());
+            let path_again = path.clone();
+            if let Some(before) = tree.insert(path, entry) {
+                assert_eq!(before.inode, number.0, "{path_again} has two inodes");
+                repeated.push(path_again);
+            }
         }
     }
-    tree
+    (tree, repeated)
 }
 
 /// Returns the mappings of all ranges of the file up to its last allocated block. Requests each one by its first byte.
