@@ -1,4 +1,4 @@
-# Functions for all scripts: finding Rust, installing Debian packages. To be sourced, not run.
+# Functions for all scripts: finding Rust, installing and unpacking Debian packages. To be sourced, not run.
 
 # The oldest minor version of Rust that builds the workspace: rust-version in Cargo.toml.
 RUST_MINOR_MIN=85
@@ -52,6 +52,50 @@ install_packages() {
     refresh_lists "$@"
     say "installing: $*"
     retry apt_get install --yes --no-install-recommends "$@" || die "could not install: $*"
+}
+
+# Prints the Debian mirror of apt's configuration.
+configured_mirror() {
+    apt-get indextargets --format '$(ORIGIN) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+        awk '$1 == "Debian" && $2 !~ /security/ && !found { print $2; found = 1 }'
+}
+
+# Makes a separate apt state in the new folder WORK for the SUITE of the configured mirror, so that the machine's
+# sources and packages do not change. PURPOSE says in messages what the packages are for.
+start_private_apt() { # WORK SUITE PURPOSE
+    local mirror keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    PRIVATE_APT=$1
+    rm -rf "$1"
+    mkdir -p "$1"/{state/lists/partial,cache/archives/partial,unpacked}
+    mirror=$(configured_mirror)
+    if [ -z "$mirror" ]; then
+        # The mirror is known once apt has fetched its lists.
+        refresh_lists "$3"
+        mirror=$(configured_mirror)
+    fi
+    [ -n "$mirror" ] || die "apt has no Debian mirror, from which $3 would be fetched"
+    [ -e $keyring ] || install_packages debian-archive-keyring
+    printf 'deb [arch=amd64 signed-by=%s] %s %s main\n' $keyring "${mirror%/}" "$2" >"$1/sources.list"
+    retry private_apt apt-get update || die "cannot read $2 from $mirror"
+}
+
+# Runs an apt command on the state of start_private_apt.
+private_apt() { # COMMAND...
+    local tool=$1
+    shift
+    "$tool" --quiet --quiet -o Acquire::Retries=3 -o APT::Sandbox::User=root \
+        -o Dir::Etc::SourceList="$PRIVATE_APT/sources.list" -o Dir::Etc::SourceParts=- \
+        -o Dir::State="$PRIVATE_APT/state" -o Dir::State::status=/dev/null \
+        -o Dir::Cache="$PRIVATE_APT/cache" "$@"
+}
+
+# Unpacks Debian packages to the folder `unpacked` of the private apt state.
+unpack_packages() { # PACKAGE...
+    local package
+    (cd "$PRIVATE_APT" && retry private_apt apt-get download "$@") || die "cannot download $*"
+    for package in "$PRIVATE_APT"/*.deb; do
+        dpkg-deb --extract "$package" "$PRIVATE_APT/unpacked"
+    done
 }
 
 # Prints the minor version of Rust of a cargo, or 0.
