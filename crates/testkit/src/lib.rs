@@ -8,6 +8,7 @@ mod cpio;
 pub mod crash;
 mod digest;
 pub mod exercise;
+pub mod f2fs;
 pub mod guest;
 pub mod hostile;
 mod image;

@@ -1,98 +1,107 @@
 //! The guest's side: the first and only process of a booted Linux. It mounts each disk, does its
-//! job, writes the results to the last disk, and restarts the machine, which ends qemu.
+//! job, writes the results to the last disk, and ends the machine.
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::system::RebootCommand;
 
-use super::{JOBS, Job, MODULES};
+use super::{Job, ORDERS, Orders, Work};
 use crate::turns::OnHost;
 use crate::{Manifest, must, tree};
 
 /// Does the guest's work and does not return, if this process is the guest. Otherwise returns at once.
 pub fn run_if_guest() {
-    if std::process::id() != 1 || !Path::new(JOBS).exists() {
+    if std::process::id() != 1 || !Path::new(ORDERS).exists() {
         return;
     }
-    mount("devtmpfs", Path::new("/dev"), "devtmpfs", MountFlags::empty());
-    for module in MODULES {
+    let nothing = MountFlags::empty();
+    must(
+        rustix::mount::mount("devtmpfs", "/dev", "devtmpfs", nothing, None),
+        "mounting the devices",
+    );
+    let orders: Orders = must(serde_json::from_slice(&must(fs::read(ORDERS), ORDERS)), ORDERS);
+    let machine = orders.machine;
+    for module in machine.modules() {
         let file = must(File::open(Path::new("/").join(module)), module);
         must(rustix::system::finit_module(&file, c"", 0), module);
     }
 
-    let jobs: Vec<Job> = must(serde_json::from_slice(&must(fs::read(JOBS), JOBS)), JOBS);
     let start = Instant::now();
     let mut results = Vec::new();
-    for (number, job) in jobs.iter().enumerate() {
+    for (number, work) in orders.works.iter().enumerate() {
+        let disk = machine.disk(number);
         // Shows the progress if a later job fails.
-        let _ = writeln!(std::io::stderr(), "{:?}: {}", start.elapsed(), disk(number));
-        results.push(do_job(&disk(number), job));
+        let _ = writeln!(std::io::stderr(), "{:?}: {disk}", start.elapsed());
+        results.push(Volume { disk: &disk, work }.do_job());
     }
     // No other disk is synced: jobs may have left their disks in the middle of their work.
-    write_results(Path::new(&disk(jobs.len())), &results);
-    must(rustix::system::reboot(RebootCommand::Restart), "restart");
+    write_results(Path::new(&machine.disk(orders.works.len())), &results);
+    must(rustix::system::reboot(machine.end()), "the end of the machine");
 }
 
-/// Returns the path of disk `number`.
-fn disk(number: usize) -> String {
-    let letter = char::from(b'a' + u8::try_from(number).expect("few disks"));
-    assert!(letter.is_ascii_lowercase(), "too many disks");
-    format!("/dev/vd{letter}")
+/// A disk and the work on it.
+struct Volume<'a> {
+    disk: &'a str,
+    work: &'a Work,
 }
 
-fn do_job(disk: &str, job: &Job) -> Vec<Manifest> {
-    let top = Path::new("/mnt");
-    match job {
-        Job::List => vec![list(disk, top)],
-        Job::Fill(options) => {
-            mount(disk, top, "ext4", MountFlags::NOATIME);
-            tree::populate(top, options);
-            unmount(disk, top);
-            vec![list(disk, top)]
-        }
-        Job::Change(steps) => {
-            let before = list(disk, top);
-            mount(disk, top, "ext4", MountFlags::NOATIME);
-            OnHost::new(top).run(steps);
-            unmount(disk, top);
-            vec![before, list(disk, top)]
-        }
-        Job::BreakOff(turn) => {
-            let before = list(disk, top);
-            let own_top = top.with_file_name(disk.replace('/', "-"));
-            must(fs::create_dir(&own_top), disk);
-            mount(disk, &own_top, "ext4", MountFlags::NOATIME);
-            let mut kernel = OnHost::new(&own_top);
-            kernel.run(&turn.synced);
-            kernel.sync();
-            kernel.run(&turn.after);
-            // Keeps files without a name open until the end.
-            std::mem::forget(kernel);
-            vec![before]
+impl Volume<'_> {
+    fn do_job(&self) -> Vec<Manifest> {
+        let top = Path::new("/mnt");
+        match &self.work.job {
+            Job::List => vec![self.list(top)],
+            Job::Fill(options) => {
+                self.mount(top, MountFlags::empty());
+                tree::populate(top, options);
+                self.unmount(top);
+                vec![self.list(top)]
+            }
+            Job::Change(steps) => {
+                let before = self.list(top);
+                self.mount(top, MountFlags::empty());
+                OnHost::new(top).run(steps);
+                self.unmount(top);
+                vec![before, self.list(top)]
+            }
+            Job::BreakOff(turn) => {
+                let before = self.list(top);
+                let own_top = top.with_file_name(self.disk.replace('/', "-"));
+                must(fs::create_dir(&own_top), self.disk);
+                self.mount(&own_top, MountFlags::empty());
+                let mut kernel = OnHost::new(&own_top);
+                kernel.run(&turn.synced);
+                kernel.sync();
+                kernel.run(&turn.after);
+                // Keeps files without a name open until the end.
+                std::mem::forget(kernel);
+                vec![before]
+            }
         }
     }
-}
 
-fn list(disk: &str, top: &Path) -> Manifest {
-    mount(disk, top, "ext4", MountFlags::NOATIME | MountFlags::RDONLY);
-    let manifest = Manifest::of_host(top);
-    unmount(disk, top);
-    manifest
-}
+    fn list(&self, top: &Path) -> Manifest {
+        self.mount(top, MountFlags::RDONLY);
+        let manifest = Manifest::of_host(top);
+        self.unmount(top);
+        manifest
+    }
 
-fn unmount(disk: &str, top: &Path) {
-    must(rustix::mount::unmount(top, UnmountFlags::empty()), disk);
-}
+    fn unmount(&self, top: &Path) {
+        must(rustix::mount::unmount(top, UnmountFlags::empty()), self.disk);
+    }
 
-fn mount(source: &str, target: &Path, format: &str, flags: MountFlags) {
-    must(
-        rustix::mount::mount(source, target, format, flags, None),
-        format_args!("mounting {source}"),
-    );
+    fn mount(&self, top: &Path, flags: MountFlags) {
+        let Work { format, options, .. } = self.work;
+        let options = must(CString::new(options.as_str()), options);
+        let flags = flags | MountFlags::NOATIME;
+        let mounted =
+            rustix::mount::mount(self.disk, top, format.as_str(), flags, options.as_c_str());
+        must(mounted, format_args!("mounting {} as {format} with {options:?}", self.disk));
+    }
 }
 
 /// Writes the length of the results, then the results.

@@ -1,13 +1,13 @@
-//! A guest: Linux 7.2 in qemu. It fills, lists and changes images that the machine's own kernel may not be able
-//! to mount, such as ext4 with blocks larger than a page. This module prepares and boots it. The test
+//! A guest: Linux 7.2 in qemu or as a process. It fills, lists and changes images that the machine's own kernel may not
+//! be able to mount, such as ext4 with blocks larger than a page, and f2fs. This module prepares and boots it. The test
 //! program itself is the guest's only process (`agent`).
 
 mod agent;
+mod machine;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -18,9 +18,7 @@ use crate::turns::{Step, Turn};
 use crate::{Manifest, command, must};
 
 pub use agent::run_if_guest;
-
-/// The time after which a guest is killed. Long, since the guest is emulated, maybe on a busy machine.
-const TIME_MAX: Duration = Duration::from_secs(900);
+pub use machine::Machine;
 
 /// The maximum size of the guest's results, in bytes.
 const RESULTS_BYTES_MAX: u64 = 256 << 20;
@@ -39,51 +37,82 @@ pub enum Job {
     BreakOff(Turn),
 }
 
-/// The file with the guest's jobs, in the order of its disks.
-const JOBS: &str = "/jobs.json";
+/// An image, how it is mounted, and what to do with it.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// The path of the image.
+    pub image: PathBuf,
+    /// The name of its format for mount(2).
+    pub format: &'static str,
+    /// The format's mount options, separated by commas. May be empty.
+    pub options: String,
+    /// The work.
+    pub job: Job,
+}
 
-/// The kernel modules that the guest loads, in this order, from its root.
-const MODULES: [&str; 3] = ["virtio_blk.ko", "quota_tree.ko", "quota_v2.ko"];
+/// The guest's orders: its machine, and the mounts and jobs in the order of the disks.
+#[derive(Debug, Serialize, Deserialize)]
+struct Orders {
+    machine: Machine,
+    works: Vec<Work>,
+}
 
-/// Boots a guest that does each job with its image, and returns the lists of each job. The calling program must begin
-/// its `main` with [`run_if_guest`].
+/// A [`Task`] without its path.
+#[derive(Debug, Serialize, Deserialize)]
+struct Work {
+    format: String,
+    options: String,
+    job: Job,
+}
+
+/// The file with the guest's orders.
+const ORDERS: &str = "/orders.json";
+
+/// Boots an emulated guest that does each job with its ext4 image, and returns the lists of each job. The calling
+/// program must begin its `main` with [`run_if_guest`].
 pub fn run(jobs: &[(PathBuf, Job)]) -> Vec<Vec<Manifest>> {
+    let task = |(image, job): &(PathBuf, Job)| Task {
+        image: image.clone(),
+        format: "ext4",
+        options: String::new(),
+        job: job.clone(),
+    };
+    let tasks: Vec<Task> = jobs.iter().map(task).collect();
+    run_on(Machine::Emulated, &tasks)
+}
+
+/// Boots guests on `machine` that do each task, one after the other, and returns the lists of each task. The calling
+/// program must begin its `main` with [`run_if_guest`].
+pub fn run_on(machine: Machine, tasks: &[Task]) -> Vec<Vec<Manifest>> {
+    // One disk is for the results.
+    let boots = tasks.chunks(machine.disks_max() - 1);
+    boots.flat_map(|tasks| boot(machine, tasks)).collect()
+}
+
+/// Boots one guest for `tasks`.
+fn boot(machine: Machine, tasks: &[Task]) -> Vec<Vec<Manifest>> {
     let folder = must(TempDir::new(), "a folder for the guest");
     let initrd = folder.path().join("initrd");
-    must(fs::write(&initrd, first_root(jobs, folder.path())), "the guest's first root");
+    let root = first_root(machine, tasks, folder.path());
+    must(fs::write(&initrd, root), "the guest's first root");
     let results = folder.path().join("results");
     let file = must(fs::File::create(&results), "the results");
     must(file.set_len(RESULTS_BYTES_MAX), "the results");
 
-    let mut qemu = Command::new("qemu-system-x86_64");
-    // Emulation works on every machine, unlike nested virtualization.
-    qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "2G"]);
-    qemu.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
-    qemu.arg("-kernel").arg(kernel_file("vmlinuz")).arg("-initrd").arg(&initrd);
-    qemu.args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init"]);
-    for image in jobs.iter().map(|(image, _)| image).chain([&results]) {
-        let drive = format!("file={},if=virtio,format=raw,cache=unsafe", image.display());
-        qemu.args(["-drive", &drive]);
-    }
-    let output = command::output_within(&mut qemu, TIME_MAX);
+    let disks = tasks.iter().map(|task| task.image.as_path()).chain([results.as_path()]);
+    let disks: Vec<&Path> = disks.collect();
+    let output = machine.boot(&initrd, &disks, folder.path());
 
     let listed = agent::read_results(&results);
     let Some(listed) = listed else {
         panic!("the guest did not finish: {}\n{}", output.status, output.text());
     };
-    assert_eq!(listed.len(), jobs.len(), "the guest did other jobs than requested");
+    assert_eq!(listed.len(), tasks.len(), "the guest did other tasks than requested");
     listed
 }
 
-/// Returns the path of a file that `scripts/fetch-guest` has fetched.
-fn kernel_file(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/guest").join(name);
-    assert!(path.exists(), "no {}: run scripts/fetch-guest", path.display());
-    path
-}
-
-/// Returns the archive with this program as `/init`, its shared libraries, and its jobs.
-fn first_root(jobs: &[(PathBuf, Job)], scratch: &Path) -> Vec<u8> {
+/// Returns the archive with this program as `/init`, its shared libraries, and its orders.
+fn first_root(machine: Machine, tasks: &[Task], scratch: &Path) -> Vec<u8> {
     let program = must(std::env::current_exe(), "this program");
     // The guest unpacks it much faster without debugging information.
     let stripped = scratch.join("init");
@@ -94,11 +123,16 @@ fn first_root(jobs: &[(PathBuf, Job)], scratch: &Path) -> Vec<u8> {
         archive.folder(folder);
     }
     archive.file("init", &must(fs::read(&stripped), "the stripped program"));
-    for module in MODULES {
-        archive.file(module, &must(fs::read(kernel_file(module)), module));
+    for module in machine.modules() {
+        archive.file(module, &must(fs::read(machine.kernel_file(module)), module));
     }
-    let jobs: Vec<&Job> = jobs.iter().map(|(_, job)| job).collect();
-    archive.file(&JOBS[1..], &must(serde_json::to_vec(&jobs), "the jobs"));
+    let work = |task: &Task| Work {
+        format: task.format.to_owned(),
+        options: task.options.clone(),
+        job: task.job.clone(),
+    };
+    let orders = Orders { machine, works: tasks.iter().map(work).collect() };
+    archive.file(&ORDERS[1..], &must(serde_json::to_vec(&orders), "the orders"));
     let listed = command::run(Command::new("ldd").arg(&program));
     for library in String::from_utf8_lossy(&listed).split_whitespace() {
         let Some(name) = library.strip_prefix('/') else { continue };

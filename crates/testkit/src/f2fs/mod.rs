@@ -1,0 +1,31 @@
+//! Images of f2fs: making them with mkfs.f2fs, filling and listing them by a guest's Linux or by sload.f2fs, and
+//! fsck.f2fs as a judge. Not here: the guest, the contents of trees.
+//!
+//! A test program makes an image with [`Kind::make`], and fills it with [`Kind::fill`], or several images in one boot
+//! with [`fill_all`]. The result is the [`Manifest`](crate::Manifest) of the guest's kernel, for a comparison with that
+//! of another reader. The program needs `harness = false` and begins its `main` with
+//! [`run_if_guest`](crate::guest::run_if_guest).
+
+mod fill;
+mod kind;
+
+pub use fill::{break_off, fill_all, fill_by_sload, list_all};
+pub use kind::{KINDS, Kind};
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::command::output;
+
+/// The size of a block in bytes.
+pub const BLOCK_SIZE: u32 = 4096;
+
+/// Checks that fsck.f2fs finds no errors in `image`, which it does not change.
+#[track_caller]
+pub fn check_by_fsck(image: &Path) {
+    let output = output(Command::new("fsck.f2fs").arg("--dry-run").arg(image));
+    let text = output.text();
+    let is_clean =
+        output.status.success() && !text.contains("[Fail]") && !text.contains("[ASSERT]");
+    assert!(is_clean, "{}: {}\n{text}", image.display(), output.status);
+}

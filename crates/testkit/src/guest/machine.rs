@@ -1,0 +1,118 @@
+//! The machines that guests run on: their disks, kernel modules and boot. Not here: what a guest does.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::system::RebootCommand;
+use serde::{Deserialize, Serialize};
+
+use crate::command::{self, Output};
+
+/// The time after which a guest is killed. Long, since guests are slow, maybe on a busy machine.
+const TIME_MAX: Duration = Duration::from_secs(900);
+
+/// The size of a guest's memory.
+const MEMORY: &str = "2G";
+
+/// A machine that runs Linux 7.2.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Machine {
+    /// Emulated by qemu, which boots in about five seconds. Its ext4 has blocks larger than a page, and it has no f2fs.
+    Emulated,
+    /// A process: user-mode Linux, which boots in about a second. It has f2fs, but no blocks larger than a page, no
+    /// compression, encryption, verity or casefolding.
+    UserMode,
+}
+
+impl Machine {
+    /// Returns the path of disk `number` in the guest.
+    pub(super) fn disk(self, number: usize) -> String {
+        let letter = char::from(b'a' + u8::try_from(number).expect("few disks"));
+        assert!(number < self.disks_max(), "too many disks");
+        match self {
+            Self::Emulated => format!("/dev/vd{letter}"),
+            Self::UserMode => format!("/dev/ubd{letter}"),
+        }
+    }
+
+    /// Returns the maximum number of disks, with that for the results.
+    pub(super) fn disks_max(self) -> usize {
+        match self {
+            Self::Emulated => 26,
+            Self::UserMode => 16,
+        }
+    }
+
+    /// Returns the kernel modules that the guest loads, in this order, from its root.
+    pub(super) fn modules(self) -> &'static [&'static str] {
+        match self {
+            Self::Emulated => &["virtio_blk.ko", "quota_tree.ko", "quota_v2.ko"],
+            Self::UserMode => &[
+                "lz4_compress.ko",
+                "lz4hc_compress.ko",
+                "crc32-cryptoapi.ko",
+                "f2fs.ko",
+                "quota_tree.ko",
+                "quota_v2.ko",
+            ],
+        }
+    }
+
+    /// Returns how the guest ends its machine.
+    pub(super) fn end(self) -> RebootCommand {
+        match self {
+            Self::Emulated => RebootCommand::Restart,
+            Self::UserMode => RebootCommand::PowerOff,
+        }
+    }
+
+    /// Boots the machine with its first root and disks, and waits for its end. `scratch` is a folder for its files.
+    pub(super) fn boot(self, initrd: &Path, disks: &[&Path], scratch: &Path) -> Output {
+        let mut command = match self {
+            Self::Emulated => emulated(initrd, disks),
+            Self::UserMode => user_mode(initrd, disks, scratch),
+        };
+        command::output_within(&mut command, TIME_MAX)
+    }
+
+    /// Returns the path of a file that a script has fetched.
+    pub(super) fn kernel_file(self, name: &str) -> PathBuf {
+        let (folder, script) = match self {
+            Self::Emulated => ("guest", "fetch-guest"),
+            Self::UserMode => ("uml", "fetch-uml"),
+        };
+        let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache");
+        let path = cache.join(folder).join(name);
+        assert!(path.exists(), "no {}: run scripts/{script}", path.display());
+        path
+    }
+}
+
+fn emulated(initrd: &Path, disks: &[&Path]) -> Command {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    // Emulation works on every machine, unlike nested virtualization.
+    qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", MEMORY]);
+    qemu.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
+    qemu.arg("-kernel").arg(Machine::Emulated.kernel_file("vmlinuz")).arg("-initrd").arg(initrd);
+    qemu.args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init"]);
+    for disk in disks {
+        let drive = format!("file={},if=virtio,format=raw,cache=unsafe", disk.display());
+        qemu.args(["-drive", &drive]);
+    }
+    qemu
+}
+
+fn user_mode(initrd: &Path, disks: &[&Path], scratch: &Path) -> Command {
+    let mut linux = Command::new(Machine::UserMode.kernel_file("linux"));
+    linux.arg(format!("mem={MEMORY}")).arg(format!("initrd={}", initrd.display()));
+    linux.args(["rdinit=/init", "con=null", "con0=fd:0,fd:1", "quiet", "panic=-1"]);
+    // Otherwise, it leaves files in the user's home folder.
+    linux.arg(format!("uml_dir={}/", scratch.display()));
+    for (number, disk) in disks.iter().enumerate() {
+        let path = disk.display().to_string();
+        assert!(!path.contains([',', ':']), "user-mode Linux splits {path} into two paths");
+        linux.arg(format!("ubd{number}={path}"));
+    }
+    linux
+}
