@@ -1,8 +1,8 @@
-//! POSIX ACLs as ext4 stores them.
+//! POSIX ACLs as ext4 and f2fs store them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let _ = ext4::xattr::acl::to_xattr(data, support::location());
+    let _ = fs::acl::stored::to_xattr(data, support::location());
 });

@@ -7,3 +7,4 @@
 
 pub mod dir;
 pub mod ondisk;
+pub mod xattr;

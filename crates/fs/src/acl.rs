@@ -1,6 +1,8 @@
 //! POSIX ACLs in the form of getxattr(2): conversion from and to modes, and inheritance.
 //! Not here: access checks.
 
+pub mod stored;
+
 use base::{Error, Result};
 
 /// The name of the access ACL, which corresponds to the mode.

@@ -1,6 +1,5 @@
-//! Layouts of extended attributes and of the ACLs stored in them.
-//! Source: kernel documentation, `filesystems/ext4/attributes.rst`; for the ACLs
-//! `fs/ext4/acl.h` and `include/uapi/linux/posix_acl_xattr.h`.
+//! Layouts of extended attributes. The ACLs stored in them are in `fs::acl`.
+//! Source: kernel documentation, `filesystems/ext4/attributes.rst`.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -49,36 +48,3 @@ pub struct RawXattrEntry {
     pub hash: U32,
 }
 const _: () = assert!(size_of::<RawXattrEntry>() == 16);
-
-/// The start of an ACL as ext4 stores it.
-#[repr(C)]
-#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-pub struct RawAclHeader {
-    /// 1.
-    pub version: U32,
-}
-const _: () = assert!(size_of::<RawAclHeader>() == 4);
-
-/// An entry of a stored ACL. In entries of named users and groups, a 32-bit id follows.
-#[repr(C)]
-#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-pub struct RawAclEntry {
-    /// Kind of the users that the entry applies to.
-    pub tag: U16,
-    /// Permissions: 4 read, 2 write, 1 execute.
-    pub permissions: U16,
-}
-const _: () = assert!(size_of::<RawAclEntry>() == 4);
-
-/// An entry of an ACL as `getxattr(2)` returns it.
-#[repr(C)]
-#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-pub struct RawAclXattrEntry {
-    /// Kind of the users that the entry applies to.
-    pub tag: U16,
-    /// Permissions: 4 read, 2 write, 1 execute.
-    pub permissions: U16,
-    /// Id of the named user or group; all ones in the other entries.
-    pub id: U32,
-}
-const _: () = assert!(size_of::<RawAclXattrEntry>() == 8);

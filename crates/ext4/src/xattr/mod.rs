@@ -1,8 +1,7 @@
-//! Extended attributes in the inode, in a block, and with values in other inodes; POSIX ACLs. Reading is here;
+//! Extended attributes in the inode, in a block, and with values in other inodes. Reading is here;
 //! `write.rs` changes them.
 //! Not here: permission to read or change them.
 
-pub mod acl;
 pub mod entries;
 pub mod name;
 
@@ -18,6 +17,7 @@ mod value_inodes;
 mod write;
 
 use base::{Error, Location, Result};
+use fs::acl::stored;
 use iomap::MetadataBuffer;
 
 use self::entries::{Entries, Value, verify_block};
@@ -58,7 +58,7 @@ impl Inode {
         };
         match index {
             NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT => {
-                acl::to_xattr(&value, Location::inode(self.number()))
+                stored::to_xattr(&value, Location::inode(self.number()))
             }
             _ => Ok(value),
         }

@@ -13,8 +13,8 @@ use super::body::{self, Attribute, Stored};
 use super::entries::Entries;
 use super::name::{NameIndex, changeable_name};
 use super::set::{Attributes, Room};
+use super::share;
 use super::value_inodes::{ValueInode, credits, delete_new, reference_changes, sectors};
-use super::{acl, share};
 use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Purpose};
 use crate::features::Feature;
 use crate::inode::Inode;
@@ -138,7 +138,7 @@ impl Inode {
         if self.kind() == FileType::Symlink {
             return Err(Unsupported::Operation("an ACL of a symbolic link").into());
         }
-        let stored = acl::to_stored(value)?;
+        let stored = fs::acl::stored::to_stored(value)?;
         if is_default && stored.is_some() && self.kind() != FileType::Directory {
             return Err(Error::NotPermitted("only directories have default ACLs"));
         }

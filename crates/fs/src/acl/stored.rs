@@ -1,12 +1,12 @@
-//! Conversion of POSIX ACLs between the form that ext4 stores and the form of `getxattr(2)`.
+//! Conversion of POSIX ACLs between the form that ext4 and f2fs store and the form of `getxattr(2)`.
 //! Not here: the meaning of the permissions.
+//!
+//! Source: `fs/ext4/acl.h`, `fs/f2fs/acl.h` and `include/uapi/linux/posix_acl_xattr.h`.
 
 use base::view::view_at;
 use base::{Error, Location, Problem, Result, Unsupported};
-use zerocopy::little_endian::U32;
-use zerocopy::{FromBytes, IntoBytes};
-
-use crate::ondisk::xattr::{RawAclEntry, RawAclHeader, RawAclXattrEntry};
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const STRUCTURE: &str = "ACL";
 const STORED_VERSION: u32 = 1;
@@ -19,6 +19,39 @@ const OWNING_GROUP: u16 = 0x04;
 const NAMED_GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
+
+/// The start of an ACL as it is stored.
+#[repr(C)]
+#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct RawAclHeader {
+    /// 1.
+    version: U32,
+}
+const _: () = assert!(size_of::<RawAclHeader>() == 4);
+
+/// An entry of a stored ACL. In entries of named users and groups, a 32-bit id follows.
+#[repr(C)]
+#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct RawAclEntry {
+    /// Kind of the users that the entry applies to.
+    tag: U16,
+    /// Permissions: 4 read, 2 write, 1 execute.
+    permissions: U16,
+}
+const _: () = assert!(size_of::<RawAclEntry>() == 4);
+
+/// An entry of an ACL as `getxattr(2)` returns it.
+#[repr(C)]
+#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct RawAclXattrEntry {
+    /// Kind of the users that the entry applies to.
+    tag: U16,
+    /// Permissions: 4 read, 2 write, 1 execute.
+    permissions: U16,
+    /// Id of the named user or group; all ones in the other entries.
+    id: U32,
+}
+const _: () = assert!(size_of::<RawAclXattrEntry>() == 8);
 
 /// Converts the ACL `stored` to the form of `getxattr(2)`. An ACL without entries is no attribute.
 pub fn to_xattr(stored: &[u8], location: Location) -> Result<Vec<u8>> {
@@ -58,7 +91,7 @@ pub fn to_xattr(stored: &[u8], location: Location) -> Result<Vec<u8>> {
     Ok(xattr)
 }
 
-/// Converts the ACL `xattr` to the form that ext4 stores. Returns `None` if it has no entries, which means no ACL.
+/// Converts the ACL `xattr` to the stored form. Returns `None` if it has no entries, which means no ACL.
 /// Errors: `InvalidArgument` if the entries or their order are not as Linux requires.
 pub fn to_stored(xattr: &[u8]) -> Result<Option<Vec<u8>>> {
     const BAD: Error = Error::InvalidArgument("the ACL is malformed");
