@@ -34,9 +34,12 @@ pub struct Format {
 }
 
 impl fs::Format for Format {
-    fn is_on(&self, device: &SharedDevice, cache: &Arc<PageCache>) -> Result<bool> {
-        let has_superblock = self.superblock.is_some() || Superblock::has_magic(device)?;
-        Ok(has_superblock || Volume::has_copy(device, cache))
+    fn is_on(&self, device: &SharedDevice) -> Result<bool> {
+        Ok(self.superblock.is_some() || Superblock::has_magic(device)?)
+    }
+
+    fn has_copy_on(&self, device: &SharedDevice, cache: &Arc<PageCache>) -> Result<bool> {
+        Ok(Volume::has_copy(device, cache))
     }
 
     fn open(

@@ -8,3 +8,23 @@
 pub mod dir;
 pub mod ondisk;
 pub mod xattr;
+
+mod checkpoint;
+mod features;
+mod file_system;
+mod geometry;
+mod info;
+mod inode;
+mod nat;
+mod node;
+mod superblock;
+mod volume;
+
+pub use checkpoint::{Checkpoint, VersionBitmap};
+pub use features::{Feature, Features};
+pub use file_system::Format;
+pub use geometry::{Geometry, SEGMENT_BLOCKS};
+pub use inode::Inode;
+pub use nat::{Nid, NodeAddress};
+pub use superblock::{Encoding, SUPERBLOCK_BYTES, Superblock};
+pub use volume::Volume;

@@ -12,8 +12,14 @@ use crate::FileSystem;
 
 /// An on-disk format, with the options that only this format has.
 pub trait Format: Debug {
-    /// Returns whether `device` holds a volume of this format, damaged or not. Errors: those of reading the device.
-    fn is_on(&self, device: &SharedDevice, cache: &Arc<PageCache>) -> Result<bool>;
+    /// Returns whether `device` holds a volume of this format, damaged or not, as its first superblock shows. Errors:
+    /// those of reading the device.
+    fn is_on(&self, device: &SharedDevice) -> Result<bool>;
+
+    /// Returns whether there is a copy of a superblock of this format on `device`. Only asked if no format
+    /// [is on](Self::is_on) the device, since another format may leave such a copy there. Errors: those of reading the
+    /// device.
+    fn has_copy_on(&self, device: &SharedDevice, cache: &Arc<PageCache>) -> Result<bool>;
 
     /// Opens the volume on `device`, and keeps its metadata in `cache`. Recovers a volume that was not closed: on the
     /// device if the volume is opened for writing, and otherwise in memory.

@@ -47,6 +47,8 @@ fn check(kind: &Kind) {
     f2fs::check_by_fsck(&filled.images[number].1);
     assert!(first.len() > 1000, "only {} names", first.len());
     first.assert_equal("the first mount", second, "the second mount");
+    let ours = Manifest::of_image(&filled.images[number].1);
+    ours.assert_equal("ours", second, "the second mount");
 }
 
 fn main() {

@@ -7,7 +7,8 @@ use device::SharedDevice;
 use fs::{FileSystem, Format, FormatOptions};
 use pagecache::PageCache;
 
-/// Opens the volume on `device` with the first of `formats` that recognizes it. Errors: `Unsupported` if none does.
+/// Opens the volume on `device` with the first of `formats` that recognizes its superblock, or else a copy of it.
+/// Errors: `Unsupported` if none does.
 pub(crate) fn open(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
@@ -15,7 +16,12 @@ pub(crate) fn open(
     options: &FormatOptions,
 ) -> Result<Arc<dyn FileSystem>> {
     for format in formats {
-        if format.is_on(device, cache)? {
+        if format.is_on(device)? {
+            return format.open(device, cache, options);
+        }
+    }
+    for format in formats {
+        if format.has_copy_on(device, cache)? {
             return format.open(device, cache, options);
         }
     }

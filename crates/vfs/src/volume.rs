@@ -59,6 +59,8 @@ pub struct VolumeOptions {
     pub wait_callback: WaitCallback,
     /// The options of ext4.
     pub ext4: ext4::Format,
+    /// The options of f2fs.
+    pub f2fs: f2fs::Format,
     /// The options for access times. By default, they are not kept.
     pub access: AccessOptions,
     /// The maximum number of inodes in memory, unless more are in use.
@@ -81,6 +83,7 @@ impl Default for VolumeOptions {
             no_recovery: false,
             wait_callback: WaitCallback::default(),
             ext4: ext4::Format::default(),
+            f2fs: f2fs::Format::default(),
             access: AccessOptions::default(),
             nodes_max: 16_384,
         }
@@ -204,7 +207,7 @@ impl Volume {
     /// opened for writing, and otherwise in memory. [`VolumeOptions::open`] opens images by their path.
     pub fn open_device(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
         let cache = PageCache::new(options.cache)?;
-        let formats: [&dyn Format; 1] = [&options.ext4];
+        let formats: [&dyn Format; 2] = [&options.ext4, &options.f2fs];
         let file_system = crate::probe::open(&device, &cache, &formats, &options.format_options())?;
         Self::with_file_system(file_system, cache, options)
     }

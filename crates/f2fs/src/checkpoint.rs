@@ -1,0 +1,304 @@
+//! Checkpoint packs: the valid one with the later version, its version bitmaps, journals and orphans.
+
+use std::collections::BTreeMap;
+
+use base::checksum::crc32_le;
+use base::view::view_at;
+use base::{DeviceOffset, Error, FsBlock, InodeNumber, Location, Problem, Result};
+use device::SharedDevice;
+use zerocopy::FromBytes;
+
+use crate::geometry::{Geometry, SEGMENT_BLOCKS, WORD_BYTES};
+use crate::ondisk::checkpoint::{
+    COMPACT_SUMMARIES, LARGE_NAT_BITMAP, ORPHANS, RawCheckpoint, RawOrphanFooter,
+};
+use crate::ondisk::nat::{RawNatEntry, RawNatJournalEntry};
+use crate::ondisk::summary::{RawSummary, RawSummaryFooter};
+use crate::superblock::MAGIC;
+
+const STRUCTURE: &str = "checkpoint";
+/// Bytes of a CRC.
+const CRC_BYTES: usize = 4;
+/// The least number of blocks in a pack: its first and last block, and a data summary.
+const PACK_BLOCKS_MIN: u64 = 3;
+
+/// A valid checkpoint pack.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// The fixed part of the first block.
+    pub raw: RawCheckpoint,
+    /// The CRC of the first block.
+    pub checksum: u32,
+    /// The pack's first block.
+    pub start: FsBlock,
+    /// Bit of each block of the segment information table: whether its second copy counts.
+    pub sit_versions: VersionBitmap,
+    /// Bit of each block of the node address table: whether its second copy counts.
+    pub nat_versions: VersionBitmap,
+    /// Entries that override those of the node address table.
+    pub nat_journal: BTreeMap<u32, RawNatEntry>,
+    /// Inodes without a name, which were open at the time of the checkpoint.
+    pub orphans: Vec<InodeNumber>,
+    /// The problem of the other pack, if it has one.
+    pub damage: Option<Error>,
+}
+
+impl Checkpoint {
+    /// Reads the valid pack with the later version. Errors: those of the first pack, if none is valid.
+    pub fn read(device: &SharedDevice, geometry: &Geometry) -> Result<Self> {
+        let first = Pack::read(device, geometry, geometry.checkpoint);
+        let second_start = FsBlock(geometry.checkpoint.0 + SEGMENT_BLOCKS);
+        let second = Pack::read(device, geometry, second_start);
+        let (pack, damage) = match (first, second) {
+            (Ok(first), Ok(second)) => {
+                let distance = second.version().wrapping_sub(first.version());
+                (if distance as i64 > 0 { second } else { first }, None)
+            }
+            (Ok(pack), Err(error)) | (Err(error), Ok(pack)) => (pack, Some(error)),
+            (Err(error), Err(_)) => return Err(error),
+        };
+        pack.load(device, geometry, damage)
+    }
+
+    /// Returns whether a flag is set.
+    pub fn has(&self, flag: u32) -> bool {
+        self.raw.flags.get() & flag != 0
+    }
+}
+
+/// A bit for each block of a table. The most significant bit of a byte comes first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VersionBitmap(Vec<u8>);
+
+impl VersionBitmap {
+    /// Returns whether the second copy of `block` counts. The table has this block.
+    pub fn is_second(&self, block: u64) -> bool {
+        let byte = self.0.get((block / 8) as usize).copied().unwrap_or_default();
+        byte & (0x80 >> (block % 8)) != 0
+    }
+}
+
+/// A pack whose first and last block agree.
+struct Pack {
+    start: FsBlock,
+    raw: RawCheckpoint,
+    checksum: u32,
+    /// The first block.
+    header: Vec<u8>,
+}
+
+impl Pack {
+    fn read(device: &SharedDevice, geometry: &Geometry, start: FsBlock) -> Result<Self> {
+        let (raw, checksum, header) = read_header(device, geometry, start)?;
+        let blocks = u64::from(raw.pack_blocks.get());
+        if !(PACK_BLOCKS_MIN..=SEGMENT_BLOCKS).contains(&blocks) {
+            let (field, min, max) = ("pack blocks", PACK_BLOCKS_MIN, SEGMENT_BLOCKS);
+            let problem = Problem::Range { field, found: blocks, min, max };
+            return Err(Error::corrupt(STRUCTURE, Location::block(start), problem));
+        }
+        let last = FsBlock(start.0 + blocks - 1);
+        let (end, _, _) = read_header(device, geometry, last)?;
+        if end.version != raw.version {
+            let (found, expected) = (end.version.get(), raw.version.get());
+            let problem = Problem::Mismatch { field: "version", found, expected };
+            return Err(Error::corrupt(STRUCTURE, Location::block(last), problem));
+        }
+        Ok(Self { start, raw, checksum, header })
+    }
+
+    fn version(&self) -> u64 {
+        self.raw.version.get()
+    }
+
+    fn fault(&self, problem: Problem) -> Error {
+        Error::corrupt(STRUCTURE, Location::block(self.start), problem)
+    }
+
+    fn load(
+        self,
+        device: &SharedDevice,
+        geometry: &Geometry,
+        damage: Option<Error>,
+    ) -> Result<Checkpoint> {
+        let (sit_versions, nat_versions) = self.bitmaps(device, geometry)?;
+        let nat_journal = self.nat_journal(device, geometry)?;
+        let orphans = self.orphans(device, geometry)?;
+        let Self { start, raw, checksum, .. } = self;
+        Ok(Checkpoint {
+            raw,
+            checksum,
+            start,
+            sit_versions,
+            nat_versions,
+            nat_journal,
+            orphans,
+            damage,
+        })
+    }
+
+    /// Returns the version bitmaps of the SIT and the NAT.
+    fn bitmaps(
+        &self,
+        device: &SharedDevice,
+        geometry: &Geometry,
+    ) -> Result<(VersionBitmap, VersionBitmap)> {
+        let fixed = size_of::<RawCheckpoint>();
+        let is_large = self.raw.flags.get() & LARGE_NAT_BITMAP != 0;
+        let checksum_offset = self.raw.checksum_offset.get();
+        if is_large && checksum_offset as usize != fixed {
+            let (found, expected) = (checksum_offset.into(), fixed as u64);
+            let problem = Problem::Mismatch { field: "checksum offset", found, expected };
+            return Err(self.fault(problem));
+        }
+        let sit_bytes =
+            self.bitmap_bytes("SIT", &self.raw.sit_bitmap_bytes, geometry.sit_blocks())?;
+        let nat_bytes =
+            self.bitmap_bytes("NAT", &self.raw.nat_bitmap_bytes, geometry.nat_blocks())?;
+        let payload = geometry.checkpoint_payload;
+        let (sit_at, nat_at) = match (is_large, payload) {
+            (true, _) => (fixed + CRC_BYTES + nat_bytes, fixed + CRC_BYTES),
+            (false, 0) => (fixed, fixed + sit_bytes),
+            (false, _) => (geometry.block_size.len(), fixed),
+        };
+        let mut bytes = self.header.clone();
+        for block in (1..).take(payload as usize) {
+            bytes.extend(read_block(device, geometry, FsBlock(self.start.0 + block))?);
+        }
+        let bitmap = |at: usize, length: usize| {
+            let available = bytes.len().saturating_sub(at) as u64;
+            let bitmap = bytes.get(at..at + length).map(|bitmap| VersionBitmap(bitmap.to_vec()));
+            bitmap
+                .ok_or_else(|| self.fault(Problem::Truncated { needed: length as u64, available }))
+        };
+        Ok((bitmap(sit_at, sit_bytes)?, bitmap(nat_at, nat_bytes)?))
+    }
+
+    fn bitmap_bytes(
+        &self,
+        table: &'static str,
+        bytes: &zerocopy::little_endian::U32,
+        blocks: u64,
+    ) -> Result<usize> {
+        let (found, expected) = (bytes.get().into(), blocks / 8);
+        if found != expected {
+            let field = if table == "SIT" { "SIT bitmap bytes" } else { "NAT bitmap bytes" };
+            return Err(self.fault(Problem::Mismatch { field, found, expected }));
+        }
+        Ok(expected as usize)
+    }
+
+    /// Returns the first data summary, or the first block of the compact form.
+    fn first_summary(&self, device: &SharedDevice, geometry: &Geometry) -> Result<Vec<u8>> {
+        let start = u64::from(self.raw.summary_start.get());
+        let (min, max) =
+            (1 + u64::from(geometry.checkpoint_payload), u64::from(self.raw.pack_blocks.get()) - 1);
+        if start < min || start >= max {
+            let problem =
+                Problem::Range { field: "summary start", found: start, min, max: max - 1 };
+            return Err(self.fault(problem));
+        }
+        read_block(device, geometry, FsBlock(self.start.0 + start))
+    }
+
+    fn nat_journal(
+        &self,
+        device: &SharedDevice,
+        geometry: &Geometry,
+    ) -> Result<BTreeMap<u32, RawNatEntry>> {
+        const JOURNAL: &str = "NAT journal";
+        let block = self.first_summary(device, geometry)?;
+        let is_compact = self.raw.flags.get() & COMPACT_SUMMARIES != 0;
+        let at = if is_compact { 0 } else { journal_offset(geometry) };
+        let location =
+            Location::block(FsBlock(self.start.0 + u64::from(self.raw.summary_start.get())));
+        let count: &zerocopy::little_endian::U16 = view_at(&block, at, JOURNAL, location)?;
+        let found = u64::from(count.get());
+        let max =
+            ((journal_bytes(geometry) - size_of::<u16>()) / size_of::<RawNatJournalEntry>()) as u64;
+        if found > max {
+            let problem = Problem::Range { field: "entries", found, min: 0, max };
+            return Err(Error::corrupt(JOURNAL, location.at_byte(at as u64), problem));
+        }
+        let entries = (0..found as usize).map(|index| {
+            let at = at + size_of::<u16>() + index * size_of::<RawNatJournalEntry>();
+            let entry: &RawNatJournalEntry = view_at(&block, at, JOURNAL, location)?;
+            Ok((entry.nid.get(), entry.entry.clone()))
+        });
+        entries.collect()
+    }
+
+    fn orphans(&self, device: &SharedDevice, geometry: &Geometry) -> Result<Vec<InodeNumber>> {
+        if self.raw.flags.get() & ORPHANS == 0 {
+            return Ok(Vec::new());
+        }
+        const BLOCK: &str = "orphan block";
+        let first = 1 + u64::from(geometry.checkpoint_payload);
+        // `first_summary` has checked the upper end.
+        let mut orphans = Vec::new();
+        for number in first..u64::from(self.raw.summary_start.get()) {
+            let at = FsBlock(self.start.0 + number);
+            let block = read_block(device, geometry, at)?;
+            let length = block.len() - size_of::<RawOrphanFooter>();
+            let footer: &RawOrphanFooter = view_at(&block, length, BLOCK, Location::block(at))?;
+            let (found, max) = (u64::from(footer.entries.get()), (length / WORD_BYTES) as u64);
+            if found > max {
+                let problem = Problem::Range { field: "entries", found, min: 0, max };
+                return Err(Error::corrupt(BLOCK, Location::block(at), problem));
+            }
+            let numbers = block.chunks_exact(WORD_BYTES).take(found as usize);
+            let numbers = numbers.filter_map(|bytes| bytes.first_chunk::<WORD_BYTES>());
+            orphans.extend(numbers.map(|bytes| InodeNumber(u32::from_le_bytes(*bytes).into())));
+        }
+        Ok(orphans)
+    }
+}
+
+/// Returns the number of entries in a summary.
+pub(crate) fn summary_entries(geometry: &Geometry) -> usize {
+    geometry.summary_bytes() / 8
+}
+
+/// Returns the byte of the journal in a summary.
+fn journal_offset(geometry: &Geometry) -> usize {
+    summary_entries(geometry) * size_of::<RawSummary>()
+}
+
+/// Returns the size of a journal.
+fn journal_bytes(geometry: &Geometry) -> usize {
+    geometry.summary_bytes() - size_of::<RawSummaryFooter>() - journal_offset(geometry)
+}
+
+/// Reads a block of the checkpoint area.
+fn read_block(device: &SharedDevice, geometry: &Geometry, block: FsBlock) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; geometry.block_size.len()];
+    // The superblock's areas are in the device, and the areas' blocks have 32 bits.
+    let offset = DeviceOffset(block.0 << geometry.block_size.shift());
+    device.read_at(offset, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads the first or last block of a pack and verifies its CRC. Returns the fixed part, the CRC and the block.
+fn read_header(
+    device: &SharedDevice,
+    geometry: &Geometry,
+    block: FsBlock,
+) -> Result<(RawCheckpoint, u32, Vec<u8>)> {
+    let location = Location::block(block);
+    let bytes = read_block(device, geometry, block)?;
+    let (raw, _) = RawCheckpoint::read_from_prefix(&bytes).expect("a block is larger");
+    let (min, max) = (size_of::<RawCheckpoint>(), bytes.len() - CRC_BYTES);
+    let offset = raw.checksum_offset.get() as usize;
+    if !(min..=max).contains(&offset) {
+        let (found, min, max) = (offset as u64, min as u64, max as u64);
+        let problem = Problem::Range { field: "checksum offset", found, min, max };
+        return Err(Error::corrupt(STRUCTURE, location, problem));
+    }
+    let (before, rest) = bytes.split_at(offset);
+    let (stored, after) = rest.split_at(CRC_BYTES);
+    let stored = u32::from_le_bytes(stored.try_into().expect("four bytes"));
+    let computed = crc32_le(crc32_le(MAGIC, before), after);
+    if stored != computed {
+        return Err(Error::corrupt(STRUCTURE, location, Problem::Checksum { stored, computed }));
+    }
+    Ok((raw, stored, bytes))
+}

@@ -1,0 +1,105 @@
+//! The areas of a volume, and the limits that follow from the block size.
+
+use std::ops::Range;
+
+use base::{BlockSize, Error, FsBlock, InodeNumber, Location, Problem, Result};
+
+use crate::features::{Feature, Features};
+use crate::ondisk::nat::RawNatEntry;
+use crate::ondisk::node::{INODE_NIDS, RawInode, RawNodeFooter};
+
+/// Blocks in a segment. All volumes have this number.
+pub const SEGMENT_BLOCKS: u64 = 512;
+/// Bytes in an address of a block or node.
+pub const WORD_BYTES: usize = 4;
+
+/// The shape of a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// The size of blocks: 4 KiB or 16 KiB.
+    pub block_size: BlockSize,
+    /// Blocks of the volume.
+    pub block_count: u64,
+    /// Segments in a section, the unit of cleaning.
+    pub segments_per_section: u32,
+    /// Sections in a zone.
+    pub sections_per_zone: u32,
+    /// First block of the checkpoint area, which has two segments.
+    pub checkpoint: FsBlock,
+    /// Blocks of a checkpoint pack after its first one that hold version bitmaps.
+    pub checkpoint_payload: u32,
+    /// The segment information table, both copies.
+    pub sit: Range<FsBlock>,
+    /// The node address table, both copies.
+    pub nat: Range<FsBlock>,
+    /// The segment summary area.
+    pub ssa: Range<FsBlock>,
+    /// The main area, with nodes and data.
+    pub main: Range<FsBlock>,
+    /// Features.
+    pub features: Features,
+    /// The volume's UUID.
+    pub uuid: [u8; 16],
+    /// The root directory.
+    pub root: InodeNumber,
+}
+
+impl Geometry {
+    /// Returns the number of segments of the main area.
+    pub fn main_segments(&self) -> u32 {
+        // The superblock has the number in 32 bits.
+        ((self.main.end.0 - self.main.start.0) / SEGMENT_BLOCKS) as u32
+    }
+
+    /// Returns the number of addresses, or of node numbers, in a node that is not an inode.
+    pub fn addresses_per_node(&self) -> u32 {
+        ((self.block_size.len() - size_of::<RawNodeFooter>()) / WORD_BYTES) as u32
+    }
+
+    /// Returns the number of words for addresses in an inode without extra attributes and inline extended attributes.
+    pub fn inode_words(&self) -> u32 {
+        let fixed = size_of::<RawInode>() + INODE_NIDS * WORD_BYTES + size_of::<RawNodeFooter>();
+        ((self.block_size.len() - fixed) / WORD_BYTES) as u32
+    }
+
+    /// Returns the number of entries in a block of the node address table.
+    pub fn nat_entries_per_block(&self) -> u32 {
+        (self.block_size.len() / size_of::<RawNatEntry>()) as u32
+    }
+
+    /// Returns the number of blocks of one copy of the node address table.
+    pub fn nat_blocks(&self) -> u64 {
+        (self.nat.end.0 - self.nat.start.0) / 2
+    }
+
+    /// Returns the number of blocks of one copy of the segment information table.
+    pub fn sit_blocks(&self) -> u64 {
+        (self.sit.end.0 - self.sit.start.0) / 2
+    }
+
+    /// Returns the number of node numbers that the node address table has entries for.
+    pub fn nid_count(&self) -> u64 {
+        self.nat_blocks() * u64::from(self.nat_entries_per_block())
+    }
+
+    /// Returns the size of a summary in bytes.
+    pub fn summary_bytes(&self) -> usize {
+        if self.features.has(Feature::PackedSummaries) { 4096 } else { self.block_size.len() }
+    }
+
+    /// Returns `block` if it is in the main area. Errors: `Corrupt` for the reference to it, in `structure`.
+    pub fn main_block(
+        &self,
+        block: u32,
+        structure: &'static str,
+        location: Location,
+    ) -> Result<FsBlock> {
+        let block = FsBlock(block.into());
+        if self.main.contains(&block) {
+            return Ok(block);
+        }
+        let (min, max) = (self.main.start.0, self.main.end.0.saturating_sub(1));
+        let problem = Problem::Range { field: "block address", found: block.0, min, max };
+        Err(Error::corrupt(structure, location, problem))
+    }
+}

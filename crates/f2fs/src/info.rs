@@ -1,0 +1,76 @@
+//! The description of a volume for users and scripts.
+
+use base::attributes::{Detail, VolumeInfo};
+
+use crate::ondisk::checkpoint as flags;
+use crate::volume::Volume;
+
+/// Flags of a checkpoint that `info` reports, and their names.
+const FLAGS: [(u32, &str); 8] = [
+    (flags::UNMOUNTED, "unmounted"),
+    (flags::ORPHANS, "orphans"),
+    (flags::COMPACT_SUMMARIES, "compact summaries"),
+    (flags::ERROR, "error"),
+    (flags::NEEDS_FSCK, "fsck needed"),
+    (flags::LARGE_NAT_BITMAP, "large NAT bitmap"),
+    (flags::QUOTA_NEEDS_FSCK, "quota check needed"),
+    (flags::DISABLED, "checkpoints disabled"),
+];
+
+impl Volume {
+    /// Returns the description of the volume: features, sizes, counts and state.
+    pub fn info(&self) -> VolumeInfo {
+        let geometry = self.geometry();
+        let raw = &self.checkpoint().raw;
+        let space = self.statfs();
+        let set = FLAGS.iter().filter(|(flag, _)| self.checkpoint().has(*flag));
+        let state: Vec<&str> = set.map(|(_, name)| *name).collect();
+        let details: Vec<(&'static str, Detail)> = vec![
+            ("block_size", geometry.block_size.bytes().into()),
+            ("blocks", geometry.block_count.into()),
+            ("blocks_free", space.blocks_free.into()),
+            ("inodes", space.inodes.into()),
+            ("inodes_free", space.inodes_free.into()),
+            ("inodes_used", raw.valid_inodes.get().into()),
+            ("nodes_used", raw.valid_nodes.get().into()),
+            ("segments", geometry.main_segments().into()),
+            ("segments_free", raw.free_segments.get().into()),
+            ("segments_per_section", geometry.segments_per_section.into()),
+            ("sections_per_zone", geometry.sections_per_zone.into()),
+            ("checkpoint_version", raw.version.get().into()),
+            ("checkpoint_state", state.join(", ").into()),
+            ("orphans", (self.checkpoint().orphans.len() as u64).into()),
+            ("written_by", text(&self.superblock().raw().version).into()),
+            ("created_by", text(&self.superblock().raw().initial_version).into()),
+        ];
+        VolumeInfo {
+            format: "f2fs",
+            label: self.superblock().label.clone(),
+            uuid: geometry.uuid,
+            features: geometry.features.names(),
+            details,
+        }
+    }
+
+    /// Returns a warning for the user if a copy of the superblock or of the checkpoint is damaged.
+    pub fn warning(&self) -> Option<String> {
+        let superblock = self.superblock().damage.as_ref();
+        let checkpoint = self.checkpoint().damage.as_ref();
+        let parts = [
+            superblock.map(|error| {
+                format!("the first superblock is damaged ({error}); its copy is used")
+            }),
+            checkpoint.map(|error| {
+                format!("a checkpoint pack is damaged ({error}); the other one is used")
+            }),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+}
+
+/// Returns the text in a field that is padded with zeroes, up to the first line break.
+fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|byte| [0, b'\n'].contains(byte)).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).into_owned()
+}

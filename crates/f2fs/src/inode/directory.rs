@@ -1,0 +1,92 @@
+//! Directories of a volume: lookup and listing, through the inode's map.
+//! Not here: the entries (`dir`).
+
+use std::ops::ControlFlow;
+
+use base::attributes::{DirCursor, DirEntry};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Result};
+use iomap::MetadataBuffer;
+
+use super::Inode;
+use super::map::State;
+use super::record::flags;
+use crate::dir::{Blocks, Casefold, Directory, DirectoryShape, InlineDirectory, WantedName};
+
+impl Inode {
+    /// Returns the inode of a name in this directory. Errors: `NotFound`, `NotDirectory`.
+    pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
+        let shape = self.directory_shape()?;
+        let wanted = WantedName::new(name, &shape)?;
+        let found = match self.inline_contents()? {
+            Some(area) => InlineDirectory::new(&shape, &area, self.location()).lookup(&wanted)?,
+            None => Directory::new(&shape, self).lookup(&wanted)?,
+        };
+        found.map(|found| found.inode).ok_or(Error::NotFound)
+    }
+
+    /// Calls `emit` for each entry from `from` on, until it breaks or the directory ends. Errors: `NotDirectory`.
+    pub fn read_dir(
+        &self,
+        from: DirCursor,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let shape = self.directory_shape()?;
+        match self.inline_contents()? {
+            Some(area) => InlineDirectory::new(&shape, &area, self.location()).read_dir(from, emit),
+            None => Directory::new(&shape, self).read_dir(from, emit),
+        }
+    }
+
+    fn location(&self) -> Location {
+        Location::inode(self.number())
+    }
+
+    fn directory_shape(&self) -> Result<DirectoryShape> {
+        if !self.attributes().is_dir() {
+            return Err(Error::NotDirectory);
+        }
+        let (volume, record) = (self.volume(), self.record());
+        let geometry = volume.geometry();
+        let encoding = volume.superblock().encoding;
+        let casefold = encoding.filter(|_| record.has_flag(flags::CASEFOLDED));
+        Ok(DirectoryShape {
+            inode: self.number(),
+            inode_max: InodeNumber(geometry.nid_count().saturating_sub(1)),
+            block_size: geometry.block_size,
+            block_count: geometry.block_size.blocks_for(self.attributes().size),
+            depth: record.depth,
+            dir_level: record.dir_level,
+            casefold: casefold.map(|encoding| Casefold {
+                strict: encoding.is_strict,
+                linear_fallback: !encoding.is_hash_only,
+            }),
+            encrypted: record.is_encrypted,
+        })
+    }
+}
+
+impl Blocks for Inode {
+    type Bytes = MetadataBuffer;
+
+    fn block(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, FsBlock)>> {
+        let State::Mapped(block) = self.piece_at(at, FileBlock(at.0 + 1))?.state else {
+            return Ok(None);
+        };
+        let location = self.location().at_file_block(at);
+        let buffer = self.volume().metadata().read(block, "directory block", location)?;
+        Ok(Some((buffer, block)))
+    }
+
+    fn next_mapped(&self, from: FileBlock) -> Result<Option<FileBlock>> {
+        let end = self.volume().geometry().block_size.blocks_for(self.attributes().size);
+        let mut at = from;
+        while at.0 < end {
+            let piece = self.piece_at(at, FileBlock(end))?;
+            if matches!(piece.state, State::Mapped(_)) {
+                return Ok(Some(at));
+            }
+            at = piece.end;
+        }
+        Ok(None)
+    }
+}

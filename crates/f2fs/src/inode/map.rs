@@ -1,0 +1,199 @@
+//! The map of a file: from its blocks to addresses, through direct, indirect and double indirect nodes.
+
+use base::{Error, FileBlock, FsBlock, Location, Problem, Result};
+
+use super::Inode;
+use crate::node::Node;
+
+const STRUCTURE: &str = "block map";
+/// The address of a block that is allocated but was never written.
+const NEW_ADDRESS: u32 = u32::MAX;
+/// The end of the hole behind the last block that a map can have.
+const END: FileBlock = FileBlock(u64::MAX >> 16);
+
+/// A run of blocks of a file that are in the same state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Hole,
+    /// The blocks are allocated, but read as zeroes. They have no address yet.
+    Reserved,
+    /// The blocks are adjacent on the device, from this one on.
+    Mapped(FsBlock),
+}
+
+/// A range of a file, and its state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    pub(crate) start: FileBlock,
+    pub(crate) end: FileBlock,
+    pub(crate) state: State,
+}
+
+/// The node with the addresses of a range of a file, or none if the range is a hole.
+struct Leaf {
+    node: Option<Node>,
+    start: u64,
+    end: u64,
+    /// Byte of the first address in the node.
+    addresses_at: usize,
+}
+
+impl Piece {
+    /// Returns whether no block behind the piece can be allocated.
+    pub(crate) fn is_last(&self) -> bool {
+        self.end >= END
+    }
+}
+
+impl Leaf {
+    fn hole(start: u64, length: u64) -> Self {
+        Self { node: None, start, end: start + length, addresses_at: 0 }
+    }
+}
+
+/// A step from a node to one of its children.
+struct Step {
+    /// Index of the child in the parent.
+    index: u64,
+    /// The child's position in the file.
+    position: u64,
+    /// The number of blocks that the child maps.
+    span: u64,
+}
+
+impl Inode {
+    /// Returns the piece that begins at `at`. It ends at `wanted_end` or before, unless it is a hole.
+    pub(crate) fn piece_at(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
+        let mut piece = self.piece_in_leaf(at, wanted_end)?;
+        while piece.state == State::Hole && piece.end < wanted_end && piece.end < END {
+            let next = self.piece_in_leaf(piece.end, wanted_end)?;
+            if next.state != State::Hole {
+                break;
+            }
+            piece.end = next.end;
+        }
+        Ok(piece)
+    }
+
+    /// Returns the piece that begins at `at`, at most up to the end of the node that maps it.
+    fn piece_in_leaf(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
+        let leaf = self.leaf_at(at)?;
+        let Some(node) = &leaf.node else {
+            return Ok(Piece { start: at, end: FileBlock(leaf.end), state: State::Hole });
+        };
+        // A leaf has at most some thousand addresses.
+        let first = (at.0 - leaf.start) as u32;
+        let limit = wanted_end.0.clamp(at.0 + 1, leaf.end.max(at.0 + 1));
+        let count = (limit - at.0) as u32;
+        let mut words = node.words(leaf.addresses_at, first, count);
+        let address = words.next().ok_or_else(|| {
+            let (needed, available) = (u64::from(first) + 1, u64::from(first));
+            Error::corrupt(STRUCTURE, node.location(), Problem::Truncated { needed, available })
+        })?;
+        let state = self.state_of(address, node.location().at_file_block(at))?;
+        let mut end = at.0 + 1;
+        for (distance, address) in (1..).zip(words) {
+            let is_next = match state {
+                State::Hole => address == 0,
+                State::Reserved => address == NEW_ADDRESS,
+                State::Mapped(first) => {
+                    let next = FsBlock(first.0 + distance);
+                    u64::from(address) == next.0 && self.volume().geometry().main.contains(&next)
+                }
+            };
+            if !is_next {
+                break;
+            }
+            end += 1;
+        }
+        Ok(Piece { start: at, end: FileBlock(end), state })
+    }
+
+    fn state_of(&self, address: u32, location: Location) -> Result<State> {
+        match address {
+            0 => Ok(State::Hole),
+            NEW_ADDRESS => Ok(State::Reserved),
+            address => {
+                let block = self.volume().geometry().main_block(address, STRUCTURE, location)?;
+                Ok(State::Mapped(block))
+            }
+        }
+    }
+
+    /// Returns the node with the address of a block.
+    fn leaf_at(&self, at: FileBlock) -> Result<Leaf> {
+        let record = self.record();
+        let in_inode = u64::from(record.address_count);
+        if at.0 < in_inode {
+            let node = Some(self.volume().inode_node(self.number())?);
+            return Ok(Leaf { node, start: 0, end: in_inode, addresses_at: record.addresses_at });
+        }
+        let Some((steps, start)) = self.path(at.0 - in_inode) else {
+            return Ok(Leaf { node: None, start: at.0, end: END.0.max(at.0 + 1), addresses_at: 0 });
+        };
+        let mut start = in_inode + start;
+        let mut node: Option<Node> = None;
+        for step in &steps {
+            let nid = match &node {
+                // The first step leads from the inode.
+                None => record.nodes.get(step.index as usize).copied().unwrap_or_default(),
+                Some(node) => node.word(0, step.index as u32)?,
+            };
+            if node.is_some() {
+                start += step.index * step.span;
+            }
+            if nid == 0 {
+                return Ok(Leaf::hole(start, step.span));
+            }
+            let child = self.volume().node(crate::nat::Nid(nid), self.number())?;
+            node = Some(child.at_position(step.position as u32)?);
+        }
+        let length = steps.last().map_or(0, |step| step.span);
+        Ok(Leaf { node, start, end: start + length, addresses_at: 0 })
+    }
+
+    /// Returns the steps from the inode to the node with the address of `block`, which is counted from the first block
+    /// whose address is not in the inode. Also returns the first block of the subtree. `None` for blocks behind the
+    /// last possible one.
+    fn path(&self, block: u64) -> Option<(Vec<Step>, u64)> {
+        let direct = u64::from(self.record().addresses_per_node);
+        let nids = u64::from(self.volume().geometry().addresses_per_node());
+        let indirect = direct * nids;
+        let step = |index, position, span| Step { index, position, span };
+        let mut start = 0;
+        // Positions count nodes in the order of the file (kernel documentation of f2fs, "Index Structure").
+        for (index, position) in [(0, 1), (1, 2)] {
+            if block < start + direct {
+                return Some((vec![step(index, position, direct)], start));
+            }
+            start += direct;
+        }
+        for (index, position) in [(2, 3), (3, 4 + nids)] {
+            if block < start + indirect {
+                let child = (block - start) / direct;
+                let steps = vec![
+                    step(index, position, indirect),
+                    step(child, position + 1 + child, direct),
+                ];
+                return Some((steps, start));
+            }
+            start += indirect;
+        }
+        let double = indirect * nids;
+        if block >= start + double {
+            return None;
+        }
+        let position = 5 + 2 * nids;
+        let first = (block - start) / indirect;
+        let first_position = position + 1 + first * (nids + 1);
+        let second = (block - start) % indirect / direct;
+        Some((
+            vec![
+                step(4, position, double),
+                step(first, first_position, indirect),
+                step(second, first_position + 1 + second, direct),
+            ],
+            start,
+        ))
+    }
+}

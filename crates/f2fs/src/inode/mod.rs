@@ -1,0 +1,153 @@
+//! Inodes in memory.
+
+mod directory;
+mod map;
+pub(crate) mod record;
+mod xattrs;
+
+use std::sync::Arc;
+
+use base::attributes::{Attributes, FileType};
+use base::{Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result};
+use iomap::{Iomap, IomapKind, MapFlags, MapRead};
+
+use self::map::State;
+use self::record::InodeRecord;
+use crate::volume::Volume;
+
+/// The maximum length of a symbolic link's target, in bytes: that of a path.
+const TARGET_BYTES_MAX: u64 = 4096;
+
+/// An inode of an open volume.
+#[derive(Clone, Debug)]
+pub struct Inode {
+    volume: Arc<Volume>,
+    record: InodeRecord,
+}
+
+impl Inode {
+    pub(crate) fn new(volume: Arc<Volume>, record: InodeRecord) -> Self {
+        Self { volume, record }
+    }
+
+    /// Returns the inode's number.
+    pub fn number(&self) -> InodeNumber {
+        self.record.attributes.inode
+    }
+
+    /// Returns the attributes that stat(2) reports.
+    pub fn attributes(&self) -> &Attributes {
+        &self.record.attributes
+    }
+
+    /// Returns the volume.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    pub(crate) fn record(&self) -> &InodeRecord {
+        &self.record
+    }
+
+    /// Returns the bytes of the block with inline data or dentries. `None` if the inode has none.
+    pub(crate) fn inline_contents(&self) -> Result<Option<Vec<u8>>> {
+        let Some(area) = self.record.inline_area.clone() else { return Ok(None) };
+        let node = self.volume.inode_node(self.number())?;
+        Ok(Some(node.bytes().get(area).unwrap_or_default().to_vec()))
+    }
+
+    /// Returns the target of a symbolic link.
+    pub fn read_link(&self) -> Result<Vec<u8>> {
+        if self.attributes().kind != FileType::Symlink {
+            return Err(Error::InvalidArgument("not a symbolic link"));
+        }
+        if self.record.is_encrypted {
+            return Err(base::Unsupported::Encrypted(self.number()).into());
+        }
+        let size = self.attributes().size;
+        let max = TARGET_BYTES_MAX.min(self.volume.geometry().block_size.bytes().into());
+        if !(1..=max).contains(&size) {
+            let problem = Problem::Range { field: "size", found: size, min: 1, max };
+            return Err(Error::corrupt("symbolic link", Location::inode(self.number()), problem));
+        }
+        let mut target = match self.inline_contents()? {
+            Some(contents) => contents,
+            None => self.first_block()?,
+        };
+        target.truncate(size as usize);
+        if target.len() as u64 != size || target.contains(&0) {
+            let problem = Problem::Truncated { needed: size, available: target.len() as u64 };
+            return Err(Error::corrupt("symbolic link", Location::inode(self.number()), problem));
+        }
+        Ok(target)
+    }
+
+    /// Returns the first block of the data.
+    fn first_block(&self) -> Result<Vec<u8>> {
+        match self.piece_at(FileBlock(0), FileBlock(1))?.state {
+            State::Mapped(block) => {
+                let location = Location::inode(self.number()).at_file_block(FileBlock(0));
+                Ok(self.volume.metadata().read(block, "symbolic link", location)?.to_vec())
+            }
+            State::Hole | State::Reserved => Ok(Vec::new()),
+        }
+    }
+}
+
+impl Inode {
+    /// Returns the range with `at` of a file with at most `inline_max` bytes of inline data. The rest is a hole.
+    fn map_inline(&self, at: FileOffset, inline_max: u64) -> Iomap {
+        let size = self.attributes().size;
+        let inline = size.min(inline_max);
+        let (start, end, kind) = if at.0 < inline {
+            (0, inline, IomapKind::Inline)
+        } else {
+            let block = u64::from(self.volume.geometry().block_size.bytes());
+            let end = size.max(at.0.saturating_add(1)).div_ceil(block).saturating_mul(block);
+            (inline, end, IomapKind::Hole)
+        };
+        Iomap {
+            offset: FileOffset(start),
+            length: end - start,
+            kind,
+            address: None,
+            flags: MapFlags { last: true, ..MapFlags::default() },
+        }
+    }
+}
+
+impl MapRead for Inode {
+    fn map_read(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        let block_size = self.volume.geometry().block_size;
+        if let Some(area) = &self.record.inline_area {
+            return Ok(self.map_inline(at, area.len() as u64));
+        }
+        let wanted_end = FileBlock(block_size.blocks_for(at.0.saturating_add(length)));
+        let piece = self.piece_at(block_size.file_block(at), wanted_end)?;
+        let (kind, block) = match piece.state {
+            State::Hole => (IomapKind::Hole, None),
+            State::Reserved => (IomapKind::Unwritten, None),
+            State::Mapped(block) => (IomapKind::Mapped, Some(block)),
+        };
+        // No shift overflows: pieces end below 2^48, and blocks have 16 KiB at most.
+        let bytes = |blocks: u64| blocks << block_size.shift();
+        Ok(Iomap {
+            offset: FileOffset(bytes(piece.start.0)),
+            length: bytes(piece.end.0 - piece.start.0),
+            kind,
+            address: block.and_then(|block| block_size.device_offset(block)),
+            flags: MapFlags { last: piece.is_last(), ..MapFlags::default() },
+        })
+    }
+
+    fn inline_data(&self) -> Result<Vec<u8>> {
+        let mut data = self.inline_contents()?.unwrap_or_default();
+        if !self.record.has_inline_data {
+            data.fill(0);
+        }
+        // Bytes behind the size are not data.
+        let size = usize::try_from(self.attributes().size).unwrap_or(usize::MAX);
+        data.truncate(size);
+        Ok(data)
+    }
+}

@@ -1,0 +1,38 @@
+//! Extended attributes of an inode: the list in the inode, which goes on in a node of its own.
+//! Not here: the list's entries (`xattr`).
+
+use base::{Location, Result};
+
+use super::Inode;
+use crate::node::XATTR_POSITION;
+use crate::ondisk::node::RawNodeFooter;
+use crate::xattr;
+
+impl Inode {
+    /// Returns the names of the extended attributes with their prefixes, such as `user.mime_type`.
+    pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        xattr::list(&self.xattr_bytes()?, Location::inode(self.number()))
+    }
+
+    /// Returns the value of an extended attribute. POSIX ACLs have the form of getxattr(2). Errors: `NoAttribute` if
+    /// there is no attribute of this name.
+    pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        xattr::get(&self.xattr_bytes()?, name, Location::inode(self.number()))
+    }
+
+    /// Returns the bytes of the list of extended attributes.
+    fn xattr_bytes(&self) -> Result<Vec<u8>> {
+        let record = self.record();
+        let mut bytes = Vec::new();
+        if !record.inline_xattrs.is_empty() {
+            let node = self.volume().inode_node(self.number())?;
+            bytes.extend(node.bytes().get(record.inline_xattrs.clone()).unwrap_or_default());
+        }
+        if let Some(nid) = record.xattr_node {
+            let node = self.volume().node(nid, self.number())?.at_position(XATTR_POSITION)?;
+            let length = node.bytes().len() - size_of::<RawNodeFooter>();
+            bytes.extend(&node.bytes()[..length]);
+        }
+        Ok(bytes)
+    }
+}

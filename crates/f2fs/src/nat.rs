@@ -1,0 +1,76 @@
+//! The node address table: from node numbers to blocks.
+
+use base::view::view_at;
+use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
+use iomap::MetadataCache;
+
+use crate::checkpoint::Checkpoint;
+use crate::geometry::{Geometry, SEGMENT_BLOCKS};
+use crate::ondisk::nat::RawNatEntry;
+
+const STRUCTURE: &str = "NAT entry";
+/// The block address of a node that was allocated but never written.
+const NEW_ADDRESS: u32 = u32::MAX;
+
+/// The number of a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Nid(pub u32);
+
+/// The address of a node in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeAddress {
+    /// The inode of the node.
+    pub inode: InodeNumber,
+    /// The node's block.
+    pub block: FsBlock,
+    /// Version of the node number.
+    pub version: u8,
+}
+
+/// Returns the block of the table with the entry of `nid`, and the entry's byte in the block.
+pub(crate) fn entry_position(
+    geometry: &Geometry,
+    checkpoint: &Checkpoint,
+    nid: Nid,
+) -> (FsBlock, usize) {
+    let per_block = geometry.nat_entries_per_block();
+    let block = u64::from(nid.0 / per_block);
+    let byte = (nid.0 % per_block) as usize * size_of::<RawNatEntry>();
+    // The two copies alternate, a segment of each.
+    let first =
+        geometry.nat.start.0 + block / SEGMENT_BLOCKS * 2 * SEGMENT_BLOCKS + block % SEGMENT_BLOCKS;
+    let second = if checkpoint.nat_versions.is_second(block) { SEGMENT_BLOCKS } else { 0 };
+    (FsBlock(first + second), byte)
+}
+
+/// Returns the address of a node. Errors: `NotFound` if the number is free, `Corrupt` if it is outside the table or its
+/// address outside the main area.
+pub(crate) fn look_up(
+    metadata: &MetadataCache,
+    geometry: &Geometry,
+    checkpoint: &Checkpoint,
+    nid: Nid,
+) -> Result<NodeAddress> {
+    let max = geometry.nid_count().saturating_sub(1);
+    if u64::from(nid.0) > max || nid.0 == 0 {
+        let problem = Problem::Range { field: "node number", found: nid.0.into(), min: 1, max };
+        return Err(Error::corrupt(STRUCTURE, Location::inode(InodeNumber(nid.0.into())), problem));
+    }
+    let location = Location::inode(InodeNumber(nid.0.into()));
+    let entry = match checkpoint.nat_journal.get(&nid.0) {
+        Some(entry) => entry.clone(),
+        None => {
+            let (block, byte) = entry_position(geometry, checkpoint, nid);
+            let buffer = metadata.read(block, "NAT block", location)?;
+            view_at::<RawNatEntry>(&buffer, byte, STRUCTURE, location.at_block(block))?.clone()
+        }
+    };
+    match entry.block.get() {
+        0 | NEW_ADDRESS => Err(Error::NotFound),
+        block => Ok(NodeAddress {
+            inode: InodeNumber(entry.inode.get().into()),
+            block: geometry.main_block(block, STRUCTURE, location)?,
+            version: entry.version,
+        }),
+    }
+}

@@ -1,0 +1,142 @@
+//! Open volumes: the superblock, the checkpoint, and nodes by number.
+
+use std::sync::Arc;
+
+use base::attributes::StatFs;
+use base::{Error, InodeNumber, Location, Problem, Result};
+use device::SharedDevice;
+use iomap::{MetadataCache, PageCache};
+
+use crate::checkpoint::Checkpoint;
+use crate::geometry::Geometry;
+use crate::inode::Inode;
+use crate::inode::record::InodeRecord;
+use crate::nat::{self, Nid, NodeAddress};
+use crate::node::Node;
+use crate::superblock::Superblock;
+
+/// The maximum length of a name, in bytes.
+const NAME_BYTES_MAX: u32 = 255;
+/// The node numbers that are never in use: 0, and those of the inodes for nodes and other metadata.
+const RESERVED_NIDS: u64 = 3;
+
+/// A volume that is open for reading.
+#[derive(Debug)]
+pub struct Volume {
+    superblock: Superblock,
+    checkpoint: Checkpoint,
+    metadata: MetadataCache,
+    device: SharedDevice,
+}
+
+impl Volume {
+    /// Opens the volume on `device`. Its metadata is cached in `cache`.
+    pub fn open(device: SharedDevice, cache: &Arc<PageCache>) -> Result<Arc<Self>> {
+        let superblock = Superblock::read(&device)?;
+        let checkpoint = Checkpoint::read(&device, &superblock.geometry)?;
+        let block_size = superblock.geometry.block_size;
+        let metadata = MetadataCache::new(cache, Arc::clone(&device), block_size);
+        let volume = Arc::new(Self { superblock, checkpoint, metadata, device });
+        let root = volume.inode(volume.geometry().root)?;
+        if !root.attributes().is_dir() {
+            let problem =
+                Problem::Invalid { field: "mode", found: root.attributes().mode().into() };
+            return Err(Error::corrupt("root directory", Location::inode(root.number()), problem));
+        }
+        Ok(volume)
+    }
+
+    /// Returns the shape of the volume.
+    pub fn geometry(&self) -> &Geometry {
+        &self.superblock.geometry
+    }
+
+    /// Returns the superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Returns the checkpoint.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// Returns the device.
+    pub fn device(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    pub(crate) fn metadata(&self) -> &MetadataCache {
+        &self.metadata
+    }
+
+    /// Returns the address of a node. Errors: `NotFound` if its number is free.
+    pub fn node_address(&self, nid: Nid) -> Result<NodeAddress> {
+        nat::look_up(&self.metadata, self.geometry(), &self.checkpoint, nid)
+    }
+
+    /// Reads the node `nid` of `inode`, which refers to it.
+    pub(crate) fn node(&self, nid: Nid, inode: InodeNumber) -> Result<Node> {
+        let location = Location::inode(inode);
+        let address = match self.node_address(nid) {
+            Err(Error::NotFound) => {
+                return Err(Error::corrupt("node", location, Problem::Missing("address")));
+            }
+            address => address?,
+        };
+        let buffer = self.metadata.read(address.block, "node", location)?;
+        Node::new(buffer, nid, inode)
+    }
+
+    /// Reads the block of an inode. Errors: `NotFound` if the inode is not in use.
+    pub(crate) fn inode_node(&self, number: InodeNumber) -> Result<Node> {
+        let max = self.geometry().nid_count().saturating_sub(1);
+        let nid = match u32::try_from(number.0) {
+            Ok(nid) if number.0 <= max => Nid(nid),
+            _ => {
+                let (found, min) = (number.0, self.geometry().root.0);
+                let problem = Problem::Range { field: "inode number", found, min, max };
+                return Err(Error::corrupt("inode", Location::inode(number), problem));
+            }
+        };
+        let address = self.node_address(nid)?;
+        // A number of another node is not that of an inode.
+        if address.inode != number || number.0 < self.geometry().root.0 {
+            return Err(Error::NotFound);
+        }
+        let buffer = self.metadata.read(address.block, "inode", Location::inode(number))?;
+        Node::new(buffer, nid, number)?.at_position(0)
+    }
+
+    /// Loads an inode. Errors: `NotFound` if the inode is not in use.
+    pub fn inode(self: &Arc<Self>, number: InodeNumber) -> Result<Inode> {
+        let node = self.inode_node(number)?;
+        let record = InodeRecord::parse(&node, self.geometry())?;
+        Ok(Inode::new(Arc::clone(self), record))
+    }
+
+    /// Returns counts of space and inodes, as the kernel computes them.
+    pub fn statfs(&self) -> StatFs {
+        let raw = &self.checkpoint.raw;
+        let geometry = self.geometry();
+        let user_blocks = raw.user_block_count.get();
+        let blocks_free = user_blocks.saturating_sub(raw.valid_block_count.get());
+        let nodes = geometry.nid_count().saturating_sub(RESERVED_NIDS);
+        let nodes_free = nodes.saturating_sub(raw.valid_nodes.get().into());
+        // An inode takes a block, too.
+        let (inodes, inodes_free) = if nodes > user_blocks {
+            (user_blocks, blocks_free)
+        } else {
+            (nodes, nodes_free.min(blocks_free))
+        };
+        StatFs {
+            block_size: geometry.block_size.bytes(),
+            blocks: geometry.block_count.saturating_sub(geometry.checkpoint.0),
+            blocks_free,
+            blocks_available: blocks_free,
+            inodes,
+            inodes_free,
+            name_bytes_max: NAME_BYTES_MAX,
+        }
+    }
+}
