@@ -1,5 +1,5 @@
 //! Ioctls of files for which no library has safe functions: FIEMAP, FSGETXATTR, FSSETXATTR, GETVERSION,
-//! EXT4_IOC_MOVE_EXT.
+//! EXT4_IOC_MOVE_EXT, FS_IOC_ENABLE_VERITY, F2FS_IOC_RELEASE_COMPRESS_BLOCKS, and those for encryption.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -142,4 +142,124 @@ pub fn move_extents(
     // SAFETY: EXT4_IOC_MOVE_EXT reads and fills one `struct move_extent`.
     unsafe { ioctl(file.as_fd(), Updater::<OPCODE, MoveExtent>::new(&mut request))? };
     Ok(request.moved)
+}
+
+/// `struct fsverity_enable_arg` of linux/fsverity.h.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct VerityEnable {
+    version: u32,
+    hash_algorithm: u32,
+    block_size: u32,
+    salt_size: u32,
+    salt: u64,
+    signature_size: u32,
+    reserved: u32,
+    signature: u64,
+    reserved_words: [u64; 11],
+}
+
+/// Makes a file read-only with a hash tree of SHA-256. `file` is open for reading only, and no one has it open for
+/// writing.
+pub(crate) fn enable_verity(file: impl AsFd, block_size: u32) -> Result<()> {
+    const OPCODE: rustix::ioctl::Opcode = opcode::write::<VerityEnable>(b'f', 133);
+    let request = VerityEnable {
+        version: 1,
+        hash_algorithm: 1,
+        block_size,
+        salt_size: 0,
+        salt: 0,
+        signature_size: 0,
+        reserved: 0,
+        signature: 0,
+        reserved_words: [0; 11],
+    };
+    // SAFETY: FS_IOC_ENABLE_VERITY takes a `struct fsverity_enable_arg`, whose pointers are for zero bytes here.
+    unsafe { ioctl(file.as_fd(), Setter::<OPCODE, VerityEnable>::new(request)) }
+}
+
+/// Frees the space that compression saves in a file, which can then only be read. Returns the number of blocks.
+pub(crate) fn release_compressed(file: impl AsFd) -> Result<u64> {
+    const OPCODE: rustix::ioctl::Opcode = opcode::read::<u64>(0xF5, 18);
+    // SAFETY: F2FS_IOC_RELEASE_COMPRESS_BLOCKS writes a u64.
+    unsafe { ioctl(file.as_fd(), Getter::<OPCODE, u64>::new()) }
+}
+
+/// The size of a key in bytes.
+const KEY_BYTES: usize = 64;
+
+/// `struct fscrypt_key_specifier` of linux/fscrypt.h.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KeySpecifier {
+    kind: u32,
+    reserved: u32,
+    identifier: [u8; 16],
+    unused: [u8; 16],
+}
+
+/// `struct fscrypt_add_key_arg` without its array.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct AddKeyHeader {
+    specifier: KeySpecifier,
+    size: u32,
+    key_id: u32,
+    reserved: [u32; 8],
+}
+
+#[repr(C)]
+struct AddKey {
+    header: AddKeyHeader,
+    key: [u8; KEY_BYTES],
+}
+
+/// Adds a key to the file system of `file`. Returns the identifier for policies.
+pub(crate) fn add_encryption_key(file: impl AsFd, key: [u8; KEY_BYTES]) -> Result<[u8; 16]> {
+    const OPCODE: rustix::ioctl::Opcode = opcode::read_write::<AddKeyHeader>(b'f', 23);
+    let mut request = AddKey {
+        header: AddKeyHeader {
+            // FSCRYPT_KEY_SPEC_TYPE_IDENTIFIER
+            specifier: KeySpecifier { kind: 2, reserved: 0, identifier: [0; 16], unused: [0; 16] },
+            size: KEY_BYTES as u32,
+            key_id: 0,
+            reserved: [0; 8],
+        },
+        key,
+    };
+    // SAFETY: FS_IOC_ADD_ENCRYPTION_KEY takes a `struct fscrypt_add_key_arg` followed by `size` bytes of the key, which
+    // is what `AddKey` lays out, and fills the identifier.
+    unsafe { ioctl(file.as_fd(), Updater::<OPCODE, AddKey>::new(&mut request))? };
+    Ok(request.header.specifier.identifier)
+}
+
+/// `struct fscrypt_policy_v2` of linux/fscrypt.h.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Policy {
+    version: u8,
+    contents_mode: u8,
+    names_mode: u8,
+    flags: u8,
+    log2_data_unit_size: u8,
+    reserved: [u8; 3],
+    identifier: [u8; 16],
+}
+
+/// Encrypts an empty folder, and all files that are created in it, with the key of `identifier`.
+pub(crate) fn set_encryption_policy(folder: impl AsFd, identifier: [u8; 16]) -> Result<()> {
+    // The number has the size of `struct fscrypt_policy_v1`.
+    const OPCODE: rustix::ioctl::Opcode = opcode::read::<[u8; 12]>(b'f', 19);
+    let request = Policy {
+        version: 2,
+        // AES-256-XTS for contents, AES-256-CTS-CBC for names, padded to 32 bytes.
+        contents_mode: 1,
+        names_mode: 4,
+        flags: 3,
+        log2_data_unit_size: 0,
+        reserved: [0; 3],
+        identifier,
+    };
+    // SAFETY: FS_IOC_SET_ENCRYPTION_POLICY reads a policy of the version in its first byte.
+    unsafe { ioctl(folder.as_fd(), Setter::<OPCODE, Policy>::new(request)) }
 }

@@ -33,7 +33,7 @@ impl Filled {
 
 /// The machines, and their images once a test needs them. `None` if a guest failed.
 static FILLED: [(Machine, OnceLock<Option<Filled>>); 2] =
-    [(Machine::UserMode, OnceLock::new()), (Machine::Emulated, OnceLock::new())];
+    [(Machine::UserMode, OnceLock::new()), (Machine::EmulatedF2fs, OnceLock::new())];
 
 fn check(kind: &Kind) {
     let of_machine = FILLED.iter().find(|(machine, _)| *machine == kind.machine);

@@ -45,7 +45,7 @@ pub fn fill_by_sload(image: &Path, source: &Path, arguments: &str) {
 /// Returns the last manifest of each image's job.
 fn run(images: &[(&'static Kind, PathBuf)], job: impl Fn(&Kind) -> Job) -> Vec<Manifest> {
     let mut manifests: Vec<Option<Manifest>> = vec![None; images.len()];
-    for machine in [Machine::UserMode, Machine::Emulated] {
+    for machine in [Machine::UserMode, Machine::EmulatedF2fs] {
         let chosen = |number: &usize| images[*number].0.machine == machine;
         let numbers: Vec<usize> = (0..images.len()).filter(chosen).collect();
         if numbers.is_empty() {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::BLOCK_SIZE;
 use crate::guest::{Job, Machine, Task};
-use crate::tree::TreeOptions;
+use crate::tree::{Feature, TreeOptions};
 use crate::{command, must};
 
 /// A kind of f2fs image.
@@ -67,6 +67,34 @@ fn file_size_max() -> u64 {
     blocks * u64::from(BLOCK_SIZE)
 }
 
+fn with_projects(options: &mut TreeOptions) {
+    options.projects = true;
+}
+
+fn with_compression(options: &mut TreeOptions) {
+    options.features.push(Feature::Compression);
+}
+
+fn with_casefold(options: &mut TreeOptions) {
+    options.features.push(Feature::Casefold);
+}
+
+fn with_verity(options: &mut TreeOptions) {
+    options.features.push(Feature::Verity);
+}
+
+fn with_encryption(options: &mut TreeOptions) {
+    options.features.push(Feature::Encryption);
+}
+
+fn everything(options: &mut TreeOptions) {
+    with_projects(options);
+    with_compression(options);
+    with_casefold(options);
+    with_verity(options);
+    with_encryption(options);
+}
+
 const fn kind(name: &'static str, arguments: &'static str) -> Kind {
     Kind {
         name,
@@ -78,6 +106,20 @@ const fn kind(name: &'static str, arguments: &'static str) -> Kind {
     }
 }
 
+/// Returns a kind with a feature that user-mode Linux does not have.
+const fn emulated(
+    name: &'static str,
+    arguments: &'static str,
+    adjust: fn(&mut TreeOptions),
+) -> Kind {
+    Kind { machine: Machine::EmulatedF2fs, adjust, ..kind(name, arguments) }
+}
+
+/// Returns a kind with compression. The mount options choose the algorithm of new files.
+const fn compressed(name: &'static str, options: &'static str) -> Kind {
+    Kind { options, ..emulated(name, "-O extra_attr,compression", with_compression) }
+}
+
 /// All kinds.
 pub const KINDS: &[Kind] = &[
     kind("plain", ""),
@@ -87,4 +129,35 @@ pub const KINDS: &[Kind] = &[
         "-O extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum",
     ),
     Kind { options: "noinline_data,noinline_dentry,noinline_xattr", ..kind("no_inline", "") },
+    Kind {
+        options: "inline_xattr_size=100",
+        ..kind("large_inline_xattrs", "-O extra_attr,flexible_inline_xattr")
+    },
+    kind("quota", "-O quota"),
+    Kind { adjust: with_projects, ..kind("project", "-O extra_attr,quota,project_quota") },
+    kind("lost_found", "-O lost_found"),
+    kind("sb_checksum", "-O sb_checksum"),
+    Kind { megabytes: 512, ..kind("large_sections", "-s 4 -z 2") },
+    kind("large_nat_bitmap", "-i"),
+    // So large that the bitmap of the segment information table does not fit into the first block of a checkpoint.
+    Kind { megabytes: 4 << 20, ..kind("checkpoint_payload", "") },
+    Kind { options: "mode=lfs", ..kind("written_in_order", "") },
+    emulated("verity", "-O verity", with_verity),
+    emulated("casefold", "-O casefold -C utf8", with_casefold),
+    emulated("casefold_strict", "-O casefold -C utf8:strict", with_casefold),
+    emulated("encrypt", "-O encrypt", with_encryption),
+    compressed("lzo", "compress_algorithm=lzo"),
+    compressed("lzo_rle", "compress_algorithm=lzo-rle"),
+    compressed("lz4", "compress_algorithm=lz4,compress_chksum"),
+    compressed("lz4hc", "compress_algorithm=lz4:9,compress_log_size=3"),
+    compressed("zstd", "compress_algorithm=zstd:3,compress_chksum,compress_log_size=4"),
+    Kind {
+        options: "compress_algorithm=zstd,compress_chksum",
+        ..emulated(
+            "everything",
+            "-O extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum,quota,\
+             project_quota,lost_found,compression,casefold,verity,encrypt -C utf8",
+            everything,
+        )
+    },
 ];

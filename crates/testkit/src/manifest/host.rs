@@ -122,8 +122,11 @@ fn facts_of(path: &Path, stat: &Statx) -> Facts {
 
 fn add_facts_of_open(path: &Path, stat: &Statx, add: &mut impl FnMut(&str, String)) {
     let flags = OFlags::RDONLY | OFlags::NOATIME | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    let file = must(rustix::fs::open(path, flags, Mode::empty()), path.display());
-    let file = File::from(file);
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        // The file is encrypted.
+        Err(Errno::NOKEY) => return,
+        file => File::from(must(file, path.display())),
+    };
     // File systems other than ext4 support fewer of these.
     if let Ok(flags) = rustix::fs::ioctl_getflags(&file) {
         add("flags", format!("{:#x}", flags.bits()));

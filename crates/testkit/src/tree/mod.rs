@@ -1,7 +1,8 @@
-//! A tree of files that uses all features of the ext family. It is the same each
+//! A tree of files that uses all features of the ext family, and some of f2fs. It is the same each
 //! time. Not here: the image that contains it.
 
 mod data;
+mod features;
 mod marks;
 mod names;
 mod source;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::must;
 
+pub use features::Feature;
 pub(crate) use marks::acl_of_users;
 pub use source::Source;
 
@@ -35,6 +37,8 @@ pub struct TreeOptions {
     pub projects: bool,
     /// Whether the data of small files is in their inodes.
     pub inline_data: bool,
+    /// Features that few formats have, with files for each.
+    pub features: Vec<Feature>,
     /// The number of names in the largest directory.
     pub names: usize,
     /// The number of extents in the most fragmented file.
@@ -54,6 +58,7 @@ impl TreeOptions {
             flags: true,
             projects: false,
             inline_data: false,
+            features: Vec::new(),
             names: 1500,
             extents: (12 << 20) / size.max(4096),
         }
@@ -77,6 +82,9 @@ pub fn populate(top: &Path, options: &TreeOptions) {
     marks::acls(&folder(top, "acls"));
     if options.projects {
         marks::projects(&folder(top, "projects"));
+    }
+    for feature in &options.features {
+        feature.use_in(top, options);
     }
     marks::times(&folder(top, "times"));
     if options.flags {
