@@ -1,13 +1,21 @@
-//! Images of f2fs of each kind: a guest fills them, fsck.f2fs finds no errors, and a later mount finds the same.
+//! Images of f2fs of each kind: a guest fills them, fsck.f2fs finds no errors, a later mount finds the same, and so
+//! does the library.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
-use testkit::f2fs::{self, KINDS, Kind};
+use testkit::f2fs::{self, Filler, KINDS, Kind};
 use testkit::guest::Machine;
 use testkit::{Manifest, guest, must};
+
+/// The offset of the superblock in an image.
+const SUPERBLOCK: u64 = 1024;
+/// The offset of the number of additional blocks of a checkpoint in the superblock.
+const PAYLOAD: u64 = 1664;
 
 /// The filled images of one machine, and their contents as two guests read them.
 struct Filled {
@@ -47,8 +55,64 @@ fn check(kind: &Kind) {
     f2fs::check_by_fsck(&filled.images[number].1);
     assert!(first.len() > 1000, "only {} names", first.len());
     first.assert_equal("the first mount", second, "the second mount");
-    let ours = Manifest::of_image(&filled.images[number].1);
-    ours.assert_equal("ours", second, "the second mount");
+    check_features(kind, first, &filled.images[number].1);
+    // These files cannot be read yet.
+    if !["compression", "encrypt"].iter().any(|feature| kind.arguments.contains(feature)) {
+        check_reading(&filled.images[number].1, second);
+    }
+}
+
+/// Checks that the library reads the same tree as the guest's Linux, and does not change the image.
+fn check_reading(image: &Path, of_guest: &Manifest) {
+    let modified = || must(must(image.metadata(), image.display()).modified(), "a time");
+    let before = modified();
+    let ours = Manifest::of_image(image);
+    // Linux reports preallocated blocks as data that begins where data precedes them.
+    let without_preallocated = |manifest: Manifest| {
+        manifest.map(|name, _, fact, value| {
+            let is_left_out = fact == "data" && name.starts_with("preallocated/");
+            (!is_left_out).then(|| value.to_owned())
+        })
+    };
+    let [ours, of_guest] = [ours, of_guest.clone()].map(without_preallocated);
+    ours.assert_equal("ours", &of_guest, "the guest");
+    assert_eq!(modified(), before, "the image was changed");
+}
+
+/// Checks that files of an image use the features of its kind.
+fn check_features(kind: &Kind, manifest: &Manifest, image: &Path) {
+    let has = |feature: &str| kind.arguments.contains(feature);
+    let flags = |name: &str| {
+        let text = manifest.fact(name, "flags").unwrap_or_else(|| panic!("no flags of {name}"));
+        must(u32::from_str_radix(text.trim_start_matches("0x"), 16), text)
+    };
+    let is_loaded = kind.filler == Filler::Sload;
+    assert_eq!(manifest.fact("sizes/00004096", "created").is_some(), has("inode_crtime"));
+    assert_eq!(manifest.fact("lost+found", "mode").is_some(), has("lost_found"));
+    if has("verity") {
+        assert_ne!(flags("verified/00004096") & 0x10_0000, 0, "FS_VERITY_FL");
+    }
+    if has("casefold") {
+        assert_ne!(flags("casefolded/Large") & 0x4000_0000, 0, "FS_CASEFOLD_FL");
+    }
+    if has("encrypt") {
+        assert_eq!(manifest.fact("encrypted/symbolic link", "mode"), None, "an encrypted name");
+    }
+    if has("compression") {
+        let number = |fact| manifest.fact("compressed/released", fact).map(str::parse::<u64>);
+        let [blocks, size] = ["blocks", "size"].map(|fact| must(number(fact).expect(fact), fact));
+        assert!(blocks * 512 < size, "compression saves no space: {blocks} blocks, {size} bytes");
+    }
+    if has("project") {
+        assert_eq!(manifest.fact("projects/file of 65536", "project"), Some("65536"));
+    }
+    if !is_loaded && kind.options.is_empty() {
+        assert!(manifest.count("extents", |extents| extents == "inline") > 10, "inline data");
+    }
+    let mut payload = [0; 4];
+    let file = must(File::open(image), image.display());
+    must(file.read_exact_at(&mut payload, SUPERBLOCK + PAYLOAD), "the superblock");
+    assert_eq!(u32::from_le_bytes(payload) > 0, kind.name == "checkpoint_payload");
 }
 
 fn main() {

@@ -24,6 +24,7 @@ const LONG: &[&str] = &[
     "crates/bifolio/tests/kernel_equality.rs",
     "crates/bifolio/tests/mount_suites.rs",
     "crates/bifolio/tests/guest_turns.rs",
+    "crates/testkit/tests/f2fs_images.rs",
     "crates/bifolio/tests/mount_exercise/main.rs",
     "crates/vfs/tests/exercise/main.rs",
     "crates/ext4/tests/journal/main.rs",

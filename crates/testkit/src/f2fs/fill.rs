@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Kind;
-use crate::guest::{self, Job, Machine};
+use tempfile::TempDir;
+
+use super::{BLOCK_SIZE, Filler, Kind};
+use crate::guest::{self, Job, Machine, Task};
+use crate::tree::{TreeOptions, populate_for_copy};
 use crate::turns::Turn;
-use crate::{Manifest, command};
+use crate::{Manifest, command, must};
 
 impl Kind {
     /// Creates an image of this kind, has a guest fill it, and returns its manifest.
@@ -17,33 +20,56 @@ impl Kind {
     }
 }
 
-/// Has guests fill images with the trees of their kinds, in one boot for each machine. Returns the manifest of each
-/// image, which a second mount made.
+/// Has guests and sload.f2fs fill images with the trees of their kinds. The guests of each machine need one boot. Returns
+/// the manifest of each image, which a second mount made.
 pub fn fill_all(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
-    run(images, |kind| Job::Fill(kind.tree()))
+    let by_sload = || images.iter().filter(|(kind, _)| kind.filler == Filler::Sload);
+    if by_sload().next().is_some() {
+        let source = must(TempDir::new(), "a source");
+        populate_for_copy(source.path(), &TreeOptions::new(BLOCK_SIZE));
+        for (_, image) in by_sload() {
+            load(image, source.path());
+        }
+    }
+    run(images, |kind, image| {
+        let job = match kind.filler {
+            Filler::Guest => Job::Fill(kind.tree()),
+            Filler::Sload => Job::List,
+        };
+        kind.task(image, job)
+    })
 }
 
-/// Has guests list images, in one boot for each machine. The kernel recovers volumes that need it.
+/// Has guests list images, in one boot for each machine. The kernel rolls volumes forward that need it.
 pub fn list_all(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
-    run(images, |_| Job::List)
+    run(images, |kind, image| kind.task(image, Job::List))
 }
 
-/// Has guests change images by both parts of a turn with a sync in between, and end without unmounting. Returns the
-/// manifests from before. The next mount finds what the last checkpoint and later calls of fsync(2) left.
-pub fn break_off(images: &[(&'static Kind, PathBuf)], turn: &Turn) -> Vec<Manifest> {
-    run(images, |_| Job::BreakOff(turn.clone()))
+/// Has guests list images without rolling them forward, which does not change them.
+pub fn list_last_checkpoints(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
+    run(images, |kind, image| {
+        let task = kind.task(image, Job::List);
+        let separator = if task.options.is_empty() { "" } else { "," };
+        Task { options: format!("{}{separator}norecovery", task.options), ..task }
+    })
 }
 
-/// Fills `image`, which is empty, with the files below `source` by sload.f2fs and its `arguments`.
-pub fn fill_by_sload(image: &Path, source: &Path, arguments: &str) {
-    let arguments = arguments.split_whitespace();
-    command::run(
-        Command::new("sload.f2fs").args(arguments).arg("-P").arg("-f").arg(source).arg(image),
-    );
+/// Has guests change images by both parts of a turn with a sync in between, and end without unmounting. The next mount
+/// finds what the last checkpoint and later calls of fsync(2) left.
+pub fn break_off(images: &[(&'static Kind, PathBuf)], turn: &Turn) {
+    run(images, |kind, image| kind.task(image, Job::BreakOff(turn.clone())));
 }
 
-/// Returns the last manifest of each image's job.
-fn run(images: &[(&'static Kind, PathBuf)], job: impl Fn(&Kind) -> Job) -> Vec<Manifest> {
+/// Copies the files below `source` to `image`, with their owners.
+fn load(image: &Path, source: &Path) {
+    command::run(Command::new("sload.f2fs").arg("-P").arg("-f").arg(source).arg(image));
+}
+
+/// Has guests do a task with each image, in one boot for each machine. Returns the last manifest of each.
+fn run(
+    images: &[(&'static Kind, PathBuf)],
+    task: impl Fn(&'static Kind, &Path) -> Task,
+) -> Vec<Manifest> {
     let mut manifests: Vec<Option<Manifest>> = vec![None; images.len()];
     for machine in [Machine::UserMode, Machine::EmulatedF2fs] {
         let chosen = |number: &usize| images[*number].0.machine == machine;
@@ -51,12 +77,9 @@ fn run(images: &[(&'static Kind, PathBuf)], job: impl Fn(&Kind) -> Job) -> Vec<M
         if numbers.is_empty() {
             continue;
         }
-        let task = |number: &usize| {
-            let (kind, image) = &images[*number];
-            kind.task(image, job(kind))
-        };
-        let tasks: Vec<_> = numbers.iter().map(task).collect();
-        for (number, mut listed) in numbers.into_iter().zip(guest::run_on(machine, &tasks)) {
+        let tasks = numbers.iter().map(|number| task(images[*number].0, &images[*number].1));
+        let listed = guest::run_on(machine, &tasks.collect::<Vec<_>>());
+        for (number, mut listed) in numbers.into_iter().zip(listed) {
             manifests[number] = listed.pop();
         }
     }

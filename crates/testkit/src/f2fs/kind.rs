@@ -20,10 +20,21 @@ pub struct Kind {
     pub options: &'static str,
     /// The machine whose kernel mounts the image.
     pub machine: Machine,
+    /// The program that fills images.
+    pub filler: Filler,
     /// The size of an image in MiB.
     pub megabytes: u64,
     /// Changes the options of the tree to what the format supports.
     pub adjust: fn(&mut TreeOptions),
+}
+
+/// A program that fills images.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Filler {
+    /// The guest's kernel.
+    Guest,
+    /// sload.f2fs. It copies no extended attributes, and makes no holes.
+    Sload,
 }
 
 impl Kind {
@@ -101,6 +112,7 @@ const fn kind(name: &'static str, arguments: &'static str) -> Kind {
         arguments,
         options: "",
         machine: Machine::UserMode,
+        filler: Filler::Guest,
         megabytes: 256,
         adjust: |_| {},
     }
@@ -118,6 +130,11 @@ const fn emulated(
 /// Returns a kind with compression. The mount options choose the algorithm of new files.
 const fn compressed(name: &'static str, options: &'static str) -> Kind {
     Kind { options, ..emulated(name, "-O extra_attr,compression", with_compression) }
+}
+
+/// Returns a kind that sload.f2fs fills.
+const fn loaded(name: &'static str, arguments: &'static str) -> Kind {
+    Kind { filler: Filler::Sload, ..kind(name, arguments) }
 }
 
 /// All kinds.
@@ -142,6 +159,14 @@ pub const KINDS: &[Kind] = &[
     // So large that the bitmap of the segment information table does not fit into the first block of a checkpoint.
     Kind { megabytes: 4 << 20, ..kind("checkpoint_payload", "") },
     Kind { options: "mode=lfs", ..kind("written_in_order", "") },
+    // Without flexible_inline_xattr, whose size sload.f2fs 1.15 does not set.
+    loaded("loaded", ""),
+    loaded(
+        "loaded_with_attributes",
+        "-O extra_attr,inode_checksum,inode_crtime,sb_checksum,lost_found",
+    ),
+    // Linux mounts it only to read.
+    loaded("read_only", "-O ro"),
     emulated("verity", "-O verity", with_verity),
     emulated("casefold", "-O casefold -C utf8", with_casefold),
     emulated("casefold_strict", "-O casefold -C utf8:strict", with_casefold),

@@ -5,12 +5,17 @@
 //! with [`fill_all`]. The result is the [`Manifest`](crate::Manifest) of the guest's kernel, for a comparison with that
 //! of another reader. The program needs `harness = false` and begins its `main` with
 //! [`run_if_guest`](crate::guest::run_if_guest).
+//!
+//! [`break_off`] with an [`interrupted_turn`] leaves images that the next mount must roll forward. [`list_all`] of a copy
+//! gives the contents after that by the kernel, and [`list_last_checkpoints`] those before.
 
 mod fill;
 mod kind;
+mod unclean;
 
-pub use fill::{break_off, fill_all, fill_by_sload, list_all};
-pub use kind::{KINDS, Kind};
+pub use fill::{break_off, fill_all, list_all, list_last_checkpoints};
+pub use kind::{Filler, KINDS, Kind};
+pub use unclean::interrupted_turn;
 
 use std::path::Path;
 use std::process::Command;

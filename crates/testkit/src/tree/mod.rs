@@ -92,6 +92,16 @@ pub fn populate(top: &Path, options: &TreeOptions) {
     }
 }
 
+/// Fills the folder `top` like [`populate`], but only with files that a program can copy by reading them: without
+/// large holes, preallocation, attributes and special files.
+pub fn populate_for_copy(top: &Path, options: &TreeOptions) {
+    data::sizes(&folder(top, "sizes"), options);
+    names::names(&folder(top, "names"));
+    names::directories(&folder(top, "directories"), options);
+    names::symlinks(&folder(top, "symlinks"), options);
+    marks::modes_and_owners(&folder(top, "modes"));
+}
+
 fn folder(top: &Path, name: &str) -> PathBuf {
     let path = top.join(name);
     must(std::fs::create_dir(&path), path.display());

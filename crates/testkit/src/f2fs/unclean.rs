@@ -1,0 +1,160 @@
+//! Turns after which f2fs must roll forward: changes of files that fsync(2) makes durable without a checkpoint. Not here:
+//! interrupting the kernel.
+
+use crate::Random;
+use crate::turns::{Bytes, Step, Turn};
+
+use super::BLOCK_SIZE;
+
+/// The number of folders.
+const FOLDERS: u64 = 3;
+/// The number of files before the sync.
+const FILES: u64 = 24;
+/// The number of changes after the sync.
+const CHANGES: u64 = 80;
+
+/// Chooses a turn by `seed`. Its steps after the sync write to files, create, extend, truncate and describe files, and
+/// make many of them durable.
+///
+/// With `names`, they also link, rename and remove files. Then some calls of fsync(2) make a checkpoint, because only
+/// that keeps such a change, and later steps roll forward from there.
+pub fn interrupted_turn(seed: u64, names: bool) -> Turn {
+    let mut chooser =
+        Chooser { random: Random(seed), files: Vec::new(), made: 0, steps: Vec::new() };
+    for folder in 0..FOLDERS {
+        chooser.steps.push(Step::Mkdir(format!("{folder}")));
+    }
+    for _ in 0..FILES {
+        chooser.create();
+    }
+    let synced = std::mem::take(&mut chooser.steps);
+    for _ in 0..CHANGES {
+        chooser.change(names);
+    }
+    // At least one change needs a roll-forward.
+    let path = chooser.create();
+    chooser.steps.push(Step::Sync(path));
+    Turn { synced, after: chooser.steps }
+}
+
+struct Chooser {
+    random: Random,
+    files: Vec<String>,
+    made: u64,
+    steps: Vec<Step>,
+}
+
+impl Chooser {
+    /// Returns a new name in one of the folders.
+    fn name(&mut self) -> String {
+        self.made += 1;
+        format!("{}/file {}", self.random.below(FOLDERS), self.made)
+    }
+
+    fn bytes(&mut self, length: u64) -> Bytes {
+        Bytes { seed: self.random.draw(), length: length as usize }
+    }
+
+    /// Returns a length in the inode, in its blocks, or in direct nodes.
+    fn length(&mut self) -> u64 {
+        let block = u64::from(BLOCK_SIZE);
+        match self.random.below(4) {
+            0 => self.random.below(3000),
+            1 => self.random.below(3 * block),
+            2 => self.random.below(30 * block),
+            _ => block * self.random.below(20) + 1,
+        }
+    }
+
+    /// Returns an offset that the inode, a direct node or an indirect node maps.
+    fn offset(&mut self) -> u64 {
+        let block = u64::from(BLOCK_SIZE);
+        let last = match self.random.below(4) {
+            0 | 1 => 40,
+            2 => 2500,
+            _ => 900_000,
+        };
+        self.random.below(last * block)
+    }
+
+    fn create(&mut self) -> String {
+        let path = self.name();
+        let length = self.length();
+        let bytes = self.bytes(length);
+        self.steps.push(Step::Write(path.clone(), 0, bytes));
+        if self.random.below(3) == 0 {
+            self.write_far(&path);
+        }
+        self.files.push(path.clone());
+        path
+    }
+
+    fn write_far(&mut self, path: &str) {
+        let (at, length) = (self.offset(), self.length());
+        let bytes = self.bytes(length);
+        self.steps.push(Step::Write(path.to_owned(), at, bytes));
+    }
+
+    /// Changes a file, and often makes it durable.
+    fn change(&mut self, names: bool) {
+        let kinds = if names { 12 } else { 9 };
+        let kind = self.random.below(kinds);
+        let chosen = self.random.pick(&self.files).cloned();
+        let path = match chosen {
+            Some(path) if kind > 1 => path,
+            _ => self.create(),
+        };
+        match kind {
+            0 | 1 => {}
+            2 | 3 => self.write_far(&path),
+            4 => {
+                let length = self.length();
+                let bytes = self.bytes(length);
+                self.steps.push(Step::Append(path.clone(), bytes));
+            }
+            5 => {
+                let size = self.offset();
+                self.steps.push(Step::SetSize(path.clone(), size));
+            }
+            6 => {
+                let (at, length) = (self.offset(), 1 + self.length());
+                let step = if self.random.below(2) == 0 { Step::Allocate } else { Step::Punch };
+                self.steps.push(step(path.clone(), at, length));
+            }
+            7 => {
+                let length = 1 + self.random.below(300);
+                let bytes = self.bytes(length);
+                self.steps.push(Step::SetXattr(path.clone(), "user.changed".into(), bytes));
+            }
+            8 => {
+                self.steps.push(Step::SetMode(path.clone(), 0o600 + self.random.below(64) as u16));
+                self.steps.push(Step::SetOwner(path.clone(), self.random.below(70_000) as u32, 3));
+            }
+            9 => {
+                let other = self.name();
+                self.steps.push(Step::Link(path.clone(), other.clone()));
+                self.files.push(other);
+            }
+            10 => {
+                let other = self.name();
+                self.steps.push(Step::Rename(path.clone(), other.clone()));
+                self.files.retain(|file| *file != path);
+                self.files.push(other.clone());
+                return self.sync(other);
+            }
+            _ => {
+                self.steps.push(Step::Remove(path.clone()));
+                self.files.retain(|file| *file != path);
+                return;
+            }
+        }
+        self.sync(path);
+    }
+
+    /// Makes the file durable in two of three cases.
+    fn sync(&mut self, path: String) {
+        if self.random.below(3) > 0 {
+            self.steps.push(Step::Sync(path));
+        }
+    }
+}
