@@ -5,6 +5,7 @@
 //! [`base::Error::Corrupt`].
 #![forbid(unsafe_code)]
 
+pub mod compress;
 pub mod dir;
 pub mod ondisk;
 pub mod xattr;

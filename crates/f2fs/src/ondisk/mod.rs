@@ -4,6 +4,7 @@
 //! f2fs-tools.
 
 pub mod checkpoint;
+pub mod cluster;
 pub mod dentry;
 pub mod nat;
 pub mod node;

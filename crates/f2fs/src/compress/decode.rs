@@ -1,0 +1,108 @@
+//! The data of compressed clusters.
+//! Not here: the formats of compressed data (`lzo.rs`, `zstd.rs`, and the crate `lz4_flex`).
+
+use base::checksum::crc32_le;
+use base::{BlockSize, Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result};
+use zerocopy::FromBytes;
+
+use super::{lzo, zstd};
+use crate::ondisk::cluster::{COMPRESS_CHECKSUM, RawClusterHeader};
+
+/// The initial value of checksums.
+const CHECKSUM_SEED: u32 = 0xF2F5_2010;
+
+/// The format of a file's compressed data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Algorithm {
+    /// LZO1X.
+    Lzo,
+    /// One LZ4 block without a frame.
+    Lz4,
+    /// One Zstandard frame.
+    Zstd,
+    /// LZO1X with runs of zeroes.
+    LzoRle,
+}
+
+impl Algorithm {
+    /// Returns the algorithm with this number in an inode. Errors: `Corrupt` if there is none.
+    pub fn from_number(number: u8, location: Location) -> Result<Self> {
+        match number {
+            0 => Ok(Self::Lzo),
+            1 => Ok(Self::Lz4),
+            2 => Ok(Self::Zstd),
+            3 => Ok(Self::LzoRle),
+            other => {
+                let field = "compression algorithm";
+                let problem = Problem::Invalid { field, found: other.into() };
+                Err(Error::corrupt("inode", location, problem))
+            }
+        }
+    }
+
+    /// Decompresses `source` to the beginning of `target`. Returns the number of bytes.
+    fn decompress(self, source: &[u8], target: &mut [u8]) -> Result<usize, Problem> {
+        match self {
+            // The data says which of the two it is.
+            Self::Lzo | Self::LzoRle => lzo::decompress(source, target),
+            Self::Lz4 => lz4_flex::block::decompress_into(source, target).map_err(|_| {
+                Problem::Invalid { field: "LZ4 data of length", found: source.len() as u64 }
+            }),
+            Self::Zstd => zstd::decompress(source, target),
+        }
+    }
+}
+
+/// The decoder of one file's compressed clusters.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterDecoder {
+    inode: InodeNumber,
+    block_size: BlockSize,
+    algorithm: Algorithm,
+    has_checksums: bool,
+}
+
+impl ClusterDecoder {
+    /// Creates the decoder for a file with these `flags` (`compress_flag`).
+    pub fn new(
+        inode: InodeNumber,
+        block_size: BlockSize,
+        algorithm: Algorithm,
+        flags: u16,
+    ) -> Self {
+        Self { inode, block_size, algorithm, has_checksums: flags & COMPRESS_CHECKSUM != 0 }
+    }
+
+    /// Decodes the blocks in `stored`, those of the compressed cluster from byte `at` of the file on, to `data`, all
+    /// bytes of the cluster. Errors: `Corrupt`; `data` has any bytes then. Needs at most twice as much memory as `data`
+    /// has, and a fixed amount, whatever `stored` says.
+    pub fn decode(&self, at: FileOffset, stored: &[u8], data: &mut [u8]) -> Result<()> {
+        let block = FileBlock(at.0 / u64::from(self.block_size.bytes()));
+        let location = Location::inode(self.inode).at_file_block(block);
+        self.decode_cluster(stored, data)
+            .map_err(|problem| Error::corrupt("compressed cluster", location, problem))
+    }
+
+    fn decode_cluster(&self, stored: &[u8], data: &mut [u8]) -> Result<(), Problem> {
+        let (header, rest) = RawClusterHeader::ref_from_prefix(stored).map_err(|_| {
+            let needed = size_of::<RawClusterHeader>() as u64;
+            Problem::Truncated { needed, available: stored.len() as u64 }
+        })?;
+        let length = header.length.get();
+        let payload = usize::try_from(length).ok().and_then(|length| rest.get(..length));
+        let payload = payload
+            .ok_or(Problem::Truncated { needed: length.into(), available: rest.len() as u64 })?;
+        if self.has_checksums {
+            let (stored, computed) = (header.checksum.get(), crc32_le(CHECKSUM_SEED, payload));
+            if stored != computed {
+                return Err(Problem::Checksum { stored, computed });
+            }
+        }
+        let decoded = self.algorithm.decompress(payload, data)?;
+        if decoded != data.len() {
+            let (found, expected) = (decoded as u64, data.len() as u64);
+            return Err(Problem::Mismatch { field: "decompressed length", found, expected });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,47 @@
+//! Decompression of Zstandard frames (RFC 8878) with bounded memory.
+//! Not here: the decoder, which is the crate `ruzstd`.
+
+use base::{Problem, Result};
+use ruzstd::decoding::FrameDecoder;
+
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// The bit of the frame's descriptor that says that its window is as large as its contents.
+const SINGLE_SEGMENT: u8 = 1 << 5;
+
+/// Decompresses the frame in `source` to the beginning of `target`. Returns the number of bytes. Errors: data that is
+/// damaged or longer than `target`, and frames that need a window larger than that.
+pub(super) fn decompress(source: &[u8], target: &mut [u8]) -> Result<usize, Problem> {
+    let (window, max) = (window_bytes(source)?, target.len() as u64);
+    if window > max {
+        let field = "window of Zstandard data";
+        return Err(Problem::Range { field, found: window, min: 0, max });
+    }
+    let field = "Zstandard data of length";
+    let invalid = |_| Problem::Invalid { field, found: source.len() as u64 };
+    FrameDecoder::new().decode_all(source, target).map_err(invalid)
+}
+
+/// Returns the number of bytes that the decoder of the frame in `source` must keep: those of its window, or of its
+/// contents if it has no window (RFC 8878, 3.1.1.1).
+fn window_bytes(source: &[u8]) -> Result<u64, Problem> {
+    let truncated = |needed| Problem::Truncated { needed, available: source.len() as u64 };
+    let (magic, rest) = source.split_first_chunk().ok_or_else(|| truncated(MAGIC.len() as u64))?;
+    if *magic != MAGIC {
+        let [found, expected] = [*magic, MAGIC].map(|magic| u32::from_le_bytes(magic).into());
+        return Err(Problem::Magic { found, expected });
+    }
+    let (descriptor, rest) = rest.split_first().ok_or_else(|| truncated(5))?;
+    if descriptor & SINGLE_SEGMENT == 0 {
+        let window = rest.first().ok_or_else(|| truncated(6))?;
+        let base = 1 << (10 + (window >> 3));
+        return Ok(base + (base >> 3) * u64::from(window & 7));
+    }
+    let dictionary_len = [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let content_len: usize = 1 << (descriptor >> 6);
+    let end = dictionary_len + content_len;
+    let content = rest.get(dictionary_len..end).ok_or_else(|| truncated(5 + end as u64))?;
+    let mut bytes = [0; 8];
+    bytes[..content_len].copy_from_slice(content);
+    let offset = if content_len == 2 { 256 } else { 0 };
+    Ok(u64::from_le_bytes(bytes).saturating_add(offset))
+}
