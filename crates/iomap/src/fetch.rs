@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::Result;
 use pagecache::{FolioRef, PAGE_SHIFT, PAGE_SIZE};
 
+use crate::cluster::clusters_at_ends;
 use crate::fill::{Failure, Fill};
 use crate::populate::populate;
 use crate::read::ReadContext;
@@ -89,14 +90,15 @@ fn fill_again(
     }
 }
 
-/// Reads the blocks in `range` of `folio` that are not uptodate, and waits for them. Errors: those of the reads, if
-/// byte `at` of the file is not uptodate afterwards.
+/// Reads the blocks in `range` of `folio` that are not uptodate, and those of the same clusters, and waits for them.
+/// Errors: those of the reads, if byte `at` of the file is not uptodate afterwards.
 pub(crate) fn fill_blocks(
     context: &ReadContext<'_>,
     folio: &FolioRef<'_>,
     at: u64,
     range: Range<usize>,
 ) -> Result<()> {
+    let range = whole_clusters(context, folio, range);
     let failure = Arc::new(Failure::default());
     let mut fill = Fill::new(context, folio.index() + folio.pages(), Some(Arc::clone(&failure)));
     let mut locked = context.mapping.lock(folio);
@@ -112,6 +114,20 @@ pub(crate) fn fill_blocks(
     }
     filled?;
     failure.take().map_or(Ok(()), Err)
+}
+
+/// Returns the bytes of `folio` that are in `range`, or in the clusters at its ends.
+fn whole_clusters(
+    context: &ReadContext<'_>,
+    folio: &FolioRef<'_>,
+    range: Range<usize>,
+) -> Range<usize> {
+    let position = folio.position();
+    let bytes = position + range.start as u64..position + range.end as u64;
+    let [first, last] = clusters_at_ends(context, bytes);
+    let start = first.map_or(range.start, |first| first.start.saturating_sub(position) as usize);
+    let end = last.map_or(range.end, |last| (last.end - position).min(folio.len() as u64) as usize);
+    start..end.max(range.end)
 }
 
 /// Reads as many bytes around `at` as the smallest folio has, without the cache. Returns those from `at` on.

@@ -98,6 +98,7 @@ fn extent(map: &Iomap) -> Option<FiemapExtent> {
     let delalloc = map.kind == IomapKind::Delalloc;
     let unwritten = map.kind == IomapKind::Unwritten;
     let inline = map.kind == IomapKind::Inline;
+    let encoded = encoded || map.kind == IomapKind::Encoded;
     (map.kind != IomapKind::Hole).then(|| FiemapExtent {
         logical: map.offset,
         physical: map.address.unwrap_or_default(),

@@ -1,7 +1,8 @@
-//! Reading into locked folios. A file's mapping says whether they are filled with zeroes, inline data, or data from the
-//! device. One bio reads all pieces that are contiguous on the device.
+//! Reading into locked folios. A file's mapping says whether they are filled with zeroes, inline data, data from the
+//! device, or data that is decoded. One bio reads all that is contiguous on the device.
 //! Not here: which folios, and waiting for the bios.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use base::{DeviceOffset, Error, FileOffset, Location, Problem, Result};
@@ -10,7 +11,8 @@ use pagecache::{FillPiece, LockedFolio, PAGE_SHIFT};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::mapping::{Iomap, IomapKind, LastMap};
+use crate::cluster::{ClusterRead, encoding};
+use crate::mapping::{Iomap, IomapKind, LastMap, cluster_at};
 use crate::read::ReadContext;
 use crate::transform::Transform;
 
@@ -19,6 +21,11 @@ use crate::transform::Transform;
 pub(crate) struct Failure(Mutex<Option<Error>>);
 
 impl Failure {
+    /// Records `error`, unless there is one.
+    pub(crate) fn note(&self, error: Error) {
+        self.0.lock().get_or_insert(error);
+    }
+
     pub(crate) fn take(&self) -> Option<Error> {
         self.0.lock().take()
     }
@@ -35,16 +42,40 @@ pub(crate) struct Fill<'c, 'a> {
     transform: Option<Arc<dyn Transform>>,
     map: LastMap,
     inline: Option<Vec<u8>>,
+    /// The cluster that is being collected.
+    cluster: Option<PendingCluster>,
+    /// The clusters that the caller decodes.
+    waited: Vec<Arc<ClusterRead>>,
     /// The bio that is being collected.
     pending: Option<PendingRead>,
     batch: Vec<Bio>,
 }
 
-/// A bio that is being collected: pieces that are contiguous on the device.
+/// A cluster to which pieces can be added.
+struct PendingCluster {
+    read: Arc<ClusterRead>,
+    /// The generation before the format returned the cluster ([`MapRead::generation`](crate::MapRead::generation)).
+    generation: u64,
+}
+
+/// A bio that is being collected: parts that are contiguous on the device.
 struct PendingRead {
     address: DeviceOffset,
     length: u64,
-    pieces: SmallVec<[DevicePiece; 4]>,
+    parts: SmallVec<[DevicePart; 4]>,
+}
+
+/// A part of a bio.
+enum DevicePart {
+    Piece(DevicePiece),
+    Stored(StoredPart),
+}
+
+/// A part of a cluster's stored form.
+struct StoredPart {
+    read: Arc<ClusterRead>,
+    index: usize,
+    memory: Vec<u8>,
 }
 
 /// A piece that is read from the device.
@@ -74,12 +105,15 @@ impl<'c, 'a> Fill<'c, 'a> {
             transform: context.mapper.transform(),
             map: LastMap::default(),
             inline: None,
+            cluster: None,
+            waited: Vec::new(),
             pending: None,
             batch: Vec::new(),
         }
     }
 
-    /// Records that the caller will not wait for folios that are added from now on.
+    /// Records that the caller will not wait for folios that are added from now on, apart from those with the rest of
+    /// a cluster.
     pub(crate) fn start_readahead(&mut self) {
         if self.waited_for {
             self.finish_pending();
@@ -112,8 +146,9 @@ impl<'c, 'a> Fill<'c, 'a> {
             return Ok(());
         }
         let map = self.map_at(at)?;
-        // A piece with the end of the file includes the rest of the folio.
-        let mut length = if map.end() >= size || map.kind == IomapKind::Inline {
+        // A piece with the end of the file includes the rest of the folio, except that of a cluster.
+        let includes_rest = map.end() >= size && map.kind != IomapKind::Encoded;
+        let mut length = if includes_rest || map.kind == IomapKind::Inline {
             left
         } else {
             usize::try_from(map.end() - at).unwrap_or(usize::MAX).min(left)
@@ -126,6 +161,7 @@ impl<'c, 'a> Fill<'c, 'a> {
                 folio.take_piece(length, options.skip_folio_state).zero();
             }
             IomapKind::Inline => self.add_inline(folio, at, length)?,
+            IomapKind::Encoded => self.add_encoded(folio, at, length)?,
             IomapKind::Mapped => {
                 let address = device_address(&map, at)?;
                 let piece = folio.take_piece(length, options.skip_folio_state);
@@ -165,6 +201,44 @@ impl<'c, 'a> Fill<'c, 'a> {
         Ok(())
     }
 
+    /// Adds at most `length` bytes from `folio`'s cursor on, byte `at` of the file, in a cluster.
+    fn add_encoded(&mut self, folio: &mut LockedFolio, at: u64, length: usize) -> Result<()> {
+        let generation = self.context.mapper.generation();
+        let contains = |pending: &&PendingCluster| {
+            pending.generation == generation && pending.read.range().contains(&at)
+        };
+        let read = match self.cluster.as_ref().filter(contains) {
+            Some(pending) => Arc::clone(&pending.read),
+            None => {
+                let read = self.start_cluster(at)?;
+                self.cluster = Some(PendingCluster { read: Arc::clone(&read), generation });
+                read
+            }
+        };
+        let left = usize::try_from(read.range().end - at).unwrap_or(usize::MAX);
+        let piece = folio.take_piece(length.min(left), self.context.options.skip_folio_state);
+        read.add(at, piece, self.context.size());
+        Ok(())
+    }
+
+    /// Starts the read of the cluster that contains byte `at`.
+    fn start_cluster(&mut self, at: u64) -> Result<Arc<ClusterRead>> {
+        let block = self.context.mapping.block_size().bytes().into();
+        let cluster = cluster_at(self.context.mapper, FileOffset(at), block)?;
+        let encoding = encoding(self.context)?;
+        let failure = self.failure.clone();
+        let read = ClusterRead::new(&cluster, encoding, self.waited_for, failure);
+        if read.is_waited_for() {
+            self.waited.push(Arc::clone(&read));
+        }
+        for (index, run) in cluster.stored.iter().enumerate() {
+            let memory = vec![0; run.length as usize];
+            let part = StoredPart { read: Arc::clone(&read), index, memory };
+            self.add_part(run.address, run.length, DevicePart::Stored(part));
+        }
+        Ok(read)
+    }
+
     /// Adds a piece with the file's data from byte `at` on, which is at `address` on the device.
     fn add_to_pending(&mut self, address: DeviceOffset, at: u64, piece: FillPiece) {
         let size = self.context.size();
@@ -177,6 +251,12 @@ impl<'c, 'a> Fill<'c, 'a> {
         if (valid as u64..read as u64).contains(&room) {
             read = room as usize;
         }
+        let piece = DevicePiece { piece, at: FileOffset(at), read, valid };
+        self.add_part(address, read as u64, DevicePart::Piece(piece));
+    }
+
+    /// Adds a part of `length` bytes at `address` on the device.
+    fn add_part(&mut self, address: DeviceOffset, length: u64, part: DevicePart) {
         let can_continue =
             |pending: &PendingRead| pending.address.checked_add(pending.length) == Some(address);
         if !self.pending.as_ref().is_some_and(can_continue) {
@@ -185,45 +265,36 @@ impl<'c, 'a> Fill<'c, 'a> {
         let pending = self.pending.get_or_insert_with(|| PendingRead {
             address,
             length: 0,
-            pieces: SmallVec::new(),
+            parts: SmallVec::new(),
         });
-        pending.length += read as u64;
-        pending.pieces.push(DevicePiece { piece, at: FileOffset(at), read, valid });
+        pending.length += length;
+        pending.parts.push(part);
     }
 
     /// Adds the pending bio to the batch.
     fn finish_pending(&mut self) {
         let Some(mut pending) = self.pending.take() else { return };
-        let segments: SmallVec<[Segment; 4]> = pending
-            .pieces
-            .iter_mut()
-            // SAFETY: the memory is the piece's until the piece is dropped, and the piece is not accessed before the
-            // end of the bio.
-            .map(|part| unsafe { Segment::new(part.piece.as_ptr(), part.read) })
-            .collect();
-        let pieces = pending.pieces;
+        let segments: SmallVec<[Segment; 4]> =
+            pending.parts.iter_mut().map(DevicePart::segment).collect();
+        let parts = pending.parts;
         let failure = self.failure.clone();
         let transform = self.transform.clone();
         let bio = Bio::new(BioOperation::Read, pending.address, segments, move |result| {
-            let note = |error| {
-                if let Some(failure) = &failure {
-                    failure.0.lock().get_or_insert(error);
+            let result = result.map_err(Error::from);
+            if let (Err(error), Some(failure)) = (&result, &failure) {
+                failure.note(error.clone());
+            }
+            for part in parts {
+                let finished = part.finish(&result, transform.as_deref());
+                if let (Err(error), Some(failure)) = (finished, &failure) {
+                    failure.note(error);
                 }
-            };
-            match result {
-                Ok(()) => {
-                    for piece in pieces {
-                        piece.finish(transform.as_deref()).unwrap_or_else(note);
-                    }
-                }
-                // The dropped pieces are not uptodate.
-                Err(error) => note(error.into()),
             }
         });
         self.batch.push(if self.waited_for { bio.waited_for() } else { bio });
     }
 
-    /// Submits all bios.
+    /// Submits all bios, and decodes the clusters that the caller waits for.
     pub(crate) fn submit(mut self) {
         self.finish_pending();
         if !self.batch.is_empty() {
@@ -232,6 +303,39 @@ impl<'c, 'a> Fill<'c, 'a> {
                 base::waiting::about_to_wait();
             }
             self.context.device.submit(self.batch);
+        }
+        for read in self.waited {
+            read.wait_and_decode();
+        }
+    }
+}
+
+impl DevicePart {
+    /// Returns the memory to read into. It is not accessed through the part before the end of the bio.
+    fn segment(&mut self) -> Segment {
+        match self {
+            // SAFETY: the memory is the piece's until the piece is dropped, and the piece is not accessed before the
+            // end of the bio.
+            Self::Piece(part) => unsafe { Segment::new(part.piece.as_ptr(), part.read) },
+            Self::Stored(part) => {
+                let memory = part.memory.as_mut_slice();
+                // SAFETY: the memory is the vector's, wherever that is moved to. The bio's completion function owns
+                // the vector, and does not access it before the end of the bio.
+                unsafe { Segment::new(NonNull::from(&mut *memory).cast(), memory.len()) }
+            }
+        }
+    }
+
+    /// Ends the part after the read.
+    fn finish(self, result: &Result<()>, transform: Option<&dyn Transform>) -> Result<()> {
+        match self {
+            Self::Piece(piece) if result.is_ok() => piece.finish(transform),
+            // A dropped piece is not uptodate. Its error is recorded before.
+            Self::Piece(_) => Ok(()),
+            Self::Stored(StoredPart { read, index, memory }) => {
+                read.end_part(index, memory, result.clone());
+                Ok(())
+            }
         }
     }
 }

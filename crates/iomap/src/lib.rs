@@ -5,7 +5,9 @@ mod barrier;
 mod behind;
 mod caching;
 mod changed;
+mod cluster;
 mod copy_out;
+mod decode;
 mod direct;
 mod end_io;
 mod errors;
@@ -33,6 +35,7 @@ pub use behind::WriteBehind;
 pub use caching::Caching;
 pub use changed::BlockContents;
 pub use copy_out::copy_out;
+pub use decode::{Decode, DecodePool, Encoding};
 pub use direct::{
     DIRECT_ALIGNMENT, DirectBatch, DirectDone, DirectOptions, DirectRequest, Refused, SplitExtents,
     overwrite_direct, read_direct, wait_for_direct, write_direct_alone,
@@ -43,7 +46,8 @@ pub use fiemap::{FiemapExtent, FiemapFlags, fiemap};
 pub use file::WritableFile;
 pub use limits::DirtyLimits;
 pub use mapping::{
-    FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, Placement, Token, WritePolicy,
+    CLUSTER_BYTES_MAX, Cluster, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite,
+    Placement, StoredRun, Token, WritePolicy,
 };
 pub use metadata::{MetadataBuffer, MetadataCache};
 pub use mmap::{fault_for_load, fault_for_store};

@@ -8,7 +8,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::{DeviceOffset, Error, FileOffset, Location, Problem, Result, Unsupported};
+use smallvec::SmallVec;
 
+use crate::decode::Encoding;
 use crate::transform::Transform;
 
 /// The state of a mapped range.
@@ -25,6 +27,8 @@ pub enum IomapKind {
     Unwritten,
     /// The data is within metadata; see [`MapRead::inline_data`].
     Inline,
+    /// The range is one cluster: its data is stored in another form, and decoded as a whole; see [`MapRead::cluster`].
+    Encoded,
 }
 
 /// Flags of a mapped range. All are false by default.
@@ -36,6 +40,64 @@ pub struct MapFlags {
     pub encoded: bool,
     /// Whether no allocated range follows in this file.
     pub last: bool,
+}
+
+/// The maximum number of bytes in a cluster of encoded data.
+pub const CLUSTER_BYTES_MAX: u64 = 4 << 20;
+
+/// A cluster of encoded data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cluster {
+    /// The first byte in the file.
+    pub offset: FileOffset,
+    /// The number of bytes in the file, at most [`CLUSTER_BYTES_MAX`]. May reach past the end of the file.
+    pub length: u64,
+    /// The stored form: its parts on the device, in order. At least one, and together at most `length` bytes.
+    pub stored: SmallVec<[StoredRun; 1]>,
+}
+
+/// Adjacent bytes of the device with a part of a cluster, whole blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoredRun {
+    /// The first byte on the device.
+    pub address: DeviceOffset,
+    /// The number of bytes.
+    pub length: u64,
+}
+
+impl Cluster {
+    /// Returns the bytes of the file.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset.0..self.offset.0.saturating_add(self.length)
+    }
+
+    /// Returns the number of stored bytes.
+    pub(crate) fn stored_len(&self) -> u64 {
+        self.stored.iter().fold(0, |length, run| length.saturating_add(run.length))
+    }
+
+    /// Returns this cluster if it is what [`MapRead::cluster`] promises for byte `at` of a file with blocks of `block`
+    /// bytes. Errors: `Corrupt`, since a format may pass on what a damaged image says.
+    fn checked(self, at: FileOffset, block: u64) -> Result<Self> {
+        let corrupt = |field, found| {
+            let problem = Problem::Invalid { field, found };
+            Err(Error::corrupt("cluster of a file", Location::default(), problem))
+        };
+        let stored = self.stored_len();
+        if !self.range().contains(&at.0) || self.offset.0 % block != 0 {
+            return corrupt("offset", self.offset.0);
+        }
+        if self.length > CLUSTER_BYTES_MAX || self.length % block != 0 {
+            return corrupt("length", self.length);
+        }
+        if stored > self.length || !self.stored.iter().all(|run| run.length > 0) {
+            return corrupt("stored length", stored);
+        }
+        if self.stored.is_empty() {
+            return corrupt("stored length", 0);
+        }
+        Ok(self)
+    }
 }
 
 /// A range of a file, its state, and its address.
@@ -73,6 +135,17 @@ pub trait MapRead: Send + Sync {
     /// Returns the transform of the file's data, if it has one. Inline data has none.
     fn transform(&self) -> Option<Arc<dyn Transform>> {
         None
+    }
+
+    /// Returns the encoding of the file's clusters, if it may have ranges of the kind [`IomapKind::Encoded`].
+    fn encoding(&self) -> Option<Encoding> {
+        None
+    }
+
+    /// Returns the cluster that contains byte `at`, which is in a range of the kind [`IomapKind::Encoded`].
+    fn cluster(&self, at: FileOffset) -> Result<Cluster> {
+        let _ = at;
+        Err(Unsupported::Operation("reading encoded data").into())
     }
 
     /// Returns the range that contains `at`, or `None` if that takes a read from the device.
@@ -307,6 +380,12 @@ impl LastMap {
 /// format may pass on what a damaged image says, and loops over a file must end.
 pub(crate) fn map_at(mapper: &dyn MapRead, at: FileOffset, length: u64) -> Result<Iomap> {
     check(mapper.map_read(at, length)?, at)
+}
+
+/// Returns the cluster of `mapper` that contains byte `at`, of a file with blocks of `block` bytes. Errors: `Corrupt` if
+/// it is not what the format promises.
+pub(crate) fn cluster_at(mapper: &dyn MapRead, at: FileOffset, block: u64) -> Result<Cluster> {
+    mapper.cluster(at)?.checked(at, block)
 }
 
 /// Returns `map` if it contains byte `at`.

@@ -8,6 +8,7 @@ use pagecache::{Mapping, ORDER_MAX, PAGE_SHIFT};
 use parking_lot::Mutex;
 
 use crate::caching::{Caching, drop_behind};
+use crate::cluster::clusters_at_ends;
 use crate::read::ReadContext;
 
 /// The smallest readahead window, in pages: 128 KiB.
@@ -77,7 +78,7 @@ impl Readahead {
         let previous = self.previous();
         let window = self
             .advance(context, page, |recent| recent.miss(page, pages, previous, limits.pages_max));
-        limits.fit(window)
+        self.widen(context, limits.fit(window))
     }
 
     /// Returns the window after the one whose marked folio begins at `page`, which the reader has reached. Returns
@@ -90,7 +91,20 @@ impl Readahead {
         let limits = Limits::of(context);
         let window = self.advance(context, page, |recent| recent.advance(page, limits.pages_max));
         let window = limits.fit(window);
-        (window.start < window.end).then_some(window)
+        (window.start < window.end).then(|| self.widen(context, window))
+    }
+
+    /// Returns `window` with the whole clusters at its ends.
+    fn widen(&self, context: &ReadContext<'_>, window: ReadaheadWindow) -> ReadaheadWindow {
+        let widened = whole_clusters(context, window);
+        if widened.end > window.end && window.mark.is_some() {
+            let mut recent = self.recent.lock();
+            // Unless another reader has moved on.
+            if (window.start..widened.end).contains(&recent.end) {
+                recent.end = widened.end;
+            }
+        }
+        widened
     }
 
     /// Returns the window that `next` computes for a reader that has reached `page`. Removes dropbehind folios from the cache that
@@ -127,7 +141,22 @@ impl Readahead {
 
 /// Returns the window of only the `pages` pages from `page` on.
 pub(crate) fn exact_window(context: &ReadContext<'_>, page: u64, pages: u64) -> ReadaheadWindow {
-    Limits::of(context).fit(exact(page, pages))
+    whole_clusters(context, Limits::of(context).fit(exact(page, pages)))
+}
+
+/// Returns `window` with the whole clusters at its ends, as far as they are in the file, and with an order for folios
+/// that contain whole clusters.
+fn whole_clusters(context: &ReadContext<'_>, window: ReadaheadWindow) -> ReadaheadWindow {
+    let ends = clusters_at_ends(context, window.start << PAGE_SHIFT..window.end << PAGE_SHIFT);
+    let (mut start, mut end, mut order) = (window.start, window.end, u32::from(window.order));
+    for cluster in ends.into_iter().flatten() {
+        start = start.min(cluster.start >> PAGE_SHIFT);
+        end = end.max(cluster.end.div_ceil(1 << PAGE_SHIFT));
+        let pages = (cluster.end - cluster.start).div_ceil(1 << PAGE_SHIFT);
+        order = order.max(pages.ilog2());
+    }
+    let order = order.min(ORDER_MAX.into()) as u8;
+    Limits::of(context).fit(ReadaheadWindow { start, end, order, ..window })
 }
 
 impl Recent {

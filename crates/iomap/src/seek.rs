@@ -49,7 +49,7 @@ fn run_at(context: &ReadContext<'_>, here: u64) -> Result<(bool, u64)> {
         let map = map_at(mapper, FileOffset(here), context.size() - here)?;
         match map.kind {
             IomapKind::Hole => return Ok((false, map.end())),
-            IomapKind::Delalloc | IomapKind::Mapped | IomapKind::Inline => {
+            IomapKind::Delalloc | IomapKind::Mapped | IomapKind::Inline | IomapKind::Encoded => {
                 return Ok((true, map.end()));
             }
             IomapKind::Unwritten => {

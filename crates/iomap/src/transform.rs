@@ -1,5 +1,5 @@
 //! Transforms between the data of a file and the data that the device stores, such as encryption and verification.
-//! Not here: compression, which changes lengths.
+//! Not here: compression, which changes lengths (`decode.rs`).
 
 use std::fmt::Debug;
 

@@ -2,6 +2,7 @@
 
 use base::{FileOffset, Result};
 
+use crate::cluster::read_cluster;
 use crate::fill::device_address;
 use crate::mapping::{IomapKind, map_at};
 use crate::read::ReadContext;
@@ -15,7 +16,7 @@ pub(crate) fn read(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Resul
     while done < in_file {
         let here = at + done as u64;
         let map = map_at(context.mapper, FileOffset(here), (in_file - done) as u64)?;
-        let run = usize::try_from(map.end() - here).unwrap_or(usize::MAX).min(in_file - done);
+        let mut run = usize::try_from(map.end() - here).unwrap_or(usize::MAX).min(in_file - done);
         let whole_blocks = run.next_multiple_of(context.mapping.block_size().len());
         let stored = done..(done + whole_blocks).min(into.len());
         let part = &mut into[done..done + run];
@@ -27,6 +28,11 @@ pub(crate) fn read(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Resul
                 let data = &data[start..data.len().min(start.saturating_add(run))];
                 part[..data.len()].copy_from_slice(data);
                 part[data.len()..].fill(0);
+            }
+            IomapKind::Encoded => {
+                let data = read_cluster(context, here)?;
+                run = run.min(data.len());
+                part[..run].copy_from_slice(&data[..run]);
             }
             IomapKind::Mapped => {
                 let address = device_address(&map, here)?;

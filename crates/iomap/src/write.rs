@@ -275,7 +275,7 @@ impl<'f> Writer<'f> {
             let map = || mapper.map_read(FileOffset(at), self.block as u64);
             match self.map.at(mapper, at, map)?.kind {
                 IomapKind::Hole | IomapKind::Delalloc | IomapKind::Unwritten => {}
-                IomapKind::Mapped => return Ok(Some(block)),
+                IomapKind::Mapped | IomapKind::Encoded => return Ok(Some(block)),
                 IomapKind::Inline => {
                     let problem = Problem::Invalid { field: "inline data at", found: at };
                     return Err(Error::corrupt("file mapping", Location::default(), problem));
@@ -386,7 +386,8 @@ impl<'f> Writer<'f> {
             let problem = Problem::Invalid { field: "end of range", found: map.end() };
             return Err(Error::corrupt("file mapping", Location::default(), problem));
         }
-        Ok((run.min(map.end() - here), map.kind != IomapKind::Mapped))
+        let has_data = matches!(map.kind, IomapKind::Mapped | IomapKind::Encoded);
+        Ok((run.min(map.end() - here), !has_data))
     }
 
     /// Removes the clean folio with `page` from the cache: the format changes inline data itself.

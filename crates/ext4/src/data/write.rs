@@ -50,7 +50,7 @@ impl MapWrite for Inode {
         match map.kind {
             IomapKind::Mapped | IomapKind::Unwritten => return Ok(map),
             IomapKind::Delalloc => {}
-            IomapKind::Hole | IomapKind::Inline => {
+            IomapKind::Hole | IomapKind::Inline | IomapKind::Encoded => {
                 let at = self.volume().geometry().block_size.file_block(at);
                 let location = Location::inode(self.number()).at_file_block(at);
                 let problem = Problem::Missing("reservation for data in the cache");

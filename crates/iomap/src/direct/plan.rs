@@ -111,7 +111,7 @@ pub(super) fn plan_range(
     }
 }
 
-/// Returns the runs of `range`. `None` if a part has no mapping, or inline data.
+/// Returns the runs of `range`. `None` if a part has no mapping, or inline or encoded data.
 fn plan_with(
     range: &Range<u64>,
     mut map: impl FnMut(u64) -> Result<Option<Iomap>>,
@@ -119,13 +119,12 @@ fn plan_with(
     let mut runs = PlannedRuns::new();
     let mut at = range.start;
     while at < range.end {
-        let Some(map) = map(at)?.filter(|map| map.kind != IomapKind::Inline) else {
-            return Ok(None);
-        };
+        let Some(map) = map(at)? else { return Ok(None) };
         let length = map.end().min(range.end) - at;
         let address = match map.kind {
             IomapKind::Mapped | IomapKind::Unwritten => Some(device_address(&map, at)?),
-            IomapKind::Hole | IomapKind::Delalloc | IomapKind::Inline => None,
+            IomapKind::Hole | IomapKind::Delalloc => None,
+            IomapKind::Inline | IomapKind::Encoded => return Ok(None),
         };
         runs.push(PlannedRun { at, length, kind: map.kind, address, token: None });
         at += length;

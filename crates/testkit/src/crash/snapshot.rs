@@ -172,6 +172,7 @@ pub fn contents(device: &SharedDevice, file: &dyn MapRead, size: u64) -> Vec<u8>
                 device.read_at(map.address.unwrap(), &mut data[start..end]).unwrap();
             }
             IomapKind::Inline => data.copy_from_slice(&file.inline_data().unwrap()),
+            IomapKind::Encoded => panic!("the workloads write no encoded data"),
         }
     }
     data
