@@ -8,6 +8,7 @@ use base::checksum::crc32_le;
 use base::{BlockSize, Corrupt, Error, FileBlock, FileOffset, InodeNumber, Location, Problem};
 use f2fs::compress::{Algorithm, ClusterDecoder};
 use f2fs::ondisk::cluster::{COMPRESS_CHECKSUM, RawClusterHeader};
+use iomap::Decode;
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
@@ -49,7 +50,7 @@ fn decode_stored(
 ) -> Result<Vec<u8>, Problem> {
     let mut data = vec![0xee; length];
     let at = FileOffset(64 * BLOCK as u64);
-    match decoder(algorithm, flags).decode(at, stored, &mut data) {
+    match decoder(algorithm, flags).decode(at, &mut stored.to_vec(), &mut data) {
         Ok(()) => Ok(data),
         Err(Error::Corrupt(corrupt)) => {
             let Corrupt { structure, location, problem } = *corrupt;
@@ -208,6 +209,25 @@ fn data_that_lzop_compressed_is_decoded() {
     assert!(decoded > 40, "{decoded}");
 }
 
+#[test]
+fn data_that_linux_compressed_by_lzo_rle_is_decoded() {
+    let text = b"etaoin shrdlu ";
+    let end = b"literals at the end of the data";
+    let data = [&text.repeat(3)[..], &[0; 100], b"xyz", &[0; 5], text, &[0; 3000], b"ab", &[0; 4]];
+    let data = [&data.concat()[..], end].concat();
+    let compressed = [
+        &RLE_VERSION[..],
+        &[11],
+        text,
+        &[58, 52, 0, 24, 255, 255, 12, 120, 121, 122, 25, 252, 255, 0, 44, 28, 2],
+        &[31, 252, 255, 255, 25, 254, 255, 118, 97, 98, 24, 252, 255, 0, 0, 13],
+        end,
+        &LZO_END,
+    ];
+    let compressed = compressed.concat();
+    assert_eq!(decode(Algorithm::LzoRle, &compressed, data.len()), Ok(data));
+}
+
 /// Appends an instruction that copies `literals`, at least 4.
 fn put_literals(encoded: &mut Vec<u8>, literals: &[u8]) {
     match literals.len() - 3 {
@@ -340,6 +360,21 @@ fn a_frame_with_a_large_window_is_refused() {
         let field = "window of Zstandard data";
         let problem = Problem::Range { field, found, min: 0, max: 4 * BLOCK as u64 };
         assert_eq!(decode(Algorithm::Zstd, &frame, 4 * BLOCK), Err(problem));
+    }
+}
+
+#[test]
+fn a_frame_of_more_data_than_the_cluster_has_is_refused() {
+    // A window of 16 KiB, and blocks of 16 KiB of one byte, of which the last is marked.
+    let block = |last: u32| ((16384 << 3) | (1 << 1) | last).to_le_bytes();
+    for (blocks, is_right) in [(1, true), (2, false), (40_000, false)] {
+        let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x20];
+        for index in 1..=blocks {
+            frame.extend_from_slice(&block(u32::from(index == blocks))[..3]);
+            frame.push(b'a');
+        }
+        let decoded = decode(Algorithm::Zstd, &frame, 4 * BLOCK);
+        assert_eq!(decoded.is_ok_and(|data| data == [b'a'; 4 * BLOCK]), is_right, "{blocks}");
     }
 }
 

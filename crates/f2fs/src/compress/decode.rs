@@ -2,7 +2,8 @@
 //! Not here: the formats of compressed data (`lzo.rs`, `zstd.rs`, and the crate `lz4_flex`).
 
 use base::checksum::crc32_le;
-use base::{BlockSize, Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result};
+use base::{BlockSize, Error, FileOffset, InodeNumber, Location, Problem, Result};
+use iomap::Decode;
 use zerocopy::FromBytes;
 
 use super::{lzo, zstd};
@@ -73,16 +74,8 @@ impl ClusterDecoder {
         Self { inode, block_size, algorithm, has_checksums: flags & COMPRESS_CHECKSUM != 0 }
     }
 
-    /// Decodes the blocks in `stored`, those of the compressed cluster from byte `at` of the file on, to `data`, all
-    /// bytes of the cluster. Errors: `Corrupt`; `data` has any bytes then. Needs at most twice as much memory as `data`
-    /// has, and a fixed amount, whatever `stored` says.
-    pub fn decode(&self, at: FileOffset, stored: &[u8], data: &mut [u8]) -> Result<()> {
-        let block = FileBlock(at.0 / u64::from(self.block_size.bytes()));
-        let location = Location::inode(self.inode).at_file_block(block);
-        self.decode_cluster(stored, data)
-            .map_err(|problem| Error::corrupt("compressed cluster", location, problem))
-    }
-
+    /// Decodes the blocks in `stored` to `data`, all bytes of the cluster. Needs at most twice as much memory as
+    /// `data` has, and a fixed amount, whatever `stored` says.
     fn decode_cluster(&self, stored: &[u8], data: &mut [u8]) -> Result<(), Problem> {
         let (header, rest) = RawClusterHeader::ref_from_prefix(stored).map_err(|_| {
             let needed = size_of::<RawClusterHeader>() as u64;
@@ -104,5 +97,14 @@ impl ClusterDecoder {
             return Err(Problem::Mismatch { field: "decompressed length", found, expected });
         }
         Ok(())
+    }
+}
+
+impl Decode for ClusterDecoder {
+    fn decode(&self, at: FileOffset, stored: &mut [u8], data: &mut [u8]) -> Result<()> {
+        let block = self.block_size.file_block(at);
+        let location = Location::inode(self.inode).at_file_block(block);
+        self.decode_cluster(stored, data)
+            .map_err(|problem| Error::corrupt("compressed cluster", location, problem))
     }
 }

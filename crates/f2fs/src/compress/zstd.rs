@@ -1,5 +1,6 @@
 //! Decompression of Zstandard frames (RFC 8878) with bounded memory.
-//! Not here: the decoder, which is the crate `ruzstd`.
+//! Not here: the decoder, which is the crate `ruzstd`. It decodes at most 1 MiB and a block before the caller sees
+//! that the data is too long, and no more than 128 KiB at once from one block.
 
 use base::{Problem, Result};
 use ruzstd::decoding::FrameDecoder;
