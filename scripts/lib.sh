@@ -1,7 +1,7 @@
 # Functions for all scripts: finding Rust, installing and unpacking Debian packages. To be sourced, not run.
 
 # The oldest minor version of Rust that builds the workspace: rust-version in Cargo.toml.
-RUST_MINOR_MIN=85
+RUST_MINOR_MIN=87
 
 # The folders of mke2fs, losetup and similar programs, which are not on every user's path.
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"

@@ -5,9 +5,7 @@ use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::attributes::{
-    Attributes, CheckSummary, DirCursor, DirEntry, FileType, StatFs, VolumeInfo,
-};
+use base::attributes::{Attributes, CheckSummary, DirCursor, DirEntry, StatFs, VolumeInfo};
 use base::{BlockSize, Error, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 use fs::{Allocation, Data, Directory, FileData, FileSystem};
@@ -39,7 +37,7 @@ impl fs::Format for Format {
         if options.writable {
             return Err(Unsupported::Operation("writing f2fs").into());
         }
-        let volume = Volume::open(Arc::clone(device), cache)?;
+        let volume = Volume::open(Arc::clone(device), cache, options.no_recovery)?;
         Ok(Arc::new(F2fs { volume }))
     }
 }
@@ -131,16 +129,8 @@ impl Directory for Inode {
 
 impl Data for Inode {
     fn data(&self) -> Result<FileData<'_>> {
-        let number = self.number();
-        let record = self.record();
-        if self.attributes().kind == FileType::Regular {
-            if record.is_encrypted {
-                return Err(Unsupported::Encrypted(number).into());
-            }
-            if record.compression.is_some() {
-                let feature = "compression";
-                return Err(Unsupported::Inode { inode: number, feature }.into());
-            }
+        if self.attributes().is_file() && self.record().is_encrypted {
+            return Err(Unsupported::Encrypted(self.number()).into());
         }
         Ok(FileData { mapper: self, size: self.attributes().size })
     }

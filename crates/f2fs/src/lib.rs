@@ -18,6 +18,7 @@ mod info;
 mod inode;
 mod nat;
 mod node;
+mod recovery;
 mod superblock;
 mod volume;
 

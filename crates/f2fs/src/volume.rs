@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use base::attributes::StatFs;
-use base::{Error, InodeNumber, Location, Problem, Result};
+use base::{Error, InodeNumber, Location, Problem, Result, Unsupported};
 use device::SharedDevice;
-use iomap::{MetadataCache, PageCache};
+use iomap::{DecodePool, MetadataCache, PageCache};
 
 use crate::checkpoint::Checkpoint;
+use crate::features::Feature;
 use crate::geometry::Geometry;
 use crate::inode::Inode;
 use crate::inode::record::InodeRecord;
@@ -27,16 +28,37 @@ pub struct Volume {
     checkpoint: Checkpoint,
     metadata: MetadataCache,
     device: SharedDevice,
+    /// The threads that decompress clusters.
+    decode_pool: Arc<DecodePool>,
 }
 
 impl Volume {
-    /// Opens the volume on `device`. Its metadata is cached in `cache`.
-    pub fn open(device: SharedDevice, cache: &Arc<PageCache>) -> Result<Arc<Self>> {
+    /// Opens the volume on `device`, in the state of its last checkpoint. Its metadata is cached in `cache`. Errors:
+    /// `Unsupported` if files were synced after the checkpoint, unless `no_recovery`.
+    pub fn open(
+        device: SharedDevice,
+        cache: &Arc<PageCache>,
+        no_recovery: bool,
+    ) -> Result<Arc<Self>> {
         let superblock = Superblock::read(&device)?;
         let checkpoint = Checkpoint::read(&device, &superblock.geometry)?;
         let block_size = superblock.geometry.block_size;
         let metadata = MetadataCache::new(cache, Arc::clone(&device), block_size);
-        let volume = Arc::new(Self { superblock, checkpoint, metadata, device });
+        let volume = Arc::new(Self {
+            superblock,
+            checkpoint,
+            metadata,
+            device,
+            decode_pool: Arc::default(),
+        });
+        // The logs of a volume that is never written are not those of the checkpoint.
+        let has_logs = !volume.geometry().features.has(Feature::ReadOnly);
+        if has_logs && !no_recovery && volume.has_synced_nodes()? {
+            return Err(Unsupported::Operation(
+                "recovering files that were synced after the last checkpoint (--no-recovery reads the checkpoint)",
+            )
+            .into());
+        }
         let root = volume.inode(volume.geometry().root)?;
         if !root.attributes().is_dir() {
             let problem =
@@ -64,6 +86,10 @@ impl Volume {
     /// Returns the device.
     pub fn device(&self) -> &SharedDevice {
         &self.device
+    }
+
+    pub(crate) fn decode_pool(&self) -> &Arc<DecodePool> {
+        &self.decode_pool
     }
 
     pub(crate) fn metadata(&self) -> &MetadataCache {

@@ -1,11 +1,13 @@
-//! Images of f2fs that a kernel left without unmounting them: a later mount rolls them forward.
+//! Images of f2fs that a kernel left without unmounting them: a later mount rolls them forward, and the library reads
+//! their last checkpoint.
 
 use std::path::PathBuf;
 
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 use testkit::f2fs::{self, Kind};
-use testkit::{guest, must};
+use testkit::{Manifest, guest, must};
+use vfs::VolumeOptions;
 
 /// Kinds whose nodes differ.
 const KINDS: [&str; 3] = ["plain", "attributes", "large_nat_bitmap"];
@@ -21,6 +23,13 @@ fn rolls_forward(seed: u64, names: bool) {
     let images: Vec<(&Kind, PathBuf)> = KINDS.iter().enumerate().map(image).collect();
     f2fs::break_off(&images, &f2fs::interrupted_turn(seed, names));
     let before = f2fs::list_last_checkpoints(&images);
+    for (number, (kind, image)) in images.iter().enumerate() {
+        let error = VolumeOptions::new().open(image).expect_err("files were synced");
+        assert!(error.to_string().contains("--no-recovery"), "{}: {error}", kind.name);
+        let volume = VolumeOptions::new().no_recovery(true).open(image);
+        let ours = Manifest::of_volume(&must(volume, image.display()));
+        ours.assert_equal("our reading of the checkpoint", &before[number], "the kernel's");
+    }
     let after = f2fs::list_all(&images);
     let again = f2fs::list_all(&images);
     for (number, (kind, image)) in images.iter().enumerate() {

@@ -19,6 +19,8 @@ pub(crate) enum State {
     Reserved,
     /// The blocks are adjacent on the device, from this one on.
     Mapped(FsBlock),
+    /// The blocks are one compressed cluster.
+    Compressed,
 }
 
 /// A range of a file, and its state.
@@ -30,12 +32,12 @@ pub(crate) struct Piece {
 }
 
 /// The node with the addresses of a range of a file, or none if the range is a hole.
-struct Leaf {
-    node: Option<Node>,
-    start: u64,
+pub(super) struct Leaf {
+    pub(super) node: Option<Node>,
+    pub(super) start: u64,
     end: u64,
     /// Byte of the first address in the node.
-    addresses_at: usize,
+    pub(super) addresses_at: usize,
 }
 
 impl Piece {
@@ -62,7 +64,8 @@ struct Step {
 }
 
 impl Inode {
-    /// Returns the piece that begins at `at`. It ends at `wanted_end` or before, unless it is a hole.
+    /// Returns the piece that contains `at`. It begins there, unless it is a compressed cluster. It ends at `wanted_end` or
+    /// before, unless it is a hole or a compressed cluster.
     pub(crate) fn piece_at(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
         let mut piece = self.piece_in_leaf(at, wanted_end)?;
         while piece.state == State::Hole && piece.end < wanted_end && piece.end < END {
@@ -75,8 +78,17 @@ impl Inode {
         Ok(piece)
     }
 
-    /// Returns the piece that begins at `at`, at most up to the end of the node that maps it.
+    /// Returns the piece that contains `at`, at most up to the end of the node that maps it.
     fn piece_in_leaf(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
+        let mut wanted_end = wanted_end;
+        if let Some(compression) = self.record().compression {
+            if let Some(piece) = self.piece_of_cluster(compression.cluster_size, at)? {
+                return Ok(piece);
+            }
+            let size = compression.cluster_size;
+            let cluster_end = size.first_block(at).0 + u64::from(size.blocks());
+            wanted_end = wanted_end.min(FileBlock(cluster_end));
+        }
         let leaf = self.leaf_at(at)?;
         let Some(node) = &leaf.node else {
             return Ok(Piece { start: at, end: FileBlock(leaf.end), state: State::Hole });
@@ -96,6 +108,7 @@ impl Inode {
             let is_next = match state {
                 State::Hole => address == 0,
                 State::Reserved => address == NEW_ADDRESS,
+                State::Compressed => false,
                 State::Mapped(first) => {
                     let next = FsBlock(first.0 + distance);
                     u64::from(address) == next.0 && self.volume().geometry().main.contains(&next)
@@ -121,7 +134,7 @@ impl Inode {
     }
 
     /// Returns the node with the address of a block.
-    fn leaf_at(&self, at: FileBlock) -> Result<Leaf> {
+    pub(super) fn leaf_at(&self, at: FileBlock) -> Result<Leaf> {
         let record = self.record();
         let in_inode = u64::from(record.address_count);
         if at.0 < in_inode {

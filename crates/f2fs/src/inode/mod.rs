@@ -1,5 +1,6 @@
 //! Inodes in memory.
 
+mod clusters;
 mod directory;
 mod map;
 pub(crate) mod record;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use base::attributes::{Attributes, FileType};
 use base::{Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result};
-use iomap::{Iomap, IomapKind, MapFlags, MapRead};
+use iomap::{Cluster, Encoding, Iomap, IomapKind, MapFlags, MapRead};
 
 use self::map::State;
 use self::record::InodeRecord;
@@ -89,7 +90,7 @@ impl Inode {
                 let location = Location::inode(self.number()).at_file_block(FileBlock(0));
                 Ok(self.volume.metadata().read(block, "symbolic link", location)?.to_vec())
             }
-            State::Hole | State::Reserved => Ok(Vec::new()),
+            State::Hole | State::Reserved | State::Compressed => Ok(Vec::new()),
         }
     }
 }
@@ -128,6 +129,7 @@ impl MapRead for Inode {
             State::Hole => (IomapKind::Hole, None),
             State::Reserved => (IomapKind::Unwritten, None),
             State::Mapped(block) => (IomapKind::Mapped, Some(block)),
+            State::Compressed => (IomapKind::Encoded, None),
         };
         // No shift overflows: pieces end below 2^48, and blocks have 16 KiB at most.
         let bytes = |blocks: u64| blocks << block_size.shift();
@@ -138,6 +140,14 @@ impl MapRead for Inode {
             address: block.and_then(|block| block_size.device_offset(block)),
             flags: MapFlags { last: piece.is_last(), ..MapFlags::default() },
         })
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        self.cluster_encoding()
+    }
+
+    fn cluster(&self, at: FileOffset) -> Result<Cluster> {
+        self.cluster_at(at)
     }
 
     fn inline_data(&self) -> Result<Vec<u8>> {

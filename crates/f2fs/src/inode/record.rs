@@ -10,6 +10,7 @@ use base::view::view_at;
 use base::{Error, InodeNumber, Problem, Result};
 use zerocopy::IntoBytes;
 
+use crate::compress::{Algorithm, ClusterSize};
 use crate::features::Feature;
 use crate::geometry::{Geometry, WORD_BYTES};
 use crate::nat::Nid;
@@ -23,8 +24,6 @@ const DEFAULT_XATTR_WORDS: u32 = 50;
 const EXTRA_BYTES_MIN: u16 = 4;
 /// Bytes in the unit of `st_blocks`.
 const SECTOR_SHIFT: u32 = 9;
-/// Exponents of the possible number of blocks in a cluster.
-const CLUSTER_SHIFTS: std::ops::RangeInclusive<u8> = 2..=8;
 
 /// Bits of `advise`.
 mod advise {
@@ -57,10 +56,10 @@ pub(crate) mod flags {
 /// The compression of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Compression {
-    pub(crate) algorithm: u8,
-    /// Exponent of the number of blocks in a cluster.
-    pub(crate) cluster_shift: u8,
-    pub(crate) has_checksums: bool,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) cluster_size: ClusterSize,
+    /// The flags in the extra attributes.
+    pub(crate) flags: u16,
 }
 
 /// A validated inode.
@@ -203,13 +202,11 @@ impl<'a> Parser<'a> {
         }
         let end = offset_of!(RawExtraAttributes, compress_flags) + size_of::<u16>();
         let Some(extra) = self.extra_with(Feature::Compression, end) else { return Ok(None) };
-        let shift = extra.log_cluster_size;
-        let (min, max) = (*CLUSTER_SHIFTS.start(), *CLUSTER_SHIFTS.end());
-        self.in_range("cluster size exponent", shift.into(), min.into(), max.into())?;
+        let location = self.node.location();
         Ok(Some(Compression {
-            algorithm: extra.algorithm,
-            cluster_shift: shift,
-            has_checksums: extra.compress_flags.get() & 1 != 0,
+            algorithm: Algorithm::from_number(extra.algorithm, location)?,
+            cluster_size: ClusterSize::from_log(extra.log_cluster_size, location)?,
+            flags: extra.compress_flags.get(),
         }))
     }
 
@@ -229,7 +226,7 @@ impl<'a> Parser<'a> {
         let is_regular = kind == FileType::Regular;
         let compression = if is_regular { self.compression()? } else { None };
         let clusters = |count: u32| match compression {
-            Some(compression) => count >> compression.cluster_shift << compression.cluster_shift,
+            Some(compression) => count - count % compression.cluster_size.blocks(),
             None => count,
         };
         let has_contents = match kind {

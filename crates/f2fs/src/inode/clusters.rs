@@ -1,0 +1,82 @@
+//! The clusters of a compressed file: their stored form, for the map and for reads.
+//! Not here: parsing of a cluster's addresses, and decoding (`compress`).
+
+use std::sync::Arc;
+
+use base::{FileBlock, FileOffset, Location, Result, Unsupported};
+use iomap::{Cluster, Encoding, StoredRun};
+use smallvec::SmallVec;
+
+use super::Inode;
+use super::map::{Piece, State};
+use crate::compress::{self, ClusterDecoder, ClusterSize};
+
+impl Inode {
+    /// Returns the piece with `at`, at most up to the end of its cluster. `None` if the cluster's blocks have addresses
+    /// of their own.
+    pub(super) fn piece_of_cluster(
+        &self,
+        size: ClusterSize,
+        at: FileBlock,
+    ) -> Result<Option<Piece>> {
+        let first = size.first_block(at);
+        let end = FileBlock(first.0 + u64::from(size.blocks()));
+        Ok(match self.stored_cluster(size, first)? {
+            compress::Cluster::Hole => Some(Piece { start: at, end, state: State::Hole }),
+            compress::Cluster::Compressed(_) => {
+                Some(Piece { start: first, end, state: State::Compressed })
+            }
+            compress::Cluster::Plain => None,
+        })
+    }
+
+    /// Returns the encoding of the file's clusters, if it is compressed.
+    pub(super) fn cluster_encoding(&self) -> Option<Encoding> {
+        let compression = self.record().compression?;
+        let block_size = self.volume().geometry().block_size;
+        let decoder = ClusterDecoder::new(
+            self.number(),
+            block_size,
+            compression.algorithm,
+            compression.flags,
+        );
+        Some(Encoding { decode: Arc::new(decoder), pool: Arc::clone(self.volume().decode_pool()) })
+    }
+
+    /// Returns the compressed cluster with byte `at`.
+    pub(super) fn cluster_at(&self, at: FileOffset) -> Result<Cluster> {
+        let no_cluster = Unsupported::Operation("decoding a file that is not compressed");
+        let size = self.record().compression.ok_or(no_cluster)?.cluster_size;
+        let block_size = self.volume().geometry().block_size;
+        let first = size.first_block(block_size.file_block(at));
+        let bytes = |blocks: u64| blocks << block_size.shift();
+        let mut stored: SmallVec<[StoredRun; 1]> = SmallVec::new();
+        if let compress::Cluster::Compressed(blocks) = self.stored_cluster(size, first)? {
+            for address in blocks.iter().filter_map(|block| block_size.device_offset(*block)) {
+                match stored.last_mut() {
+                    Some(run) if run.address.checked_add(run.length) == Some(address) => {
+                        run.length += bytes(1);
+                    }
+                    _ => stored.push(StoredRun { address, length: bytes(1) }),
+                }
+            }
+        }
+        Ok(Cluster {
+            offset: FileOffset(bytes(first.0)),
+            length: bytes(size.blocks().into()),
+            stored,
+        })
+    }
+
+    /// Returns the stored form of the cluster whose first block is `first`.
+    fn stored_cluster(&self, size: ClusterSize, first: FileBlock) -> Result<compress::Cluster> {
+        let leaf = self.leaf_at(first)?;
+        let Some(node) = &leaf.node else { return Ok(compress::Cluster::Hole) };
+        // A node maps whole clusters, and has some thousand addresses at most.
+        let index = (first.0 - leaf.start) as u32;
+        let slots: SmallVec<[u32; 16]> =
+            node.words(leaf.addresses_at, index, size.blocks()).collect();
+        let main = &self.volume().geometry().main;
+        compress::Cluster::parse(&slots, first, main, Location::inode(self.number()))
+    }
+}
