@@ -12,9 +12,10 @@ use std::thread::{self, ThreadId};
 use base::{BlockSize, DeviceOffset, Error, FileOffset, Location, Problem, Result};
 use device::{Bio, DeviceHooks, FaultDevice, FaultPlan, HookedDevice, MemoryDevice, SharedDevice};
 use iomap::{
-    CLUSTER_BYTES_MAX, Caching, Cluster, Decode, DecodePool, Encoding, Iomap, IomapKind, MapFlags,
-    MapRead, Mapping, ReadContext, ReadOptions, Readahead, Refused, StoredRun, fault_for_load,
-    fiemap, lend, read, read_direct, seek_hole,
+    CLUSTER_BYTES_MAX, Caching, Cluster, Decode, DecodePool, Encoding, EndIo, FinishedRange, Iomap,
+    IomapKind, MapFlags, MapRead, MapWrite, Mapping, ReadContext, ReadOptions, Readahead, Refused,
+    StoredRun, WritableFile, fault_for_load, fiemap, lend, read, read_direct, seek_hole, write,
+    zero_range,
 };
 use pagecache::{FaultHandler, MapWindow};
 use support::waiting::Waiter;
@@ -582,5 +583,60 @@ fn mapped_pages_show_decoded_data() {
             });
             assert!(server.file.decodes() <= 4, "{} decodes", server.file.decodes());
         }
+    }
+}
+
+impl MapWrite for ClusterFile {
+    fn map_write(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        self.map_read(at, length)
+    }
+
+    fn end_write(&self, _unused: Range<FileOffset>) {}
+
+    fn map_writeback(&self, _at: FileOffset, _length: u64) -> Result<Iomap> {
+        Err(Error::ReadOnly)
+    }
+
+    fn end_io(&self, _finished: &[FinishedRange], _size: FileOffset) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn writes_of_parts_of_blocks_keep_the_rest_of_the_cluster() {
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let random = &mut Random(3000 + seed);
+        let (cluster_file, bad) = encoded(16, 8);
+        let (size, mut model) = (cluster_file.size, cluster_file.bytes.clone());
+        let mapping = cache(16 << 20, random.below(10) as u8).new_mapping(cluster_file.block_size);
+        let (end_io, options) = (EndIo::start().expect("a thread"), ReadOptions::default());
+        let (mapper, device): (_, SharedDevice) = (Arc::new(cluster_file), bad);
+        let file = WritableFile::new(mapping, mapper, device, end_io, size, options);
+        for _ in 0..30 {
+            let at = random.below(size - 1);
+            let length = random.of_magnitude(1..15).clamp(1, size - at) as usize;
+            let range = at as usize..at as usize + length;
+            match random.below(3) {
+                0 => {
+                    let data = vec![random.next() as u8; length];
+                    assert_eq!(write(&file, FileOffset(at), &data), Ok(length));
+                    model[range].copy_from_slice(&data);
+                }
+                1 => {
+                    zero_range(&file, at..at + length as u64).expect("memory");
+                    model[range].fill(0);
+                }
+                _ => {
+                    let (context, mut buffer) = (file.read_context(), vec![0; length]);
+                    let got = read(&context, &Readahead::default(), FileOffset(at), &mut buffer);
+                    assert_eq!(got, Ok(length));
+                    assert!(buffer == model[range], "{length} bytes at {at}");
+                }
+            }
+        }
+        let (context, mut buffer) = (file.read_context(), vec![0; model.len()]);
+        read(&context, &Readahead::default(), FileOffset(0), &mut buffer).expect("readable");
+        assert!(buffer == model);
     }
 }
