@@ -1,14 +1,21 @@
-//! Compressed clusters: data that lz4, zstd and lzop have compressed, and damaged data.
+//! Compressed clusters: data that lz4, zstd and lzop have compressed, damaged data, and reads through the cache.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 
 use base::checksum::crc32_le;
-use base::{BlockSize, Corrupt, Error, FileBlock, FileOffset, InodeNumber, Location, Problem};
+use base::{
+    BlockSize, Corrupt, DeviceOffset, Error, FileBlock, FileOffset, InodeNumber, Location, Problem,
+};
+use device::{MemoryDevice, SharedDevice};
 use f2fs::compress::{Algorithm, ClusterDecoder};
 use f2fs::ondisk::cluster::{COMPRESS_CHECKSUM, RawClusterHeader};
-use iomap::Decode;
+use iomap::{
+    CacheOptions, Cluster, Decode, DecodePool, Encoding, Iomap, IomapKind, MapFlags, MapRead,
+    PageCache, ReadContext, ReadOptions, Readahead, StoredRun, read,
+};
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
@@ -398,4 +405,69 @@ fn a_length_past_the_stored_blocks_is_an_error() {
     let problem = Problem::Truncated { needed: u32::MAX.into(), available };
     assert_eq!(decode_stored(Algorithm::Lz4, 0, &stored, BLOCK), Err(problem));
     assert!(decode_stored(Algorithm::Lz4, 0, &stored[..20], BLOCK).is_err());
+}
+
+/// A file of compressed clusters that are one after the other on a device.
+struct CompressedFile {
+    cluster: u64,
+    places: Vec<StoredRun>,
+    decoder: Arc<ClusterDecoder>,
+    pool: Arc<DecodePool>,
+}
+
+impl MapRead for CompressedFile {
+    fn map_read(&self, at: FileOffset, _length: u64) -> Result<Iomap, Error> {
+        let offset = FileOffset(at.0 / self.cluster * self.cluster);
+        let (kind, flags) = (IomapKind::Encoded, MapFlags::default());
+        Ok(Iomap { offset, length: self.cluster, kind, address: None, flags })
+    }
+
+    fn inline_data(&self) -> Result<Vec<u8>, Error> {
+        Err(Error::NotFound)
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        let decode: Arc<dyn Decode> = self.decoder.clone();
+        Some(Encoding { decode, pool: Arc::clone(&self.pool) })
+    }
+
+    fn cluster(&self, at: FileOffset) -> Result<Cluster, Error> {
+        let index = at.0 / self.cluster;
+        let stored = self.places[index as usize];
+        let offset = FileOffset(index * self.cluster);
+        Ok(Cluster { offset, length: self.cluster, stored: [stored].into_iter().collect() })
+    }
+}
+
+#[test]
+fn a_file_of_compressed_clusters_is_read_through_the_cache() {
+    let (cluster, clusters) = (16 * BLOCK, 12);
+    let data = sample(99, cluster * clusters);
+    let (mut contents, mut places) = (Vec::new(), Vec::new());
+    for plain in data.chunks(cluster) {
+        let blocks = stored(&tool("lz4", &["-l", "-9"], plain)[8..]);
+        assert!(blocks.len() < cluster, "{} bytes", blocks.len());
+        let (address, length) = (DeviceOffset(contents.len() as u64), blocks.len() as u64);
+        places.push(StoredRun { address, length });
+        contents.extend(blocks);
+    }
+    let decoder = Arc::new(decoder(Algorithm::Lz4, COMPRESS_CHECKSUM));
+    let file = CompressedFile { cluster: cluster as u64, places, decoder, pool: Arc::default() };
+    let device: SharedDevice = Arc::new(MemoryDevice::new(contents));
+    let options = CacheOptions { bytes_max: 16 << 20, ..CacheOptions::default() };
+    let cache = PageCache::new(options).expect("memory");
+    let mapping = cache.new_mapping(BlockSize::from_bytes(BLOCK as u64).expect("a block size"));
+    // The file ends within its last cluster.
+    let size = data.len() as u64 - 5000;
+    let options = ReadOptions::default();
+    let context = ReadContext { mapping: &mapping, mapper: &file, device: &device, size, options };
+    for (readahead, step) in [(Readahead::default(), 3 * BLOCK + 7), (Readahead::default(), 900)] {
+        for at in (0..size as usize).step_by(step) {
+            let mut buffer = vec![0; step];
+            let got = read(&context, &readahead, FileOffset(at as u64), &mut buffer);
+            let expected = &data[at..(at + step).min(size as usize)];
+            assert_eq!(got, Ok(expected.len()));
+            assert!(buffer[..expected.len()] == *expected, "{at}");
+        }
+    }
 }
