@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::container::Container;
 use crate::errno;
 use crate::units::{DeviceOffset, FileBlock, FsBlock, GroupNumber, InodeNumber};
 
@@ -440,6 +441,8 @@ pub enum Unsupported {
     Encrypted(InodeNumber),
     /// No known file system was found.
     Format,
+    /// The image is in a container that has to be converted to a raw image first.
+    Container(Container),
     /// No partition table was found.
     PartitionTable,
     /// Writing a volume whose first superblock is damaged.
@@ -468,6 +471,7 @@ impl fmt::Display for Unsupported {
                 "the superblock is damaged, and with its copy in block {copy} the volume can only be \
                  read; `e2fsck -b {copy} -B {block_size}` repairs it"
             ),
+            Self::Container(container) => container.fmt(f),
             Self::Format => write!(f, "no known file system found"),
             Self::PartitionTable => write!(f, "no partition table (GPT or MBR) found"),
             Self::Operation(name) => write!(f, "not supported: {name}"),

@@ -6,6 +6,7 @@
 pub mod attributes;
 pub mod cancellation;
 pub mod checksum;
+mod container;
 mod errno;
 pub mod error;
 pub mod locks;
@@ -17,6 +18,7 @@ pub mod view;
 pub mod wait_callback;
 pub mod waiting;
 
+pub use container::Container;
 pub use error::{Corrupt, Error, IoError, IoOperation, Location, Problem, Result, Unsupported};
 pub use ranges::Ranges;
 pub use units::{

@@ -3,6 +3,7 @@
 
 mod bio;
 mod block_ioctl;
+mod container;
 mod fault;
 mod file;
 mod hooked;
@@ -14,6 +15,7 @@ mod overlay;
 pub mod partition;
 mod record;
 mod slice;
+mod sparse;
 mod split;
 mod threaded;
 mod uring;
@@ -24,6 +26,7 @@ mod waiting;
 mod worker;
 
 pub use bio::{Bio, BioOperation, Segment};
+pub use container::refusal;
 pub use fault::{CountedFault, Fault, FaultDevice, FaultKind, FaultPlan, Lasting};
 pub use file::FileDevice;
 pub use hooked::{DeviceHooks, HookedDevice};
@@ -34,6 +37,7 @@ pub use open::{Backend, Image, OpenDevice, Part, is_write_protected, open};
 pub use overlay::{OverlayBlocks, OverlayDevice};
 pub use record::{RecordDevice, RecordedWrite, Recording, Replay};
 pub use slice::Slice;
+pub use sparse::SparseDevice;
 pub use threaded::ThreadedDevice;
 pub use uring::UringDevice;
 pub use worker::Worker;

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::SharedDevice;
 use crate::block_ioctl;
+use crate::container;
 use crate::file::FileDevice;
 use crate::partition::PartitionTable;
 use crate::slice::Slice;
@@ -113,15 +114,22 @@ impl Image {
         Ok(Self { file, options })
     }
 
-    /// Returns the device for the requested part. This may read a partition table.
+    /// Returns the device for the requested part. This reads the beginning of the image, and may read a partition
+    /// table. An Android sparse image is opened as the image that it contains. Errors: `Unsupported` if an Android
+    /// sparse image is opened for writing, or if the image of the requested partition is in another container.
     pub fn device(self) -> Result<SharedDevice> {
         let sector_size = self.file.sector_size();
         let device = start(Arc::new(self.file), self.options.backend);
+        let device = container::unpack(device, self.options.read_only)?;
         match self.options.part {
             Part::Whole => Ok(device),
             Part::From(start) => Ok(Arc::new(Slice::from(device, start)?)),
             Part::Partition(number) => {
-                let table = PartitionTable::read(&*device, sector_size)?;
+                let table = PartitionTable::read(&*device, sector_size);
+                let table = table.map_err(|error| match error {
+                    Error::Unsupported(_) => container::refusal(&*device).unwrap_or(error),
+                    error => error,
+                })?;
                 Ok(Arc::new(table.open(device, number)?))
             }
         }

@@ -44,37 +44,78 @@ pub(crate) fn split(bio: Bio, length_max: u64, parts: &mut Vec<Bio>) {
         parts.push(bio);
         return;
     }
-    let (operation, first, length) = (bio.operation(), bio.offset().0, bio.length());
+    let (first, length) = (bio.offset().0, bio.length());
     let starts = (0..length).step_by(length_max as usize);
-    let segments: Vec<_> = starts.clone().map(|start| part(&bio, start, length_max)).collect();
+    let piece = |start: u64| Piece {
+        start,
+        length: length_max.min(length - start),
+        offset: DeviceOffset(first + start),
+    };
+    let pieces: Vec<_> = starts.map(piece).collect();
+    split_into(bio, &pieces, parts);
+}
+
+/// A part of a bio's bytes, and its place on a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    /// The first byte within the bio.
+    pub(crate) start: u64,
+    /// The number of bytes.
+    pub(crate) length: u64,
+    /// The place on the device.
+    pub(crate) offset: DeviceOffset,
+}
+
+/// Adds one bio for each of `pieces` to `parts`. The pieces are not empty and ascend without overlap. Bytes of `bio`
+/// that belong to no piece stay as they are. `bio` ends with its last part, at once if there is none, and fails if any
+/// part fails.
+pub(crate) fn split_into(bio: Bio, pieces: &[Piece], parts: &mut Vec<Bio>) {
+    if pieces.is_empty() {
+        return bio.end(Ok(()));
+    }
+    let operation = bio.operation();
+    let is_waited_for = bio.is_waited_for();
+    let memory = memory_of(&bio, pieces);
     let whole = Arc::new(Whole {
         bio: Mutex::new(Some(bio)),
-        parts_left: AtomicUsize::new(segments.len()),
+        parts_left: AtomicUsize::new(pieces.len()),
         errno: AtomicI32::new(0),
     });
-    parts.extend(starts.zip(segments).map(|(start, segments)| {
+    parts.extend(pieces.iter().zip(memory).map(|(piece, segments)| {
         let whole = Arc::clone(&whole);
-        let offset = DeviceOffset(first + start);
-        Bio::new(operation, offset, segments, move |result| {
+        let part = Bio::new(operation, piece.offset, segments, move |result| {
             whole.end_part(result.map_err(|error| error.errno));
-        })
+        });
+        if is_waited_for { part.waited_for() } else { part }
     }));
 }
 
-/// Returns the memory of at most `length` bytes of the bio, from byte `start` on.
-fn part(bio: &Bio, start: u64, length: u64) -> SmallVec<[Segment; 4]> {
-    let mut skip = start;
-    let mut left = length;
-    let parts = bio.segments().iter().filter_map(|segment| {
-        let skipped = skip.min(segment.len() as u64);
-        let used = left.min(segment.len() as u64 - skipped);
-        skip -= skipped;
-        left -= used;
-        // SAFETY: parts do not overlap. The memory is not accessed through the whole, which ends
-        // after all of its parts.
-        (used > 0).then(|| unsafe { segment.part(skipped as usize, used as usize) })
-    });
-    parts.collect()
+/// Returns the memory of each piece of the bio.
+fn memory_of(bio: &Bio, pieces: &[Piece]) -> Vec<SmallVec<[Segment; 4]>> {
+    let mut segments = bio.segments().iter();
+    // The segment that contains the current byte, and the position of its first byte within the bio.
+    let mut current = segments.next();
+    let mut current_start = 0;
+    let piece_memory = |piece: &Piece| {
+        let mut memory = SmallVec::new();
+        let end = piece.start + piece.length;
+        let mut at = piece.start;
+        while let Some(segment) = current.filter(|_| at < end) {
+            let segment_end = current_start + segment.len() as u64;
+            if at >= segment_end {
+                current_start = segment_end;
+                current = segments.next();
+                continue;
+            }
+            let length = segment_end.min(end) - at;
+            // SAFETY: pieces do not overlap. The memory is not accessed through the whole, which ends
+            // after all of its parts.
+            memory.push(unsafe { segment.part((at - current_start) as usize, length as usize) });
+            at += length;
+        }
+        memory
+    };
+    pieces.iter().map(piece_memory).collect()
 }
 
 #[cfg(test)]

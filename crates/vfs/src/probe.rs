@@ -8,7 +8,8 @@ use fs::{FileSystem, Format, FormatOptions};
 use pagecache::PageCache;
 
 /// Opens the volume on `device` with the first of `formats` that recognizes its superblock, or else a copy of it.
-/// Errors: `Unsupported` if none does.
+/// Errors: `Unsupported` if none does; the error names a container of disk images if the device has one. Formats come
+/// first, because the boot block of a volume may begin like a container.
 pub(crate) fn open(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
@@ -25,5 +26,5 @@ pub(crate) fn open(
             return format.open(device, cache, options);
         }
     }
-    Err(Error::Unsupported(Unsupported::Format))
+    Err(device::refusal(&**device).unwrap_or(Error::Unsupported(Unsupported::Format)))
 }
