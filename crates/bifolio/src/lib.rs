@@ -115,14 +115,15 @@ pub use base::attributes::{
 };
 pub use base::space::PrivilegeGuard;
 pub use base::{
-    BlockSize, Corrupt, DeviceOffset, Error, FileBlock, FileOffset, FsBlock, GroupNumber,
-    InodeNumber, IoError, IoOperation, Location, Problem, Result, Unsupported, WaitCallback,
+    BlockSize, Container, Corrupt, DeviceOffset, Error, FileBlock, FileOffset, FsBlock,
+    GroupNumber, InodeNumber, IoError, IoOperation, Location, Problem, Result, Unsupported,
+    WaitCallback,
 };
 pub use device::open as open_device;
 pub use device::partition::{Partition, PartitionTable, SectorSize, TableKind};
 pub use device::{
     Backend, Bio, BioOperation, BlockDevice, MemoryDevice, OpenDevice, Part, Segment, SharedDevice,
-    Slice,
+    Slice, SparseDevice,
 };
 pub use iomap::{
     CacheOptions, CacheStats, Caching, DirectOptions, DirtyStats, FiemapExtent, FiemapFlags,

@@ -54,12 +54,11 @@ impl SparseDevice {
         };
         let mut parts = self.chunks.parts(range.start, bio.length());
         let first = parts.next();
-        if let Some(first) = first
-            && first.length == bio.length()
-            && let Source::File(offset) = first.source
-        {
-            bio.redirect(offset);
-            return below.push(bio);
+        if let Some(chunks::Part { length, source: Source::File(offset) }) = first {
+            if length == bio.length() {
+                bio.redirect(offset);
+                return below.push(bio);
+            }
         }
         let mut pieces = Vec::new();
         let mut start = 0;
