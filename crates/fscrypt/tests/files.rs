@@ -1,8 +1,10 @@
 //! Contents, names and targets that are encrypted and decrypted again under all policies, and damaged ones.
 
 use base::{BlockSize, Error, FileOffset, InodeNumber};
+use data_encoding::HEXLOWER;
 use fscrypt::{Context, IvRule, KeyId, Keys, Mode, Owner, Policy};
 use iomap::Transform;
+use sha2::{Digest, Sha256};
 
 const BLOCK: BlockSize = BlockSize::from_shift(12).unwrap();
 const OWNER: Owner = Owner { inode: InodeNumber(77), uuid: [9; 16], block_size: BLOCK };
@@ -139,4 +141,29 @@ fn data_units_are_at_most_blocks_and_indexes_fit_their_rule() {
     let end = FileOffset((1 << 44) - 4096);
     assert_eq!(contents.encrypt(end, &mut [0; 4096]), Ok(()));
     assert_eq!(contents.encrypt(end, &mut [0; 8192]), Err(Error::FileTooLarge));
+}
+
+#[test]
+fn all_policies_agree_with_published_vectors() {
+    const KEY: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-";
+    let mut keys = Keys::default();
+    keys.add(KEY).expect("a key");
+    let uuid = std::array::from_fn(|at| at as u8 * 0x11);
+    let block_size = BlockSize::from_shift(9).unwrap();
+    let owner = Owner { inode: InodeNumber(77), uuid, block_size };
+    let mut count = 0;
+    for line in include_str!("vectors/policies.txt").lines().filter(|line| !line.starts_with('#')) {
+        let fields = line.split(' ').map(|field| HEXLOWER.decode(field.as_bytes()));
+        let fields: Vec<Vec<u8>> = fields.collect::<Result<_, _>>().expect("hexadecimal");
+        let [context, name, digest] = &fields[..] else { panic!("a line of three fields") };
+        let context = Context::parse(context, owner.inode).expect("a context");
+        let names = keys.names(&context, &owner).expect("valid").expect("a key");
+        assert_eq!(names.encrypt(b"a name of 23 characters").as_ref(), Ok(name), "{context:?}");
+        let contents = keys.contents(&context, &owner).expect("valid").expect("a key");
+        let mut data: Vec<u8> = (0..1024).map(|at| (at / 3) as u8).collect();
+        contents.encrypt(FileOffset(5 * 512), &mut data).expect("room");
+        assert_eq!(&Sha256::digest(&data)[..], digest, "{context:?}");
+        count += 1;
+    }
+    assert_eq!(count, 13, "all that kernels accept");
 }
