@@ -464,7 +464,7 @@ impl fmt::Display for Unsupported {
                 write!(f, "inode {inode} uses the feature {feature}, which is not supported yet")
             }
             Self::Encrypted(inode) => {
-                write!(f, "inode {inode} uses the feature encrypt, which is not supported yet")
+                write!(f, "inode {inode} is encrypted, and there is no key for it")
             }
             Self::DamagedSuperblock { copy, block_size } => write!(
                 f,

@@ -21,6 +21,7 @@ pub mod xattr;
 mod alloc;
 mod check;
 mod data;
+mod encryption;
 mod extent;
 mod features;
 mod file_system;

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::process::Command;
 
 use base::attributes::{DirCursor, FileType};
-use base::{Error, InodeNumber, Unsupported};
+use base::{Error, InodeNumber, Location, Problem};
 use common::counting_device::Counter;
 use common::{Image, Scratch, run};
 use ext4::dir::hash::{HashAlgorithm, NameHash, NameHasher};
@@ -329,7 +329,7 @@ fn a_directory_entry_for_the_directory_itself_or_an_invalid_inode_is_corrupt() {
 }
 
 #[test]
-fn encrypted_directories_are_refused_and_casefolded_ones_are_read() {
+fn directories_without_their_encryption_context_are_corrupt_and_casefolded_ones_are_read() {
     let options = ["-t", "ext4", "-b", "1024", "-N", "2000", "-O", "casefold,encrypt"];
     let (image, many) = hashed_image(16, &options, &[], (1000, 20));
     image.debugfs_write(&format!("sif <{many}> flags 0x40081000\n"));
@@ -337,9 +337,10 @@ fn encrypted_directories_are_refused_and_casefolded_ones_are_read() {
     image.debugfs_write(&format!("sif <{many}> flags 0x81800\n"));
     let volume = image.open();
     let inode = volume.inode(many).unwrap();
-    let refused = Error::from(Unsupported::Encrypted(many));
-    assert_eq!(inode.lookup(b"0"), Err(refused.clone()));
-    assert_eq!(inode.read_dir(DirCursor(0), &mut |_| panic!("no names")), Err(refused));
+    let problem = Problem::Missing("encryption context");
+    let corrupt = Error::corrupt("encrypted inode", Location::inode(many), problem);
+    assert_eq!(inode.lookup(b"0"), Err(corrupt.clone()));
+    assert_eq!(inode.read_dir(DirCursor(0), &mut |_| panic!("no names")), Err(corrupt));
 }
 
 #[test]

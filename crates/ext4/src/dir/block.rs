@@ -36,6 +36,8 @@ pub struct DirFormat {
     pub inode_max: InodeNumber,
     /// The inode's checksum seed, if the volume has checksums.
     pub checksum_seed: Option<u32>,
+    /// Whether names are encrypted, so that they can contain any bytes.
+    pub is_encrypted: bool,
 }
 
 /// One entry, used or not.
@@ -93,6 +95,19 @@ impl DirFormat {
     /// start of the next entry is unknown.
     pub fn slots<'a>(&self, bytes: &'a [u8], location: Location) -> Slots<'a> {
         Slots { format: *self, bytes, location, at: 0 }
+    }
+
+    /// Returns the name in an entry, as it is stored. Errors: `Corrupt` as [`Slot::checked_name`], but only if it is
+    /// empty for encrypted names.
+    pub(super) fn stored_name<'a>(
+        &self,
+        slot: &'a Slot<'_>,
+        location: Location,
+    ) -> Result<&'a [u8]> {
+        if self.is_encrypted && !slot.name.is_empty() {
+            return Ok(slot.name);
+        }
+        slot.checked_name(location)
     }
 
     /// Returns the type in an entry; `None` if the volume's entries have no types.
@@ -248,6 +263,7 @@ pub(crate) mod tests {
             has_file_types: true,
             inode_max: InodeNumber(1000),
             checksum_seed: None,
+            is_encrypted: false,
         }
     }
 

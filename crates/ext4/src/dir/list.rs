@@ -13,6 +13,8 @@ use base::{FileBlock, FileOffset, Result};
 
 use super::Directory;
 use super::block::DirFormat;
+use super::lookup::is_dots;
+use crate::encryption::Shown;
 use crate::inode::Inode;
 use crate::inode::inline::InlineDirectory;
 use crate::inode::record::InodeFlags;
@@ -22,26 +24,60 @@ pub(crate) type Emit<'e> = &'e mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>;
 
 impl Inode {
     /// Calls `emit` for each entry of this directory ("." and ".." included) from `from` on, until `emit` breaks or
-    /// the directory ends. Any number is a valid cursor: a number between two entries stands for the second.
+    /// the directory ends. Any number is a valid cursor: a number between two entries stands for the second. Encrypted
+    /// names are decrypted, or without the key, shown in another form.
     pub fn read_dir(
         &self,
         from: DirCursor,
         emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let directory = Directory::open(self)?;
-        if let Some(hasher) = directory.listing_hasher()? {
-            return directory.list_ordered(&hasher, from, emit);
+        let shown = directory.shown()?;
+        if let Shown::Plain = shown {
+            return directory.list_stored(from, emit);
         }
-        if self.has(InodeFlags::INLINE_DATA) {
-            let record = self.record();
-            let inline = InlineDirectory::open(self.volume(), &record)?;
-            return inline.list(&directory.format.dir, from, emit);
-        }
-        directory.list(FileOffset(from.0), emit)
+        let mut failure = Ok(());
+        directory.list_stored(from, &mut |entry| {
+            if is_dots(entry.name) {
+                return emit(entry);
+            }
+            match shown.name(entry.name) {
+                Ok(name) => emit(DirEntry { name: &name, ..entry }),
+                Err(error) => {
+                    failure = Err(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        failure
     }
 }
 
 impl Directory<'_> {
+    /// Returns how the names of this directory are shown.
+    fn shown(&self) -> Result<Shown<'_>> {
+        if !self.inode.has_encrypted_names() {
+            return Ok(Shown::Plain);
+        }
+        Ok(match self.inode.names_cipher()? {
+            Some(names) => Shown::Decrypted(names),
+            None => Shown::NoKey(self.hasher()?),
+        })
+    }
+
+    /// Lists the entries with their stored names.
+    pub(super) fn list_stored(&self, from: DirCursor, emit: Emit<'_>) -> Result<()> {
+        if let Some(hasher) = self.listing_hasher()? {
+            return self.list_ordered(&hasher, from, emit);
+        }
+        if self.inode.has(InodeFlags::INLINE_DATA) {
+            let record = self.inode.record();
+            let inline = InlineDirectory::open(self.inode.volume(), &record)?;
+            return inline.list(&self.format.dir, from, emit);
+        }
+        self.list(FileOffset(from.0), emit)
+    }
+
     fn list(&self, from: FileOffset, emit: Emit<'_>) -> Result<()> {
         let block_size = self.format.dir.block_size;
         let mut at = block_size.file_block(from);
@@ -87,7 +123,7 @@ pub(crate) fn list_slots(
             continue;
         }
         let entry = DirEntry {
-            name: slot.checked_name(location)?,
+            name: format.stored_name(&slot, location)?,
             inode,
             kind: format.file_type(&slot),
             next: DirCursor(start.0 + slot.end as u64),

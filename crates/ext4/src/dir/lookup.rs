@@ -3,12 +3,17 @@
 //! As in the kernel, an inconsistent index is not used, since the entries can be found without it. But an index block
 //! that is missing or has a wrong checksum is an error.
 
+use std::ops::ControlFlow;
+
+use base::attributes::DirCursor;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
+use fscrypt::NoKeyName;
 use iomap::MetadataBuffer;
 
 use super::hash::NameHasher;
 use super::leaf::Found;
 use super::{Directory, NAME_BYTES_MAX, STRUCTURE};
+use crate::encryption::Stored;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::inline::InlineDirectory;
@@ -50,7 +55,7 @@ pub(super) struct PathEntry {
 
 impl Inode {
     /// Returns the inode of `name` in this directory. Errors: `NotFound`. Names are compared byte by byte, even if
-    /// the directory ignores case.
+    /// the directory ignores case. In an encrypted directory, `name` is a name that [`read_dir`](Self::read_dir) shows.
     pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
         self.find_inode(name).inspect_err(|error| self.volume().apply_error_policy(error))
     }
@@ -60,11 +65,10 @@ impl Inode {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::NameTooLong);
         }
-        let found = if self.has(InodeFlags::INLINE_DATA) {
-            InlineDirectory::open(self.volume(), &self.record())?
-                .find(&directory.format.dir, name)?
-        } else {
-            directory.find(name)?.map(|located| located.found.inode)
+        let found = match self.stored_name(name)? {
+            Stored::Plain(name) => directory.find_stored(name)?,
+            Stored::Encrypted(name) => directory.find_stored(&name)?,
+            Stored::Long(name) => directory.find_matching(&name)?,
         };
         let inode = found.ok_or(Error::NotFound)?;
         if inode == self.number() && !is_dots(name) {
@@ -80,6 +84,29 @@ pub(super) fn is_dots(name: &[u8]) -> bool {
 }
 
 impl Directory<'_> {
+    /// Returns the inode of the entry with the stored name `name`.
+    fn find_stored(&self, name: &[u8]) -> Result<Option<InodeNumber>> {
+        if self.inode.has(InodeFlags::INLINE_DATA) {
+            let record = self.inode.record();
+            return InlineDirectory::open(self.inode.volume(), &record)?
+                .find(&self.format.dir, name);
+        }
+        Ok(self.find(name)?.map(|located| located.found.inode))
+    }
+
+    /// Returns the inode of the entry whose name without the key is `name`.
+    fn find_matching(&self, name: &NoKeyName) -> Result<Option<InodeNumber>> {
+        let mut found = None;
+        self.list_stored(DirCursor::default(), &mut |entry| {
+            if is_dots(entry.name) || !name.matches(entry.name) {
+                return ControlFlow::Continue(());
+            }
+            found = Some(entry.inode);
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
+    }
+
     /// Returns the position of a name.
     pub(super) fn find(&self, name: &[u8]) -> Result<Option<Located>> {
         if is_dots(name) {

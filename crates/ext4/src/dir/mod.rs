@@ -51,19 +51,15 @@ pub(crate) struct Directory<'a> {
 }
 
 impl<'a> Directory<'a> {
-    /// Opens a directory. Errors: `NotDirectory`, and `Unsupported` if its names cannot be read yet. A recovery uses
-    /// names as they are stored.
+    /// Opens a directory. Errors: `NotDirectory`.
     pub(crate) fn open(inode: &'a Inode) -> Result<Self> {
         if inode.kind() != FileType::Directory {
             return Err(Error::NotDirectory);
         }
-        if !inode.volume().is_recovering() {
-            inode.check_readable()?;
-        }
         Ok(Self::new(inode))
     }
 
-    /// Opens a directory without checking its type, and whether its names can be read.
+    /// Opens a directory without checking its type.
     pub(crate) fn new(inode: &'a Inode) -> Self {
         let superblock = inode.volume().superblock();
         let geometry = &superblock.geometry;
@@ -73,6 +69,7 @@ impl<'a> Directory<'a> {
             has_file_types: geometry.features.has(Feature::Filetype),
             inode_max: InodeNumber(geometry.inode_count.into()),
             checksum_seed: inode.record().checksum_seed,
+            is_encrypted: inode.has(InodeFlags::ENCRYPTED),
         };
         Self {
             inode,

@@ -66,7 +66,13 @@ impl Directory<'_> {
         let volume = self.inode.volume();
         // Nothing moves in a directory that cannot be changed.
         let has_writers = volume.writer().is_ok() && !volume.is_recovering();
-        if !has_writers || self.inode.has(InodeFlags::CASEFOLD) {
+        if has_writers { self.hasher() } else { Ok(None) }
+    }
+
+    /// Returns the hasher of the directory's names; `None` if it has no order by hash, or that of folded names.
+    pub(super) fn hasher(&self) -> Result<Option<NameHasher>> {
+        let volume = self.inode.volume();
+        if self.inode.has(InodeFlags::CASEFOLD) {
             return Ok(None);
         }
         let Some(algorithm) = self.new_hash() else { return Ok(None) };

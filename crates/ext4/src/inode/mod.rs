@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use base::attributes::{Attributes, FileType};
 use base::locks::{RankedMutex, RankedRwLock};
-use base::{Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result, Unsupported};
+use base::{Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result};
 use fs::{Around, Delayed, ExtentStatus, Piece, Span};
-use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer};
+use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer, Transform};
 
+use crate::encryption::Ciphers;
 use crate::features::Feature;
 use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::inode::write::Pending;
@@ -53,6 +54,8 @@ pub struct Inode {
     pub(crate) writers: AtomicU32,
     /// Changes that will be written with the next change of the record.
     pub(crate) pending: Pending,
+    /// The ciphers of an encrypted inode.
+    pub(crate) ciphers: Ciphers,
 }
 
 /// A record and its lock.
@@ -81,6 +84,7 @@ impl Inode {
             writers: AtomicU32::new(0),
             mapped_past_size: AtomicU64::new(0),
             pending,
+            ciphers: Ciphers::default(),
         }
     }
 
@@ -126,6 +130,11 @@ impl Inode {
         let geometry = self.volume.geometry();
         let units = reserved << (geometry.cluster_shift + geometry.block_size.shift() - 9);
         attributes.blocks = attributes.blocks.saturating_add(units);
+        if self.kind == FileType::Symlink && self.has_encrypted_names() {
+            // As in the kernel, the size is that of the target that is shown. A damaged link keeps its own size.
+            let target = self.read_link();
+            attributes.size = target.map_or(attributes.size, |target| target.len() as u64);
+        }
         attributes
     }
 
@@ -134,12 +143,10 @@ impl Inode {
         InodeFlags(self.flags.load(Ordering::Acquire)).contains(flags)
     }
 
-    /// Returns `Unsupported` for an inode whose contents cannot be read yet. The error names the feature.
+    /// Checks that the data of this file can be read. Errors: `Unsupported` for encrypted files without the key;
+    /// `Corrupt` if the encryption context is damaged.
     pub fn check_readable(&self) -> Result<()> {
-        if self.has(InodeFlags::ENCRYPTED) {
-            return Err(Unsupported::Encrypted(self.number()).into());
-        }
-        Ok(())
+        if self.has_encrypted_contents() { self.contents_cipher().map(|_| ()) } else { Ok(()) }
     }
 
     /// Returns whether the block area has a map of data. It has none in devices, fifos, sockets and short symbolic
@@ -262,6 +269,7 @@ impl Inode {
 
 impl MapRead for Inode {
     fn map_read(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        self.check_readable()?;
         if self.has(InodeFlags::INLINE_DATA) {
             return self.map_inline(at);
         }
@@ -270,6 +278,12 @@ impl MapRead for Inode {
 
     fn inline_data(&self) -> Result<Vec<u8>> {
         inline::data(self)
+    }
+
+    fn transform(&self) -> Option<Arc<dyn Transform>> {
+        // Without the key, no data is mapped.
+        let cipher = self.has_encrypted_contents().then(|| self.contents_cipher().ok())??;
+        Some(Arc::clone(cipher) as Arc<dyn Transform>)
     }
 
     fn map_known(&self, at: FileOffset) -> Option<Iomap> {

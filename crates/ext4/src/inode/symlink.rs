@@ -12,15 +12,17 @@ const STRUCTURE: &str = "symbolic link";
 
 impl Inode {
     /// Returns the target of this symbolic link. The target is not empty. It ends at the first NUL, or at the link's
-    /// size.
+    /// size. The target of an encrypted link is decrypted, or without the key, shown in another form.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         let record = self.record();
         if record.kind != FileType::Symlink {
             return Err(Error::WrongType("not a symbolic link"));
         }
-        self.check_readable()?;
         let room = self.link_room()?;
         let target = self.prefix(&room)?;
+        if self.has_encrypted_names() {
+            return self.shown_target(target);
+        }
         let end = target.iter().position(|&byte| byte == 0).unwrap_or(target.len());
         match target.get(..end) {
             Some(target) if !target.is_empty() => Ok(target.to_vec()),

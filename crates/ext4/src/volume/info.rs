@@ -204,7 +204,7 @@ impl Volume {
     /// Adds features that are refused or only partly supported.
     fn describe_limits(&self, details: &mut Details) {
         if self.superblock().has(Feature::Encrypt) {
-            let refused = "encrypted files, directories and symbolic links";
+            let refused = "contents of encrypted files without their keys";
             details.push(("refused", refused.into()));
         }
         if self.superblock().has(Feature::Casefold) {

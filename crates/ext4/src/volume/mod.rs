@@ -18,6 +18,7 @@ use base::{
 };
 use device::{OverlayDevice, SharedDevice};
 use fs::ErrorPolicy;
+use fscrypt::Keys;
 use iomap::{MetadataBuffer, MetadataCache, PageCache};
 
 use crate::features::Feature;
@@ -51,6 +52,8 @@ pub struct OpenOptions {
     pub journal_device: Option<SharedDevice>,
     /// The location of the superblock to use instead of the first one.
     pub superblock: Option<SuperblockLocation>,
+    /// The keys of encrypted files.
+    pub keys: Arc<Keys>,
     /// Called while another host may have the volume open, to decide whether to continue the wait.
     pub wait_callback: WaitCallback,
 }
@@ -88,6 +91,8 @@ pub struct Volume {
     copy: Option<SuperblockCopy>,
     pub(crate) fixed_zones: OnceLock<Zones>,
     pub(crate) journal_zones: OnceLock<Zones>,
+    /// The keys of encrypted files. Volumes with such files are read-only.
+    keys: Arc<Keys>,
     /// `None` on a read-only volume.
     pub(crate) writer: Option<Writer>,
 }
@@ -113,6 +118,7 @@ impl Volume {
             }
             None => Self::open_by_first(device, cache, options)?,
         };
+        let volume = volume.with_keys(Arc::clone(&options.keys));
         match MmpBlock::of(&volume) {
             Ok(block) => block.iter().for_each(MmpBlock::warn_if_in_use),
             Err(error) => tracing::warn!("{error}"),
@@ -240,6 +246,7 @@ impl Volume {
             copy: None,
             fixed_zones: OnceLock::new(),
             journal_zones: OnceLock::new(),
+            keys: Arc::default(),
             writer: None,
         }
     }
@@ -274,6 +281,19 @@ impl Volume {
             Arc::into_inner(self).expect("a volume that was just opened has one owner");
         volume.recovery = Some(report);
         Arc::new(volume)
+    }
+
+    /// Returns the volume with the keys of its encrypted files.
+    fn with_keys(self: Arc<Self>, keys: Arc<Keys>) -> Arc<Self> {
+        let mut volume =
+            Arc::into_inner(self).expect("a volume that was just opened has one owner");
+        volume.keys = keys;
+        Arc::new(volume)
+    }
+
+    /// Returns the keys of encrypted files.
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     /// Returns the cache of metadata blocks.

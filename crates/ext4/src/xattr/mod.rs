@@ -42,6 +42,17 @@ impl Inode {
     /// Returns the value of the extended attribute with this full name. ACLs have the form of `getxattr(2)`.
     pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         let (index, name) = name::split_name(name).ok_or(Error::NoAttribute)?;
+        let value = self.stored_attribute(index, name)?;
+        match index {
+            NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT => {
+                stored::to_xattr(&value, Location::inode(self.number()))
+            }
+            _ => Ok(value),
+        }
+    }
+
+    /// Returns the value of the extended attribute with this stored name, in its stored form. Errors: `NoAttribute`.
+    pub(crate) fn stored_attribute(&self, index: NameIndex, name: &[u8]) -> Result<Vec<u8>> {
         let block;
         let record = self.record();
         let entry = match self.attributes_in_inode(&record)?.find(index, name) {
@@ -52,15 +63,9 @@ impl Inode {
                 found.ok_or(Error::NoAttribute)?
             }
         };
-        let value = match entry.value {
-            Value::Here(value) => value.to_vec(),
-            Value::InInode { inode, size } => value::read(self, &entry, inode, size)?,
-        };
-        match index {
-            NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT => {
-                stored::to_xattr(&value, Location::inode(self.number()))
-            }
-            _ => Ok(value),
+        match entry.value {
+            Value::Here(value) => Ok(value.to_vec()),
+            Value::InInode { inode, size } => value::read(self, &entry, inode, size),
         }
     }
 

@@ -17,6 +17,8 @@ impl NameIndex {
     pub const TRUSTED: Self = Self(4);
     /// `security.`
     pub const SECURITY: Self = Self(6);
+    /// No prefix: names under it are not shown. The attribute `c` is the encryption context.
+    pub const ENCRYPTION: Self = Self(9);
     /// `system.`, also for the attribute that holds inline data.
     pub const SYSTEM: Self = Self(7);
 }
