@@ -66,7 +66,7 @@ fn load(image: &Path, source: &Path) {
 }
 
 /// Has guests do a task with each image, in one boot for each machine. Returns the last manifest of each.
-fn run(
+pub(super) fn run(
     images: &[(&'static Kind, PathBuf)],
     task: impl Fn(&'static Kind, &Path) -> Task,
 ) -> Vec<Manifest> {

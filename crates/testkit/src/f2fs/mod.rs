@@ -7,10 +7,13 @@
 //! [`run_if_guest`](crate::guest::run_if_guest).
 //!
 //! [`break_off`] with an [`interrupted_turn`] leaves images that the next mount must roll forward. [`list_all`] of a copy
-//! gives the contents after that by the kernel, and [`list_last_checkpoints`] those before.
+//! gives the contents after that by the kernel, and [`list_last_checkpoints`] those before. [`hostile`] damages single
+//! fields of small images.
 
 mod fill;
+pub mod hostile;
 mod kind;
+mod layout;
 mod unclean;
 
 pub use fill::{break_off, fill_all, list_all, list_last_checkpoints};

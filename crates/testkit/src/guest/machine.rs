@@ -124,7 +124,7 @@ fn user_mode(initrd: &Path, disks: &[&Path], scratch: &Path) -> Command {
     linux.arg(format!("uml_dir={}/", scratch.display()));
     for (number, disk) in disks.iter().enumerate() {
         let path = disk.display().to_string();
-        assert!(!path.contains([',', ':']), "user-mode Linux splits {path} into two paths");
+        assert!(!path.contains([',', ':', ' ']), "user-mode Linux splits the path {path}");
         linux.arg(format!("ubd{number}={path}"));
     }
     linux

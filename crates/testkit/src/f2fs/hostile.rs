@@ -1,0 +1,359 @@
+//! Damage to one field of a small f2fs image, with correct checksums, so that only checks of the field find it. Not here:
+//! the use of the damaged images.
+
+use std::path::{Path, PathBuf};
+
+use super::layout::{
+    ADDRESSES, BLOCK, FOOTER, INLINE_DENTRIES, Layout, SEGMENT, SUPERBLOCKS, extra_bytes, half,
+    is_inode, mend_checkpoint, word,
+};
+use super::{Kind, fill};
+use crate::guest::Job;
+use crate::{Random, must};
+
+/// A structure of the format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Structure {
+    /// Both superblocks.
+    Superblock,
+    /// Both heads of the current checkpoint pack.
+    Checkpoint,
+    /// A word of the other blocks of the current checkpoint pack: journals, summaries.
+    CheckpointBlocks,
+    /// An entry of the node address table, in both copies.
+    NodeTable,
+    /// An entry of the segment information table, in both copies.
+    SegmentTable,
+    /// An entry of the segment summary area.
+    Summary,
+    /// A field of an inode before its addresses.
+    Inode,
+    /// An address in an inode, or data in its place.
+    Addresses,
+    /// A field of a node that is not an inode.
+    Node,
+    /// A node's footer.
+    Footer,
+    /// A field of a directory entry.
+    DirectoryEntry,
+}
+
+/// All structures.
+pub const STRUCTURES: &[Structure] = &[
+    Structure::Superblock,
+    Structure::Checkpoint,
+    Structure::CheckpointBlocks,
+    Structure::NodeTable,
+    Structure::SegmentTable,
+    Structure::Summary,
+    Structure::Inode,
+    Structure::Addresses,
+    Structure::Node,
+    Structure::Footer,
+    Structure::DirectoryEntry,
+];
+
+/// The fields of the superblock, by offset and size.
+const SUPERBLOCK_FIELDS: &[(usize, usize)] = &[
+    (0, 4),
+    (4, 2),
+    (6, 2),
+    (8, 4),
+    (12, 4),
+    (16, 4),
+    (20, 4),
+    (24, 4),
+    (28, 4),
+    (32, 4),
+    (36, 8),
+    (44, 4),
+    (48, 4),
+    (52, 4),
+    (56, 4),
+    (60, 4),
+    (64, 4),
+    (68, 4),
+    (72, 4),
+    (76, 4),
+    (80, 4),
+    (84, 4),
+    (88, 4),
+    (92, 4),
+    (96, 4),
+    (100, 4),
+    (104, 4),
+    (1148, 4),
+    (1664, 4),
+    (2180, 4),
+    (2184, 1),
+    (2201, 1),
+    (2745, 4),
+    (2749, 4),
+    (2753, 4),
+    (2757, 1),
+    (2758, 2),
+    (2760, 2),
+];
+/// The fields of the head of a checkpoint, by offset and size.
+const CHECKPOINT_FIELDS: &[(usize, usize)] = &[
+    (0, 8),
+    (8, 8),
+    (16, 8),
+    (24, 4),
+    (28, 4),
+    (32, 4),
+    (36, 4),
+    (40, 4),
+    (44, 4),
+    (68, 2),
+    (70, 2),
+    (72, 2),
+    (84, 4),
+    (88, 4),
+    (92, 4),
+    (116, 2),
+    (118, 2),
+    (120, 2),
+    (132, 4),
+    (136, 4),
+    (140, 4),
+    (144, 4),
+    (148, 4),
+    (152, 4),
+    (156, 4),
+    (160, 4),
+    (164, 4),
+    (168, 8),
+    (176, 1),
+    (179, 1),
+    (192, 4),
+    (200, 4),
+];
+/// The fields of an inode before its addresses, and of its extra attributes, by offset and size.
+const INODE_FIELDS: &[(usize, usize)] = &[
+    (0, 2),
+    (2, 1),
+    (3, 1),
+    (4, 4),
+    (12, 4),
+    (16, 8),
+    (24, 8),
+    (32, 8),
+    (56, 4),
+    (72, 4),
+    (76, 4),
+    (80, 4),
+    (84, 4),
+    (88, 4),
+    (347, 1),
+    (348, 4),
+    (352, 4),
+    (356, 4),
+    (360, 2),
+    (362, 2),
+    (364, 4),
+    (372, 8),
+    (384, 8),
+    (392, 1),
+    (393, 1),
+    (394, 2),
+];
+
+/// The size of a small image in MiB. mkfs.f2fs makes none that are much smaller.
+const SMALL_MEGABYTES: u64 = 64;
+
+/// Has guests fill small images of `kinds` in `folder`. Returns the contents of the images.
+pub fn small_images(folder: &Path, kinds: &[&'static Kind]) -> Vec<Vec<u8>> {
+    let path = |kind: &&'static Kind| (*kind, folder.join(format!("small_{}", kind.name)));
+    let images: Vec<(&'static Kind, PathBuf)> = kinds.iter().map(path).collect();
+    for (kind, image) in &images {
+        kind.make(image, SMALL_MEGABYTES);
+    }
+    fill::run(&images, |kind, image| {
+        let mut tree = kind.tree();
+        tree.names = 200;
+        tree.extents = 1000;
+        kind.task(image, Job::Fill(tree))
+    });
+    images.iter().map(|(_, image)| must(std::fs::read(image), image.display())).collect()
+}
+
+/// Changes one field, chosen by `seed`, of one structure of a valid image. Returns a description.
+pub fn damage(image: &mut [u8], structure: Structure, seed: u64) -> String {
+    let layout = Layout::of(image);
+    let mut random = Random(seed);
+    let places = places(image, &layout, structure, &mut random);
+    let (first, size) = places[0];
+    let old = image[first..first + size].to_vec();
+    let new = other_value(&old, &mut random);
+    for (at, size) in places {
+        image[at..at + size].copy_from_slice(&new.to_le_bytes()[..size]);
+    }
+    mend(image, &layout, structure, first);
+    format!("{structure:?}: {size} bytes at {first:#x} were {old:x?}, are {new:#x}")
+}
+
+/// Returns the offset and size of the field to be changed, in each of its copies.
+fn places(
+    image: &[u8],
+    layout: &Layout,
+    structure: Structure,
+    random: &mut Random,
+) -> Vec<(usize, usize)> {
+    let pack = layout.checkpoint(image);
+    match structure {
+        Structure::Superblock => {
+            let (at, size) = pick(random, SUPERBLOCK_FIELDS);
+            SUPERBLOCKS.map(|superblock| (superblock + at, size)).into()
+        }
+        Structure::Checkpoint => {
+            let (at, size) = pick(random, CHECKPOINT_FIELDS);
+            [pack, last_head(image, pack)].map(|head| (head + at, size)).into()
+        }
+        Structure::CheckpointBlocks => {
+            let start = pack + word(image, pack + 140) as usize * BLOCK;
+            vec![(start + word_in_use(&image[start..last_head(image, pack)], random), 4)]
+        }
+        Structure::NodeTable => {
+            let (at, size) = pick(random, &[(0, 1), (1, 4), (5, 4)]);
+            // The tables of the small images begin with the numbers in use.
+            let at = 9 * random.below(100) as usize + at;
+            let start = layout.node_table.start;
+            [start, start + SEGMENT * BLOCK].map(|copy| (copy + at, size)).into()
+        }
+        Structure::SegmentTable => {
+            let (at, size) = pick(random, &[(0, 2), (2, 4), (40, 8), (66, 8)]);
+            let at = 74 * random.below(15) as usize + at;
+            let copy = layout.segment_table.len() / 2;
+            [0, copy].map(|copy| (layout.segment_table.start + copy + at, size)).into()
+        }
+        Structure::Summary => {
+            let (at, size) = pick(random, &[(0, 4), (4, 1), (5, 2)]);
+            let segment = random.below(15) as usize * BLOCK;
+            vec![(layout.summaries.start + segment + 7 * random.below(512) as usize + at, size)]
+        }
+        Structure::Inode => {
+            let inode = node(image, layout, random, is_inode);
+            let (at, size) = pick(random, INODE_FIELDS);
+            vec![(inode + at, size)]
+        }
+        Structure::Addresses => {
+            let inode = node(image, layout, random, is_inode);
+            let first = ADDRESSES + extra_bytes(&image[inode..]);
+            vec![(inode + first + word_in_use(&image[inode + first..inode + FOOTER], random), 4)]
+        }
+        Structure::Node => {
+            let other = node(image, layout, random, |node| !is_inode(node));
+            vec![(other + word_in_use(&image[other..other + FOOTER], random), 4)]
+        }
+        Structure::Footer => {
+            let any = node(image, layout, random, |_| true);
+            let (at, size) = pick(random, &[(0, 4), (4, 4), (8, 4), (12, 8), (20, 4)]);
+            vec![(any + FOOTER + at, size)]
+        }
+        Structure::DirectoryEntry => vec![directory_field(image, layout, random)],
+    }
+}
+
+/// Corrects the checksums of the structure that has the changed byte `at`.
+fn mend(image: &mut [u8], layout: &Layout, structure: Structure, at: usize) {
+    match structure {
+        Structure::Superblock => {
+            for superblock in SUPERBLOCKS {
+                layout.mend_superblock(image, superblock);
+            }
+        }
+        Structure::Checkpoint => {
+            // The number of blocks may have changed, so that the last head is no longer where it was.
+            let pack = at / BLOCK * BLOCK;
+            mend_checkpoint(&mut image[pack..pack + BLOCK]);
+            let head = image[pack..pack + BLOCK].to_vec();
+            let last = last_head(image, pack).min(layout.segment_table.start - BLOCK);
+            image[last..last + BLOCK].copy_from_slice(&head);
+        }
+        Structure::Inode | Structure::Addresses | Structure::Footer | Structure::DirectoryEntry
+            if layout.main.contains(&at) =>
+        {
+            let block = at / BLOCK * BLOCK;
+            if layout.nodes(image).contains(&block) {
+                layout.mend_node(image, block);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn pick(random: &mut Random, fields: &[(usize, usize)]) -> (usize, usize) {
+    fields[random.below(fields.len() as u64) as usize]
+}
+
+/// Returns the offset of the second head of the pack at `pack`.
+fn last_head(image: &[u8], pack: usize) -> usize {
+    pack + (word(image, pack + 136) as usize).clamp(1, SEGMENT) * BLOCK - BLOCK
+}
+
+/// Returns the offset of a node that `is_wanted`.
+fn node(image: &[u8], layout: &Layout, random: &mut Random, is_wanted: fn(&[u8]) -> bool) -> usize {
+    let mut nodes = layout.nodes(image);
+    nodes.retain(|at| is_wanted(&image[*at..at + BLOCK]));
+    *random.pick(&nodes).expect("a node of this type")
+}
+
+/// Returns the offset of a word, most often of one that is not zero.
+fn word_in_use(bytes: &[u8], random: &mut Random) -> usize {
+    let mut at = 0;
+    for _ in 0..64 {
+        at = random.below(bytes.len() as u64 / 4) as usize * 4;
+        if word(bytes, at) != 0 {
+            break;
+        }
+    }
+    at
+}
+
+/// Returns the offset and size of a field of an entry in a block of a directory or in its inode.
+fn directory_field(image: &[u8], layout: &Layout, random: &mut Random) -> (usize, usize) {
+    let is_small = |node: &[u8]| {
+        is_inode(node) && half(node, 0) & 0xF000 == 0x4000 && node[3] & INLINE_DENTRIES != 0
+    };
+    let blocks = layout.directory_blocks(image);
+    if random.below(3) == 0 || blocks.is_empty() {
+        let inode = node(image, layout, random, is_small);
+        let first = inode + ADDRESSES + extra_bytes(&image[inode..]) + 4;
+        return (first + word_in_use(&image[first..inode + FOOTER - 20], random), 4);
+    }
+    let block = *random.pick(&blocks).expect("a block of a directory");
+    let slot = random.below(30) as usize;
+    let (at, size) = pick(random, &[(0, 4), (4, 4), (8, 2), (10, 1)]);
+    match random.below(4) {
+        // The bitmap, or the names.
+        0 => (block + random.below(27) as usize, 1),
+        1 => (block + 30 + 214 * 11 + 8 * slot, 8),
+        _ => (block + 30 + 11 * slot + at, size),
+    }
+}
+
+/// Returns a value other than `old`.
+fn other_value(old: &[u8], random: &mut Random) -> u64 {
+    let size = old.len();
+    let mut bytes = [0; 8];
+    bytes[..size].copy_from_slice(old);
+    let old = u64::from_le_bytes(bytes);
+    let mask = u64::MAX >> (64 - 8 * size);
+    for _ in 0..100 {
+        let new = match random.below(8) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => old ^ 1 << random.below(32),
+            3 => old.wrapping_add(1),
+            4 => old.wrapping_sub(1),
+            5 => random.below(1 << 16),
+            6 => (1 << random.below(64)) - 1,
+            _ => random.draw(),
+        };
+        if new & mask != old & mask {
+            return new & mask;
+        }
+    }
+    old ^ 1
+}
