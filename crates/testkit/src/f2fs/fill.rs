@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::{BLOCK_SIZE, Filler, Kind};
 use crate::guest::{self, Job, Machine, Task};
 use crate::tree::{TreeOptions, populate_for_copy};
-use crate::turns::Turn;
+use crate::turns::{Step, Turn};
 use crate::{Manifest, command, must};
 
 impl Kind {
@@ -52,6 +52,11 @@ pub fn list_last_checkpoints(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifes
         let separator = if task.options.is_empty() { "" } else { "," };
         Task { options: format!("{}{separator}norecovery", task.options), ..task }
     })
+}
+
+/// Has guests change images by `steps`. Returns the manifest of each image after that.
+pub fn change_all(images: &[(&'static Kind, PathBuf)], steps: &[Step]) -> Vec<Manifest> {
+    run(images, |kind, image| kind.task(image, Job::Change(steps.to_vec())))
 }
 
 /// Has guests change images by both parts of a turn with a sync in between, and end without unmounting. The next mount

@@ -6,7 +6,8 @@
 //! of another reader. The program needs `harness = false` and begins its `main` with
 //! [`run_if_guest`](crate::guest::run_if_guest).
 //!
-//! [`break_off`] with an [`interrupted_turn`] leaves images that the next mount must roll forward. [`list_all`] of a copy
+//! [`change_all`] makes random changes of a [`Plan`](crate::turns::Plan), or [`wearing_steps`], which leave an image nearly
+//! full and its segments partly valid. [`break_off`] with an [`interrupted_turn`] leaves images that the next mount must roll forward. [`list_all`] of a copy
 //! gives the contents after that by the kernel, and [`list_last_checkpoints`] those before. [`hostile`] damages single
 //! fields of small images.
 
@@ -15,10 +16,12 @@ pub mod hostile;
 mod kind;
 mod layout;
 mod unclean;
+mod wear;
 
-pub use fill::{break_off, fill_all, list_all, list_last_checkpoints};
+pub use fill::{break_off, change_all, fill_all, list_all, list_last_checkpoints};
 pub use kind::{Filler, KINDS, Kind};
 pub use unclean::interrupted_turn;
+pub use wear::wearing_steps;
 
 use std::path::Path;
 use std::process::Command;
