@@ -131,7 +131,7 @@ pub use iomap::{
 };
 pub use vfs::{
     AccessOptions, AccessTimes, Creation, Credentials, Defragmented, DirEntry, DirectIo,
-    ErrorPolicy, Ext4Format, Fallocate, File, FileMap, Follow, Layout, MapAccess, MapAdvice,
+    ErrorPolicy, Ext4Format, Fallocate, File, FileMap, Follow, Keys, Layout, MapAccess, MapAdvice,
     MapSync, Node, OpenMode, OpenOptions, Privileges, ReadDir, RenameFlags, RwFlags,
     SuperblockLocation, SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
 };

@@ -12,7 +12,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use device::{Image, OpenDevice, Part, SharedDevice};
 use iomap::Caching;
-use vfs::{Follow, Node, SuperblockLocation, Volume, VolumeOptions};
+use vfs::{Follow, Keys, Node, SuperblockLocation, Volume, VolumeOptions};
 
 use crate::console;
 use crate::failure::{Failure, Result, Subject};
@@ -112,6 +112,9 @@ pub struct ImageOptions {
     /// Use the external journal on this file or block device
     #[arg(long, value_name = "DEVICE", conflicts_with = "no_recovery")]
     pub journal: Option<PathBuf>,
+    /// Read encrypted files with the master keys in this file: one raw key, or lines in hexadecimal
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
     /// Use the backup superblock in this block (see e2fsck -b). Needed only if the primary superblock is
     /// damaged and no backup is found automatically
     #[arg(long, value_name = "BLOCK")]
@@ -193,6 +196,11 @@ impl ImageOptions {
             let opened = opened.map_err(|error| access.failure(journal, &error))?;
             access.check(journal)?;
             options.ext4.journal_device = Some(opened);
+        }
+        if let Some(path) = &self.key {
+            let keys =
+                Keys::read_file(path).map_err(|error| Failure::library(path.as_path(), &error))?;
+            options.ext4.keys = Arc::new(keys);
         }
         Ok(options)
     }

@@ -35,6 +35,7 @@ mod writeback;
 
 pub use ::ext4::{Format as Ext4Format, SuperblockLocation};
 pub use ::fs::{Credentials, ErrorPolicy, FileSystem};
+pub use ::fscrypt::Keys;
 pub use access::{AccessOptions, AccessTimes};
 pub use base::attributes::XattrMode;
 pub use clock::{now, tick};
