@@ -8,20 +8,21 @@ use iomap::{Cluster, Encoding, StoredRun};
 use smallvec::SmallVec;
 
 use super::Inode;
-use super::map::{Piece, State};
+use super::map::{Leaf, Piece, State};
 use crate::compress::{self, ClusterDecoder, ClusterSize};
 
 impl Inode {
-    /// Returns the piece with `at`, at most up to the end of its cluster. `None` if the cluster's blocks have addresses
-    /// of their own.
+    /// Returns the piece with `at`, at most up to the end of its cluster, whose addresses are in `leaf`. `None` if the
+    /// cluster's blocks have addresses of their own.
     pub(super) fn piece_of_cluster(
         &self,
+        leaf: &Leaf,
         size: ClusterSize,
         at: FileBlock,
     ) -> Result<Option<Piece>> {
         let first = size.first_block(at);
         let end = FileBlock(first.0 + u64::from(size.blocks()));
-        Ok(match self.stored_cluster(size, first)? {
+        Ok(match self.stored_cluster(leaf, size, first)? {
             compress::Cluster::Hole => Some(Piece { start: at, end, state: State::Hole }),
             compress::Cluster::Compressed(_) => {
                 Some(Piece { start: first, end, state: State::Compressed })
@@ -51,7 +52,9 @@ impl Inode {
         let first = size.first_block(block_size.file_block(at));
         let bytes = |blocks: u64| blocks << block_size.shift();
         let mut stored: SmallVec<[StoredRun; 1]> = SmallVec::new();
-        if let compress::Cluster::Compressed(blocks) = self.stored_cluster(size, first)? {
+        if let compress::Cluster::Compressed(blocks) =
+            self.stored_cluster(&self.leaf_at(first)?, size, first)?
+        {
             for address in blocks.iter().filter_map(|block| block_size.device_offset(*block)) {
                 match stored.last_mut() {
                     Some(run) if run.address.checked_add(run.length) == Some(address) => {
@@ -68,9 +71,13 @@ impl Inode {
         })
     }
 
-    /// Returns the stored form of the cluster whose first block is `first`.
-    fn stored_cluster(&self, size: ClusterSize, first: FileBlock) -> Result<compress::Cluster> {
-        let leaf = self.leaf_at(first)?;
+    /// Returns the stored form of the cluster whose first block is `first`, and whose addresses are in `leaf`.
+    fn stored_cluster(
+        &self,
+        leaf: &Leaf,
+        size: ClusterSize,
+        first: FileBlock,
+    ) -> Result<compress::Cluster> {
         let Some(node) = &leaf.node else { return Ok(compress::Cluster::Hole) };
         // A node maps whole clusters, and has some thousand addresses at most.
         let index = (first.0 - leaf.start) as u32;

@@ -80,19 +80,19 @@ impl Inode {
 
     /// Returns the piece that contains `at`, at most up to the end of the node that maps it.
     fn piece_in_leaf(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
-        let mut wanted_end = wanted_end;
-        if let Some(compression) = self.record().compression {
-            if let Some(piece) = self.piece_of_cluster(compression.cluster_size, at)? {
-                return Ok(piece);
-            }
-            let size = compression.cluster_size;
-            let cluster_end = size.first_block(at).0 + u64::from(size.blocks());
-            wanted_end = wanted_end.min(FileBlock(cluster_end));
-        }
         let leaf = self.leaf_at(at)?;
         let Some(node) = &leaf.node else {
             return Ok(Piece { start: at, end: FileBlock(leaf.end), state: State::Hole });
         };
+        let mut wanted_end = wanted_end;
+        if let Some(compression) = self.record().compression {
+            let size = compression.cluster_size;
+            if let Some(piece) = self.piece_of_cluster(&leaf, size, at)? {
+                return Ok(piece);
+            }
+            let cluster_end = size.first_block(at).0 + u64::from(size.blocks());
+            wanted_end = wanted_end.min(FileBlock(cluster_end));
+        }
         // A leaf has at most some thousand addresses.
         let first = (at.0 - leaf.start) as u32;
         let limit = wanted_end.0.clamp(at.0 + 1, leaf.end.max(at.0 + 1));
