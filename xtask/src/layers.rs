@@ -13,6 +13,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("bifolio-iomap", 2),
     ("bifolio-fs", 3),
     ("bifolio-fscrypt", 3),
+    ("bifolio-verity", 3),
     ("bifolio-ext4", 4),
     ("bifolio-f2fs", 4),
     ("bifolio-vfs", 5),
