@@ -130,9 +130,13 @@ fn whole_clusters(
     start..end.max(range.end)
 }
 
-/// Reads as many bytes around `at` as the smallest folio has, without the cache. Returns those from `at` on.
+/// Reads as many bytes around `at` as the smallest folio has, or one block of a file that is verified, without the
+/// cache. Returns those from `at` on.
 fn read_without_cache(context: &ReadContext<'_>, at: u64) -> Result<Vec<u8>> {
-    let length = PAGE_SIZE << context.mapping.order_min();
+    let length = match context.mapper.is_verified() {
+        true => context.mapping.block_size().len(),
+        false => PAGE_SIZE << context.mapping.order_min(),
+    };
     let start = at / length as u64 * length as u64;
     let mut bytes = vec![0; length];
     crate::uncached::read(context, start, &mut bytes)?;

@@ -16,6 +16,9 @@ use crate::mapping::{Iomap, IomapKind, LastMap, cluster_at};
 use crate::read::ReadContext;
 use crate::transform::Transform;
 
+/// The maximum number of bytes that are read at once to be verified.
+const VERIFIED_BYTES_MAX: usize = 1 << 20;
+
 /// The first error of some bios.
 #[derive(Debug, Default)]
 pub(crate) struct Failure(Mutex<Option<Error>>);
@@ -40,6 +43,8 @@ pub(crate) struct Fill<'c, 'a> {
     /// Whether the caller will wait for the folios that are added. Then the device may read in the caller's thread.
     waited_for: bool,
     transform: Option<Arc<dyn Transform>>,
+    /// Whether data is verified before it is uptodate ([`MapRead::verify`](crate::MapRead::verify)).
+    is_verified: bool,
     map: LastMap,
     inline: Option<Vec<u8>>,
     /// The cluster that is being collected.
@@ -103,6 +108,7 @@ impl<'c, 'a> Fill<'c, 'a> {
             failure,
             waited_for: true,
             transform: context.mapper.transform(),
+            is_verified: context.mapper.is_verified(),
             map: LastMap::default(),
             inline: None,
             cluster: None,
@@ -157,6 +163,7 @@ impl<'c, 'a> Fill<'c, 'a> {
             length = length.min(self.context.mapping.block_size().len());
         }
         match map.kind {
+            _ if self.is_verified => self.add_verified(folio, at, length),
             IomapKind::Hole | IomapKind::Delalloc | IomapKind::Unwritten => {
                 folio.take_piece(length, options.skip_folio_state).zero();
             }
@@ -182,6 +189,36 @@ impl<'c, 'a> Fill<'c, 'a> {
             return Err(Error::corrupt("file mapping", Location::default(), problem));
         }
         Ok(map)
+    }
+
+    /// Reads at most `length` bytes from `folio`'s cursor on, byte `at` of the file, and verifies them. Waits for the
+    /// device. A block that cannot be read or verified is not uptodate, and the others are.
+    fn add_verified(&mut self, folio: &mut LockedFolio, at: u64, length: usize) {
+        let block = self.context.mapping.block_size().len();
+        let skip_state = self.context.options.skip_folio_state;
+        let mut data = vec![0; length.min(VERIFIED_BYTES_MAX)];
+        let whole = crate::uncached::read(self.context, at, &mut data);
+        if whole.is_ok() {
+            let mut piece = folio.take_piece(data.len(), skip_state);
+            piece.bytes_mut().copy_from_slice(&data);
+            piece.finish();
+            return;
+        }
+        for (number, bytes) in data.chunks_mut(block).enumerate() {
+            let mut piece = folio.take_piece(bytes.len(), skip_state);
+            match crate::uncached::read(self.context, at + (number * block) as u64, bytes) {
+                Ok(()) => {
+                    piece.bytes_mut().copy_from_slice(bytes);
+                    piece.finish();
+                }
+                // The dropped piece is not uptodate.
+                Err(error) => {
+                    if let Some(failure) = &self.failure {
+                        failure.note(error);
+                    }
+                }
+            }
+        }
     }
 
     fn add_inline(&mut self, folio: &mut LockedFolio, at: u64, length: usize) -> Result<()> {

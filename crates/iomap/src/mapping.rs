@@ -137,6 +137,20 @@ pub trait MapRead: Send + Sync {
         None
     }
 
+    /// Returns whether data must be verified before it is shown. Such a file is only read, and has no transform and no
+    /// encoding. It is read through the cache, and readahead waits for the device.
+    fn is_verified(&self) -> bool {
+        false
+    }
+
+    /// Verifies `data`, whole blocks from byte `at` of the file on, also those of holes. Bytes past the end of the file
+    /// are zeroes. Errors: `Corrupt` if the data is not what the file had. Called by the thread that fills a folio,
+    /// which is locked; may read from the device.
+    fn verify(&self, at: FileOffset, data: &[u8]) -> Result<()> {
+        let _ = (at, data);
+        Ok(())
+    }
+
     /// Returns the encoding of the file's clusters, if it may have ranges of the kind [`IomapKind::Encoded`].
     fn encoding(&self) -> Option<Encoding> {
         None

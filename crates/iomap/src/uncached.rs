@@ -7,7 +7,7 @@ use crate::fill::device_address;
 use crate::mapping::{IomapKind, map_at};
 use crate::read::ReadContext;
 
-/// Reads `into.len()` bytes from byte `at` on, which is a block's start. Bytes after the end of the file become zeroes.
+/// Reads `into.len()` bytes from byte `at` on, which is a block's start, and verifies them if the file is verified. Bytes after the end of the file become zeroes.
 pub(crate) fn read(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Result<()> {
     let size = context.size();
     let in_file = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX).min(into.len());
@@ -49,5 +49,9 @@ pub(crate) fn read(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Resul
         done += run;
     }
     into[in_file..].fill(0);
+    if context.mapper.is_verified() {
+        let blocks = in_file.next_multiple_of(context.mapping.block_size().len()).min(into.len());
+        context.mapper.verify(FileOffset(at), &into[..blocks])?;
+    }
     Ok(())
 }

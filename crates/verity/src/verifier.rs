@@ -73,7 +73,8 @@ impl Verifier {
             if start >= self.descriptor.data_size {
                 break;
             }
-            let expected = self.expected_hash(0, start >> self.descriptor.block_shift, read_tree)?;
+            let expected =
+                self.expected_hash(0, start >> self.descriptor.block_shift, read_tree)?;
             if block.len() != length || self.descriptor.hash(block) != expected {
                 return Err(self.mismatch("data of a file with verity", start));
             }
@@ -133,8 +134,8 @@ impl Verifier {
     }
 
     fn mismatch(&self, structure: &'static str, at: u64) -> Error {
-        let location = Location::inode(self.inode)
-            .at_file_block(self.block_size.file_block(FileOffset(at)));
+        let location =
+            Location::inode(self.inode).at_file_block(self.block_size.file_block(FileOffset(at)));
         let problem = Problem::Invalid { field: "hash, in byte", found: at };
         Error::corrupt(structure, location, problem)
     }

@@ -5,11 +5,13 @@ pub(crate) mod inline;
 pub(crate) mod record;
 pub(crate) mod symlink;
 pub(crate) mod times;
+mod verity;
 pub(crate) mod write;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use ::verity::Verifier;
 use base::attributes::{Attributes, FileType};
 use base::locks::{RankedMutex, RankedRwLock};
 use base::{Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result};
@@ -56,6 +58,8 @@ pub struct Inode {
     pub(crate) pending: Pending,
     /// The ciphers of an encrypted inode.
     pub(crate) ciphers: Ciphers,
+    /// The verifier of a file with fs-verity, once it is loaded.
+    verifier: OnceLock<Box<Verifier>>,
 }
 
 /// A record and its lock.
@@ -85,6 +89,7 @@ impl Inode {
             mapped_past_size: AtomicU64::new(0),
             pending,
             ciphers: Ciphers::default(),
+            verifier: OnceLock::new(),
         }
     }
 
@@ -284,6 +289,14 @@ impl MapRead for Inode {
         // Without the key, no data is mapped.
         let cipher = self.has_encrypted_contents().then(|| self.contents_cipher().ok())??;
         Some(Arc::clone(cipher) as Arc<dyn Transform>)
+    }
+
+    fn is_verified(&self) -> bool {
+        self.has(InodeFlags::VERITY)
+    }
+
+    fn verify(&self, at: FileOffset, data: &[u8]) -> Result<()> {
+        self.verify_data(at, data)
     }
 
     fn map_known(&self, at: FileOffset) -> Option<Iomap> {

@@ -53,7 +53,7 @@ impl DirectBatch {
     ) -> Added {
         let range = request.range();
         let range = range.start..range.end.min(context.size()).max(range.start);
-        if context.mapper.transform().is_some() {
+        if context.mapper.transform().is_some() || context.mapper.is_verified() {
             return Err((Refused::NeedsCache, request));
         }
         if let Some(file) = file {
