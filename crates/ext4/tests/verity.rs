@@ -72,7 +72,7 @@ fn read(bytes: Vec<u8>, image: &Image, size: usize) -> (Vec<u8>, Vec<usize>) {
     let mapping = pages.new_mapping(volume.geometry().block_size);
     let context = ReadContext {
         mapping: &mapping,
-        mapper: &*inode,
+        mapper: &inode,
         device: volume.device(),
         size: inode.size(),
         options: ReadOptions::default(),
@@ -108,7 +108,7 @@ fn check(options: &[&str]) {
         let inode = volume.inode(inode_of(image, &format!("{size}"))).unwrap();
         assert_eq!(inode.verity_digest().unwrap().as_ref(), Some(digest), "{size}, {options:?}");
         let (contents, bad) = read(image.bytes(), image, *size);
-        assert_eq!(bad, [], "{size}, {options:?}");
+        assert!(bad.is_empty(), "{size}, {options:?}: {bad:?}");
         assert!(contents == data(*size), "{size}, {options:?}");
     }
     // One byte of data, of the root's block, of the last block of the tree, and of the descriptor.

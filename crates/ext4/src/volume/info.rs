@@ -211,9 +211,6 @@ impl Volume {
             let how = "byte by byte, also in directories that ignore case";
             details.push(("names_matched", how.into()));
         }
-        if self.superblock().has(Feature::Verity) {
-            details.push(("unverified", "data of files protected by fs-verity".into()));
-        }
     }
 }
 

@@ -24,8 +24,9 @@ impl Inode {
         let end = FileBlock(first.0 + u64::from(size.blocks()));
         Ok(match self.stored_cluster(leaf, size, first)? {
             compress::Cluster::Hole => Some(Piece { start: at, end, state: State::Hole }),
-            compress::Cluster::Compressed(_) => {
-                Some(Piece { start: first, end, state: State::Compressed })
+            compress::Cluster::Compressed(blocks) => {
+                let data = blocks.first().copied().unwrap_or_default();
+                Some(Piece { start: first, end, state: State::Compressed(data) })
             }
             compress::Cluster::Plain => None,
         })

@@ -19,8 +19,8 @@ pub(crate) enum State {
     Reserved,
     /// The blocks are adjacent on the device, from this one on.
     Mapped(FsBlock),
-    /// The blocks are one compressed cluster.
-    Compressed,
+    /// The blocks are one compressed cluster, whose data begins in this block of the device.
+    Compressed(FsBlock),
 }
 
 /// A range of a file, and its state.
@@ -108,7 +108,7 @@ impl Inode {
             let is_next = match state {
                 State::Hole => address == 0,
                 State::Reserved => address == NEW_ADDRESS,
-                State::Compressed => false,
+                State::Compressed(_) => false,
                 State::Mapped(first) => {
                     let next = FsBlock(first.0 + distance);
                     u64::from(address) == next.0 && self.volume().geometry().main.contains(&next)

@@ -90,7 +90,7 @@ impl Inode {
                 let location = Location::inode(self.number()).at_file_block(FileBlock(0));
                 Ok(self.volume.metadata().read(block, "symbolic link", location)?.to_vec())
             }
-            State::Hole | State::Reserved | State::Compressed => Ok(Vec::new()),
+            State::Hole | State::Reserved | State::Compressed(_) => Ok(Vec::new()),
         }
     }
 }
@@ -129,7 +129,7 @@ impl MapRead for Inode {
             State::Hole => (IomapKind::Hole, None),
             State::Reserved => (IomapKind::Unwritten, None),
             State::Mapped(block) => (IomapKind::Mapped, Some(block)),
-            State::Compressed => (IomapKind::Encoded, None),
+            State::Compressed(block) => (IomapKind::Encoded, Some(block)),
         };
         // No shift overflows: pieces end below 2^48, and blocks have 16 KiB at most.
         let bytes = |blocks: u64| blocks << block_size.shift();
