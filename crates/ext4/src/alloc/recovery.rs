@@ -22,8 +22,9 @@ use crate::volume::Volume;
 const FAILED_SEARCHES_MAX: u32 = 1 << 17;
 /// The maximum number of ranges of held clusters that all searches may visit together.
 const HELD_RANGES_MAX: u32 = 1 << 24;
-/// The maximum number of times that marked runs of blocks may reach into a group. A run may span thousands of groups.
-const GROUP_VISITS_MAX: u64 = 1 << 26;
+/// The maximum number of visits: of groups by the blocks of files, and of runs of clusters in a group that are marked.
+/// The blocks of a file may span thousands of groups, and a group may have thousands of runs.
+const VISITS_MAX: u64 = 1 << 23;
 
 /// The allocator's state during recovery. A cluster is allocated only if it is free now and was free before the
 /// recovery: a cluster that was in use may belong to a file that the recovery has not processed yet.
@@ -42,8 +43,8 @@ struct State {
     held_ranges: u32,
     /// The group at which searches for free clusters start. Groups before it have none.
     search_from: u32,
-    /// The number of times that marked runs have reached into a group.
-    group_visits: u64,
+    /// The number of visits of groups, and of runs in groups.
+    visits: u64,
     /// The number of failed searches in a group.
     failed_searches: u32,
     /// Groups in which a search has failed. Later searches would fail, too, since freed clusters are not allocated.
@@ -51,11 +52,11 @@ struct State {
 }
 
 impl State {
-    /// Counts visits of groups by a marked run. Errors: `Unsupported` if there are too many.
-    fn count_group_visits(&mut self, groups: u64) -> Result<()> {
-        self.group_visits = self.group_visits.saturating_add(groups);
-        if self.group_visits > GROUP_VISITS_MAX {
-            let operation = "replaying fast commits of files that reach into so many block groups";
+    /// Counts visits of groups, or of runs in a group. Errors: `Unsupported` if there are too many.
+    fn count_visits(&mut self, visits: u64) -> Result<()> {
+        self.visits = self.visits.saturating_add(visits);
+        if self.visits > VISITS_MAX {
+            let operation = "replaying fast commits of files with so many extents or block groups";
             return Err(Unsupported::Operation(operation).into());
         }
         Ok(())
@@ -236,6 +237,7 @@ impl Volume {
         descriptor.free_clusters = bitmap.free();
         let to_mark: Vec<Extent> = runs(bitmap.bytes(), extent, !in_use).collect();
         drop(bitmap);
+        self.recovery_state()?.state.lock().count_visits(to_mark.len() as u64)?;
         let mut group = Group::default();
         let mut marked = 0;
         for run in to_mark {
@@ -261,19 +263,20 @@ impl Volume {
         let per_group = u64::from(self.geometry().clusters_per_group());
         let clusters = self.geometry().clusters_of(start, count);
         let groups = clusters.end.div_ceil(per_group) - clusters.start / per_group;
-        self.recovery_state()?.state.lock().count_group_visits(groups)?;
+        self.recovery_state()?.state.lock().count_visits(groups)?;
         let mut at = clusters.start;
         while at < clusters.end {
             let group = at / per_group;
             let end = clusters.end.min((group + 1) * per_group);
             let extent = Extent { start: (at % per_group) as u32, length: (end - at) as u32 };
             let number = GroupNumber(group as u32);
-            // Each call of `change` is counted, so it is called only if needed. It finds an error of the check again.
+            // The changes are not counted, since files may have very many extents: visits bound their time, and the
+            // groups their memory. An error of the check is found again.
             if self.are_in_use(number, extent) != Ok(true) {
                 let claim = |handle: &mut Handle<'_>| {
                     self.mark_for_recovery(handle, number, extent, true, |_| ()).map(drop)
                 };
-                self.unless_damaged(self.change(ALLOCATE_CREDITS, claim))?;
+                self.unless_damaged(self.change_uncounted(ALLOCATE_CREDITS, claim))?;
             }
             at = end;
         }
@@ -361,17 +364,28 @@ mod tests {
     }
 
     #[test]
-    fn marking_blocks_that_are_already_in_use_is_no_change() {
-        let volume = open(1);
-        let descriptor = volume.group(GroupNumber(0)).unwrap();
-        // The inode table is in use. Block 16000 is free, and its first marking is a change.
-        for _ in 0..3 {
-            volume.claim_blocks(descriptor.inode_table, 8).unwrap();
+    fn marking_blocks_does_not_count_as_a_change() {
+        let volume = open(0);
+        let free = || volume.block_bitmap(&volume.group(GroupNumber(1)).unwrap()).unwrap().free();
+        let before = free();
+        for block in (12000..16000).step_by(2) {
+            volume.claim_blocks(FsBlock(block), 1).unwrap();
+            volume.claim_blocks(FsBlock(block), 1).unwrap();
         }
-        for _ in 0..3 {
-            volume.claim_blocks(FsBlock(16000), 1).unwrap();
-        }
-        let claimed = volume.claim_blocks(FsBlock(16001), 1);
+        assert_eq!(free(), before - 2000);
+    }
+
+    #[test]
+    fn each_marked_run_is_a_visit() {
+        let volume = open(0);
+        let visits = || volume.recovery_state().unwrap().state.lock().visits;
+        (12000..12100).step_by(2).for_each(|at| volume.claim_blocks(FsBlock(at), 1).unwrap());
+        let before = visits();
+        // One group, with 50 runs of free blocks.
+        volume.claim_blocks(FsBlock(12000), 100).unwrap();
+        assert_eq!(visits(), before + 1 + 50);
+        volume.recovery_state().unwrap().state.lock().visits = VISITS_MAX - 1;
+        let claimed = volume.claim_blocks(FsBlock(13000), 1);
         assert!(matches!(claimed, Err(Error::Unsupported(_))), "{claimed:?}");
     }
 
@@ -405,9 +419,9 @@ mod tests {
     }
 
     #[test]
-    fn visits_of_groups_are_limited() {
-        let mut state = State { group_visits: GROUP_VISITS_MAX - 2, ..State::default() };
-        assert_eq!(state.count_group_visits(2), Ok(()));
-        assert!(matches!(state.count_group_visits(1), Err(Error::Unsupported(_))));
+    fn visits_are_limited() {
+        let mut state = State { visits: VISITS_MAX - 2, ..State::default() };
+        assert_eq!(state.count_visits(2), Ok(()));
+        assert!(matches!(state.count_visits(1), Err(Error::Unsupported(_))));
     }
 }

@@ -21,7 +21,6 @@ use crate::alloc::store_totals;
 use crate::fast_commit::{self, Change};
 use crate::features::Feature;
 use crate::jbd2::{Journal, Recovery};
-use crate::layout::geometry::Geometry;
 use crate::orphans::found;
 use crate::superblock::{self, SUPERBLOCK_OFFSET, Superblock};
 use crate::volume::error_log::RecordedErrors;
@@ -41,11 +40,6 @@ const ORPHAN_CHANGES_MAX: u64 = 1 << 19;
 const FAST_COMMIT_CHANGES_MAX: u64 = 1 << 18;
 /// The maximum number of changes for each tag of a fast commit.
 const CHANGES_PER_TAG: u64 = 16;
-/// The number of changes for each group that contains blocks of a tag. Blocks are marked as in use twice, each time
-/// with one change per group.
-const CHANGES_PER_GROUP: u64 = 2;
-/// The maximum number of changes for groups. Groups can be so small that one tag covers hundreds of them.
-const GROUP_CHANGES_MAX: u64 = 1 << 24;
 
 /// A report of the recovery of a volume.
 #[derive(Clone, Debug)]
@@ -108,7 +102,7 @@ impl Unrecovered {
         };
         let mut fast_commit_failure = None;
         if !commits.is_empty() {
-            let changes = fast_commit_changes(&device, cache, &geometry, &commits)?;
+            let changes = fast_commit_changes(&device, cache, &commits)?;
             overlay.put_blocks(changes.blocks)?;
             fast_commit_failure = changes.failure;
         }
@@ -144,10 +138,9 @@ pub(crate) struct FastCommitChanges {
 pub(crate) fn fast_commit_changes(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
-    geometry: &Geometry,
     commits: &[Vec<Change>],
 ) -> Result<FastCommitChanges> {
-    let limits = Limits { changes: changes_max(geometry, commits), bytes: scratch::BYTES_MAX };
+    let limits = Limits { changes: changes_max(commits), bytes: scratch::BYTES_MAX };
     let (failure, blocks) = scratch::change(device, cache, limits, |volume| {
         let with_errors = found::has_errors(volume);
         if let Err(error) = volume.writer()?.orphans.adopt(volume, with_errors) {
@@ -159,19 +152,9 @@ pub(crate) fn fast_commit_changes(
     Ok(FastCommitChanges { blocks, failure })
 }
 
-/// Returns the maximum number of changes that the replay of `commits` may make.
-fn changes_max(geometry: &Geometry, commits: &[Vec<Change>]) -> u64 {
-    let groups_of = |change: &Change| match change {
-        Change::AddRange { length, .. } => {
-            u64::from(u32::from(*length).div_ceil(geometry.blocks_per_group)) + 1
-        }
-        _ => 0,
-    };
-    let all = || commits.iter().flatten();
-    let groups: u64 = all().map(groups_of).sum();
-    FAST_COMMIT_CHANGES_MAX
-        + all().count() as u64 * CHANGES_PER_TAG
-        + (groups * CHANGES_PER_GROUP).min(GROUP_CHANGES_MAX)
+/// Returns the maximum number of changes that the replay of `commits` may make. Marking of blocks is not counted.
+fn changes_max(commits: &[Vec<Change>]) -> u64 {
+    FAST_COMMIT_CHANGES_MAX + commits.iter().map(Vec::len).sum::<usize>() as u64 * CHANGES_PER_TAG
 }
 
 /// Deletes and truncates orphans. Leaves them unchanged on a volume with errors (`with_errors`), and if their changes
@@ -235,30 +218,4 @@ fn finish(
     let offset =
         volume.geometry().block_size.device_offset(block).expect("the superblock is in the volume");
     device.write_at(offset, &bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use base::{FileBlock, FsBlock, InodeNumber};
-
-    use super::*;
-    use crate::layout::geometry::tests::plain;
-
-    #[test]
-    fn ranges_in_many_small_groups_have_a_change_for_each_group() {
-        let geometry = Geometry { blocks_per_group: 256, ..plain() };
-        let (start, length) = (FileBlock(0), 1 << 15);
-        let range = |at: u64| Change::AddRange {
-            inode: InodeNumber(12),
-            start,
-            block: FsBlock(at << 15),
-            length,
-            unwritten: false,
-        };
-        let changes_of = |tags: u64| changes_max(&geometry, &[(0..tags).map(range).collect()]);
-        // Each range begins and ends within a group.
-        let groups = u64::from(length) / 256 + 1;
-        assert!(changes_of(10_000) >= 10_000 * 2 * groups);
-        assert!(changes_of(1 << 20) <= 1 << 26, "the work is bounded");
-    }
 }

@@ -303,8 +303,7 @@ impl Volume {
             let log = LogWriter::begin(journal, replayed.end.next(), features, false)?;
             return Ok((Some(log), None));
         }
-        let changes =
-            recovery::fast_commit_changes(self.device(), cache, self.geometry(), &commits)?;
+        let changes = recovery::fast_commit_changes(self.device(), cache, &commits)?;
         let failure = changes.failure;
         // The changes of all fast commits become one transaction with their number. Until it is durable, a recovery
         // finds the fast commits again; afterwards it never does.
@@ -383,9 +382,17 @@ impl Volume {
         credits: u32,
         operation: impl FnOnce(&mut Handle<'v>) -> Result<R>,
     ) -> Result<R> {
-        let writer = self.writer()?;
-        writer.count_change()?;
-        let journal = &writer.journal;
+        self.writer()?.count_change()?;
+        self.change_uncounted(credits, operation)
+    }
+
+    /// Calls [`change`](Self::change) for a change that a recovery bounds in another way than by their number.
+    pub(crate) fn change_uncounted<'v, R>(
+        &'v self,
+        credits: u32,
+        operation: impl FnOnce(&mut Handle<'v>) -> Result<R>,
+    ) -> Result<R> {
+        let journal = &self.writer()?.journal;
         let mut handle = journal.start(credits)?;
         let result = operation(&mut handle);
         if let Err(error) = &result {
