@@ -698,3 +698,41 @@ fn a_directory_of_more_than_16_gib_is_refused() {
         assert_eq!((error.is_some(), is_unsupported), (is_refused, is_refused), "{error:?}");
     }
 }
+
+fn open_image(image: &Image) -> std::fs::File {
+    std::fs::File::options().read(true).write(true).open(&image.path).unwrap()
+}
+
+#[test]
+fn fast_commits_after_a_log_without_transactions_are_ignored() {
+    let image = make("");
+    let first = inode_of(&image, "first").0;
+    let before = tree(&image.open());
+    let mut commits = FastCommits::new(BLOCK);
+    commits.name(TAG_LINK, ROOT, first, "linked");
+    commits.commit();
+    commits.leave_in(&image);
+    let journal: u64 = image.debugfs("bmap <8> 0").trim().parse().unwrap();
+    // The start of the log.
+    open_image(&image).write_all_at(&[0; 4], journal * BLOCK as u64 + 28).unwrap();
+    assert!(recover(&image, 0) == before);
+}
+
+#[test]
+fn fast_commits_can_change_more_than_an_ordinary_transaction() {
+    const EXTENTS: u64 = 480;
+    let options = format!("-t ext4 -b {BLOCK} -I 256 -N 8192 -J size=2 -O fast_commit");
+    let image = Image::make(4096, &options.split(' ').collect::<Vec<_>>());
+    let made = free(&image, "ffi")[0];
+    let mut commits = FastCommits::new(BLOCK);
+    commits.name(TAG_CREATE, ROOT, made, "made");
+    commits.inode(made, &image_of(REGULAR, EXTENTS * BLOCK as u64, GENERATION, 0));
+    // Each extent changes the bitmap of another group.
+    for extent in 0..EXTENTS {
+        commits.add_range(made, extent as u32, extent * 8192 + 7000, 1);
+    }
+    commits.commit();
+    commits.leave_in(&image);
+    let tree = recover(&image, 1);
+    assert_eq!(tree["/made"].runs.len() as u64, EXTENTS);
+}

@@ -298,7 +298,11 @@ impl Volume {
         }
         // Before the log is overwritten, since a second recovery would need it.
         self.device().flush()?;
-        let commits = crate::fast_commit::read_commits(&journal, replayed.end)?;
+        // As in Linux, a log without transactions is not recovered, nor are fast commits after it.
+        let commits = match journal.superblock().start {
+            Some(_) => crate::fast_commit::read_commits(&journal, replayed.end)?,
+            None => Vec::new(),
+        };
         if commits.is_empty() {
             let log = LogWriter::begin(journal, replayed.end.next(), features, false)?;
             return Ok((Some(log), None));
@@ -313,7 +317,8 @@ impl Volume {
             .into_iter()
             .map(|(block, bytes)| (FsBlock(block), Vec::from(bytes).into()))
             .collect();
-        if changes.len() as u64 > log.blocks_max() {
+        // The log is empty, so this transaction may be larger than an ordinary one.
+        if !log.has_room(changes.len(), 0) {
             let operation = "fast commits that change more than a transaction can hold";
             return Err(Unsupported::Operation(operation).into());
         }
