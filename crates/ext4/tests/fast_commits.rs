@@ -719,6 +719,24 @@ fn fast_commits_after_a_log_without_transactions_are_ignored() {
 }
 
 #[test]
+fn a_wrong_count_of_unused_inodes_does_not_make_a_file_new() {
+    let image = make("-E lazy_itable_init=1,nodiscard");
+    let first = inode_of(&image, "first").0;
+    let before = tree(&image.open());
+    let mut commits = FastCommits::new(BLOCK);
+    let size = 16 * BLOCK as u64;
+    commits.inode(first, &image_of(REGULAR, size, generation(&image, first), 0));
+    commits.commit();
+    commits.leave_in(&image);
+    let unused = image.open().geometry().inodes_per_group;
+    image.debugfs_write(&format!(
+        "set_bg 0 itable_unused {unused}\nset_bg 0 flags 0\nset_bg 0 checksum calc\n"
+    ));
+    let tree = tree(&image.open());
+    assert_eq!(tree["/first"].runs, before["/first"].runs);
+}
+
+#[test]
 fn fast_commits_can_change_more_than_an_ordinary_transaction() {
     const EXTENTS: u64 = 480;
     let options = format!("-t ext4 -b {BLOCK} -I 256 -N 8192 -J size=2 -O fast_commit");

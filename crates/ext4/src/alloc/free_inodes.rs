@@ -78,11 +78,14 @@ impl Volume {
 }
 
 impl Volume {
-    /// Returns whether the block of the inode table with this inode may never have been written. It may then have any
-    /// contents, even those of an inode of another volume.
+    /// Returns whether the inode is free, and its block of the inode table may never have been written. The block may
+    /// then have any contents, even those of an inode of another volume. The descriptor alone is not enough: if its
+    /// count of unused inodes were wrong, a file would be lost. Errors: `Corrupt` if the inode bitmap is damaged.
     pub(crate) fn is_inode_unwritten(&self, number: InodeNumber) -> Result<bool> {
         let (group, index) = self.geometry().inode_position(number)?;
-        Ok(unwritten_block(self.geometry(), &self.group(group)?, index).is_some())
+        let descriptor = self.group(group)?;
+        Ok(unwritten_block(self.geometry(), &descriptor, index).is_some()
+            && !self.inode_bitmap(&descriptor)?.is_set(index))
     }
 }
 
