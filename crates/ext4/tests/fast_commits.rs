@@ -699,8 +699,163 @@ fn a_directory_of_more_than_16_gib_is_refused() {
     }
 }
 
+/// Returns the position of an inode in the image, in bytes.
+fn place(image: &Image, number: u64) -> u64 {
+    let text = image.debugfs(&format!("imap <{number}>"));
+    let after = |word: &str| text.split_once(word).unwrap().1.trim_start();
+    let block: u64 = after("located at block ").split(',').next().unwrap().parse().unwrap();
+    let offset = after("offset 0x").split_whitespace().next().unwrap();
+    block * BLOCK as u64 + u64::from_str_radix(offset, 16).unwrap()
+}
+
 fn open_image(image: &Image) -> std::fs::File {
     std::fs::File::options().read(true).write(true).open(&image.path).unwrap()
+}
+
+#[test]
+fn files_that_an_interrupted_replay_has_written_get_their_names() {
+    let image = make("");
+    let first = inode_of(&image, "first").0;
+    let made = free(&image, "ffi")[0];
+    // The replay has written the inodes, but not the entries of the names.
+    image.debugfs_write("write /dev/null made\nln first linked\n");
+    assert_eq!(inode_of(&image, "made").0, made);
+    image.debugfs_write("unlink made\nunlink linked\nsif first links_count 2\n");
+    let mut image_of_first = image_of(REGULAR, 16 * BLOCK as u64, generation(&image, first), 0);
+    image_of_first[26..28].copy_from_slice(&2_u16.to_le_bytes());
+    let mut commits = FastCommits::new(BLOCK);
+    // The inode number is used, freed, and used again.
+    commits.name(TAG_CREATE, ROOT, made, "gone");
+    commits.name(TAG_UNLINK, ROOT, made, "gone");
+    commits.name(TAG_CREATE, ROOT, made, "made");
+    commits.inode(made, &image_of(REGULAR, 0, generation(&image, made), 0));
+    commits.name(TAG_LINK, ROOT, first, "linked");
+    commits.inode(first, &image_of_first);
+    commits.commit();
+    commits.leave_in(&image);
+    let tree = recover(&image, 1);
+    assert_eq!((tree["/made"].number, tree["/made"].links), (made, 1));
+    assert_eq!((tree["/linked"].number, tree["/linked"].links), (first, 2));
+    assert_eq!(tree["/first"].links, 2);
+    assert!(!tree.contains_key("/gone"));
+}
+
+#[test]
+fn directories_that_an_interrupted_replay_has_written_are_written_again() {
+    for is_hole in [true, false] {
+        for is_named in [true, false] {
+            let image = make("");
+            let before = tree(&image.open());
+            let made = free(&image, "ffi")[0];
+            image.debugfs_write("mkdir made\n");
+            assert_eq!(inode_of(&image, "made").0, made);
+            let block: u64 = image.debugfs(&format!("bmap <{made}> 0")).trim().parse().unwrap();
+            // The first block is a hole, or has its former contents.
+            if is_hole {
+                image.debugfs_write("punch made 0 0\nsif made size 1024\n");
+            } else {
+                open_image(&image).write_all_at(&[0x77; BLOCK], block * BLOCK as u64).unwrap();
+            }
+            image.debugfs_write(&format!("unlink made\nsif <{ROOT}> links_count 5\n"));
+            let mut commits = FastCommits::new(BLOCK);
+            commits.name(TAG_CREATE, ROOT, made, "made");
+            let generation = generation(&image, made);
+            commits.inode(made, &image_of(DIRECTORY, BLOCK as u64, generation, 0));
+            commits.name(TAG_CREATE, made, made + 1, "file");
+            commits.inode(made + 1, &image_of(REGULAR, 0, GENERATION, 0));
+            if !is_named {
+                commits.name(TAG_UNLINK, made, made + 1, "file");
+                commits.name(TAG_UNLINK, ROOT, made, "made");
+            }
+            commits.commit();
+            commits.leave_in(&image);
+            let tree = recover(&image, 1);
+            if is_named {
+                assert_eq!((tree["/made"].links, tree["/made"].blocks), (2, 2), "{is_hole}");
+                assert_eq!(tree["/made/file"].number, made + 1, "{is_hole}");
+            } else {
+                assert!(tree == before, "{is_hole}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_checksum_that_an_interrupted_replay_has_not_updated_is_corrected() {
+    for is_damaged in [false, true] {
+        let image = make("");
+        let [first, second] = ["first", "second"].map(|name| inode_of(&image, name).0);
+        let before = tree(&image.open());
+        let host = open_image(&image);
+        let at = place(&image, first);
+        let mut inode = [0; 256];
+        host.read_exact_at(&mut inode, at).unwrap();
+        // The owner has changed, but not the checksum.
+        inode[2] ^= 1;
+        let mut commits = FastCommits::new(BLOCK);
+        commits.inode(first, &inode[..160]);
+        commits.name(TAG_LINK, ROOT, second, "linked");
+        commits.commit();
+        commits.leave_in(&image);
+        if is_damaged {
+            // The group differs from the image in the fast commit.
+            inode[24] ^= 1;
+        }
+        host.write_all_at(&inode, at).unwrap();
+        if is_damaged {
+            let opened = common::open_device(image.device(true));
+            assert!(matches!(opened.err(), Some(Error::Corrupt(_))));
+        } else {
+            let tree = recover(&image, 1);
+            assert_eq!(tree["/first"], before["/first"]);
+            assert!(tree.contains_key("/linked"));
+        }
+    }
+}
+
+#[test]
+fn a_node_of_a_file_that_is_deleted_later_is_not_allocated() {
+    let image = make("");
+    // Each file has 4 or 5 extents of 3 blocks. The second file's map has a leaf.
+    for (name, extents) in [("x", 4), ("y", 5)] {
+        let source = image.scratch.path(name);
+        let file = std::fs::File::create(&source).unwrap();
+        for extent in 0..extents {
+            file.write_all_at(&[1; 3 * BLOCK], extent * 8 * BLOCK as u64).unwrap();
+        }
+        image.debugfs_write(&format!("write {} {name}\n", source.display()));
+    }
+    let [x, y] = ["x", "y"].map(|name| inode_of(&image, name).0);
+    assert!(x < y);
+    let before = tree(&image.open());
+    let data = before["/y"].runs.iter().flat_map(|run| run.1..run.1 + run.2);
+    let data: BTreeSet<u64> = data.collect();
+    let nodes: BTreeSet<u64> = blocks_of(&image, y).difference(&data).copied().collect();
+    assert_eq!(nodes.len(), 1);
+    // All other blocks before the node's group ends are in use, so the search finds the node.
+    let node = *nodes.first().unwrap();
+    let behind = free(&image, "ffb 45000");
+    let mut commands = String::new();
+    let kept = behind.len() - 2000;
+    for block in &behind[..kept] {
+        commands += &format!("setb {block}\n");
+    }
+    image.debugfs_write(&commands);
+    mark_free(&image, &nodes);
+    let mut commits = FastCommits::new(BLOCK);
+    commits.inode(y, &image_of(REGULAR, 35 * BLOCK as u64, generation(&image, y), 0));
+    commits.commit();
+    commits.inode(x, &image_of(REGULAR, 27 * BLOCK as u64, generation(&image, x), 0));
+    commits.delete_range(x, 1, 1);
+    commits.name(TAG_UNLINK, ROOT, y, "y");
+    commits.commit();
+    commits.leave_in(&image);
+    let volume = common::open_for_writing(&image);
+    let tree = tree(&volume);
+    volume.close().unwrap();
+    drop(volume);
+    assert_eq!((tree["/x"].runs.len(), blocks_of(&image, x).contains(&node)), (5, false));
+    assert!(!tree.contains_key("/y"));
 }
 
 #[test]

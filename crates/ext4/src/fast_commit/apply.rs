@@ -98,11 +98,16 @@ impl Outcome {
             })
             .collect();
         // All blocks are marked before blocks are allocated for maps and directories. A block that `free` frees may now
-        // belong to another file, so all blocks are marked again. Until then, freed blocks are not allocated.
+        // belong to another file, so all blocks are marked again. Until then, freed blocks are not allocated. For this,
+        // blocks of files that `free` deletes must be marked, too: an interrupted replay may have freed them before.
         let is_kept = |number| matches!(actions.get(&number), Some(Action::Keep(_)));
-        self.claim(is_kept)?;
+        let is_deleted = |number| {
+            let is_new = self.files.get(&number).is_some_and(|file| file.is_new);
+            is_new || matches!(actions.get(&number), Some(Action::Delete))
+        };
+        self.claim(is_kept, is_deleted)?;
         self.free(&actions)?;
-        self.claim(is_kept)?;
+        self.claim(is_kept, |_| false)?;
         let mut inodes = BTreeMap::new();
         for &(number, file, links) in &kept {
             inodes.insert(number, write_inode(volume, number, file, links)?);
@@ -119,10 +124,16 @@ impl Outcome {
             if file.kind() == Some(FileType::Directory) {
                 let parent = counts_of(number).parent.unwrap_or(crate::ROOT_INODE);
                 let directory = &inodes[number];
-                if file.is_new {
+                if file.is_created_directory() {
                     init_directory(volume, directory, parent)?;
                 }
-                change_directory(volume, (directory, parent), file.is_new, names, &kinds)?;
+                change_directory(
+                    volume,
+                    (directory, parent),
+                    file.is_created_directory(),
+                    names,
+                    &kinds,
+                )?;
             }
         }
         Ok(())
@@ -143,6 +154,10 @@ impl Outcome {
             if file.is_new || matches!(actions[&number], Action::Delete) {
                 // Without links, and not in the orphan list, the inode has already been deleted.
                 if record.links > 0 || volume.writer()?.orphans.contains(number) {
+                    if file.was_created {
+                        // An interrupted replay may not yet have marked the inode as in use.
+                        volume.claim_inode(number, record.kind == FileType::Directory)?;
+                    }
                     delete(volume, number)?;
                 }
                 continue;
@@ -152,7 +167,9 @@ impl Outcome {
                 continue;
             }
             let inode = inode(volume, volume.inode_record(number)?)?;
-            if map_kind(record.flags) != map_kind(file.flags()) {
+            let is_emptied =
+                file.is_created_directory() || map_kind(record.flags) != map_kind(file.flags());
+            if is_emptied {
                 inode.unmap_all(FileBlock(0)..FileBlock(FILE_BLOCKS_MAX))?;
             } else if file.has_tree() {
                 file.map.touched().try_for_each(|range| inode.unmap_all(range))?;
@@ -168,7 +185,8 @@ fn choose_action(file: &FileState, counts: NameCounts, is_orphan: bool) -> Actio
     let existing = file.existing();
     if kind == FileType::Directory {
         let is_root = existing.is_some_and(|record| record.number == crate::ROOT_INODE);
-        let has_lost_its_name = counts.now == 0 && (file.is_new || counts.before > 0);
+        let has_lost_its_name =
+            counts.now == 0 && (file.is_created_directory() || counts.before > 0);
         if has_lost_its_name && !is_root {
             return match existing {
                 Some(_) if is_orphan => Action::Keep(0),
@@ -176,7 +194,7 @@ fn choose_action(file: &FileState, counts: NameCounts, is_orphan: bool) -> Actio
                 _ => Action::Ignore,
             };
         }
-        let links = match existing.map(|record| record.links) {
+        let links = match file.kept().map(|record| record.links) {
             // The directory has more subdirectories than the format counts.
             Some(1) => 1,
             // An interrupted replay may already have counted some changes. Every directory has at least two links.
@@ -191,17 +209,25 @@ fn choose_action(file: &FileState, counts: NameCounts, is_orphan: bool) -> Actio
             u16::try_from(links).ok().filter(|&links| links <= LINKS_MAX).unwrap_or(1),
         );
     }
-    let before = if existing.is_some() { counts.before } else { 0 };
-    let links = existing.map_or(0, |record| u64::from(record.links)) + counts.now;
-    // An interrupted replay may have counted the removal of a name without removing its entry. The file has at least
-    // the names in `counts`.
-    match links.saturating_sub(before).max(counts.now) {
+    match count_links(file, counts) {
         0 if is_orphan && existing.is_some() => Action::Keep(0),
         0 if existing.is_some_and(|record| record.links > 0) => Action::Delete,
         // The file was open without a name at the time of the commit, and is not on the volume.
         0 => Action::Ignore,
         links => Action::Keep(u16::try_from(links).unwrap_or(LINKS_MAX)),
     }
+}
+
+/// Returns the link count of a file that is no directory. Its names are those in `counts`, and names that fast commits
+/// do not contain.
+fn count_links(file: &FileState, counts: NameCounts) -> u64 {
+    // Fast commits contain all names of a file that they create.
+    let Some(existing) = file.existing().filter(|_| !file.was_created) else { return counts.now };
+    let links = (u64::from(existing.links) + counts.now).saturating_sub(counts.before);
+    // An interrupted replay may have counted a new name without adding its entry, or the removal of a name without
+    // removing its entry. The image has the count at the time of the commit.
+    let max = file.image.as_ref().map_or(u64::MAX, |image| image.links.into());
+    links.min(max).max(counts.now)
 }
 
 /// Returns an inode with this record. If the orphan list contains the inode, returns that one.
@@ -233,7 +259,7 @@ fn write_inode(
     volume.claim_inode(number, is_directory)?;
     let (buffer, at, location) = volume.raw_inode(number)?;
     let block = buffer.block();
-    let mut bytes = match file.existing() {
+    let mut bytes = match file.kept() {
         Some(_) => buffer[at..at + geometry.inode_size as usize].to_vec(),
         None => vec![0; geometry.inode_size as usize],
     };
@@ -246,8 +272,7 @@ fn write_inode(
         let fields = raw(&mut bytes);
         fields.flags = flags.0.into();
         let is_tree = flags.contains(InodeFlags::EXTENTS);
-        let keeps_map =
-            file.existing().is_some_and(|existing| map_kind(existing.flags) == map_kind(flags));
+        let keeps_map = file.kept().is_some_and(|kept| map_kind(kept.flags) == map_kind(flags));
         let is_mapped = is_tree || matches!(image.kind, FileType::Regular | FileType::Directory);
         if !is_mapped || flags.contains(InodeFlags::INLINE_DATA) {
             fields.block = image.block_area();
@@ -286,7 +311,7 @@ fn map_kind(flags: InodeFlags) -> u32 {
 /// Returns the flags of an inode with an image. A new directory begins with an empty map, not with inline data.
 fn flags_of(file: &FileState, geometry: &Geometry) -> InodeFlags {
     // The flag determines the unit of the block count, which does not come from the image.
-    let huge = file.existing().map_or(0, |existing| existing.flags.0 & InodeFlags::HUGE_FILE.0);
+    let huge = file.kept().map_or(0, |kept| kept.flags.0 & InodeFlags::HUGE_FILE.0);
     let flags = InodeFlags(file.flags().0 & !InodeFlags::HUGE_FILE.0 | huge);
     if file.kind() != Some(FileType::Directory) || !flags.contains(InodeFlags::INLINE_DATA) {
         return flags;

@@ -21,9 +21,14 @@ const NODES_MAX: usize = 1 << 22;
 
 impl Outcome {
     /// Marks blocks as in use, for every kept inode in the fast commits: the blocks that the fast commits map, and the
-    /// blocks of the current map, including its nodes. Skips the current map of a reused inode, since it belongs to the
-    /// old file. Blocks of damaged inodes and maps are not marked.
-    pub(super) fn claim(&self, is_kept: impl Fn(InodeNumber) -> bool) -> Result<()> {
+    /// blocks of the current map, including its nodes. Also marks the blocks of the current map of inodes that will be
+    /// deleted. Skips the current map of another reused inode, since it belongs to the old file. Blocks of damaged
+    /// inodes and maps are not marked.
+    pub(super) fn claim(
+        &self,
+        is_kept: impl Fn(InodeNumber) -> bool,
+        is_deleted: impl Fn(InodeNumber) -> bool,
+    ) -> Result<()> {
         let kept = self.files.iter().filter(|(number, _)| is_kept(**number));
         for run in kept.flat_map(|(_, file)| mapped(file)) {
             self.volume.claim_blocks(run.block, run.length)?;
@@ -36,7 +41,8 @@ impl Outcome {
             outcome: Ok(()),
         };
         for number in self.numbers() {
-            if self.files.get(&number).is_some_and(|file| file.is_new || !is_kept(number)) {
+            let is_skipped = |file: &FileState| file.is_new || !is_kept(number);
+            if !is_deleted(number) && self.files.get(&number).is_some_and(is_skipped) {
                 continue;
             }
             match existing_record(&self.volume, number) {

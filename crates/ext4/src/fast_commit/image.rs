@@ -22,6 +22,7 @@ pub(super) struct InodeImage {
     pub kind: FileType,
     pub flags: InodeFlags,
     pub generation: u32,
+    pub links: u16,
 }
 
 impl InodeImage {
@@ -43,6 +44,7 @@ impl InodeImage {
             kind,
             flags: InodeFlags(raw.flags.get()),
             generation: raw.generation.get(),
+            links: raw.links_count.get(),
             bytes: bytes.to_vec(),
         })
     }

@@ -10,6 +10,7 @@ mod names;
 pub mod ondisk;
 mod outcome;
 mod ranges;
+mod reseal;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use crate::volume::Volume;
 
 /// Brings a volume that is being recovered to the state that `commits` establish.
 pub(crate) fn replay(volume: &Arc<Volume>, commits: &[Vec<Change>]) -> Result<()> {
+    reseal::reseal(volume, commits)?;
     Outcome::collect(Arc::clone(volume), commits)?.apply()
 }
 

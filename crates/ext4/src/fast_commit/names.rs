@@ -8,6 +8,7 @@ use std::sync::Arc;
 use base::attributes::{DirCursor, FileType};
 use base::{Error, InodeNumber, Location, Problem, Result, Unsupported};
 
+use super::outcome::Created;
 use super::{Change, existing_record, has_map};
 use crate::inode::Inode;
 use crate::volume::Volume;
@@ -85,6 +86,7 @@ impl Names {
 /// its names change.
 pub(super) fn collect(
     volume: &Arc<Volume>,
+    created: &Created,
     commits: &[Vec<Change>],
 ) -> Result<BTreeMap<InodeNumber, Names>> {
     let mut directories: BTreeMap<InodeNumber, Names> = BTreeMap::new();
@@ -99,7 +101,7 @@ pub(super) fn collect(
     }
     let mut blocks = 0;
     for (&number, names) in &mut directories {
-        read(volume, number, names, &mut blocks)?;
+        read(volume, created, (number, names), &mut blocks)?;
     }
     Ok(directories)
 }
@@ -107,13 +109,17 @@ pub(super) fn collect(
 /// Looks up `names` in the directory on the volume. Adds the directory's blocks to `blocks`, which is bounded.
 fn read(
     volume: &Arc<Volume>,
-    number: InodeNumber,
-    names: &mut Names,
+    created: &Created,
+    (number, names): (InodeNumber, &mut Names),
     blocks: &mut u64,
 ) -> Result<()> {
     // Otherwise the fast commits create the directory.
     let Some(record) = existing_record(volume, number)? else { return Ok(()) };
     if record.kind != FileType::Directory || record.links == 0 {
+        return Ok(());
+    }
+    // An interrupted replay has created the directory. Its blocks may never have been written.
+    if created.contains(&record) {
         return Ok(());
     }
     if has_map(volume, &record) {

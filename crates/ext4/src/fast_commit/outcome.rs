@@ -14,8 +14,42 @@ use super::ranges::MapChanges;
 use super::{Change, existing_record};
 use crate::dir::check_new_name;
 use crate::inode::record::{InodeFlags, InodeRecord};
-use crate::layout::geometry::FILE_BLOCKS_MAX;
+use crate::layout::geometry::{FILE_BLOCKS_MAX, Geometry};
 use crate::volume::Volume;
+
+/// The files that fast commits create, by the generations of their images. A number can be used several times.
+pub(super) struct Created(BTreeMap<InodeNumber, BTreeSet<u32>>);
+
+impl Created {
+    fn new(geometry: &Geometry, commits: &[Vec<Change>]) -> Self {
+        let mut created: BTreeMap<InodeNumber, BTreeSet<u32>> = BTreeMap::new();
+        for commit in commits {
+            for change in commit {
+                if let Change::Link { inode, created: true, .. } = change {
+                    created.entry(*inode).or_default();
+                }
+            }
+            for change in commit {
+                let Change::Inode { inode, image } = change else { continue };
+                let Some(generations) = created.get_mut(inode) else { continue };
+                // Invalid images are ignored later, too.
+                let image = InodeImage::parse(image, geometry, Location::inode(*inode));
+                if let Ok(image) = image
+                    && image.check(geometry, *inode).is_ok()
+                {
+                    generations.insert(image.generation);
+                }
+            }
+        }
+        Self(created)
+    }
+
+    /// Returns whether the fast commits create this file, which is on the volume already.
+    pub(super) fn contains(&self, record: &InodeRecord) -> bool {
+        let generations = self.0.get(&record.number);
+        record.links > 0 && generations.is_some_and(|known| known.contains(&record.generation))
+    }
+}
 
 /// An inode that fast commits change, or whose names they change.
 pub(super) struct FileState {
@@ -23,6 +57,9 @@ pub(super) struct FileState {
     pub before: Option<InodeRecord>,
     /// Whether the inode is now another file than the one on the volume.
     pub is_new: bool,
+    /// Whether the fast commits create the file on the volume: an interrupted replay has written its inode. The entries
+    /// of its names may be missing, and so may its own entries if it is a directory.
+    pub was_created: bool,
     /// The last image of the inode in a fast commit.
     pub image: Option<InodeImage>,
     /// The changes of its extent tree.
@@ -35,6 +72,16 @@ impl FileState {
         self.before.as_ref().filter(|_| !self.is_new)
     }
 
+    /// Returns whether this is a directory whose names are all in the fast commits.
+    pub(super) fn is_created_directory(&self) -> bool {
+        self.kind() == Some(FileType::Directory) && (self.is_new || self.was_created)
+    }
+
+    /// Returns the inode on the volume, if its map is kept.
+    pub(super) fn kept(&self) -> Option<&InodeRecord> {
+        self.existing().filter(|_| !self.is_created_directory())
+    }
+
     pub(super) fn kind(&self) -> Option<FileType> {
         match (&self.image, self.existing()) {
             (Some(image), _) => Some(image.kind),
@@ -44,9 +91,9 @@ impl FileState {
 
     pub(super) fn flags(&self) -> InodeFlags {
         match (&self.image, self.existing()) {
-            (Some(image), existing) => {
+            (Some(image), _) => {
                 // The image that Linux logs does not show whether a directory now has an index. The volume's flag does.
-                let hashed = existing.map_or(0, |record| record.flags.0 & InodeFlags::INDEX.0);
+                let hashed = self.kept().map_or(0, |record| record.flags.0 & InodeFlags::INDEX.0);
                 let flags = image.flags.0;
                 if image.kind == FileType::Directory {
                     InodeFlags(flags & !InodeFlags::INDEX.0 | hashed)
@@ -75,13 +122,15 @@ pub(super) struct Outcome {
     pub volume: Arc<Volume>,
     pub files: BTreeMap<InodeNumber, FileState>,
     pub directories: BTreeMap<InodeNumber, Names>,
+    created: Created,
 }
 
 impl Outcome {
     /// Collects the effects of `commits` on `volume`.
     pub(super) fn collect(volume: Arc<Volume>, commits: &[Vec<Change>]) -> Result<Self> {
-        let directories = names::collect(&volume, commits)?;
-        let mut outcome = Self { volume, files: BTreeMap::new(), directories };
+        let created = Created::new(volume.geometry(), commits);
+        let directories = names::collect(&volume, &created, commits)?;
+        let mut outcome = Self { volume, files: BTreeMap::new(), directories, created };
         for commit in commits {
             outcome.add_commit(commit)?;
         }
@@ -101,8 +150,9 @@ impl Outcome {
                 return Err(Error::corrupt("fast commit", Location::inode(number), problem));
             }
             let before = existing_record(&self.volume, number)?;
-            let state =
-                FileState { before, is_new: false, image: None, map: MapChanges::default() };
+            let was_created = before.as_ref().is_some_and(|record| self.created.contains(record));
+            let map = MapChanges::default();
+            let state = FileState { before, is_new: false, was_created, image: None, map };
             self.files.insert(number, state);
         }
         Ok(self.files.get_mut(&number).expect("it was present or has just been inserted"))
@@ -175,7 +225,7 @@ impl Outcome {
             return Ok(());
         }
         // For an existing directory, the inode on the volume is used instead.
-        if image.kind != FileType::Directory || file.is_new {
+        if image.kind != FileType::Directory || file.is_new || file.was_created {
             file.image = Some(image);
         }
         Ok(())
