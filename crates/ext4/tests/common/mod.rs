@@ -5,6 +5,7 @@
 pub mod cached_file;
 pub mod counting_device;
 pub mod fast_commits;
+pub mod replays;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,0 +1,252 @@
+//! Tests of fast commits that Linux has replayed in part before a power cut.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::FileExt;
+
+use base::{Error, FsBlock};
+use common::fast_commits::{DIRECTORY, FastCommits, REGULAR, free, image_of};
+use common::replays::{
+    BLOCK, GENERATION, ROOT, blocks_of, generation, make, open_image, place, recover, tree,
+};
+use common::{Image, inode_of};
+use ext4::fast_commit::ondisk::{TAG_CREATE, TAG_LINK, TAG_UNLINK};
+
+/// Marks blocks as free, and counts them as free. Linux does this during its replay of fast commits, and marks them as
+/// in use again only at the end.
+fn mark_free(image: &Image, blocks: &BTreeSet<u64>) {
+    let volume = image.open();
+    let mut commands = String::new();
+    let mut counts = BTreeMap::new();
+    for &block in blocks {
+        commands += &format!("freeb {block}\n");
+        let group = volume.geometry().group_of_block(FsBlock(block)).unwrap();
+        let free = volume.group(group).unwrap().free_clusters;
+        *counts.entry(group.0).or_insert(free) += 1;
+    }
+    for (group, free) in counts {
+        commands += &format!("set_bg {group} free_blocks_count {free}\n");
+        commands += &format!("set_bg {group} checksum calc\n");
+    }
+    drop(volume);
+    image.debugfs_write(&commands);
+}
+
+#[test]
+fn blocks_that_an_interrupted_replay_has_freed_are_not_allocated() {
+    for options in ["", "-O ^metadata_csum,^64bit"] {
+        let image = make(options);
+        // The file has many holes, so its extent tree has nodes outside the inode.
+        let source = image.scratch.path("striped");
+        let striped = std::fs::File::create(&source).unwrap();
+        for stripe in 0..150 {
+            striped.write_all_at(&[1; 4096], stripe * 8192).unwrap();
+        }
+        image.debugfs_write(&format!("cd few\nwrite {} old\n", source.display()));
+        let names = ["few", "many", "first", "few/old"];
+        let [few, many, first, old] = names.map(|name| inode_of(&image, name).0);
+        let before = tree(&image.open());
+        assert!(before["/few/old"].runs.len() >= 150, "{options}");
+        assert_eq!(before["/few/old"].runs[0].2, 4, "{options}");
+        let inodes = free(&image, "ffi")[0];
+        let new: Vec<u64> = free(&image, "ffb 1200").into_iter().skip(200).step_by(2).collect();
+        // The fast commits contain the old file, the directories, and a name that already exists.
+        let mut freed = BTreeSet::new();
+        for number in [ROOT, few, many, first, old] {
+            freed.extend(blocks_of(&image, number));
+        }
+        assert!(freed.len() > 600 + 1 + 16 + 3, "{options}");
+        mark_free(&image, &freed);
+        let mut commits = FastCommits::new(BLOCK);
+        commits.inode(many, &image_of(DIRECTORY, BLOCK as u64, generation(&image, many), 0));
+        let size = before["/few/old"].size;
+        commits.inode(old, &image_of(REGULAR, size, generation(&image, old), 0));
+        commits.delete_range(old, 0, 4);
+        commits.name(TAG_CREATE, ROOT, first, "first");
+        commits.name(TAG_CREATE, many, inodes, "new");
+        commits.inode(inodes, &image_of(REGULAR, 250 * BLOCK as u64, GENERATION, 0));
+        for (at, &block) in (0..250).zip(&new) {
+            commits.add_range(inodes, at, block, 1);
+        }
+        for number in 1..=100 {
+            let parent = [few, many][number as usize % 2];
+            let name = format!("{number}-{}", "n".repeat(50));
+            commits.name(TAG_CREATE, parent, inodes + number, &name);
+            commits.inode(inodes + number, &image_of(REGULAR, 0, GENERATION, 0));
+        }
+        commits.commit();
+        commits.leave_in(&image);
+        let tree = recover(&image, 1);
+        assert_eq!(tree["/first"], before["/first"], "{options}");
+        assert_eq!(tree["/few/old"].runs, before["/few/old"].runs[1..], "{options}");
+        assert_eq!(tree.len(), before.len() + 101, "{options}");
+    }
+}
+
+#[test]
+fn link_counts_are_correct_after_an_interrupted_replay() {
+    let image = make("");
+    let [few, first] = ["few", "first"].map(|name| inode_of(&image, name).0);
+    // The interrupted replay has updated the link counts. It has not yet removed the old entries of a rename and of a
+    // removal.
+    image.debugfs_write("ln first renamed\nmkdir few/sub\nset_inode_field few links_count 2\n");
+    let sub = inode_of(&image, "few/sub").0;
+    let mut commits = FastCommits::new(BLOCK);
+    commits.name(TAG_LINK, ROOT, first, "renamed");
+    commits.name(TAG_UNLINK, ROOT, first, "first");
+    commits.name(TAG_UNLINK, few, sub, "sub");
+    commits.commit();
+    commits.leave_in(&image);
+    let tree = recover(&image, 1);
+    assert_eq!((tree["/renamed"].number, tree["/renamed"].links), (first, 1));
+    assert_eq!(tree["/renamed"].runs.len(), 1);
+    assert_eq!(tree["/few"].links, 2);
+    assert!(!tree.contains_key("/few/sub") && !tree.contains_key("/first"));
+}
+
+#[test]
+fn files_that_an_interrupted_replay_has_written_get_their_names() {
+    let image = make("");
+    let first = inode_of(&image, "first").0;
+    let made = free(&image, "ffi")[0];
+    // The replay has written the inodes, but not the entries of the names.
+    image.debugfs_write("write /dev/null made\nln first linked\n");
+    assert_eq!(inode_of(&image, "made").0, made);
+    image.debugfs_write("unlink made\nunlink linked\nsif first links_count 2\n");
+    let mut image_of_first = image_of(REGULAR, 16 * BLOCK as u64, generation(&image, first), 0);
+    image_of_first[26..28].copy_from_slice(&2_u16.to_le_bytes());
+    let mut commits = FastCommits::new(BLOCK);
+    // The inode number is used, freed, and used again.
+    commits.name(TAG_CREATE, ROOT, made, "gone");
+    commits.name(TAG_UNLINK, ROOT, made, "gone");
+    commits.name(TAG_CREATE, ROOT, made, "made");
+    commits.inode(made, &image_of(REGULAR, 0, generation(&image, made), 0));
+    commits.name(TAG_LINK, ROOT, first, "linked");
+    commits.inode(first, &image_of_first);
+    commits.commit();
+    commits.leave_in(&image);
+    let tree = recover(&image, 1);
+    assert_eq!((tree["/made"].number, tree["/made"].links), (made, 1));
+    assert_eq!((tree["/linked"].number, tree["/linked"].links), (first, 2));
+    assert_eq!(tree["/first"].links, 2);
+    assert!(!tree.contains_key("/gone"));
+}
+
+#[test]
+fn directories_that_an_interrupted_replay_has_written_are_written_again() {
+    for is_hole in [true, false] {
+        for is_named in [true, false] {
+            let image = make("");
+            let before = tree(&image.open());
+            let made = free(&image, "ffi")[0];
+            image.debugfs_write("mkdir made\n");
+            assert_eq!(inode_of(&image, "made").0, made);
+            let block: u64 = image.debugfs(&format!("bmap <{made}> 0")).trim().parse().unwrap();
+            // The first block is a hole, or has its former contents.
+            if is_hole {
+                image.debugfs_write("punch made 0 0\nsif made size 1024\n");
+            } else {
+                open_image(&image).write_all_at(&[0x77; BLOCK], block * BLOCK as u64).unwrap();
+            }
+            image.debugfs_write(&format!("unlink made\nsif <{ROOT}> links_count 5\n"));
+            let mut commits = FastCommits::new(BLOCK);
+            commits.name(TAG_CREATE, ROOT, made, "made");
+            let generation = generation(&image, made);
+            commits.inode(made, &image_of(DIRECTORY, BLOCK as u64, generation, 0));
+            commits.name(TAG_CREATE, made, made + 1, "file");
+            commits.inode(made + 1, &image_of(REGULAR, 0, GENERATION, 0));
+            if !is_named {
+                commits.name(TAG_UNLINK, made, made + 1, "file");
+                commits.name(TAG_UNLINK, ROOT, made, "made");
+            }
+            commits.commit();
+            commits.leave_in(&image);
+            let tree = recover(&image, 1);
+            if is_named {
+                assert_eq!((tree["/made"].links, tree["/made"].blocks), (2, 2), "{is_hole}");
+                assert_eq!(tree["/made/file"].number, made + 1, "{is_hole}");
+            } else {
+                assert!(tree == before, "{is_hole}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_checksum_that_an_interrupted_replay_has_not_updated_is_corrected() {
+    for is_damaged in [false, true] {
+        let image = make("");
+        let [first, second] = ["first", "second"].map(|name| inode_of(&image, name).0);
+        let before = tree(&image.open());
+        let host = open_image(&image);
+        let at = place(&image, first);
+        let mut inode = [0; 256];
+        host.read_exact_at(&mut inode, at).unwrap();
+        // The owner has changed, but not the checksum.
+        inode[2] ^= 1;
+        let mut commits = FastCommits::new(BLOCK);
+        commits.inode(first, &inode[..160]);
+        commits.name(TAG_LINK, ROOT, second, "linked");
+        commits.commit();
+        commits.leave_in(&image);
+        if is_damaged {
+            // The group differs from the image in the fast commit.
+            inode[24] ^= 1;
+        }
+        host.write_all_at(&inode, at).unwrap();
+        if is_damaged {
+            let opened = common::open_device(image.device(true));
+            assert!(matches!(opened.err(), Some(Error::Corrupt(_))));
+        } else {
+            let tree = recover(&image, 1);
+            assert_eq!(tree["/first"], before["/first"]);
+            assert!(tree.contains_key("/linked"));
+        }
+    }
+}
+
+#[test]
+fn a_node_of_a_file_that_is_deleted_later_is_not_allocated() {
+    let image = make("");
+    // Each file has 4 or 5 extents of 3 blocks. The second file's map has a leaf.
+    for (name, extents) in [("x", 4), ("y", 5)] {
+        let source = image.scratch.path(name);
+        let file = std::fs::File::create(&source).unwrap();
+        for extent in 0..extents {
+            file.write_all_at(&[1; 3 * BLOCK], extent * 8 * BLOCK as u64).unwrap();
+        }
+        image.debugfs_write(&format!("write {} {name}\n", source.display()));
+    }
+    let [x, y] = ["x", "y"].map(|name| inode_of(&image, name).0);
+    assert!(x < y);
+    let before = tree(&image.open());
+    let data = before["/y"].runs.iter().flat_map(|run| run.1..run.1 + run.2);
+    let data: BTreeSet<u64> = data.collect();
+    let nodes: BTreeSet<u64> = blocks_of(&image, y).difference(&data).copied().collect();
+    assert_eq!(nodes.len(), 1);
+    // All other blocks before the node's group ends are in use, so the search finds the node.
+    let node = *nodes.first().unwrap();
+    let behind = free(&image, "ffb 45000");
+    let mut commands = String::new();
+    let kept = behind.len() - 2000;
+    for block in &behind[..kept] {
+        commands += &format!("setb {block}\n");
+    }
+    image.debugfs_write(&commands);
+    mark_free(&image, &nodes);
+    let mut commits = FastCommits::new(BLOCK);
+    commits.inode(y, &image_of(REGULAR, 35 * BLOCK as u64, generation(&image, y), 0));
+    commits.commit();
+    commits.inode(x, &image_of(REGULAR, 27 * BLOCK as u64, generation(&image, x), 0));
+    commits.delete_range(x, 1, 1);
+    commits.name(TAG_UNLINK, ROOT, y, "y");
+    commits.commit();
+    commits.leave_in(&image);
+    let volume = common::open_for_writing(&image);
+    let tree = tree(&volume);
+    volume.close().unwrap();
+    drop(volume);
+    assert_eq!((tree["/x"].runs.len(), blocks_of(&image, x).contains(&node)), (5, false));
+    assert!(!tree.contains_key("/y"));
+}
