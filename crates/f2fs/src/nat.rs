@@ -7,10 +7,9 @@ use iomap::MetadataCache;
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::nat::RawNatEntry;
+use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS};
 
 const STRUCTURE: &str = "NAT entry";
-/// The block address of a node that was allocated but never written.
-const NEW_ADDRESS: u32 = u32::MAX;
 
 /// The number of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -66,7 +65,7 @@ pub(crate) fn look_up(
         }
     };
     match entry.block.get() {
-        0 | NEW_ADDRESS => Err(Error::NotFound),
+        NULL_ADDRESS | NEW_ADDRESS => Err(Error::NotFound),
         block => Ok(NodeAddress {
             inode: InodeNumber(entry.inode.get().into()),
             block: geometry.main_block(block, STRUCTURE, location)?,

@@ -14,10 +14,9 @@ use crate::inode::Inode;
 use crate::inode::record::InodeRecord;
 use crate::nat::{self, Nid, NodeAddress};
 use crate::node::Node;
+use crate::ondisk::node::NAME_BYTES_MAX;
 use crate::superblock::Superblock;
 
-/// The maximum length of a name, in bytes.
-const NAME_BYTES_MAX: u32 = 255;
 /// The node numbers that are never in use: 0, and those of the inodes for nodes and other metadata.
 const RESERVED_NIDS: u64 = 3;
 
@@ -162,7 +161,7 @@ impl Volume {
             blocks_available: blocks_free,
             inodes,
             inodes_free,
-            name_bytes_max: NAME_BYTES_MAX,
+            name_bytes_max: NAME_BYTES_MAX as u32,
         }
     }
 }

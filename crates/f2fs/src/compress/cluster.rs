@@ -6,9 +6,8 @@ use std::ops::Range;
 use base::{Error, FileBlock, FsBlock, Location, Problem, Result};
 use smallvec::SmallVec;
 
-use crate::ondisk::cluster::{
-    COMPRESS_ADDRESS, LOG_CLUSTER_SIZE_MAX, LOG_CLUSTER_SIZE_MIN, NEW_ADDRESS, NULL_ADDRESS,
-};
+use crate::ondisk::cluster::{LOG_CLUSTER_SIZE_MAX, LOG_CLUSTER_SIZE_MIN};
+use crate::ondisk::node::{COMPRESS_ADDRESS, NEW_ADDRESS, NULL_ADDRESS};
 
 /// The number of blocks in each cluster of a file: a power of two from 4 to 256.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

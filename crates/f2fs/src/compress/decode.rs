@@ -8,9 +8,7 @@ use zerocopy::FromBytes;
 
 use super::{lzo, zstd};
 use crate::ondisk::cluster::{COMPRESS_CHECKSUM, RawClusterHeader};
-
-/// The initial value of checksums.
-const CHECKSUM_SEED: u32 = 0xF2F5_2010;
+use crate::superblock::MAGIC;
 
 /// The format of a file's compressed data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +84,7 @@ impl ClusterDecoder {
         let payload = payload
             .ok_or(Problem::Truncated { needed: length.into(), available: rest.len() as u64 })?;
         if self.has_checksums {
-            let (stored, computed) = (header.checksum.get(), crc32_le(CHECKSUM_SEED, payload));
+            let (stored, computed) = (header.checksum.get(), crc32_le(MAGIC, payload));
             if stored != computed {
                 return Err(Problem::Checksum { stored, computed });
             }

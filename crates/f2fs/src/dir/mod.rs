@@ -21,8 +21,7 @@ use self::entries::EntryFormat;
 pub use self::lookup::{Found, WantedName};
 use crate::ondisk::dentry::DentryLayout;
 
-/// The longest name, in bytes.
-pub const NAME_BYTES_MAX: usize = 255;
+pub use crate::ondisk::node::NAME_BYTES_MAX;
 
 /// Upper limit for the number of blocks of a directory: more than all levels of buckets have.
 const BLOCKS_MAX: u64 = 1 << 40;

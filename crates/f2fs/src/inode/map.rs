@@ -4,10 +4,9 @@ use base::{Error, FileBlock, FsBlock, Location, Problem, Result};
 
 use super::Inode;
 use crate::node::Node;
+use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS};
 
 const STRUCTURE: &str = "block map";
-/// The address of a block that is allocated but was never written.
-const NEW_ADDRESS: u32 = u32::MAX;
 /// The end of the hole behind the last block that a map can have.
 const END: FileBlock = FileBlock(u64::MAX >> 16);
 
@@ -106,7 +105,7 @@ impl Inode {
         let mut end = at.0 + 1;
         for (distance, address) in (1..).zip(words) {
             let is_next = match state {
-                State::Hole => address == 0,
+                State::Hole => address == NULL_ADDRESS,
                 State::Reserved => address == NEW_ADDRESS,
                 State::Compressed(_) => false,
                 State::Mapped(first) => {
@@ -124,7 +123,7 @@ impl Inode {
 
     fn state_of(&self, address: u32, location: Location) -> Result<State> {
         match address {
-            0 => Ok(State::Hole),
+            NULL_ADDRESS => Ok(State::Hole),
             NEW_ADDRESS => Ok(State::Reserved),
             address => {
                 let block = self.volume().geometry().main_block(address, STRUCTURE, location)?;

@@ -3,13 +3,6 @@
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The address in the first slot of a compressed cluster.
-pub const COMPRESS_ADDRESS: u32 = 0xFFFF_FFFE;
-/// The address of a block that is reserved and has no data.
-pub const NEW_ADDRESS: u32 = 0xFFFF_FFFF;
-/// The address of a hole.
-pub const NULL_ADDRESS: u32 = 0;
-
 /// log2 of the blocks in the smallest cluster.
 pub const LOG_CLUSTER_SIZE_MIN: u8 = 2;
 /// log2 of the blocks in the largest cluster.

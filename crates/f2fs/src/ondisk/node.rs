@@ -5,6 +5,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
+/// The address of a hole.
+pub const NULL_ADDRESS: u32 = 0;
+/// The address of a block that is reserved and has no data.
+pub const NEW_ADDRESS: u32 = 0xFFFF_FFFF;
+/// The address in the first slot of a compressed cluster.
+pub const COMPRESS_ADDRESS: u32 = 0xFFFF_FFFE;
 /// The number of node numbers in an inode: two direct, two indirect, one double indirect.
 pub const INODE_NIDS: usize = 5;
 
