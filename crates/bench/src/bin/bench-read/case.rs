@@ -38,7 +38,7 @@ pub struct Case {
 }
 
 /// The numbers of bytes that calls read.
-const LENGTHS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
+pub const LENGTHS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 
 impl Case {
     /// Returns the name of the row on the command line.

@@ -3,11 +3,14 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use device::OpenDevice;
 use tempfile::TempDir;
 use testkit::{LoopMount, Mke2fs};
 
 use crate::case::Content;
+use crate::sides::Opener;
 
 /// The size of each of the two files in bytes, much more than the processor's caches.
 pub const FILE_BYTES: u64 = 256 << 20;
@@ -43,6 +46,12 @@ impl Image {
     /// Returns the path of the image.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("image")
+    }
+
+    /// Returns a function that opens the image.
+    pub fn opener(&self) -> Opener {
+        let path = self.path();
+        Arc::new(move || device::open(&path, OpenDevice::default()).expect("the image"))
     }
 
     /// Mounts the image with the kernel, read-only.

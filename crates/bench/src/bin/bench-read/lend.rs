@@ -19,7 +19,7 @@ const ROUNDS: usize = 5;
 /// for each length.
 pub fn report(image: &Image) {
     let cache = CacheOptions { bytes_max: 2 * FILE_BYTES, ..Default::default() };
-    let volume = open_volume(&image.path(), cache, ReadOptions::default());
+    let volume = open_volume((image.opener())(), cache, ReadOptions::default());
     let file = open_file(&volume, Content::Data);
     println!("\nlent without a copy, 1 thread, cached data\n");
     for length in [4 << 10, 64 << 10, 1 << 20] {

@@ -1,11 +1,12 @@
 //! `make bench-read`: reads through the library, in this process, compared with the running kernel's mount of the same
 //! image and with memcpy. The sides take turns; the results are medians. Arguments: parts of rows' names.
 //!
-//! Not here: the rows (`case`), the sides (`sides`), the output (`table`).
+//! Not here: the rows (`case`), the sides (`sides`), the output (`table`), f2fs (`f2fs`).
 #![allow(clippy::print_stdout, reason = "the output is for people")]
 
 mod buffer;
 mod case;
+mod f2fs;
 mod image;
 mod lend;
 mod measure;
@@ -19,8 +20,10 @@ use std::process::ExitCode;
 use bench::selection::Selection;
 use case::Case;
 use image::Image;
+use notes::Notes;
 
 fn main() -> ExitCode {
+    testkit::guest::run_if_guest();
     if let Some(warning) = bench::busy_warning() {
         println!("{warning}");
     }
@@ -30,15 +33,22 @@ fn main() -> ExitCode {
         Case::all(threads).filter(|case| selection.has_row(&case.row_name())).collect::<Vec<_>>()
     });
     let has_lending = selection.has_row("lending");
-    if !has_memory && !has_lending && tables.iter().all(Vec::is_empty) {
-        return selection.finish();
-    }
     testkit::private_mounts();
+    let mut notes = Notes::default();
+    if has_memory || has_lending || tables.iter().any(|cases| !cases.is_empty()) {
+        measure_ext4(&tables, has_memory, has_lending, &mut notes);
+    }
+    notes.add(f2fs::run(&selection));
+    println!("\n{notes}");
+    selection.finish()
+}
+
+/// Measures the rows of ext4.
+fn measure_ext4(tables: &[Vec<Case>; 2], has_memory: bool, has_lending: bool, notes: &mut Notes) {
     let image = Image::make();
     // This comes first: memory that other measurements leave on the heap would hide the growth.
     let memory = has_memory.then(|| memory::check(&image));
     let mut sides = sides::all(&image);
-    let mut notes = notes::Notes::default();
     for cases in tables.iter().filter(|cases| !cases.is_empty()) {
         table::print_heading(cases[0].threads, &sides);
         let mut rows = Vec::new();
@@ -58,6 +68,4 @@ fn main() -> ExitCode {
         println!("\n{memory}");
         notes.add_memory(&memory);
     }
-    println!("\n{notes}");
-    selection.finish()
 }

@@ -51,7 +51,7 @@ pub fn check(image: &Image) -> Memory {
     let mut counted = 0;
     for folio_order_max in [0, CacheOptions::default().folio_order_max] {
         let cache = CacheOptions { bytes_max: LIMIT, folio_order_max };
-        let volume = open_volume(&image.path(), cache, ReadOptions::default());
+        let volume = open_volume((image.opener())(), cache, ReadOptions::default());
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let volume = &volume;

@@ -40,6 +40,11 @@ impl Notes {
         }
     }
 
+    /// Adds lines about rows that miss an aim.
+    pub fn add(&mut self, missed: Vec<String>) {
+        self.missed.extend(missed);
+    }
+
     /// Adds the memory of the process, if it exceeds the limit.
     pub fn add_memory(&mut self, memory: &Memory) {
         if !memory.is_bounded() {

@@ -1,10 +1,9 @@
 //! The sides: each is a way of reading the same files.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use device::OpenDevice;
+use device::SharedDevice;
 use iomap::ReadOptions;
 use pagecache::CacheOptions;
 use rustix::fs::Advice;
@@ -33,7 +32,10 @@ pub trait Side {
 /// Returns all sides, in the order of the columns.
 pub fn all(image: &Image) -> Vec<Box<dyn Side>> {
     let defaults = ReadOptions::default();
-    let ours = |name, order, read| Box::new(Ours::new(image, name, order, read)) as Box<dyn Side>;
+    let open = image.opener();
+    let ours = |name, order, read| -> Box<dyn Side> {
+        Box::new(Ours::new(Arc::clone(&open), name, order, read))
+    };
     let large = CacheOptions::default().folio_order_max;
     vec![
         Box::new(Memory { source: Buffer::new(FILE_BYTES as usize) }),
@@ -109,10 +111,13 @@ impl Side for Kernel {
     }
 }
 
+/// A function that opens the device of an image.
+pub type Opener = Arc<dyn Fn() -> SharedDevice>;
+
 /// The library in this process.
-struct Ours {
+pub struct Ours {
     name: &'static str,
-    image: PathBuf,
+    open: Opener,
     cache: CacheOptions,
     read: ReadOptions,
     volume: Option<Volume>,
@@ -126,21 +131,21 @@ const LARGE_CACHE: u64 = 2 * FILE_BYTES;
 const SMALL_CACHE: u64 = FILE_BYTES / 4;
 
 impl Ours {
-    fn new(image: &Image, name: &'static str, folio_order_max: u8, read: ReadOptions) -> Self {
+    /// Returns a side that reads the device with folios up to an order, and with `read`.
+    pub fn new(open: Opener, name: &'static str, folio_order_max: u8, read: ReadOptions) -> Self {
         let cache = CacheOptions { folio_order_max, ..Default::default() };
-        Self { name, image: image.path(), cache, read, volume: None, state: None }
+        Self { name, open, cache, read, volume: None, state: None }
     }
 
     fn open_volume(&mut self, bytes_max: u64) {
         self.volume = None;
         let cache = CacheOptions { bytes_max, ..self.cache };
-        self.volume = Some(open_volume(&self.image, cache, self.read));
+        self.volume = Some(open_volume((self.open)(), cache, self.read));
     }
 }
 
-/// Opens the volume in the image.
-pub fn open_volume(image: &std::path::Path, cache: CacheOptions, read: ReadOptions) -> Volume {
-    let device = device::open(image, OpenDevice::default()).expect("the image");
+/// Opens the volume of a device.
+pub fn open_volume(device: SharedDevice, cache: CacheOptions, read: ReadOptions) -> Volume {
     let options = VolumeOptions { cache, read, ..Default::default() };
     Volume::open_device(device, &options).expect("a volume")
 }
