@@ -14,12 +14,14 @@ use device::{Bio, DeviceHooks, FaultDevice, FaultPlan, HookedDevice, MemoryDevic
 use iomap::{
     CLUSTER_BYTES_MAX, Caching, Cluster, Decode, DecodePool, Encoding, EndIo, FinishedRange, Iomap,
     IomapKind, MapFlags, MapRead, MapWrite, Mapping, ReadContext, ReadOptions, Readahead, Refused,
-    StoredRun, WritableFile, fault_for_load, fiemap, lend, read, read_direct, seek_hole, write,
+    StoredRun, WritableFile, fault_for_load, fiemap, read, read_direct, seek_hole, write,
     zero_range,
 };
 use pagecache::{FaultHandler, MapWindow};
 use support::waiting::Waiter;
-use support::{BadRanges, Late, Random, block_size, cache, check_empty};
+use support::{
+    BadRanges, Late, Random, block_size, cache, check_empty, check_reads, random_options,
+};
 
 /// The byte of damaged clusters: their decoding fails.
 const DAMAGE: u8 = 0xdd;
@@ -197,50 +199,6 @@ impl MapRead for ClusterFile {
     }
 }
 
-fn random_options(random: &mut Random) -> ReadOptions {
-    let caching = if random.one_in(4) { Caching::Dropbehind } else { Caching::Kept };
-    ReadOptions {
-        batch_pending_accounting: !random.one_in(4),
-        skip_folio_state: !random.one_in(4),
-        readahead_bytes_max: 4096 << random.below(11),
-        caching,
-    }
-}
-
-/// Reads `file` in random ways, and compares.
-fn check_reads(
-    random: &mut Random,
-    file: &ClusterFile,
-    mapping: &Mapping,
-    device: &SharedDevice,
-    reads: u64,
-) {
-    let readahead = Readahead::default();
-    let options = random_options(random);
-    let context = ReadContext { options, ..file.context(mapping, device) };
-    let mut at = 0;
-    for _ in 0..reads {
-        if random.one_in(4) || at >= file.size {
-            at = random.below(file.size + 10);
-        }
-        let length = random.of_magnitude(1..20) as usize;
-        let start = (at as usize).min(file.bytes.len());
-        let expected = &file.bytes[start..file.bytes.len().min(start + length)];
-        if random.one_in(3) {
-            let slice = lend(&context, &readahead, FileOffset(at), length).expect("readable");
-            assert!(!slice.is_empty() || expected.is_empty());
-            assert!(*slice == expected[..slice.len()], "lent {} at {at}", slice.len());
-            at += slice.len() as u64;
-        } else {
-            let mut buffer = vec![0xaa; length];
-            let got = read(&context, &readahead, FileOffset(at), &mut buffer).expect("readable");
-            assert_eq!(got, expected.len(), "{length} bytes at {at} of {}", file.size);
-            assert!(buffer[..got] == *expected, "{length} bytes at {at}");
-            at += got as u64;
-        }
-    }
-}
-
 fn random_file(random: &mut Random) -> (ClusterFile, Vec<u8>) {
     let size = block_size(512 << random.below(8));
     let bytes_max = (1 << random.between(11..21)).max(4 * u64::from(size.bytes()));
@@ -267,7 +225,7 @@ fn random_files_read_as_the_model_on_any_device_and_in_any_cache() {
         let cache = cache(1 << random.between(19..24), (seed % 10) as u8);
         let mapping = cache.new_mapping(file.block_size);
         for _ in 0..4 {
-            check_reads(random, &file, &mapping, &device, 25);
+            check_reads(random, file.context(&mapping, &device), &file.bytes, 25);
         }
         drop(mapping);
         check_empty(&cache);
@@ -296,7 +254,7 @@ fn threads_that_share_a_cache_that_is_too_small_read_the_model() {
                     let mut random = Random(seed << 8 | thread);
                     for _ in 0..20 {
                         let (file, mapping, device) = &files[random.below(4) as usize];
-                        check_reads(&mut random, file, mapping, device, 10);
+                        check_reads(&mut random, file.context(mapping, device), &file.bytes, 10);
                     }
                 });
             }

@@ -11,55 +11,8 @@ use std::thread;
 
 use base::{Error, FileOffset};
 use device::{FaultDevice, FaultPlan, MemoryDevice, SharedDevice};
-use iomap::{Caching, Mapping, ReadOptions, Readahead, lend, read};
-use support::{BadRanges, Late, ModelFile, Random, block_size, cache, check_empty};
-
-/// Reads `file` in random ways, and compares.
-fn check_reads(
-    random: &mut Random,
-    file: &ModelFile,
-    mapping: &Mapping,
-    device: &SharedDevice,
-    reads: u64,
-) {
-    let options = ReadOptions {
-        batch_pending_accounting: !random.one_in(4),
-        skip_folio_state: !random.one_in(4),
-        readahead_bytes_max: 4096 << random.below(11),
-        caching: Caching::Kept,
-    };
-    let mut context = file.context(mapping, device, options);
-    let readahead = Readahead::default();
-    let mut at = 0;
-    for _ in 0..reads {
-        if random.one_in(4) {
-            at = random.below(file.size + 10);
-        }
-        if random.one_in(8) {
-            let uncached = random.one_in(2);
-            context.options.caching = if uncached { Caching::Dropbehind } else { Caching::Kept };
-        }
-        let length = random.of_magnitude(1..20) as usize;
-        let start = (at as usize).min(file.bytes.len());
-        let expected = &file.bytes[start..file.bytes.len().min(start + length)];
-        if random.one_in(3) {
-            let slice = lend(&context, &readahead, FileOffset(at), length).expect("readable");
-            assert!(!slice.is_empty() || expected.is_empty());
-            assert!(*slice == expected[..slice.len()], "lent {} at {at}", slice.len());
-            at += slice.len() as u64;
-        } else {
-            let mut buffer = vec![0xaa; length];
-            let got = read(&context, &readahead, FileOffset(at), &mut buffer).expect("readable");
-            assert_eq!(got, expected.len(), "{length} bytes at {at} of {}", file.size);
-            assert!(buffer[..got] == *expected, "{length} bytes at {at}");
-            assert!(buffer[got..].iter().all(|&byte| byte == 0xaa));
-            at += got as u64;
-        }
-        if at >= file.size {
-            at = 0;
-        }
-    }
-}
+use iomap::{ReadOptions, Readahead, lend, read};
+use support::{BadRanges, Late, ModelFile, Random, block_size, cache, check_empty, check_reads};
 
 #[test]
 fn random_files_read_as_the_model_on_any_device_and_in_any_cache() {
@@ -76,7 +29,8 @@ fn random_files_read_as_the_model_on_any_device_and_in_any_cache() {
         }
         let cache = cache(1 << random.between(19..24), random.below(10) as u8);
         let mapping = cache.new_mapping(size);
-        check_reads(&mut random, &file, &mapping, &device, 100);
+        let context = file.context(&mapping, &device, ReadOptions::default());
+        check_reads(&mut random, context, &file.bytes, 100);
         drop(mapping);
         check_empty(&cache);
     }
@@ -108,7 +62,8 @@ fn several_threads_and_files_share_a_cache_that_is_too_small() {
                     let mut random = Random(seed << 8 | thread);
                     for _ in 0..40 {
                         let (file, mapping, device) = &files[random.below(4) as usize];
-                        check_reads(&mut random, file, mapping, device, 10);
+                        let context = file.context(mapping, device, ReadOptions::default());
+                        check_reads(&mut random, context, &file.bytes, 10);
                     }
                 });
             }

@@ -3,6 +3,7 @@
 
 pub mod format;
 pub mod gate;
+pub mod reads;
 // testkit depends on this crate.
 #[path = "../../../testkit/src/waiting.rs"]
 pub mod waiting;
@@ -19,6 +20,7 @@ use iomap::{
     CacheOptions, Iomap, IomapKind, MapFlags, MapRead, Mapping, PageCache, ReadContext, ReadOptions,
 };
 
+pub use reads::{check_reads, random_options};
 pub use waiting::wait_until;
 
 /// Returns the CPU time that this thread has used, in seconds.
