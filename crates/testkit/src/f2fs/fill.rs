@@ -1,11 +1,10 @@
 //! Filling and listing of f2fs images.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::{BLOCK_SIZE, Filler, Kind};
+use super::{BLOCK_SIZE, Filler, Kind, Tools};
 use crate::guest::{self, Job, Machine, Task};
 use crate::tree::{TreeOptions, populate_for_copy};
 use crate::turns::{Step, Turn};
@@ -27,8 +26,8 @@ pub fn fill_all(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
     if by_sload().next().is_some() {
         let source = must(TempDir::new(), "a source");
         populate_for_copy(source.path(), &TreeOptions::new(BLOCK_SIZE));
-        for (_, image) in by_sload() {
-            load(image, source.path());
+        for (kind, image) in by_sload() {
+            load(kind.tools, image, source.path());
         }
     }
     run(images, |kind, image| {
@@ -66,8 +65,8 @@ pub fn break_off(images: &[(&'static Kind, PathBuf)], turn: &Turn) {
 }
 
 /// Copies the files below `source` to `image`, with their owners.
-fn load(image: &Path, source: &Path) {
-    command::run(Command::new("sload.f2fs").arg("-P").arg("-f").arg(source).arg(image));
+fn load(tools: Tools, image: &Path, source: &Path) {
+    command::run(tools.command("sload.f2fs").arg("-P").arg("-f").arg(source).arg(image));
 }
 
 /// Has guests do a task with each image, in one boot for each machine. Returns the last manifest of each.

@@ -2,9 +2,8 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use super::BLOCK_SIZE;
+use super::{BLOCK_SIZE, Tools};
 use crate::guest::{Job, Machine, Task};
 use crate::tree::{Feature, TreeOptions};
 use crate::{command, must};
@@ -16,6 +15,8 @@ pub struct Kind {
     pub name: &'static str,
     /// Arguments for mkfs.f2fs.
     pub arguments: &'static str,
+    /// The version of mkfs.f2fs and sload.f2fs.
+    pub tools: Tools,
     /// Mount options, separated by commas. May be empty.
     pub options: &'static str,
     /// The machine whose kernel mounts the image.
@@ -50,7 +51,11 @@ impl Kind {
         let arguments = self.arguments.split_whitespace();
         // Without -t 0, it writes zeroes to the whole file.
         command::run(
-            Command::new("mkfs.f2fs").args(["-q", "-f", "-t", "0"]).args(arguments).arg(image),
+            self.tools
+                .command("mkfs.f2fs")
+                .args(["-q", "-f", "-t", "0"])
+                .args(arguments)
+                .arg(image),
         );
     }
 
@@ -110,6 +115,7 @@ const fn kind(name: &'static str, arguments: &'static str) -> Kind {
     Kind {
         name,
         arguments,
+        tools: Tools::Installed,
         options: "",
         machine: Machine::UserMode,
         filler: Filler::Guest,
@@ -159,12 +165,21 @@ pub const KINDS: &[Kind] = &[
     // So large that the bitmap of the segment information table does not fit into the first block of a checkpoint.
     Kind { megabytes: 4 << 20, ..kind("checkpoint_payload", "") },
     Kind { options: "mode=lfs", ..kind("written_in_order", "") },
-    // Without flexible_inline_xattr, whose size sload.f2fs 1.15 does not set.
+    // Without flexible_inline_xattr, whose size sload.f2fs does not set (1.15 and 1.16).
     loaded("loaded", ""),
     loaded(
         "loaded_with_attributes",
         "-O extra_attr,inode_checksum,inode_crtime,sb_checksum,lost_found",
     ),
+    Kind {
+        tools: Tools::V1_16,
+        adjust: with_projects,
+        ..kind("newer_tools", "-O extra_attr,quota,project_quota")
+    },
+    Kind {
+        tools: Tools::V1_16,
+        ..loaded("loaded_by_newer_tools", "-O extra_attr,inode_crtime,lost_found")
+    },
     // Linux mounts it only to read.
     loaded("read_only", "-O ro"),
     emulated("verity", "-O verity", with_verity),

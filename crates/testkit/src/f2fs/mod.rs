@@ -15,28 +15,15 @@ mod fill;
 pub mod hostile;
 mod kind;
 mod layout;
+mod tools;
 mod unclean;
 mod wear;
 
 pub use fill::{break_off, change_all, fill_all, list_all, list_last_checkpoints};
 pub use kind::{Filler, KINDS, Kind};
+pub use tools::{Tools, check_by_fsck};
 pub use unclean::interrupted_turn;
 pub use wear::wearing_steps;
 
-use std::path::Path;
-use std::process::Command;
-
-use crate::command::output;
-
 /// The size of a block in bytes.
 pub const BLOCK_SIZE: u32 = 4096;
-
-/// Checks that fsck.f2fs finds no errors in `image`, which it does not change.
-#[track_caller]
-pub fn check_by_fsck(image: &Path) {
-    let output = output(Command::new("fsck.f2fs").arg("--dry-run").arg(image));
-    let text = output.text();
-    let is_clean =
-        output.status.success() && !text.contains("[Fail]") && !text.contains("[ASSERT]");
-    assert!(is_clean, "{}: {}\n{text}", image.display(), output.status);
-}
