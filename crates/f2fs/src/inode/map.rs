@@ -50,6 +50,11 @@ impl Leaf {
     fn hole(start: u64, length: u64) -> Self {
         Self { node: None, start, end: start + length, addresses_at: 0 }
     }
+
+    /// Returns the hole that begins at `at` and has the rest of the file.
+    fn without_node(at: FileBlock) -> Self {
+        Self { node: None, start: at.0, end: END.0.max(at.0 + 1), addresses_at: 0 }
+    }
 }
 
 /// A step from a node to one of its children.
@@ -136,12 +141,15 @@ impl Inode {
     pub(super) fn leaf_at(&self, at: FileBlock) -> Result<Leaf> {
         let record = self.record();
         let in_inode = u64::from(record.address_count);
+        if !record.has_map() {
+            return Ok(Leaf::without_node(at));
+        }
         if at.0 < in_inode {
             let node = Some(self.volume().inode_node(self.number())?);
             return Ok(Leaf { node, start: 0, end: in_inode, addresses_at: record.addresses_at });
         }
         let Some((steps, start)) = self.path(at.0 - in_inode) else {
-            return Ok(Leaf { node: None, start: at.0, end: END.0.max(at.0 + 1), addresses_at: 0 });
+            return Ok(Leaf::without_node(at));
         };
         let mut start = in_inode + start;
         let mut node: Option<Node> = None;

@@ -98,6 +98,11 @@ impl InodeRecord {
         parser.record()
     }
 
+    /// Returns whether the words after the extra attributes are addresses. Those of special files are device numbers.
+    pub(crate) fn has_map(&self) -> bool {
+        matches!(self.attributes.kind, FileType::Regular | FileType::Directory | FileType::Symlink)
+    }
+
     /// Returns whether the flag of FS_IOC_GETFLAGS is set.
     pub(crate) fn has_flag(&self, flag: u32) -> bool {
         self.attributes.flags & flag != 0
