@@ -149,6 +149,7 @@ fn read_file(node: &Arc<Node>, walked: &mut Walked) {
     for _ in 0..200 {
         let Some(data) = walked.count(file.seek_data(here)) else { break };
         assert!(data >= here);
+        walked.count(file.read_at(&mut buffer, data.0));
         let Some(hole) = walked.count(file.seek_hole(data)) else { break };
         assert!(hole > data, "data at {data} has a length");
         here = hole;

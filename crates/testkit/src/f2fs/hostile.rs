@@ -317,8 +317,10 @@ fn directory_field(image: &[u8], layout: &Layout, random: &mut Random) -> (usize
         is_inode(node) && half(node, 0) & 0xF000 == 0x4000 && node[3] & INLINE_DENTRIES != 0
     };
     let blocks = layout.directory_blocks(image);
-    if random.below(3) == 0 || blocks.is_empty() {
-        let inode = node(image, layout, random, is_small);
+    let mut inodes = layout.nodes(image);
+    inodes.retain(|at| is_small(&image[*at..at + BLOCK]));
+    if blocks.is_empty() || !inodes.is_empty() && random.below(3) == 0 {
+        let inode = *random.pick(&inodes).expect("a small directory");
         let first = inode + ADDRESSES + extra_bytes(&image[inode..]) + 4;
         return (first + word_in_use(&image[first..inode + FOOTER - 20], random), 4);
     }

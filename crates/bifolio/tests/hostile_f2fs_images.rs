@@ -1,0 +1,141 @@
+//! Damaged f2fs images: a walk over all files ends soon, and only with typed errors.
+//! `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and adds kinds that only an emulated machine can fill.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use device::MemoryDevice;
+use iomap::CacheOptions;
+use libtest_mimic::{Arguments, Trial};
+use tempfile::TempDir;
+use testkit::f2fs::Kind;
+use testkit::f2fs::hostile::{STRUCTURES, Structure, damage, small_images};
+use testkit::walk::{Walked, walk};
+use testkit::{Random, guest, must};
+use vfs::{Volume, VolumeOptions};
+
+/// The number of damaged copies of each image, for each structure. Failure messages have the seed.
+const SEEDS: u64 = 15;
+/// The kinds of images.
+const KINDS: [&str; 3] = ["plain", "attributes", "no_inline"];
+/// Kinds that an emulated machine fills.
+const SLOW_KINDS: [&str; 3] = ["lz4", "zstd", "everything"];
+/// Time limit, much longer than any walk takes on a busy machine.
+const TIME_MAX: Duration = Duration::from_secs(60);
+/// The unit of copies, in bytes.
+const BLOCK: usize = 4096;
+/// The maximum number of runs of bytes that are overwritten in one image.
+const RUNS_MAX: u64 = 8;
+
+static IMAGES: OnceLock<Vec<(&str, Vec<u8>)>> = OnceLock::new();
+
+fn factor() -> u64 {
+    std::env::var("BIFOLIO_SOAK_FACTOR").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+fn images() -> &'static [(&'static str, Vec<u8>)] {
+    IMAGES.get_or_init(|| {
+        let folder = must(TempDir::new(), "a folder");
+        let slow: &[&str] = if factor() > 1 { &SLOW_KINDS } else { &[] };
+        let names: Vec<&str> = KINDS.iter().chain(slow).copied().collect();
+        let kinds: Vec<_> = names.iter().map(|name| Kind::named(name)).collect();
+        names.into_iter().zip(small_images(folder.path(), &kinds)).collect()
+    })
+}
+
+/// Opens and walks a volume. Returns `None` if the volume is refused.
+fn open_and_walk(image: Arc<Vec<u8>>, no_recovery: bool) -> Option<Walked> {
+    let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
+    let options = VolumeOptions { cache, no_recovery, ..VolumeOptions::default() };
+    let volume = Volume::open_device(Arc::new(MemoryDevice::shared(image)), &options).ok()?;
+    Some(walk(&volume))
+}
+
+/// Makes `image` equal to `valid` again.
+fn restore(image: &mut [u8], valid: &[u8]) {
+    let pairs = image.chunks_mut(BLOCK).zip(valid.chunks(BLOCK));
+    for (block, valid) in pairs.filter(|(block, valid)| block != valid) {
+        block.copy_from_slice(valid);
+    }
+}
+
+/// Walks copies of all images, each changed by `change`, which gets a seed. Requires that at least `opened_min` percent
+/// of them are opened, and that the walk finds corruption in at least `corrupt_min` percent.
+fn check(name: &str, opened_min: u64, corrupt_min: u64, change: impl Fn(&mut [u8], u64) -> String) {
+    let (mut opened, mut corrupt, mut total) = (0, 0, 0);
+    for (kind, valid) in images() {
+        let mut image = Arc::new(valid.clone());
+        for seed in 0..SEEDS * factor() {
+            let bytes = Arc::get_mut(&mut image).expect("no volume is open");
+            let change = format!("{kind}, seed {seed}: {}", change(bytes, seed));
+            let started = Instant::now();
+            let copy = Arc::clone(&image);
+            let result = std::panic::catch_unwind(|| open_and_walk(copy, seed % 2 == 0));
+            let walked = result.unwrap_or_else(|_| panic!("{change}: panicked"));
+            assert!(started.elapsed() < TIME_MAX, "{change}: took too long");
+            total += 1;
+            opened += u64::from(walked.is_some());
+            corrupt += u64::from(walked.is_some_and(|walked| walked.corrupt > 0));
+            restore(Arc::get_mut(&mut image).expect("the volume is closed"), valid);
+        }
+    }
+    println!("{name}: {total} images, {opened} opened, {corrupt} with corruption");
+    // Damage that has no effect would not test anything.
+    assert!(opened * 100 >= total * opened_min, "{opened} of {total} opened");
+    assert!(corrupt * 100 >= total * corrupt_min, "{corrupt} of {total} found corrupt");
+}
+
+/// Overwrites runs of bytes in blocks that are in use with random bytes. Checksums are not corrected.
+fn overwrite(image: &mut [u8], seed: u64) -> String {
+    let mut random = Random(seed);
+    let is_used = |block: &[u8]| block.iter().any(|byte| *byte != 0);
+    let used: Vec<usize> =
+        (2..image.len() / BLOCK).filter(|at| is_used(&image[at * BLOCK..][..BLOCK])).collect();
+    let runs = (0..=random.below(RUNS_MAX)).map(|_| {
+        let at = random.pick(&used).expect("a block") * BLOCK + random.below(4000) as usize;
+        let length = 1 << random.below(6);
+        image[at..at + length].fill_with(|| random.draw() as u8);
+        format!("{length} bytes at {at:#x}")
+    });
+    runs.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the least percentages of images that are opened, and in which corruption is found.
+fn expected(structure: Structure) -> (u64, u64) {
+    match structure {
+        Structure::Superblock => (20, 0),
+        Structure::Checkpoint => (50, 0),
+        Structure::NodeTable => (50, 5),
+        Structure::Inode | Structure::Node | Structure::Footer => (80, 15),
+        Structure::Addresses | Structure::DirectoryEntry => (80, 10),
+        // The tables of segments and the summaries are not read.
+        Structure::CheckpointBlocks | Structure::SegmentTable | Structure::Summary => (50, 0),
+    }
+}
+
+fn main() {
+    guest::run_if_guest();
+    let arguments = Arguments::from_args();
+    let fields = STRUCTURES.iter().map(|structure| {
+        let name = format!("damage_to_{structure:?}_gives_typed_errors_only");
+        Trial::test(name, move || {
+            let (opened, corrupt) = expected(*structure);
+            check(&format!("{structure:?}"), opened, corrupt, |image, seed| {
+                damage(image, *structure, seed)
+            });
+            Ok(())
+        })
+    });
+    let bytes = Trial::test("random_bytes_in_any_structure_give_typed_errors_only", || {
+        check("bytes", 50, 10, overwrite);
+        Ok(())
+    });
+    let valid = Trial::test("valid_images_have_no_corruption", || {
+        for (kind, image) in images() {
+            let walked = open_and_walk(Arc::new(image.clone()), false).expect("it opens");
+            assert!(walked.nodes > 200 && walked.corrupt == 0, "{kind}: {walked:?}");
+        }
+        Ok(())
+    });
+    libtest_mimic::run(&arguments, fields.chain([bytes, valid]).collect()).exit();
+}
