@@ -133,10 +133,7 @@ impl ClusterRead {
         let parts = std::mem::take(&mut state.parts);
         let result = std::mem::replace(&mut state.result, Ok(()));
         drop(state);
-        let fill = || result.and_then(|()| self.fill(joined(parts), &mut pieces));
-        let filled = catch_unwind(AssertUnwindSafe(fill))
-            .unwrap_or(Err(Error::Panicked("the decoding of a cluster")));
-        match filled {
+        match result.and_then(|()| self.fill(joined(parts), &mut pieces)) {
             Ok(()) => pieces.into_iter().for_each(|piece| piece.piece.finish()),
             Err(error) => {
                 if let Some(failure) = &self.failure {
@@ -150,14 +147,14 @@ impl ClusterRead {
     /// Writes the data to the pieces.
     fn fill(&self, mut stored: Vec<u8>, pieces: &mut [ClusterPiece]) -> Result<()> {
         let length = (self.range.end - self.range.start) as usize;
-        let (at, decode) = (FileOffset(self.range.start), &self.encoding.decode);
+        let at = FileOffset(self.range.start);
         match pieces {
             [whole] if whole.piece.len() == length => {
-                decode.decode(at, &mut stored, whole.piece.bytes_mut())?;
+                decode(&self.encoding, at, &mut stored, whole.piece.bytes_mut())?;
             }
             _ => {
                 let mut data = vec![0; length];
-                decode.decode(at, &mut stored, &mut data)?;
+                decode(&self.encoding, at, &mut stored, &mut data)?;
                 for ClusterPiece { piece, start, .. } in &mut *pieces {
                     let end = *start + piece.len();
                     piece.bytes_mut().copy_from_slice(&data[*start..end]);
@@ -182,6 +179,13 @@ fn joined(mut parts: SmallVec<[Vec<u8>; 1]>) -> Vec<u8> {
     if parts.len() == 1 { parts.remove(0) } else { parts.concat() }
 }
 
+/// Decodes `stored` to `data`. Errors: `Panicked` if the decoder panics, since damaged data may be what it did not
+/// expect.
+fn decode(encoding: &Encoding, at: FileOffset, stored: &mut [u8], data: &mut [u8]) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(|| encoding.decode.decode(at, stored, data)))
+        .unwrap_or(Err(Error::Panicked("the decoding of a cluster")))
+}
+
 /// Reads the cluster that contains byte `at` of the file, without the cache. Returns its bytes from `at` on.
 pub(crate) fn read_cluster(context: &ReadContext<'_>, at: u64) -> Result<Vec<u8>> {
     let block = u64::from(context.mapping.block_size().bytes());
@@ -195,7 +199,7 @@ pub(crate) fn read_cluster(context: &ReadContext<'_>, at: u64) -> Result<Vec<u8>
         rest = after;
     }
     let mut data = vec![0; cluster.length as usize];
-    encoding.decode.decode(cluster.offset, &mut stored, &mut data)?;
+    decode(&encoding, cluster.offset, &mut stored, &mut data)?;
     drop(data.drain(..(at - cluster.offset.0) as usize));
     Ok(data)
 }

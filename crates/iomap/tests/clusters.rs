@@ -440,6 +440,23 @@ fn a_cluster_that_cannot_be_decoded_is_an_error_only_for_its_readers() {
 }
 
 #[test]
+fn a_panic_while_a_cluster_is_decoded_without_the_cache_is_an_error() {
+    let (file, bad) = encoded(4, 64);
+    let place = file.place(60).start + 4;
+    bad.inner().write_at(DeviceOffset(place), &[PANIC]).expect("memory");
+    let device: SharedDevice = bad.clone();
+    let mapping = cache(1 << 19, 9).new_mapping(file.block_size);
+    let context = file.context(&mapping, &device);
+    // All of the cache's memory is in use.
+    let lend_at = |page: u64| lend(&context, &Readahead::default(), FileOffset(page << 12), 4096);
+    let lent: Vec<_> = (0..240).map(lend_at).collect();
+    assert!(lent.iter().all(Result::is_ok));
+    let mut buffer = [0; 4096];
+    let got = read(&context, &Readahead::default(), FileOffset(241 << 12), &mut buffer);
+    assert!(matches!(got, Err(Error::Panicked(_))), "{got:?}");
+}
+
+#[test]
 fn a_cluster_that_is_not_what_the_format_promises_is_an_error() {
     let (file, bad) = encoded(4, 3);
     let device: SharedDevice = bad.clone();
