@@ -281,11 +281,11 @@ impl<'c, 'a> Fill<'c, 'a> {
         let size = self.context.size();
         let valid = usize::try_from(size - at).unwrap_or(usize::MAX).min(piece.len());
         // Bytes after the file's last block are not read. Bytes after the file's end may not exist: the device may end
-        // within the block.
+        // within the block. A transform needs whole blocks.
         let block = self.context.mapping.block_size().len();
         let mut read = valid.next_multiple_of(block);
         let room = self.context.device.size().saturating_sub(address.0);
-        if (valid as u64..read as u64).contains(&room) {
+        if self.transform.is_none() && (valid as u64..read as u64).contains(&room) {
             read = room as usize;
         }
         let piece = DevicePiece { piece, at: FileOffset(at), read, valid };

@@ -7,11 +7,11 @@ mod support;
 use std::sync::Arc;
 
 use base::{DeviceOffset, Error, FileOffset, Location, Problem, Result};
-use device::{BlockDevice, SharedDevice};
+use device::{BlockDevice, MemoryDevice, SharedDevice};
 use iomap::{
-    EndIo, ReadOptions, Readahead, Refused, SplitExtents, Transform, WritableFile, detach_cache,
-    overwrite_direct, punch_cache, read, read_direct, truncate_cache, wait_for_writeback, write,
-    write_back, write_direct_alone,
+    EndIo, Iomap, IomapKind, MapFlags, MapRead, ReadContext, ReadOptions, Readahead, Refused,
+    SplitExtents, Transform, WritableFile, detach_cache, overwrite_direct, punch_cache, read,
+    read_direct, truncate_cache, wait_for_writeback, write, write_back, write_direct_alone,
 };
 use support::format::{Format, Mode};
 use support::{Late, Random, block_size, cache};
@@ -149,6 +149,50 @@ fn a_block_that_the_transform_refuses_is_an_error_only_for_its_readers() {
     for other in (0..16).filter(|&other| other != 5) {
         assert_eq!(read_at(other * block), Ok(vec![1; block]), "{other}");
     }
+}
+
+/// A file of one mapping, whose data is transformed.
+struct Mapped {
+    size: u64,
+    transform: Arc<dyn Transform>,
+}
+
+impl MapRead for Mapped {
+    fn map_read(&self, _at: FileOffset, _length: u64) -> Result<Iomap> {
+        Ok(Iomap {
+            offset: FileOffset(0),
+            length: self.size.next_multiple_of(4096),
+            kind: IomapKind::Mapped,
+            address: Some(DeviceOffset(0)),
+            flags: MapFlags::default(),
+        })
+    }
+
+    fn inline_data(&self) -> Result<Vec<u8>> {
+        Err(Error::InvalidArgument("not inline"))
+    }
+
+    fn transform(&self) -> Option<Arc<dyn Transform>> {
+        Some(Arc::clone(&self.transform))
+    }
+}
+
+#[test]
+fn a_block_at_the_end_of_a_device_that_ends_within_it_is_an_error() {
+    let size = block_size(4096);
+    let transform: Arc<dyn Transform> = Arc::new(Cipher { block: size.len() });
+    let file = Mapped { size: 3 * 4096 + 100, transform };
+    // The last block has all of the file's bytes, and not those that the transform needs.
+    let device: SharedDevice = Arc::new(MemoryDevice::new(vec![0; 3 * 4096 + 1000]));
+    let mapping = cache(4 << 20, 9).new_mapping(size);
+    let (options, size) = (ReadOptions::default(), file.size);
+    let context = ReadContext { mapping: &mapping, mapper: &file, device: &device, size, options };
+    let mut buffer = [0; 4096];
+    let mut read_at =
+        |page: u64| read(&context, &Readahead::default(), FileOffset(page << 12), &mut buffer);
+    assert_eq!(read_at(2), Ok(4096));
+    let last = read_at(3);
+    assert!(matches!(last, Err(Error::Io(_))), "{last:?}");
 }
 
 #[test]
