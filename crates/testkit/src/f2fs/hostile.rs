@@ -161,13 +161,16 @@ const INODE_FIELDS: &[(usize, usize)] = &[
 
 /// The size of a small image in MiB. mkfs.f2fs makes none that are much smaller.
 const SMALL_MEGABYTES: u64 = 64;
+/// The size of an image in MiB whose tree has files for features such as compression.
+const FEATURES_MEGABYTES: u64 = 160;
 
 /// Has guests fill small images of `kinds` in `folder`. Returns the contents of the images.
 pub fn small_images(folder: &Path, kinds: &[&'static Kind]) -> Vec<Vec<u8>> {
     let path = |kind: &&'static Kind| (*kind, folder.join(format!("small_{}", kind.name)));
     let images: Vec<(&'static Kind, PathBuf)> = kinds.iter().map(path).collect();
     for (kind, image) in &images {
-        kind.make(image, SMALL_MEGABYTES);
+        let has_features = !kind.tree().features.is_empty();
+        kind.make(image, if has_features { FEATURES_MEGABYTES } else { SMALL_MEGABYTES });
     }
     fill::run(&images, |kind, image| {
         let mut tree = kind.tree();
