@@ -176,6 +176,24 @@ fn data_that_lz4_compressed_is_decoded() {
 }
 
 #[test]
+fn zstd_data_with_more_than_one_frame_is_refused() {
+    let data = sample(3, 4 * BLOCK);
+    let first = tool("zstd", &["-q", "--no-check"], &data);
+    assert_eq!(decode(Algorithm::Zstd, &first, data.len()).as_ref(), Ok(&data));
+    // Without contents, with a window of 64 MiB.
+    let large_window = [0x28, 0xb5, 0x2f, 0xfd, 0, 16 << 3, 1, 0, 0];
+    // A frame that decoders skip, of two bytes.
+    let skippable = [0x50, 0x2a, 0x4d, 0x18, 2, 0, 0, 0, 7, 7];
+    for further in [&large_window[..], &skippable, &[0]] {
+        let stored = [&first[..], further].concat();
+        let length = stored.len() as u64;
+        let problem = Problem::Invalid { field: "Zstandard data of length", found: length };
+        let refused = decode(Algorithm::Zstd, &stored, data.len()).err();
+        assert_eq!(refused, Some(problem), "{further:?}");
+    }
+}
+
+#[test]
 fn data_that_zstd_compressed_is_decoded() {
     for (seed, length) in (0..16).zip(LENGTHS.into_iter().cycle()) {
         let data = sample(seed, length);

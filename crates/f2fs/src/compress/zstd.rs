@@ -2,24 +2,44 @@
 //! Not here: the decoder, which is the crate `ruzstd`. It decodes at most 1 MiB and a block before the caller sees
 //! that the data is too long, and no more than 128 KiB at once from one block.
 
+use std::io::Read;
+
 use base::{Problem, Result};
-use ruzstd::decoding::FrameDecoder;
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// The number of bytes that are decoded before the caller sees them, and a block.
+const STEP_BYTES: usize = 1 << 20;
 /// The bit of the frame's descriptor that says that its window is as large as its contents.
 const SINGLE_SEGMENT: u8 = 1 << 5;
 
 /// Decompresses the frame in `source` to the beginning of `target`. Returns the number of bytes. Errors: data that is
-/// damaged or longer than `target`, and frames that need a window larger than that.
+/// damaged, longer than `target`, or followed by other bytes, and frames that need a window larger than `target`.
 pub(super) fn decompress(source: &[u8], target: &mut [u8]) -> Result<usize, Problem> {
     let (window, max) = (window_bytes(source)?, target.len() as u64);
     if window > max {
         let field = "window of Zstandard data";
         return Err(Problem::Range { field, found: window, min: 0, max });
     }
-    let field = "Zstandard data of length";
-    let invalid = |_| Problem::Invalid { field, found: source.len() as u64 };
-    FrameDecoder::new().decode_all(source, target).map_err(invalid)
+    decode_frame(source, target)
+        .ok_or(Problem::Invalid { field: "Zstandard data of length", found: source.len() as u64 })
+}
+
+/// Decodes the only frame in `source`. A further frame could have any window. Returns the number of bytes.
+fn decode_frame(mut source: &[u8], target: &mut [u8]) -> Option<usize> {
+    let mut decoder = FrameDecoder::new();
+    decoder.init(&mut source).ok()?;
+    let mut done = 0;
+    loop {
+        decoder.decode_blocks(&mut source, BlockDecodingStrategy::UptoBytes(STEP_BYTES)).ok()?;
+        done += decoder.read(target.get_mut(done..)?).ok()?;
+        if decoder.can_collect() > 0 {
+            return None;
+        }
+        if decoder.is_finished() {
+            return source.is_empty().then_some(done);
+        }
+    }
 }
 
 /// Returns the number of bytes that the decoder of the frame in `source` must keep: those of its window, or of its
