@@ -27,6 +27,8 @@ const SECTOR_SHIFT_MIN: u32 = 9;
 const FIXED_INODES: [u32; 3] = [1, 2, 3];
 /// The maximum number of payload blocks: a pack has one segment, with two copies of its first block and six summaries.
 const PAYLOAD_MAX: u32 = SEGMENT_BLOCKS as u32 - 2 - 6;
+/// The maximum number of blocks of a volume, whose addresses have 32 bits.
+const BLOCKS_MAX: u64 = 1 << 32;
 /// The encoding of casefolded names that exists.
 const ENCODING_UTF8: u16 = 1;
 const ENCODING_STRICT: u16 = 1;
@@ -249,6 +251,10 @@ fn geometry(raw: &RawSuperblock, features: Features) -> Result<Geometry> {
     let main = area("main area", raw.main_block.get(), main_segments)?;
     // Addresses have 32 bits, and the two largest ones have other meanings.
     let block_count = raw.block_count.get();
+    if block_count > BLOCKS_MAX {
+        let (field, found) = ("block count", block_count);
+        return Err(fault(Problem::Range { field, found, min: 1, max: BLOCKS_MAX }));
+    }
     let most = block_count.min((u32::MAX - 2).into());
     if main.end.0 > most || main_segments == 0 {
         let (found, min) = (main.end.0, main.start.0 + 1);
