@@ -1,0 +1,356 @@
+//! Structures with arbitrary and with changed bytes: parsing gives typed errors, without panics and large allocations.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ops::ControlFlow;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use base::attributes::DirCursor;
+use base::checksum::crc32_le;
+use base::{DeviceOffset, Error, FileOffset, InodeNumber, Result};
+use device::{BlockDevice, MemoryDevice, SharedDevice};
+use f2fs::{Checkpoint, Nid, SUPERBLOCK_BYTES, Superblock, Volume};
+use iomap::{CacheOptions, MapRead, PageCache};
+use proptest::prelude::*;
+
+const BLOCK: usize = 4096;
+/// The first byte of the superblock.
+const SUPERBLOCK: usize = 1024;
+const MAGIC: u32 = 0xF2F5_2010;
+/// The size of the image.
+const IMAGE_BYTES: u64 = 64 << 20;
+/// The largest allocation that any of these structures justifies: a payload of a checkpoint, or orphans.
+const ALLOCATION_MAX: usize = 8 << 20;
+
+/// The size of the largest allocation.
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+struct Watched;
+
+// SAFETY: all calls go to the allocator of the system.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as the caller's.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watched = Watched;
+
+/// A volume as mkfs.f2fs makes it, with its checkpoint and the block of its root directory's inode.
+struct Image {
+    device: Arc<MemoryDevice>,
+    superblock: [u8; SUPERBLOCK_BYTES],
+    /// The current checkpoint pack, in bytes.
+    pack: (u64, u64),
+    /// The root directory's inode, in bytes.
+    root: u64,
+    /// The block of the node address table with the root directory, in bytes.
+    table: u64,
+}
+
+static IMAGE: LazyLock<Mutex<Image>> = LazyLock::new(|| Mutex::new(Image::new()));
+
+fn image() -> MutexGuard<'static, Image> {
+    IMAGE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn volume(device: &Arc<MemoryDevice>) -> Result<Arc<Volume>> {
+    let options = CacheOptions { bytes_max: 2 << 20, ..CacheOptions::default() };
+    let device: SharedDevice = Arc::clone(device) as SharedDevice;
+    Volume::open(device, &PageCache::new(options).expect("memory"), true)
+}
+
+impl Image {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("image");
+        let file = std::fs::File::create(&path).expect("a file");
+        file.set_len(IMAGE_BYTES).expect("room");
+        let features =
+            "extra_attr,flexible_inline_xattr,compression,inode_crtime,quota,project_quota";
+        let mut mkfs = Command::new("mkfs.f2fs");
+        testkit::command::run(mkfs.args(["-q", "-O", features]).arg(&path));
+        let bytes = std::fs::read(&path).expect("the image");
+        let superblock = *bytes[SUPERBLOCK..].first_chunk().expect("a superblock");
+        let device = Arc::new(MemoryDevice::new(bytes));
+        let volume = volume(&device).expect("valid");
+        let pack_blocks = volume.checkpoint().raw.pack_blocks.get();
+        let pack = (volume.checkpoint().start.0 * 4096, u64::from(pack_blocks) * 4096);
+        let root = volume.node_address(Nid(3)).expect("the root directory").block.0 * 4096;
+        let geometry = volume.geometry();
+        let second = volume.checkpoint().nat_versions.is_second(0);
+        let table = (geometry.nat.start.0 + if second { 512 } else { 0 }) * 4096;
+        Self { device, superblock, pack, root, table }
+    }
+
+    fn read(&self, at: u64, bytes: &mut [u8]) {
+        let device: &dyn BlockDevice = &*self.device;
+        device.read_at(DeviceOffset(at), bytes).expect("in the image");
+    }
+
+    /// Calls `use_it` while the image has `bytes` from `at` on.
+    fn with(&self, parts: &[(u64, &[u8])], use_it: impl FnOnce()) {
+        let device: &dyn BlockDevice = &*self.device;
+        let write = |at: u64, bytes: &[u8]| {
+            device.write_at(DeviceOffset(at), bytes).expect("in the image");
+        };
+        let mut old = Vec::new();
+        for (at, bytes) in parts {
+            let mut before = vec![0; bytes.len()];
+            self.read(*at, &mut before);
+            write(*at, bytes);
+            old.push((*at, before));
+        }
+        LARGEST.store(0, Ordering::Relaxed);
+        use_it();
+        let largest = LARGEST.load(Ordering::Relaxed);
+        old.into_iter().rev().for_each(|(at, before)| write(at, &before));
+        assert!(largest <= ALLOCATION_MAX, "an allocation of {largest} bytes");
+    }
+}
+
+/// Changes of a structure: positions, sizes in bytes, and new values.
+type Changes = Vec<(usize, usize, u64)>;
+
+fn value() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0),
+        Just(u64::MAX),
+        (0..64_u32).prop_map(|bit| 1 << bit),
+        (0..64_u32).prop_map(|bit| (1 << bit) - 1),
+        0..5000_u64,
+        any::<u64>(),
+    ]
+}
+
+/// Returns changes of one to four fields that begin in `fields`.
+fn changes(fields: std::ops::Range<usize>) -> impl Strategy<Value = Changes> {
+    let size = prop_oneof![Just(1_usize), Just(2), Just(4), Just(8)];
+    prop::collection::vec((fields, size, value()), 1..5)
+}
+
+fn apply(bytes: &mut [u8], changes: &Changes) {
+    for (at, size, value) in changes {
+        // Fields are aligned.
+        let at = at / size * size;
+        if let Some(field) = bytes.get_mut(at..at + size) {
+            field.copy_from_slice(&value.to_le_bytes()[..*size]);
+        }
+    }
+}
+
+#[track_caller]
+fn check_typed<T>(result: Result<T>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(
+            Error::Corrupt(_)
+            | Error::Unsupported(_)
+            | Error::NotFound
+            | Error::NotDirectory
+            | Error::NoAttribute
+            | Error::InvalidArgument(_),
+        ) => None,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// Checks the areas of a superblock that is valid for the image.
+fn check_superblock(bytes: &[u8; SUPERBLOCK_BYTES]) {
+    let Some(superblock) = check_typed(Superblock::parse(bytes, IMAGE_BYTES)) else { return };
+    let geometry = superblock.geometry;
+    let end = IMAGE_BYTES >> geometry.block_size.shift();
+    assert!(geometry.main.end.0 <= end && geometry.main.start < geometry.main.end);
+    assert!(geometry.nat.start <= geometry.nat.end && geometry.nat.end <= geometry.main.start);
+    // Sizes in bytes and in sectors are 64-bit numbers.
+    assert!(geometry.block_count.checked_mul(geometry.block_size.bytes().into()).is_some());
+    assert!(geometry.nid_count() > 0);
+}
+
+/// Reads the inode `number` of the volume in all ways.
+fn use_inode(volume: &Arc<Volume>, number: InodeNumber) {
+    let Some(inode) = check_typed(volume.inode(number)) else { return };
+    let attributes = inode.attributes();
+    assert!(attributes.modified.nanoseconds < 1_000_000_000 && attributes.size < 1 << 63);
+    for name in check_typed(inode.list_xattrs()).unwrap_or_default() {
+        check_typed(inode.get_xattr(&name));
+    }
+    check_typed(inode.get_xattr(b"user.name"));
+    check_typed(inode.read_link());
+    for name in [&b"."[..], b"name", &[0xff; 255]] {
+        check_typed(inode.lookup(name));
+    }
+    let mut entries = 0;
+    check_typed(inode.read_dir(DirCursor(0), &mut |_| {
+        entries += 1;
+        if entries < 2000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }));
+    let size = attributes.size;
+    for at in [0, 1, 4096 * 900, size / 2, size.saturating_sub(1), (1 << 63) - 2] {
+        for length in [1, 1 << 20, u64::MAX] {
+            let Some(map) = check_typed(inode.map_read(FileOffset(at), length)) else { continue };
+            assert!(map.offset.0 <= at && at < map.end(), "{map:?} at {at}");
+            if map.kind == iomap::IomapKind::Encoded {
+                check_typed(inode.cluster(FileOffset(at)));
+            }
+        }
+    }
+    if let Some(data) = check_typed(inode.inline_data()) {
+        assert!(data.len() as u64 <= size && data.len() < BLOCK);
+    }
+}
+
+fn use_volume(device: &Arc<MemoryDevice>) {
+    let Some(volume) = check_typed(volume(device)) else { return };
+    let _ = (volume.info(), volume.statfs(), volume.warning());
+    for number in [3, 4, 5, 6, 7, 1_000_000] {
+        use_inode(&volume, InodeNumber(number));
+    }
+}
+
+/// Sets the CRC of the head of a checkpoint pack, if it has a place for it.
+fn mend_checkpoint(head: &mut [u8]) {
+    let at = u32::from_le_bytes(*head[164..].first_chunk().expect("four bytes")) as usize;
+    if (192..=BLOCK - 4).contains(&at) {
+        let sum = crc32_le(crc32_le(MAGIC, &head[..at]), &head[at + 4..]);
+        head[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_size_of_the_volume_that_no_address_reaches_is_refused() {
+    let mut bytes = image().superblock;
+    bytes[36..44].copy_from_slice(&(1_u64 << 32).to_le_bytes());
+    Superblock::parse(&bytes, IMAGE_BYTES).expect("valid");
+    bytes[36..44].copy_from_slice(&((1_u64 << 32) + 1).to_le_bytes());
+    let error = Superblock::parse(&bytes, IMAGE_BYTES).expect_err("not valid").to_string();
+    assert!(error.contains("block count is 4294967297"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_superblock_is_parsed_or_an_error(bytes in prop::collection::vec(any::<u8>(), SUPERBLOCK_BYTES)) {
+        let mut bytes: [u8; SUPERBLOCK_BYTES] = bytes.try_into().expect("the size");
+        check_superblock(&bytes);
+        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[2180..2184].fill(0);
+        check_superblock(&bytes);
+    }
+
+    #[test]
+    fn a_changed_superblock_is_parsed_or_an_error(
+        fields in changes(4..112),
+        flags in changes(2180..2204),
+    ) {
+        let image = image();
+        let mut bytes = image.superblock;
+        apply(&mut bytes, &fields);
+        check_superblock(&bytes);
+        apply(&mut bytes, &flags);
+        check_superblock(&bytes);
+        image.with(&[(SUPERBLOCK as u64, &bytes)], || use_volume(&image.device));
+    }
+
+    #[test]
+    fn a_changed_checkpoint_is_read_or_an_error(
+        fields in changes(0..260),
+        summaries in changes(0..BLOCK),
+    ) {
+        let image = image();
+        let mut pack = vec![0; image.pack.1 as usize];
+        image.read(image.pack.0, &mut pack);
+        let last = pack.len() - BLOCK;
+        apply(&mut pack[..BLOCK], &fields);
+        mend_checkpoint(&mut pack[..BLOCK]);
+        pack.copy_within(..BLOCK, last);
+        apply(&mut pack[BLOCK..2 * BLOCK], &summaries);
+        image.with(&[(image.pack.0, &pack)], || {
+            let device: SharedDevice = Arc::clone(&image.device) as SharedDevice;
+            let superblock = Superblock::read(&device).expect("valid");
+            if let Some(checkpoint) = check_typed(Checkpoint::read(&device, &superblock.geometry)) {
+                assert!(checkpoint.nat_journal.len() <= 38);
+                assert!(checkpoint.orphans.len() <= 512 * 1020);
+            }
+            use_volume(&image.device);
+        });
+    }
+
+    #[test]
+    fn a_changed_node_address_table_is_read_or_an_error(fields in changes(0..100)) {
+        let image = image();
+        let mut block = vec![0; BLOCK];
+        image.read(image.table, &mut block);
+        apply(&mut block, &fields);
+        image.with(&[(image.table, &block)], || use_volume(&image.device));
+    }
+
+    #[test]
+    fn any_inode_is_parsed_or_an_error(
+        bytes in prop::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], BLOCK - 24),
+        mode in prop_oneof![Just(0x41c0_u16), Just(0x8180), Just(0xa1ff), any::<u16>()],
+    ) {
+        let image = image();
+        let mut bytes = bytes;
+        bytes[..2].copy_from_slice(&mode.to_le_bytes());
+        image.with(&[(image.root, &bytes)], || use_volume(&image.device));
+    }
+
+    #[test]
+    fn a_changed_inode_is_parsed_or_an_error(
+        fields in changes(0..92),
+        more in changes(344..420),
+        others in changes(360..BLOCK),
+        mode in prop_oneof![Just(None), Just(Some(0x8180_u16)), Just(Some(0xa1ff)), Just(Some(0x2180))],
+        // The root directory must be one, but the quota files need not be.
+        in_quota_file in any::<bool>(),
+    ) {
+        let image = image();
+        let mut block = vec![0; BLOCK];
+        let at = if in_quota_file { quota_inode(&image) } else { image.root };
+        image.read(at, &mut block);
+        for fields in [fields, more, others] {
+            apply(&mut block[..BLOCK - 24], &fields);
+        }
+        if let Some(mode) = mode {
+            block[..2].copy_from_slice(&mode.to_le_bytes());
+        }
+        image.with(&[(at, &block)], || use_volume(&image.device));
+    }
+
+    #[test]
+    fn any_directory_block_is_listed_or_an_error(
+        tail in prop::collection::vec(prop_oneof![Just(0_u8), 0..20_u8, any::<u8>()], BLOCK),
+        fields in changes(0..600),
+    ) {
+        let image = image();
+        let mut inode = vec![0; BLOCK];
+        image.read(image.root, &mut inode);
+        // The first address follows the extra attributes.
+        let extra = usize::from(u16::from_le_bytes([inode[360], inode[361]]));
+        let address = u32::from_le_bytes(*inode[360 + extra..].first_chunk().expect("four bytes"));
+        let at = u64::from(address) * BLOCK as u64;
+        image.with(&[(at, &tail)], || use_volume(&image.device));
+        let mut block = vec![0; BLOCK];
+        image.read(at, &mut block);
+        apply(&mut block, &fields);
+        image.with(&[(at, &block)], || use_volume(&image.device));
+    }
+}
+
+/// Returns the position of the inode of the first quota file.
+fn quota_inode(image: &Image) -> u64 {
+    let volume = volume(&image.device).expect("valid");
+    let number = volume.superblock().quota_inodes[0].expect("a quota file");
+    volume.node_address(Nid(number.0 as u32)).expect("in use").block.0 * 4096
+}
