@@ -7,8 +7,8 @@ use base::{Error, FileBlock, InodeNumber, Location, Result, Unsupported};
 use super::entries::Entries;
 use super::fold::fold;
 use super::hash::name_hash;
+use super::levels;
 use super::{Blocks, Casefold, Directory, DirectoryShape, InlineDirectory, NAME_BYTES_MAX};
-use super::{count_read, levels};
 
 /// A name to look up in one directory.
 pub struct WantedName<'n> {
@@ -123,7 +123,7 @@ impl<B: Blocks> Directory<'_, B> {
         let mut at = FileBlock(0);
         let mut blocks_read = 0;
         while let Some(block) = self.next_mapped(at)? {
-            count_read(&mut blocks_read, self.shape.inode)?;
+            self.count_read(&mut blocks_read)?;
             if let Some(found) = self.find_in_block(block, wanted, Search::Linear)? {
                 return Ok(Some(found));
             }

@@ -26,7 +26,7 @@ pub use crate::ondisk::node::NAME_BYTES_MAX;
 /// Upper limit for the number of blocks of a directory: more than all levels of buckets have.
 const BLOCKS_MAX: u64 = 1 << 40;
 
-/// Maximum number of blocks of one directory that an operation reads: 64 GiB of blocks of 4 KiB.
+/// Maximum number of blocks of any directory that an operation reads: 64 GiB of blocks of 4 KiB.
 const BLOCKS_READ_MAX: u64 = 1 << 24;
 
 /// The blocks of one directory, which the caller can read.
@@ -39,6 +39,11 @@ pub trait Blocks {
 
     /// Returns the first block at or after `from` that is not a hole.
     fn next_mapped(&self, from: FileBlock) -> Result<Option<FileBlock>>;
+
+    /// Returns the maximum number of blocks that are not holes: those of the volume.
+    fn count_max(&self) -> u64 {
+        BLOCKS_READ_MAX
+    }
 }
 
 /// The properties of a directory's inode and volume that lookup and listing need.
@@ -122,6 +127,18 @@ impl<'a, B: Blocks> Directory<'a, B> {
         assert!(next.is_none_or(|next| next >= from), "a search for blocks went backwards");
         Ok(next.filter(|next| next.0 < self.block_count()))
     }
+
+    /// Counts the blocks that one operation has read. Errors: `Corrupt` above a limit. A corrupt map can refer to the
+    /// same blocks repeatedly.
+    fn count_read(&self, count: &mut u64) -> Result<()> {
+        *count += 1;
+        let max = self.blocks.count_max().min(BLOCKS_READ_MAX);
+        if *count > max {
+            let problem = Problem::Range { field: "block count", found: *count, min: 0, max };
+            return Err(Error::corrupt("directory", Location::inode(self.shape.inode), problem));
+        }
+        Ok(())
+    }
 }
 
 /// A directory whose entries lie in its inode.
@@ -137,16 +154,4 @@ impl<'a> InlineDirectory<'a> {
     pub fn new(shape: &'a DirectoryShape, area: &'a [u8], location: Location) -> Self {
         Self { shape, area, location }
     }
-}
-
-/// Counts the blocks that one operation has read. Errors: `Corrupt` above a limit. A corrupt map can refer to the same
-/// blocks repeatedly.
-fn count_read(count: &mut u64, inode: InodeNumber) -> Result<()> {
-    *count += 1;
-    if *count > BLOCKS_READ_MAX {
-        let (found, max) = (*count, BLOCKS_READ_MAX);
-        let problem = Problem::Range { field: "block count", found, min: 0, max };
-        return Err(Error::corrupt("directory", Location::inode(inode), problem));
-    }
-    Ok(())
 }

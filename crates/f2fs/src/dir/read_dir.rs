@@ -9,7 +9,7 @@ use base::attributes::{DirCursor, DirEntry};
 use base::{FileBlock, Location, Result};
 
 use super::entries::Entries;
-use super::{Blocks, Directory, DirectoryShape, InlineDirectory, count_read};
+use super::{Blocks, Directory, DirectoryShape, InlineDirectory};
 
 /// The function that receives the entries.
 type Emit<'e> = &'e mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>;
@@ -25,7 +25,7 @@ impl<B: Blocks> Directory<'_, B> {
         let mut at = FileBlock(from.0 / self.slots);
         let mut blocks_read = 0;
         while let Some(block) = self.next_mapped(at)? {
-            count_read(&mut blocks_read, self.shape.inode)?;
+            self.count_read(&mut blocks_read)?;
             if let Some((bytes, location)) = self.block(block)? {
                 // No overflow: a directory has at most 2^40 blocks.
                 let start = DirCursor(block.0 * self.slots);

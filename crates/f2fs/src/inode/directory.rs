@@ -89,4 +89,9 @@ impl Blocks for Inode {
         }
         Ok(None)
     }
+
+    fn count_max(&self) -> u64 {
+        let main = &self.volume().geometry().main;
+        main.end.0 - main.start.0
+    }
 }
