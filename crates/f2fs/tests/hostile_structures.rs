@@ -236,6 +236,52 @@ fn a_size_of_the_volume_that_no_address_reaches_is_refused() {
     assert!(error.contains("block count is 4294967297"), "{error}");
 }
 
+/// Returns a node of the root directory with these words, for a place in the file that `position` counts.
+fn node(nid: u32, position: u32, words: impl Iterator<Item = u32>) -> Vec<u8> {
+    let mut block: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+    block.resize(BLOCK - 24, 0);
+    block.extend([nid, 3, position << 3, 0, 0, 0].into_iter().flat_map(u32::to_le_bytes));
+    block
+}
+
+#[test]
+fn a_directory_that_maps_a_block_again_and_again_is_read_as_often_as_the_volume_has_blocks() {
+    // The nodes' numbers. The first one has those of the others.
+    const FIRST: u32 = 100;
+    const CHILDREN: u32 = 15;
+    let image = image();
+    let geometry = Superblock::parse(&image.superblock, IMAGE_BYTES).expect("valid").geometry;
+    let block_of = |nid: u32| geometry.main.end.0 as u32 - 1 - (nid - FIRST);
+    let mut root = vec![0; BLOCK];
+    image.read(image.root, &mut root);
+    let address = root_address(&root);
+    root[16..24].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+    // After two direct nodes, which it does not have.
+    root[BLOCK - 24 - 12..BLOCK - 24 - 8].copy_from_slice(&FIRST.to_le_bytes());
+    let mut blocks = vec![(image.root, root)];
+    let children = FIRST + 1..=FIRST + CHILDREN;
+    let first = node(FIRST, 3, children.clone());
+    let others = children.map(|nid| (nid, node(nid, nid - FIRST + 3, [address; 1018].into_iter())));
+    for (nid, block) in std::iter::once((FIRST, first)).chain(others) {
+        let entry = [&[0][..], &3_u32.to_le_bytes(), &block_of(nid).to_le_bytes()].concat();
+        blocks.push((image.table + 9 * u64::from(nid), entry));
+        blocks.push((u64::from(block_of(nid)) * BLOCK as u64, block));
+    }
+    let parts: Vec<_> = blocks.iter().map(|(at, block)| (*at, &block[..])).collect();
+    image.with(&parts, || {
+        let root = volume(&image.device).expect("valid").inode(InodeNumber(3)).expect("valid");
+        let mut entries = 0;
+        let listed = root.read_dir(DirCursor(0), &mut |_| {
+            entries += 1;
+            ControlFlow::Continue(())
+        });
+        let error = listed.expect_err("too many blocks").to_string();
+        let blocks = geometry.main.end.0 - geometry.main.start.0;
+        assert!(error.contains(&format!("outside 0 to {blocks}")), "{error}");
+        assert_eq!(entries, 2 * blocks, "the block has two entries");
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -336,16 +382,19 @@ proptest! {
         let image = image();
         let mut inode = vec![0; BLOCK];
         image.read(image.root, &mut inode);
-        // The first address follows the extra attributes.
-        let extra = usize::from(u16::from_le_bytes([inode[360], inode[361]]));
-        let address = u32::from_le_bytes(*inode[360 + extra..].first_chunk().expect("four bytes"));
-        let at = u64::from(address) * BLOCK as u64;
+        let at = u64::from(root_address(&inode)) * BLOCK as u64;
         image.with(&[(at, &tail)], || use_volume(&image.device));
         let mut block = vec![0; BLOCK];
         image.read(at, &mut block);
         apply(&mut block, &fields);
         image.with(&[(at, &block)], || use_volume(&image.device));
     }
+}
+
+/// Returns the address of the first block of the root directory, which follows the extra attributes of its inode.
+fn root_address(inode: &[u8]) -> u32 {
+    let extra = usize::from(u16::from_le_bytes([inode[360], inode[361]]));
+    u32::from_le_bytes(*inode[360 + extra..].first_chunk().expect("four bytes"))
 }
 
 /// Returns the position of the inode of the first quota file.
