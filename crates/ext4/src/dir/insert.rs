@@ -42,7 +42,7 @@ impl Inode {
     ) -> Result<()> {
         self.check_name_to_insert(name)?;
         Directory::for_change(self)?.check_absent(name)?;
-        self.dir_insert_absent(handle, name, number, kind, &mut FileBlock(0))
+        self.insert_or_undo(handle, name, number, kind, &mut FileBlock(0))
     }
 
     /// [`dir_insert`](Self::dir_insert) of a name that does not exist. In a directory without an index, the search for
@@ -56,6 +56,18 @@ impl Inode {
         cursor: &mut FileBlock,
     ) -> Result<()> {
         self.check_name_to_insert(name)?;
+        self.insert_or_undo(handle, name, number, kind, cursor)
+    }
+
+    /// Adds a name that is valid and does not exist. Errors: as in [`dir_insert`](Self::dir_insert).
+    fn insert_or_undo(
+        &self,
+        handle: &mut Handle<'_>,
+        name: &[u8],
+        number: InodeNumber,
+        kind: FileType,
+        cursor: &mut FileBlock,
+    ) -> Result<()> {
         let is_first = !handle.has_changes();
         let outcome = self.insert_in_rounds(handle, name, number, kind, cursor);
         if outcome == Err(Error::NoSpace) && is_first {
