@@ -14,10 +14,10 @@ use crate::jbd2::Journal;
 const NAME_MAX: usize = 255;
 /// The minimum number of bytes in an inode.
 const INODE_BYTES_MIN: usize = 128;
-/// The maximum number of changes and commits. The size of the area is no bound, since a hostile journal's map can
+/// The maximum number of tags. The size of the area is no bound, since a hostile journal's map can
 /// refer to one block many times.
-const CHANGES_MAX: usize = 1 << 20;
-/// The maximum size of the changes' values, in bytes.
+const TAGS_MAX: usize = 1 << 20;
+/// The maximum size of the changes' values and of the padding, in bytes.
 const VALUE_BYTES_MAX: usize = 64 << 20;
 /// The maximum of `ee_len` for a written extent. Larger values mark an unwritten one.
 const WRITTEN_MAX: u16 = 1 << 15;
@@ -107,9 +107,9 @@ struct Reader {
     /// The changes since the last tail.
     changes: Vec<Change>,
     commits: Vec<Vec<Change>>,
-    /// The number of all changes and commits so far.
+    /// The number of all tags so far.
     count: usize,
-    /// The size of the values of all changes so far.
+    /// The size of the values of all changes so far, and of the padding.
     value_bytes: usize,
 }
 
@@ -125,11 +125,11 @@ impl Reader {
         }
     }
 
-    /// Counts a change or a commit, and the size of its value. Errors: `Unsupported` beyond the limits.
+    /// Counts a tag, and the size of its value. Errors: `Unsupported` beyond the limits.
     fn count(&mut self, value: &[u8]) -> Result<()> {
         self.count += 1;
         self.value_bytes += value.len();
-        if self.count > CHANGES_MAX || self.value_bytes > VALUE_BYTES_MAX {
+        if self.count > TAGS_MAX || self.value_bytes > VALUE_BYTES_MAX {
             return Err(Unsupported::Operation("replaying so many fast-commit changes").into());
         }
         Ok(())
@@ -161,6 +161,7 @@ impl Reader {
                 return Ok(self.read_tail(value, covered));
             }
             ondisk::TAG_HEAD => {
+                self.count(value)?;
                 let Some(head) = view_exactly::<RawHead>(value) else { return Ok(false) };
                 if head.fc_tid.get() != self.running.0 {
                     return Ok(false);
@@ -171,7 +172,8 @@ impl Reader {
                     return Err(Unsupported::Features { names }.into());
                 }
             }
-            ondisk::TAG_PAD => {}
+            // Otherwise an area with nothing but padding would take as long as the journal is large.
+            ondisk::TAG_PAD => self.count(value)?,
             _ => {
                 let Some(change) = parse_change(tag, value) else { return Ok(false) };
                 self.count(value)?;
@@ -281,7 +283,7 @@ mod tests {
     /// changes.
     fn read_until_refused(block: &[u8]) -> (usize, usize) {
         let mut reader = Reader::new(TransactionId(7));
-        for commits in 0..=CHANGES_MAX {
+        for commits in 0..=TAGS_MAX {
             match reader.read_block(block) {
                 Ok(is_valid) => assert!(is_valid, "the commit must be valid"),
                 Err(Error::Unsupported(_)) => {
@@ -297,15 +299,29 @@ mod tests {
     #[test]
     fn the_number_of_changes_is_bounded() {
         let (commits, changes) = read_until_refused(&block_of(ondisk::TAG_DEL_RANGE, &[1; 12]));
-        assert!(commits > 1 && commits + changes <= CHANGES_MAX, "{commits}, {changes}");
-        assert!(commits + changes > CHANGES_MAX - (1 << 13), "{commits}, {changes}");
+        assert!(commits > 1 && commits + changes <= TAGS_MAX, "{commits}, {changes}");
+        assert!(commits + changes > TAGS_MAX - (1 << 13), "{commits}, {changes}");
     }
 
     #[test]
     fn the_number_of_empty_commits_is_bounded() {
-        let mut reader = Reader { count: CHANGES_MAX - 1, ..Reader::new(TransactionId(7)) };
+        // The tags before the end of the commit are its head and its padding.
         let block = block_of(ondisk::TAG_PAD, &[0; 60_000]);
-        assert!(reader.read_block(&block).unwrap());
+        for (left, is_accepted) in [(3, true), (2, false)] {
+            let count = TAGS_MAX - left;
+            let mut reader = Reader { count, ..Reader::new(TransactionId(7)) };
+            let read = reader.read_block(&block);
+            assert_eq!(read.is_ok(), is_accepted, "{read:?}");
+            assert_eq!(reader.commits.len(), usize::from(is_accepted));
+        }
+    }
+
+    #[test]
+    fn padding_is_bounded() {
+        let mut reader = Reader::new(TransactionId(7));
+        let block = [&[ondisk::TAG_PAD as u8, 0, 0xfc, 0xff][..], &[0; 0xfffc]].concat();
+        let blocks = (0..).take_while(|_| reader.read_block(&block) == Ok(true)).count();
+        assert_eq!(blocks, VALUE_BYTES_MAX / 0xfffc);
         assert!(matches!(reader.read_block(&block), Err(Error::Unsupported(_))));
     }
 
@@ -313,6 +329,6 @@ mod tests {
     fn the_size_of_changes_is_bounded() {
         let (commits, changes) = read_until_refused(&block_of(ondisk::TAG_INODE, &[1; 30_000]));
         assert!(commits > 1 && changes * 30_000 <= VALUE_BYTES_MAX, "{commits}, {changes}");
-        assert!(changes < CHANGES_MAX / 2, "{changes}");
+        assert!(changes < TAGS_MAX / 2, "{changes}");
     }
 }
