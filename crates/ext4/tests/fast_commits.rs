@@ -522,8 +522,11 @@ fn a_wrong_count_of_unused_inodes_does_not_make_a_file_new() {
     let first = inode_of(&image, "first").0;
     let before = tree(&image.open());
     let mut commits = FastCommits::new(BLOCK);
-    let size = 16 * BLOCK as u64;
-    commits.inode(first, &image_of(REGULAR, size, generation(&image, first), 0));
+    // A file without a name in the log would be left alone.
+    commits.name(TAG_LINK, ROOT, first, "linked");
+    let mut image_of_first = image_of(REGULAR, 16 * BLOCK as u64, generation(&image, first), 0);
+    image_of_first[26..28].copy_from_slice(&2_u16.to_le_bytes());
+    commits.inode(first, &image_of_first);
     commits.commit();
     commits.leave_in(&image);
     let unused = image.open().geometry().inodes_per_group;
@@ -532,6 +535,7 @@ fn a_wrong_count_of_unused_inodes_does_not_make_a_file_new() {
     ));
     let tree = tree(&image.open());
     assert_eq!(tree["/first"].runs, before["/first"].runs);
+    assert_eq!((tree["/linked"].number, tree["/linked"].links), (first, 2));
 }
 
 #[test]
