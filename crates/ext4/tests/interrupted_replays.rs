@@ -250,3 +250,139 @@ fn a_node_of_a_file_that_is_deleted_later_is_not_allocated() {
     assert_eq!((tree["/x"].runs.len(), blocks_of(&image, x).contains(&node)), (5, false));
     assert!(!tree.contains_key("/y"));
 }
+
+/// Returns the image of a file of 16 blocks with this link count.
+fn image_with_links(image: &Image, number: u64, links: u16) -> Vec<u8> {
+    let mut bytes = image_of(REGULAR, 16 * BLOCK as u64, generation(image, number), 0);
+    bytes[26..28].copy_from_slice(&links.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn a_file_whose_new_entry_was_written_before_its_link_count_keeps_all_names() {
+    let image = make("");
+    let first = inode_of(&image, "first").0;
+    image.debugfs_write("ln first linked\n");
+    assert_eq!(tree(&image.open())["/linked"].links, 1);
+    let mut commits = FastCommits::new(BLOCK);
+    commits.name(TAG_LINK, ROOT, first, "linked");
+    commits.inode(first, &image_with_links(&image, first, 2));
+    commits.commit();
+    commits.leave_in(&image);
+    let tree = recover(&image, 1);
+    assert_eq!((tree["/first"].links, tree["/linked"].number), (2, first));
+}
+
+#[test]
+fn a_file_whose_old_entry_was_removed_before_its_link_count_changed_has_one_link() {
+    let image = make("");
+    let first = inode_of(&image, "first").0;
+    image.debugfs_write("sif first links_count 2\n");
+    let mut commits = FastCommits::new(BLOCK);
+    commits.name(TAG_UNLINK, ROOT, first, "linked");
+    commits.inode(first, &image_with_links(&image, first, 1));
+    commits.commit();
+    commits.leave_in(&image);
+    assert_eq!(recover(&image, 1)["/first"].links, 1);
+}
+
+#[test]
+fn the_link_count_of_an_image_does_not_count_names_that_the_log_does_not_contain() {
+    let image = make("");
+    let first = inode_of(&image, "first").0;
+    image.debugfs_write("ln first linked\nsif first links_count 2\n");
+    let mut commits = FastCommits::new(BLOCK);
+    // Linux was removing a name when it wrote the image. The removal is not in the log.
+    commits.inode(first, &image_with_links(&image, first, 1));
+    commits.commit();
+    commits.leave_in(&image);
+    assert_eq!(recover(&image, 1)["/first"].links, 2);
+}
+
+#[test]
+fn a_name_that_is_removed_after_the_image_is_not_counted() {
+    for removed in [&["linked"][..], &["linked", "first"]] {
+        let image = make("");
+        let first = inode_of(&image, "first").0;
+        let mut commits = FastCommits::new(BLOCK);
+        commits.name(TAG_LINK, ROOT, first, "linked");
+        commits.inode(first, &image_with_links(&image, first, 2));
+        commits.commit();
+        for name in removed {
+            commits.name(TAG_UNLINK, ROOT, first, name);
+        }
+        commits.commit();
+        commits.leave_in(&image);
+        let tree = recover(&image, 2);
+        let links = tree.get("/first").map(|entry| entry.links);
+        assert_eq!(links, (removed.len() == 1).then_some(1), "{removed:?}");
+    }
+}
+
+#[test]
+fn parents_have_the_links_of_their_directories_whatever_was_written_first() {
+    // The interrupted replay has written or not written: the link count of the parent, and the entry.
+    for (is_counted, is_entered) in [(false, false), (false, true), (true, false), (true, true)] {
+        let image = make("");
+        let many = inode_of(&image, "many").0;
+        image.debugfs_write("cd many\nmkdir other\nmkdir made\n");
+        let made = inode_of(&image, "many/made").0;
+        let mut commits = FastCommits::new(BLOCK);
+        commits.name(TAG_CREATE, many, made, "made");
+        let generation = generation(&image, made);
+        commits.inode(made, &image_of(DIRECTORY, BLOCK as u64, generation, 0));
+        commits.commit();
+        let unlink = if is_entered { "" } else { "unlink many/made\n" };
+        let links = 3 + u16::from(is_counted);
+        image.debugfs_write(&format!("{unlink}sif many links_count {links}\n"));
+        commits.leave_in(&image);
+        let tree = recover(&image, 1);
+        assert_eq!(tree["/many"].links, 4, "{is_counted} {is_entered}");
+        assert_eq!(tree["/many/made"].number, made, "{is_counted} {is_entered}");
+    }
+}
+
+#[test]
+fn the_block_count_is_that_of_the_map() {
+    for options in ["", "-O bigalloc -C 4096", "-O ^huge_file"] {
+        let image = make(options);
+        let [first, second] = ["first", "second"].map(|name| inode_of(&image, name).0);
+        let before = tree(&image.open());
+        // The replay has mapped blocks without counting them, and has unmapped blocks of an image with another count.
+        image.debugfs_write("sif first blocks 4\nsif second blocks 100\n");
+        let mut commits = FastCommits::new(BLOCK);
+        for number in [first, second] {
+            let size = 16 * BLOCK as u64;
+            commits.inode(number, &image_of(REGULAR, size, generation(&image, number), 0));
+            commits.delete_range(number, 8, 8);
+            commits.add_range(number, 8, before["/first"].runs[0].1 + 8, 8);
+            if number == second {
+                commits.delete_range(number, 8, 8);
+            }
+        }
+        commits.commit();
+        commits.leave_in(&image);
+        let tree = recover(&image, 1);
+        assert_eq!(tree["/first"].blocks, before["/first"].blocks, "{options}");
+        assert_eq!(tree["/second"].blocks, before["/second"].blocks / 2, "{options}");
+    }
+}
+
+#[test]
+fn an_inode_that_no_replay_has_written_is_not_corrected() {
+    let image = make("");
+    let first = inode_of(&image, "first").0;
+    let host = open_image(&image);
+    let at = place(&image, first);
+    let mut inode = [0; 256];
+    host.read_exact_at(&mut inode, at).unwrap();
+    let mut commits = FastCommits::new(BLOCK);
+    commits.inode(first, &inode[..160]);
+    commits.commit();
+    commits.leave_in(&image);
+    // The block count is damaged. A replay would have copied that of the image.
+    inode[28] ^= 1;
+    host.write_all_at(&inode, at).unwrap();
+    let opened = common::open_device(image.device(true));
+    assert!(matches!(opened.err(), Some(Error::Corrupt(_))));
+}

@@ -21,8 +21,8 @@ use super::outcome::{FileState, Outcome};
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::{InodeFlags, InodeRecord};
-use crate::layout::geometry::{FILE_BLOCKS_MAX, Geometry};
-use crate::map_write::empty_root;
+use crate::layout::geometry::{CreatorOs, FILE_BLOCKS_MAX, Geometry};
+use crate::map_write::{empty_root, units_per_cluster};
 use crate::volume::Volume;
 
 /// The maximum link count of the format.
@@ -39,8 +39,12 @@ struct NameCounts {
     children_now: u64,
     /// For a directory: subdirectories before the fast commits.
     children_before: u64,
+    /// For a directory on the volume: its subdirectories with names that fast commits do not contain, if known.
+    other_children: Option<u64>,
     /// A directory that contains the inode after the fast commits.
     parent: Option<InodeNumber>,
+    /// The number of times that fast commits remove a name of the inode.
+    removals: u64,
 }
 
 /// The action for an inode.
@@ -58,7 +62,11 @@ impl Outcome {
     /// Counts the names of each inode before and after the fast commits.
     fn count_names(&self) -> BTreeMap<InodeNumber, NameCounts> {
         let mut counts: BTreeMap<InodeNumber, NameCounts> = BTreeMap::new();
+        for (&number, &removals) in &self.removals {
+            counts.entry(number).or_default().removals = removals;
+        }
         for (&parent, names) in &self.directories {
+            counts.entry(parent).or_default().other_children = names.other_children;
             for name in names.entries.values() {
                 if let Some(number) = name.now {
                     let count = counts.entry(number).or_default();
@@ -107,10 +115,11 @@ impl Outcome {
         };
         self.claim(is_kept, is_deleted)?;
         self.free(&actions)?;
-        self.claim(is_kept, |_| false)?;
+        let clusters = self.claim(is_kept, |_| false)?;
         let mut inodes = BTreeMap::new();
         for &(number, file, links) in &kept {
-            inodes.insert(number, write_inode(volume, number, file, links)?);
+            let clusters = clusters.get(&number).copied();
+            inodes.insert(number, write_inode(volume, number, file, (links, clusters))?);
         }
         for (number, file, _) in &kept {
             for run in mapped(file) {
@@ -197,11 +206,15 @@ fn choose_action(file: &FileState, counts: NameCounts, is_orphan: bool) -> Actio
         let links = match file.kept().map(|record| record.links) {
             // The directory has more subdirectories than the format counts.
             Some(1) => 1,
-            // An interrupted replay may already have counted some changes. Every directory has at least two links.
-            Some(links) => {
-                let links = u64::from(links) + counts.children_now;
-                links.saturating_sub(counts.children_before).max(2)
-            }
+            // An interrupted replay may have counted a change without changing the entry, or the other way round. So the
+            // entries are counted, if they have types.
+            Some(links) => match counts.other_children {
+                Some(others) => 2 + others + counts.children_now,
+                // Every directory has at least two links.
+                None => (u64::from(links) + counts.children_now)
+                    .saturating_sub(counts.children_before)
+                    .max(2),
+            },
             None => 2 + counts.children_now,
         };
         // The count 1 means more links than the format counts.
@@ -223,11 +236,16 @@ fn choose_action(file: &FileState, counts: NameCounts, is_orphan: bool) -> Actio
 fn count_links(file: &FileState, counts: NameCounts) -> u64 {
     // Fast commits contain all names of a file that they create.
     let Some(existing) = file.existing().filter(|_| !file.was_created) else { return counts.now };
-    let links = (u64::from(existing.links) + counts.now).saturating_sub(counts.before);
-    // An interrupted replay may have counted a new name without adding its entry, or the removal of a name without
-    // removing its entry. The image has the count at the time of the commit.
-    let max = file.image.as_ref().map_or(u64::MAX, |image| image.links.into());
-    links.min(max).max(counts.now)
+    let before = u64::from(existing.links);
+    if file.image.is_none() {
+        return (before + counts.now).saturating_sub(counts.before).max(counts.now);
+    }
+    // An interrupted replay may have counted a name without changing its entry, or the other way round, so only the
+    // image has the right count. But Linux may have been changing other names when it wrote the image. If such a removal
+    // were counted, a later removal would delete the file although it has a name. So at most the removals that fast
+    // commits contain are counted.
+    let (min, max) = (before.saturating_sub(counts.removals), before + counts.now);
+    u64::try_from(file.links).unwrap_or(0).clamp(min, max).max(counts.now)
 }
 
 /// Returns an inode with this record. If the orphan list contains the inode, returns that one.
@@ -246,12 +264,13 @@ fn delete(volume: &Arc<Volume>, number: InodeNumber) -> Result<()> {
     inode.release()
 }
 
-/// Writes an inode to the table. Keeps an existing map of the same kind; otherwise the map is empty.
+/// Writes an inode to the table, with this link count. Keeps an existing map of the same kind, whose number of clusters
+/// is `clusters`, if that is known; otherwise the map is empty.
 fn write_inode(
     volume: &Arc<Volume>,
     number: InodeNumber,
     file: &FileState,
-    links: u16,
+    (links, clusters): (u16, Option<u64>),
 ) -> Result<Arc<Inode>> {
     let geometry = volume.geometry();
     let is_directory = file.kind() == Some(FileType::Directory);
@@ -294,13 +313,31 @@ fn write_inode(
     fields.links_count = links.into();
     fields.dtime = next_orphan.into();
     seal_image(&mut bytes, geometry, number);
-    let record = InodeRecord::parse(&bytes, geometry, number, location)?;
+    let mut record = InodeRecord::parse(&bytes, geometry, number, location)?;
+    let map = file.kept().filter(|kept| map_kind(kept.flags) == map_kind(record.flags));
+    if let Some(units) =
+        map.and(clusters).and_then(|clusters| block_count(volume, &record, clusters))
+    {
+        record.blocks = units;
+        record.store(&mut bytes, geometry);
+    }
     volume.change(1, |handle| {
         handle.edit(block, "inode", location, |table| {
             table[at..at + bytes.len()].copy_from_slice(&bytes);
         })
     })?;
     inode(volume, record)
+}
+
+/// Returns the block count of an inode whose map has this number of clusters. An interrupted replay may have changed the
+/// map without counting the blocks, or may have copied the count of an image to an inode with an older map. Returns
+/// `None` if the count may include blocks that are not known here: values of attributes in inodes of their own, and the
+/// block of a passive translator.
+fn block_count(volume: &Volume, record: &InodeRecord, clusters: u64) -> Option<u64> {
+    let geometry = volume.geometry();
+    let is_known = !geometry.features.has(Feature::EaInode) && geometry.creator != CreatorOs::Hurd;
+    let all = clusters + u64::from(record.attribute_block.is_some());
+    is_known.then(|| all.saturating_mul(units_per_cluster(geometry)))
 }
 
 /// Returns the flags that determine the contents of the block area.

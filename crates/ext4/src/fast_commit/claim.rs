@@ -2,7 +2,7 @@
 //! in use at the end of its replay. If that replay was interrupted, the log still contains the fast commits, and all
 //! blocks of their files are marked as free. Not here: the bitmaps (`alloc/recovery.rs`).
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use base::{Error, FsBlock, InodeNumber, Result, Unsupported};
@@ -24,11 +24,14 @@ impl Outcome {
     /// blocks of the current map, including its nodes. Also marks the blocks of the current map of inodes that will be
     /// deleted. Skips the current map of another reused inode, since it belongs to the old file. Blocks of damaged
     /// inodes and maps are not marked.
+    ///
+    /// Returns the number of clusters in each current map without damage.
     pub(super) fn claim(
         &self,
         is_kept: impl Fn(InodeNumber) -> bool,
         is_deleted: impl Fn(InodeNumber) -> bool,
-    ) -> Result<()> {
+    ) -> Result<BTreeMap<InodeNumber, u64>> {
+        let mut counts = BTreeMap::new();
         let kept = self.files.iter().filter(|(number, _)| is_kept(**number));
         for run in kept.flat_map(|(_, file)| mapped(file)) {
             self.volume.claim_blocks(run.block, run.length)?;
@@ -37,6 +40,9 @@ impl Outcome {
             volume: &self.volume,
             nodes: HashSet::new(),
             runs: 0,
+            clusters: 0,
+            last_cluster: None,
+            is_sound: true,
             has_warned: false,
             outcome: Ok(()),
         };
@@ -46,7 +52,9 @@ impl Outcome {
                 continue;
             }
             match existing_record(&self.volume, number) {
-                Ok(Some(record)) => claim.file(&self.volume, &record)?,
+                Ok(Some(record)) => {
+                    counts.extend(claim.file(&self.volume, &record)?.map(|count| (number, count)));
+                }
                 Ok(None) => {}
                 Err(error @ Error::Corrupt(_)) => {
                     tracing::warn!(%error, "the blocks of an inode in a fast commit cannot be marked as in use");
@@ -54,7 +62,7 @@ impl Outcome {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(counts)
     }
 
     /// Returns the inodes that fast commits contain: files, directories, and inodes of names.
@@ -81,6 +89,12 @@ struct Claim<'a> {
     nodes: HashSet<FsBlock>,
     /// The number of visited runs and damaged parts.
     runs: u64,
+    /// The number of clusters in the present map.
+    clusters: u64,
+    /// The last cluster of data so far. The next run of the present file may begin in it.
+    last_cluster: Option<u64>,
+    /// Whether no damage was found in the present map.
+    is_sound: bool,
     /// Whether a warning about the present file was logged.
     has_warned: bool,
     /// The first error. It ends the walk.
@@ -88,14 +102,18 @@ struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Marks the blocks of a file, unless the file has no links.
-    fn file(&mut self, volume: &Arc<Volume>, record: &InodeRecord) -> Result<()> {
-        if record.links > 0 && has_map(volume, record) {
-            self.has_warned = false;
-            let root = MapRoot::new(volume, record);
-            map_walk::walk(volume, &root, self);
+    /// Marks the blocks of a file, unless the file has no links. Returns the number of its clusters, unless its map is
+    /// damaged.
+    fn file(&mut self, volume: &Arc<Volume>, record: &InodeRecord) -> Result<Option<u64>> {
+        if record.links == 0 || !has_map(volume, record) {
+            return Ok(None);
         }
-        self.outcome.clone()
+        (self.clusters, self.last_cluster) = (0, None);
+        (self.is_sound, self.has_warned) = (true, false);
+        let root = MapRoot::new(volume, record);
+        map_walk::walk(volume, &root, self);
+        self.outcome.clone()?;
+        Ok(self.is_sound.then_some(self.clusters))
     }
 
     fn claim_node(&self, block: FsBlock) -> Result<()> {
@@ -108,6 +126,10 @@ impl Claim<'_> {
 
     fn claim_run(&mut self, run: Run) -> Result<()> {
         self.count_run()?;
+        let clusters = self.volume.geometry().clusters_of(run.block, run.length);
+        let is_shared = self.last_cluster == Some(clusters.start);
+        self.clusters += clusters.end - clusters.start - u64::from(is_shared);
+        self.last_cluster = Some(clusters.end - 1);
         self.volume.claim_blocks(run.block, run.length)
     }
 
@@ -124,8 +146,10 @@ impl Claim<'_> {
 impl MapVisitor for Claim<'_> {
     fn node(&mut self, block: FsBlock) -> bool {
         if self.outcome.is_err() || !self.nodes.insert(block) {
+            self.is_sound = false;
             return false;
         }
+        self.clusters += 1;
         self.outcome = self.claim_node(block);
         self.outcome.is_ok()
     }
@@ -137,6 +161,7 @@ impl MapVisitor for Claim<'_> {
     }
 
     fn fault(&mut self, error: Error) {
+        self.is_sound = false;
         match error {
             // A block of pointers may have thousands of invalid ones.
             Error::Corrupt(_) => {

@@ -72,6 +72,18 @@ impl InodeImage {
         area
     }
 
+    /// Returns whether `bytes` are those of an inode to which Linux's replay has just copied the image. The replay copies
+    /// the block count, too, but the block area only if it contains inline data.
+    pub(super) fn was_copied_to(&self, bytes: &[u8]) -> bool {
+        let is_inline = self.flags.contains(InodeFlags::INLINE_DATA)
+            && !self.flags.contains(InodeFlags::EXTENTS);
+        let area = if is_inline { BLOCK_AREA } else { 0..0 };
+        let length = self.bytes.len();
+        [0..BLOCK_AREA.start, area, BLOCK_AREA.end..length]
+            .into_iter()
+            .all(|range| bytes.get(range.clone()).is_some_and(|found| found == &self.bytes[range]))
+    }
+
     /// Copies all fields to an inode's bytes, except the block area and the block count.
     pub(super) fn store(&self, bytes: &mut [u8]) {
         let blocks = {

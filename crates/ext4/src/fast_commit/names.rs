@@ -50,6 +50,9 @@ impl Name {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Names {
     pub entries: BTreeMap<Vec<u8>, Name>,
+    /// The number of subdirectories with other names. `None` if it is unknown: the directory is not on the volume, or
+    /// its entries have no types.
+    pub other_children: Option<u64>,
     /// The number of resets. There is one each time another directory begins to use the inode.
     resets: u32,
 }
@@ -137,13 +140,23 @@ fn read(
         }
     }
     let directory = Inode::new(Arc::clone(volume), record);
+    let mut others = Some(0);
     directory.read_dir(DirCursor::default(), &mut |entry| {
         if let Some(name) = names.entries.get_mut(entry.name) {
             name.before = Some(entry.inode);
             name.now = Some(entry.inode);
+        // The names of these two entries may be damaged.
+        } else if ![&b"."[..], b".."].contains(&entry.name) && entry.inode != number {
+            match entry.kind {
+                Some(FileType::Directory) => others = others.map(|count| count + 1),
+                Some(_) => {}
+                None => others = None,
+            }
         }
         ControlFlow::Continue(())
-    })
+    })?;
+    names.other_children = others;
+    Ok(())
 }
 
 #[cfg(test)]

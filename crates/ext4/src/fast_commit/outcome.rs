@@ -62,6 +62,8 @@ pub(super) struct FileState {
     pub was_created: bool,
     /// The last image of the inode in a fast commit.
     pub image: Option<InodeImage>,
+    /// The link count of the image, and the names that later fast commits add and remove.
+    pub links: i64,
     /// The changes of its extent tree.
     pub map: MapChanges,
 }
@@ -122,6 +124,8 @@ pub(super) struct Outcome {
     pub volume: Arc<Volume>,
     pub files: BTreeMap<InodeNumber, FileState>,
     pub directories: BTreeMap<InodeNumber, Names>,
+    /// The number of removals of names of each inode.
+    pub removals: BTreeMap<InodeNumber, u64>,
     created: Created,
 }
 
@@ -130,7 +134,8 @@ impl Outcome {
     pub(super) fn collect(volume: Arc<Volume>, commits: &[Vec<Change>]) -> Result<Self> {
         let created = Created::new(volume.geometry(), commits);
         let directories = names::collect(&volume, &created, commits)?;
-        let mut outcome = Self { volume, files: BTreeMap::new(), directories, created };
+        let (files, removals) = (BTreeMap::new(), BTreeMap::new());
+        let mut outcome = Self { volume, files, directories, removals, created };
         for commit in commits {
             outcome.add_commit(commit)?;
         }
@@ -152,7 +157,8 @@ impl Outcome {
             let before = existing_record(&self.volume, number)?;
             let was_created = before.as_ref().is_some_and(|record| self.created.contains(record));
             let map = MapChanges::default();
-            let state = FileState { before, is_new: false, was_created, image: None, map };
+            let state =
+                FileState { before, is_new: false, was_created, image: None, links: 0, map };
             self.files.insert(number, state);
         }
         Ok(self.files.get_mut(&number).expect("it was present or has just been inserted"))
@@ -161,11 +167,19 @@ impl Outcome {
     /// Adds the effects of one fast commit. Its images of inodes show their state at the time of the commit, so they
     /// are added first. The other changes are added in their order.
     fn add_commit(&mut self, commit: &[Change]) -> Result<()> {
+        let mut with_image = BTreeSet::new();
         for change in commit {
             if let Change::Inode { inode, image } = change {
                 self.add_image(*inode, image)?;
+                with_image.insert(*inode);
             }
         }
+        let count_link = |files: &mut BTreeMap<_, FileState>, inode: &InodeNumber, change| {
+            // The image's link count includes the names of its own fast commit.
+            if let Some(file) = files.get_mut(inode).filter(|_| !with_image.contains(inode)) {
+                file.links += change;
+            }
+        };
         for change in commit {
             match change {
                 Change::Inode { .. } => {}
@@ -181,11 +195,14 @@ impl Outcome {
                     }
                 }
                 Change::Link { parent, inode, name, .. } => {
+                    count_link(&mut self.files, inode, 1);
                     if let Some(name) = self.name(*parent, name) {
                         name.now = Some(*inode);
                     }
                 }
                 Change::Unlink { parent, inode, name } => {
+                    count_link(&mut self.files, inode, -1);
+                    *self.removals.entry(*inode).or_default() += 1;
                     if let Some(name) = self.name(*parent, name) {
                         // The name may already have another inode.
                         name.now = name.now.filter(|now| now != inode);
@@ -226,6 +243,7 @@ impl Outcome {
         }
         // For an existing directory, the inode on the volume is used instead.
         if image.kind != FileType::Directory || file.is_new || file.was_created {
+            file.links = image.links.into();
             file.image = Some(image);
         }
         Ok(())
@@ -273,10 +291,12 @@ impl Outcome {
         }
     }
 
-    /// Loads the state of all inodes whose names change, and of their directories. Then drops unusable names.
+    /// Loads the state of all inodes whose names change, and of all directories. Then drops unusable names.
     fn load_named_inodes(&mut self) -> Result<()> {
         let mut numbers: BTreeSet<InodeNumber> = BTreeSet::new();
         for (&parent, names) in &self.directories {
+            // An interrupted replay may have changed the entries, but not yet the directory's link count.
+            numbers.extend(names.other_children.map(|_| parent));
             for (_, name) in names.changed() {
                 numbers.extend([Some(parent), name.before, name.now].into_iter().flatten());
             }

@@ -198,7 +198,8 @@ impl MapEdit<'_, '_, '_> {
     }
 }
 
-fn units_per_cluster(geometry: &Geometry) -> u64 {
+/// Returns the number of units of an inode's block count in a cluster.
+pub(crate) fn units_per_cluster(geometry: &Geometry) -> u64 {
     1 << (geometry.cluster_shift + geometry.block_size.shift() - 9)
 }
 

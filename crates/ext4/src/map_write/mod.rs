@@ -30,6 +30,7 @@ mod unmap;
 use base::FileBlock;
 use zerocopy::FromBytes;
 
+pub(crate) use self::edit::units_per_cluster;
 use self::edit::{map_credits, tree_credits};
 pub(crate) use self::exchange::Pair;
 pub(crate) use self::new_blocks::NewBlocks;
