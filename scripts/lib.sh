@@ -60,11 +60,13 @@ configured_mirror() {
         awk '$1 == "Debian" && $2 !~ /security/ && !found { print $2; found = 1 }'
 }
 
-# Makes a separate apt state in the new folder WORK for the SUITE of the configured mirror, so that the machine's
-# sources and packages do not change. PURPOSE says in messages what the packages are for.
-start_private_apt() { # WORK SUITE PURPOSE
-    local mirror keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+# Makes a separate apt state in the new folder WORK for the SUITES of the configured mirror, so that the machine's
+# sources and packages do not change. PURPOSE says in messages what the packages are for. They are for the
+# ARCHITECTURE, amd64 by default.
+start_private_apt() { # WORK SUITES PURPOSE [ARCHITECTURE]
+    local mirror suite keyring=/usr/share/keyrings/debian-archive-keyring.gpg
     PRIVATE_APT=$1
+    PRIVATE_APT_ARCHITECTURE=${4:-amd64}
     rm -rf "$1"
     mkdir -p "$1"/{state/lists/partial,cache/archives/partial,unpacked}
     mirror=$(configured_mirror)
@@ -75,7 +77,9 @@ start_private_apt() { # WORK SUITE PURPOSE
     fi
     [ -n "$mirror" ] || die "apt has no Debian mirror, from which $3 would be fetched"
     [ -e $keyring ] || install_packages debian-archive-keyring
-    printf 'deb [arch=amd64 signed-by=%s] %s %s main\n' $keyring "${mirror%/}" "$2" >"$1/sources.list"
+    for suite in $2; do
+        printf 'deb [signed-by=%s] %s %s main\n' $keyring "${mirror%/}" "$suite"
+    done >"$1/sources.list"
     retry private_apt apt-get update || die "cannot read $2 from $mirror"
 }
 
@@ -84,6 +88,7 @@ private_apt() { # COMMAND...
     local tool=$1
     shift
     "$tool" --quiet --quiet -o Acquire::Retries=3 -o APT::Sandbox::User=root \
+        -o APT::Architecture="$PRIVATE_APT_ARCHITECTURE" -o APT::Architectures="$PRIVATE_APT_ARCHITECTURE" \
         -o Dir::Etc::SourceList="$PRIVATE_APT/sources.list" -o Dir::Etc::SourceParts=- \
         -o Dir::State="$PRIVATE_APT/state" -o Dir::State::status=/dev/null \
         -o Dir::Cache="$PRIVATE_APT/cache" "$@"

@@ -25,7 +25,7 @@ pub fn run_if_guest() {
     );
     let orders: Orders = must(serde_json::from_slice(&must(fs::read(ORDERS), ORDERS)), ORDERS);
     let machine = orders.machine;
-    for module in machine.modules() {
+    for module in &orders.modules {
         let file = must(File::open(Path::new("/").join(module)), module);
         must(rustix::system::finit_module(&file, c"", 0), module);
     }

@@ -15,13 +15,16 @@ const TIME_MAX: Duration = Duration::from_secs(900);
 /// The size of a guest's memory.
 const MEMORY: &str = "2G";
 
-/// A machine that runs Linux 7.2.
+/// A machine that runs Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Machine {
     /// Emulated by qemu, which boots in about five seconds. Its ext4 has blocks larger than a page, and it has no f2fs.
     Emulated,
     /// Emulated by qemu, which boots in about ten seconds, with a kernel that has f2fs with all features, and no ext4.
     EmulatedF2fs,
+    /// Emulated by qemu: an arm64 with pages of 16 KiB, which boots in about ten seconds. Its f2fs has blocks of 16 KiB. It
+    /// does not run the test program, but a script with the same jobs, except for [`Job::Fill`](super::Job::Fill).
+    EmulatedF2fs16k,
     /// A process: user-mode Linux, which boots in about a second. It has f2fs, but no blocks larger than a page, no
     /// compression, encryption, verity or casefolding.
     UserMode,
@@ -33,7 +36,9 @@ impl Machine {
         let letter = char::from(b'a' + u8::try_from(number).expect("few disks"));
         assert!(number < self.disks_max(), "too many disks");
         match self {
-            Self::Emulated | Self::EmulatedF2fs => format!("/dev/vd{letter}"),
+            Self::Emulated | Self::EmulatedF2fs | Self::EmulatedF2fs16k => {
+                format!("/dev/vd{letter}")
+            }
             Self::UserMode => format!("/dev/ubd{letter}"),
         }
     }
@@ -41,7 +46,7 @@ impl Machine {
     /// Returns the maximum number of disks, with that for the results.
     pub(super) fn disks_max(self) -> usize {
         match self {
-            Self::Emulated | Self::EmulatedF2fs => 26,
+            Self::Emulated | Self::EmulatedF2fs | Self::EmulatedF2fs16k => 26,
             Self::UserMode => 16,
         }
     }
@@ -60,6 +65,15 @@ impl Machine {
                 "crc32-cryptoapi.ko",
                 "f2fs.ko",
             ],
+            Self::EmulatedF2fs16k => &[
+                "virtio_mmio.ko",
+                "virtio_blk.ko",
+                "quota_tree.ko",
+                "quota_v2.ko",
+                "lz4hc_compress.ko",
+                "crc32-cryptoapi.ko",
+                "f2fs.ko",
+            ],
             Self::UserMode => &[
                 "lz4_compress.ko",
                 "lz4hc_compress.ko",
@@ -71,10 +85,15 @@ impl Machine {
         }
     }
 
+    /// Returns whether the machine runs the test program.
+    pub(super) fn is_native(self) -> bool {
+        self != Self::EmulatedF2fs16k
+    }
+
     /// Returns how the guest ends its machine.
     pub(super) fn end(self) -> RebootCommand {
         match self {
-            Self::Emulated | Self::EmulatedF2fs => RebootCommand::Restart,
+            Self::Emulated | Self::EmulatedF2fs | Self::EmulatedF2fs16k => RebootCommand::Restart,
             Self::UserMode => RebootCommand::PowerOff,
         }
     }
@@ -82,7 +101,9 @@ impl Machine {
     /// Boots the machine with its first root and disks, and waits for its end. `scratch` is a folder for its files.
     pub(super) fn boot(self, initrd: &Path, disks: &[&Path], scratch: &Path) -> Output {
         let mut command = match self {
-            Self::Emulated | Self::EmulatedF2fs => self.emulated(initrd, disks),
+            Self::Emulated | Self::EmulatedF2fs | Self::EmulatedF2fs16k => {
+                self.emulated(initrd, disks)
+            }
             Self::UserMode => user_mode(initrd, disks, scratch),
         };
         command::output_within(&mut command, TIME_MAX)
@@ -93,6 +114,7 @@ impl Machine {
         let (folder, script) = match self {
             Self::Emulated => ("guest", "fetch-guest"),
             Self::EmulatedF2fs => ("guest-f2fs", "fetch-guest"),
+            Self::EmulatedF2fs16k => ("guest-f2fs-16k", "fetch-guest"),
             Self::UserMode => ("uml", "fetch-uml"),
         };
         let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache");
@@ -102,12 +124,18 @@ impl Machine {
     }
 
     fn emulated(self, initrd: &Path, disks: &[&Path]) -> Command {
-        let mut qemu = Command::new("qemu-system-x86_64");
+        // The model, the console, and the program.
+        let (program, model, console) = match self {
+            Self::EmulatedF2fs16k => ("qemu-system-aarch64", "virt", "ttyAMA0"),
+            _ => ("qemu-system-x86_64", "pc", "ttyS0"),
+        };
+        let mut qemu = Command::new(program);
+        qemu.args(["-machine", model]);
         // Emulation works on every machine, unlike nested virtualization.
         qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", MEMORY]);
         qemu.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
         qemu.arg("-kernel").arg(self.kernel_file("vmlinuz")).arg("-initrd").arg(initrd);
-        qemu.args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init"]);
+        qemu.arg("-append").arg(format!("console={console} quiet panic=-1 rdinit=/init"));
         for disk in disks {
             let drive = format!("file={},if=virtio,format=raw,cache=unsafe", disk.display());
             qemu.args(["-drive", &drive]);

@@ -1,21 +1,20 @@
-//! A guest: Linux 7.2 in qemu or as a process. It fills, lists and changes images that the machine's own kernel may not
-//! be able to mount, such as ext4 with blocks larger than a page, and f2fs. This module prepares and boots it. The test
-//! program itself is the guest's only process (`agent`).
+//! A guest: Linux in qemu or as a process. It fills, lists and changes images that the machine's own kernel may not
+//! be able to mount, such as ext4 with blocks larger than a page, and f2fs. This module boots it. The test program
+//! itself is the guest's only process (`agent`), or a script on a machine with another processor (`agent.py`).
 
 mod agent;
 mod machine;
+mod root;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use crate::cpio::Archive;
 use crate::tree::TreeOptions;
 use crate::turns::{Step, Turn};
-use crate::{Manifest, command, must};
+use crate::{Manifest, must};
 
 pub use agent::run_if_guest;
 pub use machine::Machine;
@@ -50,10 +49,12 @@ pub struct Task {
     pub job: Job,
 }
 
-/// The guest's orders: its machine, and the mounts and jobs in the order of the disks.
+/// The guest's orders: its machine, the kernel modules in the order in which they are loaded, and the mounts and jobs in
+/// the order of the disks.
 #[derive(Debug, Serialize, Deserialize)]
 struct Orders {
     machine: Machine,
+    modules: Vec<String>,
     works: Vec<Work>,
 }
 
@@ -93,7 +94,7 @@ pub fn run_on(machine: Machine, tasks: &[Task]) -> Vec<Vec<Manifest>> {
 fn boot(machine: Machine, tasks: &[Task]) -> Vec<Vec<Manifest>> {
     let folder = must(TempDir::new(), "a folder for the guest");
     let initrd = folder.path().join("initrd");
-    let root = first_root(machine, tasks, folder.path());
+    let root = root::archive(machine, tasks, folder.path());
     must(fs::write(&initrd, root), "the guest's first root");
     let results = folder.path().join("results");
     let file = must(fs::File::create(&results), "the results");
@@ -109,38 +110,4 @@ fn boot(machine: Machine, tasks: &[Task]) -> Vec<Vec<Manifest>> {
     };
     assert_eq!(listed.len(), tasks.len(), "the guest did other tasks than requested");
     listed
-}
-
-/// Returns the archive with this program as `/init`, its shared libraries, and its orders.
-fn first_root(machine: Machine, tasks: &[Task], scratch: &Path) -> Vec<u8> {
-    let program = must(std::env::current_exe(), "this program");
-    // The guest unpacks it much faster without debugging information.
-    let stripped = scratch.join("init");
-    command::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&stripped).arg(&program));
-
-    let mut archive = Archive::default();
-    for folder in ["dev", "proc", "mnt", "tmp"] {
-        archive.folder(folder);
-    }
-    archive.file("init", &must(fs::read(&stripped), "the stripped program"));
-    for module in machine.modules() {
-        archive.file(module, &must(fs::read(machine.kernel_file(module)), module));
-    }
-    let work = |task: &Task| Work {
-        format: task.format.to_owned(),
-        options: task.options.clone(),
-        job: task.job.clone(),
-    };
-    let orders = Orders { machine, works: tasks.iter().map(work).collect() };
-    archive.file(&ORDERS[1..], &must(serde_json::to_vec(&orders), "the orders"));
-    let listed = command::run(Command::new("ldd").arg(&program));
-    for library in String::from_utf8_lossy(&listed).split_whitespace() {
-        let Some(name) = library.strip_prefix('/') else { continue };
-        let parents: Vec<&Path> = Path::new(name).ancestors().skip(1).collect();
-        for parent in parents.into_iter().rev().skip(1) {
-            archive.folder(&parent.to_string_lossy());
-        }
-        archive.file(name, &must(fs::read(library), library));
-    }
-    archive.finish()
 }

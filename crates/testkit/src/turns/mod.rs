@@ -24,7 +24,8 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    fn make(self) -> Vec<u8> {
+    /// Returns the bytes.
+    pub(crate) fn make(self) -> Vec<u8> {
         crate::tree::contents(self.seed, self.length)
     }
 }
@@ -70,4 +71,17 @@ pub enum Step {
     SetOwner(String, u32, u32),
     /// Makes a file durable.
     Sync(String),
+}
+
+impl Step {
+    /// Returns the bytes that the step writes, or sets as a value.
+    pub(crate) fn bytes(&self) -> Option<Bytes> {
+        match self {
+            Self::Write(_, _, bytes)
+            | Self::Append(_, bytes)
+            | Self::RemoveOpen(_, bytes)
+            | Self::SetXattr(_, _, bytes) => Some(*bytes),
+            _ => None,
+        }
+    }
 }
