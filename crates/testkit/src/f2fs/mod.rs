@@ -16,6 +16,7 @@ pub mod hostile;
 mod kind;
 mod layout;
 mod tools;
+pub mod make;
 mod unclean;
 mod wear;
 

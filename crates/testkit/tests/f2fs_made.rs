@@ -1,0 +1,205 @@
+//! Volumes of our own making, with blocks of 4 and 16 KiB, in all layouts: kernels mount and change them, and the library
+//! reads the same as the kernel.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use base::BlockSize;
+use libtest_mimic::{Arguments, Trial};
+use tempfile::TempDir;
+use testkit::f2fs::make::{self, MakeOptions};
+use testkit::guest::{self, Job, Machine, Task};
+use testkit::tree::TreeOptions;
+use testkit::turns::Plan;
+use testkit::{Manifest, f2fs, must};
+
+/// A layout of volumes.
+struct Layout {
+    name: &'static str,
+    /// Changes the options of a volume.
+    adjust: fn(&mut MakeOptions),
+}
+
+const EXTRA_ATTR: u32 = 0x8;
+const INODE_CHECKSUM: u32 = 0x20;
+const FLEXIBLE_INLINE_XATTR: u32 = 0x40;
+const INODE_CRTIME: u32 = 0x100;
+const LOST_FOUND: u32 = 0x200;
+const SB_CHECKSUM: u32 = 0x800;
+const PACKED_SSA: u32 = 0x1_0000;
+const ATTRIBUTES: u32 =
+    EXTRA_ATTR | INODE_CHECKSUM | FLEXIBLE_INLINE_XATTR | INODE_CRTIME | SB_CHECKSUM | LOST_FOUND;
+
+/// The layouts for both block sizes.
+const LAYOUTS: &[Layout] = &[
+    Layout { name: "compact", adjust: |_| {} },
+    Layout {
+        name: "normal",
+        adjust: |options| {
+            options.features = ATTRIBUTES;
+            options.compact_summaries = false;
+        },
+    },
+    Layout { name: "large_nat_bitmap", adjust: |options| options.large_nat_bitmap = true },
+];
+/// Those with several summaries in a block, which need blocks larger than a summary.
+const PACKED: &[Layout] = &[
+    Layout { name: "packed_compact", adjust: |options| options.features = PACKED_SSA },
+    Layout {
+        name: "packed_normal",
+        adjust: |options| {
+            options.features = PACKED_SSA | ATTRIBUTES;
+            options.compact_summaries = false;
+        },
+    },
+    Layout {
+        name: "packed_sections",
+        adjust: |options| {
+            options.features = PACKED_SSA;
+            options.segments_per_section = 2;
+            options.sections_per_zone = 2;
+            options.bytes *= 2;
+        },
+    },
+];
+
+/// A block size, and the machine with pages of this size.
+struct Size {
+    shift: u32,
+    machine: Machine,
+    megabytes: u64,
+    layouts: &'static [&'static [Layout]],
+}
+
+const SIZES: [Size; 2] = [
+    Size { shift: 12, machine: Machine::UserMode, megabytes: 256, layouts: &[LAYOUTS] },
+    Size {
+        shift: 14,
+        machine: Machine::EmulatedF2fs16k,
+        megabytes: 1024,
+        layouts: &[LAYOUTS, PACKED],
+    },
+];
+
+impl Size {
+    fn block_size(&self) -> BlockSize {
+        BlockSize::from_shift(self.shift).expect("a block size")
+    }
+
+    fn options(&self, layout: &Layout) -> MakeOptions {
+        let mut options = MakeOptions::new(self.block_size(), self.megabytes << 20);
+        options.label = layout.name;
+        (layout.adjust)(&mut options);
+        options
+    }
+
+    /// Returns options for changes with files up to so many blocks.
+    fn tree(&self, blocks: u64) -> TreeOptions {
+        let mut tree = TreeOptions::new(self.block_size().bytes());
+        tree.file_size_max = blocks * u64::from(self.block_size().bytes());
+        tree.inline_data = true;
+        tree
+    }
+}
+
+/// The images of one size after a guest has changed them, and its lists before and after that.
+struct Changed {
+    folder: TempDir,
+    images: Vec<PathBuf>,
+    listed: Vec<Vec<Manifest>>,
+    /// What the library read before.
+    made: Vec<Manifest>,
+}
+
+impl Changed {
+    fn new(size: &Size) -> Self {
+        let folder = must(TempDir::new(), "a folder");
+        let layouts: Vec<&Layout> = size.layouts.iter().copied().flatten().collect();
+        let image = |layout: &&Layout| {
+            let image = folder.path().join(layout.name);
+            make::make_file(&image, &size.options(layout));
+            image
+        };
+        let images: Vec<PathBuf> = layouts.iter().map(image).collect();
+        if size.machine == Machine::UserMode {
+            images.iter().for_each(|image| f2fs::check_by_fsck(image));
+        }
+        let made = images.iter().map(|image| Manifest::of_image(image)).collect();
+        let task = |(seed, image): (u64, &PathBuf)| {
+            // Only the first volume has files with nodes of all levels, since the emulated kernel is slow to list their
+            // extents.
+            let per_node = u64::from(size.block_size().bytes() - 24) / 4;
+            let blocks = if seed == 1 { per_node.pow(3) } else { 3 * per_node };
+            let mut plan = Plan::new(size.tree(blocks), seed);
+            Task {
+                image: image.clone(),
+                format: "f2fs",
+                options: String::new(),
+                job: Job::Change(plan.turn(true).whole()),
+            }
+        };
+        let tasks: Vec<Task> = (1..).zip(&images).map(task).collect();
+        let listed = guest::run_on(size.machine, &tasks);
+        Self { folder, images, listed, made }
+    }
+}
+
+/// The images of each size, once a test needs them. `None` if a guest failed.
+static CHANGED: [OnceLock<Option<Changed>>; 2] = [OnceLock::new(), OnceLock::new()];
+
+fn check(number: usize, layout: &Layout) {
+    // A guest that failed is not booted again for its other images.
+    let changed = CHANGED[number]
+        .get_or_init(|| std::panic::catch_unwind(|| Changed::new(&SIZES[number])).ok());
+    let changed = changed.as_ref().expect("the guest failed; see the panic above");
+    let is_image = |image: &PathBuf| image.file_name().is_some_and(|name| name == layout.name);
+    let image = changed.images.iter().position(is_image).expect("an image");
+    let [before, after] = &changed.listed[image][..] else { panic!("two lists") };
+    let path: &Path = &changed.images[image];
+    let made = changed.made[image].clone().map(|name, _, fact, value| {
+        let is_listed = fact != "extents" || before.fact(name, fact).is_some();
+        is_listed.then(|| value.to_owned())
+    });
+    made.assert_equal("our empty volume", before, "the guest's");
+    assert!(after.len() > 700, "only {} names", after.len());
+    let scattered = after.count("extents", |extents| extents.contains(','));
+    assert!(scattered > 2, "only {scattered} files with several extents");
+    // Linux reports preallocated blocks behind data as data. One of the guests lists the extents of some files only.
+    let comparable = |manifest: Manifest| {
+        manifest.map(|name, _, fact, value| {
+            let is_left_out = match fact {
+                "data" => name.ends_with("/allocated"),
+                "extents" => after.fact(name, fact).is_none(),
+                _ => false,
+            };
+            (!is_left_out).then(|| value.to_owned())
+        })
+    };
+    let [ours, after] = [Manifest::of_image(path), after.clone()].map(comparable);
+    ours.assert_equal("ours", &after, "the guest");
+    if SIZES[number].machine == Machine::UserMode {
+        f2fs::check_by_fsck(path);
+    }
+}
+
+fn main() {
+    guest::run_if_guest();
+    let arguments = Arguments::from_args();
+    let mut trials = Vec::new();
+    for (number, size) in SIZES.iter().enumerate() {
+        for layout in size.layouts.iter().copied().flatten() {
+            let bytes = size.block_size().bytes();
+            let name = format!("{}_with_blocks_of_{bytes}_is_changed_and_read", layout.name);
+            trials.push(Trial::test(name, move || {
+                check(number, layout);
+                Ok(())
+            }));
+        }
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // Statics are never dropped.
+    for changed in CHANGED.iter().filter_map(OnceLock::get).flatten() {
+        let _ = std::fs::remove_dir_all(changed.folder.path());
+    }
+    conclusion.exit();
+}
