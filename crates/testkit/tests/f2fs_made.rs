@@ -10,12 +10,14 @@ use tempfile::TempDir;
 use testkit::f2fs::make::{self, MakeOptions};
 use testkit::guest::{self, Job, Machine, Task};
 use testkit::tree::TreeOptions;
-use testkit::turns::Plan;
+use testkit::turns::{Bytes, Plan, Step};
 use testkit::{Manifest, f2fs, must};
 
 /// A layout of volumes.
 struct Layout {
     name: &'static str,
+    /// Mount options.
+    mount: &'static str,
     /// Changes the options of a volume.
     adjust: fn(&mut MakeOptions),
 }
@@ -26,27 +28,37 @@ const FLEXIBLE_INLINE_XATTR: u32 = 0x40;
 const INODE_CRTIME: u32 = 0x100;
 const LOST_FOUND: u32 = 0x200;
 const SB_CHECKSUM: u32 = 0x800;
+const COMPRESSION: u32 = 0x2000;
 const PACKED_SSA: u32 = 0x1_0000;
 const ATTRIBUTES: u32 =
     EXTRA_ATTR | INODE_CHECKSUM | FLEXIBLE_INLINE_XATTR | INODE_CRTIME | SB_CHECKSUM | LOST_FOUND;
 
 /// The layouts for both block sizes.
 const LAYOUTS: &[Layout] = &[
-    Layout { name: "compact", adjust: |_| {} },
+    Layout { name: "compact", mount: "", adjust: |_| {} },
     Layout {
         name: "normal",
+        mount: "",
         adjust: |options| {
             options.features = ATTRIBUTES;
             options.compact_summaries = false;
         },
     },
-    Layout { name: "large_nat_bitmap", adjust: |options| options.large_nat_bitmap = true },
+    Layout {
+        name: "large_nat_bitmap",
+        mount: "compress_algorithm=zstd,compress_extension=*",
+        adjust: |options| {
+            options.features = EXTRA_ATTR | COMPRESSION;
+            options.large_nat_bitmap = true;
+        },
+    },
 ];
 /// Those with several summaries in a block, which need blocks larger than a summary.
 const PACKED: &[Layout] = &[
-    Layout { name: "packed_compact", adjust: |options| options.features = PACKED_SSA },
+    Layout { name: "packed_compact", mount: "", adjust: |options| options.features = PACKED_SSA },
     Layout {
         name: "packed_normal",
+        mount: "",
         adjust: |options| {
             options.features = PACKED_SSA | ATTRIBUTES;
             options.compact_summaries = false;
@@ -54,6 +66,7 @@ const PACKED: &[Layout] = &[
     },
     Layout {
         name: "packed_sections",
+        mount: "",
         adjust: |options| {
             options.features = PACKED_SSA;
             options.segments_per_section = 2;
@@ -102,6 +115,18 @@ impl Size {
     }
 }
 
+/// The name of a file that compression makes smaller.
+const COMPRESSIBLE: &str = "compressible";
+
+/// Returns steps that make a file with a few bytes in each of its blocks, and an incomplete last cluster.
+fn compressible(block: u64) -> Vec<Step> {
+    let write = |number: u64| {
+        let bytes = Bytes { seed: number, length: 10 };
+        Step::Write(COMPRESSIBLE.to_owned(), number * block, bytes)
+    };
+    (0..18).map(write).collect()
+}
+
 /// The images of one size after a guest has changed them, and its lists before and after that.
 struct Changed {
     folder: TempDir,
@@ -125,20 +150,26 @@ impl Changed {
             images.iter().for_each(|image| f2fs::check_by_fsck(image));
         }
         let made = images.iter().map(|image| Manifest::of_image(image)).collect();
-        let task = |(seed, image): (u64, &PathBuf)| {
+        let task = |((seed, layout), image): ((u64, &&Layout), &PathBuf)| {
             // Only the first volume has files with nodes of all levels, since the emulated kernel is slow to list their
             // extents.
             let per_node = u64::from(size.block_size().bytes() - 24) / 4;
             let blocks = if seed == 1 { per_node.pow(3) } else { 3 * per_node };
-            let mut plan = Plan::new(size.tree(blocks), seed);
+            let mut tree = size.tree(blocks);
+            // Holes cannot be made in compressed files.
+            tree.preallocate = layout.mount.is_empty();
+            let mut steps = Plan::new(tree, seed).turn(true).whole();
+            if !layout.mount.is_empty() {
+                steps.extend(compressible(size.block_size().bytes().into()));
+            }
             Task {
                 image: image.clone(),
                 format: "f2fs",
-                options: String::new(),
-                job: Job::Change(plan.turn(true).whole()),
+                options: layout.mount.to_owned(),
+                job: Job::Change(steps),
             }
         };
-        let tasks: Vec<Task> = (1..).zip(&images).map(task).collect();
+        let tasks: Vec<Task> = (1..).zip(&layouts).zip(&images).map(task).collect();
         let listed = guest::run_on(size.machine, &tasks);
         Self { folder, images, listed, made }
     }
@@ -154,6 +185,7 @@ fn check(number: usize, layout: &Layout) {
     let changed = changed.as_ref().expect("the guest failed; see the panic above");
     let is_image = |image: &PathBuf| image.file_name().is_some_and(|name| name == layout.name);
     let image = changed.images.iter().position(is_image).expect("an image");
+    let machine = SIZES[number].machine;
     let [before, after] = &changed.listed[image][..] else { panic!("two lists") };
     let path: &Path = &changed.images[image];
     let made = changed.made[image].clone().map(|name, _, fact, value| {
@@ -165,6 +197,12 @@ fn check(number: usize, layout: &Layout) {
     let scattered = after.count("extents", |extents| extents.contains(','));
     assert!(scattered > 2, "only {scattered} files with several extents");
     // Linux reports preallocated blocks behind data as data. One of the guests lists the extents of some files only.
+    let ours = Manifest::of_image(path);
+    if machine == Machine::EmulatedF2fs16k && !layout.mount.is_empty() {
+        // Each cluster is an extent. Without compression, the file is one.
+        let extents = ours.fact(COMPRESSIBLE, "extents").unwrap_or_default();
+        assert_eq!(extents.split(", ").count(), 5, "clusters in {extents}");
+    }
     let comparable = |manifest: Manifest| {
         manifest.map(|name, _, fact, value| {
             let is_left_out = match fact {
@@ -175,9 +213,9 @@ fn check(number: usize, layout: &Layout) {
             (!is_left_out).then(|| value.to_owned())
         })
     };
-    let [ours, after] = [Manifest::of_image(path), after.clone()].map(comparable);
+    let [ours, after] = [ours, after.clone()].map(comparable);
     ours.assert_equal("ours", &after, "the guest");
-    if SIZES[number].machine == Machine::UserMode {
+    if machine == Machine::UserMode {
         f2fs::check_by_fsck(path);
     }
 }
