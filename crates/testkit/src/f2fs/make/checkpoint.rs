@@ -1,4 +1,6 @@
-//! A checkpoint pack of a new volume: its first and last block, and the summaries of the logs, whose journals are empty.
+//! A checkpoint pack of a new volume: its first and last block, and the summaries of the logs with the journals.
+
+use std::ops::Range;
 
 use base::checksum::crc32_le;
 use f2fs::ondisk::checkpoint::{COMPACT_SUMMARIES, LARGE_NAT_BITMAP, RawCheckpoint, UNMOUNTED};
@@ -8,7 +10,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::areas::Areas;
 use super::files::Files;
-use super::{HOT_DATA, HOT_NODES, LOGS, MAGIC, MakeOptions};
+use super::{COLD_DATA, HOT_DATA, HOT_NODES, LOGS, MAGIC, MakeOptions, tables};
 
 /// Bytes of a CRC.
 const CRC_BYTES: usize = 4;
@@ -17,11 +19,11 @@ const LOGS_OF_KIND: usize = LOGS / 2;
 
 /// Returns a whole pack.
 pub(super) fn pack(options: &MakeOptions, areas: &Areas, files: &Files, version: u64) -> Vec<u8> {
+    let summaries = Summaries { options, areas, files };
     let summaries = if options.compact_summaries {
-        let data = compact_summaries(options, files);
-        [data, normal_summaries(options, files, HOT_NODES..LOGS)].concat()
+        [summaries.compact(), summaries.normal(HOT_NODES..LOGS)].concat()
     } else {
-        normal_summaries(options, files, 0..LOGS)
+        summaries.normal(0..LOGS)
     };
     let blocks = 2 + summaries.len() / options.block_size.len();
     let head = head(options, areas, files, version, blocks as u32);
@@ -76,39 +78,66 @@ fn head(options: &MakeOptions, areas: &Areas, files: &Files, version: u64, block
     head
 }
 
-/// Returns the summaries of a log's blocks: the directory of each. Inodes belong to themselves, and the first address of
-/// an inode is that of the entries.
-fn entries(files: &Files, log: usize) -> Vec<u8> {
-    let inodes = files.inodes().iter().take(files.blocks_in(log).into());
-    let summary = |(number, _): &(u32, u32)| RawSummary {
-        nid: (*number).into(),
-        version: 0,
-        index: U16::ZERO,
-    };
-    inodes.flat_map(|inode| summary(inode).as_bytes().to_vec()).collect()
+/// The summaries of the logs.
+struct Summaries<'a> {
+    options: &'a MakeOptions,
+    areas: &'a Areas,
+    files: &'a Files,
 }
 
-/// Returns a block for each of `logs`: its entries, a journal, and a footer.
-fn normal_summaries(options: &MakeOptions, files: &Files, logs: std::ops::Range<usize>) -> Vec<u8> {
-    let footer_at = options.summary_bytes() - size_of::<RawSummaryFooter>();
-    let block = |log: usize| {
-        let mut block = entries(files, log);
-        block.resize(options.block_size.len(), 0);
-        let kind = u8::from(log >= HOT_NODES);
-        let footer = RawSummaryFooter { kind, checksum: U32::ZERO };
-        block[footer_at..footer_at + size_of::<RawSummaryFooter>()]
-            .copy_from_slice(footer.as_bytes());
+impl Summaries<'_> {
+    /// Returns the entries of a log: the directory of each block. Inodes belong to themselves, and the first address of an
+    /// inode is that of the block.
+    fn entries(&self, log: usize) -> Vec<u8> {
+        let inodes = self.files.inodes().iter().take(self.files.blocks_in(log).into());
+        let summary = |(number, _): &(u32, u32)| RawSummary {
+            nid: (*number).into(),
+            version: 0,
+            index: U16::ZERO,
+        };
+        inodes.flat_map(|inode| summary(inode).as_bytes().to_vec()).collect()
+    }
+
+    /// Returns the journal in the summary of a log.
+    fn journal(&self, log: usize) -> Vec<u8> {
+        match log {
+            HOT_DATA => tables::node_journal(self.files),
+            COLD_DATA => tables::segment_journal(self.areas, self.files),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the byte of the journal in a summary, and the byte of the footer.
+    fn positions(&self) -> (usize, usize) {
+        let bytes = self.options.summary_bytes();
+        (bytes / 8 * size_of::<RawSummary>(), bytes - size_of::<RawSummaryFooter>())
+    }
+
+    /// Returns a block for each of `logs`: its entries, its journal, and a footer.
+    fn normal(&self, logs: Range<usize>) -> Vec<u8> {
+        let (journal_at, footer_at) = self.positions();
+        let block = |log: usize| {
+            let mut block = self.entries(log);
+            block.resize(journal_at, 0);
+            block.extend(self.journal(log));
+            block.resize(footer_at, 0);
+            let kind = u8::from(log >= HOT_NODES);
+            block.extend(RawSummaryFooter { kind, checksum: U32::ZERO }.as_bytes());
+            block.resize(self.options.block_size.len(), 0);
+            block
+        };
+        logs.flat_map(block).collect()
+    }
+
+    /// Returns the block with both journals and the entries of all logs with data.
+    fn compact(&self) -> Vec<u8> {
+        let (journal_at, footer_at) = self.positions();
+        let mut block = self.journal(HOT_DATA);
+        block.resize(footer_at - journal_at, 0);
+        block.extend(self.journal(COLD_DATA));
+        block.resize(2 * (footer_at - journal_at), 0);
+        (0..LOGS_OF_KIND).for_each(|log| block.extend(self.entries(log)));
+        block.resize(self.options.block_size.len(), 0);
         block
-    };
-    logs.flat_map(block).collect()
-}
-
-/// Returns the block with both journals and the entries of all logs with data.
-fn compact_summaries(options: &MakeOptions, files: &Files) -> Vec<u8> {
-    let slots = options.summary_bytes() / 8 * size_of::<RawSummary>();
-    let journal_bytes = options.summary_bytes() - slots - size_of::<RawSummaryFooter>();
-    let mut block = vec![0; 2 * journal_bytes];
-    (0..LOGS_OF_KIND).for_each(|log| block.extend(entries(files, log)));
-    block.resize(options.block_size.len(), 0);
-    block
+    }
 }

@@ -25,8 +25,11 @@ const MAGIC: u32 = 0xF2F5_2010;
 const SEGMENT_BLOCKS: u32 = 512;
 /// The number of logs: hot, warm and cold data, hot, warm and cold nodes. This order numbers the types of segments.
 const LOGS: usize = 6;
-/// The logs that have the inodes and blocks of directories.
+/// The log that has the blocks of directories.
 const HOT_DATA: usize = 0;
+/// The log whose summary has the journal of the segment information table.
+const COLD_DATA: usize = 2;
+/// The log that has the inodes of directories.
 const HOT_NODES: usize = 3;
 
 /// What a volume is like.
@@ -139,8 +142,7 @@ pub fn make(options: &MakeOptions) -> Result<Vec<Write>> {
     for (block, bytes) in files.blocks() {
         add(*block, bytes.clone());
     }
-    add(areas.sit, tables::segments(options, &areas, &files));
-    add(areas.nat, tables::nodes(options, &files));
+    add(areas.nat, tables::nodes(options));
     for (pack, version) in [(0, options.version()), (1, options.version() - 1)] {
         let start = areas.checkpoint + pack * SEGMENT_BLOCKS;
         add(start, checkpoint::pack(options, &areas, &files, version));

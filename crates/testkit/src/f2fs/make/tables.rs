@@ -1,6 +1,7 @@
-//! The first blocks of the segment information table and of the node address table of a new volume.
+//! The contents of the segment information table and of the node address table of a new volume. As with mkfs.f2fs, the
+//! entries that count are in the journals, and the tables are empty but for two entries.
 
-use f2fs::ondisk::nat::RawNatEntry;
+use f2fs::ondisk::nat::{RawNatEntry, RawNatJournalEntry};
 use zerocopy::IntoBytes;
 
 use super::areas::Areas;
@@ -15,33 +16,39 @@ const COUNT_BITS: u32 = 10;
 const META_INODES: [u32; 2] = [1, 2];
 const META_ADDRESS: u32 = 1;
 
-/// Returns the blocks of the segment information table with the current segments of the logs.
-pub(super) fn segments(options: &MakeOptions, areas: &Areas, files: &Files) -> Vec<u8> {
-    let block_bytes = options.block_size.len();
-    let per_block = block_bytes / SIT_ENTRY_BYTES;
-    let last = areas.log_segments.into_iter().max().unwrap_or_default() as usize;
-    let mut table = vec![0; (last / per_block + 1) * block_bytes];
+/// Returns the first block of the node address table.
+pub(super) fn nodes(options: &MakeOptions) -> Vec<u8> {
+    let mut block = vec![0; options.block_size.len()];
+    for number in META_INODES {
+        let entry = RawNatEntry { version: 0, inode: number.into(), block: META_ADDRESS.into() };
+        let at = number as usize * size_of::<RawNatEntry>();
+        block[at..at + size_of::<RawNatEntry>()].copy_from_slice(entry.as_bytes());
+    }
+    block
+}
+
+/// Returns the journal of the node address table: the number of entries, and one for each inode.
+pub(super) fn node_journal(files: &Files) -> Vec<u8> {
+    let mut journal = (files.inodes().len() as u16).to_le_bytes().to_vec();
+    for (number, block) in files.inodes() {
+        let entry = RawNatEntry { version: 0, inode: (*number).into(), block: (*block).into() };
+        journal.extend(RawNatJournalEntry { nid: (*number).into(), entry }.as_bytes());
+    }
+    journal
+}
+
+/// Returns the journal of the segment information table: the number of entries, and one for the segment of each log.
+pub(super) fn segment_journal(areas: &Areas, files: &Files) -> Vec<u8> {
+    let mut journal = (LOGS as u16).to_le_bytes().to_vec();
     for (log, segment) in (0..LOGS).zip(areas.log_segments) {
-        let segment = segment as usize;
-        let at = segment / per_block * block_bytes + segment % per_block * SIT_ENTRY_BYTES;
-        let entry = &mut table[at..at + SIT_ENTRY_BYTES];
         let count = files.blocks_in(log);
+        let mut entry = [0; SIT_ENTRY_BYTES];
         entry[..2].copy_from_slice(&((log as u16) << COUNT_BITS | count).to_le_bytes());
         for block in 0..usize::from(count) {
             entry[2 + block / 8] |= 0x80 >> (block % 8);
         }
+        journal.extend(segment.to_le_bytes());
+        journal.extend(entry);
     }
-    table
-}
-
-/// Returns the first block of the node address table.
-pub(super) fn nodes(options: &MakeOptions, files: &Files) -> Vec<u8> {
-    let mut block = vec![0; options.block_size.len()];
-    let meta = META_INODES.map(|number| (number, META_ADDRESS));
-    for (number, address) in meta.iter().chain(files.inodes()) {
-        let entry = RawNatEntry { version: 0, inode: (*number).into(), block: (*address).into() };
-        let at = *number as usize * size_of::<RawNatEntry>();
-        block[at..at + size_of::<RawNatEntry>()].copy_from_slice(entry.as_bytes());
-    }
-    block
+    journal
 }
