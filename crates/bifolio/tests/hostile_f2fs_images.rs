@@ -1,5 +1,6 @@
 //! Damaged f2fs images: a walk over all files ends soon, and only with typed errors.
 //! `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and adds kinds that only an emulated machine can fill.
+#![allow(clippy::print_stdout, reason = "the counts of a run")]
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};

@@ -14,7 +14,7 @@ use device::{Bio, DeviceHooks, FaultDevice, FaultPlan, HookedDevice, MemoryDevic
 use iomap::{
     CLUSTER_BYTES_MAX, Caching, Cluster, Decode, DecodePool, Encoding, EndIo, FinishedRange, Iomap,
     IomapKind, MapFlags, MapRead, MapWrite, Mapping, ReadContext, ReadOptions, Readahead, Refused,
-    StoredRun, WritableFile, fault_for_load, fiemap, read, read_direct, seek_hole, write,
+    StoredRun, WritableFile, fault_for_load, fiemap, lend, read, read_direct, seek_hole, write,
     zero_range,
 };
 use pagecache::{FaultHandler, MapWindow};

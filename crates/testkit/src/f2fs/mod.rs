@@ -15,8 +15,8 @@ mod fill;
 pub mod hostile;
 mod kind;
 mod layout;
-mod tools;
 pub mod make;
+mod tools;
 mod unclean;
 mod wear;
 
