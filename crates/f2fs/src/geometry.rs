@@ -103,3 +103,48 @@ impl Geometry {
         Err(Error::corrupt(structure, location, problem))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn geometry(shift: u32, features: u32) -> Geometry {
+        let area = |start: u64, segments: u64| {
+            FsBlock(start * SEGMENT_BLOCKS)..FsBlock((start + segments) * SEGMENT_BLOCKS)
+        };
+        Geometry {
+            block_size: BlockSize::from_shift(shift).unwrap(),
+            block_count: 100 * SEGMENT_BLOCKS,
+            segments_per_section: 1,
+            sections_per_zone: 1,
+            checkpoint: FsBlock(SEGMENT_BLOCKS),
+            checkpoint_payload: 0,
+            sit: area(3, 2),
+            nat: area(5, 4),
+            ssa: area(9, 1),
+            main: area(10, 90),
+            features: Features::new(features).unwrap(),
+            uuid: [0; 16],
+            root: InodeNumber(3),
+        }
+    }
+
+    #[test]
+    fn nodes_and_tables_grow_with_the_block_size() {
+        let [small, large] = [12, 14].map(|shift| geometry(shift, 0));
+        assert_eq!([small.addresses_per_node(), large.addresses_per_node()], [1018, 4090]);
+        assert_eq!([small.inode_words(), large.inode_words()], [923, 3995]);
+        assert_eq!([small.nat_entries_per_block(), large.nat_entries_per_block()], [455, 1820]);
+        // Two segments for each copy.
+        assert_eq!([small.nid_count(), large.nid_count()], [1024 * 455, 1024 * 1820]);
+        assert_eq!([small.main_segments(), large.main_segments()], [90, 90]);
+    }
+
+    #[test]
+    fn summaries_have_4_kib_unless_blocks_are_larger_and_summaries_not_packed() {
+        const PACKED: u32 = 0x1_0000;
+        let bytes = |shift, features| geometry(shift, features).summary_bytes();
+        assert_eq!([bytes(12, 0), bytes(12, PACKED)], [4096, 4096]);
+        assert_eq!([bytes(14, 0), bytes(14, PACKED)], [16_384, 4096]);
+    }
+}

@@ -1,5 +1,6 @@
 //! Volumes of our own making, with blocks of 4 and 16 KiB, in all layouts: kernels mount and change them, and the library
-//! reads the same as the kernel.
+//! reads the same as the kernel. With blocks of 16 KiB, a block of the summary area has one summary (Linux 6.7 to 6.18)
+//! or several (since 6.19). Linux 7.3 mounts both.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
