@@ -3,15 +3,20 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 
+use base::attributes::FileType;
 use base::{Error, FsBlock};
 use common::fast_commits::{DIRECTORY, FastCommits, REGULAR, free, image_of};
 use common::replays::{
-    BLOCK, GENERATION, ROOT, blocks_of, generation, make, open_image, place, recover, tree,
+    BLOCK, GENERATION, ROOT, blocks_of, generation, make, old_name, open_image, place, recover,
+    tree,
 };
 use common::{Image, inode_of};
 use ext4::fast_commit::ondisk::{TAG_CREATE, TAG_LINK, TAG_UNLINK};
+use testkit::{LoopMount, Random, private_mounts};
 
 /// Marks blocks as free, and counts them as free. Linux does this during its replay of fast commits, and marks them as
 /// in use again only at the end.
@@ -385,4 +390,121 @@ fn an_inode_that_no_replay_has_written_is_not_corrected() {
     host.write_all_at(&inode, at).unwrap();
     let opened = common::open_device(image.device(true));
     assert!(matches!(opened.err(), Some(Error::Corrupt(_))));
+}
+
+/// Mounts the image with the kernel's ext4, changes it by fast commits, and shuts the file system down. Returns the
+/// contents of the image.
+fn leave_fast_commits(image: &Image) -> Vec<u8> {
+    let mount = LoopMount::new(&image.path, "ext4", "commit=600,noinit_itable");
+    let path = |name: &str| mount.path().join(name);
+    let write = |name: &str, block: u64, blocks: usize| {
+        let file = File::options().write(true).create(true).truncate(false).open(path(name));
+        let file = file.unwrap();
+        file.write_all_at(&vec![b'k'; blocks * BLOCK], block * BLOCK as u64).unwrap();
+        file.sync_all().unwrap();
+    };
+    fs::create_dir(path("few/made")).unwrap();
+    for number in 0..14 {
+        write(&format!("few/{number}-{}", "n".repeat(60)), number, number as usize % 20);
+        write("few/made/striped", 2 * number, 1);
+    }
+    fs::hard_link(path("first"), path("many/linked")).unwrap();
+    write("first", 14, 10);
+    fs::rename(path("second"), path("few/renamed")).unwrap();
+    write("few/renamed", 4, 30);
+    fs::remove_file(path("many").join(old_name(7))).unwrap();
+    fs::remove_file(path("few/one")).unwrap();
+    write("many/linked", 30, 5);
+    // Files that are deleted, renamed and replaced, with blocks that are used again.
+    for number in 0..8 {
+        write("few/made/old", 3 * number, 2);
+    }
+    fs::remove_file(path("few/made/old")).unwrap();
+    write("few/made/new", 5, 40);
+    fs::hard_link(path("few/made/new"), path("few/made/other")).unwrap();
+    write("few/made/new", 60, 1);
+    fs::rename(path("few/made/other"), path("few/renamed")).unwrap();
+    fs::create_dir(path("many/sub")).unwrap();
+    write("many/sub/file", 3, 3);
+    fs::remove_file(path("many/sub/file")).unwrap();
+    fs::remove_dir(path("many/sub")).unwrap();
+    write("few/made/last", 0, 9);
+    testkit::command::run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(mount.path()));
+    let bytes = fs::read(&image.path).unwrap();
+    mount.unmount();
+    bytes
+}
+
+/// Replays the journal by the kernel's ext4. Returns false if Linux has refused its own fast commits (EUCLEAN), which it
+/// does rarely. Then it has ended the replay in the middle.
+fn replay_by_linux(image: &Image) -> bool {
+    let folder = image.scratch.path("mount");
+    fs::create_dir(&folder).unwrap();
+    let mut mount = Command::new("mount");
+    mount.args(["--rw", "-t", "ext4", "-o", "loop,noinit_itable"]).arg(&image.path).arg(&folder);
+    let output = testkit::command::output(&mut mount);
+    if output.status.success() {
+        testkit::command::run(Command::new("umount").arg(&folder));
+        return true;
+    }
+    assert!(output.text().contains("Structure needs cleaning"), "{}", output.text());
+    false
+}
+
+/// The number of states of each image that are recovered.
+const STATES: u64 = 5;
+
+/// Recovers states that a power cut during Linux's replay of fast commits can leave: until its end, the replay writes the
+/// blocks that it changes in any order. No file may be lost or share blocks, whatever was written. Inodes and blocks of
+/// deleted files may stay marked as in use, for e2fsck to free.
+fn check_interrupted_replays(options: &str) {
+    let image = make(options);
+    let before = leave_fast_commits(&image);
+    fs::write(&image.path, &before).unwrap();
+    let volume = image.open();
+    let (commits, expected) = (volume.recovery().unwrap().fast_commits, tree(&volume));
+    drop(volume);
+    assert!(commits > 20, "only {commits} fast commits");
+    let has_ended = replay_by_linux(&image);
+    let after = fs::read(&image.path).unwrap();
+    let by_linux = tree(&image.open());
+    assert!(by_linux.keys().eq(expected.keys()), "{options}");
+    for (name, entry) in expected.iter().filter(|(_, entry)| entry.kind == FileType::Regular) {
+        assert!(!has_ended || by_linux[name] == *entry, "{options}: {name}");
+    }
+    let journal = blocks_of(&image, 8);
+    // Without the superblock.
+    let blocks = (2..(before.len() / BLOCK) as u64).filter(|block| !journal.contains(block));
+    let bytes = |block: u64| block as usize * BLOCK..(block as usize + 1) * BLOCK;
+    let changed: Vec<u64> =
+        blocks.filter(|&block| before[bytes(block)] != after[bytes(block)]).collect();
+    assert!(changed.len() > 10, "{options}: {changed:?}");
+    for seed in 0..STATES {
+        let mut random = Random(seed);
+        let mut mixed = before.clone();
+        for &block in changed.iter().filter(|_| random.below(2) == 0) {
+            mixed[bytes(block)].copy_from_slice(&after[bytes(block)]);
+        }
+        fs::write(&image.path, &mixed).unwrap();
+        assert_eq!(tree(&image.open()), expected, "{options} {seed}");
+        let volume = common::open_for_writing(&image);
+        assert_eq!(tree(&volume), expected, "{options} {seed}");
+        volume.close().unwrap();
+        drop(volume);
+        let output = testkit::command::output(Command::new("e2fsck").arg("-fy").arg(&image.path));
+        let text = output.text();
+        assert!(output.status.code().is_some_and(|code| code <= 1), "{options} {seed}: {text}");
+        assert!(!text.contains("Multiply-claimed"), "{options} {seed}: {text}");
+        let mut repaired = tree(&image.open());
+        repaired.retain(|name, _| !name.starts_with("/lost+found/"));
+        assert_eq!(repaired, expected, "{options} {seed}: {text}");
+    }
+}
+
+#[test]
+fn a_replay_by_linux_can_be_interrupted_before_any_block_is_written() {
+    private_mounts();
+    for options in ["", "-O ^metadata_csum,^64bit", "-O inline_data,orphan_file,large_dir"] {
+        check_interrupted_replays(options);
+    }
 }

@@ -1,6 +1,7 @@
 //! Marking of the blocks of files as in use. Linux marks all blocks of a file as free when it replays the inode, and as
 //! in use at the end of its replay. If that replay was interrupted, the log still contains the fast commits, and all
-//! blocks of their files are marked as free. Not here: the bitmaps (`alloc/recovery.rs`).
+//! blocks of their files are marked as free. This does not apply to blocks of extended attributes: they are not in the
+//! map, so the replay does not mark them. Not here: the bitmaps (`alloc/recovery.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;

@@ -160,6 +160,9 @@ fn changes_max(commits: &[Vec<Change>]) -> u64 {
 /// Deletes and truncates orphans. Leaves them unchanged on a volume with errors (`with_errors`), and if their changes
 /// cannot be made. An error does not fail the recovery, since the volume can be read nevertheless: it is returned in
 /// the report.
+///
+/// An error after a change of one orphan leaves all of them unchanged. No reader needs the others: they have no names,
+/// or blocks that are past the end of the file. Only the counts of free space are smaller.
 fn complete_orphans(
     overlay: &Arc<OverlayDevice>,
     cache: &Arc<PageCache>,
