@@ -11,15 +11,15 @@ const LAYERS: &[(&str, u32)] = &[
     ("bifolio-device", 1),
     ("bifolio-pagecache", 1),
     ("bifolio-iomap", 2),
-    ("bifolio-fs", 3),
     ("bifolio-fscrypt", 3),
     ("bifolio-verity", 3),
-    ("bifolio-ext4", 4),
-    ("bifolio-f2fs", 4),
-    ("bifolio-vfs", 5),
-    ("bifolio-fuse", 6),
-    ("bifolio-capi", 6),
-    ("bifolio", 7),
+    ("bifolio-fs", 4),
+    ("bifolio-ext4", 5),
+    ("bifolio-f2fs", 5),
+    ("bifolio-vfs", 6),
+    ("bifolio-fuse", 7),
+    ("bifolio-capi", 7),
+    ("bifolio", 8),
 ];
 
 /// Downward edges that are forbidden, too: transports depend on no format or device, and formats use

@@ -200,7 +200,7 @@ impl ImageOptions {
         if let Some(path) = &self.key {
             let keys =
                 Keys::read_file(path).map_err(|error| Failure::library(path.as_path(), &error))?;
-            options.ext4.keys = Arc::new(keys);
+            options.keys = Arc::new(keys);
         }
         Ok(options)
     }

@@ -15,7 +15,6 @@ use device::SharedDevice;
 use fs::{
     Allocation, Credentials, Data, Directory, FileData, FileSystem, NewInode, RenameTarget, Shift,
 };
-use fscrypt::Keys;
 use iomap::{EndIo, MapRead, Mapping, PageCache, ReadOptions, WritableFile};
 
 use crate::namespace::{Named, RenameMode};
@@ -32,8 +31,6 @@ pub struct Format {
     /// The superblock to use. By default it is the first one, or if that is damaged, a copy that is found at a usual
     /// position.
     pub superblock: Option<SuperblockLocation>,
-    /// The keys of encrypted files. Without its key, a file cannot be read, and its name is shown in another form.
-    pub keys: Arc<Keys>,
 }
 
 impl fs::Format for Format {
@@ -63,7 +60,7 @@ impl fs::Format for Format {
             errors: options.errors,
             journal_device: self.journal_device.clone(),
             superblock: self.superblock,
-            keys: Arc::clone(&self.keys),
+            keys: Arc::clone(&options.keys),
             wait_callback: options.wait_callback.clone(),
         };
         let device = Arc::clone(device);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base::{Result, WaitCallback};
 use device::SharedDevice;
+use fscrypt::Keys;
 use iomap::PageCache;
 
 use crate::FileSystem;
@@ -44,6 +45,8 @@ pub struct FormatOptions {
     pub commit_interval: Duration,
     /// The reaction to corruption, instead of the volume's own policy.
     pub errors: Option<ErrorPolicy>,
+    /// The keys of encrypted files. Without its key, a file cannot be read, and its name is shown in another form.
+    pub keys: Arc<Keys>,
     /// Called repeatedly while the opening waits to see whether another host has the volume open for writing. `false`
     /// cancels the wait.
     pub wait_callback: WaitCallback,

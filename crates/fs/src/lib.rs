@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod acl;
+pub mod xattr;
 
 mod credentials;
 mod delayed;

@@ -13,7 +13,6 @@ pub struct Contents {
     cipher: Cipher,
     ivs: Ivs,
     unit_shift: u32,
-    iv_offset: FileOffset,
 }
 
 impl fmt::Debug for Contents {
@@ -25,14 +24,7 @@ impl fmt::Debug for Contents {
 
 impl Contents {
     pub(crate) fn new(cipher: Cipher, ivs: Ivs, unit_shift: u32) -> Self {
-        Self { cipher, ivs, unit_shift, iv_offset: FileOffset(0) }
-    }
-
-    /// Counts data units from byte `offset` of the file, which is a multiple of their size: for data that is stored
-    /// elsewhere than where it is used.
-    pub fn with_iv_offset(self, offset: FileOffset) -> Self {
-        assert!(offset.0 % self.unit_bytes() as u64 == 0, "an offset of whole data units");
-        Self { iv_offset: offset, ..self }
+        Self { cipher, ivs, unit_shift }
     }
 
     /// Returns the length of data units in bytes.
@@ -67,13 +59,12 @@ impl Contents {
         let bytes = self.unit_bytes() as u64;
         let length = data.len() as u64;
         assert!(at.0 % bytes == 0 && length % bytes == 0, "whole data units");
-        let start = at.checked_add(self.iv_offset.0).ok_or(Error::FileTooLarge)?;
-        let end = start.checked_add(length).ok_or(Error::FileTooLarge)?;
+        let end = at.checked_add(length).ok_or(Error::FileTooLarge)?;
         // Indexes are below 2^64 in any case, since data units have at least 512 bytes.
         if (end.0 >> self.unit_shift).saturating_sub(1) > self.ivs.index_max() {
             return Err(Error::FileTooLarge);
         }
-        Ok(start.0 >> self.unit_shift)
+        Ok(at.0 >> self.unit_shift)
     }
 }
 

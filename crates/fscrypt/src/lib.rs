@@ -1,8 +1,8 @@
 //! The encryption of files that ext4 and f2fs share ("fscrypt"): policies, master keys, contents and names.
 //!
 //! A format reads the [`Context`] of an encrypted inode and asks [`Keys`] for the ciphers of the inode: [`Contents`]
-//! for regular files, [`Names`] for directories and symbolic links. Without the key, names are shown as
-//! [`NoKeyName`]s.
+//! for regular files, [`Names`] for directories and symbolic links, which it keeps as [`Ciphers`]. Without the key,
+//! names are shown as [`NoKeyName`]s.
 //!
 //! Source: kernel documentation, `filesystems/fscrypt.rst`. Not here: I/O, except for reading files of keys.
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@ mod cipher;
 mod contents;
 mod context;
 mod derive;
+mod inode;
 mod iv;
 mod key_file;
 mod keys;
@@ -22,6 +23,7 @@ mod policy;
 
 pub use contents::Contents;
 pub use context::{Context, Nonce};
+pub use inode::{CONTEXT_NAME, Ciphers, ShownNames, StoredName, shown_target};
 pub use keys::{Keys, Owner};
 pub use mode::Mode;
 pub use names::{NAME_BYTES_MAX, Names, stored_target};

@@ -76,18 +76,6 @@ fn contents_and_names_are_restored_under_all_policies() {
 }
 
 #[test]
-fn an_offset_moves_the_initialization_vectors() {
-    let (keys, policies) = policies();
-    let context = Context { policy: policies[0], nonce: [1; 16] };
-    let contents = || keys.contents(&context, &OWNER).expect("valid").expect("a key");
-    let (mut here, mut there) = (vec![7; 4096], vec![7; 4096]);
-    contents().encrypt(FileOffset(5 * 4096), &mut here).expect("room");
-    let moved = contents().with_iv_offset(FileOffset(3 * 4096));
-    moved.encrypt(FileOffset(2 * 4096), &mut there).expect("room");
-    assert_eq!(here, there);
-}
-
-#[test]
 fn damaged_names_and_targets_are_errors() {
     let (keys, policies) = policies();
     let context = Context { policy: policies[0], nonce: [1; 16] };

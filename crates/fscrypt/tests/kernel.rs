@@ -9,13 +9,10 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use base::{BlockSize, FileOffset, InodeNumber};
-use fscrypt::{Context, IvRule, KeyId, Keys, Mode, Names, NoKeyName, Owner, Policy, stored_target};
+use fscrypt::{Context, Keys, Names, NoKeyName, Owner, Policy, stored_target};
 use support::RawVolume;
-use testkit::{LoopMount, Mke2fs, add_encryption_key, private_mounts, set_encryption_policy};
+use testkit::{LoopMount, Mke2fs, encryption, private_mounts};
 
-/// The halves differ, as XTS requires of keys of policies of version 1.
-const MASTER_KEY: [u8; 64] = *b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-";
-const DESCRIPTOR: [u8; 8] = *b"\x01\x23\x45\x67\x89\xab\xcd\xef";
 const UUID: &str = "00112233-4455-6677-8899-aabbccddeeff";
 const BLOCK: BlockSize = BlockSize::from_shift(12).unwrap();
 
@@ -46,11 +43,7 @@ impl Tree {
     fn write(&self, top: &Path) {
         let folder = top.join(self.folder);
         fs::create_dir(&folder).expect("a folder");
-        let context = Context { policy: self.policy, nonce: [0; 16] }.to_bytes();
-        let mut policy = context[..context.len() - 16].to_vec();
-        // The versions of policies are 0 and 2, those of contexts 1 and 2.
-        policy[0] &= 2;
-        set_encryption_policy(File::open(&folder).expect("a folder"), &policy)
+        encryption::set_encryption_policy(File::open(&folder).expect("a folder"), &self.policy)
             .unwrap_or_else(|error| panic!("{}: {error}", self.folder));
         for (name, data) in &self.files {
             fs::write(folder.join(name), data)
@@ -144,21 +137,21 @@ impl Shown {
     }
 }
 
-/// Checks that `trees`, which the kernel writes to one volume, are decrypted with `keys`.
-fn check(trees: &[Tree], keys: &Keys) {
+#[test]
+fn the_kernel_s_files_are_decrypted_under_all_policies_with_xts() {
     private_mounts();
     let folder = tempfile::tempdir().expect("a folder");
     let image = folder.path().join("image");
     let mke2fs = Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) };
     mke2fs.with("-O encrypt,stable_inodes -U").with(UUID).make(&image, None);
 
+    let policies = encryption::policies();
+    let trees = policies.into_iter().map(|(folder, policy)| Tree::new(folder, policy));
+    let trees: Vec<Tree> = trees.collect();
     let mount = LoopMount::new(&image, "ext4", "");
-    let top = File::open(mount.path()).expect("a folder");
-    let identifier = add_encryption_key(&top, None, &MASTER_KEY).expect("encryption");
-    assert!(keys.has(KeyId::Identifier(identifier)), "the kernel has another identifier");
-    add_encryption_key(&top, Some(DESCRIPTOR), &MASTER_KEY).expect("encryption");
-    drop(top);
-    for tree in trees {
+    // The kernel finds the keys of policies by identifiers of its own.
+    encryption::add_master_keys(mount.path());
+    for tree in &trees {
         tree.write(mount.path());
     }
     mount.unmount();
@@ -168,32 +161,8 @@ fn check(trees: &[Tree], keys: &Keys) {
         trees.iter().map(|tree| Shown::new(&mount.path().join(tree.folder))).collect();
     mount.unmount();
 
-    let volume = RawVolume::new(&image);
+    let (volume, keys) = (RawVolume::new(&image), encryption::master_keys());
     for (tree, shown) in trees.iter().zip(&shown) {
-        tree.check(&volume, keys, shown);
+        tree.check(&volume, &keys, shown);
     }
-}
-
-#[test]
-fn the_kernel_s_files_are_decrypted_under_all_policies_with_xts() {
-    let mut keys = Keys::default();
-    let v2 = keys.add(&MASTER_KEY).expect("a key");
-    keys.add_with_descriptor(DESCRIPTOR, &MASTER_KEY).expect("a key");
-    let v1 = KeyId::Descriptor(DESCRIPTOR);
-    let policy = |key, iv, name_padding, log2_data_unit_size| Policy {
-        key,
-        contents: Mode::Aes256Xts,
-        names: Mode::Aes256Cts,
-        iv,
-        name_padding,
-        log2_data_unit_size,
-    };
-    let trees = [
-        Tree::new("v1", policy(v1, IvRule::PerFileKey, 4, None)),
-        Tree::new("v2", policy(v2, IvRule::PerFileKey, 8, None)),
-        Tree::new("units", policy(v2, IvRule::PerFileKey, 32, Some(9))),
-        Tree::new("lblk 64", policy(v2, IvRule::InodeLblk64, 16, None)),
-        Tree::new("lblk 32", policy(v2, IvRule::InodeLblk32, 32, None)),
-    ];
-    check(&trees, &keys);
 }

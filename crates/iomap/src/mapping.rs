@@ -137,8 +137,8 @@ pub trait MapRead: Send + Sync {
         None
     }
 
-    /// Returns whether data must be verified before it is shown. Such a file is only read, and has no transform and no
-    /// encoding. It is read through the cache, and readahead waits for the device.
+    /// Returns whether data must be verified before it is shown, after it is decrypted and decoded. Such a file is only
+    /// read, through the cache, and readahead waits for the device.
     fn is_verified(&self) -> bool {
         false
     }

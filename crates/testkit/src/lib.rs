@@ -7,7 +7,7 @@ pub mod command;
 mod cpio;
 pub mod crash;
 mod digest;
-mod encryption;
+pub mod encryption;
 pub mod exercise;
 pub mod f2fs;
 pub mod guest;
@@ -31,7 +31,6 @@ pub mod walk;
 
 pub use device::{DeviceHooks, HookedDevice};
 pub use digest::digest;
-pub use encryption::{add_encryption_key, set_encryption_policy};
 pub use image::{MKE2FS_CONF, Mke2fs, check_by_e2fsck};
 pub use ioctl::move_extents;
 pub use kind::{GUEST_KINDS, KINDS, Kind};

@@ -9,7 +9,9 @@ mod descriptor;
 mod hash;
 mod levels;
 mod ondisk;
+mod past_end;
 mod verifier;
 
 pub use descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor};
+pub use past_end::PastEnd;
 pub use verifier::{TREE_ALIGNMENT, TreeRead, Verifier};

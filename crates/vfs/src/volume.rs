@@ -11,6 +11,7 @@ use base::space::{self, PrivilegeGuard};
 use base::{BlockSize, Error, InodeNumber, Location, Problem, Result, WaitCallback};
 use device::{OpenDevice, Part, SharedDevice};
 use fs::{Credentials, ErrorPolicy, FileSystem, Format, FormatOptions, Host, Inode};
+use fscrypt::Keys;
 use iomap::{DirectOptions, ReadOptions, WritableFile, WritesHeld};
 use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
 
@@ -57,6 +58,8 @@ pub struct VolumeOptions {
     /// Called repeatedly while the opening waits to see whether another host has the volume open for writing. `false`
     /// cancels the wait.
     pub wait_callback: WaitCallback,
+    /// The keys of encrypted files. Without its key, a file cannot be read, and its name is shown in another form.
+    pub keys: Arc<Keys>,
     /// The options of ext4.
     pub ext4: ext4::Format,
     /// The options of f2fs.
@@ -82,6 +85,7 @@ impl Default for VolumeOptions {
             dirsync: false,
             no_recovery: false,
             wait_callback: WaitCallback::default(),
+            keys: Arc::default(),
             ext4: ext4::Format::default(),
             f2fs: f2fs::Format::default(),
             access: AccessOptions::default(),
@@ -152,6 +156,7 @@ impl VolumeOptions {
             discard: self.discard,
             commit_interval: self.commit_interval,
             errors: self.errors,
+            keys: Arc::clone(&self.keys),
             wait_callback: self.wait_callback.clone(),
         }
     }

@@ -11,8 +11,8 @@ use crate::inode::Inode;
 use crate::xattr::entries::{
     Entries, Entry, NameBytes, Value, block_header, entry_hash, verify_block,
 };
-use crate::xattr::name::NameIndex;
 use crate::xattr::value;
+use fs::xattr::NameIndex;
 
 const STRUCTURE: &str = "extended attribute";
 

@@ -17,8 +17,9 @@ use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
 use crate::map_write::{NewBlocks, empty_root};
 use crate::orphans::write::ORPHAN_CREDITS;
-use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
+use crate::xattr::name::INLINE_DATA_NAME;
 use crate::xattr::remove::remove_from_inode;
+use fs::xattr::NameIndex;
 
 impl MapWrite for Inode {
     fn map_write(&self, at: FileOffset, length: u64) -> Result<Iomap> {

@@ -18,8 +18,9 @@ use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
 use crate::map_write::empty_root;
 use crate::ondisk::xattr::{RawXattrEntry, XATTR_MAGIC};
-use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
+use crate::xattr::name::INLINE_DATA_NAME;
 use crate::xattr::remove::remove_from_inode;
+use fs::xattr::NameIndex;
 
 /// One of the two parts of an inode that hold entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,11 +10,10 @@ use std::ops::ControlFlow;
 
 use base::attributes::{DirCursor, DirEntry};
 use base::{FileBlock, FileOffset, Result};
+use fscrypt::ShownNames;
 
 use super::Directory;
 use super::block::DirFormat;
-use super::lookup::is_dots;
-use crate::encryption::Shown;
 use crate::inode::Inode;
 use crate::inode::inline::InlineDirectory;
 use crate::inode::record::InodeFlags;
@@ -32,16 +31,21 @@ impl Inode {
         emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let directory = Directory::open(self)?;
-        let shown = directory.shown()?;
-        if let Shown::Plain = shown {
+        if !self.has_encrypted_names() {
             return directory.list_stored(from, emit);
         }
+        let shown = ShownNames::encrypted(self.names_cipher()?);
+        let hasher = match shown {
+            ShownNames::NoKey => directory.hasher()?,
+            _ => None,
+        };
         let mut failure = Ok(());
         directory.list_stored(from, &mut |entry| {
-            if is_dots(entry.name) {
-                return emit(entry);
-            }
-            match shown.name(entry.name) {
+            let dirhash = || {
+                let hash = hasher.map(|hasher| hasher.hash(entry.name));
+                hash.map_or([0; 2], |hash| [hash.major, hash.minor])
+            };
+            match shown.name(entry.name, dirhash) {
                 Ok(name) => emit(DirEntry { name: &name, ..entry }),
                 Err(error) => {
                     failure = Err(error);
@@ -54,17 +58,6 @@ impl Inode {
 }
 
 impl Directory<'_> {
-    /// Returns how the names of this directory are shown.
-    fn shown(&self) -> Result<Shown<'_>> {
-        if !self.inode.has_encrypted_names() {
-            return Ok(Shown::Plain);
-        }
-        Ok(match self.inode.names_cipher()? {
-            Some(names) => Shown::Decrypted(names),
-            None => Shown::NoKey(self.hasher()?),
-        })
-    }
-
     /// Lists the entries with their stored names.
     pub(super) fn list_stored(&self, from: DirCursor, emit: Emit<'_>) -> Result<()> {
         if let Some(hasher) = self.listing_hasher()? {

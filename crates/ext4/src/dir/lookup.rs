@@ -7,13 +7,12 @@ use std::ops::ControlFlow;
 
 use base::attributes::DirCursor;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
-use fscrypt::NoKeyName;
+use fscrypt::{NoKeyName, StoredName};
 use iomap::MetadataBuffer;
 
 use super::hash::NameHasher;
 use super::leaf::Found;
 use super::{Directory, NAME_BYTES_MAX, STRUCTURE};
-use crate::encryption::Stored;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::inline::InlineDirectory;
@@ -65,10 +64,13 @@ impl Inode {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::NameTooLong);
         }
-        let found = match self.stored_name(name)? {
-            Stored::Plain(name) => directory.find_stored(name)?,
-            Stored::Encrypted(name) => directory.find_stored(&name)?,
-            Stored::Long(name) => directory.find_matching(&name)?,
+        let found = if is_dots(name) || !self.has_encrypted_names() {
+            directory.find_stored(name)?
+        } else {
+            match StoredName::of(name, self.names_cipher()?)? {
+                StoredName::Encrypted(name) => directory.find_stored(&name)?,
+                StoredName::NoKey(name) => directory.find_no_key(&name)?,
+            }
         };
         let inode = found.ok_or(Error::NotFound)?;
         if inode == self.number() && !is_dots(name) {
@@ -95,7 +97,10 @@ impl Directory<'_> {
     }
 
     /// Returns the inode of the entry whose name without the key is `name`.
-    fn find_matching(&self, name: &NoKeyName) -> Result<Option<InodeNumber>> {
+    fn find_no_key(&self, name: &NoKeyName) -> Result<Option<InodeNumber>> {
+        if let Some(stored) = name.stored() {
+            return self.find_stored(stored);
+        }
         let mut found = None;
         self.list_stored(DirCursor::default(), &mut |entry| {
             if is_dots(entry.name) || !name.matches(entry.name) {

@@ -15,7 +15,8 @@ use crate::inode::Inode;
 use crate::inode::record::InodeRecord;
 use crate::volume::Volume;
 use crate::xattr::entries::{Entries, Entry, Value};
-use crate::xattr::name::{INLINE_DATA_NAME, NameIndex};
+use crate::xattr::name::INLINE_DATA_NAME;
+use fs::xattr::NameIndex;
 
 const STRUCTURE: &str = "inline data";
 /// Offset of the first attribute entry in an inode's attribute area: after a magic number.

@@ -16,9 +16,9 @@ use base::attributes::{Attributes, FileType};
 use base::locks::{RankedMutex, RankedRwLock};
 use base::{Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result};
 use fs::{Around, Delayed, ExtentStatus, Piece, Span};
+use fscrypt::Ciphers;
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer, Transform};
 
-use crate::encryption::Ciphers;
 use crate::features::Feature;
 use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::inode::write::Pending;

@@ -21,7 +21,7 @@ impl Inode {
         let room = self.link_room()?;
         let target = self.prefix(&room)?;
         if self.has_encrypted_names() {
-            return self.shown_target(target);
+            return fscrypt::shown_target(target, self.names_cipher()?, self.number());
         }
         let end = target.iter().position(|&byte| byte == 0).unwrap_or(target.len());
         match target.get(..end) {

@@ -3,10 +3,9 @@
 //!
 //! Source: <https://docs.kernel.org/filesystems/fsverity.html#ext4>.
 
-use ::verity::{DESCRIPTOR_BYTES_MAX, Descriptor, TREE_ALIGNMENT, Verifier};
+use ::verity::{DESCRIPTOR_BYTES_MAX, Descriptor, PastEnd, TREE_ALIGNMENT, Verifier};
 use base::{Error, FileBlock, FileOffset, Location, Problem, Result};
 use fs::Piece;
-use iomap::{IomapKind, MapRead};
 
 use super::Inode;
 use crate::inode::record::InodeFlags;
@@ -23,7 +22,7 @@ impl Inode {
 
     /// Verifies whole blocks from byte `at` on.
     pub(super) fn verify_data(&self, at: FileOffset, data: &[u8]) -> Result<()> {
-        self.verifier()?.verify(at, data, &|at, into| self.read_past_end(at, into))
+        self.verifier()?.verify(at, data, &|at, into| self.past_end().read(at, into))
     }
 
     /// Returns the verifier, which is loaded once. An error is not kept.
@@ -56,7 +55,7 @@ impl Inode {
             return corrupt(Problem::Missing("block after the end of the file"));
         };
         let mut length = [0; 4];
-        self.read_past_end(FileOffset(end - 4), &mut length)?;
+        self.past_end().read(FileOffset(end - 4), &mut length)?;
         let length = u32::from_le_bytes(length);
         if length > DESCRIPTOR_BYTES_MAX || u64::from(length) > available - 4 {
             let max = u64::from(DESCRIPTOR_BYTES_MAX).min(available - 4);
@@ -66,28 +65,16 @@ impl Inode {
         let block = u64::from(block_size.bytes());
         let start = (end - 4 - u64::from(length)) / block * block;
         let mut bytes = vec![0; length as usize];
-        self.read_past_end(FileOffset(start), &mut bytes)?;
+        self.past_end().read(FileOffset(start), &mut bytes)?;
         Descriptor::parse(&bytes, self.size(), location)
     }
 
-    /// Reads the bytes from `at` on, past the end of the file. Errors: `Corrupt` if a block has no data.
-    fn read_past_end(&self, at: FileOffset, into: &mut [u8]) -> Result<()> {
-        let mut done = 0;
-        while done < into.len() {
-            let here = FileOffset(at.0.saturating_add(done as u64));
-            let map = self.map_read(here, (into.len() - done) as u64)?;
-            let address = map.address.and_then(|start| start.checked_add(here.0 - map.offset.0));
-            let (IomapKind::Mapped, Some(address)) = (map.kind, address) else {
-                let block = self.volume.geometry().block_size.file_block(here);
-                let location = Location::inode(self.number).at_file_block(block);
-                let problem = Problem::Missing("data block");
-                return Err(Error::corrupt("Merkle tree or verity descriptor", location, problem));
-            };
-            let left = usize::try_from(map.end() - here.0).unwrap_or(usize::MAX);
-            let run = left.min(into.len() - done);
-            self.volume.device().read_at(address, &mut into[done..done + run])?;
-            done += run;
+    fn past_end(&self) -> PastEnd<'_> {
+        PastEnd {
+            inode: self.number,
+            mapper: self,
+            device: self.volume.device(),
+            block_size: self.volume.geometry().block_size,
         }
-        Ok(())
     }
 }

@@ -11,8 +11,8 @@ use zerocopy::IntoBytes;
 use super::entries::{
     ALIGNMENT, Entry, NameBytes, TERMINATOR_BYTES, Value, entry_hash, padded_entry_bytes,
 };
-use super::name::NameIndex;
 use crate::ondisk::xattr::{RawXattrBlockHeader, RawXattrEntry, XATTR_CHECKSUM_AT, XATTR_MAGIC};
+use fs::xattr::NameIndex;
 
 /// Bytes of the magic number at the start of the area in an inode.
 const MAGIC_BYTES: usize = 4;

@@ -9,8 +9,8 @@ use base::checksum::crc32c;
 use base::view::view_at;
 use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 
-use super::name::NameIndex;
 use crate::ondisk::xattr::{RawXattrBlockHeader, RawXattrEntry, XATTR_CHECKSUM_AT, XATTR_MAGIC};
+use fs::xattr::NameIndex;
 
 const STRUCTURE: &str = "extended attribute";
 const BLOCK_STRUCTURE: &str = "extended attribute block";

@@ -21,10 +21,11 @@ use fs::acl::stored;
 use iomap::MetadataBuffer;
 
 use self::entries::{Entries, Value, verify_block};
-use self::name::NameIndex;
+use self::name::NAMES;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::InodeRecord;
+use fs::xattr::NameIndex;
 
 impl Inode {
     /// Returns the full names of the extended attributes: those in the inode, then those in the block, each in stored
@@ -36,12 +37,12 @@ impl Inode {
             .attributes_in_inode(&record)?
             .iter()
             .chain(self.attributes_in_block(block.as_ref())?.iter());
-        Ok(both.filter_map(|entry| name::full_name(entry.index, entry.name)).collect())
+        Ok(both.filter_map(|entry| NAMES.full_name(entry.index, entry.name)).collect())
     }
 
     /// Returns the value of the extended attribute with this full name. ACLs have the form of `getxattr(2)`.
     pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        let (index, name) = name::split_name(name).ok_or(Error::NoAttribute)?;
+        let (index, name) = NAMES.split_name(name).ok_or(Error::NoAttribute)?;
         let value = self.stored_attribute(index, name)?;
         match index {
             NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT => {

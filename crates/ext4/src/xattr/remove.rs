@@ -5,8 +5,8 @@ use base::{Location, Result};
 use zerocopy::FromBytes;
 
 use super::entries::{ALIGNMENT, Entries, Entry, Value};
-use super::name::NameIndex;
 use crate::ondisk::xattr::{RawXattrEntry, XATTR_MAGIC};
+use fs::xattr::NameIndex;
 
 const MAGIC_BYTES: usize = size_of_val(&XATTR_MAGIC);
 

@@ -10,8 +10,8 @@ use super::body::{
     Attribute, Stored, fits_area, fits_block, hash, padded_value_bytes, value_bytes,
 };
 use super::entries::{TERMINATOR_BYTES, padded_entry_bytes};
-use super::name::NameIndex;
 use crate::ondisk::xattr::RawXattrBlockHeader;
+use fs::xattr::NameIndex;
 
 /// Upper bound of the space that values leave to entries in a block. Below it, that space is an eighth of the block.
 /// Only applies if values may be in inodes.

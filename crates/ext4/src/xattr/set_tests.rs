@@ -9,8 +9,9 @@ use super::body::{self, Attribute, Stored};
 use super::entries::{
     Entries, NameBytes, Value, block_header, entry_hash, padded_entry_bytes, verify_block,
 };
-use super::name::{INLINE_DATA_NAME, NameIndex};
+use super::name::INLINE_DATA_NAME;
 use super::set::{Attributes, Room};
+use fs::xattr::NameIndex;
 
 type Key = (NameIndex, Vec<u8>);
 

@@ -11,7 +11,7 @@ use base::{Error, FsBlock, Location, Problem, Result, Unsupported};
 
 use super::body::{self, Attribute, Stored};
 use super::entries::Entries;
-use super::name::{NameIndex, changeable_name};
+use super::name::NAMES;
 use super::set::{Attributes, Room};
 use super::share;
 use super::value_inodes::{ValueInode, credits, delete_new, reference_changes, sectors};
@@ -22,6 +22,7 @@ use crate::inode::record::InodeRecord;
 use crate::journal::Handle;
 use crate::ondisk::inode::BASE_BYTES;
 use crate::volume::Volume;
+use fs::xattr::NameIndex;
 
 /// Credits for the blocks that change with an inode's attributes: its own, the superblock, a new block, the old
 /// block.
@@ -40,7 +41,7 @@ impl Inode {
         mode: XattrMode,
         change: &AttributeChange,
     ) -> Result<()> {
-        let (index, name) = changeable_name(name)?;
+        let (index, name) = NAMES.changeable_name(name)?;
         let value = self.stored_value(index, value)?;
         self.change_attributes(change, |room, attributes| {
             match (mode, attributes.contains(index, name)) {
@@ -61,7 +62,7 @@ impl Inode {
     /// Removes an extended attribute, and changes the attributes in `change` in the same transaction. Errors:
     /// `NoAttribute` if it does not exist. The caller holds the inode's lock exclusively.
     pub fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
-        let (index, name) = changeable_name(name)?;
+        let (index, name) = NAMES.changeable_name(name)?;
         self.change_attributes(change, |_, attributes| {
             if attributes.remove(index, name) { Ok(()) } else { Err(Error::NoAttribute) }
         })
@@ -80,7 +81,7 @@ impl Inode {
         let (room, before) = (self.attribute_room(), self.all_attributes()?);
         let mut after = before.clone();
         for (name, value) in xattrs {
-            let (index, name) = changeable_name(name)?;
+            let (index, name) = NAMES.changeable_name(name)?;
             if let Some(value) = self.stored_value(index, value)? {
                 after.set(&room, index, name, &value)?;
             }

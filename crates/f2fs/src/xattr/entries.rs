@@ -5,8 +5,8 @@
 
 use base::view::view_at;
 use base::{Error, Location, Problem, Result};
+use fs::xattr::NameIndex;
 
-use super::name::NameIndex;
 use crate::ondisk::xattr::{RawXattrEntry, RawXattrHeader, XATTR_MAGIC};
 
 const STRUCTURE: &str = "extended attribute";
@@ -160,9 +160,9 @@ mod tests {
             assert_eq!(get(&bytes, name, location()), Err(Error::NoAttribute));
         }
         let entries = Entries::parse(&bytes, location()).unwrap();
-        let context = entries.find(NameIndex::ENCRYPTION, super::super::name::ENCRYPTION_NAME);
+        let context = entries.find(NameIndex::ENCRYPTION, fscrypt::CONTEXT_NAME);
         assert_eq!(context.unwrap().value, [2; 40]);
-        let descriptor = entries.find(NameIndex::VERITY, super::super::name::VERITY_NAME);
+        let descriptor = entries.find(NameIndex::VERITY, super::super::VERITY_NAME);
         assert_eq!(descriptor.unwrap().value, [1; 16]);
     }
 

@@ -5,18 +5,23 @@
 //! puts both parts together.
 
 pub mod entries;
-pub mod name;
 
 use base::{Error, Location, Result};
 use fs::acl::stored;
+use fs::xattr::{NameIndex, NameTable};
 
 use self::entries::Entries;
-use self::name::NameIndex;
+
+/// The names of attributes.
+const NAMES: NameTable = NameTable { own: &[], hidden: &[] };
+
+/// The name under [`NameIndex::VERITY`] whose value is the position of the verity descriptor.
+pub const VERITY_NAME: &[u8] = b"v";
 
 /// Returns the full names of the attributes in `list`, in stored order. `location` is that of the list.
 pub fn list(list: &[u8], location: Location) -> Result<Vec<Vec<u8>>> {
     let entries = Entries::parse(list, location)?;
-    Ok(entries.iter().filter_map(|entry| name::full_name(entry.index, entry.name)).collect())
+    Ok(entries.iter().filter_map(|entry| NAMES.full_name(entry.index, entry.name)).collect())
 }
 
 /// Returns the value of the attribute in `list` that has this full name. ACLs have the form of `getxattr(2)`.
@@ -25,7 +30,7 @@ pub fn list(list: &[u8], location: Location) -> Result<Vec<Vec<u8>>> {
 ///
 /// `NoAttribute`, and `Corrupt` for any damage of the list.
 pub fn get(list: &[u8], name: &[u8], location: Location) -> Result<Vec<u8>> {
-    let (index, name) = name::split_name(name).ok_or(Error::NoAttribute)?;
+    let (index, name) = NAMES.split_name(name).ok_or(Error::NoAttribute)?;
     let entry = Entries::parse(list, location)?.find(index, name).ok_or(Error::NoAttribute)?;
     match index {
         NameIndex::ACL_ACCESS | NameIndex::ACL_DEFAULT => stored::to_xattr(entry.value, location),

@@ -44,6 +44,14 @@ pub fn list_all(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
     run(images, |kind, image| kind.task(image, Job::List))
 }
 
+/// As [`list_all`]. The guests add the master keys to images with encrypted files.
+pub fn list_all_decrypted(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
+    run(images, |kind, image| {
+        let job = if kind.has_encryption() { Job::ListDecrypted } else { Job::List };
+        kind.task(image, job)
+    })
+}
+
 /// Has guests list images without rolling them forward, which does not change them.
 pub fn list_last_checkpoints(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
     run(images, |kind, image| {

@@ -69,6 +69,11 @@ impl Kind {
         options
     }
 
+    /// Returns whether the image has encrypted files.
+    pub fn has_encryption(&self) -> bool {
+        self.arguments.contains("encrypt")
+    }
+
     /// Returns the task for a guest to do `job` with `image`.
     pub fn task(&self, image: &Path, job: Job) -> Task {
         let image = PathBuf::from(image);

@@ -20,7 +20,9 @@ mod tools;
 mod unclean;
 mod wear;
 
-pub use fill::{break_off, change_all, fill_all, list_all, list_last_checkpoints};
+pub use fill::{
+    break_off, change_all, fill_all, list_all, list_all_decrypted, list_last_checkpoints,
+};
 pub use kind::{Filler, KINDS, Kind};
 pub use tools::{Tools, check_by_fsck};
 pub use unclean::interrupted_turn;

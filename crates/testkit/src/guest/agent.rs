@@ -11,7 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{Job, ORDERS, Orders, Work};
 use crate::turns::OnHost;
-use crate::{Manifest, must, tree};
+use crate::{Manifest, encryption, must, tree};
 
 /// Does the guest's work and does not return, if this process is the guest. Otherwise returns at once.
 pub fn run_if_guest() {
@@ -54,6 +54,13 @@ impl Volume<'_> {
         let top = Path::new("/mnt");
         match &self.work.job {
             Job::List => vec![self.list(top)],
+            Job::ListDecrypted => {
+                self.mount(top, MountFlags::RDONLY);
+                encryption::add_master_keys(top);
+                let manifest = Manifest::of_host(top);
+                self.unmount(top);
+                vec![manifest]
+            }
             Job::Fill(options) => {
                 self.mount(top, MountFlags::empty());
                 tree::populate(top, options);

@@ -29,6 +29,8 @@ pub enum Job {
     Fill(TreeOptions),
     /// Mounts the image read-only and lists it.
     List,
+    /// Mounts the image read-only, adds the master keys of `testkit::encryption`, and lists it.
+    ListDecrypted,
     /// Lists the image, changes it and lists it again.
     Change(Vec<Step>),
     /// Lists the image and does both parts of a turn, with a sync in between. The image stays mounted until the machine

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::attributes::{Attributes, DirCursor, FileType};
-use base::{Error, FileOffset, InodeNumber};
+use base::{Error, FileOffset, InodeNumber, Unsupported};
 use device::OpenDevice;
 use iomap::FiemapExtent;
 use vfs::{File, Node, Volume, VolumeOptions};
@@ -22,11 +22,13 @@ const FLAGS_VISIBLE: u32 = 0x725B_DFFF;
 impl Manifest {
     /// Returns the manifest of the volume in `image`.
     pub fn of_image(image: &Path) -> Self {
+        Self::of_image_with(image, &VolumeOptions::default())
+    }
+
+    /// Returns the manifest of the volume in `image`, which is opened with `options`.
+    pub fn of_image_with(image: &Path, options: &VolumeOptions) -> Self {
         let device = must(device::open(image, OpenDevice::default()), image.display());
-        Self::of_volume(&must(
-            Volume::open_device(device, &VolumeOptions::default()),
-            image.display(),
-        ))
+        Self::of_volume(&must(Volume::open_device(device, options), image.display()))
     }
 
     /// Returns the manifest of `volume`.
@@ -115,24 +117,29 @@ fn facts_of(node: &Arc<Node>, shown: &str) -> Facts {
             add("device", format!("{}:{}", found.device.major, found.device.minor));
         }
         FileType::Symlink => add("target", value_text(&must(node.read_link(), shown))),
+        // As by the kernel, such a file cannot be opened.
+        FileType::Regular if is_locked(node) => {}
         FileType::Regular | FileType::Directory => {
             add("flags", format!("{:#x}", found.flags & FLAGS_VISIBLE));
             add("generation", found.generation.to_string());
             add("project", found.project.unwrap_or(0).to_string());
+            add("extents", extents_of(node, shown));
+            if found.kind == FileType::Regular {
+                add_facts_of_open(node, &found, shown, &mut add);
+            }
         }
         FileType::Fifo | FileType::Socket => {}
-    }
-    if matches!(found.kind, FileType::Regular | FileType::Directory) {
-        add("extents", extents_of(node, shown));
-    }
-    if found.kind == FileType::Regular {
-        add_facts_of_open(node, &found, shown, &mut add);
     }
     for name in must(node.list_xattrs(), shown) {
         let value = must(node.get_xattr(&name), format_args!("{shown}: {}", escape(&name)));
         add(&format!("xattr {}", escape(&name)), value_text(&value));
     }
     facts
+}
+
+/// Returns whether the file is encrypted, and the volume was opened without its key.
+fn is_locked(node: &Arc<Node>) -> bool {
+    matches!(node.open(), Err(Error::Unsupported(Unsupported::Encrypted(_))))
 }
 
 fn add_facts_of_open(

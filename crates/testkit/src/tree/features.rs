@@ -1,13 +1,14 @@
 //! Files for features that few formats have: compression, casefolding, verity, encryption.
 
 use std::fs::File;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use rustix::fs::IFlags;
 use serde::{Deserialize, Serialize};
 
 use super::{TreeOptions, contents, create, folder, write};
-use crate::{ioctl, must};
+use crate::{encryption, ioctl, must};
 
 /// A feature of few formats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -18,7 +19,7 @@ pub enum Feature {
     Casefold,
     /// Read-only files with hash trees.
     Verity,
-    /// Encryption of names and contents. The key is lost when the volume is unmounted.
+    /// Encryption of names and contents. The keys are lost when the volume is unmounted.
     Encryption,
 }
 
@@ -91,6 +92,12 @@ fn compressed(top: &Path, options: &TreeOptions) {
     let count =
         must(ioctl::release_compressed(&file), "releasing the space that compression saves");
     assert!(count > 0, "compression saves no space");
+
+    if options.features.contains(&Feature::Verity) {
+        let path = top.join("verified");
+        write(&path, compressible(8, 70 * block + 3, 30));
+        verify(&path, options);
+    }
 }
 
 fn write_at(file: &File, at: u64, bytes: &[u8]) {
@@ -136,27 +143,53 @@ fn verified(top: &Path, options: &TreeOptions) {
     for length in [0, 1, block, block + 1, 16 * block, 128 * block, 200 * block + 77] {
         let path = top.join(format!("{length:08}"));
         write(&path, contents(length as u64, length));
-        let file = must(File::open(&path), path.display());
-        must(ioctl::enable_verity(&file, options.block_size), path.display());
+        verify(&path, options);
     }
 }
 
-/// Creates encrypted files, folders and symbolic links.
+/// Gives a file a hash tree.
+fn verify(path: &Path, options: &TreeOptions) {
+    let file = must(File::open(path), path.display());
+    must(ioctl::enable_verity(&file, options.block_size), path.display());
+}
+
+/// Creates encrypted folders, one for each policy of guests. One of them has files with all other features, too.
 fn encrypted(top: &Path, options: &TreeOptions) {
-    let file = must(File::open(top), top.display());
-    let key: [u8; 64] = std::array::from_fn(|at| at as u8);
-    let identifier = must(ioctl::add_encryption_key(&file, key), "adding a key");
-    must(ioctl::set_encryption_policy(&file, identifier), "encrypting a folder");
+    encryption::add_master_keys(top);
+    let policies = encryption::policies().into_iter().chain(encryption::rare_policies());
+    for (name, policy) in policies {
+        let folder = folder(top, name);
+        let file = must(File::open(&folder), name);
+        must(encryption::set_encryption_policy(&file, &policy), name);
+        encrypted_files(&folder, options);
+        if name != "v2" {
+            continue;
+        }
+        for feature in options.features.iter().filter(|feature| **feature != Feature::Encryption) {
+            feature.use_in(&folder, options);
+        }
+    }
+}
+
+/// Creates files, folders and symbolic links in an encrypted folder.
+fn encrypted_files(top: &Path, options: &TreeOptions) {
     let block = options.block_size as usize;
-    for length in [0, 1, 100, block, 3 * block + 5] {
+    for length in [0, 1, 100, block, 3 * block + 5, 30 * block] {
         write(&top.join(format!("file of {length}")), contents(length as u64, length));
     }
-    for length in [1, 16, 17, 100, 143, 255] {
+    let sparse = create(&top.join("sparse"));
+    must(sparse.set_len(1 << 30), "sparse");
+    write_at(&sparse, 500_000, &contents(1, 5000));
+    // Names on both sides of the limits of padding, and of names without the key.
+    for length in [1, 16, 17, 100, 143, 149, 150, 160, 200, 255] {
         write(&top.join("n".repeat(length)), "");
     }
-    must(std::os::unix::fs::symlink("target", top.join("symbolic link")), "a symbolic link");
+    for length in [1, 40, 61, 1000, 4000] {
+        must(symlink("t".repeat(length), top.join(format!("link {length}"))), "a symbolic link");
+    }
+    folder(top, "empty");
     let below = folder(top, "folder");
     for number in 0..300 {
-        write(&below.join(format!("{number}")), "");
+        write(&below.join(format!("{number} {}", "n".repeat(number % 240))), "");
     }
 }
