@@ -37,7 +37,7 @@ impl fs::Format for Format {
         if options.writable {
             return Err(Unsupported::Operation("writing f2fs").into());
         }
-        let volume = Volume::open(Arc::clone(device), cache, options.no_recovery)?;
+        let volume = Volume::open(Arc::clone(device), cache, options)?;
         Ok(Arc::new(F2fs { volume }))
     }
 }
@@ -97,7 +97,7 @@ impl fs::Inode for Inode {
     }
 
     fn attributes(&self) -> Attributes {
-        self.attributes().clone()
+        self.shown_attributes()
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
@@ -129,9 +129,7 @@ impl Directory for Inode {
 
 impl Data for Inode {
     fn data(&self) -> Result<FileData<'_>> {
-        if self.attributes().is_file() && self.record().is_encrypted {
-            return Err(Unsupported::Encrypted(self.number()).into());
-        }
+        self.check_readable()?;
         Ok(FileData { mapper: self, size: self.attributes().size })
     }
 }

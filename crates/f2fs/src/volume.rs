@@ -5,6 +5,8 @@ use std::sync::Arc;
 use base::attributes::StatFs;
 use base::{Error, InodeNumber, Location, Problem, Result, Unsupported};
 use device::SharedDevice;
+use fs::FormatOptions;
+use fscrypt::Keys;
 use iomap::{DecodePool, MetadataCache, PageCache};
 
 use crate::checkpoint::Checkpoint;
@@ -29,15 +31,17 @@ pub struct Volume {
     device: SharedDevice,
     /// The threads that decompress clusters.
     decode_pool: Arc<DecodePool>,
+    /// The keys of encrypted files.
+    keys: Arc<Keys>,
 }
 
 impl Volume {
     /// Opens the volume on `device`, in the state of its last checkpoint. Its metadata is cached in `cache`. Errors:
-    /// `Unsupported` if files were synced after the checkpoint, unless `no_recovery`.
+    /// `Unsupported` if files were synced after the checkpoint, unless the options have `no_recovery`.
     pub fn open(
         device: SharedDevice,
         cache: &Arc<PageCache>,
-        no_recovery: bool,
+        options: &FormatOptions,
     ) -> Result<Arc<Self>> {
         let superblock = Superblock::read(&device)?;
         let checkpoint = Checkpoint::read(&device, &superblock.geometry)?;
@@ -49,10 +53,11 @@ impl Volume {
             metadata,
             device,
             decode_pool: Arc::default(),
+            keys: Arc::clone(&options.keys),
         });
         // The logs of a volume that is never written are not those of the checkpoint.
         let has_logs = !volume.geometry().features.has(Feature::ReadOnly);
-        if has_logs && !no_recovery && volume.has_synced_nodes()? {
+        if has_logs && !options.no_recovery && volume.has_synced_nodes()? {
             return Err(Unsupported::Operation(
                 "recovering files that were synced after the last checkpoint (--no-recovery reads the checkpoint)",
             )
@@ -85,6 +90,11 @@ impl Volume {
     /// Returns the device.
     pub fn device(&self) -> &SharedDevice {
         &self.device
+    }
+
+    /// Returns the keys of encrypted files.
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     pub(crate) fn decode_pool(&self) -> &Arc<DecodePool> {

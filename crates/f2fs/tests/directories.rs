@@ -8,6 +8,7 @@ use base::attributes::{DirCursor, FileType};
 use base::{BlockSize, Error, FileBlock, FsBlock, InodeNumber, Location, Result};
 use f2fs::dir::hash::name_hash;
 use f2fs::dir::{Blocks, Casefold, Directory, DirectoryShape, InlineDirectory, WantedName};
+use fscrypt::{Context, IvRule, KeyId, Keys, Mode, Names, NoKeyName, Owner, Policy, ShownNames};
 use proptest::prelude::*;
 
 const INODE: u32 = 9;
@@ -107,10 +108,14 @@ impl Written {
 
     fn list(&self) -> Result<Vec<(Vec<u8>, u64, u64)>> {
         let mut found = Vec::new();
-        Directory::new(&self.shape, self).read_dir(DirCursor(0), &mut |entry| {
-            found.push((entry.name.to_vec(), entry.inode.0, entry.next.0));
-            ControlFlow::Continue(())
-        })?;
+        Directory::new(&self.shape, self).read_dir(
+            DirCursor(0),
+            ShownNames::Plain,
+            &mut |entry| {
+                found.push((entry.name.to_vec(), entry.inode.0, entry.next.0));
+                ControlFlow::Continue(())
+            },
+        )?;
         Ok(found)
     }
 }
@@ -198,12 +203,14 @@ fn a_listing_resumes_at_each_cursor() {
             ControlFlow::Break(())
         };
         // A number inside the entry before stands for this entry, too.
-        directory.read_dir(cursor, &mut take_one).unwrap();
+        directory.read_dir(cursor, ShownNames::Plain, &mut take_one).unwrap();
         assert_eq!(found, Some((name.clone(), *inode, *next)));
         cursor = DirCursor(*next);
     }
     for end in [cursor, DirCursor(u64::MAX)] {
-        directory.read_dir(end, &mut |entry| panic!("{entry:?} after the end")).unwrap();
+        directory
+            .read_dir(end, ShownNames::Plain, &mut |entry| panic!("{entry:?} after the end"))
+            .unwrap();
     }
 }
 
@@ -236,21 +243,127 @@ fn entries_of_unknown_type_have_none() {
     assert_eq!(kind(&written), None);
 }
 
+/// Returns the cipher of the names of the directory, under a policy of version 2 or 1.
+fn cipher(version: u8) -> Names {
+    let mut keys = Keys::default();
+    let key = match version {
+        1 => keys.add_with_descriptor([5; 8], &[9; 64]).map(|_| KeyId::Descriptor([5; 8])),
+        _ => keys.add(&[9; 64]),
+    };
+    let policy = Policy {
+        key: key.unwrap(),
+        contents: Mode::Aes256Xts,
+        names: Mode::Aes256Cts,
+        iv: IvRule::PerFileKey,
+        name_padding: 16,
+        log2_data_unit_size: None,
+    };
+    let block_size = BlockSize::from_bytes(4096).unwrap();
+    let owner = Owner { inode: InodeNumber(INODE.into()), uuid: [1; 16], block_size };
+    let names = keys.names(&Context { policy, nonce: [7; 16] }, &owner);
+    names.unwrap().expect("the key")
+}
+
+impl Written {
+    /// Looks a name up that is shown as `name` in this encrypted directory.
+    fn lookup_shown(&self, name: &[u8], names: Option<&Names>) -> Result<Option<u64>> {
+        let wanted = WantedName::encrypted(name, names, &self.shape)?;
+        let found = Directory::new(&self.shape, self).lookup(&wanted)?;
+        Ok(found.map(|found| found.inode.0))
+    }
+
+    /// Lists the names in the form `shown`, with their inodes.
+    fn list_shown(&self, shown: ShownNames<'_>) -> Result<BTreeMap<Vec<u8>, u64>> {
+        let mut found = BTreeMap::new();
+        Directory::new(&self.shape, self).read_dir(DirCursor(0), shown, &mut |entry| {
+            found.insert(entry.name.to_vec(), entry.inode.0);
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
+    }
+}
+
 #[test]
-fn names_of_an_encrypted_directory_are_compared_as_stored() {
+fn names_of_an_encrypted_directory_are_found_with_the_key_and_without() {
+    let names = cipher(2);
+    let mut written = Written::new(BLOCK_4K, 0);
+    written.shape.encrypted = true;
+    let plain: BTreeMap<Vec<u8>, u64> = (10..400)
+        .map(|inode| (format!("{inode} {}", "n".repeat(inode % 250)).into_bytes(), inode as u64))
+        .collect();
+    for (name, inode) in &plain {
+        written.insert(&names.encrypt(name).unwrap(), *inode as u32);
+    }
+    for (cipher, shown) in
+        [(Some(&names), ShownNames::Decrypted(&names)), (None, ShownNames::NoKey)]
+    {
+        let listed = written.list_shown(shown).unwrap();
+        assert_eq!(listed.len(), plain.len() + 2, "with . and ..");
+        for (name, inode) in &listed {
+            assert_eq!(written.lookup_shown(name, cipher), Ok(Some(*inode)));
+        }
+        assert_eq!(
+            cipher.is_some(),
+            plain.iter().all(|(name, inode)| listed.get(name) == Some(inode))
+        );
+    }
+    assert_eq!(written.lookup_shown(b"none", Some(&names)), Ok(None));
+    assert_eq!(written.lookup_shown(b"10 nnnnnnnnnn", None), Err(Error::NotFound));
+    assert_eq!(written.lookup_shown(&[b'n'; 256], Some(&names)), Err(Error::NameTooLong));
+
+    // A name without the key has the hash that is stored, and not another one.
+    let stored = names.encrypt(b"10 nnnnnnnnnn").unwrap();
+    let no_key = |hash| NoKeyName::new([hash, 0], &stored).encode().into_bytes();
+    assert_eq!(written.lookup_shown(&no_key(name_hash(&stored)), None), Ok(Some(10)));
+    assert_eq!(written.lookup_shown(&no_key(name_hash(&stored) ^ 1), None), Ok(None));
+}
+
+#[test]
+fn an_encrypted_directory_that_ignores_case_has_hashes_with_its_key() {
+    let names = cipher(2);
+    let mut written = Written::new(BLOCK_4K, 0);
+    written.shape.encrypted = true;
+    written.shape.casefold = Some(Casefold { strict: false, linear_fallback: false });
+    let hash = |folded: &[u8]| names.dirhash(folded).unwrap() as u32;
+    for (name, folded, inode) in [
+        ("Straße.TXT".as_bytes(), &b"strasse.txt"[..], 10),
+        (b"bytes\xFF", b"bytes\xFF", 11),
+        ("A\u{200D}B".as_bytes(), b"another", 12),
+    ] {
+        written.insert_hashed(&names.encrypt(name).unwrap(), hash(folded), inode);
+    }
+    let find = |written: &Written, name: &str| written.lookup_shown(name.as_bytes(), Some(&names));
+    assert_eq!(find(&written, "STRASSE.txt"), Ok(Some(10)));
+    assert_eq!(find(&written, "straße.txt"), Ok(Some(10)));
+    assert_eq!(find(&written, ".."), Ok(Some(3)));
+    assert_eq!(find(&written, "AB"), Ok(None), "another hash");
+    assert_eq!(written.lookup_shown(b"bytes\xFF", Some(&names)), Ok(Some(11)));
+    assert_eq!(written.lookup_shown(b"Bytes\xFF", Some(&names)), Ok(None));
+    for name in written.list_shown(ShownNames::NoKey).unwrap().into_keys() {
+        assert!(written.lookup_shown(&name, None).unwrap().is_some());
+    }
+    written.shape.casefold = Some(Casefold { strict: true, linear_fallback: true });
+    assert_eq!(find(&written, "AB"), Ok(Some(12)));
+    let refused = written.lookup_shown(b"bytes\xFF", Some(&names));
+    assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    let refused = written.lookup_shown(b"AB", Some(&cipher(1)));
+    assert!(matches!(refused, Err(Error::Unsupported(_))));
+}
+
+#[test]
+fn encrypted_names_of_any_bytes_are_shown_or_refused() {
+    let names = cipher(2);
     let mut written = Written::new(BLOCK_4K, 0);
     let stored = b"\x00/\xFFciphertext16";
     written.insert(stored, 10);
-    assert!(matches!(written.lookup(stored), Err(Error::Corrupt(_))));
+    assert!(matches!(written.lookup(stored), Err(Error::Corrupt(_))), "not encrypted");
     written.shape.encrypted = true;
-    assert_eq!(written.lookup(stored), Ok(Some(10)));
-    assert_eq!(written.lookup(b".."), Ok(Some(3)));
-    let directory = Directory::new(&written.shape, &written);
-    let is_it = |name: &[u8]| name.starts_with(b"\x00/");
-    let found = directory.lookup(&WantedName::matching(name_hash(stored), &is_it, &written.shape));
-    assert_eq!(found.unwrap().unwrap().inode, InodeNumber(10));
-    let found = directory.lookup(&WantedName::matching(7, &is_it, &written.shape));
-    assert_eq!(found, Ok(None));
+    let listed = written.list_shown(ShownNames::NoKey).unwrap();
+    assert_eq!(listed.values().copied().collect::<BTreeSet<_>>(), [3, INODE.into(), 10].into());
+    // Too short to be decrypted.
+    written.insert(b"short", 11);
+    let refused = written.list_shown(ShownNames::Decrypted(&names));
+    assert!(matches!(refused, Err(Error::Corrupt(_))), "{refused:?}");
 }
 
 #[test]
@@ -272,8 +385,6 @@ fn a_directory_that_ignores_case_finds_folded_names_by_their_hash() {
     assert_eq!(written.lookup("A\u{200D}B".as_bytes()), Ok(Some(12)));
     assert_eq!(written.lookup(b"AB"), Ok(Some(12)));
     assert!(matches!(written.lookup(b"bytes\xFF"), Err(Error::InvalidArgument(_))));
-    written.shape.encrypted = true;
-    assert!(matches!(written.lookup(b"AB"), Err(Error::Unsupported(_))));
 }
 
 #[test]
@@ -302,7 +413,7 @@ fn an_inline_directory_is_searched_and_listed() {
             listed += 1;
             ControlFlow::Break(())
         };
-        directory.read_dir(from, &mut take_one).unwrap();
+        directory.read_dir(from, ShownNames::Plain, &mut take_one).unwrap();
         if listed == before {
             break;
         }
@@ -357,7 +468,7 @@ proptest! {
         let directory = InlineDirectory::new(&shape, &area, Location::default());
         let _ = directory.lookup(&WantedName::new(b"name", &shape).unwrap());
         let mut cursor = DirCursor(0);
-        let _ = directory.read_dir(DirCursor(0), &mut |entry| {
+        let _ = directory.read_dir(DirCursor(0), ShownNames::Plain, &mut |entry| {
             assert!(entry.next.0 > cursor.0);
             cursor = entry.next;
             ControlFlow::Continue(())

@@ -110,7 +110,7 @@ fn names_that_sload_writes_are_found_and_listed() {
     let directory = Directory::new(&shape, &found);
     let mut listed = BTreeMap::new();
     directory
-        .read_dir(DirCursor(0), &mut |entry| {
+        .read_dir(DirCursor(0), fscrypt::ShownNames::Plain, &mut |entry| {
             let before = listed.insert(entry.name.to_vec(), (entry.inode, entry.kind.unwrap()));
             assert_eq!(before, None, "each name is listed once");
             ControlFlow::Continue(())

@@ -1,8 +1,11 @@
 //! The data of compressed clusters.
-//! Not here: the formats of compressed data (`lzo.rs`, `zstd.rs`, and the crate `lz4_flex`).
+//! Not here: the formats of compressed data (`lzo.rs`, `zstd.rs`, and the crate `lz4_flex`), and ciphers (`fscrypt`).
+
+use std::sync::Arc;
 
 use base::checksum::crc32_le;
 use base::{BlockSize, Error, FileOffset, InodeNumber, Location, Problem, Result};
+use fscrypt::Contents;
 use iomap::Decode;
 use zerocopy::FromBytes;
 
@@ -53,12 +56,14 @@ impl Algorithm {
 }
 
 /// The decoder of one file's compressed clusters.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ClusterDecoder {
     inode: InodeNumber,
     block_size: BlockSize,
     algorithm: Algorithm,
     has_checksums: bool,
+    /// The cipher of the compressed data, if it is encrypted.
+    cipher: Option<Arc<Contents>>,
 }
 
 impl ClusterDecoder {
@@ -69,7 +74,13 @@ impl ClusterDecoder {
         algorithm: Algorithm,
         flags: u16,
     ) -> Self {
-        Self { inode, block_size, algorithm, has_checksums: flags & COMPRESS_CHECKSUM != 0 }
+        let has_checksums = flags & COMPRESS_CHECKSUM != 0;
+        Self { inode, block_size, algorithm, has_checksums, cipher: None }
+    }
+
+    /// Returns the decoder for a file whose compressed data is encrypted with `cipher`, if there is one.
+    pub fn with_cipher(self, cipher: Option<Arc<Contents>>) -> Self {
+        Self { cipher, ..self }
     }
 
     /// Decodes the blocks in `stored` to `data`, all bytes of the cluster. Needs at most twice as much memory as
@@ -100,6 +111,13 @@ impl ClusterDecoder {
 
 impl Decode for ClusterDecoder {
     fn decode(&self, at: FileOffset, stored: &mut [u8], data: &mut [u8]) -> Result<()> {
+        if let Some(cipher) = &self.cipher {
+            // Compressed blocks are encrypted as those of the slots that have them: the first slot has the mark of a
+            // compressed cluster.
+            let first =
+                at.checked_add(self.block_size.bytes().into()).ok_or(Error::FileTooLarge)?;
+            cipher.decrypt(first, stored)?;
+        }
         let block = self.block_size.file_block(at);
         let location = Location::inode(self.inode).at_file_block(block);
         self.decode_cluster(stored, data)

@@ -1,5 +1,5 @@
 //! Hashes of names, by which directories choose the bucket of an entry.
-//! Not here: case folding (`fold.rs`), and the keyed hashes of directories that are encrypted and ignore case.
+//! Not here: case folding (`fold.rs`), and the keyed hashes of directories that are encrypted and ignore case (`fscrypt`).
 //!
 //! Source: kernel documentation, `filesystems/f2fs.rst`, and the cipher's public description (TEA, 16 cycles).
 

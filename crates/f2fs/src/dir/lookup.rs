@@ -1,8 +1,10 @@
 //! Lookups of names in a directory: by hash, and by reading all entries if case foldings may differ.
-//! Not here: encryption. A caller with a key compares names itself.
+
+use std::borrow::Cow;
 
 use base::attributes::FileType;
 use base::{Error, FileBlock, InodeNumber, Location, Result, Unsupported};
+use fscrypt::{Names, NoKeyName, ShownNames, StoredName};
 
 use super::entries::Entries;
 use super::fold::fold;
@@ -21,11 +23,11 @@ pub struct WantedName<'n> {
 /// A comparison of the wanted name with a stored one.
 enum Comparer<'n> {
     /// Byte by byte.
-    Bytes(&'n [u8]),
-    /// By case folding.
-    Folded { name: &'n [u8], folded: Vec<u8> },
-    /// By the caller.
-    Given(&'n dyn Fn(&[u8]) -> bool),
+    Bytes(Cow<'n, [u8]>),
+    /// By case folding. `names` decrypts stored names that are encrypted.
+    Folded { name: &'n [u8], folded: Vec<u8>, names: Option<&'n Names> },
+    /// By the form without the key.
+    NoKey(NoKeyName),
 }
 
 /// The entry of a name.
@@ -38,54 +40,104 @@ pub struct Found {
 }
 
 impl<'n> WantedName<'n> {
-    /// Returns the name `name` for a lookup in the directory `shape`. In an encrypted directory, `name` is the
-    /// encrypted name.
+    /// Returns the name `name` for a lookup in the directory `shape`, which is not encrypted.
     ///
     /// # Errors
     ///
     /// - `NameTooLong`.
     /// - `InvalidArgument` if the volume refuses the name, which is not valid Unicode.
-    /// - `Unsupported` if the directory is encrypted and ignores case, which needs [`WantedName::matching`].
     pub fn new(name: &'n [u8], shape: &DirectoryShape) -> Result<Self> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::NameTooLong);
         }
-        let exact =
-            Self { hash: name_hash(name), comparer: Comparer::Bytes(name), linear_fallback: false };
-        let Some(casefold) = shape.casefold.filter(|_| !matches!(name, b"." | b"..")) else {
-            return Ok(exact);
-        };
-        if shape.encrypted {
-            return Err(Unsupported::Encrypted(shape.inode).into());
+        match shape.casefold.filter(|_| !is_dots(name)) {
+            Some(casefold) => Self::with_casefold(name, casefold, None, shape),
+            None => Ok(Self::exact(Cow::Borrowed(name))),
         }
+    }
+
+    /// Returns the name that is shown as `name` in the encrypted directory `shape`, for a lookup. `names` is the cipher
+    /// of the directory, with the key.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new), and:
+    ///
+    /// - `NotFound` if no name is shown like that without the key.
+    /// - `Unsupported` if the directory ignores case, and has a policy of version 1.
+    pub fn encrypted(
+        name: &'n [u8],
+        names: Option<&'n Names>,
+        shape: &DirectoryShape,
+    ) -> Result<Self> {
+        if is_dots(name) {
+            return Self::new(name, shape);
+        }
+        match (StoredName::of(name, names)?, shape.casefold) {
+            (StoredName::NoKey(name), casefold) => {
+                let [hash, _] = name.dirhash();
+                let linear_fallback = casefold.is_some_and(|casefold| casefold.linear_fallback);
+                Ok(Self { hash, comparer: Comparer::NoKey(name), linear_fallback })
+            }
+            (StoredName::Encrypted(_), Some(casefold)) => {
+                Self::with_casefold(name, casefold, names, shape)
+            }
+            (StoredName::Encrypted(stored), None) => Ok(Self::exact(Cow::Owned(stored))),
+        }
+    }
+
+    /// Returns the name that is stored as `stored`.
+    fn exact(stored: Cow<'n, [u8]>) -> Self {
+        let hash = name_hash(&stored);
+        Self { hash, comparer: Comparer::Bytes(stored), linear_fallback: false }
+    }
+
+    /// Returns the name `name` in a directory that ignores case. `names` is the directory's cipher, if it is encrypted.
+    fn with_casefold(
+        name: &'n [u8],
+        casefold: Casefold,
+        names: Option<&'n Names>,
+        shape: &DirectoryShape,
+    ) -> Result<Self> {
         let Casefold { strict, linear_fallback } = casefold;
-        match fold(name) {
-            Some(folded) => {
-                let hash = name_hash(&folded);
-                Ok(Self { hash, comparer: Comparer::Folded { name, folded }, linear_fallback })
-            }
-            None if strict => Err(Error::InvalidArgument("the name is not valid Unicode")),
+        let folded = fold(name);
+        if folded.is_none() && strict {
+            return Err(Error::InvalidArgument("the name is not valid Unicode"));
+        }
+        let hashed = folded.as_deref().unwrap_or(name);
+        let hash = match names {
+            // Only the lower half is stored.
+            Some(names) => names.dirhash(hashed).map(|hash| hash as u32).ok_or({
+                let feature = "an encryption policy of version 1 in a directory that ignores case";
+                Unsupported::Inode { inode: shape.inode, feature }
+            })?,
+            None => name_hash(hashed),
+        };
+        let comparer = match (folded, names) {
+            (Some(folded), names) => Comparer::Folded { name, folded, names },
             // What is not valid Unicode to one version may be valid, and folded, to another one.
-            None => Ok(Self { linear_fallback, ..exact }),
-        }
+            (None, None) => Comparer::Bytes(Cow::Borrowed(name)),
+            (None, Some(names)) => Comparer::Bytes(Cow::Owned(names.encrypt(name)?)),
+        };
+        Ok(Self { hash, comparer, linear_fallback })
     }
 
-    /// Returns the name with hash `hash` that `matches` recognizes in its stored form.
-    pub fn matching(hash: u32, matches: &'n dyn Fn(&[u8]) -> bool, shape: &DirectoryShape) -> Self {
-        let linear_fallback = shape.casefold.is_some_and(|casefold| casefold.linear_fallback);
-        Self { hash, comparer: Comparer::Given(matches), linear_fallback }
-    }
-
-    /// Returns whether this is the stored name `name`.
-    fn matches(&self, stored: &[u8]) -> bool {
+    /// Returns whether this is the stored name `stored`. Errors: `Corrupt` if that cannot be decrypted.
+    fn matches(&self, stored: &[u8]) -> Result<bool> {
         match &self.comparer {
-            Comparer::Bytes(name) => *name == stored,
-            Comparer::Folded { name, folded } => {
-                *name == stored || fold(stored).is_some_and(|stored| stored == *folded)
+            Comparer::Bytes(name) => Ok(**name == *stored),
+            Comparer::NoKey(name) => Ok(!is_dots(stored) && name.matches(stored)),
+            Comparer::Folded { name, folded, names } => {
+                let shown = names.map_or(ShownNames::Plain, ShownNames::Decrypted);
+                let stored = shown.name(stored, || [0; 2])?;
+                Ok(**name == *stored || fold(&stored).is_some_and(|stored| stored == *folded))
             }
-            Comparer::Given(matches) => matches(stored),
         }
     }
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
 }
 
 /// The entries that a search compares.
@@ -164,7 +216,8 @@ fn find_in_area(
 ) -> Result<Option<Found>> {
     for entry in Entries::new(bytes, location) {
         let entry = entry?;
-        if (search == Search::Linear || entry.hash == wanted.hash) && wanted.matches(entry.name) {
+        let is_compared = search == Search::Linear || entry.hash == wanted.hash;
+        if is_compared && wanted.matches(entry.name)? {
             entry.check(&shape.entry_format(), location)?;
             return Ok(Some(Found { inode: entry.inode, kind: entry.kind }));
         }

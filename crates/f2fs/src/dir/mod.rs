@@ -1,5 +1,5 @@
 //! Directories: entries in dentry areas, hashes and buckets, lookup, listing.
-//! Not here: reading blocks and inodes, paths, decryption of names, and changes.
+//! Not here: reading blocks and inodes, paths, the ciphers of names, and changes.
 //!
 //! A directory is either inline ([`InlineDirectory`]), or has blocks in levels of hash buckets ([`Directory`]). Both
 //! take values and bytes only; their caller reads the blocks, through [`Blocks`].

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 
 use base::attributes::{DirCursor, DirEntry};
 use base::{FileBlock, Location, Result};
+use fscrypt::ShownNames;
 
 use super::entries::Entries;
 use super::{Blocks, Directory, DirectoryShape, InlineDirectory};
@@ -16,10 +17,11 @@ type Emit<'e> = &'e mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>;
 
 impl<B: Blocks> Directory<'_, B> {
     /// Calls `emit` for each entry ("." and ".." included) from `from` on, until `emit` breaks or the directory ends.
-    /// Names are as stored. Reads mapped blocks only.
+    /// Names have the form `shown`. Reads mapped blocks only.
     pub fn read_dir(
         &self,
         from: DirCursor,
+        shown: ShownNames<'_>,
         emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let mut at = FileBlock(from.0 / self.slots);
@@ -29,7 +31,8 @@ impl<B: Blocks> Directory<'_, B> {
             if let Some((bytes, location)) = self.block(block)? {
                 // No overflow: a directory has at most 2^40 blocks.
                 let start = DirCursor(block.0 * self.slots);
-                if list_area(&bytes, location, self.shape, start, from, emit)?.is_break() {
+                let listing = Listing { shape: self.shape, shown, start, from };
+                if listing.list(&bytes, location, emit)?.is_break() {
                     return Ok(());
                 }
             }
@@ -41,37 +44,45 @@ impl<B: Blocks> Directory<'_, B> {
 
 impl InlineDirectory<'_> {
     /// Calls `emit` for each entry ("." and ".." included) from `from` on, until `emit` breaks or the directory ends.
-    /// Names are as stored.
+    /// Names have the form `shown`.
     pub fn read_dir(
         &self,
         from: DirCursor,
+        shown: ShownNames<'_>,
         emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let _ = list_area(self.area, self.location, self.shape, DirCursor(0), from, emit)?;
+        let listing = Listing { shape: self.shape, shown, start: DirCursor(0), from };
+        let _ = listing.list(self.area, self.location, emit)?;
         Ok(())
     }
 }
 
-/// Lists the entries of one dentry area, whose first slot has the cursor `start`, from cursor `from` on.
-fn list_area(
-    bytes: &[u8],
-    location: Location,
-    shape: &DirectoryShape,
+/// The listing of one dentry area.
+struct Listing<'a> {
+    shape: &'a DirectoryShape,
+    shown: ShownNames<'a>,
+    /// The cursor of the area's first slot.
     start: DirCursor,
+    /// The cursor of the first entry that is listed.
     from: DirCursor,
-    emit: Emit<'_>,
-) -> Result<ControlFlow<()>> {
-    for entry in Entries::new(bytes, location) {
-        let entry = entry?;
-        if start.0 + (entry.slot as u64) < from.0 {
-            continue;
+}
+
+impl Listing<'_> {
+    /// Lists the entries of the area `bytes`, which lies at `location`.
+    fn list(&self, bytes: &[u8], location: Location, emit: Emit<'_>) -> Result<ControlFlow<()>> {
+        for entry in Entries::new(bytes, location) {
+            let entry = entry?;
+            if self.start.0 + (entry.slot as u64) < self.from.0 {
+                continue;
+            }
+            entry.check(&self.shape.entry_format(), location)?;
+            let next = DirCursor(self.start.0 + entry.end as u64);
+            let name = self.shown.name(entry.name, || [entry.hash, 0])?;
+            let entry = DirEntry { name: &name, inode: entry.inode, kind: entry.kind, next };
+            if emit(entry).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
         }
-        entry.check(&shape.entry_format(), location)?;
-        let next = DirCursor(start.0 + entry.end as u64);
-        let entry = DirEntry { name: entry.name, inode: entry.inode, kind: entry.kind, next };
-        if emit(entry).is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
+        Ok(ControlFlow::Continue(()))
     }
-    Ok(ControlFlow::Continue(()))
 }

@@ -35,6 +35,9 @@ impl Inode {
     /// Returns the encoding of the file's clusters, if it is compressed.
     pub(super) fn cluster_encoding(&self) -> Option<Encoding> {
         let compression = self.record().compression?;
+        if let Some(encoding) = self.encoding.get() {
+            return Some(encoding.clone());
+        }
         let block_size = self.volume().geometry().block_size;
         let decoder = ClusterDecoder::new(
             self.number(),
@@ -42,7 +45,10 @@ impl Inode {
             compression.algorithm,
             compression.flags,
         );
-        Some(Encoding { decode: Arc::new(decoder), pool: Arc::clone(self.volume().decode_pool()) })
+        // Without the key, no data is mapped.
+        let decoder = decoder.with_cipher(self.contents_cipher().ok()?.cloned());
+        let pool = Arc::clone(self.volume().decode_pool());
+        Some(self.encoding.get_or_init(|| Encoding { decode: Arc::new(decoder), pool }).clone())
     }
 
     /// Returns the compressed cluster with byte `at`.

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use base::attributes::{DirCursor, DirEntry};
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Result};
+use fscrypt::ShownNames;
 use iomap::MetadataBuffer;
 
 use super::Inode;
@@ -13,10 +14,14 @@ use super::record::flags;
 use crate::dir::{Blocks, Casefold, Directory, DirectoryShape, InlineDirectory, WantedName};
 
 impl Inode {
-    /// Returns the inode of a name in this directory. Errors: `NotFound`, `NotDirectory`.
+    /// Returns the inode of a name that [`read_dir`](Self::read_dir) shows in this directory. Errors: `NotFound`,
+    /// `NotDirectory`.
     pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
         let shape = self.directory_shape()?;
-        let wanted = WantedName::new(name, &shape)?;
+        let wanted = match shape.encrypted {
+            true => WantedName::encrypted(name, self.names_cipher()?, &shape)?,
+            false => WantedName::new(name, &shape)?,
+        };
         let found = match self.inline_contents()? {
             Some(area) => InlineDirectory::new(&shape, &area, self.location()).lookup(&wanted)?,
             None => Directory::new(&shape, self).lookup(&wanted)?,
@@ -24,16 +29,23 @@ impl Inode {
         found.map(|found| found.inode).ok_or(Error::NotFound)
     }
 
-    /// Calls `emit` for each entry from `from` on, until it breaks or the directory ends. Errors: `NotDirectory`.
+    /// Calls `emit` for each entry from `from` on, until it breaks or the directory ends. Encrypted names are decrypted,
+    /// or without the key, shown in another form. Errors: `NotDirectory`.
     pub fn read_dir(
         &self,
         from: DirCursor,
         emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let shape = self.directory_shape()?;
+        let shown = match shape.encrypted {
+            true => ShownNames::encrypted(self.names_cipher()?),
+            false => ShownNames::Plain,
+        };
         match self.inline_contents()? {
-            Some(area) => InlineDirectory::new(&shape, &area, self.location()).read_dir(from, emit),
-            None => Directory::new(&shape, self).read_dir(from, emit),
+            Some(area) => {
+                InlineDirectory::new(&shape, &area, self.location()).read_dir(from, shown, emit)
+            }
+            None => Directory::new(&shape, self).read_dir(from, shown, emit),
         }
     }
 

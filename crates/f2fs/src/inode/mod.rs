@@ -2,33 +2,65 @@
 
 mod clusters;
 mod directory;
+mod encryption;
 mod map;
 pub(crate) mod record;
+mod verity;
 mod xattrs;
 
-use std::sync::Arc;
+use std::ops::{Deref, Range};
+use std::sync::{Arc, OnceLock};
 
+use ::verity::Verifier;
 use base::attributes::{Attributes, FileType};
 use base::{Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result};
-use iomap::{Cluster, Encoding, Iomap, IomapKind, MapFlags, MapRead};
+use fscrypt::Ciphers;
+use iomap::{Cluster, Encoding, Iomap, IomapKind, MapFlags, MapRead, Transform};
 
 use self::map::State;
 use self::record::InodeRecord;
+use crate::node::Node;
 use crate::volume::Volume;
 
 /// The maximum length of a symbolic link's target, in bytes: that of a path.
 const TARGET_BYTES_MAX: u64 = 4096;
 
 /// An inode of an open volume.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Inode {
     volume: Arc<Volume>,
     record: InodeRecord,
+    /// The ciphers of an encrypted inode.
+    ciphers: Ciphers,
+    /// The decoder of a file's compressed clusters, once it is needed.
+    encoding: OnceLock<Encoding>,
+    /// The verifier of a file with fs-verity, once it is loaded.
+    verifier: OnceLock<Box<Verifier>>,
+}
+
+/// The bytes of an inode's block with inline data or dentries.
+pub(crate) struct InlineContents {
+    node: Node,
+    area: Range<usize>,
+}
+
+impl Deref for InlineContents {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.node.bytes().get(self.area.clone()).unwrap_or_default()
+    }
 }
 
 impl Inode {
     pub(crate) fn new(volume: Arc<Volume>, record: InodeRecord) -> Self {
-        Self { volume, record }
+        Self {
+            volume,
+            record,
+            ciphers: Ciphers::default(),
+            encoding: OnceLock::new(),
+            verifier: OnceLock::new(),
+        }
     }
 
     /// Returns the inode's number.
@@ -36,9 +68,20 @@ impl Inode {
         self.record.attributes.inode
     }
 
-    /// Returns the attributes that stat(2) reports.
+    /// Returns the attributes as they are stored.
     pub fn attributes(&self) -> &Attributes {
         &self.record.attributes
+    }
+
+    /// Returns the attributes that stat(2) reports.
+    pub fn shown_attributes(&self) -> Attributes {
+        let mut attributes = self.record.attributes.clone();
+        if attributes.kind == FileType::Symlink && self.record.is_encrypted {
+            // As in the kernel, the size is that of the target that is shown. A damaged link keeps its own size.
+            let target = self.read_link();
+            attributes.size = target.map_or(attributes.size, |target| target.len() as u64);
+        }
+        attributes
     }
 
     /// Returns the volume.
@@ -51,19 +94,17 @@ impl Inode {
     }
 
     /// Returns the bytes of the block with inline data or dentries. `None` if the inode has none.
-    pub(crate) fn inline_contents(&self) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn inline_contents(&self) -> Result<Option<InlineContents>> {
         let Some(area) = self.record.inline_area.clone() else { return Ok(None) };
         let node = self.volume.inode_node(self.number())?;
-        Ok(Some(node.bytes().get(area).unwrap_or_default().to_vec()))
+        Ok(Some(InlineContents { node, area }))
     }
 
-    /// Returns the target of a symbolic link.
+    /// Returns the target of a symbolic link. That of an encrypted link is decrypted, or without the key, shown in
+    /// another form.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         if self.attributes().kind != FileType::Symlink {
             return Err(Error::InvalidArgument("not a symbolic link"));
-        }
-        if self.record.is_encrypted {
-            return Err(base::Unsupported::Encrypted(self.number()).into());
         }
         let size = self.attributes().size;
         let max = TARGET_BYTES_MAX.min(self.volume.geometry().block_size.bytes().into());
@@ -72,10 +113,13 @@ impl Inode {
             return Err(Error::corrupt("symbolic link", Location::inode(self.number()), problem));
         }
         let mut target = match self.inline_contents()? {
-            Some(contents) => contents,
+            Some(contents) => contents.to_vec(),
             None => self.first_block()?,
         };
         target.truncate(size as usize);
+        if self.record.is_encrypted {
+            return fscrypt::shown_target(&target, self.names_cipher()?, self.number());
+        }
         if target.len() as u64 != size || target.contains(&0) {
             let problem = Problem::Truncated { needed: size, available: target.len() as u64 };
             return Err(Error::corrupt("symbolic link", Location::inode(self.number()), problem));
@@ -119,6 +163,7 @@ impl Inode {
 
 impl MapRead for Inode {
     fn map_read(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        self.check_readable()?;
         let block_size = self.volume.geometry().block_size;
         if let Some(area) = &self.record.inline_area {
             return Ok(self.map_inline(at, area.len() as u64));
@@ -138,8 +183,26 @@ impl MapRead for Inode {
             length: bytes(piece.end.0 - piece.start.0),
             kind,
             address: block.and_then(|block| block_size.device_offset(block)),
-            flags: MapFlags { last: piece.is_last(), ..MapFlags::default() },
+            flags: MapFlags {
+                last: piece.is_last(),
+                encoded: self.record.is_encrypted,
+                ..MapFlags::default()
+            },
         })
+    }
+
+    fn transform(&self) -> Option<Arc<dyn Transform>> {
+        // Without the key, no data is mapped.
+        let cipher = self.contents_cipher().ok()??;
+        Some(Arc::clone(cipher) as Arc<dyn Transform>)
+    }
+
+    fn is_verified(&self) -> bool {
+        self.has_verity()
+    }
+
+    fn verify(&self, at: FileOffset, data: &[u8]) -> Result<()> {
+        self.verify_data(at, data)
     }
 
     fn encoding(&self) -> Option<Encoding> {
@@ -151,7 +214,8 @@ impl MapRead for Inode {
     }
 
     fn inline_data(&self) -> Result<Vec<u8>> {
-        let mut data = self.inline_contents()?.unwrap_or_default();
+        let contents = self.inline_contents()?;
+        let mut data = contents.as_deref().unwrap_or_default().to_vec();
         if !self.record.has_inline_data {
             data.fill(0);
         }

@@ -2,11 +2,13 @@
 //! Not here: the list's entries (`xattr`).
 
 use base::{Location, Result};
+use fs::xattr::NameIndex;
 
 use super::Inode;
 use crate::node::XATTR_POSITION;
 use crate::ondisk::node::RawNodeFooter;
 use crate::xattr;
+use crate::xattr::entries::Entries;
 
 impl Inode {
     /// Returns the names of the extended attributes with their prefixes, such as `user.mime_type`.
@@ -18,6 +20,13 @@ impl Inode {
     /// there is no attribute of this name.
     pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         xattr::get(&self.xattr_bytes()?, name, Location::inode(self.number()))
+    }
+
+    /// Returns the value of the extended attribute with this stored name, in its stored form.
+    pub(super) fn stored_xattr(&self, index: NameIndex, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let bytes = self.xattr_bytes()?;
+        let entries = Entries::parse(&bytes, Location::inode(self.number()))?;
+        Ok(entries.find(index, name).map(|entry| entry.value.to_vec()))
     }
 
     /// Returns the bytes of the list of extended attributes.

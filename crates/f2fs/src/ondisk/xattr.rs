@@ -1,7 +1,7 @@
 //! Layouts of extended attributes. The ACLs stored in them are in `fs::acl`.
 //! Source: the kernel's `fs/f2fs/xattr.h`.
 
-use zerocopy::little_endian::{U16, U32};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The first four bytes of an inode's attributes.
@@ -32,3 +32,20 @@ pub struct RawXattrEntry {
     pub value_size: U16,
 }
 const _: () = assert!(size_of::<RawXattrEntry>() == 4);
+
+/// The version of [`RawVerityLocation`].
+pub const VERITY_LOCATION_VERSION: u32 = 1;
+
+/// The value of the attribute of files with fs-verity: the position of their descriptor.
+/// Source: kernel documentation, `filesystems/fsverity.rst`, and the kernel's `fs/f2fs/verity.c`.
+#[repr(C)]
+#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct RawVerityLocation {
+    /// [`VERITY_LOCATION_VERSION`].
+    pub version: U32,
+    /// Bytes of the descriptor, with its signature.
+    pub size: U32,
+    /// Byte of the file at which the descriptor begins.
+    pub position: U64,
+}
+const _: () = assert!(size_of::<RawVerityLocation>() == 16);

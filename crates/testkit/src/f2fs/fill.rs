@@ -20,8 +20,15 @@ impl Kind {
 }
 
 /// Has guests and sload.f2fs fill images with the trees of their kinds. The guests of each machine need one boot. Returns
-/// the manifest of each image, which a second mount made.
+/// the manifest of each image, which a second mount made without keys.
 pub fn fill_all(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
+    fill_and_decrypt_all(images).into_iter().map(|(manifest, _)| manifest).collect()
+}
+
+/// As [`fill_all`]. Returns also a manifest that was made with the keys for each image with encrypted files.
+pub fn fill_and_decrypt_all(
+    images: &[(&'static Kind, PathBuf)],
+) -> Vec<(Manifest, Option<Manifest>)> {
     let by_sload = || images.iter().filter(|(kind, _)| kind.filler == Filler::Sload);
     if by_sload().next().is_some() {
         let source = must(TempDir::new(), "a source");
@@ -30,26 +37,23 @@ pub fn fill_all(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
             load(kind.tools, image, source.path());
         }
     }
-    run(images, |kind, image| {
+    let listed = run_and_return_all(images, |kind, image| {
         let job = match kind.filler {
             Filler::Guest => Job::Fill(kind.tree()),
             Filler::Sload => Job::List,
         };
         kind.task(image, job)
-    })
+    });
+    let both = |mut manifests: Vec<Manifest>| {
+        let decrypted = (manifests.len() > 1).then(|| manifests.remove(0));
+        (manifests.remove(0), decrypted)
+    };
+    listed.into_iter().map(both).collect()
 }
 
 /// Has guests list images, in one boot for each machine. The kernel rolls volumes forward that need it.
 pub fn list_all(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
     run(images, |kind, image| kind.task(image, Job::List))
-}
-
-/// As [`list_all`]. The guests add the master keys to images with encrypted files.
-pub fn list_all_decrypted(images: &[(&'static Kind, PathBuf)]) -> Vec<Manifest> {
-    run(images, |kind, image| {
-        let job = if kind.has_encryption() { Job::ListDecrypted } else { Job::List };
-        kind.task(image, job)
-    })
 }
 
 /// Has guests list images without rolling them forward, which does not change them.
@@ -82,7 +86,16 @@ pub(super) fn run(
     images: &[(&'static Kind, PathBuf)],
     task: impl Fn(&'static Kind, &Path) -> Task,
 ) -> Vec<Manifest> {
-    let mut manifests: Vec<Option<Manifest>> = vec![None; images.len()];
+    let last = |mut manifests: Vec<Manifest>| manifests.pop().expect("a manifest of each image");
+    run_and_return_all(images, task).into_iter().map(last).collect()
+}
+
+/// As [`run`]. Returns all manifests of each image.
+fn run_and_return_all(
+    images: &[(&'static Kind, PathBuf)],
+    task: impl Fn(&'static Kind, &Path) -> Task,
+) -> Vec<Vec<Manifest>> {
+    let mut manifests = vec![Vec::new(); images.len()];
     for machine in [Machine::UserMode, Machine::EmulatedF2fs] {
         let chosen = |number: &usize| images[*number].0.machine == machine;
         let numbers: Vec<usize> = (0..images.len()).filter(chosen).collect();
@@ -91,9 +104,9 @@ pub(super) fn run(
         }
         let tasks = numbers.iter().map(|number| task(images[*number].0, &images[*number].1));
         let listed = guest::run_on(machine, &tasks.collect::<Vec<_>>());
-        for (number, mut listed) in numbers.into_iter().zip(listed) {
-            manifests[number] = listed.pop();
+        for (number, listed) in numbers.into_iter().zip(listed) {
+            manifests[number] = listed;
         }
     }
-    manifests.into_iter().map(|manifest| manifest.expect("a manifest of each image")).collect()
+    manifests
 }

@@ -21,7 +21,7 @@ mod unclean;
 mod wear;
 
 pub use fill::{
-    break_off, change_all, fill_all, list_all, list_all_decrypted, list_last_checkpoints,
+    break_off, change_all, fill_all, fill_and_decrypt_all, list_all, list_last_checkpoints,
 };
 pub use kind::{Filler, KINDS, Kind};
 pub use tools::{Tools, check_by_fsck};

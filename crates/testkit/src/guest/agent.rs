@@ -11,7 +11,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{Job, ORDERS, Orders, Work};
 use crate::turns::OnHost;
-use crate::{Manifest, encryption, must, tree};
+use crate::tree::{self, Feature};
+use crate::{Manifest, encryption, must};
 
 /// Does the guest's work and does not return, if this process is the guest. Otherwise returns at once.
 pub fn run_if_guest() {
@@ -54,18 +55,13 @@ impl Volume<'_> {
         let top = Path::new("/mnt");
         match &self.work.job {
             Job::List => vec![self.list(top)],
-            Job::ListDecrypted => {
-                self.mount(top, MountFlags::RDONLY);
-                encryption::add_master_keys(top);
-                let manifest = Manifest::of_host(top);
-                self.unmount(top);
-                vec![manifest]
-            }
             Job::Fill(options) => {
                 self.mount(top, MountFlags::empty());
                 tree::populate(top, options);
                 self.unmount(top);
-                vec![self.list(top)]
+                let is_encrypted = options.features.contains(&Feature::Encryption);
+                let decrypted = is_encrypted.then(|| self.list_decrypted(top));
+                decrypted.into_iter().chain([self.list(top)]).collect()
             }
             Job::Change(steps) => {
                 let before = self.list(top);
@@ -92,6 +88,14 @@ impl Volume<'_> {
 
     fn list(&self, top: &Path) -> Manifest {
         self.mount(top, MountFlags::RDONLY);
+        let manifest = Manifest::of_host(top);
+        self.unmount(top);
+        manifest
+    }
+
+    fn list_decrypted(&self, top: &Path) -> Manifest {
+        self.mount(top, MountFlags::RDONLY);
+        encryption::add_master_keys(top);
         let manifest = Manifest::of_host(top);
         self.unmount(top);
         manifest

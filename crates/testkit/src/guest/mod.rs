@@ -25,12 +25,11 @@ const RESULTS_BYTES_MAX: u64 = 256 << 20;
 /// The guest's work on an image. In each case, it replays a dirty journal first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
-    /// Mounts the image, fills it, unmounts it, mounts it read-only and lists it.
+    /// Mounts the image, fills it, unmounts it, mounts it read-only and lists it. If it has encrypted files, lists it first
+    /// with the master keys of `testkit::encryption`.
     Fill(TreeOptions),
     /// Mounts the image read-only and lists it.
     List,
-    /// Mounts the image read-only, adds the master keys of `testkit::encryption`, and lists it.
-    ListDecrypted,
     /// Lists the image, changes it and lists it again.
     Change(Vec<Step>),
     /// Lists the image and does both parts of a turn, with a sync in between. The image stays mounted until the machine
