@@ -259,17 +259,21 @@ pub(crate) fn summary_entries(geometry: &Geometry) -> usize {
 }
 
 /// Returns the byte of the journal in a summary.
-fn journal_offset(geometry: &Geometry) -> usize {
+pub(crate) fn journal_offset(geometry: &Geometry) -> usize {
     summary_entries(geometry) * size_of::<RawSummary>()
 }
 
 /// Returns the size of a journal.
-fn journal_bytes(geometry: &Geometry) -> usize {
+pub(crate) fn journal_bytes(geometry: &Geometry) -> usize {
     geometry.summary_bytes() - size_of::<RawSummaryFooter>() - journal_offset(geometry)
 }
 
 /// Reads a block of the checkpoint area.
-fn read_block(device: &SharedDevice, geometry: &Geometry, block: FsBlock) -> Result<Vec<u8>> {
+pub(crate) fn read_block(
+    device: &SharedDevice,
+    geometry: &Geometry,
+    block: FsBlock,
+) -> Result<Vec<u8>> {
     let mut bytes = vec![0; geometry.block_size.len()];
     // The superblock's areas are in the device, and the areas' blocks have 32 bits.
     let offset = DeviceOffset(block.0 << geometry.block_size.shift());

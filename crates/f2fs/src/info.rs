@@ -25,14 +25,17 @@ impl Volume {
         let space = self.statfs();
         let set = FLAGS.iter().filter(|(flag, _)| self.checkpoint().has(*flag));
         let state: Vec<&str> = set.map(|(_, name)| *name).collect();
-        let details: Vec<(&'static str, Detail)> = vec![
+        let counts = self.recovered_counts();
+        let used =
+            |in_checkpoint: u32, more: i64| u64::from(in_checkpoint).saturating_add_signed(more);
+        let mut details: Vec<(&'static str, Detail)> = vec![
             ("block_size", geometry.block_size.bytes().into()),
             ("blocks", geometry.block_count.into()),
             ("blocks_free", space.blocks_free.into()),
             ("inodes", space.inodes.into()),
             ("inodes_free", space.inodes_free.into()),
-            ("inodes_used", raw.valid_inodes.get().into()),
-            ("nodes_used", raw.valid_nodes.get().into()),
+            ("inodes_used", used(raw.valid_inodes.get(), counts.inodes).into()),
+            ("nodes_used", used(raw.valid_nodes.get(), counts.nodes).into()),
             ("segments", geometry.main_segments().into()),
             ("segments_free", raw.free_segments.get().into()),
             ("segments_per_section", geometry.segments_per_section.into()),
@@ -43,6 +46,24 @@ impl Volume {
             ("written_by", text(&self.superblock().raw().version).into()),
             ("created_by", text(&self.superblock().raw().initial_version).into()),
         ];
+        if let Some(recovery) = self.recovery() {
+            let (nodes, inodes) = (recovery.nodes_replayed, recovery.inodes_recovered);
+            let replayed = format!("{nodes} nodes of {inodes} inodes replayed in memory");
+            details.push(("recovery", replayed.into()));
+            for (name, count) in [
+                ("inodes_created", recovery.inodes_created),
+                ("names_added", recovery.names_added),
+                ("names_replaced", recovery.names_replaced),
+                ("orphans_deleted", recovery.orphans_deleted),
+            ] {
+                if count > 0 {
+                    details.push((name, count.into()));
+                }
+            }
+            if let Some(failure) = &recovery.orphan_failure {
+                details.push(("orphans_left", failure.to_string().into()));
+            }
+        }
         VolumeInfo {
             format: "f2fs",
             label: self.superblock().label.clone(),

@@ -28,5 +28,6 @@ pub use file_system::Format;
 pub use geometry::{Geometry, SEGMENT_BLOCKS};
 pub use inode::Inode;
 pub use nat::{Nid, NodeAddress};
+pub use recovery::RecoveryReport;
 pub use superblock::{Encoding, SUPERBLOCK_BYTES, Superblock};
 pub use volume::Volume;

@@ -1,7 +1,7 @@
 //! Node blocks: their footers, and the words with addresses or node numbers.
 
 use base::view::view_at;
-use base::{Error, InodeNumber, Location, Problem, Result};
+use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 use iomap::MetadataBuffer;
 
 use crate::geometry::WORD_BYTES;
@@ -10,7 +10,7 @@ use crate::ondisk::node::RawNodeFooter;
 
 const STRUCTURE: &str = "node footer";
 /// The bits of a footer's flags before the node's position.
-const FLAG_BITS: u32 = 3;
+pub(crate) const FLAG_BITS: u32 = 3;
 /// The position of a node with extended attributes, in the bits of a footer's flags that hold it.
 pub(crate) const XATTR_POSITION: u32 = u32::MAX >> FLAG_BITS;
 
@@ -39,9 +39,14 @@ impl Node {
         Ok(Self { buffer, nid, inode })
     }
 
+    /// Returns the node's position in its file.
+    pub(crate) fn position(&self) -> Result<u32> {
+        Ok(footer(&self.buffer, self.location())?.flags.get() >> FLAG_BITS)
+    }
+
     /// Checks the node's position in its file.
     pub(crate) fn at_position(self, position: u32) -> Result<Self> {
-        let found = footer(&self.buffer, self.location())?.flags.get() >> FLAG_BITS;
+        let found = self.position()?;
         if found != position {
             let (found, expected) = (found.into(), position.into());
             let problem = Problem::Mismatch { field: "node offset", found, expected };
@@ -52,6 +57,11 @@ impl Node {
 
     pub(crate) fn location(&self) -> Location {
         Location::inode(self.inode).at_block(self.buffer.block())
+    }
+
+    /// Returns the block that the node was read from.
+    pub(crate) fn block(&self) -> FsBlock {
+        self.buffer.block()
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

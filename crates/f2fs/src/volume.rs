@@ -1,13 +1,14 @@
 //! Open volumes: the superblock, the checkpoint, and nodes by number.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base::attributes::StatFs;
-use base::{Error, InodeNumber, Location, Problem, Result, Unsupported};
+use base::locks::{Rank, RankedRwLock};
+use base::{Error, InodeNumber, Location, Problem, Result};
 use device::SharedDevice;
 use fs::FormatOptions;
 use fscrypt::Keys;
-use iomap::{DecodePool, MetadataCache, PageCache};
+use iomap::{DecodePool, MetadataBuffer, MetadataCache, PageCache};
 
 use crate::checkpoint::Checkpoint;
 use crate::features::Feature;
@@ -17,10 +18,14 @@ use crate::inode::record::InodeRecord;
 use crate::nat::{self, Nid, NodeAddress};
 use crate::node::Node;
 use crate::ondisk::node::NAME_BYTES_MAX;
+use crate::recovery::overlay::{Change, Counts, Overlay};
+use crate::recovery::{self, RecoveryReport};
 use crate::superblock::Superblock;
 
 /// The node numbers that are never in use: 0, and those of the inodes for nodes and other metadata.
 const RESERVED_NIDS: u64 = 3;
+/// The overlay is locked only to look up or change nodes in memory.
+const OVERLAY_RANK: Rank = Rank::Format(0);
 
 /// A volume that is open for reading.
 #[derive(Debug)]
@@ -33,11 +38,14 @@ pub struct Volume {
     decode_pool: Arc<DecodePool>,
     /// The keys of encrypted files.
     keys: Arc<Keys>,
+    /// The changes of the recovery, if there was anything to recover.
+    overlay: OnceLock<RankedRwLock<Overlay>>,
+    recovery: OnceLock<RecoveryReport>,
 }
 
 impl Volume {
-    /// Opens the volume on `device`, in the state of its last checkpoint. Its metadata is cached in `cache`. Errors:
-    /// `Unsupported` if files were synced after the checkpoint, unless the options have `no_recovery`.
+    /// Opens the volume on `device`. Unless the options have `no_recovery`, recovers in memory what was synced after the
+    /// last checkpoint. Metadata is cached in `cache`.
     pub fn open(
         device: SharedDevice,
         cache: &Arc<PageCache>,
@@ -54,14 +62,15 @@ impl Volume {
             device,
             decode_pool: Arc::default(),
             keys: Arc::clone(&options.keys),
+            overlay: OnceLock::new(),
+            recovery: OnceLock::new(),
         });
         // The logs of a volume that is never written are not those of the checkpoint.
         let has_logs = !volume.geometry().features.has(Feature::ReadOnly);
-        if has_logs && !options.no_recovery && volume.has_synced_nodes()? {
-            return Err(Unsupported::Operation(
-                "recovering files that were synced after the last checkpoint (--no-recovery reads the checkpoint)",
-            )
-            .into());
+        if has_logs && !options.no_recovery {
+            if let Some(report) = recovery::recover(&volume)? {
+                let _ = volume.recovery.set(report);
+            }
         }
         let root = volume.inode(volume.geometry().root)?;
         if !root.attributes().is_dir() {
@@ -105,21 +114,66 @@ impl Volume {
         &self.metadata
     }
 
-    /// Returns the address of a node. Errors: `NotFound` if its number is free.
+    /// Returns the report of the recovery, if there was anything to recover.
+    pub fn recovery(&self) -> Option<&RecoveryReport> {
+        self.recovery.get()
+    }
+
+    /// Returns the changes of the recovery, if there are any.
+    pub(crate) fn overlay(&self) -> Option<&RankedRwLock<Overlay>> {
+        self.overlay.get()
+    }
+
+    /// Returns the changes of the recovery. Creates an empty overlay if there is none.
+    pub(crate) fn overlay_or_new(&self) -> &RankedRwLock<Overlay> {
+        self.overlay.get_or_init(|| RankedRwLock::new(OVERLAY_RANK, Overlay::default()))
+    }
+
+    /// Returns how many more blocks, nodes and inodes are in use than in the checkpoint.
+    pub(crate) fn recovered_counts(&self) -> Counts {
+        self.overlay().map_or_else(Counts::default, |overlay| overlay.read().counts)
+    }
+
+    /// Returns the address of a node in the checkpoint. Errors: `NotFound` if its number is free.
     pub fn node_address(&self, nid: Nid) -> Result<NodeAddress> {
         nat::look_up(&self.metadata, self.geometry(), &self.checkpoint, nid)
+    }
+
+    /// Returns the block of a node, and the inode that the node table assigns it to. Errors: `NotFound` if the number
+    /// is free.
+    fn node_block(
+        &self,
+        nid: Nid,
+        structure: &'static str,
+        location: Location,
+    ) -> Result<(InodeNumber, MetadataBuffer)> {
+        if let Some(overlay) = self.overlay() {
+            match overlay.read().node(nid) {
+                Some(Change::Freed) => return Err(Error::NotFound),
+                Some(Change::Contents(node)) => return Ok((node.inode, node.buffer())),
+                None => {}
+            }
+        }
+        let address = self.node_address(nid)?;
+        Ok((address.inode, self.metadata.read(address.block, structure, location)?))
     }
 
     /// Reads the node `nid` of `inode`, which refers to it.
     pub(crate) fn node(&self, nid: Nid, inode: InodeNumber) -> Result<Node> {
         let location = Location::inode(inode);
-        let address = match self.node_address(nid) {
+        let buffer = match self.node_block(nid, "node", location) {
             Err(Error::NotFound) => {
                 return Err(Error::corrupt("node", location, Problem::Missing("address")));
             }
-            address => address?,
+            found => found?.1,
         };
-        let buffer = self.metadata.read(address.block, "node", location)?;
+        Node::new(buffer, nid, inode)
+    }
+
+    /// Reads the node `nid` of any inode. Errors: `NotFound` if the number is free.
+    pub(crate) fn any_node(&self, nid: Nid) -> Result<Node> {
+        let location = Location::inode(InodeNumber(nid.0.into()));
+        let (inode, buffer) = self.node_block(nid, "node", location)?;
         Node::new(buffer, nid, inode)
     }
 
@@ -134,12 +188,15 @@ impl Volume {
                 return Err(Error::corrupt("inode", Location::inode(number), problem));
             }
         };
-        let address = self.node_address(nid)?;
-        // A number of another node is not that of an inode.
-        if address.inode != number || number.0 < self.geometry().root.0 {
+        // The reserved numbers have entries without blocks.
+        if number.0 < self.geometry().root.0 {
             return Err(Error::NotFound);
         }
-        let buffer = self.metadata.read(address.block, "inode", Location::inode(number))?;
+        let (inode, buffer) = self.node_block(nid, "inode", Location::inode(number))?;
+        // A number of another node is not that of an inode.
+        if inode != number {
+            return Err(Error::NotFound);
+        }
         Node::new(buffer, nid, number)?.at_position(0)
     }
 
@@ -154,10 +211,13 @@ impl Volume {
     pub fn statfs(&self) -> StatFs {
         let raw = &self.checkpoint.raw;
         let geometry = self.geometry();
+        let counts = self.recovered_counts();
         let user_blocks = raw.user_block_count.get();
-        let blocks_free = user_blocks.saturating_sub(raw.valid_block_count.get());
+        let blocks_used = raw.valid_block_count.get().saturating_add_signed(counts.blocks);
+        let blocks_free = user_blocks.saturating_sub(blocks_used);
         let nodes = geometry.nid_count().saturating_sub(RESERVED_NIDS);
-        let nodes_free = nodes.saturating_sub(raw.valid_nodes.get().into());
+        let nodes_used = u64::from(raw.valid_nodes.get()).saturating_add_signed(counts.nodes);
+        let nodes_free = nodes.saturating_sub(nodes_used);
         // An inode takes a block, too.
         let (inodes, inodes_free) = if nodes > user_blocks {
             (user_blocks, blocks_free)

@@ -35,11 +35,23 @@ impl BlockContents {
         Self(Arc::new(memory))
     }
 
+    /// Returns the bytes for changing them: those of a copy on the heap, if there are clones.
+    pub fn to_mut(&mut self) -> &mut [u8] {
+        if Arc::get_mut(&mut self.0).is_none() {
+            *self = Self::from(self.to_vec());
+        }
+        self.bytes_mut()
+    }
+
     /// Returns the bytes for changing them: those of a copy, if there are clones.
     fn make_mut(&mut self, cache: &Arc<PageCache>) -> &mut [u8] {
         if Arc::get_mut(&mut self.0).is_none() {
             *self = Self::new(cache, self);
         }
+        self.bytes_mut()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
         match Arc::get_mut(&mut self.0).expect("a copy has no clones") {
             Memory::Pool(block) => block,
             Memory::Heap(bytes) => bytes,

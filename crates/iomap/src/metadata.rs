@@ -174,6 +174,11 @@ enum Memory {
 }
 
 impl MetadataBuffer {
+    /// Returns a buffer with `contents`, which the caller keeps in memory instead of those of `block`.
+    pub fn with_contents(block: FsBlock, contents: BlockContents) -> Self {
+        Self { block, memory: Memory::Changed(contents) }
+    }
+
     /// Returns the block's number.
     pub fn block(&self) -> FsBlock {
         self.block

@@ -30,6 +30,12 @@ pub fn file_type_from_code(code: u8) -> Option<FileType> {
     FILE_TYPES.get(usize::from(code).checked_sub(1)?).copied()
 }
 
+/// Returns the code of a type in an entry.
+pub fn code_of_file_type(kind: FileType) -> u8 {
+    let number = FILE_TYPES.iter().position(|other| *other == kind);
+    number.map_or(0, |number| number as u8 + 1)
+}
+
 /// Properties of a volume and a directory that entries are checked by.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryFormat {

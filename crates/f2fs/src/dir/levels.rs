@@ -8,14 +8,14 @@ use std::ops::Range;
 use base::FileBlock;
 
 /// Maximum number of levels.
-pub(super) const DEPTH_MAX: u32 = 63;
+pub(crate) const DEPTH_MAX: u32 = 63;
 /// From this level on, a bucket has 4 blocks and the number of buckets does not grow.
 const LARGE_LEVEL: u32 = DEPTH_MAX / 2;
 /// Maximum number of buckets of a level.
 const BUCKETS_MAX: u64 = 1 << (LARGE_LEVEL - 1);
 
 /// Returns the number of buckets of a level.
-pub(super) fn bucket_count(level: u32, dir_level: u8) -> u64 {
+pub(crate) fn bucket_count(level: u32, dir_level: u8) -> u64 {
     match level + u32::from(dir_level) {
         shift if shift < LARGE_LEVEL => 1 << shift,
         _ => BUCKETS_MAX,
@@ -23,12 +23,12 @@ pub(super) fn bucket_count(level: u32, dir_level: u8) -> u64 {
 }
 
 /// Returns the number of blocks of each bucket of a level.
-pub(super) fn bucket_blocks(level: u32) -> u64 {
+pub(crate) fn bucket_blocks(level: u32) -> u64 {
     if level < LARGE_LEVEL { 2 } else { 4 }
 }
 
 /// Returns the blocks of the bucket for `hash` in each of the first `depth` levels.
-pub(super) fn buckets(
+pub(crate) fn buckets(
     hash: u32,
     depth: u32,
     dir_level: u8,

@@ -37,6 +37,12 @@ pub struct Found {
     pub inode: InodeNumber,
     /// The inode's type, if the entry has a known one.
     pub kind: Option<FileType>,
+    /// The directory's block with the entry. `None` if the directory is inline.
+    pub block: Option<FileBlock>,
+    /// The entry's first slot.
+    pub slot: usize,
+    /// The slot after the entry's last one.
+    pub end: usize,
 }
 
 impl<'n> WantedName<'n> {
@@ -86,7 +92,13 @@ impl<'n> WantedName<'n> {
         }
     }
 
-    /// Returns the name that is stored as `stored`.
+    /// Returns the name that is stored as `name` with hash `hash` in the directory `shape`.
+    pub fn stored(name: &'n [u8], hash: u32, shape: &DirectoryShape) -> Self {
+        let linear_fallback = shape.casefold.is_some_and(|casefold| casefold.linear_fallback);
+        Self { hash, comparer: Comparer::Bytes(Cow::Borrowed(name)), linear_fallback }
+    }
+
+    /// Returns the name that is stored as `stored`, in a directory whose hashes are those of the stored names.
     fn exact(stored: Cow<'n, [u8]>) -> Self {
         let hash = name_hash(&stored);
         Self { hash, comparer: Comparer::Bytes(stored), linear_fallback: false }
@@ -140,6 +152,13 @@ fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }
 
+/// Returns the hash that a name is stored with in the directory `shape`. Not for directories that are encrypted and
+/// ignore case, whose hashes need the key.
+pub fn stored_hash(name: &[u8], shape: &DirectoryShape) -> u32 {
+    let folded = if shape.casefold.is_some() { fold(name) } else { None };
+    name_hash(folded.as_deref().unwrap_or(name))
+}
+
 /// The entries that a search compares.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Search {
@@ -191,7 +210,8 @@ impl<B: Blocks> Directory<'_, B> {
         search: Search,
     ) -> Result<Option<Found>> {
         let Some((bytes, location)) = self.block(at)? else { return Ok(None) };
-        find_in_area(&bytes, location, self.shape, wanted, search)
+        let found = find_in_area(&bytes, location, self.shape, wanted, search)?;
+        Ok(found.map(|found| Found { block: Some(at), ..found }))
     }
 }
 
@@ -219,7 +239,13 @@ fn find_in_area(
         let is_compared = search == Search::Linear || entry.hash == wanted.hash;
         if is_compared && wanted.matches(entry.name)? {
             entry.check(&shape.entry_format(), location)?;
-            return Ok(Some(Found { inode: entry.inode, kind: entry.kind }));
+            return Ok(Some(Found {
+                inode: entry.inode,
+                kind: entry.kind,
+                block: None,
+                slot: entry.slot,
+                end: entry.end,
+            }));
         }
     }
     Ok(None)

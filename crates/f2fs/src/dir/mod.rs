@@ -4,12 +4,13 @@
 //! A directory is either inline ([`InlineDirectory`]), or has blocks in levels of hash buckets ([`Directory`]). Both
 //! take values and bytes only; their caller reads the blocks, through [`Blocks`].
 
+pub mod edit;
 pub mod entries;
 pub mod hash;
 
 mod assigned;
 mod fold;
-mod levels;
+pub(crate) mod levels;
 mod lookup;
 mod read_dir;
 
@@ -18,7 +19,7 @@ use std::ops::Deref;
 use base::{BlockSize, Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
 
 use self::entries::EntryFormat;
-pub use self::lookup::{Found, WantedName};
+pub use self::lookup::{Found, WantedName, stored_hash};
 use crate::ondisk::dentry::DentryLayout;
 
 pub use crate::ondisk::node::NAME_BYTES_MAX;

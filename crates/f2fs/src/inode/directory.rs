@@ -53,7 +53,8 @@ impl Inode {
         Location::inode(self.number())
     }
 
-    fn directory_shape(&self) -> Result<DirectoryShape> {
+    /// Returns the properties of this directory. Errors: `NotDirectory`.
+    pub(crate) fn directory_shape(&self) -> Result<DirectoryShape> {
         if !self.attributes().is_dir() {
             return Err(Error::NotDirectory);
         }
@@ -81,6 +82,12 @@ impl Blocks for Inode {
     type Bytes = MetadataBuffer;
 
     fn block(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, FsBlock)>> {
+        if let Some(overlay) = self.volume().overlay() {
+            if let Some(contents) = overlay.read().directory_block(self.number(), at) {
+                let block = FsBlock(0);
+                return Ok(Some((MetadataBuffer::with_contents(block, contents.clone()), block)));
+            }
+        }
         let State::Mapped(block) = self.piece_at(at, FileBlock(at.0 + 1))?.state else {
             return Ok(None);
         };
@@ -94,8 +101,18 @@ impl Blocks for Inode {
         let mut at = from;
         while at.0 < end {
             let piece = self.piece_at(at, FileBlock(end))?;
-            if matches!(piece.state, State::Mapped(_)) {
-                return Ok(Some(at));
+            match piece.state {
+                State::Mapped(_) => return Ok(Some(at)),
+                // New blocks are in memory only.
+                State::Reserved if self.volume().overlay().is_some() => {
+                    let overlay = self.volume().overlay_or_new().read();
+                    let is_here =
+                        |at: &u64| overlay.directory_block(self.number(), FileBlock(*at)).is_some();
+                    if let Some(at) = (at.0..piece.end.0.min(end)).find(is_here) {
+                        return Ok(Some(FileBlock(at)));
+                    }
+                }
+                _ => {}
             }
             at = piece.end;
         }

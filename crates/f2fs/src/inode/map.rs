@@ -58,13 +58,13 @@ impl Leaf {
 }
 
 /// A step from a node to one of its children.
-struct Step {
+pub(crate) struct Step {
     /// Index of the child in the parent.
-    index: u64,
+    pub(crate) index: u64,
     /// The child's position in the file.
-    position: u64,
+    pub(crate) position: u64,
     /// The number of blocks that the child maps.
-    span: u64,
+    pub(crate) span: u64,
 }
 
 impl Inode {
@@ -175,7 +175,7 @@ impl Inode {
     /// Returns the steps from the inode to the node with the address of `block`, which is counted from the first block
     /// whose address is not in the inode. Also returns the first block of the subtree. `None` for blocks behind the
     /// last possible one.
-    fn path(&self, block: u64) -> Option<(Vec<Step>, u64)> {
+    pub(crate) fn path(&self, block: u64) -> Option<(Vec<Step>, u64)> {
         let direct = u64::from(self.record().addresses_per_node);
         let nids = u64::from(self.volume().geometry().addresses_per_node());
         let indirect = direct * nids;

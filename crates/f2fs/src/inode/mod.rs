@@ -3,7 +3,7 @@
 mod clusters;
 mod directory;
 mod encryption;
-mod map;
+pub(crate) mod map;
 pub(crate) mod record;
 mod verity;
 mod xattrs;

@@ -26,19 +26,21 @@ const EXTRA_BYTES_MIN: u16 = 4;
 const SECTOR_SHIFT: u32 = 9;
 
 /// Bits of `advise`.
-mod advise {
+pub(crate) mod advise {
     pub(super) const ENCRYPTED: u8 = 4;
+    /// Blocks behind the end of the file are there on purpose.
+    pub(crate) const KEEP_SIZE: u8 = 0x10;
     pub(super) const VERITY: u8 = 0x40;
 }
 
 /// Bits of `inline`.
-mod inline {
-    pub(super) const XATTR: u8 = 1;
-    pub(super) const DATA: u8 = 2;
-    pub(super) const DENTRIES: u8 = 4;
-    pub(super) const DATA_EXISTS: u8 = 8;
-    pub(super) const EXTRA: u8 = 0x20;
-    pub(super) const PINNED: u8 = 0x40;
+pub(crate) mod inline {
+    pub(crate) const XATTR: u8 = 1;
+    pub(crate) const DATA: u8 = 2;
+    pub(crate) const DENTRIES: u8 = 4;
+    pub(crate) const DATA_EXISTS: u8 = 8;
+    pub(crate) const EXTRA: u8 = 0x20;
+    pub(crate) const PINNED: u8 = 0x40;
 }
 
 /// Bits of `flags`, as FS_IOC_GETFLAGS numbers them.
@@ -84,6 +86,8 @@ pub(crate) struct InodeRecord {
     pub(crate) inline_area: Option<Range<usize>>,
     /// Whether inline data was ever written. Otherwise it reads as zeroes.
     pub(crate) has_inline_data: bool,
+    /// Byte of the numbers of the nodes below.
+    pub(crate) nodes_at: usize,
     /// The direct, indirect and double indirect nodes. Zero stands for none.
     pub(crate) nodes: [u32; INODE_NIDS],
     pub(crate) is_encrypted: bool,
@@ -257,6 +261,7 @@ impl<'a> Parser<'a> {
             addresses_per_node: clusters(self.geometry.addresses_per_node()),
             inline_area,
             has_inline_data: raw.inline & inline::DATA_EXISTS != 0,
+            nodes_at: nids_at,
             nodes,
             is_encrypted: raw.advise & advise::ENCRYPTED != 0,
             compression,

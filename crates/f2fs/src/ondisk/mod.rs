@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod dentry;
 pub mod nat;
 pub mod node;
+pub mod sit;
 pub mod summary;
 pub mod superblock;
 pub mod xattr;

@@ -1,0 +1,126 @@
+//! Recovery of a volume that was not unmounted, in memory: the device is not written.
+//!
+//! First, the inodes that had no name at the time of the checkpoint are deleted (`orphans`). Then the nodes that fsync(2)
+//! wrote after the checkpoint are found (`chain`), chosen (`plan`) and replayed (`replay`). All changes go to the
+//! overlay (`overlay`), through which the volume reads nodes and directories.
+//! Not here: writing the changes to the device.
+
+mod chain;
+mod names;
+mod nodes;
+mod orphans;
+pub(crate) mod overlay;
+mod owners;
+mod plan;
+mod position;
+mod replay;
+mod segments;
+mod slots;
+
+use std::sync::Arc;
+
+use base::{Error, FsBlock, InodeNumber, Location, Result};
+
+use self::chain::{ChainNode, ChainVersion};
+use self::nodes::Editor;
+use self::replay::Replay;
+use crate::geometry::SEGMENT_BLOCKS;
+use crate::node::footer;
+use crate::ondisk::checkpoint::DISABLED;
+use crate::volume::Volume;
+
+/// The name in errors of a node that fsync(2) wrote after the checkpoint.
+const STRUCTURE: &str = "synced node";
+/// Index of the log of warm nodes.
+const WARM_NODES: usize = 1;
+/// The number of blocks that are read ahead of a chain without gaps.
+const READAHEAD_BLOCKS: u64 = 64;
+
+/// A report of the recovery of a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RecoveryReport {
+    /// The number of deleted inodes without a name: those of the checkpoint, and those whose name a recovered file has
+    /// now.
+    pub orphans_deleted: u64,
+    /// The first error of an orphan that could not be deleted completely. No reader can see it, but its space is not
+    /// counted as free.
+    pub orphan_failure: Option<Error>,
+    /// The number of inodes with replayed nodes.
+    pub inodes_recovered: u64,
+    /// The number of inodes among them that the checkpoint does not have.
+    pub inodes_created: u64,
+    /// The number of replayed nodes.
+    pub nodes_replayed: u64,
+    /// The number of names that were added to directories.
+    pub names_added: u64,
+    /// The number of names among them that belonged to another inode in the checkpoint.
+    pub names_replaced: u64,
+}
+
+/// Recovers what was synced after the last checkpoint, in the volume's overlay. Returns `None` if there is nothing to
+/// recover.
+///
+/// # Errors
+///
+/// `Corrupt` if the chain of synced nodes contradicts itself or the checkpoint, and `Unsupported` if it needs too much
+/// memory. The volume can be opened without recovery then, as Linux does it by itself.
+pub(crate) fn recover(volume: &Arc<Volume>) -> Result<Option<RecoveryReport>> {
+    let mut report = RecoveryReport::default();
+    let chain = if volume.checkpoint().has(DISABLED) { Vec::new() } else { read_chain(volume)? };
+    let orphans = &volume.checkpoint().orphans;
+    if orphans.is_empty() && chain.iter().all(|node| !node.is_fsynced) {
+        return Ok(None);
+    }
+    let mut editor = Editor::new(volume)?;
+    for orphan in orphans {
+        match orphans::delete_orphan(&editor, *orphan) {
+            Ok(()) => report.orphans_deleted += 1,
+            Err(error) => {
+                tracing::warn!(%error, inode = orphan.0, "an orphan cannot be deleted completely");
+                report.orphan_failure.get_or_insert(error);
+            }
+        }
+    }
+    let planned = plan::plan(&chain, |inode| exists(volume, inode))?;
+    Replay { editor: &mut editor, chain: &chain, planned: &planned, report: &mut report }.run()?;
+    Ok(Some(report))
+}
+
+/// Returns the nodes that were written after the checkpoint.
+fn read_chain(volume: &Volume) -> Result<Vec<ChainNode>> {
+    let raw = &volume.checkpoint().raw;
+    let main = &volume.geometry().main;
+    let version = ChainVersion::of(volume.checkpoint());
+    let segment = u64::from(raw.node_segments[WARM_NODES].get());
+    let offset = u64::from(raw.node_offsets[WARM_NODES].get());
+    let start = FsBlock(main.start.0 + segment * SEGMENT_BLOCKS + offset);
+    let mut ahead_to = start;
+    chain::scan(start, |at| {
+        if !main.contains(&at) {
+            return Ok(None);
+        }
+        if at > start && at >= ahead_to {
+            ahead_to = FsBlock((at.0 + READAHEAD_BLOCKS).min(main.end.0));
+            volume.metadata().read_ahead(at, at..ahead_to);
+        }
+        let block = volume.metadata().read(at, STRUCTURE, Location::block(at))?;
+        let footer = footer(&block, Location::block(at))?;
+        if !version.matches(footer.checkpoint_version.get()) {
+            return Ok(None);
+        }
+        let next = FsBlock(footer.next_block.get().into());
+        if next.0 != at.0 + 1 {
+            ahead_to = next;
+        }
+        Ok(Some((ChainNode::new(at, footer), next)))
+    })
+}
+
+/// Returns whether the volume has an inode.
+fn exists(volume: &Arc<Volume>, inode: InodeNumber) -> Result<bool> {
+    match volume.inode(inode) {
+        Ok(_) => Ok(true),
+        Err(Error::NotFound) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,70 @@
+//! Taking blocks away from former owners: a block that a replayed node refers to belongs to that node only.
+
+use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
+
+use super::STRUCTURE;
+use super::nodes::{Editor, Slot};
+use super::overlay::{BlockUse, Change, Owner};
+use super::position::{MapShape, first_block};
+use crate::geometry::WORD_BYTES;
+use crate::inode::Inode;
+
+impl Editor<'_> {
+    /// Makes the address that refers to `block`, if there is one, a hole.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if the block is in use, but not by the address that the summaries name.
+    pub(super) fn take_away(&self, block: FsBlock) -> Result<()> {
+        let in_overlay = self.overlay.read().block_use(block);
+        let owner = match in_overlay {
+            Some(BlockUse::Free) => return Ok(()),
+            Some(BlockUse::Owned(owner)) => owner,
+            None if !self.segments.is_used(self.volume, block)? => return Ok(()),
+            None => self.segments.owner(self.volume, block)?,
+        };
+        // Blocks are free if their node is.
+        if matches!(self.overlay.read().node(owner.nid), Some(Change::Freed)) {
+            return Ok(());
+        }
+        if let Some(slot) = self.slot_of_owner(owner)? {
+            if FsBlock(self.address(slot)?.into()) == block {
+                return self.free_slot(slot);
+            }
+        }
+        Err(Error::corrupt(STRUCTURE, Location::block(block), Problem::Shared { blocks: 1 }))
+    }
+
+    /// Returns the slot that a summary names. `None` if it is not the address of data.
+    fn slot_of_owner(&self, owner: Owner) -> Result<Option<Slot>> {
+        let node = match self.volume.any_node(owner.nid) {
+            Err(Error::NotFound) => return Ok(None),
+            node => node?,
+        };
+        let index = u32::from(owner.index);
+        let position = node.position()?;
+        let inode = self.inode(node.inode)?;
+        let record = inode.record();
+        let is_inode = node.inode == InodeNumber(owner.nid.0.into());
+        let (first_byte, count) = if is_inode {
+            let has_addresses = record.inline_area.is_none();
+            (record.addresses_at, if has_addresses { record.address_count } else { 0 })
+        } else {
+            let is_direct = position != 0 && first_block(position, self.shape(&inode)).is_some();
+            (0, if is_direct { record.addresses_per_node } else { 0 })
+        };
+        let byte = first_byte + usize::from(owner.index) * WORD_BYTES;
+        let slot = Slot { inode: node.inode, nid: owner.nid, index, byte };
+        Ok((index < count).then_some(slot))
+    }
+
+    /// Returns the counts that the positions of a file's nodes depend on.
+    pub(super) fn shape(&self, inode: &Inode) -> MapShape {
+        let record = inode.record();
+        MapShape {
+            in_inode: record.address_count.into(),
+            in_node: record.addresses_per_node.into(),
+            nids: self.volume.geometry().addresses_per_node().into(),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Positions of direct nodes: from the number in a footer to the first block that the node maps.
+//! Source: kernel documentation, `filesystems/f2fs.rst`, "Index Structure".
+
+/// The counts that positions depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MapShape {
+    /// The number of addresses in the inode.
+    pub(crate) in_inode: u64,
+    /// The number of addresses in a direct node.
+    pub(crate) in_node: u64,
+    /// The number of node numbers in an indirect node.
+    pub(crate) nids: u64,
+}
+
+/// Returns the first block that the node at `position` maps. `None` if it is not an inode or a direct node.
+pub(crate) fn first_block(position: u32, shape: MapShape) -> Option<u64> {
+    let MapShape { in_inode, in_node, nids } = shape;
+    let position = u64::from(position);
+    let direct = match position {
+        0 => return Some(0),
+        1 | 2 => position - 1,
+        _ if (4..4 + nids).contains(&position) => 2 + position - 4,
+        _ if (5 + nids..5 + 2 * nids).contains(&position) => 2 + nids + position - (5 + nids),
+        _ => {
+            let below_double = position.checked_sub(6 + 2 * nids)?;
+            let (indirect, child) = (below_double / (nids + 1), below_double % (nids + 1));
+            if indirect >= nids {
+                return None;
+            }
+            // Child 0 is the indirect node itself.
+            2 + 2 * nids + indirect * nids + child.checked_sub(1)?
+        }
+    };
+    Some(in_inode + direct * in_node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: MapShape = MapShape { in_inode: 100, in_node: 10, nids: 3 };
+
+    #[test]
+    fn direct_nodes_follow_each_other_and_indirect_nodes_map_nothing() {
+        // Three nids: 3 and 7 are indirect, 11 double indirect, 12, 16 and 20 indirect.
+        let indirect = [3, 7, 11, 12, 16, 20];
+        let mut next = 100;
+        for position in 1..24 {
+            let expected = (!indirect.contains(&position)).then_some(next);
+            assert_eq!(first_block(position, SHAPE), expected, "{position}");
+            if expected.is_some() {
+                next += 10;
+            }
+        }
+        assert_eq!(next, 100 + 10 * (2 + 2 * 3 + 9));
+        assert_eq!(first_block(0, SHAPE), Some(0));
+    }
+
+    #[test]
+    fn positions_behind_the_last_node_map_nothing() {
+        for position in [24, 25, 1 << 20, u32::MAX >> 3, u32::MAX] {
+            assert_eq!(first_block(position, SHAPE), None, "{position}");
+        }
+    }
+}
