@@ -6,10 +6,15 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
+
 use crate::must;
 
 /// The time after which a program is killed.
 const TIME_MAX: Duration = Duration::from_secs(300);
+
+/// The maximum time between two checks whether a program has ended.
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// The result of a program.
 #[derive(Debug)]
@@ -36,10 +41,7 @@ struct Guard(Child);
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            let _ = rustix::process::kill_process_group(
-                rustix::process::Pid::from_child(&self.0),
-                rustix::process::Signal::KILL,
-            );
+            let _ = rustix::process::kill_process_group(Pid::from_child(&self.0), Signal::KILL);
             let _ = self.0.wait();
         }
     }
@@ -52,6 +54,17 @@ pub fn output(command: &mut Command) -> Output {
 
 /// Runs `command` like [`output`], but kills it and panics after `time_max`.
 pub fn output_within(command: &mut Command, time_max: Duration) -> Output {
+    output_watched(command, time_max, PAUSE_MAX, &mut |_| ())
+}
+
+/// Runs `command` like [`output_within`], and calls `watch` with its process repeatedly, with pauses of at most
+/// `pause_max`.
+pub fn output_watched(
+    command: &mut Command,
+    time_max: Duration,
+    pause_max: Duration,
+    watch: &mut dyn FnMut(Pid),
+) -> Output {
     // Files need not be read while the program runs, unlike pipes.
     let [mut stdout, mut stderr] =
         [(), ()].map(|()| must(tempfile::tempfile(), "a temporary file"));
@@ -71,8 +84,9 @@ pub fn output_within(command: &mut Command, time_max: Duration) -> Output {
             let text = String::from_utf8_lossy(&output.concat()).into_owned();
             panic!("{command:?} ran for more than {time_max:?}:\n{text}");
         }
+        watch(Pid::from_child(&guard.0));
         std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(20));
+        pause = (pause * 2).min(pause_max);
     };
     Output { status, stdout: contents(&mut stdout), stderr: contents(&mut stderr) }
 }

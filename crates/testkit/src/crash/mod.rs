@@ -43,6 +43,6 @@ pub use promises::{Node, Promises, Tree, parent_and_name};
 pub use races::{Begun, Races};
 pub use snapshot::{Entry, Paths, Snapshot, contents, findings, maps, read_tree};
 pub use stale::{STALE, with_stale_blocks};
-pub use suite::{Rounds, Suite};
+pub use suite::{Rounds, Suite, factor};
 pub use thread_names::{Rename, ThreadNames};
 pub use volume_syncs::VolumeSyncs;

@@ -35,7 +35,7 @@ pub struct Suite {
 }
 
 /// Returns the factor by which the recordings are multiplied. `make crash` sets it.
-fn factor() -> u64 {
+pub fn factor() -> u64 {
     number("BIFOLIO_CRASH_FACTOR").unwrap_or(1)
 }
 

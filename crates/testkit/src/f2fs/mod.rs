@@ -8,9 +8,10 @@
 //!
 //! [`change_all`] makes random changes of a [`Plan`](crate::turns::Plan), or [`wearing_steps`], which leave an image nearly
 //! full and its segments partly valid. [`break_off`] with an [`interrupted_turn`] leaves images that the next mount must roll forward. [`list_all`] of a copy
-//! gives the contents after that by the kernel, and [`list_last_checkpoints`] those before. [`hostile`] damages single
-//! fields of small images.
+//! gives the contents after that by the kernel, and [`list_last_checkpoints`] those before. [`cut_states`] copies images in
+//! the middle of such a turn. [`hostile`] damages single fields of small images.
 
+mod cut;
 mod fill;
 pub mod hostile;
 mod kind;
@@ -20,12 +21,13 @@ mod tools;
 mod unclean;
 mod wear;
 
+pub use cut::{cut_states, damage_synced_node};
 pub use fill::{
     break_off, change_all, fill_all, fill_and_decrypt_all, list_all, list_last_checkpoints,
 };
 pub use kind::{Filler, KINDS, Kind};
 pub use tools::{Tools, check_by_fsck};
-pub use unclean::interrupted_turn;
+pub use unclean::{Steps, interrupted_turn};
 pub use wear::wearing_steps;
 
 /// The size of a block in bytes.

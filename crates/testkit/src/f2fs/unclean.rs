@@ -10,15 +10,26 @@ use super::BLOCK_SIZE;
 const FOLDERS: u64 = 3;
 /// The number of files before the sync.
 const FILES: u64 = 24;
+/// The number of files before the sync that are open and have no name then.
+const UNNAMED: u64 = 3;
 /// The number of changes after the sync.
 const CHANGES: u64 = 80;
 
-/// Chooses a turn by `seed`. Its steps after the sync write to files, create, extend, truncate and describe files, and
-/// make many of them durable.
-///
-/// With `names`, they also link, rename and remove files. Then some calls of fsync(2) make a checkpoint, because only
-/// that keeps such a change, and later steps roll forward from there.
-pub fn interrupted_turn(seed: u64, names: bool) -> Turn {
+/// The kinds of steps of a turn.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Steps {
+    /// Writing, creating, extending, truncating, describing and replacing files, and making many of them durable.
+    Data,
+    /// Also linking, renaming and removing files. Then some calls of fsync(2) make a checkpoint, because only that keeps
+    /// such a change, and later steps roll forward from there.
+    Names,
+    /// Also removing files that stay open, so that a checkpoint has orphans. Linux deletes them even in a mount without
+    /// recovery, and then refuses that mount.
+    Orphans,
+}
+
+/// Chooses a turn by `seed`, with `kinds` of steps after the sync.
+pub fn interrupted_turn(seed: u64, kinds: Steps) -> Turn {
     let mut chooser =
         Chooser { random: Random(seed), files: Vec::new(), made: 0, steps: Vec::new() };
     for folder in 0..FOLDERS {
@@ -27,9 +38,14 @@ pub fn interrupted_turn(seed: u64, names: bool) -> Turn {
     for _ in 0..FILES {
         chooser.create();
     }
+    if kinds == Steps::Orphans {
+        for _ in 0..UNNAMED {
+            chooser.remove_open();
+        }
+    }
     let synced = std::mem::take(&mut chooser.steps);
     for _ in 0..CHANGES {
-        chooser.change(names);
+        chooser.change(kinds);
     }
     // At least one change needs a roll-forward.
     let path = chooser.create();
@@ -48,7 +64,10 @@ impl Chooser {
     /// Returns a new name in one of the folders.
     fn name(&mut self) -> String {
         self.made += 1;
-        format!("{}/file {}", self.random.below(FOLDERS), self.made)
+        // Some long names, so that they do not fit into a directory's inode.
+        let length = if self.random.below(3) == 0 { self.random.below(240) } else { 0 };
+        let rest = "n".repeat(length as usize);
+        format!("{}/file {}{rest}", self.random.below(FOLDERS), self.made)
     }
 
     fn bytes(&mut self, length: u64) -> Bytes {
@@ -95,10 +114,30 @@ impl Chooser {
         self.steps.push(Step::Write(path.to_owned(), at, bytes));
     }
 
+    /// Removes the name of a file that stays open.
+    fn remove_open(&mut self) {
+        let Some(path) = self.random.take(&mut self.files) else { return };
+        let length = self.length();
+        let bytes = self.bytes(length);
+        self.steps.push(Step::RemoveOpen(path, bytes));
+    }
+
+    /// Replaces a file by a new one with the same name.
+    fn replace(&mut self, path: &str) {
+        self.steps.push(Step::Remove(path.to_owned()));
+        let length = self.length();
+        let bytes = self.bytes(length);
+        self.steps.push(Step::Write(path.to_owned(), 0, bytes));
+    }
+
     /// Changes a file, and often makes it durable.
-    fn change(&mut self, names: bool) {
-        let kinds = if names { 12 } else { 9 };
-        let kind = self.random.below(kinds);
+    fn change(&mut self, kinds: Steps) {
+        let end = match kinds {
+            Steps::Data => 10,
+            Steps::Names => 13,
+            Steps::Orphans => 14,
+        };
+        let kind = self.random.below(end);
         let chosen = self.random.pick(&self.files).cloned();
         let path = match chosen {
             Some(path) if kind > 1 => path,
@@ -122,7 +161,9 @@ impl Chooser {
                 self.steps.push(step(path.clone(), at, length));
             }
             7 => {
-                let length = 1 + self.random.below(300);
+                // Large values need a node of their own.
+                let max = if self.random.below(3) == 0 { 3000 } else { 100 };
+                let length = 1 + self.random.below(max);
                 let bytes = self.bytes(length);
                 self.steps.push(Step::SetXattr(path.clone(), "user.changed".into(), bytes));
             }
@@ -130,23 +171,25 @@ impl Chooser {
                 self.steps.push(Step::SetMode(path.clone(), 0o600 + self.random.below(64) as u16));
                 self.steps.push(Step::SetOwner(path.clone(), self.random.below(70_000) as u32, 3));
             }
-            9 => {
+            9 => self.replace(&path),
+            10 => {
                 let other = self.name();
                 self.steps.push(Step::Link(path.clone(), other.clone()));
                 self.files.push(other);
             }
-            10 => {
+            11 => {
                 let other = self.name();
                 self.steps.push(Step::Rename(path.clone(), other.clone()));
                 self.files.retain(|file| *file != path);
                 self.files.push(other.clone());
                 return self.sync(other);
             }
-            _ => {
+            12 => {
                 self.steps.push(Step::Remove(path.clone()));
                 self.files.retain(|file| *file != path);
                 return;
             }
+            _ => return self.remove_open(),
         }
         self.sync(path);
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::Pid;
 use rustix::system::RebootCommand;
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,9 @@ use crate::command::{self, Output};
 
 /// The time after which a guest is killed. Long, since guests are slow, maybe on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(900);
+
+/// The maximum time between two calls to watch a guest.
+const PAUSE_MAX: Duration = Duration::from_millis(2);
 
 /// The size of a guest's memory.
 const MEMORY: &str = "2G";
@@ -106,14 +110,21 @@ impl Machine {
     }
 
     /// Boots the machine with its first root and disks, and waits for its end. `scratch` is a folder for its files.
-    pub(super) fn boot(self, initrd: &Path, disks: &[&Path], scratch: &Path) -> Output {
+    /// Calls `watch` with its process repeatedly.
+    pub(super) fn boot(
+        self,
+        initrd: &Path,
+        disks: &[&Path],
+        scratch: &Path,
+        watch: &mut dyn FnMut(Pid),
+    ) -> Output {
         let mut command = match self {
             Self::Emulated | Self::EmulatedF2fs | Self::EmulatedF2fs16k => {
                 self.emulated(initrd, disks)
             }
             Self::UserMode => user_mode(initrd, disks, scratch),
         };
-        command::output_within(&mut command, TIME_MAX)
+        command::output_watched(&mut command, TIME_MAX, PAUSE_MAX, watch)
     }
 
     /// Returns the path of a file that a script has fetched.

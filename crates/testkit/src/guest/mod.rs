@@ -8,16 +8,21 @@ mod root;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use crate::tree::TreeOptions;
 use crate::turns::{Step, Turn};
-use crate::{Manifest, must};
+use crate::{Manifest, Random, must};
 
 pub use agent::run_if_guest;
 pub use machine::Machine;
+
+/// The maximum time between two stops of a guest.
+const STOP_MILLISECONDS_MAX: u64 = 8;
 
 /// The maximum size of the guest's results, in bytes.
 const RESULTS_BYTES_MAX: u64 = 256 << 20;
@@ -88,11 +93,32 @@ pub fn run(jobs: &[(PathBuf, Job)]) -> Vec<Vec<Manifest>> {
 pub fn run_on(machine: Machine, tasks: &[Task]) -> Vec<Vec<Manifest>> {
     // One disk is for the results.
     let boots = tasks.chunks(machine.disks_max() - 1);
-    boots.flat_map(|tasks| boot(machine, tasks)).collect()
+    boots.flat_map(|tasks| boot(machine, tasks, &mut |_| ())).collect()
 }
 
-/// Boots one guest for `tasks`.
-fn boot(machine: Machine, tasks: &[Task]) -> Vec<Vec<Manifest>> {
+/// Boots one guest on `machine` that does each task. Stops it at random moments, and calls `while_stopped` each time.
+pub fn run_with_stops(
+    machine: Machine,
+    tasks: &[Task],
+    random: &mut Random,
+    while_stopped: &mut dyn FnMut(),
+) -> Vec<Vec<Manifest>> {
+    let mut next = Instant::now();
+    boot(machine, tasks, &mut |process| {
+        if Instant::now() < next {
+            return;
+        }
+        // It may have ended.
+        if rustix::process::kill_process(process, Signal::STOP).is_ok() {
+            while_stopped();
+            let _ = rustix::process::kill_process(process, Signal::CONT);
+        }
+        next = Instant::now() + Duration::from_millis(random.below(STOP_MILLISECONDS_MAX));
+    })
+}
+
+/// Boots one guest for `tasks`. Calls `watch` with its process repeatedly.
+fn boot(machine: Machine, tasks: &[Task], watch: &mut dyn FnMut(Pid)) -> Vec<Vec<Manifest>> {
     let folder = must(TempDir::new(), "a folder for the guest");
     let initrd = folder.path().join("initrd");
     let root = root::archive(machine, tasks, folder.path());
@@ -103,7 +129,7 @@ fn boot(machine: Machine, tasks: &[Task]) -> Vec<Vec<Manifest>> {
 
     let disks = tasks.iter().map(|task| task.image.as_path()).chain([results.as_path()]);
     let disks: Vec<&Path> = disks.collect();
-    let output = machine.boot(&initrd, &disks, folder.path());
+    let output = machine.boot(&initrd, &disks, folder.path(), watch);
 
     let listed = agent::read_results(&results);
     let Some(listed) = listed else {
