@@ -71,7 +71,7 @@ pub(crate) fn recover(volume: &Arc<Volume>) -> Result<Option<RecoveryReport>> {
     if orphans.is_empty() && chain.iter().all(|node| !node.is_fsynced) {
         return Ok(None);
     }
-    let mut editor = Editor::new(volume)?;
+    let mut editor = Editor::new(volume);
     for orphan in orphans {
         match orphans::delete_orphan(&editor, *orphan) {
             Ok(()) => report.orphans_deleted += 1,

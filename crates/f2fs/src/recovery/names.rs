@@ -55,7 +55,7 @@ pub(super) fn recover_name(
             return Ok(recovered);
         }
         parent.remove(&found)?;
-        parent.unlink(found.inode)?;
+        parent.unlink(found.inode, raw)?;
         recovered.replaced = Some(found.inode);
         if parent.find(name, hash)?.is_some() {
             let problem = Problem::Repeated("its name");
@@ -147,7 +147,8 @@ impl Parent<'_, '_> {
     }
 
     /// Takes a link from the inode that had the name. A directory loses that of "." as well, and the parent that of "..".
-    fn unlink(&mut self, number: InodeNumber) -> Result<()> {
+    /// The inode changes with `by`, which has the name now.
+    fn unlink(&mut self, number: InodeNumber, by: &RawInode) -> Result<()> {
         let inode = match self.editor.inode(number) {
             Err(Error::NotFound) => {
                 let problem = Problem::Invalid { field: "inode", found: number.0 };
@@ -159,6 +160,7 @@ impl Parent<'_, '_> {
         self.editor.edit_inode(number, |raw| {
             let lost = if is_dir { 2 } else { 1 };
             raw.links.set(raw.links.get().saturating_sub(lost));
+            (raw.ctime, raw.ctime_nsec) = (by.ctime, by.ctime_nsec);
             if is_dir {
                 raw.size.set(0);
             }

@@ -45,15 +45,23 @@ impl Slot {
 pub(super) struct Editor<'v> {
     pub(super) volume: &'v Arc<Volume>,
     pub(super) overlay: &'v RankedRwLock<Overlay>,
-    pub(super) segments: Segments,
+    /// The use of blocks in the checkpoint, once it was needed.
+    segments: Option<Segments>,
     /// No number before this one is free.
     next_nid: u32,
 }
 
 impl<'v> Editor<'v> {
-    pub(super) fn new(volume: &'v Arc<Volume>) -> Result<Self> {
-        let segments = Segments::read(volume)?;
-        Ok(Self { volume, overlay: volume.overlay_or_new(), segments, next_nid: 0 })
+    pub(super) fn new(volume: &'v Arc<Volume>) -> Self {
+        Self { volume, overlay: volume.overlay_or_new(), segments: None, next_nid: 0 }
+    }
+
+    /// Returns the use of blocks in the checkpoint.
+    pub(super) fn segments(&mut self) -> Result<&Segments> {
+        if self.segments.is_none() {
+            self.segments = Some(Segments::read(self.volume)?);
+        }
+        Ok(self.segments.as_ref().expect("they were just read"))
     }
 
     pub(super) fn inode(&self, number: InodeNumber) -> Result<Inode> {

@@ -10,26 +10,28 @@ use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
 
 impl Editor<'_> {
-    /// Makes the address that refers to `block`, if there is one, a hole.
+    /// Makes the address that refers to `block` a hole. Returns whether there was one.
     ///
     /// # Errors
     ///
     /// `Corrupt` if the block is in use, but not by the address that the summaries name.
-    pub(super) fn take_away(&self, block: FsBlock) -> Result<()> {
+    pub(super) fn take_away(&mut self, block: FsBlock) -> Result<bool> {
+        let volume = self.volume;
         let in_overlay = self.overlay.read().block_use(block);
         let owner = match in_overlay {
-            Some(BlockUse::Free) => return Ok(()),
+            Some(BlockUse::Free) => return Ok(false),
             Some(BlockUse::Owned(owner)) => owner,
-            None if !self.segments.is_used(self.volume, block)? => return Ok(()),
-            None => self.segments.owner(self.volume, block)?,
+            None if !self.segments()?.is_used(volume, block)? => return Ok(false),
+            None => self.segments()?.owner(volume, block)?,
         };
         // Blocks are free if their node is.
         if matches!(self.overlay.read().node(owner.nid), Some(Change::Freed)) {
-            return Ok(());
+            return Ok(false);
         }
         if let Some(slot) = self.slot_of_owner(owner)? {
             if FsBlock(self.address(slot)?.into()) == block {
-                return self.free_slot(slot);
+                self.free_slot(slot)?;
+                return Ok(true);
             }
         }
         Err(Error::corrupt(STRUCTURE, Location::block(block), Problem::Shared { blocks: 1 }))

@@ -14,7 +14,6 @@ use super::position::first_block;
 use super::slots::{SlotStep, size_after, slot_step};
 use super::{RecoveryReport, STRUCTURE, names, orphans};
 use crate::features::Feature;
-use crate::inode::Inode;
 use crate::inode::record::{InodeRecord, advise, inline};
 use crate::node::{Node, XATTR_POSITION};
 use crate::ondisk::node::{NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter};
@@ -344,45 +343,54 @@ impl Replay<'_, '_> {
         }
         let slot = self.editor.slot_of(node.inode, FileBlock(start), true)?;
         let first = slot.expect("missing nodes were added");
-        for (distance, address) in (0..).zip(replayed.words(replayed_at, 0, count)) {
+        let before = self.editor.volume.node(first.nid, node.inode)?;
+        let addresses =
+            before.words(first.byte, 0, count).zip(replayed.words(replayed_at, 0, count));
+        // Once an address was taken away, it may be one of those in `before`.
+        let mut has_taken = false;
+        for (distance, (now, address)) in (0..).zip(addresses) {
+            let slot = first.after(distance);
+            let now = if has_taken { self.editor.address(slot)? } else { now };
             let at = FileBlock(start + u64::from(distance));
-            self.recover_address(&inode, first.after(distance), at, address)?;
+            has_taken |= self.recover_address(slot, at, now, address)?;
         }
         Ok(())
     }
 
+    /// Replays the address of block `at`, which is `now` in the volume. Returns whether the new block had another owner.
     fn recover_address(
         &mut self,
-        inode: &Inode,
         slot: Slot,
         at: FileBlock,
+        now: u32,
         replayed: u32,
-    ) -> Result<()> {
-        let editor = &self.editor;
-        let now = editor.address(slot)?;
+    ) -> Result<bool> {
         let step = slot_step(now, replayed);
         if step == SlotStep::Keep {
-            return Ok(());
+            return Ok(false);
         }
-        let location = Location::inode(inode.number()).at_file_block(at);
         self.grow(slot.inode, step, at)?;
+        let editor = &mut *self.editor;
         match step {
-            SlotStep::Keep => Ok(()),
-            SlotStep::Free => editor.free_slot(slot),
+            SlotStep::Keep => {}
+            SlotStep::Free => editor.free_slot(slot)?,
             SlotStep::Reserve => {
                 editor.free_slot(slot)?;
-                editor.reserve_slot(slot)
+                editor.reserve_slot(slot)?;
             }
             SlotStep::Refer(address) => {
+                let location = Location::inode(slot.inode).at_file_block(at);
                 let block = editor.volume.geometry().main_block(address, STRUCTURE, location)?;
                 if now == NULL_ADDRESS {
                     editor.count_blocks(slot.inode, 1)?;
                 }
-                editor.take_away(block)?;
+                let has_taken = editor.take_away(block)?;
                 editor.free_block(now)?;
-                editor.set_address(slot, address)
+                editor.set_address(slot, address)?;
+                return Ok(has_taken);
             }
         }
+        Ok(false)
     }
 
     fn grow(&self, number: InodeNumber, step: SlotStep, at: FileBlock) -> Result<()> {

@@ -25,6 +25,7 @@ const SUMMARY: &str = "summary";
 const TABLE: &str = "SIT entry";
 
 /// The use of blocks in the checkpoint.
+#[derive(Debug)]
 pub(super) struct Segments {
     /// Entries that override those of the segment information table.
     journal: HashMap<u32, RawSitEntry>,

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use super::Kind;
-use super::layout::{BLOCK, FOOTER, Layout, SEGMENT, word};
+use super::layout::{BLOCK, FOOTER, Layout, SEGMENT, mend_checkpoint, word};
 use crate::guest::{self, Job, Task};
 use crate::turns::Turn;
 use crate::{Random, command, must};
@@ -54,6 +54,23 @@ pub fn cut_states(
         }
     });
     states
+}
+
+/// Sets flags of the current checkpoint, and corrects its checksum. Without flags, only the checksum changes.
+pub fn set_checkpoint_flags(image: &Path, flags: u32) {
+    let mut bytes = must(std::fs::read(image), image.display());
+    let layout = Layout::of(&bytes);
+    let pack = layout.checkpoint(&bytes);
+    let last = pack + (word(&bytes, pack + 136) as usize - 1) * BLOCK;
+    for head in [pack, last] {
+        let head = &mut bytes[head..head + BLOCK];
+        let changed = word(head, 132) | flags;
+        head[132..136].copy_from_slice(&changed.to_le_bytes());
+        // The time for which the volume was mounted.
+        head[168] ^= 1;
+        mend_checkpoint(head);
+    }
+    must(std::fs::write(image, bytes), image.display());
 }
 
 /// Changes one word of a node that was written after the last checkpoint, or of its footer. The choice is by `seed`. Corrects

@@ -21,7 +21,7 @@ mod tools;
 mod unclean;
 mod wear;
 
-pub use cut::{cut_states, damage_synced_node};
+pub use cut::{cut_states, damage_synced_node, set_checkpoint_flags};
 pub use fill::{
     break_off, change_all, fill_all, fill_and_decrypt_all, list_all, list_last_checkpoints,
 };
