@@ -44,6 +44,11 @@ impl Piece {
     pub(crate) fn is_last(&self) -> bool {
         self.end >= END
     }
+
+    /// Returns whether the next node's blocks can belong to the piece, although they have no address.
+    fn goes_on(&self) -> bool {
+        matches!(self.state, State::Hole | State::Reserved)
+    }
 }
 
 impl Leaf {
@@ -72,9 +77,9 @@ impl Inode {
     /// before, unless it is a hole or a compressed cluster.
     pub(crate) fn piece_at(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
         let mut piece = self.piece_in_leaf(at, wanted_end)?;
-        while piece.state == State::Hole && piece.end < wanted_end && piece.end < END {
+        while piece.goes_on() && piece.end < wanted_end && piece.end < END {
             let next = self.piece_in_leaf(piece.end, wanted_end)?;
-            if next.state != State::Hole {
+            if next.state != piece.state {
                 break;
             }
             piece.end = next.end;
