@@ -7,6 +7,7 @@
 pub mod acl;
 pub mod xattr;
 
+mod check;
 mod credentials;
 mod delayed;
 mod extent_status;
@@ -17,6 +18,7 @@ mod free_extents;
 mod host;
 mod inode;
 
+pub use check::Report;
 pub use credentials::Credentials;
 pub use delayed::{Around, Delayed};
 pub use extent_status::{ExtentStatus, MapChange};

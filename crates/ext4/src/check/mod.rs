@@ -24,7 +24,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::CheckSummary;
-use base::{Error, FsBlock, InodeNumber, Location, Problem, Result, Unsupported};
+use base::{Error, FsBlock, InodeNumber};
+use fs::Report;
 
 use self::claims::Claims;
 use self::states::InodeStates;
@@ -41,7 +42,7 @@ impl Volume {
     ) -> CheckSummary {
         let mut check = Check {
             volume: self,
-            report: Report { found, findings: 0, has_ended: false, is_partial: false },
+            report: Report::new(found),
             claims: Claims::new(self.geometry()),
             states: InodeStates::default(),
             directories: BTreeMap::new(),
@@ -70,7 +71,7 @@ impl Volume {
             directories: check.directories.len() as u64,
             clusters: check.claims.count(),
             findings: check.report.findings,
-            is_complete: !check.report.has_ended && !check.report.is_partial,
+            is_complete: check.report.is_complete(),
         }
     }
 }
@@ -110,59 +111,6 @@ struct AttributeBlock {
     /// The size that attribute values in inodes add to the block count of each inode with this block, in units of
     /// 512 bytes.
     value_sectors: u64,
-}
-
-/// The receiver of findings.
-struct Report<'f> {
-    found: &'f mut dyn FnMut(Error) -> ControlFlow<()>,
-    findings: u64,
-    has_ended: bool,
-    /// Whether a part was skipped.
-    is_partial: bool,
-}
-
-impl Report<'_> {
-    fn add(&mut self, error: Error) {
-        if !self.has_ended {
-            self.findings += 1;
-            self.has_ended = (self.found)(error).is_break();
-        }
-    }
-
-    /// Reports a part of the check that is skipped because it would take too long.
-    fn skip_part(&mut self, part: &'static str) {
-        self.is_partial = true;
-        self.add(Unsupported::Operation(part).into());
-    }
-
-    /// Ends the check, because the rest would take too long. `part` is the first skipped part.
-    fn end_early(&mut self, part: &'static str) {
-        self.skip_part(part);
-        self.has_ended = true;
-    }
-
-    fn corrupt(&mut self, structure: &'static str, location: Location, problem: Problem) {
-        self.add(Error::corrupt(structure, location, problem));
-    }
-
-    /// Returns the value of `result`, or reports its error and returns `None`.
-    fn ok<T>(&mut self, result: Result<T>) -> Option<T> {
-        result.map_err(|error| self.add(error)).ok()
-    }
-
-    /// Reports a mismatch if two numbers are not equal.
-    fn compare(
-        &mut self,
-        structure: &'static str,
-        location: Location,
-        field: &'static str,
-        found: u64,
-        expected: u64,
-    ) {
-        if found != expected {
-            self.corrupt(structure, location, Problem::Mismatch { field, found, expected });
-        }
-    }
 }
 
 impl<'v> Check<'v> {
