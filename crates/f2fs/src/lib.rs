@@ -10,6 +10,7 @@ pub mod dir;
 pub mod ondisk;
 pub mod xattr;
 
+mod check;
 mod checkpoint;
 mod features;
 mod file_system;
@@ -19,6 +20,8 @@ mod inode;
 mod nat;
 mod node;
 mod recovery;
+mod sit;
+mod summaries;
 mod superblock;
 mod volume;
 

@@ -97,7 +97,8 @@ impl Superblock {
         Self::second(device).is_some()
     }
 
-    fn read_at(device: &SharedDevice, block_start: u64) -> Result<Self> {
+    /// Reads the copy in the block that begins at byte `block_start`.
+    pub(crate) fn read_at(device: &SharedDevice, block_start: u64) -> Result<Self> {
         let at = block_start + OFFSET_IN_BLOCK;
         let available = device.size().saturating_sub(at);
         let needed = SUPERBLOCK_BYTES as u64;

@@ -11,6 +11,7 @@ use base::checksum::crc32_le;
 use base::{DeviceOffset, Error, FileOffset, InodeNumber, Result};
 use device::{BlockDevice, MemoryDevice, SharedDevice};
 use f2fs::{Checkpoint, Nid, SUPERBLOCK_BYTES, Superblock, Volume};
+use fs::FormatOptions;
 use iomap::{CacheOptions, MapRead, PageCache};
 use proptest::prelude::*;
 
@@ -66,7 +67,8 @@ fn image() -> MutexGuard<'static, Image> {
 fn volume(device: &Arc<MemoryDevice>) -> Result<Arc<Volume>> {
     let options = CacheOptions { bytes_max: 2 << 20, ..CacheOptions::default() };
     let device: SharedDevice = Arc::clone(device) as SharedDevice;
-    Volume::open(device, &PageCache::new(options).expect("memory"), true)
+    let cache = PageCache::new(options).expect("memory");
+    Volume::open(device, &cache, &FormatOptions { no_recovery: true, ..FormatOptions::default() })
 }
 
 impl Image {

@@ -90,6 +90,11 @@ impl Entry<'_> {
         Err(corrupt(location, self.byte, problem))
     }
 
+    /// Returns the location of the entry in an area at `location`.
+    pub(crate) fn location(&self, area: Location) -> Location {
+        area.at_byte(area.byte.unwrap_or(0) + self.byte as u64)
+    }
+
     fn forbidden_byte(&self) -> Option<&u8> {
         self.name.iter().find(|&&byte| byte == b'/' || byte == 0)
     }
@@ -105,6 +110,8 @@ pub struct Entries<'a> {
     location: Location,
     /// The next slot to look at.
     slot: usize,
+    /// The slot after that of the entry that ended the iteration by an error.
+    resume_at: usize,
 }
 
 impl<'a> Entries<'a> {
@@ -114,7 +121,20 @@ impl<'a> Entries<'a> {
         let (head, names) = bytes.split_at_checked(layout.names_at).unwrap_or_default();
         let (bitmap, entries) = head.split_at_checked(layout.entries_at).unwrap_or_default();
         let entries = <[RawDentry]>::ref_from_bytes(entries).unwrap_or_default();
-        Self { bitmap, entries, names, entries_at: layout.entries_at, location, slot: 0 }
+        Self {
+            bitmap,
+            entries,
+            names,
+            entries_at: layout.entries_at,
+            location,
+            slot: 0,
+            resume_at: usize::MAX,
+        }
+    }
+
+    /// Continues after an error, at the slot after the damaged entry's first one.
+    pub(crate) fn skip_damaged(&mut self) {
+        self.slot = self.slot.min(self.resume_at);
     }
 
     fn is_used(&self, slot: usize) -> bool {
@@ -165,6 +185,7 @@ impl<'a> Iterator for Entries<'a> {
                 continue;
             }
             let entry = self.parse(slot, raw);
+            self.resume_at = slot + 1;
             self.slot = entry.as_ref().map_or(self.entries.len(), |entry| entry.end);
             return Some(entry);
         }

@@ -152,11 +152,13 @@ fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }
 
-/// Returns the hash that a name is stored with in the directory `shape`. Not for directories that are encrypted and
-/// ignore case, whose hashes need the key.
-pub fn stored_hash(name: &[u8], shape: &DirectoryShape) -> u32 {
-    let folded = if shape.casefold.is_some() { fold(name) } else { None };
-    name_hash(folded.as_deref().unwrap_or(name))
+/// Returns the hash that the entry of a stored name has. `None` if only a caller with the key can compute it.
+pub(crate) fn stored_hash(name: &[u8], casefold: Option<Casefold>, encrypted: bool) -> Option<u32> {
+    match casefold.filter(|_| !is_dots(name)) {
+        None => Some(name_hash(name)),
+        Some(_) if encrypted => None,
+        Some(_) => Some(fold(name).map_or_else(|| name_hash(name), |folded| name_hash(&folded))),
+    }
 }
 
 /// The entries that a search compares.

@@ -19,7 +19,8 @@ use std::ops::Deref;
 use base::{BlockSize, Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
 
 use self::entries::EntryFormat;
-pub use self::lookup::{Found, WantedName, stored_hash};
+pub(crate) use self::lookup::stored_hash;
+pub use self::lookup::{Found, WantedName};
 use crate::ondisk::dentry::DentryLayout;
 
 pub use crate::ondisk::node::NAME_BYTES_MAX;
@@ -155,4 +156,9 @@ impl<'a> InlineDirectory<'a> {
     pub fn new(shape: &'a DirectoryShape, area: &'a [u8], location: Location) -> Self {
         Self { shape, area, location }
     }
+}
+
+/// Returns whether block `block` of a directory is in a bucket for `hash`.
+pub(crate) fn may_have(hash: u32, depth: u32, dir_level: u8, block: FileBlock) -> bool {
+    levels::buckets(hash, depth, dir_level).any(|bucket| bucket.contains(&block))
 }

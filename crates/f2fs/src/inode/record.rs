@@ -7,10 +7,11 @@ use std::ops::Range;
 use base::attributes::{Attributes, DeviceNumber, FileType, Timestamp};
 use base::checksum::crc32_le;
 use base::view::view_at;
-use base::{Error, InodeNumber, Problem, Result};
+use base::{Error, FileBlock, InodeNumber, Problem, Result};
 use zerocopy::IntoBytes;
 
 use crate::compress::{Algorithm, ClusterSize};
+use crate::dir;
 use crate::features::Feature;
 use crate::geometry::{Geometry, WORD_BYTES};
 use crate::nat::Nid;
@@ -41,6 +42,7 @@ pub(crate) mod inline {
     pub(crate) const DATA_EXISTS: u8 = 8;
     pub(crate) const EXTRA: u8 = 0x20;
     pub(crate) const PINNED: u8 = 0x40;
+    pub(crate) const RELEASED: u8 = 0x80;
 }
 
 /// Bits of `flags`, as FS_IOC_GETFLAGS numbers them.
@@ -105,6 +107,16 @@ impl InodeRecord {
     /// Returns whether the words after the extra attributes are addresses. Those of special files are device numbers.
     pub(crate) fn has_map(&self) -> bool {
         matches!(self.attributes.kind, FileType::Regular | FileType::Directory | FileType::Symlink)
+    }
+
+    /// Parses an inode, whatever its checksum is.
+    pub(crate) fn parse_without_checksum(node: &Node, geometry: &Geometry) -> Result<Self> {
+        Parser::new(node, geometry)?.record()
+    }
+
+    /// Returns whether a directory's block `block` may have an entry with this hash.
+    pub(crate) fn may_have(&self, hash: u32, block: FileBlock) -> bool {
+        dir::may_have(hash, self.depth, self.dir_level, block)
     }
 
     /// Returns whether the flag of FS_IOC_GETFLAGS is set.

@@ -21,7 +21,8 @@ use std::sync::Arc;
 
 use base::{Error, FsBlock, InodeNumber, Location, Result};
 
-use self::chain::{ChainNode, ChainVersion};
+use self::chain::ChainNode;
+pub(crate) use self::chain::ChainVersion;
 use self::nodes::Editor;
 use self::replay::Replay;
 use crate::geometry::SEGMENT_BLOCKS;
@@ -88,12 +89,9 @@ pub(crate) fn recover(volume: &Arc<Volume>) -> Result<Option<RecoveryReport>> {
 
 /// Returns the nodes that were written after the checkpoint.
 fn read_chain(volume: &Volume) -> Result<Vec<ChainNode>> {
-    let raw = &volume.checkpoint().raw;
     let main = &volume.geometry().main;
     let version = ChainVersion::of(volume.checkpoint());
-    let segment = u64::from(raw.node_segments[WARM_NODES].get());
-    let offset = u64::from(raw.node_offsets[WARM_NODES].get());
-    let start = FsBlock(main.start.0 + segment * SEGMENT_BLOCKS + offset);
+    let start = chain_start(volume);
     let mut ahead_to = start;
     chain::scan(start, |at| {
         if !main.contains(&at) {
@@ -114,6 +112,14 @@ fn read_chain(volume: &Volume) -> Result<Vec<ChainNode>> {
         }
         Ok(Some((ChainNode::new(at, footer), next)))
     })
+}
+
+/// Returns the block in which the chain of synced nodes begins: the next one of the log of warm nodes.
+pub(crate) fn chain_start(volume: &Volume) -> FsBlock {
+    let raw = &volume.checkpoint().raw;
+    let segment = u64::from(raw.node_segments[WARM_NODES].get());
+    let offset = u64::from(raw.node_offsets[WARM_NODES].get());
+    FsBlock(volume.geometry().main.start.0 + segment * SEGMENT_BLOCKS + offset)
 }
 
 /// Returns whether the volume has an inode.

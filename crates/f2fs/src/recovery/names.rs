@@ -94,8 +94,8 @@ fn name_of<'r>(
         let problem = Problem::Invalid { field: "name length", found: length as u64 };
         return Err(Error::corrupt(STRUCTURE, location, problem));
     }
-    if !(shape.encrypted && shape.casefold.is_some()) {
-        return Ok((name, stored_hash(name, shape)));
+    if let Some(hash) = stored_hash(name, shape.casefold, shape.encrypted) {
+        return Ok((name, hash));
     }
     // The hash needs the key, so it is stored behind the name.
     let hash = raw.name.get(length..).and_then(|rest| rest.first_chunk());

@@ -10,8 +10,8 @@ use std::time::Instant;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{Job, ORDERS, Orders, Work};
-use crate::turns::OnHost;
 use crate::tree::{self, Feature};
+use crate::turns::OnHost;
 use crate::{Manifest, encryption, must};
 
 /// Does the guest's work and does not return, if this process is the guest. Otherwise returns at once.

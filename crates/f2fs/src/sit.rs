@@ -1,0 +1,77 @@
+//! The segment information table: the blocks in use of each segment, and the segment's type.
+
+use std::collections::BTreeMap;
+
+use base::view::view_at;
+use base::{FsBlock, Location, Result};
+
+use crate::geometry::Geometry;
+use crate::ondisk::sit::RawSitEntry;
+use crate::volume::Volume;
+
+const STRUCTURE: &str = "SIT entry";
+/// The bits of the number of blocks in use. The type is above them.
+const COUNT_BITS: u32 = 10;
+
+/// The entry of a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct SegmentEntry {
+    raw: RawSitEntry,
+    /// The block and byte of the entry, or only its segment's first block if the entry is in the journal.
+    pub(crate) location: Location,
+}
+
+impl SegmentEntry {
+    /// Reads the entry of a segment of the main area. An entry in `journal` overrides that of the table.
+    pub(crate) fn read(
+        volume: &Volume,
+        journal: &BTreeMap<u32, RawSitEntry>,
+        segment: u32,
+    ) -> Result<Self> {
+        let geometry = volume.geometry();
+        if let Some(raw) = journal.get(&segment) {
+            let location = Location::block(volume.checkpoint().start);
+            return Ok(Self { raw: raw.clone(), location });
+        }
+        let per_block = entries_per_block(geometry);
+        let number = u64::from(segment / per_block);
+        let second = volume.checkpoint().sit_versions.is_second(number);
+        let copy = if second { geometry.sit_blocks() } else { 0 };
+        let at = FsBlock(geometry.sit.start.0 + copy + number);
+        let byte = (segment % per_block) as usize * size_of::<RawSitEntry>();
+        let location = Location::block(at).at_byte(byte as u64);
+        let buffer = volume.metadata().read(at, STRUCTURE, location)?;
+        let raw: &RawSitEntry = view_at(&buffer, byte, STRUCTURE, location)?;
+        Ok(Self { raw: raw.clone(), location })
+    }
+
+    /// Returns the number of blocks in use, as stored.
+    pub(crate) fn count(&self) -> u16 {
+        self.raw.valid_blocks.get() & ((1 << COUNT_BITS) - 1)
+    }
+
+    /// Returns the type: 0 to 2 for hot, warm and cold data, 3 to 5 for nodes.
+    pub(crate) fn kind(&self) -> u16 {
+        self.raw.valid_blocks.get() >> COUNT_BITS
+    }
+
+    /// Returns the map in words, with the first block in the most significant bit.
+    pub(crate) fn map(&self) -> [u64; 8] {
+        let mut words = [0; 8];
+        for (word, bytes) in words.iter_mut().zip(self.raw.map.chunks_exact(8)) {
+            *word = bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        }
+        words
+    }
+
+    /// Returns whether the map has the block at `index`.
+    pub(crate) fn has(&self, index: u64) -> bool {
+        let byte = self.raw.map.get((index / 8) as usize).copied().unwrap_or_default();
+        byte & (0x80 >> (index % 8)) != 0
+    }
+}
+
+/// Returns the number of entries in a block of the table.
+pub(crate) fn entries_per_block(geometry: &Geometry) -> u32 {
+    (geometry.block_size.len() / size_of::<RawSitEntry>()) as u32
+}
