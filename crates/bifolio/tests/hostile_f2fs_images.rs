@@ -122,7 +122,7 @@ fn main() {
         Trial::test(name, move || {
             let (opened, corrupt) = expected(*structure);
             check(&format!("{structure:?}"), opened, corrupt, |image, seed| {
-                damage(image, *structure, seed)
+                damage(image, *structure, seed).description
             });
             Ok(())
         })

@@ -24,7 +24,7 @@ fn change(images: &[Image], steps: &[Step]) -> Vec<Manifest> {
     let changed = f2fs::change_all(images, steps);
     let again = f2fs::list_all(images);
     for (number, (_, image)) in images.iter().enumerate() {
-        f2fs::check_by_fsck(image);
+        f2fs::check_by_both(image);
         changed[number].assert_equal("the first mount", &again[number], "the second mount");
     }
     changed

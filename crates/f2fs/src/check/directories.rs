@@ -3,8 +3,8 @@
 use base::attributes::FileType;
 use base::{FileBlock, InodeNumber, Location, Problem};
 
+use super::Check;
 use super::inodes::File;
-use super::{Check, DirectoryState};
 use crate::dir::entries::{Entries, Entry, EntryFormat, code_of_file_type};
 use crate::dir::{Casefold, stored_hash};
 use crate::inode::record::{InodeRecord, flags};
@@ -148,7 +148,7 @@ impl Check<'_> {
             return;
         }
         directory.subdirectories += 1;
-        let state = self.directories.entry(inode).or_insert_with(DirectoryState::default);
+        let state = self.directories.entry(inode).or_default();
         if state.parent.replace(directory.format.inode).is_some() {
             self.report.corrupt(DIRECTORY, location, Problem::Repeated("name of a directory"));
         }

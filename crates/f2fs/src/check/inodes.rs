@@ -6,10 +6,10 @@ use base::attributes::FileType;
 use base::view::view_at;
 use base::{Error, InodeNumber, Location, Problem};
 
+use super::Check;
 use super::directories::DirectoryCheck;
 use super::extent::ExtentCheck;
 use super::nodes::VersionedNode;
-use super::{Check, DirectoryState};
 use crate::dir::entries::code_of_file_type;
 use crate::features::Feature;
 use crate::inode::record::{InodeRecord, flags, inline};
@@ -97,7 +97,7 @@ impl Check<'_> {
         self.check_counts_of(&file, &raw, &read.node);
         if let Some(directory) = file.directory {
             self.check_directory_end(&record, &raw, &directory);
-            let state = self.directories.entry(number).or_insert_with(DirectoryState::default);
+            let state = self.directories.entry(number).or_default();
             state.dot_dot = directory.dot_dot;
             state.stored_parent = InodeNumber(raw.parent.get().into());
         }

@@ -31,9 +31,9 @@ impl Check<'_> {
             let location = Location::block(block);
             let read = self.volume.metadata().read(block, "NAT block", location);
             let Some(buffer) = self.report.ok(read) else { continue };
-            let (entries, _) = buffer.as_chunks::<{ size_of::<RawNatEntry>() }>();
+            let entries = buffer.chunks_exact(size_of::<RawNatEntry>());
             for (nid, bytes) in (first..).zip(entries) {
-                if *bytes != [0; size_of::<RawNatEntry>()] {
+                if bytes != [0; size_of::<RawNatEntry>()] {
                     let byte = u64::from(nid - first) * size_of::<RawNatEntry>() as u64;
                     let entry = view_at::<RawNatEntry>(bytes, 0, STRUCTURE, location);
                     let Some(entry) = self.report.ok(entry) else { continue };

@@ -24,7 +24,7 @@ pub enum Structure {
     NodeTable,
     /// An entry of the segment information table, in both copies.
     SegmentTable,
-    /// An entry of the segment summary area.
+    /// An entry or a footer of the segment summary area.
     Summary,
     /// A field of an inode before its addresses.
     Inode,
@@ -159,6 +159,13 @@ const INODE_FIELDS: &[(usize, usize)] = &[
     (394, 2),
 ];
 
+/// The sizes of entries in bytes.
+const NODE_ENTRY: usize = 9;
+const SEGMENT_ENTRY: usize = 74;
+const SUMMARY_ENTRY: usize = 7;
+/// The offset of the footer of a summary.
+const SUMMARY_FOOTER: usize = BLOCK - 5;
+
 /// The size of a small image in MiB. mkfs.f2fs makes none that are much smaller.
 const SMALL_MEGABYTES: u64 = 64;
 /// The size of an image in MiB whose tree has files for features such as compression.
@@ -181,8 +188,19 @@ pub fn small_images(folder: &Path, kinds: &[&'static Kind]) -> Vec<Vec<u8>> {
     images.iter().map(|(_, image)| must(std::fs::read(image), image.display())).collect()
 }
 
-/// Changes one field, chosen by `seed`, of one structure of a valid image. Returns a description.
-pub fn damage(image: &mut [u8], structure: Structure, seed: u64) -> String {
+/// A change of one field.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Damage {
+    /// The offset of the field in its structure, or in the block for structures that are whole blocks.
+    pub field: usize,
+    /// The values of the field before and after.
+    pub values: [u64; 2],
+    /// The change in words.
+    pub description: String,
+}
+
+/// Changes one field, chosen by `seed`, of one structure of a valid image.
+pub fn damage(image: &mut [u8], structure: Structure, seed: u64) -> Damage {
     let layout = Layout::of(image);
     let mut random = Random(seed);
     let places = places(image, &layout, structure, &mut random);
@@ -193,7 +211,28 @@ pub fn damage(image: &mut [u8], structure: Structure, seed: u64) -> String {
         image[at..at + size].copy_from_slice(&new.to_le_bytes()[..size]);
     }
     mend(image, &layout, structure, first);
-    format!("{structure:?}: {size} bytes at {first:#x} were {old:x?}, are {new:#x}")
+    let old = number(&old);
+    let field = field(&layout, structure, first);
+    let description = format!(
+        "{structure:?}: {size} bytes of field {field} at {first:#x} were {old:#x}, are {new:#x}"
+    );
+    Damage { field, values: [old, new], description }
+}
+
+/// Returns the offset in its structure of the field at `at`.
+fn field(layout: &Layout, structure: Structure, at: usize) -> usize {
+    match structure {
+        Structure::Superblock => at - SUPERBLOCKS[0],
+        Structure::NodeTable => (at - layout.node_table.start) % BLOCK % NODE_ENTRY,
+        Structure::SegmentTable => (at - layout.segment_table.start) % BLOCK % SEGMENT_ENTRY,
+        Structure::Summary => (at - layout.summaries.start) % BLOCK % SUMMARY_ENTRY,
+        Structure::Footer => at % BLOCK - FOOTER,
+        _ => at % BLOCK,
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// Returns the offset and size of the field to be changed, in each of its copies.
@@ -231,9 +270,13 @@ fn places(
             [0, copy].map(|copy| (layout.segment_table.start + copy + at, size)).into()
         }
         Structure::Summary => {
+            let entry = summary_in_use(image, layout, random);
+            // One in eight is the type in the footer.
+            if random.below(8) == 0 {
+                return vec![(entry / BLOCK * BLOCK + SUMMARY_FOOTER, 1)];
+            }
             let (at, size) = pick(random, &[(0, 4), (4, 1), (5, 2)]);
-            let segment = random.below(15) as usize * BLOCK;
-            vec![(layout.summaries.start + segment + 7 * random.below(512) as usize + at, size)]
+            vec![(entry + at, size)]
         }
         Structure::Inode => {
             let inode = node(image, layout, random, is_inode);
@@ -338,12 +381,23 @@ fn directory_field(image: &[u8], layout: &Layout, random: &mut Random) -> (usize
     }
 }
 
+/// Returns the offset of an entry of the summary area, most often of one with a node number.
+fn summary_in_use(image: &[u8], layout: &Layout, random: &mut Random) -> usize {
+    let mut at = layout.summaries.start;
+    for _ in 0..64 {
+        let segment = layout.summaries.start + random.below(15) as usize * BLOCK;
+        at = segment + SUMMARY_ENTRY * random.below(SEGMENT as u64) as usize;
+        if word(image, at) != 0 {
+            break;
+        }
+    }
+    at
+}
+
 /// Returns a value other than `old`.
 fn other_value(old: &[u8], random: &mut Random) -> u64 {
     let size = old.len();
-    let mut bytes = [0; 8];
-    bytes[..size].copy_from_slice(old);
-    let old = u64::from_le_bytes(bytes);
+    let old = number(old);
     let mask = u64::MAX >> (64 - 8 * size);
     for _ in 0..100 {
         let new = match random.below(8) {

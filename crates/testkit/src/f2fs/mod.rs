@@ -11,6 +11,7 @@
 //! gives the contents after that by the kernel, and [`list_last_checkpoints`] those before. [`cut_states`] copies images in
 //! the middle of such a turn. [`hostile`] damages single fields of small images.
 
+mod check;
 mod cut;
 mod fill;
 pub mod hostile;
@@ -21,12 +22,13 @@ mod tools;
 mod unclean;
 mod wear;
 
+pub use check::{check_by_both, check_by_fsck, complaint_of_fsck, findings};
 pub use cut::{cut_states, damage_synced_node, set_checkpoint_flags};
 pub use fill::{
     break_off, change_all, fill_all, fill_and_decrypt_all, list_all, list_last_checkpoints,
 };
 pub use kind::{Filler, KINDS, Kind};
-pub use tools::{Tools, check_by_fsck};
+pub use tools::Tools;
 pub use unclean::{Steps, interrupted_turn};
 pub use wear::wearing_steps;
 

@@ -3,8 +3,6 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::command::output;
-
 /// A version of f2fs-tools.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tools {
@@ -26,17 +24,5 @@ impl Tools {
                 Command::new(path)
             }
         }
-    }
-}
-
-/// Checks that fsck.f2fs, in both versions, finds no errors in `image`, which it does not change.
-#[track_caller]
-pub fn check_by_fsck(image: &Path) {
-    for tools in [Tools::Installed, Tools::V1_16] {
-        let output = output(tools.command("fsck.f2fs").arg("--dry-run").arg(image));
-        let text = output.text();
-        let is_clean =
-            output.status.success() && !text.contains("[Fail]") && !text.contains("[ASSERT]");
-        assert!(is_clean, "{tools:?}, {}: {}\n{text}", image.display(), output.status);
     }
 }

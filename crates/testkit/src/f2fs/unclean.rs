@@ -26,6 +26,9 @@ pub enum Steps {
     /// Also removing files that stay open, so that a checkpoint has orphans. Linux deletes them even in a mount without
     /// recovery, and then refuses that mount.
     Orphans,
+    /// Also removing parts of files, so that blocks move from one address to another one. Linux does not do that on a
+    /// volume that it writes in order only.
+    Moves,
 }
 
 /// Chooses a turn by `seed`, with `kinds` of steps after the sync.
@@ -38,7 +41,7 @@ pub fn interrupted_turn(seed: u64, kinds: Steps) -> Turn {
     for _ in 0..FILES {
         chooser.create();
     }
-    if kinds == Steps::Orphans {
+    if kinds >= Steps::Orphans {
         for _ in 0..UNNAMED {
             chooser.remove_open();
         }
@@ -130,12 +133,27 @@ impl Chooser {
         self.steps.push(Step::Write(path.to_owned(), 0, bytes));
     }
 
+    /// Removes a part of a new file, whose blocks have addresses already.
+    fn collapse(&mut self) {
+        let path = self.create();
+        let block = u64::from(BLOCK_SIZE);
+        let blocks = 4 + self.random.below(40);
+        let bytes = self.bytes(blocks * block + self.random.clone().below(block));
+        self.steps.push(Step::Write(path.clone(), 0, bytes));
+        self.steps.push(Step::Sync(path.clone()));
+        let at = self.random.below(blocks - 1);
+        let length = 1 + self.random.below((blocks - 1 - at).max(1));
+        self.steps.push(Step::Collapse(path.clone(), at * block, length * block));
+        self.sync(path);
+    }
+
     /// Changes a file, and often makes it durable.
     fn change(&mut self, kinds: Steps) {
         let end = match kinds {
             Steps::Data => 10,
             Steps::Names => 13,
             Steps::Orphans => 14,
+            Steps::Moves => 17,
         };
         let kind = self.random.below(end);
         let chosen = self.random.pick(&self.files).cloned();
@@ -189,7 +207,8 @@ impl Chooser {
                 self.files.retain(|file| *file != path);
                 return;
             }
-            _ => return self.remove_open(),
+            13 => return self.remove_open(),
+            _ => return self.collapse(),
         }
         self.sync(path);
     }

@@ -49,6 +49,8 @@ pub enum Step {
     Allocate(String, u64, u64),
     /// Makes a range, given by offset and length, a hole.
     Punch(String, u64, u64),
+    /// Removes a range of whole blocks, given by offset and length, from a file. The rest moves there.
+    Collapse(String, u64, u64),
     /// Adds a name to a file.
     Link(String, String),
     /// Renames a file, and may replace another one.

@@ -62,6 +62,10 @@ impl OnHost {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 rustix::fs::fallocate(open(path)?, flags, *offset, *length)?;
             }
+            Step::Collapse(path, offset, length) => {
+                let flags = FallocateFlags::COLLAPSE_RANGE;
+                rustix::fs::fallocate(open(path)?, flags, *offset, *length)?;
+            }
             Step::Link(from, path) => std::fs::hard_link(at(from), at(path))?,
             Step::Rename(from, path) => std::fs::rename(at(from), at(path))?,
             Step::Exchange(one, other) => {

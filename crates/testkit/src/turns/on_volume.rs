@@ -72,7 +72,9 @@ impl OnVolume {
             }
             Step::Append(path, bytes) => write_all(&open(path, true)?, 0, &bytes.make()),
             Step::SetSize(path, size) => node(path)?.set_size(*size, Privileges::Keep),
-            Step::Allocate(..) | Step::Punch(..) => Err(Error::InvalidArgument("for the kernel")),
+            Step::Allocate(..) | Step::Punch(..) | Step::Collapse(..) => {
+                Err(Error::InvalidArgument("for the kernel"))
+            }
             Step::Link(from, path) => volume.link_at(from.as_bytes(), path.as_bytes()),
             Step::Rename(from, path) => {
                 volume.rename_at(from.as_bytes(), path.as_bytes(), RenameFlags::default(), BY)

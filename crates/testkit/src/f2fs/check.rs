@@ -1,0 +1,63 @@
+//! Consistency checks of f2fs images, by fsck.f2fs and by the library.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::Command;
+
+use device::{OpenDevice, SharedDevice};
+use vfs::{Volume, VolumeOptions};
+
+use super::Tools;
+use crate::command::output;
+use crate::must;
+
+/// Checks that fsck.f2fs, in both versions, finds no errors in `image`, which it does not change.
+#[track_caller]
+pub fn check_by_fsck(image: &Path) {
+    for tools in [Tools::Installed, Tools::V1_16] {
+        if let Some(complaint) = complaint(tools.command("fsck.f2fs"), image) {
+            panic!("{tools:?}, {}: {complaint}", image.display());
+        }
+    }
+}
+
+/// Returns the output of fsck.f2fs, in the installed version, about the damaged image `image`, which it does not change;
+/// `None` if it finds no errors. Some damage makes it hang, or end by a signal. Both are errors, too.
+pub fn complaint_of_fsck(image: &Path) -> Option<String> {
+    let mut fsck = Command::new("timeout");
+    fsck.args(["10", "fsck.f2fs"]);
+    complaint(fsck, image)
+}
+
+fn complaint(mut fsck: Command, image: &Path) -> Option<String> {
+    let output = output(fsck.arg("--dry-run").arg(image));
+    // A wrong type of a segment and a wrong hash are no errors to it, but it would fix them.
+    let text = output.text();
+    let is_clean = output.status.success()
+        && ["[Fail]", "[ASSERT]", "[FIX]"].iter().all(|mark| !text.contains(mark));
+    (!is_clean).then(|| format!("{}\n{text}", output.status))
+}
+
+/// Returns the findings of the library's check about the last checkpoint on `device`.
+pub fn findings(device: SharedDevice) -> Vec<String> {
+    let volume = match Volume::open_device(device, VolumeOptions::new().no_recovery(true)) {
+        Ok(volume) => volume,
+        Err(error) => return vec![error.to_string()],
+    };
+    let mut findings = Vec::new();
+    let summary = volume.check(&mut |error| {
+        findings.push(error.to_string());
+        ControlFlow::Continue(())
+    });
+    assert!(summary.is_complete, "a part was skipped");
+    assert_eq!(summary.findings, findings.len() as u64, "{findings:?}");
+    findings
+}
+
+/// Checks that neither fsck.f2fs nor the library's check finds an inconsistency in `image`.
+#[track_caller]
+pub fn check_by_both(image: &Path) {
+    check_by_fsck(image);
+    let device = must(device::open(image, OpenDevice::default()), image.display());
+    assert_eq!(findings(device), [""; 0], "{}", image.display());
+}
