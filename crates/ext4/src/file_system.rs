@@ -210,6 +210,10 @@ impl fs::Inode for Ext4Inode {
         self.inode.get_xattr(name).inspect_err(|error| self.found(error))
     }
 
+    fn verity_digest(&self) -> Result<Option<String>> {
+        self.inode.verity_digest()
+    }
+
     fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
         self.inode.set_attributes(change)
     }

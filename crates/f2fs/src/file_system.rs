@@ -110,6 +110,10 @@ impl fs::Inode for Inode {
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         self.get_xattr(name)
     }
+
+    fn verity_digest(&self) -> Result<Option<String>> {
+        self.verity_digest()
+    }
 }
 
 impl Directory for Inode {

@@ -36,6 +36,11 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
     /// there is no attribute of this name.
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>>;
 
+    /// Returns the digest of a file with fs-verity, in the form of `fsverity digest`; `None` for other inodes.
+    fn verity_digest(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// Changes attributes.
     fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
         let _ = change;

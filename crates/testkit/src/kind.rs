@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::tree::TreeOptions;
+use crate::tree::{Feature, TreeOptions};
 use crate::{Mke2fs, command};
 
 /// A kind of image.
@@ -74,6 +74,10 @@ fn without_huge_files(options: &mut TreeOptions) {
     options.file_size_max = options.file_size_max.min((1 << 41) - (1 << 33));
 }
 
+fn with_verity(options: &mut TreeOptions) {
+    options.features.push(Feature::Verity);
+}
+
 fn with_inline_data(options: &mut TreeOptions) {
     options.inline_data = true;
 }
@@ -82,6 +86,7 @@ fn everything(options: &mut TreeOptions) {
     with_inline_data(options);
     with_projects(options);
     with_large_xattrs(options);
+    with_verity(options);
 }
 
 const fn kind(name: &'static str, arguments: &'static str) -> Kind {
@@ -143,7 +148,7 @@ pub const GUEST_KINDS: &[Kind] = &[
     kind("quota", "-O quota"),
     Kind { adjust: with_projects, ..kind("project", "-O project,quota") },
     kind("encrypt", "-O encrypt"),
-    kind("verity", "-O verity"),
+    Kind { adjust: with_verity, ..kind("verity", "-O verity") },
     kind("casefold", "-O casefold"),
     Kind {
         adjust: everything,

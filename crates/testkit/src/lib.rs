@@ -24,6 +24,7 @@ mod rings;
 pub mod toy;
 pub mod tree;
 pub mod turns;
+pub mod verity;
 mod waiting;
 #[cfg(test)]
 mod waiting_tests;

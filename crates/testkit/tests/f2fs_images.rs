@@ -10,7 +10,7 @@ use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 use testkit::f2fs::{self, Filler, KINDS, Kind};
 use testkit::guest::Machine;
-use testkit::{Manifest, encryption, guest, must};
+use testkit::{Manifest, encryption, guest, must, verity};
 use vfs::VolumeOptions;
 
 /// The offset of the superblock in an image.
@@ -52,23 +52,39 @@ fn check(kind: &Kind) {
     let number = filled.images.iter().position(|(other, _)| other.name == kind.name);
     let number = number.expect("an image");
     let (of_guest, decrypted) = &filled.of_guest[number];
-    f2fs::check_by_fsck(&filled.images[number].1);
+    f2fs::check_by_both(&filled.images[number].1);
     let image = &filled.images[number].1;
     assert!(of_guest.len() > 1000, "only {} names", of_guest.len());
     check_features(kind, decrypted.as_ref().unwrap_or(of_guest), image);
-    check_reading(image, VolumeOptions::default(), of_guest);
+    check_reading(image, &VolumeOptions::default(), of_guest);
+    let keys = Arc::new(encryption::master_keys());
+    let with_keys = VolumeOptions { keys, ..VolumeOptions::default() };
     assert_eq!(decrypted.is_some(), kind.has_encryption());
     if let Some(decrypted) = decrypted {
-        let keys = Arc::new(encryption::master_keys());
-        check_reading(image, VolumeOptions { keys, ..VolumeOptions::default() }, decrypted);
+        check_reading(image, &with_keys, decrypted);
+    }
+    if kind.arguments.contains("verity") {
+        check_verity(kind, image, &with_keys);
+    }
+}
+
+/// Checks files with fs-verity, which are encrypted and compressed if the image has such files.
+fn check_verity(kind: &Kind, image: &Path, options: &VolumeOptions) {
+    let large = "verified/00819277";
+    verity::check_damage(image, options, "verified/00000001");
+    verity::check_damage(image, options, large);
+    if kind.has_encryption() {
+        verity::check_damage(image, options, &format!("encrypted/v2/{large}"));
+        verity::check_damage(image, options, "compressed/verified");
+        verity::check_damage(image, options, "encrypted/v2/compressed/verified");
     }
 }
 
 /// Checks that the library reads the same tree as the guest's Linux, and does not change the image.
-fn check_reading(image: &Path, options: VolumeOptions, of_guest: &Manifest) {
+fn check_reading(image: &Path, options: &VolumeOptions, of_guest: &Manifest) {
     let modified = || must(must(image.metadata(), image.display()).modified(), "a time");
     let before = modified();
-    let ours = Manifest::of_image_with(image, &options);
+    let ours = Manifest::of_image_with(image, options);
     // Linux reports preallocated blocks behind data as data, and merges compressed extents with others.
     let comparable = |manifest: Manifest| {
         manifest.map(|name, _, fact, value| {

@@ -145,6 +145,13 @@ impl Node {
         self.inode.get_xattr(name)
     }
 
+    /// Returns the digest of a file with fs-verity, in the form of `fsverity digest`; `None` for other inodes. The
+    /// file's data is compared with it when it is read.
+    pub fn verity_digest(&self) -> Result<Option<String>> {
+        let _lock = self.lock_shared();
+        self.inode.verity_digest()
+    }
+
     /// Opens a regular file for reading.
     pub fn open(self: &Arc<Self>) -> Result<File> {
         self.open_for(OpenMode::default())

@@ -36,8 +36,7 @@ fn fill(folder: &Path) {
 
 fn open(image: &Path, keys: Keys) -> Volume {
     let device = device::open(image, OpenDevice::default()).expect("an image");
-    let mut options = VolumeOptions::default();
-    options.keys = Arc::new(keys);
+    let options = VolumeOptions { keys: Arc::new(keys), ..VolumeOptions::default() };
     Volume::open_device(device, &options).expect("a volume")
 }
 

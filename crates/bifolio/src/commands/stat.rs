@@ -1,6 +1,7 @@
 //! `bifolio stat`.
 
 use base::attributes::{Attributes, FileType};
+use base::{Error, Unsupported};
 use clap::Args;
 use serde::Serialize;
 use vfs::{Follow, Node};
@@ -54,6 +55,7 @@ struct FileInfo {
     block_size: u32,
     link_target: Option<Vec<u8>>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    verity_digest: Option<String>,
 }
 
 impl FileInfo {
@@ -70,7 +72,12 @@ impl FileInfo {
             }
         }
         xattrs.sort();
-        Ok(Self { attributes: node.attributes(), block_size, link_target, xattrs })
+        let verity_digest = match node.verity_digest() {
+            // The digest is encrypted with the file.
+            Err(Error::Unsupported(Unsupported::Encrypted(_))) => None,
+            digest => console.tolerate(digest.map_err(failure))?.flatten(),
+        };
+        Ok(Self { attributes: node.attributes(), block_size, link_target, xattrs, verity_digest })
     }
 
     /// Returns the lines of the access control lists. An invalid list is shown as an extended attribute instead.
@@ -130,6 +137,9 @@ impl FileInfo {
             attributes.project.map_or_else(|| "-".to_owned(), |project| project.to_string());
         console
             .print(format_args!("\n   Gen: {:<15} Project: {project}\n", attributes.generation))?;
+        if let Some(digest) = &self.verity_digest {
+            console.print(format_args!("Verity: {digest}\n"))?;
+        }
         self.print_xattrs(console)
     }
 
@@ -165,6 +175,7 @@ impl FileInfo {
             inode: (&self.attributes).into(),
             target: self.link_target.as_deref().map(|target| json::bytes(json::TARGET, target)),
             block_size: self.block_size,
+            verity_digest: self.verity_digest.as_deref(),
             acl: self.acl(),
             xattrs: self.xattrs.iter().map(xattr).collect(),
         }
@@ -185,6 +196,8 @@ struct JsonStat<'a> {
     #[serde(flatten)]
     target: Option<json::Bytes<'a>>,
     block_size: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verity_digest: Option<&'a str>,
     acl: Vec<String>,
     xattrs: Vec<JsonXattr<'a>>,
 }

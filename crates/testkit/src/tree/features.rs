@@ -150,7 +150,8 @@ fn verified(top: &Path, options: &TreeOptions) {
 /// Gives a file a hash tree.
 fn verify(path: &Path, options: &TreeOptions) {
     let file = must(File::open(path), path.display());
-    must(ioctl::enable_verity(&file, options.block_size), path.display());
+    // Blocks of trees are not larger than a page.
+    must(ioctl::enable_verity(&file, options.block_size.min(4096)), path.display());
 }
 
 /// Creates encrypted folders, one for each policy of guests. One of them has files with all other features, too.
