@@ -8,6 +8,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: (u8, bool, bool, &[u8])| {
     let (shift, has_file_types, has_checksums, bytes) = data;
     let format = DirFormat {
+        is_encrypted: false,
         inode: InodeNumber(2),
         block_size: BlockSize::from_shift(10 + u32::from(shift) % 7).expect("in range"),
         has_file_types,

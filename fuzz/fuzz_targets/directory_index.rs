@@ -9,6 +9,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: (bool, u32, &[u8])| {
     let (is_large, hash, bytes) = data;
     let dir = DirFormat {
+        is_encrypted: false,
         inode: InodeNumber(2),
         block_size: BlockSize::from_bytes(1024).expect("a block size"),
         has_file_types: true,

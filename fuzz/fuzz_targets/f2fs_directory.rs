@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use base::attributes::DirCursor;
 use base::{BlockSize, FileBlock, FsBlock, InodeNumber, Result};
 use f2fs::dir::{Blocks, Casefold, Directory, DirectoryShape, InlineDirectory, WantedName};
+use fscrypt::ShownNames;
 use libfuzzer_sys::fuzz_target;
 
 /// A directory each of whose mapped blocks has the same contents.
@@ -48,15 +49,20 @@ fuzz_target!(|data: Input<'_>| {
     let blocks = Same { contents: &block, mapped };
     let directory = Directory::new(&shape, &blocks);
     let inline = InlineDirectory::new(&shape, bytes, support::location());
-    if let Ok(wanted) = WantedName::new(name, &shape) {
+    let wanted = match encrypted {
+        true => WantedName::encrypted(name, None, &shape),
+        false => WantedName::new(name, &shape),
+    };
+    if let Ok(wanted) = wanted {
         let _ = directory.lookup(&wanted);
         let _ = inline.lookup(&wanted);
     }
+    let shown = if encrypted { ShownNames::NoKey } else { ShownNames::Plain };
     let mut last = None;
-    let _ = directory.read_dir(DirCursor(cursor), &mut |entry| {
+    let _ = directory.read_dir(DirCursor(cursor), shown, &mut |entry| {
         assert!(last < Some(entry.next.0) && entry.next.0 > cursor);
         last = Some(entry.next.0);
         ControlFlow::Continue(())
     });
-    let _ = inline.read_dir(DirCursor(cursor), &mut |_| ControlFlow::Continue(()));
+    let _ = inline.read_dir(DirCursor(cursor), shown, &mut |_| ControlFlow::Continue(()));
 });

@@ -1,6 +1,9 @@
 //! Support for all fuzz targets: small valid images, which are created once, and volumes opened from changed copies.
 
-use std::sync::{Arc, OnceLock};
+use std::fs::File;
+use std::ops::Range;
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use base::{DeviceOffset, FileBlock, InodeNumber, Location, Result};
 use device::{MemoryDevice, SharedDevice};
@@ -89,4 +92,67 @@ pub fn read_all_of(image: Vec<u8>, path: &str) {
     if let Ok(node) = volume.resolve(path.as_bytes(), Follow::No) {
         testkit::walk::look_at(&volume, &node);
     }
+}
+
+/// The size of the f2fs image, the smallest that mkfs.f2fs makes.
+const F2FS_BYTES: u64 = 64 << 20;
+
+/// The valid f2fs image, and the copy of it that is not in use.
+static F2FS: OnceLock<(Vec<u8>, Mutex<Option<Arc<Vec<u8>>>>)> = OnceLock::new();
+
+fn f2fs() -> &'static (Vec<u8>, Mutex<Option<Arc<Vec<u8>>>>) {
+    F2FS.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (image, source) = (folder.path().join("image"), folder.path().join("source"));
+        std::fs::create_dir_all(source.join("directory")).expect("a folder");
+        std::fs::write(source.join("inline"), b"inline").expect("a file");
+        std::fs::write(source.join("data"), vec![7; 300_000]).expect("a file");
+        std::os::unix::fs::symlink("data", source.join("link")).expect("a link");
+        for number in 0..300 {
+            std::fs::write(source.join(format!("directory/{number:0>60}")), b"").expect("a file");
+        }
+        File::create(&image).and_then(|file| file.set_len(F2FS_BYTES)).expect("a file");
+        run(Command::new("mkfs.f2fs").args(["-q", "-O", "extra_attr,compression"]).arg(&image));
+        run(Command::new("sload.f2fs").arg("-f").arg(&source).arg(&image));
+        let bytes = std::fs::read(&image).expect("the image");
+        (bytes.clone(), Mutex::new(Some(Arc::new(bytes))))
+    })
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().expect("f2fs-tools are installed");
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// Returns the blocks of the valid f2fs image that are not zeroes.
+pub fn f2fs_blocks() -> &'static [usize] {
+    static BLOCKS: OnceLock<Vec<usize>> = OnceLock::new();
+    BLOCKS.get_or_init(|| {
+        let blocks = f2fs().0.chunks(4096).enumerate();
+        let used = blocks.filter(|(_, block)| block.iter().any(|byte| *byte != 0));
+        used.map(|(number, _)| number).collect()
+    })
+}
+
+/// Returns a copy of the valid f2fs image.
+pub fn f2fs_image() -> Arc<Vec<u8>> {
+    let (valid, spare) = f2fs();
+    let spare = spare.lock().expect("no panic").take();
+    spare.unwrap_or_else(|| Arc::new(valid.clone()))
+}
+
+/// Takes a copy of the valid f2fs image back, which differs from it in `changed` only.
+pub fn give_back(mut image: Arc<Vec<u8>>, changed: Vec<Range<usize>>) {
+    let (valid, spare) = f2fs();
+    let Some(bytes) = Arc::get_mut(&mut image) else { return };
+    for range in changed {
+        bytes[range.clone()].copy_from_slice(&valid[range]);
+    }
+    *spare.lock().expect("no panic") = Some(image);
+}
+
+/// Opens the f2fs volume in `image`.
+pub fn open_f2fs(image: Arc<Vec<u8>>, no_recovery: bool) -> Result<Volume> {
+    let options = VolumeOptions { no_recovery, ..options() };
+    Volume::open_device(Arc::new(MemoryDevice::shared(image)), &options)
 }
