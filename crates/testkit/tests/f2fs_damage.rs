@@ -22,6 +22,11 @@ const SEEDS: u64 = 16;
 const ONLY_OURS: &[(Structure, RangeInclusive<usize>, &str)] = &[
     (
         Structure::Superblock,
+        36..=36,
+        "more blocks than addresses of 32 bits can have: fsck.f2fs compares the number with those of segments only",
+    ),
+    (
+        Structure::Superblock,
         1664..=1664,
         "the checkpoint payload: fsck.f2fs takes that of the pack instead, where it differs, but the kernel does not mount",
     ),
