@@ -35,7 +35,7 @@ LONG := --minutes-max 1440
 CRASH_FACTOR ?= 20
 CRASH_SEED ?= 1
 crash: ## Check CRASH_FACTOR times as many power cuts as the tests, from the seed CRASH_SEED on
-	@BIFOLIO_CRASH_FACTOR=$(CRASH_FACTOR) BIFOLIO_CRASH_SEED=$(CRASH_SEED) scripts/test $(LONG) --release --package bifolio-ext4 --package bifolio-vfs --test crash
+	@BIFOLIO_CRASH_FACTOR=$(CRASH_FACTOR) BIFOLIO_CRASH_SEED=$(CRASH_SEED) scripts/test $(LONG) --release --package bifolio-ext4 --package bifolio-vfs --package bifolio-testkit --test crash --test f2fs_unclean
 
 OPERATIONS ?= 200000
 SEED ?= 1
