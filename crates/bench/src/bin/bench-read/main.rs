@@ -1,7 +1,8 @@
 //! `make bench-read`: reads through the library, in this process, compared with the running kernel's mount of the same
 //! image and with memcpy. The sides take turns; the results are medians. Arguments: parts of rows' names.
 //!
-//! Not here: the rows (`case`), the sides (`sides`), the output (`table`), f2fs (`f2fs`).
+//! Not here: the rows (`case`), the sides (`sides`), the output (`table`), f2fs
+//! (`f2fs`), encrypted, verified and compressed files (`transforms`).
 #![allow(clippy::print_stdout, reason = "the output is for people")]
 
 mod buffer;
@@ -14,6 +15,7 @@ mod memory;
 mod notes;
 mod sides;
 mod table;
+mod transforms;
 
 use std::process::ExitCode;
 
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         measure_ext4(&tables, has_memory, has_lending, &mut notes);
     }
     notes.add(f2fs::run(&selection));
+    transforms::run(&selection);
     println!("\n{notes}");
     selection.finish()
 }

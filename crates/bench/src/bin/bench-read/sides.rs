@@ -1,6 +1,7 @@
 //! The sides: each is a way of reading the same files.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use device::SharedDevice;
@@ -8,6 +9,7 @@ use iomap::ReadOptions;
 use pagecache::CacheOptions;
 use rustix::fs::Advice;
 use testkit::LoopMount;
+use testkit::encryption::master_keys;
 use vfs::{Follow, Volume, VolumeOptions};
 
 use crate::buffer::Buffer;
@@ -120,6 +122,8 @@ pub struct Ours {
     open: Opener,
     cache: CacheOptions,
     read: ReadOptions,
+    /// The folder of the file, unless it is in the root.
+    folder: Option<&'static str>,
     volume: Option<Volume>,
     /// The state of the volume's cache.
     state: Option<(State, Content)>,
@@ -134,7 +138,12 @@ impl Ours {
     /// Returns a side that reads the device with folios up to an order, and with `read`.
     pub fn new(open: Opener, name: &'static str, folio_order_max: u8, read: ReadOptions) -> Self {
         let cache = CacheOptions { folio_order_max, ..Default::default() };
-        Self { name, open, cache, read, volume: None, state: None }
+        Self { name, open, cache, read, folder: None, volume: None, state: None }
+    }
+
+    /// Reads the file in a folder instead of that in the root.
+    pub fn below(self, folder: Option<&'static str>) -> Self {
+        Self { folder, ..self }
     }
 
     fn open_volume(&mut self, bytes_max: u64) {
@@ -146,13 +155,18 @@ impl Ours {
 
 /// Opens the volume of a device.
 pub fn open_volume(device: SharedDevice, cache: CacheOptions, read: ReadOptions) -> Volume {
-    let options = VolumeOptions { cache, read, ..Default::default() };
+    let keys = Arc::new(master_keys());
+    let options = VolumeOptions { cache, read, keys, ..Default::default() };
     Volume::open_device(device, &options).expect("a volume")
 }
 
-/// Opens one of the volume's files.
+/// Opens one of the files in the volume's root.
 pub fn open_file(volume: &Volume, content: Content) -> vfs::File {
-    let node = volume.resolve(name(content).as_os_str().as_bytes(), Follow::No);
+    open_path(volume, name(content))
+}
+
+fn open_path(volume: &Volume, path: &Path) -> vfs::File {
+    let node = volume.resolve(path.as_os_str().as_bytes(), Follow::No);
     let node: Arc<vfs::Node> = node.expect("a file of the image");
     node.open().expect("a regular file")
 }
@@ -178,7 +192,8 @@ impl Side for Ours {
 
     fn reader<'a>(&'a self, case: &Case) -> Read<'a> {
         let volume = self.volume.as_ref().expect("a volume was opened");
-        let file = open_file(volume, case.content);
+        let file =
+            open_path(volume, &Path::new(self.folder.unwrap_or("")).join(name(case.content)));
         Box::new(move |at, buffer| {
             let read = file.read_at(buffer, at).expect("a read");
             assert_eq!(read, buffer.len());
