@@ -68,11 +68,14 @@ pub fn run(selection: &Selection) {
     }
 }
 
+/// A conversion of a stored unit, with its offset in the file, into a buffer.
+type Convert = Box<dyn Fn(u64, &[u8], &mut [u8]) + Send + Sync>;
+
 /// Work on bytes in memory: `convert` turns each stored unit into bytes of the file.
 struct Bare {
     stored: Vec<Vec<u8>>,
     unit: usize,
-    convert: Box<dyn Fn(u64, &[u8], &mut [u8]) + Send + Sync>,
+    convert: Convert,
 }
 
 impl Side for Bare {
