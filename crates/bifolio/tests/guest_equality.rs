@@ -8,7 +8,8 @@ use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 use testkit::guest::{self, Job};
 use testkit::tree::Source;
-use testkit::{GUEST_KINDS, Kind, Manifest, Mke2fs, must};
+use testkit::{GUEST_KINDS, Kind, Manifest, Mke2fs, must, verity};
+use vfs::VolumeOptions;
 
 /// Kinds that are also tested with blocks of 64 KiB.
 const LARGE: &[&str] = &[
@@ -27,6 +28,8 @@ const LARGE: &[&str] = &[
     "everything",
 ];
 
+/// The block size of kinds with features.
+const BLOCK_SIZE: u32 = 4096;
 /// Block sizes larger than a page.
 const SIZES: [u32; 4] = [8192, 16_384, 32_768, 65_536];
 
@@ -63,7 +66,7 @@ impl Subject {
 
 fn subjects() -> Vec<Subject> {
     let sizes = SIZES.iter().map(|size| Subject::ByGuest("ext4", *size));
-    let small = GUEST_KINDS.iter().map(|kind| Subject::ByGuest(kind.name, 4096));
+    let small = GUEST_KINDS.iter().map(|kind| Subject::ByGuest(kind.name, BLOCK_SIZE));
     let large = LARGE.iter().map(|name| Subject::ByGuest(name, 65_536));
     let by_mke2fs = SIZES.iter().map(|size| Subject::ByMke2fs(*size));
     sizes.chain(small).chain(large).chain(by_mke2fs).collect()
@@ -110,6 +113,11 @@ fn check(number: usize) {
     let (image, theirs) = &filled.images[number / GUESTS];
     assert!(theirs.len() > 1000, "only {} names", theirs.len());
     Manifest::of_image(image).assert_equal("bifolio", theirs, "Linux 7.2");
+    if matches!(subjects()[number], Subject::ByGuest("verity", BLOCK_SIZE)) {
+        for file in ["verified/00000001", "verified/00819277"] {
+            verity::check_damage(image, &VolumeOptions::default(), file);
+        }
+    }
 }
 
 fn main() {
