@@ -69,13 +69,16 @@ impl Descriptor {
         if data_size > i64::MAX as u64 {
             return invalid("data size", data_size);
         }
+        // As in the kernel, the bytes behind a shorter hash have no meaning.
+        let mut root_hash = [0; 64];
+        root_hash[..algorithm.len()].copy_from_slice(&raw.root_hash[..algorithm.len()]);
         let mut unsigned = raw.clone();
         unsigned.sig_size = 0.into();
         Ok(Self {
             algorithm,
             block_shift,
             data_size,
-            root_hash: raw.root_hash,
+            root_hash,
             salt: raw.salt,
             salt_len: salt.len(),
             file_hash: algorithm.hash(&[], unsigned.as_bytes()),
