@@ -96,7 +96,13 @@ fn umount_does_not_wait_for_another_user_with_the_socket_name_of_a_guard() {
         // Changes the user of this thread only.
         let nobody = Uid::from_raw(NOBODY);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
-        UnixListener::bind_addr(&address).unwrap()
+        // Threads of the guard can still hold the name.
+        let mut bound = None;
+        wait_until("the release of the name", || {
+            bound = UnixListener::bind_addr(&address).ok();
+            bound.is_some()
+        });
+        bound.unwrap()
     });
     let taken = binding.join().unwrap();
     // The other user does not close the socket.
