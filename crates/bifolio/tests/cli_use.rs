@@ -321,6 +321,18 @@ fn the_status_of_check_shows_whether_the_image_is_consistent() {
     assert_eq!(found["is_consistent"], false);
     assert!(found["findings"][0]["inode"].is_u64(), "{found}");
 
+    // Corruption that prevents the recovery is a finding, and the rest is checked without recovery.
+    shell(image.folder.path(), "debugfs -w -R 'feature needs_recovery' image");
+    shell(
+        image.folder.path(),
+        "block=$(debugfs -R 'bmap <8> 0' image 2>/dev/null)
+         printf x | dd of=image bs=1 seek=$((block * 2048 + 4)) conv=notrunc",
+    );
+    let result = run_with_status(&["check", &path], 4);
+    for found in ["journal superblock", "link count is 7", "2 inconsistencies"] {
+        assert!(result.text().contains(found), "{}", result.text());
+    }
+
     // Corruption that prevents opening the image is a finding, too.
     shell(image.folder.path(), "printf x | dd of=image bs=1 seek=$((1024 + 0x3fc)) conv=notrunc");
     let result = run_with_status(&["check", &path], 4);

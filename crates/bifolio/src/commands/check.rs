@@ -7,7 +7,7 @@ use base::attributes::CheckSummary;
 use base::{Corrupt, Error, Location};
 use clap::Args;
 use serde::Serialize;
-use vfs::Volume;
+use vfs::{Volume, VolumeOptions};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
@@ -22,8 +22,9 @@ Exit status:
   8    The check could not be started or completed. Inconsistencies may have been found, too.
   141  The reader of standard output closed the pipe.
 
-The image is only read, and nothing is repaired; use e2fsck for repairs. If the journal is dirty, the state \
-after its replay is checked, unless --no-recovery is given.";
+The image is only read, and nothing is repaired; use e2fsck or fsck.f2fs for repairs. The state of an ext4 image \
+with a dirty journal is checked after a replay in memory, unless --no-recovery is given or the replay fails. Of an \
+f2fs image, the last checkpoint and the nodes synced after it are checked.";
 
 /// The arguments of `bifolio check`.
 #[derive(Args)]
@@ -43,15 +44,25 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut findings =
         Findings { console, json: arguments.json, count: 0, status: Status::Success };
-    let opened = open(&arguments)?;
+    let mut options = arguments.image.volume_options().map_err(operational)?;
+    let mut opened = open(&arguments, &options)?;
     findings.begin(&arguments.target)?;
+    // Corruption that prevents opening is a finding, too. The state before the recovery may still be checked.
+    let refused = opened.as_ref().err().cloned();
+    if let Some(refused) = &refused {
+        findings.add(refused)?;
+        if !options.no_recovery {
+            options.no_recovery = true;
+            opened = open(&arguments, &options)?;
+        }
+    }
     let summary = match opened {
-        Ok(volume) => check(&volume, &mut findings)?,
-        // Corruption that prevents opening is a finding, too.
-        Err(error) => {
+        Ok(volume) => check(&volume, refused.as_ref(), &mut findings)?,
+        Err(error) if Some(&error) != refused.as_ref() => {
             findings.add(&error)?;
             CheckSummary::default()
         }
+        Err(_) => CheckSummary::default(),
     };
     findings.end(&summary)?;
     let Findings { console, status, .. } = findings;
@@ -64,21 +75,27 @@ fn operational(failure: Failure) -> Failure {
 }
 
 /// Opens the volume. The inner error is corruption that prevents opening.
-fn open(arguments: &Arguments) -> Result<Result<Volume, Error>> {
+fn open(arguments: &Arguments, options: &VolumeOptions) -> Result<Result<Volume, Error>> {
     let Arguments { image, target, .. } = arguments;
     let device = image.open_device(target).map_err(operational)?;
-    let options = image.volume_options().map_err(operational)?;
-    match Volume::open_device(device, &options) {
+    match Volume::open_device(device, options) {
         Ok(volume) => Ok(Ok(volume)),
         Err(error @ Error::Corrupt(_)) => Ok(Err(error)),
         Err(error) => Err(operational(Failure::library(target.image.as_path(), &error))),
     }
 }
 
-fn check(volume: &Volume, findings: &mut Findings<'_>) -> Result<CheckSummary> {
+/// Checks the volume. `reported` is not reported again.
+fn check(
+    volume: &Volume,
+    reported: Option<&Error>,
+    findings: &mut Findings<'_>,
+) -> Result<CheckSummary> {
     let mut outcome = Ok(());
     let summary = volume.check(&mut |error| {
-        outcome = findings.add(&error);
+        if reported != Some(&error) {
+            outcome = findings.add(&error);
+        }
         if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     outcome.map_err(|failure| match failure.is_fatal() {
