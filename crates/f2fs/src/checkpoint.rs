@@ -76,6 +76,15 @@ impl VersionBitmap {
         let byte = self.0.get((block / 8) as usize).copied().unwrap_or_default();
         byte & (0x80 >> (block % 8)) != 0
     }
+
+    /// Makes the other copy of `block` count. The table has this block.
+    pub(crate) fn flip(&mut self, block: u64) {
+        self.0[(block / 8) as usize] ^= 0x80 >> (block % 8);
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 /// A pack whose first and last block agree.

@@ -24,6 +24,7 @@ mod sit;
 mod summaries;
 mod superblock;
 mod volume;
+mod write;
 
 pub use checkpoint::{Checkpoint, VersionBitmap};
 pub use features::{Feature, Features};
@@ -31,6 +32,6 @@ pub use file_system::Format;
 pub use geometry::{Geometry, SEGMENT_BLOCKS};
 pub use inode::Inode;
 pub use nat::{Nid, NodeAddress};
-pub use recovery::RecoveryReport;
+pub use recovery::{RecoveryReport, recover_in_place};
 pub use superblock::{Encoding, SUPERBLOCK_BYTES, Superblock};
 pub use volume::Volume;

@@ -11,7 +11,7 @@ use crate::volume::Volume;
 
 const STRUCTURE: &str = "SIT entry";
 /// The bits of the number of blocks in use. The type is above them.
-const COUNT_BITS: u32 = 10;
+pub(crate) const COUNT_BITS: u32 = 10;
 
 /// The entry of a segment.
 #[derive(Clone, Debug)]
@@ -43,6 +43,11 @@ impl SegmentEntry {
         let buffer = volume.metadata().read(at, STRUCTURE, location)?;
         let raw: &RawSitEntry = view_at(&buffer, byte, STRUCTURE, location)?;
         Ok(Self { raw: raw.clone(), location })
+    }
+
+    /// Returns the entry as it is stored.
+    pub(crate) fn raw(&self) -> &RawSitEntry {
+        &self.raw
     }
 
     /// Returns the number of blocks in use, as stored.

@@ -93,6 +93,11 @@ impl PackSummaries {
         Ok(summaries)
     }
 
+    /// Returns whether the pack has the summaries of the logs of nodes.
+    pub(crate) fn has_nodes(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
     /// Returns the owner of the block at `index` in the segment of a log. `None` if the pack does not have it.
     pub(crate) fn owner(&self, log: &Log, index: usize) -> Option<&RawSummary> {
         let logs = if log.kind == BlockKind::Data { &self.data } else { &self.nodes };

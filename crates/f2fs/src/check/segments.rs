@@ -63,10 +63,11 @@ impl Check<'_> {
         }
     }
 
-    /// Checks that the next block of each log is free, and all blocks after it if the log only appends.
+    /// Checks that the segment of each log has the log's type, and that its next block is free, and all blocks after it if
+    /// the log only appends.
     pub(super) fn check_logs(&mut self) {
         let is_read_only = self.geometry().features.has(Feature::ReadOnly);
-        for log in Log::all(self.volume.checkpoint()) {
+        for (kind, log) in (0..).zip(Log::all(self.volume.checkpoint())) {
             // A volume that is never written has only the first log of each kind.
             let is_unused = is_read_only && log.index > 0;
             let is_valid = log.segment < self.geometry().main_segments();
@@ -75,6 +76,7 @@ impl Check<'_> {
             }
             let entry = self.segment_entry(log.segment);
             let Some(entry) = self.report.ok(entry) else { continue };
+            self.report.compare(STRUCTURE, entry.location, "type", entry.kind().into(), kind);
             let next = u64::from(log.offset);
             let end = if log.fills_holes { next + 1 } else { SEGMENT_BLOCKS };
             if let Some(used) = (next..end).find(|index| entry.has(*index)) {

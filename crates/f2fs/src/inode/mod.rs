@@ -1,5 +1,6 @@
 //! Inodes in memory.
 
+pub(crate) mod checksum;
 mod clusters;
 mod directory;
 mod encryption;

@@ -5,11 +5,11 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 use base::attributes::{Attributes, DeviceNumber, FileType, Timestamp};
-use base::checksum::crc32_le;
 use base::view::view_at;
 use base::{Error, FileBlock, InodeNumber, Problem, Result};
 use zerocopy::IntoBytes;
 
+use super::checksum::checksum;
 use crate::compress::{Algorithm, ClusterSize};
 use crate::dir;
 use crate::features::Feature;
@@ -187,14 +187,8 @@ impl<'a> Parser<'a> {
             return Ok(());
         };
         let stored = extra.checksum.get();
-        let at = size_of::<RawInode>() + field;
-        let (before, rest) = self.node.bytes().split_at(at);
-        let mut computed = crc32_le(u32::MAX, &self.geometry.uuid);
-        computed = crc32_le(computed, &self.node.nid.0.to_le_bytes());
-        computed = crc32_le(computed, &self.raw.generation.get().to_le_bytes());
-        for part in [before, &[0; WORD_BYTES], &rest[WORD_BYTES..]] {
-            computed = crc32_le(computed, part);
-        }
+        let generation = self.raw.generation.get();
+        let computed = checksum(self.node.bytes(), self.node.nid, generation, self.geometry);
         if stored != computed {
             return Err(self.fault(Problem::Checksum { stored, computed }));
         }

@@ -1,11 +1,12 @@
-//! Recovery of a volume that was not unmounted, in memory: the device is not written.
+//! Recovery of a volume that was not unmounted.
 //!
 //! First, the inodes that had no name at the time of the checkpoint are deleted (`orphans`). Then the nodes that fsync(2)
 //! wrote after the checkpoint are found (`chain`), chosen (`plan`) and replayed (`replay`). All changes go to the
 //! overlay (`overlay`), through which the volume reads nodes and directories.
-//! Not here: writing the changes to the device.
+//! The changes stay in memory, or become a new checkpoint (`in_place`).
 
 mod chain;
+mod in_place;
 mod names;
 mod nodes;
 mod orphans;
@@ -23,6 +24,7 @@ use base::{Error, FsBlock, InodeNumber, Location, Result};
 
 use self::chain::ChainNode;
 pub(crate) use self::chain::ChainVersion;
+pub use self::in_place::recover_in_place;
 use self::nodes::Editor;
 use self::replay::Replay;
 use crate::geometry::SEGMENT_BLOCKS;

@@ -35,7 +35,7 @@ impl Slot {
         Self { index: self.index + distance, byte, ..self }
     }
 
-    fn owner(self) -> Owner {
+    pub(super) fn owner(self) -> Owner {
         // Nodes have some thousand addresses at most.
         Owner { nid: self.nid, index: self.index as u16 }
     }

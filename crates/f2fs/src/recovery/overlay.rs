@@ -73,6 +73,22 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
+    /// Returns all changes of nodes, in the order of their numbers.
+    pub(crate) fn nodes(&self) -> Vec<(Nid, Change)> {
+        let mut nodes: Vec<_> =
+            self.nodes.iter().map(|(nid, change)| (*nid, change.clone())).collect();
+        nodes.sort_by_key(|(nid, _)| *nid);
+        nodes
+    }
+
+    /// Returns all changed blocks of directories, in the order of the directories' numbers.
+    pub(crate) fn directory_blocks(&self) -> Vec<((InodeNumber, FileBlock), BlockContents)> {
+        let mut blocks: Vec<_> =
+            self.directory_blocks.iter().map(|(at, contents)| (*at, contents.clone())).collect();
+        blocks.sort_by_key(|(at, _)| *at);
+        blocks
+    }
+
     /// Returns the change of a node. `None` if it is that of the checkpoint.
     pub(crate) fn node(&self, nid: Nid) -> Option<&Change> {
         self.nodes.get(&nid)

@@ -3,11 +3,11 @@
 use base::{FsBlock, Result};
 
 use super::overlay::Owner;
-use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::nat::Nid;
 use crate::sit::SegmentEntry;
 use crate::summaries::{AreaSummary, BlockKind, Log, PackSummaries};
 use crate::volume::Volume;
+use crate::write::segment_of;
 
 /// The use of blocks in the checkpoint.
 #[derive(Debug)]
@@ -42,10 +42,4 @@ impl Segments {
         };
         Ok(Owner { nid: Nid(raw.nid.get()), index: raw.index.get() })
     }
-}
-
-/// Returns the segment of a block of the main area, and the block's index in it.
-pub(crate) fn segment_of(geometry: &Geometry, block: FsBlock) -> (u32, u64) {
-    let from_main = block.0.saturating_sub(geometry.main.start.0);
-    ((from_main / SEGMENT_BLOCKS) as u32, from_main % SEGMENT_BLOCKS)
 }

@@ -1,0 +1,163 @@
+//! Checkpoint packs, written in steps: all blocks but the last one, a flush, the last block, and a flush. The types of
+//! the steps allow no other order.
+
+use base::checksum::crc32_le;
+use base::{DeviceOffset, Error, FsBlock, Location, Problem, Result};
+use zerocopy::IntoBytes;
+
+use super::logs::Logs;
+use super::summary_blocks::SummaryBlocks;
+use crate::checkpoint::VersionBitmap;
+use crate::geometry::SEGMENT_BLOCKS;
+use crate::ondisk::checkpoint::{
+    COMPACT_SUMMARIES, CRC_RECOVERY, FAST_BOOT, LARGE_NAT_BITMAP, NAT_BITS, NO_CRC_RECOVERY,
+    ORPHANS, RawCheckpoint, UNMOUNTED,
+};
+use crate::summaries::LOGS;
+use crate::superblock::MAGIC;
+use crate::volume::Volume;
+
+/// Bytes of a CRC.
+const CRC_BYTES: usize = 4;
+
+/// The counts of a pack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PackCounts {
+    pub(crate) blocks: u64,
+    pub(crate) nodes: u32,
+    pub(crate) inodes: u32,
+    pub(crate) free_segments: u32,
+}
+
+/// A pack in memory. Everything that it refers to was written.
+pub(crate) struct Pack<'v> {
+    volume: &'v Volume,
+    start: FsBlock,
+    blocks: Vec<Vec<u8>>,
+}
+
+/// A pack that was written but for its last block.
+pub(crate) struct WrittenPack<'v>(Pack<'v>);
+
+/// A pack that is durable but for its last block.
+pub(crate) struct FlushedPack<'v>(Pack<'v>);
+
+impl<'v> Pack<'v> {
+    /// Makes the pack that follows the current one, as after unmounting: with the summaries of all logs.
+    pub(crate) fn new(
+        volume: &'v Volume,
+        counts: PackCounts,
+        versions: (&VersionBitmap, &VersionBitmap),
+        logs: &Logs<'_>,
+        summaries: &SummaryBlocks<'_>,
+    ) -> Result<Self> {
+        let geometry = volume.geometry();
+        let checkpoint = volume.checkpoint();
+        let mut raw = checkpoint.raw.clone();
+        raw.version.set(raw.version.get().wrapping_add(1));
+        raw.valid_block_count.set(counts.blocks);
+        raw.valid_nodes.set(counts.nodes);
+        raw.valid_inodes.set(counts.inodes);
+        raw.free_segments.set(counts.free_segments);
+        for (number, place) in logs.places().iter().enumerate() {
+            let index = number % LOGS;
+            let (segments, offsets) = if number < LOGS {
+                (&mut raw.data_segments, &mut raw.data_offsets)
+            } else {
+                (&mut raw.node_segments, &mut raw.node_offsets)
+            };
+            segments[index].set(place.segment);
+            offsets[index].set(place.offset);
+            raw.allocation_types[number] = 0;
+        }
+        let cleared = ORPHANS | COMPACT_SUMMARIES | FAST_BOOT | NAT_BITS | NO_CRC_RECOVERY;
+        raw.flags.set(raw.flags.get() & !cleared | UNMOUNTED | CRC_RECOVERY);
+        let payload = geometry.checkpoint_payload as usize;
+        let summary_start = 1 + payload;
+        let count = summary_start + 2 * LOGS + 1;
+        raw.summary_start.set(summary_start as u32);
+        raw.pack_blocks.set(count as u32);
+
+        let length = geometry.block_size.len();
+        let mut front = vec![0; (1 + payload) * length];
+        place_bitmaps(volume, &raw, versions, &mut front)?;
+        front[..size_of::<RawCheckpoint>()].copy_from_slice(raw.as_bytes());
+        seal(&mut front[..length], raw.checksum_offset.get() as usize);
+        let mut blocks: Vec<Vec<u8>> = front.chunks(length).map(<[u8]>::to_vec).collect();
+        let of_logs = logs.summaries(summaries);
+        assert_eq!(of_logs.len(), 2 * LOGS, "each log has a summary");
+        for summary in of_logs {
+            let mut block = summary.to_bytes(geometry.summary_bytes());
+            block.resize(length, 0);
+            blocks.push(block);
+        }
+        blocks.push(blocks[0].clone());
+        let second = FsBlock(geometry.checkpoint.0 + SEGMENT_BLOCKS);
+        let start =
+            if checkpoint.start == geometry.checkpoint { second } else { geometry.checkpoint };
+        Ok(Self { volume, start, blocks })
+    }
+
+    /// Writes all blocks but the last one.
+    pub(crate) fn write(self) -> Result<WrittenPack<'v>> {
+        for index in 0..self.blocks.len() - 1 {
+            self.write_block(index)?;
+        }
+        Ok(WrittenPack(self))
+    }
+
+    fn write_block(&self, index: usize) -> Result<()> {
+        let at = self.start.0 + index as u64;
+        let offset = DeviceOffset(at << self.volume.geometry().block_size.shift());
+        self.volume.device().write_at(offset, &self.blocks[index])
+    }
+}
+
+impl<'v> WrittenPack<'v> {
+    /// Makes the pack's blocks, and all that was written before, durable.
+    pub(crate) fn flush(self) -> Result<FlushedPack<'v>> {
+        self.0.volume.device().flush()?;
+        Ok(FlushedPack(self.0))
+    }
+}
+
+impl FlushedPack<'_> {
+    /// Writes the last block, which makes the pack valid, and makes it durable.
+    pub(crate) fn commit(self) -> Result<()> {
+        self.0.write_block(self.0.blocks.len() - 1)?;
+        self.0.volume.device().flush()
+    }
+}
+
+/// Copies the version bitmaps to their places in the first block and the blocks after it.
+fn place_bitmaps(
+    volume: &Volume,
+    raw: &RawCheckpoint,
+    (sit, nat): (&VersionBitmap, &VersionBitmap),
+    front: &mut [u8],
+) -> Result<()> {
+    let geometry = volume.geometry();
+    let fixed = size_of::<RawCheckpoint>();
+    let is_large = raw.flags.get() & LARGE_NAT_BITMAP != 0;
+    let (sit_at, nat_at) = match (is_large, geometry.checkpoint_payload) {
+        (true, _) => (fixed + CRC_BYTES + nat.bytes().len(), fixed + CRC_BYTES),
+        (false, 0) => (fixed, fixed + sit.bytes().len()),
+        (false, _) => (geometry.block_size.len(), fixed),
+    };
+    for (at, bitmap) in [(sit_at, sit), (nat_at, nat)] {
+        let available = front.len().saturating_sub(at) as u64;
+        let Some(to) = front.get_mut(at..at + bitmap.bytes().len()) else {
+            let problem = Problem::Truncated { needed: bitmap.bytes().len() as u64, available };
+            let location = Location::block(volume.checkpoint().start);
+            return Err(Error::corrupt("checkpoint", location, problem));
+        };
+        to.copy_from_slice(bitmap.bytes());
+    }
+    Ok(())
+}
+
+/// Stores the CRC of a block at byte `at`.
+fn seal(block: &mut [u8], at: usize) {
+    let crc = crc32_le(crc32_le(MAGIC, &block[..at]), &block[at + CRC_BYTES..]);
+    block[at..at + CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+}

@@ -1,0 +1,164 @@
+//! Summaries in memory, which are changed and written to the segment summary area.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use base::{DeviceOffset, FsBlock, Location, Result};
+use zerocopy::IntoBytes;
+
+use crate::checkpoint::read_block;
+use crate::geometry::SEGMENT_BLOCKS;
+use crate::node::footer;
+use crate::ondisk::summary::{RawSummary, RawSummaryFooter};
+use crate::summaries::{AreaSummary, BlockKind, Log, PackSummaries};
+use crate::volume::Volume;
+
+/// The summary of a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Summary {
+    kind: BlockKind,
+    entries: Vec<RawSummary>,
+}
+
+impl Summary {
+    /// Returns the summary of a segment without blocks in use.
+    pub(crate) fn empty(kind: BlockKind) -> Self {
+        let entry = RawSummary { nid: 0.into(), version: 0, index: 0.into() };
+        Self { kind, entries: vec![entry; SEGMENT_BLOCKS as usize] }
+    }
+
+    /// Returns the bytes of the summary, with empty journals.
+    pub(crate) fn to_bytes(&self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        let entries = self.entries.as_bytes();
+        bytes[..entries.len()].copy_from_slice(entries);
+        let kind = u8::from(self.kind == BlockKind::Node);
+        let footer = RawSummaryFooter { kind, checksum: 0.into() };
+        bytes[length - size_of::<RawSummaryFooter>()..].copy_from_slice(footer.as_bytes());
+        bytes
+    }
+}
+
+/// The summaries of segments that were changed.
+pub(crate) struct SummaryBlocks<'v> {
+    volume: &'v Volume,
+    pack: &'v PackSummaries,
+    summaries: BTreeMap<u32, Summary>,
+}
+
+impl<'v> SummaryBlocks<'v> {
+    pub(crate) fn new(volume: &'v Volume, pack: &'v PackSummaries) -> Self {
+        Self { volume, pack, summaries: BTreeMap::new() }
+    }
+
+    /// Begins the summary of a segment that was free.
+    pub(crate) fn begin(&mut self, segment: u32, kind: BlockKind) {
+        self.summaries.insert(segment, Summary::empty(kind));
+    }
+
+    /// Returns the summary of a segment, which is in memory.
+    pub(crate) fn get(&self, segment: u32) -> Option<&Summary> {
+        self.summaries.get(&segment)
+    }
+
+    /// Sets the owner of a block of this kind.
+    pub(crate) fn set(
+        &mut self,
+        segment: u32,
+        index: u64,
+        kind: BlockKind,
+        owner: RawSummary,
+    ) -> Result<()> {
+        if !self.summaries.contains_key(&segment) {
+            self.load(segment)?;
+        }
+        let summary = self.summaries.get_mut(&segment).expect("it is loaded");
+        // The area has the kind of an earlier use, if the segment was free.
+        summary.kind = kind;
+        summary.entries[index as usize] = owner;
+        Ok(())
+    }
+
+    /// Loads the summaries of the segments that the logs of the checkpoint write to, which only the pack has.
+    pub(crate) fn load_logs(&mut self) -> Result<()> {
+        for log in Log::all(self.volume.checkpoint()) {
+            self.load(log.segment)?;
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, segment: u32) -> Result<()> {
+        let logs = Log::all(self.volume.checkpoint());
+        let summary = match logs.iter().find(|log| log.segment == segment) {
+            Some(log) if log.kind == BlockKind::Data || self.pack.has_nodes() => self.of_pack(log),
+            Some(log) => self.of_footers(log)?,
+            None => self.of_area(segment)?,
+        };
+        self.summaries.insert(segment, summary);
+        Ok(())
+    }
+
+    fn of_pack(&self, log: &Log) -> Summary {
+        let mut summary = Summary::empty(log.kind);
+        for (index, entry) in summary.entries.iter_mut().enumerate() {
+            if let Some(owner) = self.pack.owner(log, index) {
+                *entry = owner.clone();
+            }
+        }
+        summary
+    }
+
+    /// Returns the summary of a log of nodes from the footers of its nodes.
+    fn of_footers(&self, log: &Log) -> Result<Summary> {
+        let geometry = self.volume.geometry();
+        let mut summary = Summary::empty(log.kind);
+        let start = geometry.main.start.0 + u64::from(log.segment) * SEGMENT_BLOCKS;
+        for (index, entry) in (0..).zip(&mut summary.entries) {
+            let at = FsBlock(start + index);
+            let block = read_block(self.volume.device(), geometry, at)?;
+            entry.nid = footer(&block, Location::block(at))?.nid;
+        }
+        Ok(summary)
+    }
+
+    fn of_area(&self, segment: u32) -> Result<Summary> {
+        let area = AreaSummary::read(self.volume, segment)?;
+        let mut summary = Summary::empty(BlockKind::Data);
+        if area.footer()?.kind != 0 {
+            summary.kind = BlockKind::Node;
+        }
+        for (index, entry) in summary.entries.iter_mut().enumerate() {
+            *entry = area.owner(index)?.clone();
+        }
+        Ok(summary)
+    }
+
+    /// Writes the summaries to their area. Those of one block are written at once.
+    ///
+    /// The area has no second copy. The last checkpoint does not look at what changes here: entries of blocks that it does
+    /// not use, and those of the segments of its logs, whose summaries it has itself.
+    pub(crate) fn write(&self) -> Result<()> {
+        let geometry = self.volume.geometry();
+        let bytes = geometry.summary_bytes();
+        let per_block = (geometry.block_size.len() / bytes).max(1) as u32;
+        let mut blocks: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        for (segment, summary) in &self.summaries {
+            let number = segment / per_block;
+            let at = FsBlock(geometry.ssa.start.0 + u64::from(number));
+            let block = match blocks.entry(number) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(vacant) => {
+                    vacant.insert(read_block(self.volume.device(), geometry, at)?)
+                }
+            };
+            let start = (segment % per_block) as usize * bytes;
+            block[start..start + bytes].copy_from_slice(&summary.to_bytes(bytes));
+        }
+        for (number, block) in blocks {
+            let at = geometry.ssa.start.0 + u64::from(number);
+            let offset = DeviceOffset(at << geometry.block_size.shift());
+            self.volume.device().write_at(offset, &block)?;
+        }
+        Ok(())
+    }
+}
