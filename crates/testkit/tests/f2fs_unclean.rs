@@ -171,7 +171,7 @@ fn recovers_cut_states(seed: u64) {
 }
 
 /// The number of power cuts in the middle of each recovery in place.
-const CUTS: u64 = 2;
+const CUTS: u64 = 3;
 
 /// Recovers a copy of an image in place. Checks that fsck.f2fs and the library's check find no errors, that nothing is left
 /// to recover, and that the copy has what the recovery in memory has found, also after a power cut. Returns the copy.
@@ -198,8 +198,10 @@ fn recover_in_place(image: &Path, recovered: &Manifest, random: &mut Random) -> 
     check(Arc::clone(&base), &as_it_is, "recovered in place");
     let recording = device.recording();
     let points = recording.crash_points();
-    for _ in 0..if report.is_some() { CUTS } else { 0 } {
-        let point = points.start + random.below(points.len() as u64) as usize;
+    for number in 0..if report.is_some() { CUTS } else { 0 } {
+        // Every other cut is around the write of the last block, which makes the new checkpoint valid.
+        let span = if number % 2 == 0 { points.len() as u64 } else { 3 };
+        let point = points.end - 1 - random.below(span) as usize;
         let kept = random.below(9);
         let cut = Replay::new(&recording).image(point, |_, _| random.below(8) < kept);
         let device = Arc::new(MemoryDevice::new(cut));
