@@ -15,6 +15,7 @@ pub mod hostile;
 mod image;
 mod ioctl;
 mod kind;
+pub mod log_writes;
 mod manifest;
 pub mod memory;
 mod mount;

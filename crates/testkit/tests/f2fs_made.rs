@@ -168,6 +168,7 @@ impl Changed {
                 format: "f2fs",
                 options: layout.mount.to_owned(),
                 job: Job::Change(steps),
+                log: None,
             }
         };
         let tasks: Vec<Task> = (1..).zip(&layouts).zip(&images).map(task).collect();

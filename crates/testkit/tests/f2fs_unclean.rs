@@ -140,6 +140,22 @@ fn recovers_cut_states(seed: u64) {
     let images: Vec<(&Kind, PathBuf)> = (0..3).map(image).collect();
     let turn = f2fs::interrupted_turn(seed, kinds);
     let states = f2fs::cut_states(&images, &turn, seed, STATES, folder.path());
+    judge(&states, seed);
+}
+
+/// Checks that power cuts while a guest writes and syncs are recovered as Linux does it.
+fn recovers_recorded_states(seed: u64) {
+    let folder = must(TempDir::new(), "a folder");
+    let kinds = [Steps::Data, Steps::Moves, Steps::Orphans, Steps::Names][seed as usize % 4];
+    let kind = Kind::named(CUT_KINDS[seed as usize % 5]);
+    let image = folder.path().join("image");
+    kind.make(&image, SMALL_MEGABYTES);
+    let turn = f2fs::interrupted_turn(seed, kinds);
+    let states = f2fs::recorded_states(kind, &image, &turn, seed, STATES, folder.path());
+    judge(&states, seed);
+}
+
+fn judge(states: &[(&'static Kind, PathBuf)], seed: u64) {
     assert!(!states.is_empty(), "seed {seed}: no states");
     let ours: Vec<_> = states.iter().map(|(_, image)| recover_or_refuse(image)).collect();
     let mut random = Random(seed);
@@ -149,7 +165,7 @@ fn recovers_cut_states(seed: u64) {
             must(std::fs::remove_file(&copy), copy.display());
         }
     }
-    let after = f2fs::list_all(&states);
+    let after = f2fs::list_all(states);
     for (number, ((kind, _), (checkpoint, recovered))) in states.iter().zip(&ours).enumerate() {
         let of_guest = &after[number];
         let _shown = OnPanic(format!("seed {seed}, state {number}, {}", kind.name));
@@ -336,6 +352,12 @@ fn main() {
     for seed in 1..=testkit::crash::factor() {
         trials.push(Trial::test(format!("cut_states_{seed}_are_recovered"), move || {
             recovers_cut_states(seed);
+            Ok(())
+        }));
+    }
+    for seed in 1..=testkit::crash::factor() {
+        trials.push(Trial::test(format!("power_cuts_{seed}_are_recovered"), move || {
+            recovers_recorded_states(seed);
             Ok(())
         }));
     }

@@ -1,15 +1,23 @@
-//! States of images in the middle of a turn: copies that are taken while the guest is stopped, and damage to the nodes
-//! that a roll-forward reads.
+//! States of images in the middle of a turn: copies that are taken while the guest is stopped, power cuts in recordings of
+//! its writes, and damage to the nodes that a roll-forward reads.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::SystemTime;
+
+use device::{MemoryDevice, RecordDevice, Replay, SharedDevice};
 
 use super::Kind;
 use super::layout::{BLOCK, FOOTER, Layout, SEGMENT, mend_checkpoint, word};
-use crate::guest::{self, Job, Task};
+use crate::guest::{self, Job, Machine, Task};
 use crate::turns::Turn;
-use crate::{Random, command, must};
+use crate::{Random, command, log_writes, must};
+
+/// The size of a sector, in bytes.
+const SECTOR: u64 = 512;
 
 /// Has a guest change images by a turn as [`break_off`](super::break_off) does. Copies images to `folder` at random
 /// moments that `seed` chooses, whenever they have changed. Returns at most `states_max` of the copies. All kinds have
@@ -54,6 +62,63 @@ pub fn cut_states(
         }
     });
     states
+}
+
+/// Has a guest change an image by a turn as [`break_off`](super::break_off) does, and records its writes and flushes. Writes
+/// states after power cuts at random moments to `folder`: of the blocks that no flush has made durable, any may be lost.
+pub fn recorded_states(
+    kind: &'static Kind,
+    image: &Path,
+    turn: &Turn,
+    seed: u64,
+    count: usize,
+    folder: &Path,
+) -> Vec<(&'static Kind, PathBuf)> {
+    let before = must(std::fs::read(image), image.display());
+    let log = folder.join("log");
+    let task = Task { log: Some(log.clone()), ..kind.task(image, Job::BreakOff(turn.clone())) };
+    guest::run_on(Machine::EmulatedF2fs, &[task]);
+    let base: SharedDevice = Arc::new(MemoryDevice::new(before));
+    let device = Arc::new(must(RecordDevice::new(base), "a recorder"));
+    let shared: SharedDevice = Arc::clone(&device) as SharedDevice;
+    log_writes::replay(&log_writes::read(&log), &shared);
+    must(std::fs::remove_file(&log), log.display());
+    let recording = device.recording();
+    let mut random = Random(seed);
+    let points = recording.crash_points();
+    let mut chosen: Vec<usize> =
+        (0..count).map(|_| points.start + random.below(points.len() as u64) as usize).collect();
+    chosen.sort_unstable();
+    let mut replay = Replay::new(&recording);
+    let states = chosen.into_iter().enumerate().map(|(number, point)| {
+        let kept = random.below(9);
+        // f2fs expects of a device that power cuts leave blocks whole.
+        let mut last = None;
+        let bytes = replay.image(point, |write, sector| {
+            let block = (write.offset.0 / SECTOR + sector) / (BLOCK as u64 / SECTOR);
+            let is_kept = match last {
+                Some((of_last, is_kept)) if of_last == block => is_kept,
+                _ => random.below(8) < kept,
+            };
+            last = Some((block, is_kept));
+            is_kept
+        });
+        let path = folder.join(format!("recorded{number}"));
+        write_sparse(&path, &bytes);
+        (kind, path)
+    });
+    states.collect()
+}
+
+/// Writes a file with holes in place of blocks of zeroes.
+fn write_sparse(path: &Path, bytes: &[u8]) {
+    let file = must(File::create(path), path.display());
+    must(file.set_len(bytes.len() as u64), path.display());
+    for (number, block) in (0..).zip(bytes.chunks(BLOCK)) {
+        if block.iter().any(|byte| *byte != 0) {
+            must(file.write_all_at(block, number * BLOCK as u64), path.display());
+        }
+    }
 }
 
 /// Sets flags of the current checkpoint, and corrects its checksum. Without flags, only the checksum changes.

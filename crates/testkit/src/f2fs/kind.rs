@@ -77,7 +77,7 @@ impl Kind {
     /// Returns the task for a guest to do `job` with `image`.
     pub fn task(&self, image: &Path, job: Job) -> Task {
         let image = PathBuf::from(image);
-        Task { image, format: "f2fs", options: self.options.to_owned(), job }
+        Task { image, format: "f2fs", options: self.options.to_owned(), job, log: None }
     }
 }
 

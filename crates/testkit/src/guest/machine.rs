@@ -1,5 +1,6 @@
 //! The machines that guests run on: their disks, kernel modules and boot. Not here: what a guest does.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use rustix::system::RebootCommand;
 use serde::{Deserialize, Serialize};
 
 use crate::command::{self, Output};
+use crate::must;
 
 /// The time after which a guest is killed. Long, since guests are slow, maybe on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(900);
@@ -32,6 +34,14 @@ pub enum Machine {
     /// A process: user-mode Linux, which boots in about a second. It has f2fs, but no blocks larger than a page, no
     /// compression, encryption, verity or casefolding.
     UserMode,
+}
+
+/// A disk of a machine.
+#[derive(Clone, Debug)]
+pub(super) struct Disk {
+    pub(super) image: PathBuf,
+    /// The file for a log of all writes.
+    pub(super) log: Option<PathBuf>,
 }
 
 impl Machine {
@@ -114,7 +124,7 @@ impl Machine {
     pub(super) fn boot(
         self,
         initrd: &Path,
-        disks: &[&Path],
+        disks: &[Disk],
         scratch: &Path,
         watch: &mut dyn FnMut(Pid),
     ) -> Output {
@@ -141,7 +151,7 @@ impl Machine {
         path
     }
 
-    fn emulated(self, initrd: &Path, disks: &[&Path]) -> Command {
+    fn emulated(self, initrd: &Path, disks: &[Disk]) -> Command {
         // The model, the console, and the program.
         let (program, model, console) = match self {
             Self::EmulatedF2fs16k => ("qemu-system-aarch64", "virt", "ttyAMA0"),
@@ -155,21 +165,33 @@ impl Machine {
         qemu.arg("-kernel").arg(self.kernel_file("vmlinuz")).arg("-initrd").arg(initrd);
         qemu.arg("-append").arg(format!("console={console} quiet panic=-1 rdinit=/init"));
         for disk in disks {
-            let drive = format!("file={},if=virtio,format=raw,cache=unsafe", disk.display());
+            let image = disk.image.display();
+            let drive = match &disk.log {
+                None => format!("file={image},if=virtio,format=raw,cache=unsafe"),
+                Some(log) => {
+                    must(File::create(log), log.display());
+                    let log = log.display();
+                    format!(
+                        "driver=blklogwrites,file.driver=file,file.filename={image},file.cache.no-flush=on,\
+                         log.driver=file,log.filename={log},log.cache.no-flush=on,if=virtio,cache=writeback"
+                    )
+                }
+            };
             qemu.args(["-drive", &drive]);
         }
         qemu
     }
 }
 
-fn user_mode(initrd: &Path, disks: &[&Path], scratch: &Path) -> Command {
+fn user_mode(initrd: &Path, disks: &[Disk], scratch: &Path) -> Command {
     let mut linux = Command::new(Machine::UserMode.kernel_file("linux"));
     linux.arg(format!("mem={MEMORY}")).arg(format!("initrd={}", initrd.display()));
     linux.args(["rdinit=/init", "con=null", "con0=fd:0,fd:1", "quiet", "panic=-1"]);
     // Otherwise, it leaves files in the user's home folder.
     linux.arg(format!("uml_dir={}/", scratch.display()));
     for (number, disk) in disks.iter().enumerate() {
-        let path = disk.display().to_string();
+        assert!(disk.log.is_none(), "user-mode Linux does not log writes");
+        let path = disk.image.display().to_string();
         assert!(!path.contains([',', ':', ' ']), "user-mode Linux splits the path {path}");
         linux.arg(format!("ubd{number}={path}"));
     }

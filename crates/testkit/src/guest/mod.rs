@@ -7,7 +7,7 @@ mod machine;
 mod root;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
@@ -19,6 +19,7 @@ use crate::turns::{Step, Turn};
 use crate::{Manifest, Random, must};
 
 pub use agent::run_if_guest;
+use machine::Disk;
 pub use machine::Machine;
 
 /// The maximum time between two stops of a guest.
@@ -53,6 +54,8 @@ pub struct Task {
     pub options: String,
     /// The work.
     pub job: Job,
+    /// A file for a log of all writes to the image (`testkit::log_writes`). Only for machines that are emulated.
+    pub log: Option<PathBuf>,
 }
 
 /// The guest's orders: its machine, the kernel modules in the order in which they are loaded, and the mounts and jobs in
@@ -83,6 +86,7 @@ pub fn run(jobs: &[(PathBuf, Job)]) -> Vec<Vec<Manifest>> {
         format: "ext4",
         options: String::new(),
         job: job.clone(),
+        log: None,
     };
     let tasks: Vec<Task> = jobs.iter().map(task).collect();
     run_on(Machine::Emulated, &tasks)
@@ -127,8 +131,9 @@ fn boot(machine: Machine, tasks: &[Task], watch: &mut dyn FnMut(Pid)) -> Vec<Vec
     let file = must(fs::File::create(&results), "the results");
     must(file.set_len(RESULTS_BYTES_MAX), "the results");
 
-    let disks = tasks.iter().map(|task| task.image.as_path()).chain([results.as_path()]);
-    let disks: Vec<&Path> = disks.collect();
+    let of_task = |task: &Task| Disk { image: task.image.clone(), log: task.log.clone() };
+    let of_results = Disk { image: results.clone(), log: None };
+    let disks: Vec<Disk> = tasks.iter().map(of_task).chain([of_results]).collect();
     let output = machine.boot(&initrd, &disks, folder.path(), watch);
 
     let listed = agent::read_results(&results);

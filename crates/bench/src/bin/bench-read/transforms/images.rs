@@ -137,6 +137,7 @@ pub fn compressed() -> SharedDevice {
             format: "f2fs",
             options: "compress_algorithm=lz4,compress_extension=*".to_owned(),
             job: Job::Change(steps),
+            log: None,
         };
         guest::run_on(kind.machine, &[task]);
         let volume = VolumeOptions::new().open(image).expect("a volume");
