@@ -79,9 +79,9 @@ fn an_uncached_mount_does_not_keep_streamed_data_in_memory() {
     assert_eq!(kernel, 0);
     // The memory of the write-behind limit, of a readahead window and of the program.
     assert!(server < FILE_BYTES * 3 / 4, "{server} bytes");
-    // Without the option, all data is cached.
+    // Without the option, all data is cached, but for pages that a busy host's kernel evicts early.
     let (kernel, server) = stream("rw");
-    assert!(kernel >= FILE_BYTES && server > FILE_BYTES, "{kernel} and {server} bytes");
+    assert!(kernel > FILE_BYTES / 2 && server > FILE_BYTES, "{kernel} and {server} bytes");
 }
 
 #[test]

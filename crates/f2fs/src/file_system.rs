@@ -2,16 +2,19 @@
 //! Not here: the format.
 
 use std::any::Any;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use base::attributes::{Attributes, CheckSummary, DirCursor, DirEntry, StatFs, VolumeInfo};
-use base::{BlockSize, Error, InodeNumber, Result, Unsupported};
+use base::attributes::{
+    AttributeChange, Attributes, CheckSummary, DirCursor, DirEntry, StatFs, Timestamp, VolumeInfo,
+};
+use base::{BlockSize, Error, FileOffset, InodeNumber, Result};
 use device::SharedDevice;
-use fs::{Allocation, Data, Directory, FileData, FileSystem};
-use iomap::PageCache;
+use fs::{Allocation, Data, Directory, FileData, FileSystem, NewInode, RenameTarget};
+use iomap::{EndIo, Mapping, PageCache, ReadOptions, WritableFile};
 
 use crate::inode::Inode;
+use crate::live::{LiveInode, Named, RenameMode};
 use crate::superblock::Superblock;
 use crate::volume::Volume;
 
@@ -34,10 +37,17 @@ impl fs::Format for Format {
         cache: &Arc<PageCache>,
         options: &fs::FormatOptions,
     ) -> Result<Arc<dyn FileSystem>> {
-        if options.writable {
-            return Err(Unsupported::Operation("writing f2fs").into());
+        if options.writable && options.no_recovery {
+            return Err(Error::InvalidArgument(
+                "a volume cannot be opened for writing without recovery",
+            ));
         }
-        let volume = Volume::open(Arc::clone(device), cache, options)?;
+        let device = Arc::clone(device);
+        let volume = if options.writable {
+            Volume::open_for_writing(device, cache, options)?
+        } else {
+            Volume::open(device, cache, options)?
+        };
         Ok(Arc::new(F2fs { volume }))
     }
 }
@@ -57,12 +67,15 @@ impl FileSystem for F2fs {
     }
 
     fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn fs::Inode>> {
+        if self.is_writable() {
+            return LiveInode::load(&self.volume, number).map(wrap);
+        }
         Ok(Arc::new(self.volume.inode(number)?))
     }
 
     fn load_kept_inode(&self, number: InodeNumber) -> Result<Arc<dyn fs::Inode>> {
-        match self.volume.inode(number) {
-            Ok(inode) if inode.attributes().links > 0 => Ok(Arc::new(inode)),
+        match self.load_inode(number) {
+            Ok(inode) if inode.attributes().links > 0 => Ok(inode),
             // The caller may pass any number: this error is no damage of the volume.
             Ok(_) | Err(Error::Corrupt(_)) => Err(Error::NotFound),
             Err(error) => Err(error),
@@ -87,6 +100,34 @@ impl FileSystem for F2fs {
 
     fn device(&self) -> &SharedDevice {
         self.volume.device()
+    }
+
+    fn is_writable(&self) -> bool {
+        self.volume.writer().is_ok()
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.volume.writer()?.check()
+    }
+
+    fn panicked(&self, operation: &'static str) {
+        if let Ok(writer) = self.volume.writer() {
+            writer.fail(Error::Panicked(operation));
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        match self.volume.writer() {
+            Ok(writer) => writer.checkpoint(&self.volume),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn close(&self) -> Result<()> {
+        match self.volume.writer() {
+            Ok(writer) => writer.close(&self.volume),
+            Err(_) => Ok(()),
+        }
     }
 }
 
@@ -138,3 +179,170 @@ impl Data for Inode {
 }
 
 impl Allocation for Inode {}
+
+/// Returns this format's inode behind `inode`. Errors: `InvalidArgument` if it belongs to another format.
+fn own(inode: &dyn fs::Inode) -> Result<&LiveInode> {
+    let own = inode.as_any().downcast_ref::<WritableInode>().map(|own| &*own.0);
+    own.ok_or(Error::InvalidArgument("the inode is on another volume"))
+}
+
+/// An inode of a volume that is open for writing.
+#[derive(Debug)]
+struct WritableInode(Arc<LiveInode>);
+
+fn wrap(inode: LiveInode) -> Arc<dyn fs::Inode> {
+    Arc::new(WritableInode(Arc::new(inode)))
+}
+
+impl fs::Inode for WritableInode {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn attributes(&self) -> Attributes {
+        self.0.attributes()
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        self.0.current().read_link()
+    }
+
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        self.0.current().list_xattrs()
+    }
+
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        self.0.current().get_xattr(name)
+    }
+
+    fn verity_digest(&self) -> Result<Option<String>> {
+        self.0.current().verity_digest()
+    }
+
+    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        self.0.set_attributes(change)
+    }
+
+    fn set_flags(&self, flags: u32, time: Timestamp) -> Result<()> {
+        self.0.set_flags(flags, time)
+    }
+
+    fn note_modified(&self, time: Timestamp) {
+        self.0.note_modified(time);
+    }
+
+    fn note_accessed(&self, time: Timestamp) {
+        self.0.note_accessed(time);
+    }
+
+    fn has_pending(&self) -> bool {
+        self.0.has_pending()
+    }
+
+    fn write_pending(&self) -> Result<()> {
+        self.0.write_pending()
+    }
+
+    fn release(&self) -> Result<()> {
+        self.0.release()
+    }
+
+    fn sync(&self, _range: Range<u64>, data_only: bool) -> Result<()> {
+        self.0.sync(data_only)
+    }
+}
+
+impl Directory for WritableInode {
+    fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
+        self.0.current().lookup(name)
+    }
+
+    fn read_dir(
+        &self,
+        from: DirCursor,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.0.current().read_dir(from, emit)
+    }
+
+    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn fs::Inode>> {
+        self.0.create(name, new).map(wrap)
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn fs::Inode>> {
+        self.0.create_unnamed(new).map(wrap)
+    }
+
+    fn link(&self, name: &[u8], inode: &dyn fs::Inode, time: Timestamp) -> Result<()> {
+        self.0.link(name, own(inode)?, time)
+    }
+
+    fn unlink(&self, name: &[u8], inode: &dyn fs::Inode, time: Timestamp) -> Result<()> {
+        self.0.unlink(name, own(inode)?, time)
+    }
+
+    fn rmdir(&self, name: &[u8], inode: &dyn fs::Inode, time: Timestamp) -> Result<()> {
+        self.0.rmdir(name, own(inode)?, time)
+    }
+
+    fn rename(
+        &self,
+        name: &[u8],
+        moved: &dyn fs::Inode,
+        to: RenameTarget<'_>,
+        mode: fs::RenameMode<'_>,
+        time: Timestamp,
+    ) -> Result<()> {
+        let from = Named { directory: &self.0, name };
+        let target = Named { directory: own(to.directory)?, name: to.name };
+        let replaced = to.replaced.map(own).transpose()?;
+        let mode = match mode {
+            fs::RenameMode::Move => RenameMode::Move,
+            fs::RenameMode::Exchange => RenameMode::Exchange,
+            fs::RenameMode::Whiteout(inode) => RenameMode::Whiteout(own(inode)?),
+        };
+        own(moved)?.rename(from, target, replaced, mode, time)
+    }
+}
+
+impl Data for WritableInode {
+    fn data(&self) -> Result<FileData<'_>> {
+        let current = self.0.current();
+        current.check_readable()?;
+        Ok(FileData { mapper: &*self.0, size: current.attributes().size })
+    }
+
+    fn writable_file(
+        &self,
+        mapping: Arc<Mapping>,
+        end_io: &Arc<EndIo>,
+        options: ReadOptions,
+    ) -> Result<Option<Arc<WritableFile>>> {
+        let device = Arc::clone(self.0.volume().device());
+        let (inode, size) = (Arc::clone(&self.0), self.0.current().attributes().size);
+        let file = WritableFile::new(mapping, inode, device, Arc::clone(end_io), size, options);
+        Ok(Some(file))
+    }
+}
+
+impl Allocation for WritableInode {
+    fn size_max(&self) -> u64 {
+        self.0.size_max()
+    }
+
+    fn set_size(&self, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {
+        self.0.set_size(size, keeps_space, time)
+    }
+
+    fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
+        self.0.preallocate(range)
+    }
+
+    fn clear(&self, range: Range<FileOffset>, keeps_space: bool) -> Result<()> {
+        self.0.clear(range, keeps_space)
+    }
+
+    fn prepare_to_clear(&self) -> Result<()> {
+        self.0.convert_inline()
+    }
+}

@@ -21,11 +21,12 @@ impl Volume {
     /// Returns the description of the volume: features, sizes, counts and state.
     pub fn info(&self) -> VolumeInfo {
         let geometry = self.geometry();
-        let raw = &self.checkpoint().raw;
+        let checkpoint = self.checkpoint();
+        let raw = &checkpoint.raw;
         let space = self.statfs();
         let set = FLAGS.iter().filter(|(flag, _)| self.checkpoint().has(*flag));
         let state: Vec<&str> = set.map(|(_, name)| *name).collect();
-        let counts = self.recovered_counts();
+        let counts = self.changed_counts();
         let used =
             |in_checkpoint: u32, more: i64| u64::from(in_checkpoint).saturating_add_signed(more);
         let mut details: Vec<(&'static str, Detail)> = vec![
@@ -76,7 +77,8 @@ impl Volume {
     /// Returns a warning for the user if a copy of the superblock or of the checkpoint is damaged.
     pub fn warning(&self) -> Option<String> {
         let superblock = self.superblock().damage.as_ref();
-        let checkpoint = self.checkpoint().damage.as_ref();
+        let checkpoint = self.checkpoint();
+        let checkpoint = checkpoint.damage.as_ref();
         let parts = [
             superblock.map(|error| {
                 format!("the first superblock is damaged ({error}); its copy is used")

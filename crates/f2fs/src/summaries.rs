@@ -128,7 +128,7 @@ impl PackSummaries {
         let sit_journal = sit_journal(geometry, &block, journal_bytes(geometry), location)?;
         let mut at = 2 * journal_bytes(geometry);
         let mut data = Vec::new();
-        for log in Log::all(volume.checkpoint()).iter().take(LOGS) {
+        for log in Log::all(&volume.checkpoint()).iter().take(LOGS) {
             let segment = SEGMENT_BLOCKS as usize;
             let count = if log.fills_holes { segment } else { segment.min(log.offset.into()) };
             let mut of_log = Vec::with_capacity(count);

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use base::attributes::StatFs;
-use base::locks::{Rank, RankedRwLock};
+use base::locks::RankedRwLock;
 use base::{Error, InodeNumber, Location, Problem, Result};
 use device::SharedDevice;
 use fs::FormatOptions;
@@ -11,6 +11,7 @@ use fscrypt::Keys;
 use iomap::{DecodePool, MetadataBuffer, MetadataCache, PageCache};
 
 use crate::checkpoint::Checkpoint;
+use crate::edit::{Change, Counts, Overlay};
 use crate::features::Feature;
 use crate::geometry::Geometry;
 use crate::inode::Inode;
@@ -18,29 +19,31 @@ use crate::inode::record::InodeRecord;
 use crate::nat::{self, Nid, NodeAddress};
 use crate::node::Node;
 use crate::ondisk::node::NAME_BYTES_MAX;
-use crate::recovery::overlay::{Change, Counts, Overlay};
+use crate::ranks;
 use crate::recovery::{self, RecoveryReport};
 use crate::superblock::Superblock;
+use crate::write::Writer;
 
 /// The node numbers that are never in use: 0, and those of the inodes for nodes and other metadata.
 const RESERVED_NIDS: u64 = 3;
-/// The overlay is locked only to look up or change nodes in memory.
-const OVERLAY_RANK: Rank = Rank::Format(0);
 
-/// A volume that is open for reading.
+/// An open volume.
 #[derive(Debug)]
 pub struct Volume {
     superblock: Superblock,
-    checkpoint: Checkpoint,
+    /// The last checkpoint.
+    checkpoint: RankedRwLock<Arc<Checkpoint>>,
     metadata: MetadataCache,
     device: SharedDevice,
     /// The threads that decompress clusters.
     decode_pool: Arc<DecodePool>,
     /// The keys of encrypted files.
     keys: Arc<Keys>,
-    /// The changes of the recovery, if there was anything to recover.
+    /// The changes since the last checkpoint: those of the recovery, if there was anything to recover, and of operations.
     overlay: OnceLock<RankedRwLock<Overlay>>,
     recovery: OnceLock<RecoveryReport>,
+    /// The writing side, if the volume is open for writing.
+    writer: OnceLock<Writer>,
 }
 
 impl Volume {
@@ -57,13 +60,14 @@ impl Volume {
         let metadata = MetadataCache::new(cache, Arc::clone(&device), block_size);
         let volume = Arc::new(Self {
             superblock,
-            checkpoint,
+            checkpoint: RankedRwLock::new(ranks::CHECKPOINT, Arc::new(checkpoint)),
             metadata,
             device,
             decode_pool: Arc::default(),
             keys: Arc::clone(&options.keys),
             overlay: OnceLock::new(),
             recovery: OnceLock::new(),
+            writer: OnceLock::new(),
         });
         // The logs of a volume that is never written are not those of the checkpoint.
         let has_logs = !volume.geometry().features.has(Feature::ReadOnly);
@@ -81,6 +85,44 @@ impl Volume {
         Ok(volume)
     }
 
+    /// Opens the volume on `device` for writing. What was synced after the last checkpoint is recovered, and becomes a new
+    /// checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open), and:
+    ///
+    /// - `Unsupported` for volumes that are read-only by their format, zoned, or have quota, device aliases or disabled
+    ///   checkpoints.
+    /// - Those of an orphan that cannot be deleted completely.
+    /// - `NoSpace` if there are too few free blocks for what was recovered.
+    pub fn open_for_writing(
+        device: SharedDevice,
+        cache: &Arc<PageCache>,
+        options: &FormatOptions,
+    ) -> Result<Arc<Self>> {
+        let volume = Self::open(device, cache, options)?;
+        let writer = Writer::new(&volume)?;
+        if let Some(report) = volume.recovery() {
+            if let Some(failure) = report.orphan_failure.clone() {
+                return Err(failure);
+            }
+            // The chain must stay intact until the new checkpoint is durable, and its data after that.
+            let kept = recovery::blocks_to_keep(&volume)?;
+            writer.keep(&volume, kept.into_iter());
+            writer.checkpoint(&volume)?;
+        }
+        // From now on, operations find the overlay.
+        volume.overlay_or_new().write().clear();
+        let _ = volume.writer.set(writer);
+        Ok(volume)
+    }
+
+    /// Returns the writing side. Errors: `ReadOnly` if the volume is open for reading only.
+    pub(crate) fn writer(&self) -> Result<&Writer> {
+        self.writer.get().ok_or(Error::ReadOnly)
+    }
+
     /// Returns the shape of the volume.
     pub fn geometry(&self) -> &Geometry {
         &self.superblock.geometry
@@ -91,9 +133,9 @@ impl Volume {
         &self.superblock
     }
 
-    /// Returns the checkpoint.
-    pub fn checkpoint(&self) -> &Checkpoint {
-        &self.checkpoint
+    /// Returns the last checkpoint.
+    pub fn checkpoint(&self) -> Arc<Checkpoint> {
+        Arc::clone(&self.checkpoint.read())
     }
 
     /// Returns the device.
@@ -119,24 +161,31 @@ impl Volume {
         self.recovery.get()
     }
 
-    /// Returns the changes of the recovery, if there are any.
+    /// Returns the changes since the last checkpoint, if there may be any.
     pub(crate) fn overlay(&self) -> Option<&RankedRwLock<Overlay>> {
         self.overlay.get()
     }
 
-    /// Returns the changes of the recovery. Creates an empty overlay if there is none.
+    /// Returns the changes since the last checkpoint. Creates an empty overlay if there is none.
     pub(crate) fn overlay_or_new(&self) -> &RankedRwLock<Overlay> {
-        self.overlay.get_or_init(|| RankedRwLock::new(OVERLAY_RANK, Overlay::default()))
+        self.overlay.get_or_init(|| RankedRwLock::new(ranks::OVERLAY, Overlay::for_recovery()))
+    }
+
+    /// Replaces the last checkpoint by one with all changes of the overlay.
+    pub(crate) fn install(&self, checkpoint: Checkpoint) {
+        let mut overlay = self.overlay_or_new().write();
+        *self.checkpoint.write() = Arc::new(checkpoint);
+        overlay.clear();
     }
 
     /// Returns how many more blocks, nodes and inodes are in use than in the checkpoint.
-    pub(crate) fn recovered_counts(&self) -> Counts {
+    pub(crate) fn changed_counts(&self) -> Counts {
         self.overlay().map_or_else(Counts::default, |overlay| overlay.read().counts)
     }
 
     /// Returns the address of a node in the checkpoint. Errors: `NotFound` if its number is free.
     pub fn node_address(&self, nid: Nid) -> Result<NodeAddress> {
-        nat::look_up(&self.metadata, self.geometry(), &self.checkpoint, nid)
+        nat::look_up(&self.metadata, self.geometry(), &self.checkpoint(), nid)
     }
 
     /// Returns the block of a node, and the inode that the node table assigns it to. Errors: `NotFound` if the number
@@ -147,13 +196,18 @@ impl Volume {
         structure: &'static str,
         location: Location,
     ) -> Result<(InodeNumber, MetadataBuffer)> {
-        if let Some(overlay) = self.overlay() {
-            match overlay.read().node(nid) {
-                Some(Change::Freed) => return Err(Error::NotFound),
-                Some(Change::Contents(node)) => return Ok((node.inode, node.buffer())),
-                None => {}
+        // While the overlay is locked, no checkpoint makes the node's block free.
+        let _overlay = match self.overlay() {
+            Some(overlay) => {
+                let overlay = overlay.read();
+                match overlay.node(nid) {
+                    Some(Change::Freed) => return Err(Error::NotFound),
+                    Some(Change::Contents(node)) => return Ok((node.inode, node.buffer())),
+                    None => Some(overlay),
+                }
             }
-        }
+            None => None,
+        };
         let address = self.node_address(nid)?;
         Ok((address.inode, self.metadata.read(address.block, structure, location)?))
     }
@@ -207,14 +261,24 @@ impl Volume {
         Ok(Inode::new(Arc::clone(self), record))
     }
 
+    /// Returns the number of blocks in use, and the number that users can have. Those that are only reserved for data in the
+    /// cache do not count.
+    pub(crate) fn blocks_used(&self) -> (u64, u64) {
+        let checkpoint = self.checkpoint();
+        let used = checkpoint.raw.valid_block_count.get();
+        let used = used.saturating_add_signed(self.changed_counts().blocks);
+        (used, checkpoint.raw.user_block_count.get())
+    }
+
     /// Returns counts of space and inodes, as the kernel computes them.
     pub fn statfs(&self) -> StatFs {
-        let raw = &self.checkpoint.raw;
+        let checkpoint = self.checkpoint();
+        let raw = &checkpoint.raw;
         let geometry = self.geometry();
-        let counts = self.recovered_counts();
+        let counts = self.changed_counts();
         let user_blocks = raw.user_block_count.get();
-        let blocks_used = raw.valid_block_count.get().saturating_add_signed(counts.blocks);
-        let blocks_free = user_blocks.saturating_sub(blocks_used);
+        let reserved = self.writer.get().map_or(0, Writer::reserved);
+        let blocks_free = user_blocks.saturating_sub(self.blocks_used().0 + reserved);
         let nodes = geometry.nid_count().saturating_sub(RESERVED_NIDS);
         let nodes_used = u64::from(raw.valid_nodes.get()).saturating_add_signed(counts.nodes);
         let nodes_free = nodes.saturating_sub(nodes_used);

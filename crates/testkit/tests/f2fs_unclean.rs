@@ -197,7 +197,9 @@ fn recover_in_place(image: &Path, recovered: &Manifest, random: &mut Random) -> 
     let device = Arc::new(must(RecordDevice::new(Arc::clone(&base)), "a recorder"));
     let recorder: SharedDevice = Arc::clone(&device) as SharedDevice;
     let cache = must(PageCache::new(CacheOptions::default()), "a cache");
-    let report = must(::f2fs::recover_in_place(&recorder, &cache), image.display());
+    let options = fs::FormatOptions::default();
+    let volume = ::f2fs::Volume::open_for_writing(recorder, &cache, &options);
+    let report = must(volume, image.display()).recovery().cloned();
     // Linux deletes orphans in other blocks. New blocks of directories have no address in memory.
     let comparable = |manifest: &Manifest| {
         manifest.clone().map(|_, mode, fact, value| {

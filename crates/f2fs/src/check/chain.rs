@@ -24,7 +24,7 @@ impl Check<'_> {
         if self.geometry().features.has(Feature::ReadOnly) {
             return;
         }
-        let version = ChainVersion::of(self.volume.checkpoint());
+        let version = ChainVersion::of(&self.volume.checkpoint());
         let mut at = recovery::chain_start(self.volume);
         while self.geometry().main.contains(&at) && !self.report.has_ended {
             let location = Location::block(at);

@@ -23,7 +23,8 @@ impl Check<'_> {
     }
 
     pub(super) fn check_checkpoint(&mut self) {
-        let raw = &self.volume.checkpoint().raw;
+        let checkpoint = self.volume.checkpoint();
+        let raw = &checkpoint.raw;
         let geometry = self.geometry();
         let main = u64::from(geometry.main_segments());
         let main_blocks = geometry.main.end.0 - geometry.main.start.0;
@@ -38,7 +39,7 @@ impl Check<'_> {
         if !is_read_only {
             self.check_pack_size();
         }
-        for log in Log::all(self.volume.checkpoint()) {
+        for log in Log::all(&self.volume.checkpoint()) {
             let max = main.saturating_sub(1);
             self.checkpoint_range("segment of a log", log.segment.into(), 0, max);
             let max = SEGMENT_BLOCKS - 1;
@@ -65,7 +66,7 @@ impl Check<'_> {
 
     /// Checks that each log has a segment of its own.
     fn check_shared_logs(&mut self) {
-        let logs = Log::all(self.volume.checkpoint());
+        let logs = Log::all(&self.volume.checkpoint());
         for (number, log) in logs.iter().enumerate() {
             if logs.iter().take(number).any(|other| other.segment == log.segment) {
                 let problem = Problem::Repeated("segment of a log");

@@ -27,7 +27,7 @@ impl Check<'_> {
             }
             // Node numbers have 32 bits.
             let Ok(first) = u32::try_from(number * u64::from(per_block)) else { break };
-            let (block, _) = entry_position(geometry, self.volume.checkpoint(), Nid(first));
+            let (block, _) = entry_position(geometry, &self.volume.checkpoint(), Nid(first));
             let location = Location::block(block);
             let read = self.volume.metadata().read(block, "NAT block", location);
             let Some(buffer) = self.report.ok(read) else { continue };
@@ -108,7 +108,7 @@ impl Check<'_> {
 
     /// Checks the entry of an inode without blocks, which the journal does not have.
     fn check_inode_without_blocks(&mut self, nid: u32) {
-        let (block, byte) = entry_position(self.geometry(), self.volume.checkpoint(), Nid(nid));
+        let (block, byte) = entry_position(self.geometry(), &self.volume.checkpoint(), Nid(nid));
         let location = Location::block(block).at_byte(byte as u64);
         let location = location.in_inode(InodeNumber(nid.into()));
         let entry = self.volume.metadata().read(block, STRUCTURE, location).and_then(|buffer| {
@@ -124,7 +124,7 @@ impl Check<'_> {
         if let Some(entry) = self.volume.checkpoint().nat_journal.get(&nid.0) {
             return Ok(entry.clone());
         }
-        let (block, byte) = entry_position(self.geometry(), self.volume.checkpoint(), nid);
+        let (block, byte) = entry_position(self.geometry(), &self.volume.checkpoint(), nid);
         let buffer = self.volume.metadata().read(block, "NAT block", location)?;
         Ok(view_at::<RawNatEntry>(&buffer, byte, STRUCTURE, location)?.clone())
     }

@@ -52,7 +52,7 @@ impl Check<'_> {
             return;
         }
         let (segment, index) = self.claims.position(block);
-        let logs = Log::all(self.volume.checkpoint());
+        let logs = Log::all(&self.volume.checkpoint());
         // A node log comes first, as for fsck.f2fs.
         if let Some(log) = logs.iter().rev().find(|log| log.segment == segment) {
             if log.kind != owner.kind {

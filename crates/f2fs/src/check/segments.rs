@@ -17,7 +17,7 @@ const KINDS: u16 = 6;
 
 impl Check<'_> {
     pub(super) fn check_segments(&mut self) {
-        let logs = Log::all(self.volume.checkpoint());
+        let logs = Log::all(&self.volume.checkpoint());
         for segment in 0..self.geometry().main_segments() {
             if self.report.has_ended {
                 return;
@@ -67,7 +67,7 @@ impl Check<'_> {
     /// the log only appends.
     pub(super) fn check_logs(&mut self) {
         let is_read_only = self.geometry().features.has(Feature::ReadOnly);
-        for (kind, log) in (0..).zip(Log::all(self.volume.checkpoint())) {
+        for (kind, log) in (0..).zip(Log::all(&self.volume.checkpoint())) {
             // A volume that is never written has only the first log of each kind.
             let is_unused = is_read_only && log.index > 0;
             let is_valid = log.segment < self.geometry().main_segments();
@@ -91,7 +91,8 @@ impl Check<'_> {
 
     /// Compares the checkpoint's counts with what was found.
     pub(super) fn check_counts(&mut self) {
-        let raw = &self.volume.checkpoint().raw;
+        let checkpoint = self.volume.checkpoint();
+        let raw = &checkpoint.raw;
         let location = Location::block(self.pack());
         let counts = self.counts;
         let free = u64::from(raw.free_segments.get());

@@ -54,6 +54,14 @@ pub fn remove(area: &mut [u8], slot: usize, end: usize) {
     }
 }
 
+/// Lets the entry in `slot`, which exists, name another inode.
+pub fn set_inode(area: &mut [u8], slot: usize, inode: InodeNumber, kind: u8) {
+    let layout = DentryLayout::of(area.len());
+    let raw = raw_entry(area, &layout, slot);
+    raw.ino.set(inode.0 as u32);
+    raw.file_type = kind;
+}
+
 /// Returns whether an area has no entries.
 pub fn is_empty(area: &[u8]) -> bool {
     let layout = DentryLayout::of(area.len());

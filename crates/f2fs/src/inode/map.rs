@@ -8,7 +8,7 @@ use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS};
 
 const STRUCTURE: &str = "block map";
 /// The end of the hole behind the last block that a map can have.
-const END: FileBlock = FileBlock(u64::MAX >> 16);
+pub(crate) const END: FileBlock = FileBlock(u64::MAX >> 16);
 
 /// A run of blocks of a file that are in the same state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -20,7 +20,7 @@ use crate::ondisk::node::{INODE_NIDS, RawExtraAttributes, RawInode};
 
 const STRUCTURE: &str = "inode";
 /// Words of inline extended attributes, where inodes do not have their own number.
-const DEFAULT_XATTR_WORDS: u32 = 50;
+pub(crate) const DEFAULT_XATTR_WORDS: u32 = 50;
 /// Bytes of the least extra attributes: their size, and the size of inline extended attributes.
 const EXTRA_BYTES_MIN: u16 = 4;
 /// Bytes in the unit of `st_blocks`.
@@ -47,14 +47,44 @@ pub(crate) mod inline {
 
 /// Bits of `flags`, as FS_IOC_GETFLAGS numbers them.
 pub(crate) mod flags {
+    use base::attributes::FileType;
+
     pub(crate) const COMPRESSED: u32 = 4;
     pub(crate) const ENCRYPTED: u32 = 0x800;
+    pub(crate) const IMMUTABLE: u32 = 0x10;
     pub(crate) const VERITY: u32 = 0x10_0000;
     pub(crate) const PINNED: u32 = 0x80_0000;
     pub(crate) const INLINE: u32 = 0x1000_0000;
     pub(crate) const CASEFOLDED: u32 = 0x4000_0000;
+    pub(crate) const INHERIT_PROJECT: u32 = 0x2000_0000;
     /// The stored bits that users see.
     pub(super) const VISIBLE: u32 = 0x6001_14FC;
+    /// The bits that users set, in inodes of any type: no dump, no access times.
+    const OF_ALL: u32 = 0xC0;
+    /// Those of files and directories: synchronous, immutable, append-only.
+    const OF_DATA: u32 = 0x38;
+    /// Those of directories: synchronous names, inherited project.
+    const OF_DIRECTORIES: u32 = 0x1_0000 | INHERIT_PROJECT;
+    /// The bits that new inodes take over from their directory.
+    const INHERITED: u32 = 0x8 | OF_ALL | OF_DIRECTORIES | CASEFOLDED;
+
+    /// Returns the bits that users may set in an inode of this type.
+    pub(crate) fn changeable(kind: FileType) -> u32 {
+        match kind {
+            FileType::Directory => OF_ALL | OF_DATA | OF_DIRECTORIES,
+            FileType::Regular => OF_ALL | OF_DATA,
+            _ => OF_ALL,
+        }
+    }
+
+    /// Returns the bits of a new inode in a directory with the bits `parent`.
+    pub(crate) fn inherited(parent: u32, kind: FileType) -> u32 {
+        let mut inherited = parent & INHERITED;
+        if kind != FileType::Directory {
+            inherited &= changeable(kind);
+        }
+        inherited
+    }
 }
 
 /// The compression of a file.

@@ -2,18 +2,14 @@
 //!
 //! First, the inodes that had no name at the time of the checkpoint are deleted (`orphans`). Then the nodes that fsync(2)
 //! wrote after the checkpoint are found (`chain`), chosen (`plan`) and replayed (`replay`). All changes go to the
-//! overlay (`overlay`), through which the volume reads nodes and directories.
-//! The changes stay in memory, or become a new checkpoint (`in_place`).
+//! overlay (`edit/overlay.rs`), through which the volume reads nodes and directories.
+//! The changes stay in memory, or become a new checkpoint if the volume is opened for writing.
 
 mod chain;
-mod in_place;
 mod names;
-mod nodes;
 mod orphans;
-pub(crate) mod overlay;
 mod owners;
 mod plan;
-mod position;
 mod replay;
 mod segments;
 mod slots;
@@ -24,9 +20,8 @@ use base::{Error, FsBlock, InodeNumber, Location, Result};
 
 use self::chain::ChainNode;
 pub(crate) use self::chain::ChainVersion;
-pub use self::in_place::recover_in_place;
-use self::nodes::Editor;
 use self::replay::Replay;
+use crate::edit::Editor;
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::node::footer;
 use crate::ondisk::checkpoint::DISABLED;
@@ -85,14 +80,15 @@ pub(crate) fn recover(volume: &Arc<Volume>) -> Result<Option<RecoveryReport>> {
         }
     }
     let planned = plan::plan(&chain, |inode| exists(volume, inode))?;
-    Replay { editor: &mut editor, chain: &chain, planned: &planned, report: &mut report }.run()?;
+    let (chain, planned) = (&chain, &planned);
+    Replay { editor: &mut editor, chain, planned, report: &mut report, segments: None }.run()?;
     Ok(Some(report))
 }
 
 /// Returns the nodes that were written after the checkpoint.
 fn read_chain(volume: &Volume) -> Result<Vec<ChainNode>> {
     let main = &volume.geometry().main;
-    let version = ChainVersion::of(volume.checkpoint());
+    let version = ChainVersion::of(&volume.checkpoint());
     let start = chain_start(volume);
     let mut ahead_to = start;
     chain::scan(start, |at| {
@@ -116,9 +112,17 @@ fn read_chain(volume: &Volume) -> Result<Vec<ChainNode>> {
     })
 }
 
+/// Returns the blocks that a checkpoint after a recovery must not write to: the chain, and data that it refers to.
+pub(crate) fn blocks_to_keep(volume: &Volume) -> Result<Vec<FsBlock>> {
+    let mut blocks: Vec<FsBlock> = read_chain(volume)?.iter().map(|node| node.block).collect();
+    blocks.extend(volume.overlay_or_new().read().owned_blocks());
+    Ok(blocks)
+}
+
 /// Returns the block in which the chain of synced nodes begins: the next one of the log of warm nodes.
 pub(crate) fn chain_start(volume: &Volume) -> FsBlock {
-    let raw = &volume.checkpoint().raw;
+    let checkpoint = volume.checkpoint();
+    let raw = &checkpoint.raw;
     let segment = u64::from(raw.node_segments[WARM_NODES].get());
     let offset = u64::from(raw.node_offsets[WARM_NODES].get());
     FsBlock(volume.geometry().main.start.0 + segment * SEGMENT_BLOCKS + offset)

@@ -1,12 +1,8 @@
-//! Deletion of inodes without names, and of all data of a file.
+//! Deletion of the inodes that had no name at the time of the checkpoint.
 
 use base::{Error, InodeNumber, Result};
 
-use super::nodes::{Editor, NodeKind, Slot, counts, nid_of};
-use crate::geometry::WORD_BYTES;
-use crate::inode::Inode;
-use crate::nat::Nid;
-use crate::ondisk::node::INODE_NIDS;
+use crate::edit::{Editor, delete_inode, nid_of};
 
 /// Deletes an orphan of the checkpoint. No reader can see it afterwards, even after an error.
 ///
@@ -27,85 +23,5 @@ pub(super) fn delete_orphan(editor: &Editor<'_>, number: InodeNumber) -> Result<
             }
             Err(error)
         }
-    }
-}
-
-/// Deletes an inode without a name, and all its nodes.
-pub(super) fn delete_inode(editor: &Editor<'_>, inode: &Inode) -> Result<()> {
-    let mut blocks = 0;
-    let data = free_nodes(editor, inode, &mut blocks);
-    let xattrs = free_xattr_node(editor, inode, &mut blocks);
-    if inode.record().inline_area.is_none() && has_data(inode) {
-        let node = editor.volume.inode_node(inode.number())?;
-        let record = inode.record();
-        let addresses = node.words(record.addresses_at, 0, record.address_count);
-        blocks += addresses.filter(|address| counts(*address)).count() as i64;
-    }
-    editor.free_node(nid_of(inode.number()))?;
-    editor.count_inodes(-1);
-    editor.count_blocks_of_deleted(-blocks - 1);
-    data.and(xattrs)
-}
-
-/// Returns whether an inode has a map. Those of devices have a number in its place.
-fn has_data(inode: &Inode) -> bool {
-    use base::attributes::FileType;
-    matches!(inode.attributes().kind, FileType::Regular | FileType::Directory | FileType::Symlink)
-}
-
-/// Frees the nodes of a file's map. Adds them and the data blocks that they refer to to `blocks`.
-fn free_nodes(editor: &Editor<'_>, inode: &Inode, blocks: &mut i64) -> Result<()> {
-    if !has_data(inode) {
-        return Ok(());
-    }
-    let per_node = inode.record().addresses_per_node;
-    editor.for_each_node(inode, &mut |node, kind| {
-        if kind == NodeKind::Direct {
-            let addresses = node.words(0, 0, per_node);
-            *blocks += addresses.filter(|address| counts(*address)).count() as i64;
-        }
-        *blocks += 1;
-        editor.free_node(node.nid)
-    })
-}
-
-fn free_xattr_node(editor: &Editor<'_>, inode: &Inode, blocks: &mut i64) -> Result<()> {
-    let Some(nid) = inode.record().xattr_node else { return Ok(()) };
-    editor.volume.node(nid, inode.number())?.at_position(crate::node::XATTR_POSITION)?;
-    *blocks += 1;
-    editor.free_node(nid)
-}
-
-/// Frees all data of a file, but not its extended attributes.
-pub(super) fn free_data(editor: &Editor<'_>, inode: &Inode) -> Result<()> {
-    let mut blocks = 0;
-    free_nodes(editor, inode, &mut blocks)?;
-    let (number, record) = (inode.number(), inode.record());
-    editor.count_blocks(number, -blocks)?;
-    for index in 0..record.address_count {
-        let byte = record.addresses_at + index as usize * WORD_BYTES;
-        editor.free_slot(Slot { inode: number, nid: nid_of(number), index, byte })?;
-    }
-    let nodes_at = record.nodes_at;
-    editor.edit_node(nid_of(number), number, |bytes| {
-        if let Some(nids) = bytes.get_mut(nodes_at..nodes_at + INODE_NIDS * WORD_BYTES) {
-            nids.fill(0);
-        }
-    })
-}
-
-impl Editor<'_> {
-    /// Frees the node with a file's extended attributes, if it has one.
-    pub(super) fn free_xattrs(&self, inode: &Inode) -> Result<()> {
-        let mut blocks = 0;
-        free_xattr_node(self, inode, &mut blocks)?;
-        self.count_blocks(inode.number(), -blocks)
-    }
-
-    /// Adds a node for a file's extended attributes.
-    pub(super) fn new_xattr_node(&mut self, inode: InodeNumber) -> Result<Nid> {
-        let nid = self.new_node(inode, crate::node::XATTR_POSITION)?;
-        self.edit_inode(inode, |raw| raw.xattr_nid.set(nid.0))?;
-        Ok(nid)
     }
 }

@@ -3,26 +3,26 @@
 use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 
 use super::STRUCTURE;
-use super::nodes::{Editor, Slot};
-use super::overlay::{BlockUse, Change, Owner};
-use super::position::{MapShape, first_block};
+use super::segments::Segments;
+use crate::edit::{BlockUse, Change, Editor, MapShape, Owner, Slot, first_block};
 use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
 
 impl Editor<'_> {
-    /// Makes the address that refers to `block` a hole. Returns whether there was one.
+    /// Makes the address that refers to `block` a hole. Returns whether there was one. `segments` is the use of blocks in the
+    /// checkpoint.
     ///
     /// # Errors
     ///
     /// `Corrupt` if the block is in use, but not by the address that the summaries name.
-    pub(super) fn take_away(&mut self, block: FsBlock) -> Result<bool> {
+    pub(super) fn take_away(&mut self, block: FsBlock, segments: &Segments) -> Result<bool> {
         let volume = self.volume;
         let in_overlay = self.overlay.read().block_use(block);
         let owner = match in_overlay {
             Some(BlockUse::Free) => return Ok(false),
             Some(BlockUse::Owned(owner)) => owner,
-            None if !self.segments()?.is_used(volume, block)? => return Ok(false),
-            None => self.segments()?.owner(volume, block)?,
+            None if !segments.is_used(volume, block)? => return Ok(false),
+            None => segments.owner(volume, block)?,
         };
         // Blocks are free if their node is.
         if matches!(self.overlay.read().node(owner.nid), Some(Change::Freed)) {

@@ -8,11 +8,11 @@ use base::{Error, FileBlock, InodeNumber, Location, Problem, Result};
 use zerocopy::FromBytes;
 
 use super::chain::ChainNode;
-use super::nodes::{Editor, Slot, nid_of};
 use super::plan::PlannedInode;
-use super::position::first_block;
+use super::segments::Segments;
 use super::slots::{SlotStep, size_after, slot_step};
-use super::{RecoveryReport, STRUCTURE, names, orphans};
+use super::{RecoveryReport, STRUCTURE, names};
+use crate::edit::{Editor, Slot, delete_inode, first_block, free_data, nid_of};
 use crate::features::Feature;
 use crate::inode::record::{InodeRecord, advise, inline};
 use crate::node::{Node, XATTR_POSITION};
@@ -24,6 +24,8 @@ pub(super) struct Replay<'r, 'v> {
     pub(super) chain: &'r [ChainNode],
     pub(super) planned: &'r HashMap<InodeNumber, PlannedInode>,
     pub(super) report: &'r mut RecoveryReport,
+    /// The use of blocks in the checkpoint, once it was needed.
+    pub(super) segments: Option<Segments>,
 }
 
 impl Replay<'_, '_> {
@@ -46,7 +48,7 @@ impl Replay<'_, '_> {
         self.report.inodes_recovered = self.planned.len() as u64;
         for number in unlinked {
             let inode = self.editor.inode(number)?;
-            orphans::delete_inode(self.editor, &inode)?;
+            delete_inode(self.editor, &inode)?;
             self.report.orphans_deleted += 1;
         }
         Ok(())
@@ -171,7 +173,7 @@ impl Replay<'_, '_> {
             unlinked.insert(replaced);
             return Ok(());
         }
-        orphans::delete_inode(self.editor, &inode)?;
+        delete_inode(self.editor, &inode)?;
         self.report.orphans_deleted += 1;
         Ok(())
     }
@@ -286,7 +288,7 @@ impl Replay<'_, '_> {
         let area = record.and_then(|record| record.inline_area.clone());
         if let Some(area) = area {
             if now.record().inline_area.is_none() {
-                orphans::free_data(self.editor, &now)?;
+                free_data(self.editor, &now)?;
             }
             self.editor.edit_inode(number, |raw| {
                 raw.inline |= inline::DATA | inline::DATA_EXISTS;
@@ -384,7 +386,11 @@ impl Replay<'_, '_> {
                 if now == NULL_ADDRESS {
                     editor.count_blocks(slot.inode, 1)?;
                 }
-                let has_taken = editor.take_away(block)?;
+                if self.segments.is_none() {
+                    self.segments = Some(Segments::read(editor.volume)?);
+                }
+                let segments = self.segments.as_ref().expect("it was just read");
+                let has_taken = editor.take_away(block, segments)?;
                 editor.free_block(now)?;
                 editor.set_address(slot, address)?;
                 return Ok(has_taken);

@@ -2,7 +2,7 @@
 
 use base::{FsBlock, Result};
 
-use super::overlay::Owner;
+use crate::edit::Owner;
 use crate::nat::Nid;
 use crate::sit::SegmentEntry;
 use crate::summaries::{AreaSummary, BlockKind, Log, PackSummaries};
@@ -19,7 +19,7 @@ pub(super) struct Segments {
 
 impl Segments {
     pub(super) fn read(volume: &Volume) -> Result<Self> {
-        let logs = Log::all(volume.checkpoint()).into_iter();
+        let logs = Log::all(&volume.checkpoint()).into_iter();
         let logs = logs.filter(|log| log.kind == BlockKind::Data).collect();
         Ok(Self { pack: PackSummaries::read(volume)?, logs })
     }

@@ -1,21 +1,22 @@
-//! The logs that a new checkpoint writes to. Each begins in a segment that the last checkpoint does not use.
+//! The six logs: where the next blocks of each kind of data and nodes are allocated.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
-use base::{DeviceOffset, FsBlock, Result};
+use base::{Error, FsBlock, Result};
 
 use super::space::{Space, segment_of};
-use super::summary_blocks::{Summary, SummaryBlocks};
-use crate::geometry::SEGMENT_BLOCKS;
-use crate::ondisk::summary::RawSummary;
-use crate::summaries::{BlockKind, LOGS};
-use crate::volume::Volume;
+use crate::checkpoint::Checkpoint;
+use crate::geometry::{Geometry, SEGMENT_BLOCKS};
+use crate::summaries::{LOGS, Log};
 
 /// A log, by what is written to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum LogName {
+pub(super) enum LogName {
     /// Blocks of directories.
     HotData,
+    /// Data of files.
+    WarmData,
     /// Inodes and direct nodes of directories.
     HotNodes,
     /// Inodes and direct nodes of other files.
@@ -25,9 +26,11 @@ pub(crate) enum LogName {
 }
 
 impl LogName {
-    fn number(self) -> usize {
+    /// Returns the log's number, which is also the type of its segments.
+    pub(super) fn number(self) -> usize {
         match self {
             Self::HotData => 0,
+            Self::WarmData => 1,
             Self::HotNodes => LOGS,
             Self::WarmNodes => LOGS + 1,
             Self::ColdNodes => LOGS + 2,
@@ -37,76 +40,120 @@ impl LogName {
 
 /// The place of the next block of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    pub(crate) segment: u32,
-    pub(crate) offset: u16,
+pub(super) struct Place {
+    pub(super) segment: u32,
+    /// The first index in the segment that the log has not passed.
+    pub(super) offset: u16,
+    /// Whether the log fills holes in its segment, and does not only append.
+    pub(super) fills_holes: bool,
 }
 
 /// The six logs: hot, warm and cold ones of data, then of nodes.
-pub(crate) struct Logs<'v> {
-    volume: &'v Volume,
+#[derive(Debug)]
+pub(super) struct Logs {
     places: [Place; 2 * LOGS],
 }
 
-impl<'v> Logs<'v> {
-    /// Begins each log in a free segment. The types of segments have the numbers of the logs. Errors: `NoSpace` if there are too few.
-    pub(crate) fn begin(
-        volume: &'v Volume,
-        space: &mut Space<'_>,
-        summaries: &mut SummaryBlocks<'_>,
-    ) -> Result<Self> {
-        let mut places = [Place { segment: 0, offset: 0 }; 2 * LOGS];
-        for (number, place) in places.iter_mut().enumerate() {
-            place.segment = space.take_segment(number as u16)?;
-            summaries.begin(place.segment, kind_of(number));
-        }
-        Ok(Self { volume, places })
+impl Logs {
+    /// Returns the logs as a checkpoint has left them.
+    pub(super) fn of(checkpoint: &Checkpoint) -> Self {
+        let place = |log: Log| Place {
+            segment: log.segment,
+            offset: log.offset,
+            fills_holes: log.fills_holes,
+        };
+        Self { places: Log::all(checkpoint).map(place) }
     }
 
-    /// Writes a block to a log, on behalf of its owner. Returns the block's address.
-    pub(crate) fn append(
+    /// Allocates at least one block and at most `count` blocks, which are adjacent. Errors: `NoSpace`.
+    pub(super) fn allocate(
         &mut self,
         log: LogName,
-        owner: RawSummary,
-        contents: &[u8],
-        space: &mut Space<'_>,
-        summaries: &mut SummaryBlocks<'_>,
-    ) -> Result<FsBlock> {
-        let geometry = self.volume.geometry();
+        count: u64,
+        space: &mut Space,
+        geometry: &Geometry,
+    ) -> Result<Range<FsBlock>> {
         let number = log.number();
-        if u64::from(self.places[number].offset) == SEGMENT_BLOCKS {
-            let segment = space.take_segment(number as u16)?;
-            summaries.begin(segment, kind_of(number));
-            self.places[number] = Place { segment, offset: 0 };
+        let mut found = self.next_free(number, space);
+        if found.is_none() {
+            self.begin_segment(number, space)?;
+            found = self.next_free(number, space);
         }
+        let first = found.ok_or(Error::NoSpace)?;
         let place = &mut self.places[number];
+        let most = (first + count.max(1)).min(SEGMENT_BLOCKS);
+        let mut end = first;
+        while end < most && !space.is_taken(place.segment, end) {
+            space.allocate(place.segment, end);
+            end += 1;
+        }
+        // An index in a segment.
+        place.offset = end as u16;
         let start = geometry.main.start.0 + u64::from(place.segment) * SEGMENT_BLOCKS;
-        let at = FsBlock(start + u64::from(place.offset));
-        let offset = DeviceOffset(at.0 << geometry.block_size.shift());
-        self.volume.device().write_at(offset, contents)?;
-        space.set_used(at, number as u16)?;
-        let (segment, index) = segment_of(geometry, at);
-        summaries.set(segment, index, kind_of(number), owner)?;
-        place.offset += 1;
-        Ok(at)
+        Ok(FsBlock(start + first)..FsBlock(start + end))
+    }
+
+    /// Moves each log to its next free block, in another segment if its own is full: a checkpoint names that block.
+    pub(super) fn find_next(&mut self, space: &mut Space) -> Result<()> {
+        for number in 0..2 * LOGS {
+            if self.next_free(number, space).is_none() {
+                self.begin_segment(number, space)?;
+            }
+            let next = self.next_free(number, space).ok_or(Error::NoSpace)?;
+            // An index in a segment.
+            self.places[number].offset = next as u16;
+            space.set_kind(self.places[number].segment, number as u16);
+        }
+        Ok(())
+    }
+
+    /// Records whether each log has blocks in use behind its next block. `is_used` is the use of blocks in the new
+    /// checkpoint.
+    pub(super) fn note_holes(&mut self, is_used: impl Fn(u32, u64) -> bool) {
+        for place in &mut self.places {
+            let mut rest = u64::from(place.offset)..SEGMENT_BLOCKS;
+            place.fills_holes = rest.any(|index| is_used(place.segment, index));
+        }
+    }
+
+    /// Returns the index of the next block of a log in its segment.
+    fn next_free(&self, number: usize, space: &Space) -> Option<u64> {
+        let place = &self.places[number];
+        (place.offset.into()..SEGMENT_BLOCKS).find(|index| !space.is_taken(place.segment, *index))
+    }
+
+    /// Continues a log in a free segment, or if there is none, in the holes of another segment.
+    fn begin_segment(&mut self, number: usize, space: &mut Space) -> Result<()> {
+        let segments = self.segments();
+        // The types of segments have the numbers of the logs.
+        let kind = number as u16;
+        let place = match space.take_free_segment(kind, &segments) {
+            Some(segment) => Place { segment, offset: 0, fills_holes: false },
+            None => {
+                let segment = space.take_segment_with_holes(kind, &segments);
+                let segment = segment.ok_or(Error::NoSpace)?;
+                Place { segment, offset: 0, fills_holes: true }
+            }
+        };
+        self.places[number] = place;
+        Ok(())
     }
 
     /// Returns the places of the logs of data, then of nodes.
-    pub(crate) fn places(&self) -> &[Place; 2 * LOGS] {
+    pub(super) fn places(&self) -> &[Place; 2 * LOGS] {
         &self.places
     }
 
     /// Returns the segments of the logs.
-    pub(crate) fn segments(&self) -> BTreeSet<u32> {
+    pub(super) fn segments(&self) -> BTreeSet<u32> {
         self.places.iter().map(|place| place.segment).collect()
     }
 
-    /// Returns the summaries of the logs' segments, in the order of the logs.
-    pub(crate) fn summaries<'s>(&self, summaries: &'s SummaryBlocks<'_>) -> Vec<&'s Summary> {
-        self.places.iter().filter_map(|place| summaries.get(place.segment)).collect()
+    /// Releases blocks that nothing was written to.
+    pub(super) fn release(&self, blocks: Range<FsBlock>, space: &mut Space, geometry: &Geometry) {
+        for block in blocks.start.0..blocks.end.0 {
+            let (segment, index) = segment_of(geometry, FsBlock(block));
+            space.release(segment, index);
+        }
     }
-}
-
-fn kind_of(number: usize) -> BlockKind {
-    if number < LOGS { BlockKind::Data } else { BlockKind::Node }
 }

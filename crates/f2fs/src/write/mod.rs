@@ -1,4 +1,4 @@
-//! Writing of a new checkpoint: blocks in use, logs, tables and packs.
+//! Writing of volumes: blocks in use, logs, tables, packs, and the changes between checkpoints.
 //!
 //! The order of writes is that of the format. Nodes, data and summaries go to blocks that the last checkpoint does not
 //! use, and changed blocks of the tables to their other copies (`tables`). Then all blocks of the new pack but its last
@@ -6,16 +6,16 @@
 //! Until then, the last checkpoint and the nodes synced after it are untouched, so a power cut at any time leaves one
 //! of both states.
 //!
-//! Not here: what a checkpoint contains (`recovery/in_place.rs`).
+//! Not here: the changes of nodes in memory (`edit`).
 
+mod changes;
+mod checkpoint;
 mod logs;
 mod pack;
 mod space;
 mod summary_blocks;
 mod tables;
+mod writer;
 
-pub(crate) use self::logs::{LogName, Logs};
-pub(crate) use self::pack::{Pack, PackCounts};
-pub(crate) use self::space::{Space, segment_of};
-pub(crate) use self::summary_blocks::SummaryBlocks;
-pub(crate) use self::tables::{NodeTable, read_nat_entry, write_nodes, write_segments};
+pub(crate) use self::space::segment_of;
+pub(crate) use self::writer::{Reserved, Writer};

@@ -1,19 +1,21 @@
 //! Checkpoint packs, written in steps: all blocks but the last one, a flush, the last block, and a flush. The types of
 //! the steps allow no other order.
 
+use std::collections::BTreeSet;
+
 use base::checksum::crc32_le;
-use base::{DeviceOffset, Error, FsBlock, Location, Problem, Result};
+use base::{DeviceOffset, Error, FsBlock, InodeNumber, Location, Problem, Result};
 use zerocopy::IntoBytes;
 
 use super::logs::Logs;
 use super::summary_blocks::SummaryBlocks;
 use crate::checkpoint::VersionBitmap;
-use crate::geometry::SEGMENT_BLOCKS;
+use crate::geometry::{SEGMENT_BLOCKS, WORD_BYTES};
 use crate::ondisk::checkpoint::{
     COMPACT_SUMMARIES, CRC_RECOVERY, FAST_BOOT, LARGE_NAT_BITMAP, NAT_BITS, NO_CRC_RECOVERY,
-    ORPHANS, RawCheckpoint, UNMOUNTED,
+    ORPHANS, RawCheckpoint, RawOrphanFooter, UNMOUNTED,
 };
-use crate::summaries::LOGS;
+use crate::summaries::{BlockKind, LOGS};
 use crate::superblock::MAGIC;
 use crate::volume::Volume;
 
@@ -27,6 +29,17 @@ pub(crate) struct PackCounts {
     pub(crate) nodes: u32,
     pub(crate) inodes: u32,
     pub(crate) free_segments: u32,
+}
+
+/// What a pack says, apart from its logs.
+pub(crate) struct PackContents<'c> {
+    pub(crate) counts: PackCounts,
+    /// The version bitmaps of the segment information table and of the node address table.
+    pub(crate) versions: (&'c VersionBitmap, &'c VersionBitmap),
+    /// The inodes without a name, which are in use.
+    pub(crate) orphans: &'c BTreeSet<InodeNumber>,
+    /// Whether nothing will be written after this pack.
+    pub(crate) is_closed: bool,
 }
 
 /// A pack in memory. Everything that it refers to was written.
@@ -43,14 +56,14 @@ pub(crate) struct WrittenPack<'v>(Pack<'v>);
 pub(crate) struct FlushedPack<'v>(Pack<'v>);
 
 impl<'v> Pack<'v> {
-    /// Makes the pack that follows the current one, as after unmounting: with the summaries of all logs.
+    /// Makes the pack that follows the current one.
     pub(crate) fn new(
         volume: &'v Volume,
-        counts: PackCounts,
-        versions: (&VersionBitmap, &VersionBitmap),
-        logs: &Logs<'_>,
-        summaries: &SummaryBlocks<'_>,
+        contents: &PackContents<'_>,
+        logs: &Logs,
+        summaries: &mut SummaryBlocks,
     ) -> Result<Self> {
+        let PackContents { counts, versions, orphans, is_closed } = contents;
         let geometry = volume.geometry();
         let checkpoint = volume.checkpoint();
         let mut raw = checkpoint.raw.clone();
@@ -68,25 +81,37 @@ impl<'v> Pack<'v> {
             };
             segments[index].set(place.segment);
             offsets[index].set(place.offset);
-            raw.allocation_types[number] = 0;
+            raw.allocation_types[number] = place.fills_holes.into();
         }
-        let cleared = ORPHANS | COMPACT_SUMMARIES | FAST_BOOT | NAT_BITS | NO_CRC_RECOVERY;
-        raw.flags.set(raw.flags.get() & !cleared | UNMOUNTED | CRC_RECOVERY);
+        let cleared =
+            ORPHANS | COMPACT_SUMMARIES | FAST_BOOT | UNMOUNTED | NAT_BITS | NO_CRC_RECOVERY;
+        let mut flags = if *is_closed { UNMOUNTED } else { 0 } | CRC_RECOVERY;
+        // fsck.f2fs expects summaries of nodes only in the last pack. Others are read from the nodes.
+        let logs_in_pack = if *is_closed { 2 * LOGS } else { LOGS };
+        let orphan_blocks = orphan_blocks(orphans, geometry.block_size.len());
+        if !orphan_blocks.is_empty() {
+            flags |= ORPHANS;
+        }
+        raw.flags.set(raw.flags.get() & !cleared | flags);
         let payload = geometry.checkpoint_payload as usize;
-        let summary_start = 1 + payload;
-        let count = summary_start + 2 * LOGS + 1;
+        let summary_start = 1 + payload + orphan_blocks.len();
+        let count = summary_start + logs_in_pack + 1;
+        if count as u64 > SEGMENT_BLOCKS {
+            return Err(Error::NoSpace);
+        }
         raw.summary_start.set(summary_start as u32);
         raw.pack_blocks.set(count as u32);
 
         let length = geometry.block_size.len();
         let mut front = vec![0; (1 + payload) * length];
-        place_bitmaps(volume, &raw, versions, &mut front)?;
+        place_bitmaps(volume, &raw, *versions, &mut front)?;
         front[..size_of::<RawCheckpoint>()].copy_from_slice(raw.as_bytes());
         seal(&mut front[..length], raw.checksum_offset.get() as usize);
         let mut blocks: Vec<Vec<u8>> = front.chunks(length).map(<[u8]>::to_vec).collect();
-        let of_logs = logs.summaries(summaries);
-        assert_eq!(of_logs.len(), 2 * LOGS, "each log has a summary");
-        for summary in of_logs {
+        blocks.extend(orphan_blocks);
+        for (number, place) in logs.places().iter().enumerate().take(logs_in_pack) {
+            let kind = if number < LOGS { BlockKind::Data } else { BlockKind::Node };
+            let summary = summaries.of_log(volume, place.segment, kind)?;
             let mut block = summary.to_bytes(geometry.summary_bytes());
             block.resize(length, 0);
             blocks.push(block);
@@ -154,6 +179,27 @@ fn place_bitmaps(
         to.copy_from_slice(bitmap.bytes());
     }
     Ok(())
+}
+
+/// Returns the blocks with the numbers of orphans.
+fn orphan_blocks(orphans: &BTreeSet<InodeNumber>, length: usize) -> Vec<Vec<u8>> {
+    let per_block = (length - size_of::<RawOrphanFooter>()) / WORD_BYTES;
+    let numbers: Vec<u32> = orphans.iter().map(|number| number.0 as u32).collect();
+    let count = numbers.len().div_ceil(per_block);
+    let block = |(index, numbers): (u16, &[u32])| {
+        let mut block: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        block.resize(length - size_of::<RawOrphanFooter>(), 0);
+        let footer = RawOrphanFooter {
+            reserved: 0.into(),
+            index: index.into(),
+            count: (count as u16).into(),
+            entries: (numbers.len() as u32).into(),
+            checksum: 0.into(),
+        };
+        block.extend_from_slice(footer.as_bytes());
+        block
+    };
+    (1..).zip(numbers.chunks(per_block)).map(block).collect()
 }
 
 /// Stores the CRC of a block at byte `at`.

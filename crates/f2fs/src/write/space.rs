@@ -1,158 +1,273 @@
-//! The use of the blocks of the main area, changed since the last checkpoint.
+//! The use of the blocks of the main area: in the last checkpoint, and allocated since.
+//!
+//! A block that the last checkpoint uses stays as it is until the next checkpoint is durable. So a block is taken if the
+//! last checkpoint uses it, or if it was allocated since. The next checkpoint finds out which of the allocated blocks
+//! belong to something ([`SegmentChanges`]), and the others are free after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Error, FsBlock, Location, Problem, Result};
 
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
-use crate::ondisk::sit::RawSitEntry;
+use crate::ondisk::sit::{RawSitEntry, SIT_MAP_BYTES};
 use crate::sit::{COUNT_BITS, SegmentEntry};
-use crate::summaries::Log;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "SIT entry";
 
-/// Segments that were looked at, and their changes.
-pub(crate) struct Space<'v> {
-    volume: &'v Volume,
-    /// The entries of the checkpoint that override those of the table.
-    journal: BTreeMap<u32, RawSitEntry>,
-    segments: BTreeMap<u32, Segment>,
-    /// Segments that are not allocated: those of logs, and those with blocks that must be kept.
-    reserved: BTreeSet<u32>,
-    /// No section before this one has a free segment.
+/// A bit for each block of a segment.
+type SegmentMap = [u8; SIT_MAP_BYTES];
+
+/// The use of all blocks of the main area.
+#[derive(Debug)]
+pub(super) struct Space {
+    /// The entries of the last checkpoint.
+    entries: Vec<RawSitEntry>,
+    /// The blocks allocated since, by segment.
+    allocated: BTreeMap<u32, Box<SegmentMap>>,
+    /// The types of segments that logs have begun since.
+    kinds: BTreeMap<u32, u16>,
+    /// Blocks of the main area that are not taken.
+    free: u64,
+    segments_per_section: u32,
+    /// The section from which on a free one is searched.
     next_section: u32,
 }
 
-/// A segment before and after its changes.
-#[derive(Clone, Debug)]
-struct Segment {
-    before: SegmentEntry,
-    now: RawSitEntry,
+impl Space {
+    /// Reads the whole table. Entries in `journal` override it.
+    pub(super) fn read(volume: &Volume, journal: &BTreeMap<u32, RawSitEntry>) -> Result<Self> {
+        let geometry = volume.geometry();
+        let read =
+            |segment| SegmentEntry::read(volume, journal, segment).map(|entry| entry.raw().clone());
+        let entries: Vec<_> = (0..geometry.main_segments()).map(read).collect::<Result<_>>()?;
+        let mut space = Self {
+            entries,
+            allocated: BTreeMap::new(),
+            kinds: BTreeMap::new(),
+            free: 0,
+            segments_per_section: geometry.segments_per_section.max(1),
+            next_section: 0,
+        };
+        space.count_free();
+        Ok(space)
+    }
+
+    fn count_free(&mut self) {
+        let maps = self.entries.iter().map(|entry| &entry.map);
+        let maps = maps.chain(self.allocated.values().map(Box::as_ref));
+        let taken: u64 = maps.flatten().map(|byte| u64::from(byte.count_ones())).sum();
+        let all = self.entries.len() as u64 * SEGMENT_BLOCKS;
+        self.free = all.saturating_sub(taken);
+    }
+
+    /// Returns the number of blocks that can be allocated before the next checkpoint.
+    pub(super) fn free_blocks(&self) -> u64 {
+        self.free
+    }
+
+    /// Returns whether a block of a segment of the main area is taken.
+    pub(super) fn is_taken(&self, segment: u32, index: u64) -> bool {
+        let is_in = |map: &SegmentMap| map[(index / 8) as usize] & bit(index) != 0;
+        let of_checkpoint =
+            self.entries.get(segment as usize).is_none_or(|entry| is_in(&entry.map));
+        of_checkpoint || self.allocated.get(&segment).is_some_and(|map| is_in(map))
+    }
+
+    /// Records that a block of the main area was allocated. Does nothing if it is taken.
+    pub(super) fn allocate(&mut self, segment: u32, index: u64) {
+        if !self.is_taken(segment, index) {
+            let map = self.allocated.entry(segment).or_insert_with(|| Box::new([0; SIT_MAP_BYTES]));
+            map[(index / 8) as usize] |= bit(index);
+            self.free -= 1;
+        }
+    }
+
+    /// Records that an allocated block belongs to nothing.
+    pub(super) fn release(&mut self, segment: u32, index: u64) {
+        let Some(map) = self.allocated.get_mut(&segment) else { return };
+        let byte = &mut map[(index / 8) as usize];
+        if *byte & bit(index) != 0 {
+            *byte &= !bit(index);
+            self.free += 1;
+        }
+    }
+
+    fn is_empty(&self, segment: u32) -> bool {
+        let of_checkpoint = self.entries.get(segment as usize);
+        of_checkpoint.is_some_and(|entry| entry.map.iter().all(|byte| *byte == 0))
+            && self.allocated.get(&segment).is_none_or(|map| map.iter().all(|byte| *byte == 0))
+    }
+
+    /// Gives a segment of a log the log's type.
+    pub(super) fn set_kind(&mut self, segment: u32, kind: u16) {
+        let stored = self.entries.get(segment as usize);
+        if stored.is_some_and(|entry| entry.valid_blocks.get() >> COUNT_BITS != kind) {
+            self.kinds.insert(segment, kind);
+        }
+    }
+
+    /// Takes the first segment of a section without any taken block, and gives it the type `kind`. Returns `None` if
+    /// there is none. `logs` are the segments of all logs.
+    pub(super) fn take_free_segment(&mut self, kind: u16, logs: &BTreeSet<u32>) -> Option<u32> {
+        let per_section = self.segments_per_section;
+        let sections = self.entries.len() as u32 / per_section;
+        let after = (self.next_section..sections).chain(0..self.next_section.min(sections));
+        let is_free = |section: &u32| {
+            let mut segments = section * per_section..(section + 1) * per_section;
+            segments.all(|number| !logs.contains(&number) && self.is_empty(number))
+        };
+        let section = after.into_iter().find(is_free)?;
+        self.next_section = section + 1;
+        self.kinds.insert(section * per_section, kind);
+        Some(section * per_section)
+    }
+
+    /// Takes the segment of data, or of nodes, with the most blocks that are not taken, and gives it the type `kind`.
+    /// Returns `None` if there is none.
+    pub(super) fn take_segment_with_holes(
+        &mut self,
+        kind: u16,
+        logs: &BTreeSet<u32>,
+    ) -> Option<u32> {
+        let is_node = |kind: u16| usize::from(kind) >= crate::summaries::LOGS;
+        let holes = |number: u32| {
+            let entry = &self.entries[number as usize];
+            let own = self.allocated.get(&number);
+            let taken = |at: usize| entry.map[at] | own.map_or(0, |map| map[at]);
+            (0..SIT_MAP_BYTES).map(|at| taken(at).count_zeros()).sum::<u32>()
+        };
+        let kind_of = |number: u32| {
+            let stored = || self.entries[number as usize].valid_blocks.get() >> COUNT_BITS;
+            self.kinds.get(&number).copied().unwrap_or_else(stored)
+        };
+        let candidates = (0..self.entries.len() as u32).filter(|number| {
+            let fits = self.is_empty(*number) || is_node(kind_of(*number)) == is_node(kind);
+            fits && !logs.contains(number)
+        });
+        let best = candidates.map(|number| (holes(number), number)).max_by_key(|best| best.0)?;
+        if best.0 == 0 {
+            return None;
+        }
+        self.kinds.insert(best.1, kind);
+        Some(best.1)
+    }
+
+    /// Ends a checkpoint: its entries are those of the last one from now on. Allocated blocks are free, unless `in_flight`
+    /// has them.
+    pub(super) fn install(
+        &mut self,
+        changed: BTreeMap<u32, RawSitEntry>,
+        in_flight: impl Iterator<Item = (u32, u64)>,
+    ) {
+        for (number, entry) in changed {
+            self.entries[number as usize] = entry;
+        }
+        self.allocated.clear();
+        self.kinds.clear();
+        self.count_free();
+        for (segment, index) in in_flight {
+            self.allocate(segment, index);
+        }
+    }
 }
 
-impl Segment {
-    fn count(&self) -> u16 {
-        self.now.valid_blocks.get() & ((1 << COUNT_BITS) - 1)
-    }
-
-    fn is_free(&self) -> bool {
-        self.before.count() == 0 && self.count() == 0
-    }
+/// The entries that a checkpoint changes.
+pub(super) struct SegmentChanges<'s> {
+    space: &'s Space,
+    /// The segments of the logs.
+    logs: BTreeSet<u32>,
+    changed: BTreeMap<u32, RawSitEntry>,
 }
 
-impl<'v> Space<'v> {
-    pub(crate) fn new(volume: &'v Volume, journal: BTreeMap<u32, RawSitEntry>) -> Self {
-        let logs = Log::all(volume.checkpoint());
-        let reserved = logs.iter().map(|log| log.segment).collect();
-        Self { volume, journal, segments: BTreeMap::new(), reserved, next_section: 0 }
+impl<'s> SegmentChanges<'s> {
+    pub(super) fn new(space: &'s Space, logs: BTreeSet<u32>) -> Self {
+        let mut changes = Self { space, logs, changed: BTreeMap::new() };
+        for (number, kind) in &space.kinds {
+            changes.entry(*number).valid_blocks.set(
+                kind << COUNT_BITS
+                    | space.entries[*number as usize].valid_blocks.get() & COUNT_MASK,
+            );
+        }
+        changes
     }
 
-    /// Excludes the segment of a block from allocation.
-    pub(crate) fn reserve(&mut self, block: FsBlock) {
-        let (segment, _) = segment_of(self.volume.geometry(), block);
-        self.reserved.insert(segment);
+    fn entry(&mut self, number: u32) -> &mut RawSitEntry {
+        let entries = &self.space.entries;
+        self.changed.entry(number).or_insert_with(|| entries[number as usize].clone())
     }
 
-    /// Makes a block of the main area used. An empty segment becomes one of the type `kind`.
+    /// Makes a block of the main area used. An empty segment that no log has begun becomes one of the type `kind`.
     ///
     /// # Errors
     ///
     /// `Corrupt` if the block is in use.
-    pub(crate) fn set_used(&mut self, block: FsBlock, kind: u16) -> Result<()> {
-        self.set(block, true, kind)
+    pub(super) fn set_used(
+        &mut self,
+        geometry: &Geometry,
+        block: FsBlock,
+        kind: u16,
+    ) -> Result<()> {
+        self.set(geometry, block, Some(kind))
     }
 
     /// Makes a block of the main area free. Errors: `Corrupt` if it is not in use.
-    pub(crate) fn set_free(&mut self, block: FsBlock) -> Result<()> {
-        self.set(block, false, 0)
+    pub(super) fn set_free(&mut self, geometry: &Geometry, block: FsBlock) -> Result<()> {
+        self.set(geometry, block, None)
     }
 
-    fn set(&mut self, block: FsBlock, used: bool, kind: u16) -> Result<()> {
-        let geometry = self.volume.geometry();
+    fn set(&mut self, geometry: &Geometry, block: FsBlock, used: Option<u16>) -> Result<()> {
         let (number, index) = segment_of(geometry, block);
-        let segment = self.segment(number)?;
-        let (byte, bit) = ((index / 8) as usize, 0x80_u8 >> (index % 8));
-        if (segment.now.map[byte] & bit != 0) == used {
-            let problem =
-                if used { Problem::Shared { blocks: 1 } } else { Problem::MarkedFree { count: 1 } };
+        let is_begun = self.space.kinds.contains_key(&number) || self.logs.contains(&number);
+        let entry = self.entry(number);
+        let (byte, bit) = ((index / 8) as usize, bit(index));
+        if (entry.map[byte] & bit != 0) == used.is_some() {
+            let problem = match used {
+                Some(_) => Problem::Shared { blocks: 1 },
+                None => Problem::MarkedFree { count: 1 },
+            };
             return Err(Error::corrupt(STRUCTURE, Location::block(block), problem));
         }
-        segment.now.map[byte] ^= bit;
-        let count = segment.count();
-        let old_kind = segment.now.valid_blocks.get() >> COUNT_BITS;
+        entry.map[byte] ^= bit;
+        let (count, old_kind) =
+            (entry.valid_blocks.get() & COUNT_MASK, entry.valid_blocks.get() >> COUNT_BITS);
         // The map has as many bits, so the count cannot leave its range unless the entry was damaged.
-        let (count, kind) = match (used, count) {
-            (true, 0) => (1, kind),
-            (true, count) => (count + 1, old_kind),
-            (false, count) => (count.saturating_sub(1), old_kind),
+        let (count, kind) = match used {
+            Some(kind) if count == 0 && !is_begun => (1, kind),
+            Some(_) => (count + 1, old_kind),
+            None => (count.saturating_sub(1), old_kind),
         };
-        segment.now.valid_blocks.set(kind << COUNT_BITS | count);
+        entry.valid_blocks.set(kind << COUNT_BITS | count & COUNT_MASK);
         Ok(())
     }
 
-    fn segment(&mut self, number: u32) -> Result<&mut Segment> {
-        if !self.segments.contains_key(&number) {
-            let before = SegmentEntry::read(self.volume, &self.journal, number)?;
-            let now = before.raw().clone();
-            self.segments.insert(number, Segment { before, now });
-        }
-        Ok(self.segments.get_mut(&number).expect("it was just inserted"))
+    /// Returns whether a block of a segment is used in the new checkpoint.
+    pub(super) fn is_used(&self, segment: u32, index: u64) -> bool {
+        let entry = self.changed.get(&segment).or(self.space.entries.get(segment as usize));
+        entry.is_some_and(|entry| entry.map[(index / 8) as usize] & bit(index) != 0)
     }
 
-    /// Takes a segment that the checkpoint does not use, in a section without any block in use, and gives it the type
-    /// `kind`. Errors: `NoSpace`.
-    pub(crate) fn take_segment(&mut self, kind: u16) -> Result<u32> {
-        let geometry = self.volume.geometry();
-        let per_section = geometry.segments_per_section.max(1);
-        for section in self.next_section..geometry.main_segments() / per_section {
-            let segments = section * per_section..(section + 1) * per_section;
-            let mut is_free = true;
-            for number in segments.clone() {
-                is_free &= !self.reserved.contains(&number) && self.segment(number)?.is_free();
-            }
-            if is_free {
-                self.next_section = section + 1;
-                self.reserved.insert(segments.start);
-                self.segment(segments.start)?.now.valid_blocks.set(kind << COUNT_BITS);
-                return Ok(segments.start);
-            }
-        }
-        Err(Error::NoSpace)
+    /// Returns the number of segments without blocks in use that are not those of logs.
+    pub(super) fn free_segments(&self) -> u32 {
+        let count = |number: u32| {
+            let entry = self.changed.get(&number).unwrap_or(&self.space.entries[number as usize]);
+            entry.valid_blocks.get() & COUNT_MASK
+        };
+        let all = 0..self.space.entries.len() as u32;
+        all.filter(|number| count(*number) == 0 && !self.logs.contains(number)).count() as u32
     }
 
-    /// Returns the number of segments without blocks in use that are not those of `logs`.
-    pub(crate) fn free_segments(&mut self, logs: &BTreeSet<u32>) -> Result<u32> {
-        let old_logs: BTreeSet<u32> =
-            Log::all(self.volume.checkpoint()).iter().map(|log| log.segment).collect();
-        let mut free = i64::from(self.volume.checkpoint().raw.free_segments.get());
-        let mut looked_at: BTreeSet<u32> = self.segments.keys().copied().collect();
-        looked_at.extend(&old_logs);
-        looked_at.extend(logs);
-        for number in looked_at {
-            let segment = self.segment(number)?;
-            let was_free = segment.before.count() == 0 && !old_logs.contains(&number);
-            let is_free = segment.count() == 0 && !logs.contains(&number);
-            free += i64::from(is_free) - i64::from(was_free);
-        }
-        u32::try_from(free).map_err(|_| {
-            let problem = Problem::Invalid { field: "free segments", found: free as u64 };
-            Error::corrupt("checkpoint", Location::block(self.volume.checkpoint().start), problem)
-        })
+    /// Returns the entries that have changed.
+    pub(super) fn into_changed(self) -> BTreeMap<u32, RawSitEntry> {
+        self.changed
     }
+}
 
-    /// Returns the entries to write: those that have changed, and those of the journal.
-    pub(crate) fn changes(&self) -> BTreeMap<u32, RawSitEntry> {
-        let mut changes = self.journal.clone();
-        for (number, segment) in &self.segments {
-            let is_same = segment.now.map == segment.before.raw().map
-                && segment.now.valid_blocks == segment.before.raw().valid_blocks;
-            if !is_same {
-                changes.insert(*number, segment.now.clone());
-            }
-        }
-        changes
-    }
+/// The bits of an entry with the number of blocks in use.
+const COUNT_MASK: u16 = (1 << COUNT_BITS) - 1;
+
+fn bit(index: u64) -> u8 {
+    0x80 >> (index % 8)
 }
 
 /// Returns the segment of a block of the main area, and the block's index in it.

@@ -39,106 +39,64 @@ impl Summary {
     }
 }
 
-/// The summaries of segments that were changed.
-pub(crate) struct SummaryBlocks<'v> {
-    volume: &'v Volume,
-    pack: &'v PackSummaries,
+/// The summaries of segments that were changed since the last checkpoint, and those that only its pack has.
+#[derive(Debug, Default)]
+pub(crate) struct SummaryBlocks {
     summaries: BTreeMap<u32, Summary>,
 }
 
-impl<'v> SummaryBlocks<'v> {
-    pub(crate) fn new(volume: &'v Volume, pack: &'v PackSummaries) -> Self {
-        Self { volume, pack, summaries: BTreeMap::new() }
+impl SummaryBlocks {
+    /// Loads the summaries of the segments that the logs of the checkpoint write to, which only `pack` has.
+    pub(crate) fn of(volume: &Volume, pack: &PackSummaries) -> Result<Self> {
+        let mut summaries = BTreeMap::new();
+        for log in &Log::all(&volume.checkpoint()) {
+            let has = log.kind == BlockKind::Data || pack.has_nodes();
+            let summary = if has { of_pack(pack, log) } else { of_footers(volume, log)? };
+            summaries.insert(log.segment, summary);
+        }
+        Ok(Self { summaries })
     }
 
-    /// Begins the summary of a segment that was free.
-    pub(crate) fn begin(&mut self, segment: u32, kind: BlockKind) {
-        self.summaries.insert(segment, Summary::empty(kind));
+    /// Returns the summary of a segment of a log.
+    pub(crate) fn of_log(
+        &mut self,
+        volume: &Volume,
+        segment: u32,
+        kind: BlockKind,
+    ) -> Result<&Summary> {
+        let summary = self.loaded(volume, segment)?;
+        summary.kind = kind;
+        Ok(summary)
     }
 
-    /// Returns the summary of a segment, which is in memory.
-    pub(crate) fn get(&self, segment: u32) -> Option<&Summary> {
-        self.summaries.get(&segment)
+    fn loaded(&mut self, volume: &Volume, segment: u32) -> Result<&mut Summary> {
+        Ok(match self.summaries.entry(segment) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(vacant) => vacant.insert(of_area(volume, segment)?),
+        })
     }
 
     /// Sets the owner of a block of this kind.
     pub(crate) fn set(
         &mut self,
-        segment: u32,
-        index: u64,
+        volume: &Volume,
+        (segment, index): (u32, u64),
         kind: BlockKind,
         owner: RawSummary,
     ) -> Result<()> {
-        if !self.summaries.contains_key(&segment) {
-            self.load(segment)?;
-        }
-        let summary = self.summaries.get_mut(&segment).expect("it is loaded");
+        let summary = self.loaded(volume, segment)?;
         // The area has the kind of an earlier use, if the segment was free.
         summary.kind = kind;
         summary.entries[index as usize] = owner;
         Ok(())
     }
 
-    /// Loads the summaries of the segments that the logs of the checkpoint write to, which only the pack has.
-    pub(crate) fn load_logs(&mut self) -> Result<()> {
-        for log in Log::all(self.volume.checkpoint()) {
-            self.load(log.segment)?;
-        }
-        Ok(())
-    }
-
-    fn load(&mut self, segment: u32) -> Result<()> {
-        let logs = Log::all(self.volume.checkpoint());
-        let summary = match logs.iter().find(|log| log.segment == segment) {
-            Some(log) if log.kind == BlockKind::Data || self.pack.has_nodes() => self.of_pack(log),
-            Some(log) => self.of_footers(log)?,
-            None => self.of_area(segment)?,
-        };
-        self.summaries.insert(segment, summary);
-        Ok(())
-    }
-
-    fn of_pack(&self, log: &Log) -> Summary {
-        let mut summary = Summary::empty(log.kind);
-        for (index, entry) in summary.entries.iter_mut().enumerate() {
-            if let Some(owner) = self.pack.owner(log, index) {
-                *entry = owner.clone();
-            }
-        }
-        summary
-    }
-
-    /// Returns the summary of a log of nodes from the footers of its nodes.
-    fn of_footers(&self, log: &Log) -> Result<Summary> {
-        let geometry = self.volume.geometry();
-        let mut summary = Summary::empty(log.kind);
-        let start = geometry.main.start.0 + u64::from(log.segment) * SEGMENT_BLOCKS;
-        for (index, entry) in (0..).zip(&mut summary.entries) {
-            let at = FsBlock(start + index);
-            let block = read_block(self.volume.device(), geometry, at)?;
-            entry.nid = footer(&block, Location::block(at))?.nid;
-        }
-        Ok(summary)
-    }
-
-    fn of_area(&self, segment: u32) -> Result<Summary> {
-        let area = AreaSummary::read(self.volume, segment)?;
-        let mut summary = Summary::empty(BlockKind::Data);
-        if area.footer()?.kind != 0 {
-            summary.kind = BlockKind::Node;
-        }
-        for (index, entry) in summary.entries.iter_mut().enumerate() {
-            *entry = area.owner(index)?.clone();
-        }
-        Ok(summary)
-    }
-
     /// Writes the summaries to their area. Those of one block are written at once.
     ///
     /// The area has no second copy. The last checkpoint does not look at what changes here: entries of blocks that it does
     /// not use, and those of the segments of its logs, whose summaries it has itself.
-    pub(crate) fn write(&self) -> Result<()> {
-        let geometry = self.volume.geometry();
+    pub(crate) fn write(&self, volume: &Volume) -> Result<()> {
+        let geometry = volume.geometry();
         let bytes = geometry.summary_bytes();
         let per_block = (geometry.block_size.len() / bytes).max(1) as u32;
         let mut blocks: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
@@ -147,9 +105,7 @@ impl<'v> SummaryBlocks<'v> {
             let at = FsBlock(geometry.ssa.start.0 + u64::from(number));
             let block = match blocks.entry(number) {
                 Entry::Occupied(entry) => entry.into_mut(),
-                Entry::Vacant(vacant) => {
-                    vacant.insert(read_block(self.volume.device(), geometry, at)?)
-                }
+                Entry::Vacant(vacant) => vacant.insert(read_block(volume.device(), geometry, at)?),
             };
             let start = (segment % per_block) as usize * bytes;
             block[start..start + bytes].copy_from_slice(&summary.to_bytes(bytes));
@@ -157,8 +113,49 @@ impl<'v> SummaryBlocks<'v> {
         for (number, block) in blocks {
             let at = geometry.ssa.start.0 + u64::from(number);
             let offset = DeviceOffset(at << geometry.block_size.shift());
-            self.volume.device().write_at(offset, &block)?;
+            volume.device().write_at(offset, &block)?;
+            volume.metadata().discard(FsBlock(at));
         }
         Ok(())
     }
+
+    /// Forgets all summaries, which the last checkpoint has written.
+    pub(crate) fn clear(&mut self) {
+        self.summaries.clear();
+    }
+}
+
+fn of_pack(pack: &PackSummaries, log: &Log) -> Summary {
+    let mut summary = Summary::empty(log.kind);
+    for (index, entry) in summary.entries.iter_mut().enumerate() {
+        if let Some(owner) = pack.owner(log, index) {
+            *entry = owner.clone();
+        }
+    }
+    summary
+}
+
+/// Returns the summary of a log of nodes from the footers of its nodes.
+fn of_footers(volume: &Volume, log: &Log) -> Result<Summary> {
+    let geometry = volume.geometry();
+    let mut summary = Summary::empty(log.kind);
+    let start = geometry.main.start.0 + u64::from(log.segment) * SEGMENT_BLOCKS;
+    for (index, entry) in (0..).zip(&mut summary.entries) {
+        let at = FsBlock(start + index);
+        let block = read_block(volume.device(), geometry, at)?;
+        entry.nid = footer(&block, Location::block(at))?.nid;
+    }
+    Ok(summary)
+}
+
+fn of_area(volume: &Volume, segment: u32) -> Result<Summary> {
+    let area = AreaSummary::read(volume, segment)?;
+    let mut summary = Summary::empty(BlockKind::Data);
+    if area.footer()?.kind != 0 {
+        summary.kind = BlockKind::Node;
+    }
+    for (index, entry) in summary.entries.iter_mut().enumerate() {
+        *entry = area.owner(index)?.clone();
+    }
+    Ok(summary)
 }

@@ -23,7 +23,7 @@ pub(crate) fn read_nat_entry(volume: &Volume, nid: Nid) -> Result<RawNatEntry> {
     if let Some(entry) = volume.checkpoint().nat_journal.get(&nid.0) {
         return Ok(entry.clone());
     }
-    let (block, byte) = entry_position(volume.geometry(), volume.checkpoint(), nid);
+    let (block, byte) = entry_position(volume.geometry(), &volume.checkpoint(), nid);
     let location = Location::inode(InodeNumber(nid.0.into())).at_block(block);
     let buffer = volume.metadata().read(block, "NAT block", location)?;
     Ok(view_at::<RawNatEntry>(&buffer, byte, "NAT entry", location)?.clone())
@@ -34,18 +34,20 @@ pub(crate) fn write_segments(
     volume: &Volume,
     entries: &BTreeMap<u32, RawSitEntry>,
 ) -> Result<VersionBitmap> {
+    let checkpoint = volume.checkpoint();
     let geometry = volume.geometry();
     let per_block = entries_per_block(geometry);
     let copies = |number: u64| {
         let first = FsBlock(geometry.sit.start.0 + number);
         [first, FsBlock(first.0 + geometry.sit_blocks())]
     };
-    let versions = &volume.checkpoint().sit_versions;
+    let versions = &checkpoint.sit_versions;
     write(volume, entries, per_block, versions, copies)
 }
 
 /// Writes entries of the node address table. Returns the version bitmap that names them.
 pub(crate) fn write_nodes(volume: &Volume, entries: &NodeTable) -> Result<VersionBitmap> {
+    let checkpoint = volume.checkpoint();
     let geometry = volume.geometry();
     let copies = |number: u64| {
         // The two copies alternate, a segment of each.
@@ -53,7 +55,7 @@ pub(crate) fn write_nodes(volume: &Volume, entries: &NodeTable) -> Result<Versio
         let first = FsBlock(geometry.nat.start.0 + in_area);
         [first, FsBlock(first.0 + SEGMENT_BLOCKS)]
     };
-    let versions = &volume.checkpoint().nat_versions;
+    let versions = &checkpoint.nat_versions;
     write(volume, entries, geometry.nat_entries_per_block(), versions, copies)
 }
 
@@ -79,6 +81,7 @@ fn write<E: IntoBytes + zerocopy::Immutable>(
             block[at..at + size_of::<E>()].copy_from_slice(entry.as_bytes());
         }
         volume.device().write_at(DeviceOffset(new.0 << geometry.block_size.shift()), &block)?;
+        volume.metadata().discard(new);
         new_versions.flip(number);
     }
     Ok(new_versions)

@@ -1,7 +1,7 @@
-//! The overlay: what a recovery has changed, in memory. Readers look up nodes and directory blocks here before they read
-//! them from the device, and a writer finds here what it has to write.
+//! The overlay: nodes and directory blocks that have changed since the last checkpoint, in memory. Readers look them up
+//! here before they read them from the device, and a checkpoint finds here what it has to write.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use base::{FileBlock, FsBlock, InodeNumber, Result, Unsupported};
 use iomap::{BlockContents, MetadataBuffer};
@@ -60,19 +60,124 @@ pub(crate) struct Counts {
     pub(crate) inodes: i64,
 }
 
-/// The changes of a recovery.
+/// The changes since the last checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     nodes: HashMap<Nid, Change>,
-    /// Blocks of directories with changed contents, which have an address only if they are not new.
+    /// Blocks of directories and of long symbolic links with changed contents, which have an address only if they are not
+    /// new.
     directory_blocks: HashMap<(InodeNumber, FileBlock), BlockContents>,
-    /// Data blocks whose use has changed. Those of freed nodes are not listed.
-    blocks: HashMap<FsBlock, BlockUse>,
+    /// Inodes that have no name, and are in use.
+    orphans: BTreeSet<InodeNumber>,
+    /// Data blocks whose use has changed. Those of freed nodes are not listed. `None` once a checkpoint was written: only a
+    /// recovery needs them.
+    blocks: Option<HashMap<FsBlock, BlockUse>>,
     pub(crate) counts: Counts,
+    bytes: u64,
+    /// What the operation that is under way has changed, if one is.
+    undo: Option<Undo>,
+}
+
+/// The state before an operation of all that it has changed.
+#[derive(Debug, Default)]
+struct Undo {
+    nodes: HashMap<Nid, Option<Change>>,
+    directory_blocks: HashMap<(InodeNumber, FileBlock), Option<BlockContents>>,
+    /// Orphans, and whether they were listed.
+    orphans: Vec<(InodeNumber, bool)>,
+    counts: Counts,
     bytes: u64,
 }
 
 impl Overlay {
+    /// Returns an overlay for a recovery, which records how the use of data blocks changes.
+    pub(crate) fn for_recovery() -> Self {
+        Self { blocks: Some(HashMap::new()), ..Self::default() }
+    }
+
+    /// Begins an operation, whose changes can be taken back.
+    pub(crate) fn begin(&mut self) {
+        let (counts, bytes) = (self.counts, self.bytes);
+        self.undo = Some(Undo { counts, bytes, ..Undo::default() });
+    }
+
+    /// Ends an operation. Takes its changes back, unless it has succeeded.
+    pub(crate) fn end(&mut self, has_succeeded: bool) {
+        let Some(undo) = self.undo.take().filter(|_| !has_succeeded) else { return };
+        for (nid, before) in undo.nodes {
+            match before {
+                Some(change) => drop(self.nodes.insert(nid, change)),
+                None => drop(self.nodes.remove(&nid)),
+            }
+        }
+        for (at, before) in undo.directory_blocks {
+            match before {
+                Some(contents) => drop(self.directory_blocks.insert(at, contents)),
+                None => drop(self.directory_blocks.remove(&at)),
+            }
+        }
+        for (inode, was_listed) in undo.orphans.into_iter().rev() {
+            match was_listed {
+                true => self.orphans.insert(inode),
+                false => self.orphans.remove(&inode),
+            };
+        }
+        (self.counts, self.bytes) = (undo.counts, undo.bytes);
+    }
+
+    /// Forgets all changes, which a checkpoint has written.
+    pub(crate) fn clear(&mut self) {
+        let orphans = std::mem::take(&mut self.orphans);
+        *self = Self { orphans, ..Self::default() };
+    }
+
+    /// Returns whether nothing has changed since the last checkpoint.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.directory_blocks.is_empty()
+    }
+
+    /// Returns the number of blocks that a checkpoint writes for the changes.
+    pub(crate) fn block_count(&self) -> u64 {
+        // A block of a directory changes a node, which may not be here yet.
+        (self.nodes.len() + 2 * self.directory_blocks.len()) as u64
+    }
+
+    /// Returns the approximate memory of the changes, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the inodes that have no name, and are in use.
+    pub(crate) fn orphans(&self) -> &BTreeSet<InodeNumber> {
+        &self.orphans
+    }
+
+    /// Adds an inode to those without a name, or removes it.
+    pub(crate) fn set_orphan(&mut self, inode: InodeNumber, is_orphan: bool) {
+        let has_changed = match is_orphan {
+            true => self.orphans.insert(inode),
+            false => self.orphans.remove(&inode),
+        };
+        if let Some(undo) = self.undo.as_mut().filter(|_| has_changed) {
+            undo.orphans.push((inode, !is_orphan));
+        }
+    }
+
+    /// Records the state of a node before it changes.
+    fn save_node(&mut self, nid: Nid) {
+        if let Some(undo) = &mut self.undo {
+            undo.nodes.entry(nid).or_insert_with(|| self.nodes.get(&nid).cloned());
+        }
+    }
+
+    /// Records the contents of a directory's block before they change.
+    fn save_directory_block(&mut self, at: (InodeNumber, FileBlock)) {
+        if let Some(undo) = &mut self.undo {
+            let blocks = &self.directory_blocks;
+            undo.directory_blocks.entry(at).or_insert_with(|| blocks.get(&at).cloned());
+        }
+    }
+
     /// Returns all changes of nodes, in the order of their numbers.
     pub(crate) fn nodes(&self) -> Vec<(Nid, Change)> {
         let mut nodes: Vec<_> =
@@ -99,6 +204,7 @@ impl Overlay {
         if !matches!(self.node(nid), Some(Change::Contents(_))) {
             self.charge(node.contents.len() as u64)?;
         }
+        self.save_node(nid);
         self.nodes.insert(nid, Change::Contents(node));
         Ok(())
     }
@@ -109,6 +215,7 @@ impl Overlay {
         nid: Nid,
         edit: impl FnOnce(&mut [u8]) -> R,
     ) -> Option<R> {
+        self.save_node(nid);
         match self.nodes.get_mut(&nid)? {
             Change::Contents(node) => Some(edit(node.contents.to_mut())),
             Change::Freed => None,
@@ -120,6 +227,7 @@ impl Overlay {
         if self.node(nid).is_none() {
             self.charge(0)?;
         }
+        self.save_node(nid);
         self.nodes.insert(nid, Change::Freed);
         Ok(())
     }
@@ -143,26 +251,35 @@ impl Overlay {
         if self.directory_block(directory, at).is_none() {
             self.charge(contents.len() as u64)?;
         }
+        self.save_directory_block((directory, at));
         self.directory_blocks.insert((directory, at), contents.into());
         Ok(())
     }
 
     /// Forgets the contents of a directory's block, which is a hole now.
     pub(crate) fn remove_directory_block(&mut self, directory: InodeNumber, at: FileBlock) {
+        self.save_directory_block((directory, at));
         self.directory_blocks.remove(&(directory, at));
     }
 
-    /// Returns the change of a data block's use.
+    /// Returns the change of a data block's use. Only a recovery records it.
     pub(crate) fn block_use(&self, block: FsBlock) -> Option<BlockUse> {
-        self.blocks.get(&block).copied()
+        self.blocks.as_ref()?.get(&block).copied()
     }
 
-    /// Records the use of a data block.
+    /// Returns the data blocks that a recovery has given to an address.
+    pub(crate) fn owned_blocks(&self) -> Vec<FsBlock> {
+        let is_owned = |block_use: &BlockUse| matches!(block_use, BlockUse::Owned(_));
+        let blocks = self.blocks.iter().flatten();
+        blocks.filter(|(_, block_use)| is_owned(block_use)).map(|(block, _)| *block).collect()
+    }
+
+    /// Records the use of a data block, in a recovery.
     pub(crate) fn set_block_use(&mut self, block: FsBlock, block_use: BlockUse) -> Result<()> {
-        if self.block_use(block).is_none() {
+        let Some(blocks) = &mut self.blocks else { return Ok(()) };
+        if blocks.insert(block, block_use).is_none() {
             self.charge(0)?;
         }
-        self.blocks.insert(block, block_use);
         Ok(())
     }
 

@@ -1,5 +1,5 @@
 //! Changes of nodes in the overlay: of inodes, of the addresses of files, and new and freed nodes.
-//! Not here: which changes a recovery makes (`replay`, `names`, `orphans`).
+//! Not here: which changes an operation or a recovery makes.
 
 use std::sync::Arc;
 
@@ -7,9 +7,7 @@ use base::locks::RankedRwLock;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
 use zerocopy::FromBytes;
 
-use super::STRUCTURE;
 use super::overlay::{BlockUse, Change, Counts, Overlay, OverlayNode, Owner};
-use super::segments::Segments;
 use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
 use crate::nat::Nid;
@@ -19,57 +17,50 @@ use crate::volume::Volume;
 
 /// An address in a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Slot {
-    pub(super) inode: InodeNumber,
-    pub(super) nid: Nid,
+pub(crate) struct Slot {
+    pub(crate) inode: InodeNumber,
+    pub(crate) nid: Nid,
     /// The index of the address in the node. In inodes, counted from the first address.
-    pub(super) index: u32,
+    pub(crate) index: u32,
     /// The address's byte in the node.
-    pub(super) byte: usize,
+    pub(crate) byte: usize,
 }
 
 impl Slot {
     /// Returns the slot so many addresses behind this one.
-    pub(super) fn after(self, distance: u32) -> Self {
+    pub(crate) fn after(self, distance: u32) -> Self {
         let byte = self.byte + distance as usize * WORD_BYTES;
         Self { index: self.index + distance, byte, ..self }
     }
 
-    pub(super) fn owner(self) -> Owner {
+    pub(crate) fn owner(self) -> Owner {
         // Nodes have some thousand addresses at most.
         Owner { nid: self.nid, index: self.index as u16 }
     }
 }
 
+/// The name of a map in errors.
+const STRUCTURE: &str = "block map";
+
 /// The volume and the changes of its nodes.
-pub(super) struct Editor<'v> {
-    pub(super) volume: &'v Arc<Volume>,
-    pub(super) overlay: &'v RankedRwLock<Overlay>,
-    /// The use of blocks in the checkpoint, once it was needed.
-    segments: Option<Segments>,
-    /// No number before this one is free.
-    next_nid: u32,
+pub(crate) struct Editor<'v> {
+    pub(crate) volume: &'v Arc<Volume>,
+    pub(crate) overlay: &'v RankedRwLock<Overlay>,
+    /// The number from which on a free one is searched.
+    pub(crate) next_nid: u32,
 }
 
 impl<'v> Editor<'v> {
-    pub(super) fn new(volume: &'v Arc<Volume>) -> Self {
-        Self { volume, overlay: volume.overlay_or_new(), segments: None, next_nid: 0 }
+    pub(crate) fn new(volume: &'v Arc<Volume>) -> Self {
+        Self { volume, overlay: volume.overlay_or_new(), next_nid: 0 }
     }
 
-    /// Returns the use of blocks in the checkpoint.
-    pub(super) fn segments(&mut self) -> Result<&Segments> {
-        if self.segments.is_none() {
-            self.segments = Some(Segments::read(self.volume)?);
-        }
-        Ok(self.segments.as_ref().expect("they were just read"))
-    }
-
-    pub(super) fn inode(&self, number: InodeNumber) -> Result<Inode> {
+    pub(crate) fn inode(&self, number: InodeNumber) -> Result<Inode> {
         self.volume.inode(number)
     }
 
     /// Changes the contents of a node of `inode`.
-    pub(super) fn edit_node<R>(
+    pub(crate) fn edit_node<R>(
         &self,
         nid: Nid,
         inode: InodeNumber,
@@ -87,7 +78,7 @@ impl<'v> Editor<'v> {
     }
 
     /// Changes the fields of an inode.
-    pub(super) fn edit_inode<R>(
+    pub(crate) fn edit_inode<R>(
         &self,
         number: InodeNumber,
         edit: impl FnOnce(&mut RawInode) -> R,
@@ -103,7 +94,7 @@ impl<'v> Editor<'v> {
     }
 
     /// Counts blocks of a file.
-    pub(super) fn count_blocks(&self, inode: InodeNumber, more: i64) -> Result<()> {
+    pub(crate) fn count_blocks(&self, inode: InodeNumber, more: i64) -> Result<()> {
         self.edit_inode(inode, |raw| {
             raw.blocks.set(raw.blocks.get().saturating_add_signed(more));
         })?;
@@ -112,7 +103,7 @@ impl<'v> Editor<'v> {
     }
 
     /// Adds a node of zeroes to a file. Its number is one that is free in the checkpoint.
-    pub(super) fn new_node(&mut self, inode: InodeNumber, position: u32) -> Result<Nid> {
+    pub(crate) fn new_node(&mut self, inode: InodeNumber, position: u32) -> Result<Nid> {
         let nid = self.free_nid()?;
         self.put_new_node(nid, inode, position, FsBlock(0))?;
         self.count_blocks(inode, 1)?;
@@ -120,7 +111,7 @@ impl<'v> Editor<'v> {
     }
 
     /// Adds a node of zeroes with this number. `block` is for messages. The caller counts the blocks of the file.
-    pub(super) fn put_new_node(
+    pub(crate) fn put_new_node(
         &self,
         nid: Nid,
         inode: InodeNumber,
@@ -140,16 +131,18 @@ impl<'v> Editor<'v> {
     }
 
     /// Returns whether no node has a number, and had it in the checkpoint.
-    pub(super) fn is_free(&self, nid: Nid) -> bool {
+    pub(crate) fn is_free(&self, nid: Nid) -> bool {
         self.overlay.read().node(nid).is_none()
             && matches!(self.volume.node_address(nid), Err(Error::NotFound))
     }
 
     /// Returns a number that no node has.
-    fn free_nid(&mut self) -> Result<Nid> {
+    pub(super) fn free_nid(&mut self) -> Result<Nid> {
         let count = self.volume.geometry().nid_count();
         let first = self.volume.geometry().root.0 as u32 + 1;
-        for number in self.next_nid.max(first)..u32::try_from(count).unwrap_or(u32::MAX) {
+        let end = u32::try_from(count).unwrap_or(u32::MAX);
+        let from = self.next_nid.clamp(first, end.max(first));
+        for number in (from..end).chain(first..from) {
             let nid = Nid(number);
             if self.is_free(nid) {
                 self.next_nid = number + 1;
@@ -160,25 +153,25 @@ impl<'v> Editor<'v> {
     }
 
     /// Makes a node's number free. The caller counts the blocks of the file.
-    pub(super) fn free_node(&self, nid: Nid) -> Result<()> {
+    pub(crate) fn free_node(&self, nid: Nid) -> Result<()> {
         self.overlay.write().free_node(nid)?;
         self.count(|counts| counts.nodes -= 1);
         Ok(())
     }
 
     /// Counts inodes.
-    pub(super) fn count_inodes(&self, more: i64) {
+    pub(crate) fn count_inodes(&self, more: i64) {
         self.count(|counts| counts.inodes += more);
     }
 
     /// Counts blocks of a file whose inode is no more.
-    pub(super) fn count_blocks_of_deleted(&self, more: i64) {
+    pub(crate) fn count_blocks_of_deleted(&self, more: i64) {
         self.count(|counts| counts.blocks += more);
     }
 
     /// Returns the slot with the address of a block. Adds missing nodes if `allocate`; otherwise returns `None` if
     /// one is missing.
-    pub(super) fn slot_of(
+    pub(crate) fn slot_of(
         &mut self,
         number: InodeNumber,
         at: FileBlock,
@@ -221,7 +214,13 @@ impl<'v> Editor<'v> {
         Ok(Some(first.after((at.0 - first_block) as u32)))
     }
 
-    fn set_word(&self, nid: Nid, inode: InodeNumber, byte: usize, value: u32) -> Result<()> {
+    pub(super) fn set_word(
+        &self,
+        nid: Nid,
+        inode: InodeNumber,
+        byte: usize,
+        value: u32,
+    ) -> Result<()> {
         self.edit_node(nid, inode, |bytes| {
             if let Some(word) = bytes.get_mut(byte..byte + WORD_BYTES) {
                 word.copy_from_slice(&value.to_le_bytes());
@@ -230,13 +229,13 @@ impl<'v> Editor<'v> {
     }
 
     /// Returns the address in a slot.
-    pub(super) fn address(&self, slot: Slot) -> Result<u32> {
+    pub(crate) fn address(&self, slot: Slot) -> Result<u32> {
         self.volume.node(slot.nid, slot.inode)?.word(slot.byte, 0)
     }
 
     /// Stores an address in a slot. If it is that of a block, the slot becomes the block's owner. The caller has freed
     /// the old block.
-    pub(super) fn set_address(&self, slot: Slot, address: u32) -> Result<()> {
+    pub(crate) fn set_address(&self, slot: Slot, address: u32) -> Result<()> {
         self.set_word(slot.nid, slot.inode, slot.byte, address)?;
         let block = FsBlock(address.into());
         if self.volume.geometry().main.contains(&block) {
@@ -247,7 +246,7 @@ impl<'v> Editor<'v> {
     }
 
     /// Frees the block in a slot, and leaves a hole.
-    pub(super) fn free_slot(&self, slot: Slot) -> Result<()> {
+    pub(crate) fn free_slot(&self, slot: Slot) -> Result<()> {
         let address = self.address(slot)?;
         if address == NULL_ADDRESS {
             return Ok(());
@@ -261,7 +260,7 @@ impl<'v> Editor<'v> {
     }
 
     /// Records that the block at `address` is free, if it is one of the main area.
-    pub(super) fn free_block(&self, address: u32) -> Result<()> {
+    pub(crate) fn free_block(&self, address: u32) -> Result<()> {
         let block = FsBlock(address.into());
         if self.volume.geometry().main.contains(&block) {
             self.overlay.write().set_block_use(block, BlockUse::Free)?;
@@ -270,14 +269,14 @@ impl<'v> Editor<'v> {
     }
 
     /// Makes the hole in a slot a reserved block.
-    pub(super) fn reserve_slot(&self, slot: Slot) -> Result<()> {
+    pub(crate) fn reserve_slot(&self, slot: Slot) -> Result<()> {
         self.set_word(slot.nid, slot.inode, slot.byte, NEW_ADDRESS)?;
         self.count_blocks(slot.inode, 1)
     }
 
     /// Calls `visit` for each node of a file but the inode, children before their parents. Each node is at the position
     /// that its parent gives it, so no node is visited twice.
-    pub(super) fn for_each_node(
+    pub(crate) fn for_each_node(
         &self,
         inode: &Inode,
         visit: &mut dyn FnMut(&Node, NodeKind) -> Result<()>,
@@ -296,7 +295,7 @@ impl<'v> Editor<'v> {
         Ok(())
     }
 
-    fn visit_subtree(
+    pub(super) fn visit_subtree(
         &self,
         inode: InodeNumber,
         nid: u32,
@@ -323,18 +322,18 @@ impl<'v> Editor<'v> {
 
 /// A kind of node of a map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum NodeKind {
+pub(crate) enum NodeKind {
     Direct,
     Indirect,
     DoubleIndirect,
 }
 
 /// Returns whether an address counts as a block of its file. The mark of a compressed cluster does not.
-pub(super) fn counts(address: u32) -> bool {
+pub(crate) fn counts(address: u32) -> bool {
     ![NULL_ADDRESS, crate::ondisk::node::COMPRESS_ADDRESS].contains(&address)
 }
 
 /// Returns the number of an inode's own node. Inode numbers that were read are in the node table.
-pub(super) fn nid_of(inode: InodeNumber) -> Nid {
+pub(crate) fn nid_of(inode: InodeNumber) -> Nid {
     Nid(inode.0 as u32)
 }

@@ -1,0 +1,249 @@
+//! Changes of a file's map: addresses of written data, reserved blocks, holes, truncation.
+
+use std::ops::Range;
+
+use base::{FileBlock, FsBlock, InodeNumber, Result};
+
+use super::nodes::{Editor, NodeKind, Slot, counts, nid_of};
+use crate::geometry::WORD_BYTES;
+use crate::inode::map::State;
+use crate::nat::Nid;
+use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS};
+
+/// A range of addresses that are adjacent in a node.
+#[derive(Clone, Copy, Debug)]
+struct Slots {
+    first: Slot,
+    count: u32,
+}
+
+impl Editor<'_> {
+    /// Returns the addresses of the first blocks of `blocks`, up to the end of their node. Adds missing nodes.
+    fn slots_of(&mut self, number: InodeNumber, blocks: &Range<FileBlock>) -> Result<Slots> {
+        let first = self.slot_of(number, blocks.start, true)?.expect("missing nodes were added");
+        let inode = self.inode(number)?;
+        let record = inode.record();
+        let is_inode = first.nid == nid_of(number);
+        let in_node = if is_inode { record.address_count } else { record.addresses_per_node };
+        let wanted = blocks.end.0 - blocks.start.0;
+        // A node has some thousand addresses at most.
+        let count = u64::from(in_node - first.index).min(wanted) as u32;
+        Ok(Slots { first, count })
+    }
+
+    /// Replaces the addresses in `slots` by those that `change` returns for their indices and old values, and counts the
+    /// blocks.
+    fn replace_addresses(
+        &mut self,
+        slots: Slots,
+        mut change: impl FnMut(u32, u32) -> u32,
+    ) -> Result<()> {
+        let Slots { first, count } = slots;
+        let mut more = 0;
+        self.edit_node(first.nid, first.inode, |bytes| {
+            let words = bytes.get_mut(first.byte..).unwrap_or_default();
+            for (index, word) in (0..count).zip(words.chunks_exact_mut(WORD_BYTES)) {
+                let old = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                let new = change(index, old);
+                more += i64::from(counts(new)) - i64::from(counts(old));
+                word.copy_from_slice(&new.to_le_bytes());
+            }
+        })?;
+        if more != 0 { self.count_blocks(first.inode, more) } else { Ok(()) }
+    }
+
+    /// Adds the nodes that the addresses of `blocks` need.
+    pub(crate) fn add_nodes(
+        &mut self,
+        number: InodeNumber,
+        blocks: Range<FileBlock>,
+    ) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            at.0 += u64::from(self.slots_of(number, &(at..blocks.end))?.count);
+        }
+        Ok(())
+    }
+
+    /// Gives the blocks of a file from `at` on the addresses `new`. Returns how many of them had none.
+    pub(crate) fn set_addresses(
+        &mut self,
+        number: InodeNumber,
+        at: FileBlock,
+        new: Range<FsBlock>,
+    ) -> Result<u64> {
+        let (mut at, mut next, mut holes) = (at, new.start, 0);
+        while next < new.end {
+            let blocks = at..FileBlock(at.0 + (new.end.0 - next.0));
+            let slots = self.slots_of(number, &blocks)?;
+            self.replace_addresses(slots, |index, old| {
+                holes += u64::from(old == NULL_ADDRESS);
+                // Addresses have 32 bits.
+                next.0 as u32 + index
+            })?;
+            at.0 += u64::from(slots.count);
+            next.0 += u64::from(slots.count);
+        }
+        Ok(holes)
+    }
+
+    /// Reserves the holes among `blocks`. With `clears`, also makes blocks with data reserved ones.
+    pub(crate) fn reserve_blocks(
+        &mut self,
+        number: InodeNumber,
+        blocks: Range<FileBlock>,
+        clears: bool,
+    ) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let slots = self.slots_of(number, &(at..blocks.end))?;
+            self.replace_addresses(slots, |_, old| {
+                if clears || old == NULL_ADDRESS { NEW_ADDRESS } else { old }
+            })?;
+            at.0 += u64::from(slots.count);
+        }
+        Ok(())
+    }
+
+    /// Makes blocks of a file holes. Nodes stay.
+    pub(crate) fn free_blocks(
+        &mut self,
+        number: InodeNumber,
+        blocks: Range<FileBlock>,
+    ) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let piece = self.inode(number)?.piece_at(at, blocks.end)?;
+            if piece.state == State::Hole {
+                at = piece.end;
+                continue;
+            }
+            let slots = self.slots_of(number, &(at..piece.end.min(blocks.end)))?;
+            self.replace_addresses(slots, |_, _| NULL_ADDRESS)?;
+            at.0 += u64::from(slots.count);
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks of a file from `end` on, and the nodes that only map such blocks.
+    pub(crate) fn truncate(&mut self, number: InodeNumber, end: FileBlock) -> Result<()> {
+        let inode = self.inode(number)?;
+        let record = inode.record();
+        let in_inode = u64::from(record.address_count);
+        if end.0 < in_inode {
+            let first =
+                Slot { inode: number, nid: nid_of(number), index: 0, byte: record.addresses_at };
+            let count = (in_inode - end.0) as u32;
+            let slots = Slots { first: first.after(end.0 as u32), count };
+            self.replace_addresses(slots, |_, _| NULL_ADDRESS)?;
+        }
+        let direct = u64::from(record.addresses_per_node);
+        let nids = u64::from(self.volume.geometry().addresses_per_node());
+        let position = |number: u64| number as u32;
+        let children = [
+            (NodeKind::Direct, 1, direct),
+            (NodeKind::Direct, 2, direct),
+            (NodeKind::Indirect, 3, direct * nids),
+            (NodeKind::Indirect, position(4 + nids), direct * nids),
+            (NodeKind::DoubleIndirect, position(5 + 2 * nids), direct * nids * nids),
+        ];
+        let mut start = in_inode;
+        for (index, (nid, (kind, position, span))) in
+            (0..).zip(record.nodes.into_iter().zip(children))
+        {
+            let parent = Child { nid: nid_of(number), byte: record.nodes_at + index * WORD_BYTES };
+            let subtree = Subtree { nid: Nid(nid), kind, position, start, span };
+            self.truncate_subtree(number, parent, &subtree, end.0)?;
+            start += span;
+        }
+        Ok(())
+    }
+
+    fn truncate_subtree(
+        &mut self,
+        number: InodeNumber,
+        parent: Child,
+        subtree: &Subtree,
+        end: u64,
+    ) -> Result<()> {
+        let Subtree { nid, kind, position, start, span } = *subtree;
+        if nid.0 == 0 || end >= start + span {
+            return Ok(());
+        }
+        if end <= start {
+            let freed = self.free_subtree(number, nid, kind, position)?;
+            self.set_word(parent.nid, number, parent.byte, 0)?;
+            return self.count_blocks(number, -freed);
+        }
+        let node = self.volume.node(nid, number)?.at_position(position)?;
+        if kind == NodeKind::Direct {
+            let first = Slot { inode: number, nid, index: 0, byte: 0 };
+            let slots = Slots {
+                first: first.after((end - start) as u32),
+                count: (start + span - end) as u32,
+            };
+            return self.replace_addresses(slots, |_, _| NULL_ADDRESS);
+        }
+        let nids = self.volume.geometry().addresses_per_node();
+        let child_span = span / u64::from(nids);
+        let (child_kind, positions) = match kind {
+            NodeKind::DoubleIndirect => (NodeKind::Indirect, nids + 1),
+            _ => (NodeKind::Direct, 1),
+        };
+        let children: Vec<u32> = node.words(0, 0, nids).collect();
+        for (index, child) in (0..).zip(children) {
+            let subtree = Subtree {
+                nid: Nid(child),
+                kind: child_kind,
+                position: position + 1 + index * positions,
+                start: start + u64::from(index) * child_span,
+                span: child_span,
+            };
+            let parent = Child { nid, byte: index as usize * WORD_BYTES };
+            self.truncate_subtree(number, parent, &subtree, end)?;
+        }
+        Ok(())
+    }
+
+    /// Frees a node and all below it. Returns the number of freed blocks.
+    fn free_subtree(
+        &mut self,
+        number: InodeNumber,
+        nid: Nid,
+        kind: NodeKind,
+        position: u32,
+    ) -> Result<i64> {
+        let per_node = self.inode(number)?.record().addresses_per_node;
+        let mut blocks = 0;
+        self.visit_subtree(number, nid.0, kind, position, &mut |node, kind| {
+            if kind == NodeKind::Direct {
+                let addresses = node.words(0, 0, per_node);
+                blocks += addresses.filter(|address| counts(*address)).count() as i64;
+            }
+            blocks += 1;
+            self.free_node(node.nid)
+        })?;
+        Ok(blocks)
+    }
+}
+
+/// The place of a node's number in its parent.
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    /// The parent.
+    nid: Nid,
+    /// The byte of the number.
+    byte: usize,
+}
+
+/// A node, and what it maps.
+#[derive(Clone, Copy, Debug)]
+struct Subtree {
+    nid: Nid,
+    kind: NodeKind,
+    position: u32,
+    /// The first block.
+    start: u64,
+    /// The number of blocks.
+    span: u64,
+}

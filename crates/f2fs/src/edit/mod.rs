@@ -1,0 +1,17 @@
+//! Changes of nodes and directories in memory: the overlay, and the changes that operations and recoveries have in common.
+//! A checkpoint writes the overlay (`write/checkpoint.rs`).
+
+mod create;
+mod data;
+mod deletion;
+mod entries;
+mod nodes;
+mod overlay;
+mod position;
+
+pub(crate) use self::create::NewName;
+pub(crate) use self::deletion::{delete_inode, free_data};
+pub(crate) use self::entries::EntryEditor;
+pub(crate) use self::nodes::{Editor, Slot, nid_of};
+pub(crate) use self::overlay::{BlockUse, Change, Counts, Overlay, OverlayNode, Owner};
+pub(crate) use self::position::{MapShape, first_block};

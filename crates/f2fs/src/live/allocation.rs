@@ -1,0 +1,128 @@
+//! Sizes of files, preallocated blocks, and holes.
+
+use std::ops::Range;
+
+use base::attributes::Timestamp;
+use base::{Error, FileBlock, FileOffset, Result};
+
+use super::{LiveInode, NODES_MAX};
+use crate::inode::map::END;
+use crate::inode::record::advise;
+
+impl LiveInode {
+    /// Returns the maximum size of a file, in bytes.
+    pub(crate) fn size_max(&self) -> u64 {
+        let geometry = self.volume.geometry();
+        let nids = u64::from(geometry.addresses_per_node());
+        let current = self.current();
+        let record = current.record();
+        let below = nids * (2 + 2 * nids + nids * nids);
+        let blocks = u64::from(record.address_count) + below;
+        blocks << geometry.block_size.shift()
+    }
+
+    /// Sets the size of a file. Frees the blocks past it, unless `keeps_space`.
+    pub(crate) fn set_size(&self, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {
+        if size > self.size_max().max(self.current().attributes().size) {
+            return Err(Error::FileTooLarge);
+        }
+        self.check_changeable()?;
+        let end = FileBlock(self.volume.geometry().block_size.blocks_for(size));
+        if self.current().record().inline_area.is_some() {
+            self.convert_inline()?;
+        }
+        if !keeps_space {
+            self.drop_delayed(&(end..END))?;
+        }
+        self.change(0, &[], |editor, _| {
+            if !keeps_space {
+                editor.truncate(self.number, end)?;
+            }
+            self.update(editor, |raw| {
+                raw.size.set(size);
+                if !keeps_space {
+                    raw.advise &= !advise::KEEP_SIZE;
+                }
+                raw.set_modified(time);
+                raw.set_changed(time);
+            })
+        })?;
+        self.map_changed();
+        Ok(())
+    }
+
+    /// Removes delayed blocks, whose data was dropped.
+    fn drop_delayed(&self, blocks: &Range<FileBlock>) -> Result<()> {
+        let dropped = self.delayed.lock().remove(blocks, 0);
+        self.volume.writer()?.unreserve(dropped);
+        Ok(())
+    }
+
+    /// Returns the blocks of a range of bytes.
+    pub(super) fn blocks_of(&self, range: &Range<FileOffset>) -> Range<FileBlock> {
+        let block_size = self.volume.geometry().block_size;
+        block_size.file_block(range.start)..FileBlock(block_size.blocks_for(range.end.0))
+    }
+
+    /// Reserves blocks for the holes in `range`.
+    pub(crate) fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
+        self.check_changeable()?;
+        if range.end.0 > self.size_max() {
+            return Err(Error::FileTooLarge);
+        }
+        if self.current().record().inline_area.is_some() {
+            self.convert_inline()?;
+        }
+        let blocks = self.blocks_of(&range);
+        let count = blocks.end.0.saturating_sub(blocks.start.0);
+        let delayed: Vec<Range<FileBlock>> = self.delayed_in(&blocks);
+        self.change(count + NODES_MAX, &[], |editor, _| {
+            let mut at = blocks.start;
+            // Delayed blocks are reserved already.
+            for delayed in delayed.into_iter().chain([blocks.end..blocks.end]) {
+                editor.reserve_blocks(self.number, at..delayed.start, false)?;
+                at = delayed.end;
+            }
+            self.update(editor, |raw| {
+                if range.end.0 > raw.size.get() {
+                    raw.advise |= advise::KEEP_SIZE;
+                }
+            })
+        })?;
+        self.map_changed();
+        Ok(())
+    }
+
+    /// Returns the delayed blocks of a range.
+    fn delayed_in(&self, blocks: &Range<FileBlock>) -> Vec<Range<FileBlock>> {
+        let delayed = self.delayed.lock();
+        let (mut at, mut found) = (blocks.start, Vec::new());
+        while at < blocks.end {
+            let around = delayed.around(at);
+            let end = around.range.end.min(blocks.end);
+            if around.is_delayed {
+                found.push(at..end);
+            }
+            at = end;
+        }
+        found
+    }
+
+    /// Makes whole blocks holes, or with `keeps_space`, reserved blocks.
+    pub(crate) fn clear(&self, range: Range<FileOffset>, keeps_space: bool) -> Result<()> {
+        self.check_changeable()?;
+        let blocks = self.blocks_of(&range);
+        self.drop_delayed(&blocks)?;
+        let count = if keeps_space { blocks.end.0.saturating_sub(blocks.start.0) } else { 0 };
+        self.change(count + NODES_MAX, &[], |editor, _| {
+            if keeps_space {
+                editor.reserve_blocks(self.number, blocks.clone(), true)?;
+            } else {
+                editor.free_blocks(self.number, blocks.clone())?;
+            }
+            self.update(editor, |_| ())
+        })?;
+        self.map_changed();
+        Ok(())
+    }
+}

@@ -1,0 +1,210 @@
+//! The map of a file's data, for reading and writing. Data is written out of place.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::{DeviceOffset, FileBlock, FileOffset, FsBlock, Result, Unsupported};
+use iomap::{
+    Cluster, Encoding, FinishedRange, Iomap, IomapKind, MapRead, MapWrite, Placement, Token,
+    Transform, WritePolicy,
+};
+
+use super::{LiveInode, NODES_MAX};
+use crate::edit::nid_of;
+use crate::inode::map::State;
+use crate::inode::record::inline;
+
+impl LiveInode {
+    /// Moves inline data to a block, so that it can be written.
+    pub(crate) fn convert_inline(&self) -> Result<()> {
+        let current = self.current();
+        let Some(area) = current.record().inline_area.clone() else { return Ok(()) };
+        let mut data = current.inline_data()?;
+        let is_empty = data.iter().all(|byte| *byte == 0);
+        data.resize(self.volume.geometry().block_size.len(), 0);
+        let placed = if is_empty { None } else { Some(self.write_block(&data)?) };
+        self.change(NODES_MAX, &[], |editor, reserved| {
+            editor.edit_node(nid_of(self.number), self.number, |bytes| bytes[area].fill(0))?;
+            editor.edit_inode(self.number, |raw| {
+                raw.inline &= !(inline::DATA | inline::DATA_EXISTS);
+            })?;
+            if let Some((token, block)) = placed {
+                reserved.take_placement(token);
+                editor.set_addresses(self.number, FileBlock(0), block..FsBlock(block.0 + 1))?;
+            }
+            Ok(())
+        })?;
+        self.map_changed();
+        Ok(())
+    }
+
+    /// Writes a block of data to a new place.
+    fn write_block(&self, data: &[u8]) -> Result<(u64, FsBlock)> {
+        let writer = self.volume.writer()?;
+        let (token, range) = writer.place(&self.volume, FileBlock(0), 1)?;
+        let offset = DeviceOffset(range.start.0 << self.volume.geometry().block_size.shift());
+        if let Err(error) = self.volume.device().write_at(offset, data) {
+            writer.unplace(&self.volume, token);
+            return Err(error);
+        }
+        Ok((token, range.start))
+    }
+
+    /// Returns the ranges of `blocks` that are holes and not delayed.
+    fn unreserved(&self, blocks: &Range<FileBlock>) -> Result<Vec<Range<FileBlock>>> {
+        let (current, mut at, mut found) = (self.current(), blocks.start, Vec::new());
+        while at < blocks.end {
+            let around = self.delayed.lock().around(at);
+            let mut end = around.range.end.min(blocks.end);
+            if !around.is_delayed {
+                let piece = current.piece_at(at, end)?;
+                end = piece.end.min(end);
+                if piece.state == State::Hole {
+                    found.push(at..end);
+                }
+            }
+            at = end;
+        }
+        Ok(found)
+    }
+}
+
+impl MapRead for LiveInode {
+    fn map_read(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        let block_size = self.volume.geometry().block_size;
+        // In this order: the end of a write stores addresses before blocks are no longer delayed.
+        let around = self.delayed.lock().around(block_size.file_block(at));
+        let mut map = self.current().map_read(at, length)?;
+        if map.kind != IomapKind::Hole || self.current().record().inline_area.is_some() {
+            return Ok(map);
+        }
+        let bytes = |block: FileBlock| block.0.saturating_mul(block_size.bytes().into());
+        let start = bytes(around.range.start).max(map.offset.0);
+        let end = bytes(around.range.end).min(map.end());
+        map.flags.last &= end == map.end();
+        (map.offset, map.length) = (FileOffset(start), end - start);
+        if around.is_delayed {
+            map.kind = IomapKind::Delalloc;
+        }
+        Ok(map)
+    }
+
+    fn inline_data(&self) -> Result<Vec<u8>> {
+        self.current().inline_data()
+    }
+
+    fn transform(&self) -> Option<Arc<dyn Transform>> {
+        self.current().transform()
+    }
+
+    fn is_verified(&self) -> bool {
+        self.current().is_verified()
+    }
+
+    fn verify(&self, at: FileOffset, data: &[u8]) -> Result<()> {
+        self.current().verify(at, data)
+    }
+
+    fn encoding(&self) -> Option<Encoding> {
+        self.current().encoding()
+    }
+
+    fn cluster(&self, at: FileOffset) -> Result<Cluster> {
+        self.current().cluster(at)
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+}
+
+impl MapWrite for LiveInode {
+    fn map_write(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        self.check_changeable()?;
+        self.convert_inline()?;
+        let blocks = self.blocks_of(&(at..FileOffset(at.0.saturating_add(length))));
+        if !self.unreserved(&blocks)?.is_empty() {
+            self.change(blocks.end.0 - blocks.start.0 + NODES_MAX, &[], |editor, reserved| {
+                // The end of another write may have stored addresses.
+                let holes = self.unreserved(&blocks)?;
+                for hole in &holes {
+                    editor.add_nodes(self.number, hole.clone())?;
+                    reserved.add(hole.end.0 - hole.start.0);
+                }
+                Ok(holes)
+            })
+            .map(|holes| {
+                let mut delayed = self.delayed.lock();
+                holes.iter().for_each(|hole| delayed.insert(hole, 0, |_| false));
+            })?;
+            self.map_changed();
+        }
+        self.map_read(at, length)
+    }
+
+    fn end_write(&self, unused: Range<FileOffset>) {
+        let blocks = self.blocks_of(&unused);
+        let dropped = self.delayed.lock().remove(&blocks, 0);
+        if let Ok(writer) = self.volume.writer() {
+            writer.unreserve(dropped);
+        }
+        self.map_changed();
+    }
+
+    fn map_writeback(&self, _at: FileOffset, _length: u64) -> Result<Iomap> {
+        Err(Unsupported::Operation("writing f2fs data in place").into())
+    }
+
+    fn policy(&self, _range: Range<FileOffset>) -> WritePolicy {
+        WritePolicy::OutOfPlace
+    }
+
+    fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
+        let blocks = self.blocks_of(&dirty);
+        let block_size = self.volume.geometry().block_size;
+        let writer = self.volume.writer()?;
+        let count = blocks.end.0 - blocks.start.0;
+        let (token, range) = writer.place(&self.volume, blocks.start, count)?;
+        Ok(Placement {
+            length: (range.end.0 - range.start.0) << block_size.shift(),
+            address: DeviceOffset(range.start.0 << block_size.shift()),
+            token: Token(token),
+        })
+    }
+
+    fn unplace(&self, failed: &[FinishedRange]) {
+        let Ok(writer) = self.volume.writer() else { return };
+        for token in failed.iter().filter_map(|range| range.token) {
+            writer.unplace(&self.volume, token.0);
+        }
+    }
+
+    fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
+        let ended = self.change(NODES_MAX, &[], |editor, reserved| {
+            let mut ended = Vec::new();
+            for token in finished.iter().filter_map(|range| range.token) {
+                let Some(placed) = reserved.take_placement(token.0) else { continue };
+                let count = placed.range.end.0 - placed.range.start.0;
+                let holes = editor.set_addresses(self.number, placed.at, placed.range)?;
+                reserved.remove(holes);
+                ended.push(placed.at..FileBlock(placed.at.0 + count));
+            }
+            self.update(editor, |raw| raw.size.set(raw.size.get().max(size.0)))?;
+            Ok(ended)
+        })?;
+        let mut delayed = self.delayed.lock();
+        for blocks in &ended {
+            delayed.remove_allocated(blocks, 0);
+        }
+        drop(delayed);
+        self.map_changed();
+        Ok(())
+    }
+
+    fn panicked(&self, operation: &'static str) {
+        if let Ok(writer) = self.volume.writer() {
+            writer.fail(base::Error::Panicked(operation));
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Inodes of a volume that is open for writing: attributes, times, and the state that changes need.
+//!
+//! - `names.rs`: new inodes, and names in directories
+//! - `data.rs`: the map of a file's data, for reading and writing
+//! - `allocation.rs`: sizes, preallocated blocks, holes
+//! - `xattrs.rs`: changes of extended attributes
+//!
+//! Not here: the changes of nodes (`edit`), and when they are written (`write`).
+
+mod allocation;
+mod data;
+mod names;
+
+pub(crate) use self::names::{Named, RenameMode};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::attributes::{AttributeChange, Attributes, Timestamp};
+use base::locks::{RankedMutex, RankedRwLock};
+use base::{Error, InodeNumber, Result, Unsupported};
+use fs::Delayed;
+
+use crate::edit::{Editor, delete_inode};
+use crate::inode::Inode;
+use crate::inode::record::flags;
+use crate::ondisk::node::RawInode;
+use crate::ranks;
+use crate::volume::Volume;
+use crate::write::Reserved;
+
+/// The blocks that an operation may add besides those of data: an inode, its extended attributes, a directory's block and
+/// the nodes above it.
+const NODES_MAX: u64 = 8;
+
+/// An inode of a volume that is open for writing.
+#[derive(Debug)]
+pub(crate) struct LiveInode {
+    volume: Arc<Volume>,
+    number: InodeNumber,
+    /// The inode after its last change.
+    current: RankedRwLock<Arc<Inode>>,
+    /// Times that are not in the inode yet.
+    noted: RankedMutex<Noted>,
+    /// The blocks that have data in the cache, and none on the device.
+    delayed: RankedMutex<Delayed>,
+    /// The generation of the map.
+    generation: AtomicU64,
+}
+
+/// Times that are written with the inode's next change.
+#[derive(Clone, Copy, Debug, Default)]
+struct Noted {
+    /// The time of the last change of the contents through the cache.
+    modified: Option<Timestamp>,
+    /// The time of the last read.
+    accessed: Option<Timestamp>,
+}
+
+impl LiveInode {
+    /// Loads an inode. Errors: `NotFound` if it is not in use.
+    pub(crate) fn load(volume: &Arc<Volume>, number: InodeNumber) -> Result<Self> {
+        Ok(Self {
+            volume: Arc::clone(volume),
+            number,
+            current: RankedRwLock::new(ranks::RECORD, Arc::new(volume.inode(number)?)),
+            noted: RankedMutex::new(ranks::NOTED, Noted::default()),
+            delayed: RankedMutex::new(ranks::DELAYED, Delayed::default()),
+            generation: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns the inode after its last change.
+    pub(crate) fn current(&self) -> Arc<Inode> {
+        Arc::clone(&self.current.read())
+    }
+
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// Loads the inode anew after a change.
+    fn refresh(&self) -> Result<()> {
+        // Under the lock: another thread must not replace the inode by an older one.
+        let mut current = self.current.write();
+        *current = Arc::new(self.volume.inode(self.number)?);
+        Ok(())
+    }
+
+    /// Lets readers map the file anew.
+    fn map_changed(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Changes nodes by `work`, all or nothing, and loads this inode and `others` anew. `blocks` is about how many blocks are
+    /// added.
+    fn change<R>(
+        &self,
+        blocks: u64,
+        others: &[&Self],
+        work: impl FnOnce(&mut Editor<'_>, &mut Reserved<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let result = self.volume.writer()?.change(&self.volume, blocks, work)?;
+        for inode in std::iter::once(&self).chain(others) {
+            inode.refresh()?;
+        }
+        Ok(result)
+    }
+
+    /// Changes the fields of this inode, together with its noted times.
+    fn update(&self, editor: &Editor<'_>, change: impl FnOnce(&mut RawInode)) -> Result<()> {
+        let noted = std::mem::take(&mut *self.noted.lock());
+        editor.edit_inode(self.number, |raw| {
+            if let Some(time) = noted.modified {
+                raw.set_modified(time);
+                raw.set_changed(time);
+            }
+            if let Some(time) = noted.accessed {
+                raw.set_accessed(time);
+            }
+            change(raw);
+        })
+    }
+
+    /// Returns the attributes, with noted times, and the blocks of data that is in the cache only.
+    pub(crate) fn attributes(&self) -> Attributes {
+        let current = self.current();
+        let mut attributes = current.shown_attributes();
+        let noted = *self.noted.lock();
+        if let Some(time) = noted.modified {
+            (attributes.modified, attributes.changed) = (time, time);
+        }
+        attributes.accessed = noted.accessed.unwrap_or(attributes.accessed);
+        let shift = self.volume.geometry().block_size.shift();
+        attributes.blocks += self.delayed.lock().reserved() << (shift - 9);
+        attributes
+    }
+
+    /// Changes attributes.
+    pub(crate) fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        self.change(0, &[], |editor, _| self.update(editor, |raw| apply(raw, change)))
+    }
+
+    /// Sets the flags of FS_IOC_SETFLAGS.
+    pub(crate) fn set_flags(&self, wanted: u32, time: Timestamp) -> Result<()> {
+        let current = self.current();
+        let attributes = current.attributes();
+        let changeable = flags::changeable(attributes.kind);
+        if (wanted ^ attributes.flags) & !changeable != 0 {
+            return Err(Unsupported::Operation("changing flags other than those of chattr").into());
+        }
+        let is_immutable = |flags: u32| flags & flags::IMMUTABLE != 0;
+        let set = wanted & changeable;
+        if set == attributes.flags & changeable {
+            return Ok(());
+        }
+        if is_immutable(set) && is_immutable(attributes.flags) {
+            return Err(Error::NotPermitted("the file is immutable"));
+        }
+        self.change(0, &[], |editor, _| {
+            self.update(editor, |raw| {
+                raw.flags.set(raw.flags.get() & !changeable | set);
+                raw.set_changed(time);
+            })
+        })
+    }
+
+    /// Records a change of the contents in the cache.
+    pub(crate) fn note_modified(&self, time: Timestamp) {
+        self.noted.lock().modified = Some(time);
+    }
+
+    /// Records a read of the contents.
+    pub(crate) fn note_accessed(&self, time: Timestamp) {
+        self.noted.lock().accessed = Some(time);
+    }
+
+    /// Returns whether there are times that are not in the inode yet.
+    pub(crate) fn has_pending(&self) -> bool {
+        let noted = *self.noted.lock();
+        noted.modified.is_some() || noted.accessed.is_some()
+    }
+
+    /// Writes noted times to the inode.
+    pub(crate) fn write_pending(&self) -> Result<()> {
+        if !self.has_pending() {
+            return Ok(());
+        }
+        self.change(0, &[], |editor, _| self.update(editor, |_| ()))
+    }
+
+    /// Makes the inode durable.
+    pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
+        if !data_only {
+            self.write_pending()?;
+        }
+        self.volume.writer()?.checkpoint(&self.volume)
+    }
+
+    /// Deletes the inode after its last use, if it has no name.
+    pub(crate) fn release(&self) -> Result<()> {
+        if self.current().attributes().links > 0 {
+            return Ok(());
+        }
+        let writer = self.volume.writer()?;
+        let delayed = std::mem::take(&mut *self.delayed.lock());
+        writer.unreserve(delayed.reserved());
+        writer.change(&self.volume, 0, |editor, _| {
+            let inode = editor.inode(self.number)?;
+            delete_inode(editor, &inode)?;
+            editor.overlay.write().set_orphan(self.number, false);
+            Ok(())
+        })
+    }
+
+    /// Fails for inodes whose data or names cannot be changed.
+    fn check_changeable(&self) -> Result<()> {
+        let current = self.current();
+        let record = current.record();
+        let is_pinned = record.has_flag(flags::PINNED);
+        let refused = [
+            (record.is_encrypted, "changing encrypted files and directories"),
+            (record.compression.is_some(), "changing compressed files"),
+            (record.has_flag(flags::VERITY), "changing files with fs-verity"),
+            (is_pinned, "changing pinned files"),
+        ];
+        match refused.into_iter().find(|(is_refused, _)| *is_refused) {
+            Some((_, feature)) => Err(Unsupported::Inode { inode: self.number, feature }.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn apply(raw: &mut RawInode, change: &AttributeChange) {
+    if let Some(permissions) = change.permissions {
+        raw.mode.set(raw.mode.get() & !0o7777 | permissions & 0o7777);
+    }
+    if let Some(uid) = change.uid {
+        raw.uid.set(uid);
+    }
+    if let Some(gid) = change.gid {
+        raw.gid.set(gid);
+    }
+    if let Some(time) = change.accessed {
+        raw.set_accessed(time);
+    }
+    if let Some(time) = change.modified {
+        raw.set_modified(time);
+    }
+    if let Some(time) = change.changed {
+        raw.set_changed(time);
+    }
+}

@@ -1,0 +1,16 @@
+//! Ranks of this format's locks, in the order in which a thread takes them.
+
+use base::locks::Rank;
+
+/// The volume's changes since the last checkpoint. Held alone by each operation that changes nodes, and by checkpoints.
+pub(crate) const CHANGES: Rank = Rank::Format(0);
+/// One inode's delayed blocks.
+pub(crate) const DELAYED: Rank = Rank::Format(1);
+/// One inode's noted times.
+pub(crate) const NOTED: Rank = Rank::Format(2);
+/// One inode's record, while it is replaced.
+pub(crate) const RECORD: Rank = Rank::Format(3);
+/// The overlay. Held while a node is looked up and read, so that its block is not used for something else.
+pub(crate) const OVERLAY: Rank = Rank::Format(4);
+/// The last checkpoint, while it is replaced.
+pub(crate) const CHECKPOINT: Rank = Rank::Format(5);

@@ -1,0 +1,244 @@
+//! Checkpoints: the overlay's nodes and directory blocks go to new blocks, and tables, summaries and a pack refer to
+//! them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::{DeviceOffset, Error, FsBlock, Result};
+use zerocopy::FromBytes;
+
+use super::changes::AddressChanges;
+use super::logs::LogName;
+use super::pack::{Pack, PackContents, PackCounts};
+use super::space::{SegmentChanges, segment_of};
+use super::tables::{NodeTable, read_nat_entry, write_nodes, write_segments};
+use super::writer::State;
+use crate::checkpoint::Checkpoint;
+use crate::edit::{Change, Editor, MapShape, OverlayNode, Owner, first_block, nid_of};
+use crate::inode::checksum::seal;
+use crate::nat::Nid;
+use crate::node::{FLAG_BITS, XATTR_POSITION};
+use crate::ondisk::nat::RawNatEntry;
+use crate::ondisk::node::{RawInode, RawNodeFooter};
+use crate::ondisk::sit::RawSitEntry;
+use crate::ondisk::summary::RawSummary;
+use crate::summaries::BlockKind;
+use crate::volume::Volume;
+
+/// The bit in a footer's flags of inodes and direct nodes of files that are not directories.
+const COLD: u32 = 1;
+/// The type of segments with warm data.
+const WARM_DATA: u16 = 1;
+
+impl State {
+    /// Writes a checkpoint with all changes, and installs it. With `is_closed`, nothing will be written after it.
+    ///
+    /// An error leaves the last checkpoint on the device as it is, but not the state in memory: nothing may be written
+    /// afterwards.
+    pub(super) fn write_checkpoint(&mut self, volume: &Arc<Volume>, is_closed: bool) -> Result<()> {
+        let writer = Writer { volume, state: self, table: NodeTable::new(), written: Vec::new() };
+        let Written { segments, blocks } = writer.write(is_closed)?;
+        let checkpoint = Checkpoint::read(volume.device(), volume.geometry())?;
+        for block in blocks {
+            volume.metadata().discard(block);
+        }
+        volume.install(checkpoint);
+        let in_flight = self.placements.values().flat_map(|placed| placed.blocks());
+        let in_flight = in_flight.map(|block| segment_of(volume.geometry(), block));
+        self.space.install(segments, in_flight);
+        self.summaries.clear();
+        Ok(())
+    }
+}
+
+/// A checkpoint that was written.
+struct Written {
+    /// The changed entries of the segment information table.
+    segments: BTreeMap<u32, RawSitEntry>,
+    /// The blocks of the main area with new nodes and directory blocks.
+    blocks: Vec<FsBlock>,
+}
+
+/// The writer of a checkpoint.
+struct Writer<'v> {
+    volume: &'v Arc<Volume>,
+    state: &'v mut State,
+    /// The new entries of changed and freed nodes.
+    table: NodeTable,
+    written: Vec<FsBlock>,
+}
+
+impl Writer<'_> {
+    fn write(mut self, is_closed: bool) -> Result<Written> {
+        let volume = self.volume;
+        let geometry = volume.geometry();
+        self.write_directory_blocks()?;
+        let nodes = volume.overlay_or_new().read().nodes();
+        let changes = AddressChanges::find(volume, &nodes)?;
+        for (block, owner) in changes.added.iter().chain(&changes.moved) {
+            self.set_owner(*block, *owner)?;
+        }
+        let (mut freed, mut new) = (Vec::new(), Vec::new());
+        for (nid, change) in nodes {
+            self.write_node(nid, change, &mut freed, &mut new)?;
+        }
+        for (nid, entry) in &volume.checkpoint().nat_journal {
+            self.table.entry(*nid).or_insert_with(|| entry.clone());
+        }
+        let State { logs, space, .. } = &mut *self.state;
+        logs.find_next(space)?;
+        let mut segments = SegmentChanges::new(space, logs.segments());
+        for block in changes.removed.iter().chain(&freed) {
+            segments.set_free(geometry, *block)?;
+        }
+        for block in changes.added.keys() {
+            segments.set_used(geometry, *block, WARM_DATA)?;
+        }
+        for (block, log) in new {
+            segments.set_used(geometry, block, log.number() as u16)?;
+        }
+        logs.note_holes(|segment, index| segments.is_used(segment, index));
+        let free_segments = segments.free_segments();
+        let mut segments = segments.into_changed();
+        for (number, entry) in std::mem::take(&mut self.state.sit_journal) {
+            segments.entry(number).or_insert(entry);
+        }
+        let sit_versions = write_segments(volume, &segments)?;
+        let nat_versions = write_nodes(volume, &self.table)?;
+        let counts = self.counts(free_segments);
+        let orphans = volume.overlay_or_new().read().orphans().clone();
+        let contents = PackContents {
+            counts,
+            versions: (&sit_versions, &nat_versions),
+            orphans: &orphans,
+            is_closed,
+        };
+        let State { logs, summaries, .. } = &mut *self.state;
+        let pack = Pack::new(volume, &contents, logs, summaries)?;
+        summaries.write(volume)?;
+        pack.write()?.flush()?.commit()?;
+        Ok(Written { segments, blocks: self.written })
+    }
+
+    fn counts(&self, free_segments: u32) -> PackCounts {
+        let checkpoint = self.volume.checkpoint();
+        let raw = &checkpoint.raw;
+        let more = self.volume.changed_counts();
+        let add =
+            |count: u32, more: i64| (i64::from(count) + more).clamp(0, u32::MAX.into()) as u32;
+        PackCounts {
+            blocks: raw.valid_block_count.get().saturating_add_signed(more.blocks),
+            nodes: add(raw.valid_nodes.get(), more.nodes),
+            inodes: add(raw.valid_inodes.get(), more.inodes),
+            free_segments,
+        }
+    }
+
+    fn set_owner(&mut self, block: FsBlock, owner: Owner) -> Result<()> {
+        let version = read_nat_entry(self.volume, owner.nid)?.version;
+        let owner = RawSummary { nid: owner.nid.0.into(), version, index: owner.index.into() };
+        let at = segment_of(self.volume.geometry(), block);
+        self.state.summaries.set(self.volume, at, BlockKind::Data, owner)
+    }
+
+    /// Writes the changed blocks of directories, and stores their addresses.
+    fn write_directory_blocks(&mut self) -> Result<()> {
+        let volume = self.volume;
+        let mut editor = Editor::new(volume);
+        let blocks = volume.overlay_or_new().read().directory_blocks();
+        for ((directory, at), contents) in blocks {
+            let is_deleted = matches!(
+                volume.overlay_or_new().read().node(nid_of(directory)),
+                Some(Change::Freed)
+            );
+            if is_deleted {
+                continue;
+            }
+            let slot = editor.slot_of(directory, at, false)?;
+            let slot = slot.expect("an operation has reserved the block");
+            let new = self.append(LogName::HotData, &contents)?;
+            // Addresses have 32 bits.
+            editor.set_address(slot, new.0 as u32)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a block to a log. Returns its address.
+    fn append(&mut self, log: LogName, contents: &[u8]) -> Result<FsBlock> {
+        let geometry = self.volume.geometry();
+        let State { logs, space, .. } = &mut *self.state;
+        let block = logs.allocate(log, 1, space, geometry)?.start;
+        let offset = DeviceOffset(block.0 << geometry.block_size.shift());
+        self.volume.device().write_at(offset, contents)?;
+        self.written.push(block);
+        Ok(block)
+    }
+
+    /// Writes a node, or frees its number. Adds the block that it had to `freed`, and the one that it gets to `new`.
+    fn write_node(
+        &mut self,
+        nid: Nid,
+        change: Change,
+        freed: &mut Vec<FsBlock>,
+        new: &mut Vec<(FsBlock, LogName)>,
+    ) -> Result<()> {
+        let old = match self.volume.node_address(nid) {
+            Err(Error::NotFound) => None,
+            address => Some(address?),
+        };
+        freed.extend(old.map(|old| old.block));
+        let mut entry = read_nat_entry(self.volume, nid)?;
+        match change {
+            Change::Freed => {
+                // A node that was added and freed since the last checkpoint has no entry.
+                if old.is_none() {
+                    return Ok(());
+                }
+                entry.version = entry.version.wrapping_add(1);
+                entry.block.set(0);
+            }
+            Change::Contents(node) => {
+                let (block, log) = self.write_contents(nid, &node)?;
+                new.push((block, log));
+                let (inode, block) = ((node.inode.0 as u32).into(), (block.0 as u32).into());
+                entry = RawNatEntry { version: entry.version, inode, block };
+            }
+        }
+        self.table.insert(nid.0, entry);
+        Ok(())
+    }
+
+    /// Writes a node to the log for its kind.
+    fn write_contents(&mut self, nid: Nid, node: &OverlayNode) -> Result<(FsBlock, LogName)> {
+        let geometry = self.volume.geometry();
+        let is_dir = self.volume.inode(node.inode)?.attributes().is_dir();
+        let mut bytes = node.contents.to_vec();
+        let footer_at = bytes.len() - size_of::<RawNodeFooter>();
+        let footer = RawNodeFooter::mut_from_bytes(&mut bytes[footer_at..]).expect("of this size");
+        let position = footer.flags.get() >> FLAG_BITS;
+        let shape =
+            MapShape { in_inode: 0, in_node: 1, nids: geometry.addresses_per_node().into() };
+        let is_direct = position == XATTR_POSITION || first_block(position, shape).is_some();
+        let log = match (is_direct, is_dir) {
+            (false, _) => LogName::ColdNodes,
+            (true, true) => LogName::HotNodes,
+            (true, false) => LogName::WarmNodes,
+        };
+        let cold = if log == LogName::WarmNodes { COLD } else { 0 };
+        footer.flags.set(position << FLAG_BITS | cold);
+        // Of no chain: the version of no checkpoint is zero.
+        footer.checkpoint_version.set(0);
+        footer.next_block.set(0);
+        if node.inode.0 == u64::from(nid.0) {
+            let (raw, _) = RawInode::mut_from_prefix(&mut bytes).expect("a block is larger");
+            // The cached extent may have other blocks now.
+            raw.extent = Default::default();
+            seal(&mut bytes, nid, geometry);
+        }
+        let block = self.append(log, &bytes)?;
+        let owner = RawSummary { nid: nid.0.into(), version: 0, index: 0.into() };
+        let at = segment_of(geometry, block);
+        self.state.summaries.set(self.volume, at, BlockKind::Node, owner)?;
+        Ok((block, log))
+    }
+}

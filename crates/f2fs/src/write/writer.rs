@@ -1,0 +1,296 @@
+//! The state of a volume that is open for writing, and changes under it.
+//!
+//! One lock orders all changes of nodes, allocations and checkpoints. An operation changes the overlay, and takes all of its
+//! changes back if it fails. Before it begins, a checkpoint makes room if the overlay has grown too large, or if blocks
+//! that the last checkpoint uses are needed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use base::locks::{RankedGuard, RankedMutex};
+use base::{Error, FileBlock, FsBlock, Result, Unsupported};
+
+use super::logs::{LogName, Logs};
+use super::space::{Space, segment_of};
+use super::summary_blocks::SummaryBlocks;
+use crate::edit::Editor;
+use crate::features::Feature;
+use crate::ondisk::checkpoint::DISABLED;
+use crate::ondisk::sit::RawSitEntry;
+use crate::ranks;
+use crate::summaries::PackSummaries;
+use crate::volume::Volume;
+
+/// The changed nodes and directory blocks after which a checkpoint is written, in bytes.
+const CHANGED_BYTES_MAX: u64 = 64 << 20;
+/// Free blocks that are kept for what an operation, or a checkpoint, may need in addition to the nodes that are counted.
+const SPARE_BLOCKS: u64 = 64;
+
+/// Features whose structures writing would have to change, too.
+const REFUSED: [(Feature, &str); 4] = [
+    (Feature::ReadOnly, "writing a read-only f2fs volume"),
+    (Feature::BlockZoned, "writing a zoned f2fs volume"),
+    (Feature::QuotaInodes, "writing an f2fs volume with quota"),
+    (Feature::DeviceAlias, "writing an f2fs volume with device aliases"),
+];
+
+/// The writing side of a volume.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    state: RankedMutex<State>,
+    /// The error after which nothing is written any more.
+    failure: OnceLock<Error>,
+}
+
+/// What changes between checkpoints, apart from the overlay.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) space: Space,
+    pub(super) logs: Logs,
+    pub(super) summaries: SummaryBlocks,
+    /// The entries of the first checkpoint that override those of the segment information table.
+    pub(super) sit_journal: BTreeMap<u32, RawSitEntry>,
+    /// Blocks of data that is on its way to the device, by token.
+    pub(super) placements: HashMap<u64, Placed>,
+    next_token: u64,
+    next_nid: u32,
+    /// Blocks of files that are reserved for data in the cache.
+    reserved: u64,
+    is_closed: bool,
+}
+
+/// The new blocks of a part of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    /// The first block of the file.
+    pub(crate) at: FileBlock,
+    pub(crate) range: Range<FsBlock>,
+}
+
+impl Placed {
+    pub(super) fn blocks(&self) -> impl Iterator<Item = FsBlock> + use<> {
+        (self.range.start.0..self.range.end.0).map(FsBlock)
+    }
+}
+
+impl Writer {
+    /// Prepares a volume for writing, without changing it. Errors: `Unsupported` for volumes with features that writing
+    /// does not know.
+    pub(crate) fn new(volume: &Volume) -> Result<Self> {
+        for (feature, operation) in REFUSED {
+            if volume.geometry().features.has(feature) {
+                return Err(Unsupported::Operation(operation).into());
+            }
+        }
+        let checkpoint = volume.checkpoint();
+        if checkpoint.has(DISABLED) {
+            let operation = "writing an f2fs volume with disabled checkpoints";
+            return Err(Unsupported::Operation(operation).into());
+        }
+        let pack = PackSummaries::read(volume)?;
+        let state = State {
+            space: Space::read(volume, &pack.sit_journal)?,
+            logs: Logs::of(&checkpoint),
+            summaries: SummaryBlocks::of(volume, &pack)?,
+            sit_journal: pack.sit_journal,
+            placements: HashMap::new(),
+            next_token: 0,
+            next_nid: 0,
+            reserved: 0,
+            is_closed: false,
+        };
+        Ok(Self { state: RankedMutex::new(ranks::CHANGES, state), failure: OnceLock::new() })
+    }
+
+    /// Returns the error after which nothing is written any more. `ReadOnly` after the volume was closed.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.failure.get() {
+            Some(error) => Err(Error::ShutDown(Arc::new(error.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets nothing be written any more.
+    pub(crate) fn fail(&self, error: Error) {
+        if self.failure.set(error).is_ok() {
+            tracing::error!(error = %self.failure.get().expect("it was just set"), "the volume is shut down");
+        }
+    }
+
+    fn lock(&self) -> Result<RankedGuard<'_, State>> {
+        let state = self.state.lock();
+        self.check()?;
+        if state.is_closed { Err(Error::ReadOnly) } else { Ok(state) }
+    }
+
+    /// Writes a checkpoint, if anything has changed. Otherwise makes durable what was written to the device.
+    pub(crate) fn checkpoint(&self, volume: &Arc<Volume>) -> Result<()> {
+        let mut state = self.lock()?;
+        if volume.overlay_or_new().read().is_empty() {
+            return volume.device().flush();
+        }
+        self.write_checkpoint(&mut state, volume, false)
+    }
+
+    /// Writes the last checkpoint.
+    pub(crate) fn close(&self, volume: &Arc<Volume>) -> Result<()> {
+        let mut state = self.lock()?;
+        let result = self.write_checkpoint(&mut state, volume, true);
+        state.is_closed = true;
+        result
+    }
+
+    fn write_checkpoint(
+        &self,
+        state: &mut State,
+        volume: &Arc<Volume>,
+        is_closed: bool,
+    ) -> Result<()> {
+        let _failing = FailOnPanic(self);
+        state.write_checkpoint(volume, is_closed).inspect_err(|error| self.fail(error.clone()))
+    }
+
+    /// Marks blocks as allocated, so that nothing is written there before the next checkpoint.
+    pub(crate) fn keep(&self, volume: &Volume, blocks: impl Iterator<Item = FsBlock>) {
+        let mut state = self.state.lock();
+        for block in blocks {
+            let (segment, index) = segment_of(volume.geometry(), block);
+            state.space.allocate(segment, index);
+        }
+    }
+
+    /// Changes nodes. If `work` fails, none of its changes stays. `blocks` is about how many blocks it adds.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` if the volume has fewer blocks than `work` has added and reserved, and those of `work`.
+    pub(crate) fn change<R>(
+        &self,
+        volume: &Arc<Volume>,
+        blocks: u64,
+        work: impl FnOnce(&mut Editor<'_>, &mut Reserved<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let mut state = self.lock()?;
+        self.make_room(&mut state, volume, blocks)?;
+        let _failing = FailOnPanic(self);
+        volume.overlay_or_new().write().begin();
+        let mut editor = Editor::new(volume);
+        editor.next_nid = state.next_nid;
+        let before = Use::of(volume, &state);
+        let result = work(&mut editor, &mut Reserved { state: &mut state });
+        state.next_nid = editor.next_nid;
+        let after = Use::of(volume, &state);
+        let result = match result {
+            Ok(_) if after.blocks > before.blocks && after.blocks > after.max => {
+                Err(Error::NoSpace)
+            }
+            result => result,
+        };
+        volume.overlay_or_new().write().end(result.is_ok());
+        if result.is_err() {
+            state.reserved = before.reserved;
+        }
+        result
+    }
+
+    /// Writes a checkpoint if the overlay, or the blocks that are not taken, would not be enough for `blocks` more.
+    fn make_room(&self, state: &mut State, volume: &Arc<Volume>, blocks: u64) -> Result<()> {
+        let (changed, bytes) = {
+            let overlay = volume.overlay_or_new().read();
+            (overlay.block_count(), overlay.bytes())
+        };
+        let is_short = changed + blocks + SPARE_BLOCKS > state.space.free_blocks();
+        if (is_short || bytes > CHANGED_BYTES_MAX) && changed > 0 {
+            self.write_checkpoint(state, volume, false)?;
+        }
+        Ok(())
+    }
+
+    /// Allocates blocks for data of a file, at most `count`.
+    pub(crate) fn place(
+        &self,
+        volume: &Arc<Volume>,
+        at: FileBlock,
+        count: u64,
+    ) -> Result<(u64, Range<FsBlock>)> {
+        let mut state = self.lock()?;
+        self.make_room(&mut state, volume, count)?;
+        let State { logs, space, .. } = &mut *state;
+        let range = logs.allocate(LogName::WarmData, count, space, volume.geometry())?;
+        let token = state.next_token;
+        state.next_token += 1;
+        state.placements.insert(token, Placed { at, range: range.clone() });
+        Ok((token, range))
+    }
+
+    /// Ends a placement whose data did not reach the device.
+    pub(crate) fn unplace(&self, volume: &Volume, token: u64) {
+        let mut state = self.state.lock();
+        if let Some(placed) = state.placements.remove(&token) {
+            let State { logs, space, .. } = &mut *state;
+            logs.release(placed.range, space, volume.geometry());
+        }
+    }
+
+    /// Returns the number of blocks that are reserved for data in the cache.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.state.lock().reserved
+    }
+
+    /// Releases reserved blocks.
+    pub(crate) fn unreserve(&self, blocks: u64) {
+        let mut state = self.state.lock();
+        state.reserved = state.reserved.saturating_sub(blocks);
+    }
+}
+
+/// The reservations of an operation.
+pub(crate) struct Reserved<'s> {
+    state: &'s mut State,
+}
+
+impl Reserved<'_> {
+    /// Reserves blocks for data in the cache.
+    pub(crate) fn add(&mut self, blocks: u64) {
+        self.state.reserved += blocks;
+    }
+
+    /// Releases reserved blocks, which are in use now, or whose data was dropped.
+    pub(crate) fn remove(&mut self, blocks: u64) {
+        self.state.reserved = self.state.reserved.saturating_sub(blocks);
+    }
+
+    /// Removes a placement whose data is on the device.
+    pub(crate) fn take_placement(&mut self, token: u64) -> Option<Placed> {
+        self.state.placements.remove(&token)
+    }
+}
+
+/// The blocks that are in use, or reserved.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    blocks: u64,
+    /// Those that are reserved.
+    reserved: u64,
+    /// The number of blocks that users can have.
+    max: u64,
+}
+
+impl Use {
+    fn of(volume: &Volume, state: &State) -> Self {
+        let (used, max) = volume.blocks_used();
+        Self { blocks: used + state.reserved, reserved: state.reserved, max }
+    }
+}
+
+/// Shuts the volume down if the thread panics while this exists: the state in memory may be inconsistent.
+struct FailOnPanic<'w>(&'w Writer);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(Error::Panicked("a change of the volume"));
+        }
+    }
+}
