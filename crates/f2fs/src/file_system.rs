@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use base::attributes::{
     AttributeChange, Attributes, CheckSummary, DirCursor, DirEntry, StatFs, Timestamp, VolumeInfo,
+    XattrMode,
 };
 use base::{BlockSize, Error, FileOffset, InodeNumber, Result};
 use device::SharedDevice;
@@ -225,6 +226,20 @@ impl fs::Inode for WritableInode {
 
     fn set_flags(&self, flags: u32, time: Timestamp) -> Result<()> {
         self.0.set_flags(flags, time)
+    }
+
+    fn set_xattr(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        change: &AttributeChange,
+    ) -> Result<()> {
+        self.0.set_xattr(name, value, mode, change)
+    }
+
+    fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
+        self.0.remove_xattr(name, change)
     }
 
     fn note_modified(&self, time: Timestamp) {

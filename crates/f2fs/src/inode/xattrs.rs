@@ -30,7 +30,7 @@ impl Inode {
     }
 
     /// Returns the bytes of the list of extended attributes.
-    fn xattr_bytes(&self) -> Result<Vec<u8>> {
+    pub(crate) fn xattr_bytes(&self) -> Result<Vec<u8>> {
         let record = self.record();
         let mut bytes = Vec::new();
         if !record.inline_xattrs.is_empty() {

@@ -10,6 +10,7 @@
 mod allocation;
 mod data;
 mod names;
+mod xattrs;
 
 pub(crate) use self::names::{Named, RenameMode};
 

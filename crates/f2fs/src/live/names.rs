@@ -32,6 +32,7 @@ impl LiveInode {
         let parent = self.check_holds_names()?;
         let number = self.change(NODES_MAX, &[], |editor, _| {
             let number = editor.create_inode(new, &parent, Some(name))?;
+            editor.set_new_xattrs(number, new.xattrs)?;
             let kind = code_of_file_type(new.kind);
             add_new(editor, self.number, name, number, kind)?;
             let is_dir = new.kind == FileType::Directory;
@@ -49,6 +50,7 @@ impl LiveInode {
         }
         let number = self.change(NODES_MAX, &[], |editor, _| {
             let number = editor.create_inode(new, &parent, None)?;
+            editor.set_new_xattrs(number, new.xattrs)?;
             editor.overlay.write().set_orphan(number, true);
             Ok(number)
         })?;

@@ -11,11 +11,11 @@ use crate::ondisk::xattr::{RawXattrEntry, RawXattrHeader, XATTR_MAGIC};
 
 const STRUCTURE: &str = "extended attribute";
 const LIST_STRUCTURE: &str = "list of extended attributes";
-const HEADER_BYTES: usize = size_of::<RawXattrHeader>();
+pub(super) const HEADER_BYTES: usize = size_of::<RawXattrHeader>();
 /// Bytes of zeroes that end the entries, unless they reach the end of the list.
 const TERMINATOR_BYTES: usize = 4;
 /// Alignment of entries.
-const ALIGNMENT: usize = 4;
+pub(super) const ALIGNMENT: usize = 4;
 
 /// One attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

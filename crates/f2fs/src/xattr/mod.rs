@@ -4,6 +4,7 @@
 //! An inode's attributes are one list. It begins in the inode and continues in the inode's attribute node; the caller
 //! puts both parts together.
 
+pub(crate) mod edit;
 pub mod entries;
 
 use base::{Error, Location, Result};
@@ -13,7 +14,7 @@ use fs::xattr::{NameIndex, NameTable};
 use self::entries::Entries;
 
 /// The names of attributes.
-const NAMES: NameTable = NameTable { own: &[], hidden: &[] };
+pub(crate) const NAMES: NameTable = NameTable { own: &[], hidden: &[] };
 
 /// The name under [`NameIndex::VERITY`] whose value is the position of the verity descriptor.
 pub const VERITY_NAME: &[u8] = b"v";
