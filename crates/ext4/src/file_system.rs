@@ -69,13 +69,20 @@ impl fs::Format for Format {
         } else {
             Volume::open(device, cache, &own_options)?
         };
-        Ok(Arc::new(Ext4 { volume }))
+        Ok(volume.file_system())
     }
 }
 
 #[derive(Debug)]
 struct Ext4 {
     volume: Arc<Volume>,
+}
+
+impl Volume {
+    /// Returns the volume as callers of any format see it.
+    pub fn file_system(self: &Arc<Self>) -> Arc<dyn FileSystem> {
+        Arc::new(Ext4 { volume: Arc::clone(self) })
+    }
 }
 
 impl FileSystem for Ext4 {

@@ -38,11 +38,11 @@ fn check(options: &str, seed: u64, operations: usize, format: Option<&str>) {
             world.step();
         }
         world.volume.close().unwrap();
-        assert!(read_tree(&world.volume) == world.tree, "{options}: in memory");
+        assert!(read_tree(&*world.volume.file_system()) == world.tree, "{options}: in memory");
         tree = Some(world.tree.clone());
         drop(world);
         image.check_by_e2fsck();
-        assert!(Some(read_tree(&image.open())) == tree, "{options}: on disk");
+        assert!(Some(read_tree(&*image.open().file_system())) == tree, "{options}: on disk");
     }
     if let Some(format) = format {
         private_mounts();

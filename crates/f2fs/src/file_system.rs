@@ -11,7 +11,7 @@ use base::attributes::{
 };
 use base::{BlockSize, Error, FileOffset, InodeNumber, Result};
 use device::SharedDevice;
-use fs::{Allocation, Data, Directory, FileData, FileSystem, NewInode, RenameTarget};
+use fs::{Allocation, Data, Directory, FileData, FileSystem, NewInode, RenameTarget, Shift};
 use iomap::{EndIo, Mapping, PageCache, ReadOptions, WritableFile};
 
 use crate::inode::Inode;
@@ -359,5 +359,13 @@ impl Allocation for WritableInode {
 
     fn prepare_to_clear(&self) -> Result<()> {
         self.0.convert_inline()
+    }
+
+    fn shift(&self, range: Range<FileOffset>, to: Shift, size: u64, time: Timestamp) -> Result<()> {
+        self.0.shift(range, to, size, time)
+    }
+
+    fn allocation_unit(&self) -> u64 {
+        self.0.volume().geometry().block_size.bytes().into()
     }
 }

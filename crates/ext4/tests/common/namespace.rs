@@ -37,7 +37,7 @@ impl World {
         let nodes = BTreeMap::from([(ROOT, root)]);
         let mut world =
             Self { volume, tree: Tree::new(), nodes, random: Random(seed), counter: 0, names_max };
-        world.tree = read_tree(&world.volume);
+        world.tree = read_tree(&*world.volume.file_system());
         let paths: Vec<(String, u64)> =
             world.tree.iter().map(|(path, entry)| (path.clone(), entry.inode)).collect();
         for (_, number) in paths {

@@ -23,7 +23,7 @@ impl Names {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
         let (device, volume) = bug.open(kind, Pace::AtOnce);
         let e2fsck_from = if kind.has_fast_commits { device.point() } else { 0 };
-        let contents = Snapshot::read(&volume).unwrap().contents;
+        let contents = Snapshot::read(&*volume.file_system()).unwrap().contents;
         let mut world = World::new(volume, seed, 12);
         let mut random = Random(seed ^ 0x5555);
         let mut trees = vec![world.tree.clone()];

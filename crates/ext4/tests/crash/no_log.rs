@@ -7,7 +7,9 @@ use std::sync::Arc;
 use device::{RecordedWrite, Replay};
 
 use crate::data::Data;
-use testkit::crash::{Disks, History, STALE, Violation, count_mended_state, mended, read};
+use testkit::crash::{
+    Disks, History, STALE, Violation, VolumeFormat, count_mended_state, mended, read,
+};
 
 /// Judges the images after cuts at the end of a commit's writes, before they are durable. Only the metadata among
 /// them is kept.
@@ -21,7 +23,7 @@ pub fn judge_whole_commits(history: &Data) -> Option<Violation> {
         let keep = |write: &RecordedWrite, _| is_metadata(&before, write);
         let device = replay.device(point, keep).unwrap();
         count_mended_state();
-        let disks = Disks::of(Arc::clone(&device), None);
+        let disks = Disks::of(Arc::clone(&device), None, VolumeFormat::Ext4);
         let found = mended(&disks).and_then(|mended| read(&mended));
         if let Err(what) = found.and_then(|found| history.files.check_all(point, &found)) {
             return Some(Violation::new(format!("cut at {point}: {what}"), None, &device));

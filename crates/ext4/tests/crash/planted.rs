@@ -38,7 +38,7 @@ impl Bug {
     pub fn open(self, kind: &Kind, pace: Pace) -> (Arc<RecordDevice>, Arc<Volume>) {
         let Recorded { recorder, disks } = kind.record(pace, |device| self.device(device));
         let options = CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() };
-        let volume = disks.open_for_writing(&PageCache::new(options).unwrap()).unwrap();
+        let volume = disks.open_ext4_for_writing(&PageCache::new(options).unwrap()).unwrap();
         (recorder, volume)
     }
 

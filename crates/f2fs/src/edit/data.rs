@@ -125,6 +125,54 @@ impl Editor<'_> {
         Ok(())
     }
 
+    /// Moves the blocks of a file from `from` on to `to`. `end` is the end of the file's blocks. What the range between the
+    /// two places had is freed if the blocks move to the front, and is a hole if they move to the back.
+    pub(crate) fn shift(
+        &mut self,
+        number: InodeNumber,
+        from: FileBlock,
+        to: FileBlock,
+        end: FileBlock,
+    ) -> Result<()> {
+        let mut moved = self.addresses(number, from..end)?;
+        let start = from.min(to);
+        if to > from {
+            let holes = vec![NULL_ADDRESS; (to.0 - from.0) as usize];
+            moved.splice(0..0, holes);
+        } else {
+            moved.resize((end.0.max(from.0) - to.0) as usize, NULL_ADDRESS);
+        }
+        let mut rest = moved.as_slice();
+        let mut at = start;
+        while !rest.is_empty() {
+            let slots = self.slots_of(number, &(at..FileBlock(at.0 + rest.len() as u64)))?;
+            let (these, others) = rest.split_at(slots.count as usize);
+            self.replace_addresses(slots, |index, _| these[index as usize])?;
+            at.0 += u64::from(slots.count);
+            rest = others;
+        }
+        Ok(())
+    }
+
+    /// Returns the addresses of blocks of a file.
+    fn addresses(&self, number: InodeNumber, blocks: Range<FileBlock>) -> Result<Vec<u32>> {
+        let inode = self.inode(number)?;
+        let mut addresses = Vec::new();
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let piece = inode.piece_at(at, blocks.end)?;
+            let end = piece.end.min(blocks.end);
+            addresses.extend((0..end.0 - at.0).map(|distance| match piece.state {
+                State::Hole => NULL_ADDRESS,
+                State::Reserved => NEW_ADDRESS,
+                // Addresses have 32 bits.
+                State::Mapped(first) | State::Compressed(first) => (first.0 + distance) as u32,
+            }));
+            at = end;
+        }
+        Ok(addresses)
+    }
+
     /// Frees the blocks of a file from `end` on, and the nodes that only map such blocks.
     pub(crate) fn truncate(&mut self, number: InodeNumber, end: FileBlock) -> Result<()> {
         let inode = self.inode(number)?;

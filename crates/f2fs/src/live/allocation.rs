@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use base::attributes::Timestamp;
 use base::{Error, FileBlock, FileOffset, Result};
+use fs::Shift;
 
 use super::{LiveInode, NODES_MAX};
 use crate::inode::map::END;
@@ -121,6 +122,39 @@ impl LiveInode {
                 editor.free_blocks(self.number, blocks.clone())?;
             }
             self.update(editor, |_| ())
+        })?;
+        self.map_changed();
+        Ok(())
+    }
+
+    /// Removes `range` from a file of `size` bytes, or inserts a hole there.
+    pub(crate) fn shift(
+        &self,
+        range: Range<FileOffset>,
+        to: Shift,
+        size: u64,
+        time: Timestamp,
+    ) -> Result<()> {
+        self.check_changeable()?;
+        let length = range.end.0 - range.start.0;
+        let blocks = self.blocks_of(&range);
+        let (from, to, moved) = match to {
+            Shift::Collapse => (blocks.end, blocks.start, size.saturating_sub(length)),
+            Shift::Insert => (blocks.start, blocks.end, size.saturating_add(length)),
+        };
+        if moved > self.size_max() {
+            return Err(Error::FileTooLarge);
+        }
+        let end = FileBlock(self.volume.geometry().block_size.blocks_for(size));
+        self.change(NODES_MAX, &[], |editor, _| {
+            // Preallocated blocks behind the end do not move.
+            editor.truncate(self.number, end)?;
+            editor.shift(self.number, from, to, end)?;
+            self.update(editor, |raw| {
+                raw.size.set(moved);
+                raw.set_modified(time);
+                raw.set_changed(time);
+            })
         })?;
         self.map_changed();
         Ok(())

@@ -122,6 +122,8 @@ fn plan_with(
         let Some(map) = map(at)? else { return Ok(None) };
         let length = map.end().min(range.end) - at;
         let address = match map.kind {
+            // Blocks of a format that writes out of place have no address before their first write.
+            IomapKind::Unwritten if map.address.is_none() => None,
             IomapKind::Mapped | IomapKind::Unwritten => Some(device_address(&map, at)?),
             IomapKind::Hole | IomapKind::Delalloc => None,
             IomapKind::Inline | IomapKind::Encoded => return Ok(None),

@@ -4,8 +4,17 @@ use std::sync::Arc;
 
 use base::{DeviceOffset, Result};
 use device::{SharedDevice, Slice};
-use ext4::{OpenOptions, Volume};
+use fs::{FileSystem, Format, FormatOptions};
 use iomap::PageCache;
+
+/// A format of recorded volumes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VolumeFormat {
+    /// ext2, ext3 or ext4.
+    Ext4,
+    /// f2fs.
+    F2fs,
+}
 
 /// The devices of a volume.
 #[derive(Clone, Debug)]
@@ -14,29 +23,59 @@ pub struct Disks {
     pub volume: SharedDevice,
     /// The device of an external journal.
     pub journal: Option<SharedDevice>,
+    /// The volume's format.
+    pub format: VolumeFormat,
 }
 
 impl Disks {
     /// Returns the devices in `whole`: the volume's first `volume_bytes` bytes, and then those of an external journal.
     /// With `None`, the volume has all bytes.
-    pub fn of(whole: SharedDevice, volume_bytes: Option<u64>) -> Self {
-        let Some(bytes) = volume_bytes else { return Self { volume: whole, journal: None } };
+    pub fn of(whole: SharedDevice, volume_bytes: Option<u64>, format: VolumeFormat) -> Self {
+        let Some(bytes) = volume_bytes else {
+            return Self { volume: whole, journal: None, format };
+        };
         let volume = Slice::new(Arc::clone(&whole), DeviceOffset(0), bytes).unwrap();
         let journal = Slice::from(whole, DeviceOffset(bytes)).unwrap();
-        Self { volume: Arc::new(volume), journal: Some(Arc::new(journal)) }
+        Self { volume: Arc::new(volume), journal: Some(Arc::new(journal)), format }
     }
 
     /// Opens the volume, and recovers it in memory.
-    pub fn open(&self, cache: &Arc<PageCache>) -> Result<Arc<Volume>> {
-        Volume::open(Arc::clone(&self.volume), cache, &self.options())
+    pub fn open(&self, cache: &Arc<PageCache>) -> Result<Arc<dyn FileSystem>> {
+        self.open_with(cache, &FormatOptions::default())
     }
 
     /// Opens the volume for writing, and recovers it in place.
-    pub fn open_for_writing(&self, cache: &Arc<PageCache>) -> Result<Arc<Volume>> {
-        Volume::open_for_writing(Arc::clone(&self.volume), cache, &self.options())
+    pub fn open_for_writing(&self, cache: &Arc<PageCache>) -> Result<Arc<dyn FileSystem>> {
+        self.open_with(cache, &FormatOptions { writable: true, ..FormatOptions::default() })
     }
 
-    fn options(&self) -> OpenOptions {
-        OpenOptions { journal_device: self.journal.clone(), ..OpenOptions::default() }
+    fn open_with(
+        &self,
+        cache: &Arc<PageCache>,
+        options: &FormatOptions,
+    ) -> Result<Arc<dyn FileSystem>> {
+        match self.format {
+            VolumeFormat::Ext4 => {
+                let journal_device = self.journal.clone();
+                let format = ext4::Format { journal_device, ..ext4::Format::default() };
+                format.open(&self.volume, cache, options)
+            }
+            VolumeFormat::F2fs => f2fs::Format::default().open(&self.volume, cache, options),
+        }
+    }
+
+    /// Opens a volume of ext4.
+    pub fn open_ext4(&self, cache: &Arc<PageCache>) -> Result<Arc<ext4::Volume>> {
+        ext4::Volume::open(Arc::clone(&self.volume), cache, &self.ext4_options())
+    }
+
+    /// Opens a volume of ext4 for writing, and recovers it in place.
+    pub fn open_ext4_for_writing(&self, cache: &Arc<PageCache>) -> Result<Arc<ext4::Volume>> {
+        ext4::Volume::open_for_writing(Arc::clone(&self.volume), cache, &self.ext4_options())
+    }
+
+    fn ext4_options(&self) -> ext4::OpenOptions {
+        let journal_device = self.journal.clone();
+        ext4::OpenOptions { journal_device, ..ext4::OpenOptions::default() }
     }
 }

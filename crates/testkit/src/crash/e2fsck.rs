@@ -58,12 +58,12 @@ fn run_with(arguments: &[&str], disks: &Disks) -> Outcome {
         let status = command.stdout(output.try_clone().unwrap()).stderr(output).status();
         let code = status.expect("e2fsck runs").code().unwrap_or(i32::MAX);
         let text = std::fs::read_to_string(path(text)).unwrap();
-        Outcome { code, text, disks: Disks { volume, journal: journal_copy } }
+        Outcome { code, text, disks: Disks { volume, journal: journal_copy, format: disks.format } }
     })
 }
 
 /// Copies the contents of `device` to `file`. Returns a device that reads the file.
-fn copy(device: &SharedDevice, file: &Arc<File>) -> SharedDevice {
+pub(super) fn copy(device: &SharedDevice, file: &Arc<File>) -> SharedDevice {
     let size = device.size();
     file.set_len(size).unwrap();
     let mut chunk = vec![0; CHUNK];

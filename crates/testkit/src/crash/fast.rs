@@ -10,7 +10,7 @@ use std::sync::Arc;
 use device::MemoryDevice;
 use iomap::{CacheOptions, PageCache};
 
-use super::disks::Disks;
+use super::disks::{Disks, VolumeFormat};
 use crate::command::run;
 use crate::{LoopMount, private_mounts};
 
@@ -37,7 +37,7 @@ pub fn leave_fast_commits(image: &Path) -> Vec<u8> {
     mount.unmount();
     let device = Arc::new(MemoryDevice::new(bytes.clone()));
     let cache = PageCache::new(CacheOptions::default()).unwrap();
-    let volume = Disks { volume: device, journal: None }.open(&cache).unwrap();
+    let volume = Disks::of(device, None, VolumeFormat::Ext4).open_ext4(&cache).unwrap();
     let recovered = volume.recovery().expect("it was not unmounted");
     assert!(recovered.fast_commits > 5, "only {} fast commits", recovered.fast_commits);
     bytes

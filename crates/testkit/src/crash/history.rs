@@ -2,6 +2,7 @@
 
 use device::{RecordDevice, Recording};
 
+use super::disks::VolumeFormat;
 use super::kinds::Kind;
 use super::snapshot::Snapshot;
 
@@ -25,13 +26,15 @@ pub struct RecordedRun {
     pub(super) e2fsck_from: usize,
     /// The size of the volume in bytes, if an external journal follows it in the recording.
     pub(super) volume_bytes: Option<u64>,
+    /// The volume's format.
+    pub(super) format: VolumeFormat,
 }
 
 impl RecordedRun {
     /// Ends the recording of a workload that began at `begun` on a volume of `kind`.
     pub fn new(kind: &Kind, recorder: &RecordDevice, begun: usize) -> Self {
         let (recording, volume_bytes) = (recorder.recording(), kind.volume_bytes());
-        Self { recording, begun, e2fsck_from: 0, volume_bytes }
+        Self { recording, begun, e2fsck_from: 0, volume_bytes, format: kind.format }
     }
 
     /// Excludes e2fsck as a judge before `point`, up to which there are fast commits to be recovered. e2fsck 1.47

@@ -1,9 +1,10 @@
 //! The judge of the states that power cuts leave.
 //!
 //! Bifolio recovers every state in memory, checks it, reads all of it and compares it with the promises.
-//! Then one of two judges follows in turn. Either e2fsck recovers the state, which may replay the log and clear
+//! Then one of two judges follows in turn, for ext4. Either e2fsck recovers the state, which may replay the log and clear
 //! orphans but must repair nothing, and its result is compared in the same way. Or Bifolio recovers the state in place,
-//! and e2fsck must find no errors in it. Some of these recoveries are interrupted by another cut.
+//! and e2fsck must find no errors in it. Some of these recoveries are interrupted by another cut. States of f2fs are recovered
+//! in place, and fsck.f2fs must find no errors.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -13,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::cut::Cut;
-use super::disks::Disks;
-use super::e2fsck;
-use super::history::History;
+use super::disks::{Disks, VolumeFormat};
+use super::history::{History, RecordedRun};
 use super::snapshot::{Snapshot, findings};
+use super::{e2fsck, fsck_f2fs};
 use crate::Random;
 use base::{DeviceOffset, GroupNumber};
 use device::{RecordDevice, Recording, Replay, SharedDevice};
@@ -94,7 +95,7 @@ pub fn judge_without_journal<H: History>(
     judge_by(history, seed, count, |cut, disks, _| {
         count_mended_state();
         if let Ok(volume) = disks.open(&cache()) {
-            let _ = findings(&volume);
+            let _ = findings(&*volume);
         }
         let repaired = e2fsck::run("-fy", &disks);
         if repaired.code > 1 {
@@ -124,7 +125,7 @@ fn judge_by(
     let cuts = Cut::choose(recording, run.begun, count, &mut random);
     for cut in cuts {
         let Some(device) = cut.device(&mut replay, &mut seen) else { continue };
-        let disks = Disks::of(device, run.volume_bytes);
+        let disks = Disks::of(device, run.volume_bytes, run.format);
         let judged = catch_unwind(AssertUnwindSafe(|| judge(&cut, disks, &mut random)));
         let judged = judged.unwrap_or_else(|_| Err("a panic, whose message is above".into()));
         if let Err(what) = judged {
@@ -147,9 +148,10 @@ fn judge_one(
         history.judge(cut.point, found).map_err(|what| format!("{by}: {what}"))
     };
     check("recovered", &recovered)?;
-    let is_torn = ext4::Superblock::read(&disks.volume).is_err();
+    let is_ext4 = disks.format == VolumeFormat::Ext4;
+    let is_torn = is_ext4 && ext4::Superblock::read(&disks.volume).is_err();
     TORN.fetch_add(usize::from(is_torn), Ordering::Relaxed);
-    if number % 2 == 0 && cut.point >= history.run().e2fsck_from {
+    if is_ext4 && number % 2 == 0 && cut.point >= history.run().e2fsck_from {
         let outcome =
             if is_torn { repair_by_copy(disks)? } else { Some(e2fsck::run("-fy", disks)) };
         let is_judge =
@@ -171,13 +173,13 @@ fn judge_one(
     recover_in_place(disks, &recorded, &recovered, || {
         recovery = Some(recorder.recording());
     })?;
-    let volume_bytes = history.run().volume_bytes;
-    recovery.map_or(Ok(()), |recovery| cut_again(&recovery, volume_bytes, &recovered, random))
+    let run = history.run();
+    recovery.map_or(Ok(()), |recovery| cut_again(&recovery, run, &recovered, random))
 }
 
 /// Returns the result of e2fsck on a volume with a torn superblock, with the copy in the second group, if there is one.
 fn repair_by_copy(disks: &Disks) -> Result<Option<e2fsck::Outcome>, String> {
-    let volume = disks.open(&cache()).map_err(|error| error.to_string())?;
+    let volume = disks.open_ext4(&cache()).map_err(|error| error.to_string())?;
     let geometry = volume.geometry();
     let group = GroupNumber(1);
     if geometry.group_count < 2 || !geometry.has_superblock(group) {
@@ -201,7 +203,8 @@ fn record(disks: &Disks) -> base::Result<(Arc<RecordDevice>, Disks)> {
         }
     };
     let volume = Arc::new(volume);
-    Ok((Arc::clone(&volume), Disks { volume, journal }))
+    let format = disks.format;
+    Ok((Arc::clone(&volume), Disks { volume, journal, format }))
 }
 
 /// Recovers `disks` in place, through `written`, which may record the writes. Checks their contents.
@@ -217,9 +220,15 @@ fn recover_in_place(
     when_open();
     volume.close().map_err(|error| failure(error.to_string()))?;
     drop(volume);
-    let outcome = e2fsck::run("-fn", disks);
-    if outcome.code != 0 {
-        return Err(failure(outcome.text));
+    let complaint = match disks.format {
+        VolumeFormat::Ext4 => {
+            let outcome = e2fsck::run("-fn", disks);
+            (outcome.code != 0).then_some(outcome.text)
+        }
+        VolumeFormat::F2fs => fsck_f2fs::complaint(&disks.volume),
+    };
+    if let Some(complaint) = complaint {
+        return Err(failure(complaint));
     }
     if read(disks).map_err(failure)? == *expected {
         Ok(())
@@ -231,7 +240,7 @@ fn recover_in_place(
 /// Cuts the power during a recovery: the next recovery must have the same result.
 fn cut_again(
     recovery: &Recording,
-    volume_bytes: Option<u64>,
+    run: &RecordedRun,
     expected: &Snapshot,
     random: &mut Random,
 ) -> Result<(), String> {
@@ -241,7 +250,7 @@ fn cut_again(
         let Some(device) = cut.device(&mut replay, &mut seen) else { continue };
         CUT_AGAIN.fetch_add(1, Ordering::Relaxed);
         let failure = |what: String| format!("cut again, {cut:?}: {what}");
-        let disks = Disks::of(device, volume_bytes);
+        let disks = Disks::of(device, run.volume_bytes, run.format);
         if read(&disks).map_err(failure)? != *expected {
             return Err(failure("the second recovery has another result".into()));
         }
@@ -264,8 +273,8 @@ pub fn read(disks: &Disks) -> Result<Snapshot, String> {
 /// names are in both. e2fsck 1.47 leaves them there, unless it also rebuilds the directory.
 fn read_repaired(disks: &Disks) -> Result<Snapshot, String> {
     let volume = disks.open(&cache()).map_err(|error| error.to_string())?;
-    findings(&volume)?;
-    Snapshot::read(&volume).map_err(|error| error.to_string())
+    findings(&*volume)?;
+    Snapshot::read(&*volume).map_err(|error| error.to_string())
 }
 
 /// Returns whether e2fsck 1.47 has handled the state in a way that the format does not permit, so that it cannot be a

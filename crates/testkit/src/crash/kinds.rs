@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use device::{LatencyDevice, MemoryDevice, RecordDevice, SharedDevice};
 
-use super::disks::Disks;
+use super::disks::{Disks, VolumeFormat};
 use super::fast::leave_fast_commits;
 use super::stale::with_stale_blocks;
 use crate::command::run;
@@ -43,6 +43,8 @@ pub struct Kind {
     pub has_fast_commits: bool,
     /// The size of the external journal's device.
     journal_megabytes: Option<u64>,
+    /// The format.
+    pub format: VolumeFormat,
 }
 
 /// A new volume whose devices are recorded.
@@ -56,7 +58,9 @@ pub struct Recorded {
 
 impl Kind {
     const fn new(name: &'static str, megabytes: u64, options: &'static str) -> Self {
-        Self { name, options, megabytes, has_fast_commits: false, journal_megabytes: None }
+        let (has_fast_commits, journal_megabytes) = (false, None);
+        let format = VolumeFormat::Ext4;
+        Self { name, options, megabytes, has_fast_commits, journal_megabytes, format }
     }
 
     /// Creates a volume, and fills its free blocks with contents that no file has. `wrap` can add a
@@ -72,14 +76,18 @@ impl Kind {
         };
         let Some(megabytes) = self.journal_megabytes else {
             let recorder = Arc::new(must(RecordDevice::new(device), "recording"));
-            let disks = Disks { volume: wrap(recorder.clone()), journal: None };
+            let volume = wrap(recorder.clone());
+            let disks = Disks { volume, journal: None, format: self.format };
             return Recorded { recorder, disks };
         };
         let journal = Arc::new(journal(self.options, megabytes));
         let [recorder, journal] = must(RecordDevice::pair(device, journal), "recording");
         let recorder = Arc::new(recorder);
-        let disks =
-            Disks { volume: wrap(recorder.clone()), journal: Some(wrap(Arc::new(journal))) };
+        let disks = Disks {
+            volume: wrap(recorder.clone()),
+            journal: Some(wrap(Arc::new(journal))),
+            format: self.format,
+        };
         Recorded { recorder, disks }
     }
 
@@ -89,6 +97,9 @@ impl Kind {
     }
 
     fn memory(&self) -> MemoryDevice {
+        if self.format == VolumeFormat::F2fs {
+            return self.memory_with_f2fs();
+        }
         let arguments: Vec<&str> = self.options.split_whitespace().collect();
         let folder = must(tempfile::tempdir(), "a folder");
         let image = folder.path().join("image");
@@ -111,6 +122,28 @@ impl Kind {
             bytes = leave_fast_commits(&image);
         }
         MemoryDevice::new(bytes)
+    }
+
+    fn memory_with_f2fs(&self) -> MemoryDevice {
+        let folder = must(tempfile::tempdir(), "a folder");
+        let image = folder.path().join("image");
+        crate::f2fs::Kind::named(self.options).make(&image, self.megabytes);
+        let mut bytes = must(std::fs::read(&image), "the image");
+        let device: SharedDevice = Arc::new(MemoryDevice::new(bytes.clone()));
+        let superblock = must(f2fs::Superblock::read(&device), "the superblock");
+        let geometry = &superblock.geometry;
+        let main = (geometry.main.start.0 << geometry.block_size.shift()) as usize;
+        for block in bytes[main..].chunks_mut(geometry.block_size.len()) {
+            if block.iter().all(|byte| *byte == 0) {
+                block.fill(super::stale::STALE);
+            }
+        }
+        MemoryDevice::new(bytes)
+    }
+
+    /// Returns whether the format is ext2, ext3 or ext4.
+    pub fn is_ext4(&self) -> bool {
+        self.format == VolumeFormat::Ext4
     }
 
     /// Returns whether commits are atomic.
@@ -152,6 +185,12 @@ pub(super) fn number_after(text: &str, label: &str) -> Option<u64> {
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     rest[..end].parse().ok()
 }
+
+/// Volumes of f2fs, named as the kinds of images.
+pub const F2FS: &[Kind] = &[
+    Kind { format: VolumeFormat::F2fs, ..Kind::new("f2fs", 64, "plain") },
+    Kind { format: VolumeFormat::F2fs, ..Kind::new("f2fs_attributes", 64, "attributes") },
+];
 
 /// The defaults of mke2fs 1.47.4.
 pub const DEFAULT: Kind =

@@ -11,6 +11,7 @@ mod disks;
 mod e2fsck;
 mod fast;
 mod file_history;
+mod fsck_f2fs;
 mod history;
 mod journal_bugs;
 mod judge;
@@ -26,7 +27,7 @@ mod volume_syncs;
 
 pub use appended::Appended;
 pub use cut::{Cut, Rest};
-pub use disks::Disks;
+pub use disks::{Disks, VolumeFormat};
 pub use file_history::FileHistory;
 pub use history::{History, RecordedRun};
 pub use journal_bugs::{JournalBug, Written};
@@ -35,8 +36,8 @@ pub use judge::{
     read,
 };
 pub use kinds::{
-    DEFAULT, EXT3, FAST_COMMITS, JOURNAL_DEVICE, Kind, LARGE, Pace, Recorded, SMALL, SMALL_BLOCKS,
-    WITHOUT_CHECKSUMS, WITHOUT_JOURNAL,
+    DEFAULT, EXT3, F2FS, FAST_COMMITS, JOURNAL_DEVICE, Kind, LARGE, Pace, Recorded, SMALL,
+    SMALL_BLOCKS, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL,
 };
 pub use named_files::NamedFiles;
 pub use promises::{Node, Promises, Tree, parent_and_name};

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use base::attributes::{DirCursor, FileType};
 use base::{FileOffset, InodeNumber};
 use device::SharedDevice;
-use ext4::{ROOT_INODE, Volume};
+use fs::FileSystem;
 use iomap::{Iomap, IomapKind, MapRead};
 
 use crate::must;
@@ -45,7 +44,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Reads a whole volume, which must be consistent.
-    pub fn read(volume: &Arc<Volume>) -> base::Result<Self> {
+    pub fn read(volume: &dyn FileSystem) -> base::Result<Self> {
         let (tree, repeated) = read_paths(volume);
         let mut xattrs = BTreeMap::new();
         let mut files = BTreeMap::new();
@@ -53,9 +52,10 @@ impl Snapshot {
             if xattrs.contains_key(&entry.inode) || files.contains_key(&entry.inode) {
                 continue;
             }
-            let inode = volume.inode(InodeNumber(entry.inode))?;
+            let inode = volume.load_inode(InodeNumber(entry.inode))?;
             if entry.kind == FileType::Regular {
-                files.insert(entry.inode, contents(volume.device(), &inode, inode.size()));
+                let data = inode.data()?;
+                files.insert(entry.inode, contents(volume.device(), data.mapper, data.size));
             }
             let names = inode.list_xattrs()?;
             if !names.is_empty() {
@@ -83,7 +83,7 @@ impl Snapshot {
 /// # Errors
 ///
 /// All findings.
-pub fn findings(volume: &Arc<Volume>) -> Result<(), String> {
+pub fn findings(volume: &dyn FileSystem) -> Result<(), String> {
     let mut wrong = Vec::new();
     volume.check(&mut |error| {
         wrong.push(error.to_string());
@@ -97,19 +97,19 @@ pub fn findings(volume: &Arc<Volume>) -> Result<(), String> {
 /// # Panics
 ///
 /// If a path is in its directory more than once.
-pub fn read_tree(volume: &Arc<Volume>) -> Paths {
+pub fn read_tree(volume: &dyn FileSystem) -> Paths {
     let (tree, repeated) = read_paths(volume);
     assert!(repeated.is_empty(), "repeated: {repeated:?}");
     tree
 }
 
 /// Returns all paths of the volume, and those that are repeated for the same inode.
-fn read_paths(volume: &Arc<Volume>) -> (Paths, Vec<String>) {
+fn read_paths(volume: &dyn FileSystem) -> (Paths, Vec<String>) {
     let mut tree = Paths::new();
     let mut repeated = Vec::new();
-    let mut ahead = vec![(String::new(), ROOT_INODE)];
+    let mut ahead = vec![(String::new(), volume.root())];
     while let Some((path, number)) = ahead.pop() {
-        let directory = volume.inode(number).unwrap();
+        let directory = volume.load_inode(number).unwrap();
         let mut names = Vec::new();
         directory
             .read_dir(DirCursor::default(), &mut |entry| {
@@ -118,12 +118,12 @@ fn read_paths(volume: &Arc<Volume>) -> (Paths, Vec<String>) {
             })
             .unwrap();
         for (name, number) in names.into_iter().filter(|(name, _)| name != "." && name != "..") {
-            let inode = volume.inode(number).unwrap();
+            let inode = volume.load_inode(number).unwrap();
             let attributes = inode.attributes();
             let path = format!("{path}/{name}");
             assert_eq!(directory.lookup(name.as_bytes()), Ok(number), "{path}");
             if attributes.kind == FileType::Directory {
-                assert_eq!(inode.lookup(b".."), Ok(directory.number()), "{path}");
+                assert_eq!(inode.lookup(b".."), Ok(directory.attributes().inode), "{path}");
                 ahead.push((path.clone(), number));
             }
             let target = match attributes.kind {

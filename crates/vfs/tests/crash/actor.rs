@@ -9,7 +9,7 @@ use std::sync::Arc;
 use base::attributes::FileType;
 use device::RecordDevice;
 use testkit::Random;
-use testkit::crash::{Promises, Rename, ThreadNames, VolumeSyncs, parent_and_name};
+use testkit::crash::{FileHistory, Promises, Rename, ThreadNames, VolumeSyncs, parent_and_name};
 use vfs::{Creation, Credentials, Defragmented, Node, RenameFlags, Volume};
 
 use crate::common::{WRITE, sync};
@@ -29,9 +29,15 @@ pub struct Common<'c> {
     pub raced: RacedFile<'c>,
     pub log: Log<'c>,
     pub syncs: VolumeSyncs,
+    /// Whether files can exchange their blocks, and shifts of blocks are durable.
+    pub is_ext4: bool,
 }
 
 impl Common<'_> {
+    fn notes<'n>(&'n self, history: &'n mut FileHistory) -> Notes<'n> {
+        Notes { history, recorder: self.recorder, shifts_are_durable: self.is_ext4 }
+    }
+
     /// Makes all changes durable, and records that.
     pub fn sync_volume(&self) {
         let versions = self.syncs.begin();
@@ -85,6 +91,7 @@ impl<'c> Actor<'c> {
             8 => self.make(FileType::Directory),
             9 => self.make(FileType::Symlink),
             10..=42 => self.change_data(),
+            43..=48 if !self.common.is_ext4 => self.change_data(),
             43..=46 => self.move_extents(),
             47..=48 => self.defragment(),
             49..=58 => self.sync(),
@@ -166,7 +173,7 @@ impl<'c> Actor<'c> {
             panic!("a regular file")
         };
         let history = &mut self.names.promises.files[index];
-        let mut notes = Notes { history, recorder: self.common.recorder };
+        let mut notes = self.common.notes(history);
         with(subject, &mut notes, &mut self.names.random)
     }
 
@@ -191,7 +198,7 @@ impl<'c> Actor<'c> {
         let index = self.names.tree.nodes[&number].file.expect("a regular file");
         // A copy, since two histories are changed at once.
         let mut history = self.names.promises.files[index].clone();
-        let mut notes = Notes { history: &mut history, recorder: self.common.recorder };
+        let mut notes = self.common.notes(&mut history);
         self.with_file(donor, |donor, donor_notes, random| {
             let blocks = subject.sync_to_blocks(&mut notes);
             let donor_blocks = donor.sync_to_blocks(donor_notes);

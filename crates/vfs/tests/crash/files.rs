@@ -30,20 +30,23 @@ impl Files {
             (1..).zip(NAMES).map(|(number, _)| FileHistory::new(number, false)).collect();
         volume.sync().unwrap();
         let begun = recorder.point();
+        let shifts_are_durable = kind.is_ext4();
         let mut random = Random(seed);
         let mut touched = Vec::new();
         for _ in 0..steps {
             let index = random.below(NAMES.len() as u64) as usize;
             touched.push((recorder.point(), index));
             let operation = random.below(100);
-            if operation < 5 {
+            if operation < 5 && kind.is_ext4() {
                 let donor = (index + 1 + random.below(2) as usize) % NAMES.len();
                 touched.push((recorder.point(), donor));
                 // A copy, since two histories are changed at once.
                 let mut history = histories[index].clone();
-                let mut notes = Notes { history: &mut history, recorder: &recorder };
+                let mut notes =
+                    Notes { history: &mut history, recorder: &recorder, shifts_are_durable };
                 let donor_history = &mut histories[donor];
-                let mut donor_notes = Notes { history: donor_history, recorder: &recorder };
+                let mut donor_notes =
+                    Notes { history: donor_history, recorder: &recorder, shifts_are_durable };
                 let blocks = subjects[index].sync_to_blocks(&mut notes);
                 let donor_blocks = subjects[donor].sync_to_blocks(&mut donor_notes);
                 touched.extend([(recorder.point(), index), (recorder.point(), donor)]);
@@ -56,7 +59,7 @@ impl Files {
                 continue;
             }
             let (subject, history) = (&mut subjects[index], &mut histories[index]);
-            let mut notes = Notes { history, recorder: &recorder };
+            let mut notes = Notes { history, recorder: &recorder, shifts_are_durable };
             match operation {
                 5..=25 => {
                     let version = notes.history.version();
@@ -64,7 +67,7 @@ impl Files {
                     notes.durable(version);
                 }
                 26..=45 => subject.store_and_sync(&mut notes, &mut random, &planted),
-                46..=47 => {
+                46..=47 if kind.is_ext4() => {
                     volume.defragment(subject.file.node()).unwrap();
                 }
                 48..=53 => subject.rewrite(&mut notes, &mut random),

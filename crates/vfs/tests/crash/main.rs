@@ -16,8 +16,8 @@ mod subject;
 mod threads;
 
 use testkit::crash::{
-    DEFAULT, FAST_COMMITS, JOURNAL_DEVICE, JournalBug, Kind, LARGE, Rounds, SMALL, SMALL_BLOCKS,
-    Suite, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL, Written, judge, judge_without_journal,
+    DEFAULT, F2FS, FAST_COMMITS, JOURNAL_DEVICE, JournalBug, Kind, LARGE, Rounds, SMALL,
+    SMALL_BLOCKS, Suite, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL, Written, judge, judge_without_journal,
 };
 
 use crate::files::Files;
@@ -34,7 +34,9 @@ fn rounds(recordings: u64, states: usize) -> Rounds {
 
 fn main() {
     let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
-    for (kinds, states) in [(SMALL, 230), (FAST_COMMITS, 120), (JOURNAL_DEVICE, 150), (LARGE, 30)] {
+    for (kinds, states) in
+        [(SMALL, 230), (FAST_COMMITS, 120), (JOURNAL_DEVICE, 150), (LARGE, 30), (F2FS, 60)]
+    {
         for kind in kinds {
             let rounds = rounds(1, states);
             suite.add(kind, "files_survive_power_cuts", rounds, judge, |kind, seed| {

@@ -37,6 +37,8 @@ pub struct Subject {
 pub struct Notes<'n> {
     pub history: &'n mut FileHistory,
     pub recorder: &'n RecordDevice,
+    /// Whether a shift makes the data that has moved durable.
+    pub shifts_are_durable: bool,
 }
 
 impl Notes<'_> {
@@ -318,8 +320,10 @@ fn record_fallocate(notes: &mut Notes<'_>, mode: Fallocate, range: Range<usize>)
         Fallocate::CollapseRange | Fallocate::InsertRange => {
             let from = range.start;
             notes.history.shift(range, mode == Fallocate::InsertRange);
-            // The data that has moved is durable.
-            return notes.durable_in(from..usize::MAX);
+            if notes.shifts_are_durable {
+                notes.durable_in(from..usize::MAX);
+            }
+            return;
         }
         Fallocate::PunchHole | Fallocate::ZeroRange { .. } => notes.history.clear(range),
         Fallocate::Allocate { .. } | Fallocate::Unshare { .. } => {}

@@ -45,6 +45,7 @@ impl Threads {
             raced: RacedFile::new(make(&volume, "raced"), &recorder),
             log: Log::new(make(&volume, "log"), threads, seed % 2 == 0, &recorder),
             syncs: VolumeSyncs::new(threads),
+            is_ext4: kind.is_ext4(),
         };
         common.sync_volume();
         let begun = recorder.point();
