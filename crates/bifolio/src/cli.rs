@@ -17,17 +17,18 @@ Exit status:
   141  The reader of standard output closed the pipe.";
 
 const ABOUT: &str =
-    "Read, change, check and mount ext2, ext3 and ext4 images without a kernel driver";
+    "Read, change, check and mount ext2, ext3, ext4 and f2fs images without a kernel driver";
 
 const LONG_ABOUT: &str = "\
-Read, change, check and mount ext2, ext3 and ext4 images without a kernel driver.
+Read, change, check and mount ext2, ext3, ext4 and f2fs images without a kernel driver.
 
 Write a path in an image as IMAGE:/path, such as disk.img:/etc/fstab. IMAGE alone means the root directory \
 of the image. IMAGE is a file or a block device. Its name may contain colons: the argument is split at the \
 last \":/\" that follows the name of an existing file.
 
 These commands write to images: put, tar, mkdir, rm, mv, ln, fallocate, defrag, chmod, chown, cp into an \
-image, and mount -o rw. All other commands only read images. They replay a dirty journal in memory.";
+image, and mount -o rw. All other commands only read images. What an image needs to be recovered from, such as \
+a dirty journal, is recovered in memory.";
 
 /// The command line.
 #[derive(Parser)]

@@ -1,4 +1,4 @@
-//! ext2, ext3 and ext4 images in user space: the library. The command line is in `main.rs`.
+//! ext2, ext3, ext4 and f2fs images in user space: the library. The command line is in `main.rs`.
 //!
 //! An image can be read in any state: a dirty journal is replayed in memory, and the image is not written. Nothing
 //! in it is trusted: an inconsistency is an [`Error`] with the structure and its location.

@@ -68,10 +68,10 @@ impl Target {
         Failure::library(self.subject(path).as_slice(), error)
     }
 
-    /// Returns the warning for a volume that is opened through a copy of its superblock.
-    pub fn warning(&self, superblock: &str) -> String {
+    /// Returns a warning of the volume with the image's name.
+    pub fn warning(&self, warning: &str) -> String {
         let image = self.subject(b"/");
-        format!("{}: the superblock in use is the {superblock}", text::escape(&image))
+        format!("{}: {warning}", text::escape(&image))
     }
 
     /// Returns the name of `path` in this target's image for messages.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use mounting::{Fixture, bifolio, soak_factor};
 use testkit::command::{Output, output_within, run};
-use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
+use testkit::{LoopMount, Mke2fs, check_by_e2fsck, f2fs, private_mounts};
 
 /// Time limit of a run of a suite, on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(900);
@@ -119,17 +119,46 @@ fn parse_verdicts(text: &str) -> BTreeMap<String, Verdict> {
     verdicts
 }
 
+/// A format of an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Format {
+    /// With blocks of so many bytes.
+    Ext4(u32),
+    /// With blocks of 4 KiB, and everything that a mkfs.f2fs enables for Android.
+    F2fs,
+}
+
+impl Format {
+    fn make(self, image: &Path) {
+        match self {
+            Self::Ext4(block_size) => small_image(block_size).make(image, None),
+            Self::F2fs => {
+                let kind = f2fs::Kind::named("attributes");
+                kind.make(image, kind.megabytes);
+            }
+        }
+    }
+
+    /// Checks an image by the format's own program.
+    fn check(self, image: &Path) {
+        match self {
+            Self::Ext4(_) => check_by_e2fsck(image),
+            Self::F2fs => f2fs::check_by_both(image),
+        }
+    }
+}
+
 /// Mounts a new image for writing, with access for all users.
-fn with_mount(image: &Mke2fs, arguments: &[&str], work: impl FnOnce(&Path)) -> Fixture {
+fn with_mount(format: Format, arguments: &[&str], work: impl FnOnce(&Path)) -> Fixture {
     let fixture = Fixture::new();
-    image.make(&fixture.image, None);
+    format.make(&fixture.image);
     let all = [&["-o", "rw,allow_other,suid,dev"], arguments].concat();
     let mount = fixture.mount(&all);
     work(mount.path());
     fixture.umount();
     mount.assert_gone();
     drop(mount);
-    check_by_e2fsck(&fixture.image);
+    format.check(&fixture.image);
     fixture
 }
 
@@ -156,10 +185,11 @@ fn pjdfstest_passes_where_it_passes_on_the_kernels_ext4() {
     let count = |verdict: &Verdict| by_kernel.values().filter(|other| *other == verdict).count();
     println!("of {PJDFSTEST_TESTS} tests, {} pass on the kernel's", count(&Verdict::Passed));
 
-    for block_size in [1024, 4096, 65536] {
-        with_mount(&small_image(block_size), &[], |mount| {
+    let formats = [1024, 4096, 65536].map(Format::Ext4).into_iter().chain([Format::F2fs]);
+    for format in formats {
+        with_mount(format, &[], |mount| {
             let ours = pjdfstest(mount, scratch.path());
-            compare(&ours, &by_kernel, block_size);
+            compare(&ours, &by_kernel, format);
         });
     }
 }
@@ -167,7 +197,7 @@ fn pjdfstest_passes_where_it_passes_on_the_kernels_ext4() {
 fn compare(
     ours: &BTreeMap<String, Verdict>,
     by_kernel: &BTreeMap<String, Verdict>,
-    block_size: u32,
+    format: Format,
 ) {
     assert!(ours.keys().eq(by_kernel.keys()));
     let mut skipped = Vec::new();
@@ -180,8 +210,8 @@ fn compare(
             Verdict::Failed(why) => println!("{name} fails on both: {why}"),
         }
     }
-    assert!(failed.is_empty(), "with blocks of {block_size} bytes: {failed:#?}");
-    assert_eq!(skipped, SKIPPED, "with blocks of {block_size} bytes");
+    assert!(failed.is_empty(), "{format:?}: {failed:#?}");
+    assert_eq!(skipped, SKIPPED, "{format:?}");
 }
 
 /// Number of operations of fsx. `make fsx` multiplies it by eight.
@@ -189,7 +219,7 @@ const FSX_OPERATIONS: u64 = 25_000;
 const FSX_SEED: u64 = 20_260_301;
 
 struct Fsx {
-    block_size: u32,
+    format: Format,
     operations: u64,
     file_size_max: u64,
     /// Whether msync follows each write to a mapping.
@@ -200,7 +230,7 @@ struct Fsx {
 impl Default for Fsx {
     fn default() -> Self {
         Self {
-            block_size: 4096,
+            format: Format::Ext4(4096),
             operations: FSX_OPERATIONS,
             file_size_max: 1 << 20,
             syncs_maps: true,
@@ -219,12 +249,12 @@ impl Fsx {
         mount_tmpfs(&plain);
         let expected = self.run_on(&plain, scratch.path());
 
-        let fixture = with_mount(&small_image(self.block_size), self.arguments, |mount| {
+        let fixture = with_mount(self.format, self.arguments, |mount| {
             assert!(self.run_on(mount, scratch.path()) == expected, "read through the mount");
         });
         let file = format!("{}:/file", fixture.image.display());
         assert!(run(bifolio("cat").arg(&file)) == expected, "read without the mount");
-        if self.block_size <= 4096 {
+        if matches!(self.format, Format::Ext4(..=4096)) {
             let kernels = LoopMount::new(&fixture.image, "ext4", "ro");
             assert!(fs::read(kernels.path().join("file")).unwrap() == expected, "by the kernel");
         }
@@ -256,17 +286,28 @@ impl Fsx {
 
 #[test]
 fn fsx_with_blocks_of_1_kib() {
-    Fsx { block_size: 1024, ..Fsx::default() }.check();
+    Fsx { format: Format::Ext4(1024), ..Fsx::default() }.check();
 }
 
 #[test]
 fn fsx_with_blocks_of_4_kib_and_mappings_without_msync() {
-    Fsx { block_size: 4096, syncs_maps: false, ..Fsx::default() }.check();
+    Fsx { format: Format::Ext4(4096), syncs_maps: false, ..Fsx::default() }.check();
 }
 
 #[test]
 fn fsx_with_blocks_of_64_kib() {
-    Fsx { block_size: 65536, ..Fsx::default() }.check();
+    Fsx { format: Format::Ext4(65536), ..Fsx::default() }.check();
+}
+
+#[test]
+fn fsx_on_f2fs() {
+    Fsx { format: Format::F2fs, syncs_maps: false, ..Fsx::default() }.check();
+}
+
+#[test]
+fn fsx_on_f2fs_with_a_file_larger_than_the_cache() {
+    let arguments = &["--cache-size", "2M"];
+    Fsx { format: Format::F2fs, file_size_max: 8 << 20, arguments, ..Fsx::default() }.check();
 }
 
 #[test]

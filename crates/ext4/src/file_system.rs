@@ -138,7 +138,7 @@ impl FileSystem for Ext4 {
     }
 
     fn warning(&self) -> Option<String> {
-        self.volume.warning()
+        self.volume.warning().map(|copy| format!("the superblock in use is the {copy}"))
     }
 
     fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
