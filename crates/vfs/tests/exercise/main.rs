@@ -1,5 +1,6 @@
 //! Random operations of all kinds on files and on models of them, with a cache that is smaller than the files. Reads
-//! are compared with the models. From time to time the volume is closed, judged by e2fsck, opened and read again.
+//! are compared with the models. From time to time the volume is closed, judged by e2fsck or fsck.f2fs, opened and read
+//! again.
 //! `testkit::exercise` describes the environment variables.
 
 #[path = "../common/mod.rs"]
@@ -7,14 +8,14 @@ mod common;
 mod operation;
 mod subject;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use common::{close, file, make, open};
-use testkit::Mke2fs;
+use common::{file, make, open};
 use testkit::exercise::{Model, Run};
+use testkit::{Mke2fs, check_by_e2fsck, f2fs};
 use vfs::Volume;
 
-use crate::operation::SHARES;
+use crate::operation::{Operation, SHARES};
 use crate::subject::Subject;
 
 /// The names of the files. Together, the files may be larger than the cache.
@@ -22,8 +23,47 @@ const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 /// The number of operations between two checks by e2fsck.
 const JUDGED_EVERY: u64 = 2000;
 
+/// A format of an image.
+enum Format {
+    /// With blocks of so many bytes, and more arguments of mke2fs.
+    Ext4(u32, &'static str),
+    /// A kind of image.
+    F2fs(&'static str),
+}
+
+impl Format {
+    fn make(&self, image: &Path) {
+        match self {
+            Self::Ext4(block_size, arguments) => {
+                let kind = Mke2fs { size: 160 << 20, ..Mke2fs::new("ext4", *block_size) };
+                kind.with(arguments).make(image, None);
+            }
+            Self::F2fs(kind) => f2fs::Kind::named(kind).make(image, 160),
+        }
+    }
+
+    /// Checks an image by the format's own program.
+    fn check(&self, image: &Path) {
+        match self {
+            Self::Ext4(..) => check_by_e2fsck(image),
+            Self::F2fs(_) => f2fs::check_by_both(image),
+        }
+    }
+
+    /// Returns the size of blocks, and text for messages.
+    fn describe(&self) -> (u32, String) {
+        match self {
+            Self::Ext4(block_size, arguments) => {
+                (*block_size, format!("blocks of {block_size} {arguments}"))
+            }
+            Self::F2fs(kind) => (4096, format!("f2fs {kind}")),
+        }
+    }
+}
+
 /// An image, its volume and the files on it.
 struct Stage {
+    format: Format,
     image: PathBuf,
     open: Option<(Vec<Subject>, Volume)>,
 }
@@ -33,31 +73,41 @@ impl Stage {
         &mut self.open.as_mut().unwrap().0
     }
 
-    /// Closes the volume, lets e2fsck judge it, and opens it again.
+    /// Closes the volume, lets the format's own program judge it, and opens it again.
     fn reopen(&mut self) {
         let (subjects, volume) = self.open.take().unwrap();
         let models: Vec<_> = subjects.into_iter().map(Subject::close).collect();
-        close(volume, &self.image);
+        self.close(volume);
         let volume = open(&self.image);
         let subjects = models.into_iter();
         let subjects = subjects.map(|model| Subject::new(file(&volume, model.name()), model));
         self.open = Some((subjects.collect(), volume));
         self.subjects().iter().for_each(Subject::check);
     }
+
+    fn close(&self, volume: Volume) {
+        volume.close().unwrap();
+        drop(volume);
+        self.format.check(&self.image);
+    }
 }
 
-fn exercise(block_size: u32, arguments: &str) {
+fn exercise(format: Format) {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
-    let kind = Mke2fs { size: 160 << 20, ..Mke2fs::new("ext4", block_size) };
-    kind.with(arguments).make(&image, None);
-    let kind = format!("blocks of {block_size} {arguments}");
+    format.make(&image);
+    let (block_size, kind) = format.describe();
     let mut run = Run::new(kind, block_size.into(), 1500);
+    let mut shares = SHARES.to_vec();
+    if matches!(format, Format::F2fs(_)) {
+        // Files of f2fs cannot exchange their blocks.
+        shares.retain(|(operation, _)| *operation != Operation::MoveExtents);
+    }
     let volume = open(&image);
     let subjects = NAMES.map(|name| Subject::new(make(&volume, name), Model::new(name)));
-    let mut stage = Stage { image, open: Some((subjects.into(), volume)) };
+    let mut stage = Stage { format, image, open: Some((subjects.into(), volume)) };
     while let Some(step) = run.next_step() {
-        let operation = run.choose(&SHARES);
+        let operation = run.choose(&shares);
         let index = run.random.below(NAMES.len() as u64) as usize;
         let another = 1 + run.random.below(NAMES.len() as u64 - 1) as usize;
         let range = run.place(stage.subjects()[index].size(), subject::SIZE_MAX);
@@ -73,35 +123,45 @@ fn exercise(block_size: u32, arguments: &str) {
     stage.reopen();
     let (subjects, volume) = stage.open.take().unwrap();
     drop(subjects);
-    close(volume, &stage.image);
+    stage.close(volume);
 }
 
 #[test]
 fn blocks_of_1_kib() {
-    exercise(1024, "");
+    exercise(Format::Ext4(1024, ""));
 }
 
 #[test]
 fn blocks_of_4_kib() {
-    exercise(4096, "");
+    exercise(Format::Ext4(4096, ""));
 }
 
 #[test]
 fn blocks_of_64_kib() {
-    exercise(65_536, "");
+    exercise(Format::Ext4(65_536, ""));
 }
 
 #[test]
 fn clusters() {
-    exercise(4096, "-O bigalloc,^resize_inode -C 16384");
+    exercise(Format::Ext4(4096, "-O bigalloc,^resize_inode -C 16384"));
 }
 
 #[test]
 fn without_a_journal() {
-    exercise(1024, "-O ^has_journal");
+    exercise(Format::Ext4(1024, "-O ^has_journal"));
 }
 
 #[test]
 fn inline_data() {
-    exercise(4096, "-O inline_data");
+    exercise(Format::Ext4(4096, "-O inline_data"));
+}
+
+#[test]
+fn f2fs_without_extra_attributes() {
+    exercise(Format::F2fs("plain"));
+}
+
+#[test]
+fn f2fs_with_extra_attributes() {
+    exercise(Format::F2fs("attributes"));
 }
