@@ -134,6 +134,8 @@ impl Editor<'_> {
         to: FileBlock,
         end: FileBlock,
     ) -> Result<()> {
+        // A recovery replays nodes one by one, and blocks move between them.
+        self.overlay.write().set_unsyncable(number);
         let mut moved = self.addresses(number, from..end)?;
         let start = from.min(to);
         if to > from {
@@ -262,6 +264,8 @@ impl Editor<'_> {
         position: u32,
     ) -> Result<i64> {
         let per_node = self.inode(number)?.record().addresses_per_node;
+        // A recovery would leave the node.
+        self.overlay.write().set_unsyncable(number);
         let mut blocks = 0;
         self.visit_subtree(number, nid.0, kind, position, &mut |node, kind| {
             if kind == NodeKind::Direct {

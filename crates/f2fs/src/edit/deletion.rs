@@ -76,6 +76,8 @@ pub(crate) fn free_data(editor: &Editor<'_>, inode: &Inode) -> Result<()> {
 impl Editor<'_> {
     /// Frees the node with a file's extended attributes, if it has one.
     pub(crate) fn free_xattrs(&self, inode: &Inode) -> Result<()> {
+        // A recovery would leave the node.
+        self.overlay.write().set_unsyncable(inode.number());
         let mut blocks = 0;
         free_xattr_node(self, inode, &mut blocks)?;
         self.count_blocks(inode.number(), -blocks)

@@ -71,7 +71,9 @@ impl<'v> Editor<'v> {
             let node = self.volume.node(nid, inode)?;
             let block = node.block();
             let contents = node.bytes().to_vec().into();
-            self.overlay.write().put_node(nid, OverlayNode { inode, block, contents })?;
+            self.overlay
+                .write()
+                .put_node(nid, OverlayNode { inode, block, contents, is_synced: false })?;
         }
         let edited = self.overlay.write().edit_node(nid, edit);
         Ok(edited.expect("the node is in the overlay"))
@@ -124,7 +126,7 @@ impl<'v> Editor<'v> {
         footer.nid.set(nid.0);
         footer.inode.set(inode.0 as u32);
         footer.flags.set(position << FLAG_BITS);
-        let node = OverlayNode { inode, block, contents: contents.into() };
+        let node = OverlayNode { inode, block, contents: contents.into(), is_synced: false };
         self.overlay.write().put_node(nid, node)?;
         self.count(|counts| counts.nodes += 1);
         Ok(())

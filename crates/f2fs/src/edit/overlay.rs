@@ -1,12 +1,15 @@
 //! The overlay: nodes and directory blocks that have changed since the last checkpoint, in memory. Readers look them up
 //! here before they read them from the device, and a checkpoint finds here what it has to write.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use base::{FileBlock, FsBlock, InodeNumber, Result, Unsupported};
 use iomap::{BlockContents, MetadataBuffer};
+use zerocopy::FromBytes;
 
 use crate::nat::Nid;
+use crate::node::FLAG_BITS;
+use crate::ondisk::node::RawNodeFooter;
 
 /// The maximum memory for changed nodes and directory blocks, in bytes.
 const BYTES_MAX: u64 = 1 << 30;
@@ -20,9 +23,18 @@ pub(crate) struct OverlayNode {
     /// The block that the contents come from, for messages.
     pub(crate) block: FsBlock,
     pub(crate) contents: BlockContents,
+    /// Whether these contents were written after the last checkpoint, so that a recovery finds them.
+    pub(crate) is_synced: bool,
 }
 
 impl OverlayNode {
+    /// Returns the node's position in its file.
+    pub(crate) fn position(&self) -> u32 {
+        let footer_at = self.contents.len() - size_of::<RawNodeFooter>();
+        let footer = RawNodeFooter::ref_from_bytes(&self.contents[footer_at..]);
+        footer.expect("of this size").flags.get() >> FLAG_BITS
+    }
+
     pub(crate) fn buffer(&self) -> MetadataBuffer {
         MetadataBuffer::with_contents(self.block, self.contents.clone())
     }
@@ -69,6 +81,14 @@ pub(crate) struct Overlay {
     directory_blocks: HashMap<(InodeNumber, FileBlock), BlockContents>,
     /// Inodes that have no name, and are in use.
     orphans: BTreeSet<InodeNumber>,
+    /// Inodes with changes that only a checkpoint makes durable.
+    unsyncable: HashSet<InodeNumber>,
+    /// Whether a directory was moved, and with it the files below.
+    has_directory_moved: bool,
+    /// New files whose names a recovery would not find.
+    unsynced_names: HashSet<InodeNumber>,
+    /// Whether names have changed in other ways than by new files.
+    has_other_names: bool,
     /// Data blocks whose use has changed. Those of freed nodes are not listed. `None` once a checkpoint was written: only a
     /// recovery needs them.
     blocks: Option<HashMap<FsBlock, BlockUse>>,
@@ -147,6 +167,58 @@ impl Overlay {
         self.bytes
     }
 
+    /// Records a change of an inode that only a checkpoint makes durable, because a recovery would not find it.
+    pub(crate) fn set_unsyncable(&mut self, inode: InodeNumber) {
+        self.unsyncable.insert(inode);
+    }
+
+    /// Records that a directory has a name for a new file, or that names have changed in another way.
+    pub(crate) fn note_name(&mut self, new_file: Option<InodeNumber>) {
+        match new_file {
+            Some(inode) => drop(self.unsynced_names.insert(inode)),
+            None => self.has_other_names = true,
+        }
+    }
+
+    /// Returns whether a recovery would find all changes of names, but that of a new file.
+    pub(crate) fn has_only_name_of(&self, new_file: InodeNumber) -> bool {
+        !self.has_other_names && self.unsynced_names.iter().all(|inode| *inode == new_file)
+    }
+
+    /// Records that a directory was moved.
+    pub(crate) fn set_directory_moved(&mut self) {
+        self.has_directory_moved = true;
+    }
+
+    /// Returns whether only a checkpoint makes the changes of an inode durable.
+    pub(crate) fn is_unsyncable(&self, inode: InodeNumber) -> bool {
+        self.has_directory_moved || self.unsyncable.contains(&inode)
+    }
+
+    /// Returns the changed nodes of an inode that a recovery would not find, in the order of their numbers, but the inode's
+    /// own node last.
+    pub(crate) fn unsynced_nodes(&self, inode: InodeNumber) -> Vec<(Nid, OverlayNode)> {
+        let changed = self.nodes.iter().filter_map(|(nid, change)| match change {
+            Change::Contents(node) if node.inode == inode && !node.is_synced => {
+                Some((*nid, node.clone()))
+            }
+            _ => None,
+        });
+        let mut nodes: Vec<_> = changed.collect();
+        nodes.sort_by_key(|(nid, node)| (u64::from(nid.0) == node.inode.0, *nid));
+        nodes
+    }
+
+    /// Records that the contents of nodes were written.
+    pub(crate) fn set_synced(&mut self, nids: impl Iterator<Item = Nid>) {
+        for nid in nids {
+            if let Some(Change::Contents(node)) = self.nodes.get_mut(&nid) {
+                node.is_synced = true;
+                self.unsynced_names.remove(&node.inode);
+            }
+        }
+    }
+
     /// Returns the inodes that have no name, and are in use.
     pub(crate) fn orphans(&self) -> &BTreeSet<InodeNumber> {
         &self.orphans
@@ -217,7 +289,10 @@ impl Overlay {
     ) -> Option<R> {
         self.save_node(nid);
         match self.nodes.get_mut(&nid)? {
-            Change::Contents(node) => Some(edit(node.contents.to_mut())),
+            Change::Contents(node) => {
+                node.is_synced = false;
+                Some(edit(node.contents.to_mut()))
+            }
             Change::Freed => None,
         }
     }
@@ -305,6 +380,7 @@ mod tests {
             inode: InodeNumber(9),
             block: FsBlock(100),
             contents: vec![byte; 4096].into(),
+            is_synced: false,
         }
     }
 

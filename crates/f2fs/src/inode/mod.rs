@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use ::verity::Verifier;
 use base::attributes::{Attributes, FileType};
+use base::view::view_at;
 use base::{Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result};
 use fscrypt::Ciphers;
 use iomap::{Cluster, Encoding, Iomap, IomapKind, MapFlags, MapRead, Transform};
@@ -21,6 +22,7 @@ use iomap::{Cluster, Encoding, Iomap, IomapKind, MapFlags, MapRead, Transform};
 use self::map::State;
 use self::record::InodeRecord;
 use crate::node::Node;
+use crate::ondisk::node::RawInode;
 use crate::volume::Volume;
 
 /// The maximum length of a symbolic link's target, in bytes: that of a path.
@@ -83,6 +85,21 @@ impl Inode {
             attributes.size = target.map_or(attributes.size, |target| target.len() as u64);
         }
         attributes
+    }
+
+    /// Returns the directory that the inode names for a recovery.
+    pub(crate) fn parent(&self) -> Result<u32> {
+        self.raw(|raw| raw.parent.get())
+    }
+
+    /// Returns the advice flags.
+    pub(crate) fn advise(&self) -> Result<u8> {
+        self.raw(|raw| raw.advise)
+    }
+
+    fn raw<R>(&self, field: impl FnOnce(&RawInode) -> R) -> Result<R> {
+        let node = self.volume.inode_node(self.number())?;
+        Ok(field(view_at(node.bytes(), 0, "inode", node.location())?))
     }
 
     /// Returns the volume.

@@ -195,7 +195,7 @@ impl LiveInode {
         if !data_only {
             self.write_pending()?;
         }
-        self.volume.writer()?.checkpoint(&self.volume)
+        self.volume.writer()?.sync_inode(&self.volume, self.number)
     }
 
     /// Deletes the inode after its last use, if it has no name.

@@ -35,6 +35,8 @@ impl LiveInode {
             editor.set_new_xattrs(number, new.xattrs)?;
             let kind = code_of_file_type(new.kind);
             add_new(editor, self.number, name, number, kind)?;
+            let new_file = (new.kind == FileType::Regular).then_some(number);
+            editor.overlay.write().note_name(new_file);
             let is_dir = new.kind == FileType::Directory;
             self.touch(editor, i64::from(is_dir), new.time)?;
             Ok(number)
@@ -73,6 +75,7 @@ impl LiveInode {
                 raw.set_name(NewName { parent, name });
             })?;
             editor.overlay.write().set_orphan(inode.number, false);
+            names_changed(editor, [self.number, inode.number]);
             self.touch(editor, 0, time)
         })
     }
@@ -85,6 +88,7 @@ impl LiveInode {
         }
         self.change(NODES_MAX, &[inode], |editor, _| {
             remove(editor, self.number, name, inode.number)?;
+            names_changed(editor, [self.number, inode.number]);
             inode.drop_link(editor, time)?;
             self.touch(editor, 0, time)
         })
@@ -96,6 +100,7 @@ impl LiveInode {
         inode.check_empty()?;
         self.change(NODES_MAX, &[inode], |editor, _| {
             remove(editor, self.number, name, inode.number)?;
+            names_changed(editor, [self.number, inode.number]);
             inode.drop_directory(editor, time)?;
             self.touch(editor, -1, time)
         })
@@ -269,6 +274,10 @@ impl Rename<'_> {
     ) -> Result<()> {
         moved.update(editor, |raw| raw.set_changed(self.time))?;
         moved.set_name(editor, to)?;
+        names_changed(editor, [from.directory.number, to.directory.number, moved.number]);
+        if moved.current().attributes().is_dir() {
+            editor.overlay.write().set_directory_moved();
+        }
         if !moved.current().attributes().is_dir() || from.directory.number == to.directory.number {
             return Ok(());
         }
@@ -285,6 +294,14 @@ impl LiveInode {
         let name = NewName { parent: to.directory.number, name: to.name };
         editor.edit_inode(self.number, |raw| raw.set_name(name))
     }
+}
+
+/// Records that only a checkpoint makes changes of these inodes durable: of an inode that was renamed, and of those that
+/// are created in a directory with fewer names.
+fn names_changed<const N: usize>(editor: &Editor<'_>, inodes: [InodeNumber; N]) {
+    let mut overlay = editor.overlay.write();
+    inodes.into_iter().for_each(|inode| overlay.set_unsyncable(inode));
+    overlay.note_name(None);
 }
 
 fn kind_code(inode: &LiveInode) -> u8 {

@@ -85,6 +85,10 @@ impl Editor<'_> {
         let room = in_inode.len() + in_node;
         let mut list = List::parse(&inode.xattr_bytes()?, room, Location::inode(number))?;
         work(&mut list)?;
+        if inode.attributes().is_dir() {
+            // A recovery of a new file in the directory would not find the change.
+            self.overlay.write().set_unsyncable(number);
+        }
         let mut stored = list.bytes().to_vec();
         let needs_node = stored.len() > in_inode.len();
         stored.resize(room, 0);

@@ -13,10 +13,15 @@ use crate::ondisk::node::RawNodeFooter;
 
 /// The maximum number of nodes in a chain: 16 GiB of blocks of 4 KiB.
 const NODES_MAX: u64 = 1 << 22;
-/// The bit in a footer's flags of the last node that a call of fsync(2) wrote.
-const FSYNC: u32 = 2;
-/// The bit in a footer's flags of an inode that is new, and whose name is to be recovered.
-const DENTRY: u32 = 4;
+/// Bits in a footer's flags.
+pub(crate) mod mark {
+    /// An inode or direct node of a file that is not a directory.
+    pub(crate) const COLD: u32 = 1;
+    /// The last node that a call of fsync(2) wrote.
+    pub(crate) const FSYNC: u32 = 2;
+    /// An inode that is new, and whose name is to be recovered.
+    pub(crate) const DENTRY: u32 = 4;
+}
 
 /// A node of the chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,8 +45,8 @@ impl ChainNode {
             nid: Nid(footer.nid.get()),
             inode: InodeNumber(footer.inode.get().into()),
             position: flags >> FLAG_BITS,
-            is_fsynced: flags & FSYNC != 0,
-            has_name: flags & DENTRY != 0,
+            is_fsynced: flags & mark::FSYNC != 0,
+            has_name: flags & mark::DENTRY != 0,
         }
     }
 
@@ -70,6 +75,11 @@ impl ChainVersion {
         let crc =
             if checkpoint.has(CRC_RECOVERY) { u64::from(checkpoint.checksum) << 32 } else { 0 };
         Self { value: version | crc, mask: u64::MAX }
+    }
+
+    /// Returns the version for a node's footer.
+    pub(crate) fn value(&self) -> u64 {
+        self.value
     }
 
     pub(crate) fn matches(&self, found: u64) -> bool {

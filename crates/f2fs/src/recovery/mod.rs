@@ -19,7 +19,7 @@ use std::sync::Arc;
 use base::{Error, FsBlock, InodeNumber, Location, Result};
 
 use self::chain::ChainNode;
-pub(crate) use self::chain::ChainVersion;
+pub(crate) use self::chain::{ChainVersion, mark};
 use self::replay::Replay;
 use crate::edit::Editor;
 use crate::geometry::SEGMENT_BLOCKS;

@@ -11,6 +11,7 @@ use super::changes::AddressChanges;
 use super::logs::LogName;
 use super::pack::{Pack, PackContents, PackCounts};
 use super::space::{SegmentChanges, segment_of};
+use super::sync::Chain;
 use super::tables::{NodeTable, read_nat_entry, write_nodes, write_segments};
 use super::writer::State;
 use crate::checkpoint::Checkpoint;
@@ -22,11 +23,10 @@ use crate::ondisk::nat::RawNatEntry;
 use crate::ondisk::node::{RawInode, RawNodeFooter};
 use crate::ondisk::sit::RawSitEntry;
 use crate::ondisk::summary::RawSummary;
+use crate::recovery::mark;
 use crate::summaries::BlockKind;
 use crate::volume::Volume;
 
-/// The bit in a footer's flags of inodes and direct nodes of files that are not directories.
-const COLD: u32 = 1;
 /// The type of segments with warm data.
 const WARM_DATA: u16 = 1;
 
@@ -47,6 +47,7 @@ impl State {
         let in_flight = in_flight.map(|block| segment_of(volume.geometry(), block));
         self.space.install(segments, in_flight);
         self.summaries.clear();
+        self.chain = Chain::default();
         Ok(())
     }
 }
@@ -215,7 +216,7 @@ impl Writer<'_> {
         let mut bytes = node.contents.to_vec();
         let footer_at = bytes.len() - size_of::<RawNodeFooter>();
         let footer = RawNodeFooter::mut_from_bytes(&mut bytes[footer_at..]).expect("of this size");
-        let position = footer.flags.get() >> FLAG_BITS;
+        let position = node.position();
         let shape =
             MapShape { in_inode: 0, in_node: 1, nids: geometry.addresses_per_node().into() };
         let is_direct = position == XATTR_POSITION || first_block(position, shape).is_some();
@@ -224,7 +225,7 @@ impl Writer<'_> {
             (true, true) => LogName::HotNodes,
             (true, false) => LogName::WarmNodes,
         };
-        let cold = if log == LogName::WarmNodes { COLD } else { 0 };
+        let cold = if log == LogName::WarmNodes { mark::COLD } else { 0 };
         footer.flags.set(position << FLAG_BITS | cold);
         // Of no chain: the version of no checkpoint is zero.
         footer.checkpoint_version.set(0);

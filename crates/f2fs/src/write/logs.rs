@@ -107,6 +107,22 @@ impl Logs {
         Ok(())
     }
 
+    /// Returns the block that a log allocates next.
+    pub(super) fn next_block(
+        &mut self,
+        log: LogName,
+        space: &mut Space,
+        geometry: &Geometry,
+    ) -> Result<FsBlock> {
+        let number = log.number();
+        if self.next_free(number, space).is_none() {
+            self.begin_segment(number, space)?;
+        }
+        let next = self.next_free(number, space).ok_or(Error::NoSpace)?;
+        let start = u64::from(self.places[number].segment) * SEGMENT_BLOCKS;
+        Ok(FsBlock(geometry.main.start.0 + start + next))
+    }
+
     /// Records whether each log has blocks in use behind its next block. `is_used` is the use of blocks in the new
     /// checkpoint.
     pub(super) fn note_holes(&mut self, is_used: impl Fn(u32, u64) -> bool) {

@@ -14,6 +14,7 @@ mod logs;
 mod pack;
 mod space;
 mod summary_blocks;
+mod sync;
 mod tables;
 mod writer;
 

@@ -14,6 +14,7 @@ use base::{Error, FileBlock, FsBlock, Result, Unsupported};
 use super::logs::{LogName, Logs};
 use super::space::{Space, segment_of};
 use super::summary_blocks::SummaryBlocks;
+use super::sync::Chain;
 use crate::edit::Editor;
 use crate::features::Feature;
 use crate::ondisk::checkpoint::DISABLED;
@@ -53,6 +54,8 @@ pub(super) struct State {
     pub(super) sit_journal: BTreeMap<u32, RawSitEntry>,
     /// Blocks of data that is on its way to the device, by token.
     pub(super) placements: HashMap<u64, Placed>,
+    /// The nodes that fsync(2) has written.
+    pub(super) chain: Chain,
     next_token: u64,
     next_nid: u32,
     /// Blocks of files that are reserved for data in the cache.
@@ -95,6 +98,7 @@ impl Writer {
             summaries: SummaryBlocks::of(volume, &pack)?,
             sit_journal: pack.sit_journal,
             placements: HashMap::new(),
+            chain: Chain::default(),
             next_token: 0,
             next_nid: 0,
             reserved: 0,
@@ -118,7 +122,7 @@ impl Writer {
         }
     }
 
-    fn lock(&self) -> Result<RankedGuard<'_, State>> {
+    pub(super) fn lock(&self) -> Result<RankedGuard<'_, State>> {
         let state = self.state.lock();
         self.check()?;
         if state.is_closed { Err(Error::ReadOnly) } else { Ok(state) }
@@ -141,7 +145,7 @@ impl Writer {
         result
     }
 
-    fn write_checkpoint(
+    pub(super) fn write_checkpoint(
         &self,
         state: &mut State,
         volume: &Arc<Volume>,
@@ -195,7 +199,12 @@ impl Writer {
     }
 
     /// Writes a checkpoint if the overlay, or the blocks that are not taken, would not be enough for `blocks` more.
-    fn make_room(&self, state: &mut State, volume: &Arc<Volume>, blocks: u64) -> Result<()> {
+    pub(super) fn make_room(
+        &self,
+        state: &mut State,
+        volume: &Arc<Volume>,
+        blocks: u64,
+    ) -> Result<()> {
         let (changed, bytes) = {
             let overlay = volume.overlay_or_new().read();
             (overlay.block_count(), overlay.bytes())

@@ -84,9 +84,14 @@ impl Cut {
         cuts
     }
 
-    /// Returns the device after the cut. Returns `None` if the contents are those of an earlier cut, or if no volatile
+    /// Returns the device after the cut. Blocks of `unit` bytes are written or not, but never torn. Returns `None` if the contents are those of an earlier cut, or if no volatile
     /// write remains although some should.
-    pub fn device(&self, replay: &mut Replay<'_>, seen: &mut HashSet<u64>) -> Option<SharedDevice> {
+    pub fn device(
+        &self,
+        replay: &mut Replay<'_>,
+        unit: u64,
+        seen: &mut HashSet<u64>,
+    ) -> Option<SharedDevice> {
         let writes = replay.volatile(self.point);
         let mut keeper = Keeper {
             rest: self.rest,
@@ -95,6 +100,8 @@ impl Cut {
             next: 0,
             keeps_write: false,
             keeps_anything: false,
+            sectors: unit / SECTOR,
+            keeps_unit: false,
             hasher: DefaultHasher::new(),
         };
         keeper.chosen = match self.rest {
@@ -118,6 +125,9 @@ struct Keeper {
     next: u64,
     keeps_write: bool,
     keeps_anything: bool,
+    /// The number of sectors that are kept or lost together.
+    sectors: u64,
+    keeps_unit: bool,
     hasher: DefaultHasher,
 }
 
@@ -136,17 +146,28 @@ impl Keeper {
                 Rest::HalfSuperblock => self.random.below(2) == 0,
             };
         }
+        let at = write.offset.0 / SECTOR + sector;
+        if sector != 0 && at % self.sectors != 0 {
+            // The block was decided with its first sector.
+            return self.note(self.keeps_unit, sector);
+        }
         let mut keep = self.keeps_write;
         match self.rest {
             Rest::Sectors(of_8) => keep = self.random.below(8) < of_8,
             Rest::First if self.next == self.chosen + 1 => keep &= self.random.below(2) == 0,
-            Rest::HalfSuperblock => match write.offset.0 / SECTOR + sector {
+            Rest::HalfSuperblock => match at {
                 at if at == SUPERBLOCK => keep = self.chosen == 0,
                 at if at == SUPERBLOCK + 1 => keep = self.chosen == 1,
                 _ => {}
             },
             _ => {}
         }
+        self.keeps_unit = keep;
+        self.note(keep, sector)
+    }
+
+    /// Records whether a sector is kept.
+    fn note(&mut self, keep: bool, sector: u64) -> bool {
         if keep {
             self.keeps_anything = true;
             (self.next, sector).hash(&mut self.hasher);

@@ -121,15 +121,16 @@ fn judge_by(
     let run = history.run();
     let recording = &run.recording;
     let mut replay = Replay::new(recording);
+    let unit = run.format.atomic_bytes();
     let mut seen = HashSet::new();
     let cuts = Cut::choose(recording, run.begun, count, &mut random);
     for cut in cuts {
-        let Some(device) = cut.device(&mut replay, &mut seen) else { continue };
+        let Some(device) = cut.device(&mut replay, unit, &mut seen) else { continue };
         let disks = Disks::of(device, run.volume_bytes, run.format);
         let judged = catch_unwind(AssertUnwindSafe(|| judge(&cut, disks, &mut random)));
         let judged = judged.unwrap_or_else(|_| Err("a panic, whose message is above".into()));
         if let Err(what) = judged {
-            let device = cut.device(&mut replay, &mut HashSet::new()).unwrap();
+            let device = cut.device(&mut replay, unit, &mut HashSet::new()).unwrap();
             return Some(Violation::new(what, Some(cut), &device));
         }
     }
@@ -245,9 +246,10 @@ fn cut_again(
     random: &mut Random,
 ) -> Result<(), String> {
     let mut replay = Replay::new(recovery);
+    let unit = run.format.atomic_bytes();
     let mut seen = HashSet::new();
     for cut in Cut::choose(recovery, 0, CUTS_OF_A_RECOVERY, random) {
-        let Some(device) = cut.device(&mut replay, &mut seen) else { continue };
+        let Some(device) = cut.device(&mut replay, unit, &mut seen) else { continue };
         CUT_AGAIN.fetch_add(1, Ordering::Relaxed);
         let failure = |what: String| format!("cut again, {cut:?}: {what}");
         let disks = Disks::of(device, run.volume_bytes, run.format);
