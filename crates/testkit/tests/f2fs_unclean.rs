@@ -55,9 +55,9 @@ fn rolls_forward(seed: u64, kinds: Steps) {
         let changes = before[number].differences("the checkpoint", &after[number], "the kernel");
         // At least the last file.
         assert!(!changes.is_empty(), "{}: seed {seed} needs no roll-forward", kind.name);
-        check_recovered(&recovered[number], &before[number], &after[number]);
+        f2fs::check_recovered(&recovered[number], &before[number], &after[number]);
         let in_place = &again[images.len() + number];
-        check_recovered(&recovered[number], &before[number], in_place);
+        f2fs::check_recovered(&recovered[number], &before[number], in_place);
         after[number].assert_equal(
             "the mount that rolled forward",
             &again[number],
@@ -73,28 +73,6 @@ fn recover(image: &Path) -> Manifest {
     let manifest = Manifest::of_image(image);
     assert!(must(std::fs::read(image), image.display()) == before, "the image was changed");
     manifest
-}
-
-/// Checks that our recovery finds what Linux has after its own. `before` is the checkpoint.
-#[track_caller]
-fn check_recovered(ours: &Manifest, before: &Manifest, of_guest: &Manifest) {
-    let comparable = |manifest: &Manifest| {
-        manifest.clone().map(|name, mode, fact, value| {
-            let is_directory = mode.starts_with("04");
-            // Linux changes directories, and inodes that lose a name, at the time of the recovery. It writes the blocks of
-            // directories elsewhere.
-            let is_changed = |fact| of_guest.fact(name, fact) != before.fact(name, fact);
-            let is_own = is_changed(fact)
-                && match fact {
-                    "modified" | "extents" => is_directory,
-                    "changed" => is_directory || is_changed("links"),
-                    _ => false,
-                };
-            // It reports preallocated blocks behind data as data.
-            (!is_own && fact != "data").then(|| value.to_owned())
-        })
-    };
-    comparable(ours).assert_equal("our recovery", &comparable(of_guest), "that of the kernel");
 }
 
 /// A text that is printed if the thread panics while this exists.
@@ -172,7 +150,7 @@ fn judge(states: &[(&'static Kind, PathBuf)], seed: u64) {
         JUDGED[0].fetch_add(1, Ordering::Relaxed);
         match recovered {
             Ok(recovered) => {
-                check_recovered(recovered, checkpoint, of_guest);
+                f2fs::check_recovered(recovered, checkpoint, of_guest);
                 let changes = checkpoint.differences("the checkpoint", recovered, "recovered");
                 JUDGED[1].fetch_add(usize::from(!changes.is_empty()), Ordering::Relaxed);
             }
@@ -180,7 +158,7 @@ fn judge(states: &[(&'static Kind, PathBuf)], seed: u64) {
             Err(error) => {
                 println!("seed {seed}, state {number}, {}: {error}", kind.name);
                 JUDGED[2].fetch_add(1, Ordering::Relaxed);
-                check_recovered(checkpoint, checkpoint, of_guest);
+                f2fs::check_recovered(checkpoint, checkpoint, of_guest);
             }
         }
     }
@@ -311,7 +289,7 @@ fn flags_of_checkpoints() {
         let is_recovered = !checkpoint.differences("", &recovered, "").is_empty();
         assert_eq!(is_recovered, [true, false, true, false][number], "{name}");
         if let Some(of_guest) = after.get(number) {
-            check_recovered(&recovered, checkpoint, of_guest);
+            f2fs::check_recovered(&recovered, checkpoint, of_guest);
         }
     }
 }

@@ -9,7 +9,7 @@ use vfs::{Volume, VolumeOptions};
 
 use super::Tools;
 use crate::command::output;
-use crate::must;
+use crate::{Manifest, must};
 
 /// Checks that fsck.f2fs, in both versions, finds no errors in `image`, which it does not change.
 #[track_caller]
@@ -60,4 +60,26 @@ pub fn check_by_both(image: &Path) {
     check_by_fsck(image);
     let device = must(device::open(image, OpenDevice::default()), image.display());
     assert_eq!(findings(device), [""; 0], "{}", image.display());
+}
+
+/// Checks that our recovery finds what Linux has after its own. `before` is the checkpoint.
+#[track_caller]
+pub fn check_recovered(ours: &Manifest, before: &Manifest, of_guest: &Manifest) {
+    let comparable = |manifest: &Manifest| {
+        manifest.clone().map(|name, mode, fact, value| {
+            let is_directory = mode.starts_with("04");
+            // Linux changes directories, and inodes that lose a name, at the time of the recovery. It writes the blocks of
+            // directories elsewhere.
+            let is_changed = |fact| of_guest.fact(name, fact) != before.fact(name, fact);
+            let is_own = is_changed(fact)
+                && match fact {
+                    "modified" | "extents" => is_directory,
+                    "changed" => is_directory || is_changed("links"),
+                    _ => false,
+                };
+            // It reports preallocated blocks behind data as data.
+            (!is_own && fact != "data").then(|| value.to_owned())
+        })
+    };
+    comparable(ours).assert_equal("our recovery", &comparable(of_guest), "that of the kernel");
 }

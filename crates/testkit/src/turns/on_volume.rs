@@ -1,15 +1,22 @@
 //! Steps by this library.
 
+use std::ops::Range;
+
 use base::attributes::{AttributeChange, FileType, XattrMode};
-use base::{Error, Result};
+use base::{Error, FileOffset, Result};
 use vfs::{
-    Creation, Credentials, File, Follow, OpenMode, Privileges, RenameFlags, Volume, VolumeOptions,
+    Creation, Credentials, Fallocate, File, Follow, OpenMode, Privileges, RenameFlags, Volume,
+    VolumeOptions,
 };
 
 use super::{Step, on_host};
 use crate::{must, tree};
 
 const BY: &Credentials = &Credentials::ROOT;
+
+fn range(at: u64, length: u64) -> Range<FileOffset> {
+    FileOffset(at)..FileOffset(at + length)
+}
 
 /// A volume to be changed.
 #[derive(Debug)]
@@ -72,8 +79,17 @@ impl OnVolume {
             }
             Step::Append(path, bytes) => write_all(&open(path, true)?, 0, &bytes.make()),
             Step::SetSize(path, size) => node(path)?.set_size(*size, Privileges::Keep),
-            Step::Allocate(..) | Step::Punch(..) | Step::Collapse(..) => {
-                Err(Error::InvalidArgument("for the kernel"))
+            Step::Allocate(path, at, length) => {
+                let mode = Fallocate::Allocate { keep_size: true };
+                open(path, false)?.fallocate(mode, range(*at, *length), Privileges::Keep)
+            }
+            Step::Punch(path, at, length) => {
+                let mode = Fallocate::PunchHole;
+                open(path, false)?.fallocate(mode, range(*at, *length), Privileges::Keep)
+            }
+            Step::Collapse(path, at, length) => {
+                let mode = Fallocate::CollapseRange;
+                open(path, false)?.fallocate(mode, range(*at, *length), Privileges::Keep)
             }
             Step::Link(from, path) => volume.link_at(from.as_bytes(), path.as_bytes()),
             Step::Rename(from, path) => {
