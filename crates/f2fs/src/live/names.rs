@@ -88,7 +88,7 @@ impl LiveInode {
         }
         self.change(NODES_MAX, &[inode], |editor, _| {
             remove(editor, self.number, name, inode.number)?;
-            names_changed(editor, [self.number, inode.number]);
+            names_changed(editor, [self.number]);
             inode.drop_link(editor, time)?;
             self.touch(editor, 0, time)
         })
@@ -100,7 +100,7 @@ impl LiveInode {
         inode.check_empty()?;
         self.change(NODES_MAX, &[inode], |editor, _| {
             remove(editor, self.number, name, inode.number)?;
-            names_changed(editor, [self.number, inode.number]);
+            names_changed(editor, [self.number]);
             inode.drop_directory(editor, time)?;
             self.touch(editor, -1, time)
         })
@@ -194,6 +194,7 @@ impl LiveInode {
             raw.links.set(links - 1);
             raw.set_changed(time);
         })?;
+        names_changed(editor, [self.number]);
         if links == 1 {
             editor.overlay.write().set_orphan(self.number, true);
         }
@@ -207,6 +208,7 @@ impl LiveInode {
             raw.size.set(0);
             raw.set_changed(time);
         })?;
+        names_changed(editor, [self.number]);
         editor.overlay.write().set_orphan(self.number, true);
         Ok(())
     }
@@ -243,6 +245,7 @@ impl Rename<'_> {
             Some(whiteout) => {
                 set_entry(editor, from, moved.number, whiteout.number, kind_code(whiteout))?;
                 whiteout.update(editor, |raw| raw.links.set(1))?;
+                names_changed(editor, [whiteout.number]);
                 editor.overlay.write().set_orphan(whiteout.number, false);
                 whiteout.set_name(editor, from)?;
             }
