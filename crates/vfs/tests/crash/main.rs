@@ -82,4 +82,9 @@ fn plant_bugs(suite: &mut Suite) {
     suite.plant(&DEFAULT, (Bug::CleanBeforeProtect, Bug::None), 300, files);
     suite.plant(&DEFAULT, (Bug::LateReplacement, Bug::None), 300, files);
     suite.plant(&SMALL_BLOCKS, (Bug::LateReplacement, Bug::None), 300, threads);
+    let f2fs = &F2FS[0];
+    suite.plant(f2fs, (Bug::NoFlushOfPack, Bug::None), 100, threads);
+    suite.plant(f2fs, (Bug::NoFlushOfPackEnd, Bug::None), 100, files);
+    suite.plant(f2fs, journal(JournalBug::NoFlushOfData), 100, files);
+    suite.plant(f2fs, journal(JournalBug::EarlyEnd), 100, files);
 }

@@ -19,6 +19,10 @@ pub enum Bug {
     CleanBeforeProtect,
     /// Data that replaces other data, by a rename or after a truncation, is written back only when it is old.
     LateReplacement,
+    /// The first flush of a checkpoint of f2fs is missing.
+    NoFlushOfPack,
+    /// The last flush of a checkpoint of f2fs is missing.
+    NoFlushOfPackEnd,
 }
 
 /// A bug, and the state that it needs.
@@ -41,6 +45,10 @@ impl Planted {
         match self.bug {
             Bug::None | Bug::LateReplacement => device,
             Bug::Journal(bug) => bug.device(device),
+            Bug::NoFlushOfPack | Bug::NoFlushOfPackEnd => {
+                let is_end = self.bug == Bug::NoFlushOfPackEnd;
+                Arc::new(HookedDevice::new(device, WithoutFlush { is_end, writes: Mutex::new(0) }))
+            }
             Bug::CleanBeforeProtect => {
                 Arc::new(HookedDevice::new(device, WithoutLateStore(Arc::clone(&self.late))))
             }
@@ -51,6 +59,35 @@ impl Planted {
     pub fn delay_store(&self, old: &[u8], new: &[u8]) {
         if self.bug == Bug::CleanBeforeProtect && !new.is_empty() {
             *self.late.0.lock() = Some((old.to_vec(), new.to_vec()));
+        }
+    }
+}
+
+/// The first byte of the main area of an f2fs volume of 64 MiB.
+const MAIN_AREA: u64 = 16 << 20;
+
+/// Omits a flush of each checkpoint of f2fs.
+#[derive(Debug)]
+struct WithoutFlush {
+    /// Whether the flush after the pack's last block is omitted, and not the one before it.
+    is_end: bool,
+    /// The number of writes before the main area since the last flush.
+    writes: Mutex<usize>,
+}
+
+impl DeviceHooks for WithoutFlush {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
+        let is_before_main =
+            |bio: &&Bio| bio.operation() == BioOperation::Write && bio.offset().0 < MAIN_AREA;
+        *self.writes.lock() += batch.iter().filter(is_before_main).count();
+        device.submit(batch);
+    }
+
+    fn flush(&self, device: &SharedDevice) -> base::Result<()> {
+        match (std::mem::take(&mut *self.writes.lock()), self.is_end) {
+            // The last block alone follows the other flush.
+            (1, true) | (2.., false) => Ok(()),
+            _ => device.flush(),
         }
     }
 }
