@@ -90,7 +90,7 @@ pub fn location() -> Location {
 pub fn read_all_of(image: Vec<u8>, path: &str) {
     let Ok(volume) = open(image) else { return };
     if let Ok(node) = volume.resolve(path.as_bytes(), Follow::No) {
-        testkit::walk::look_at(&volume, &node);
+        testkit::walk::read_node(&volume, &node);
     }
 }
 

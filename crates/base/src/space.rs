@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 /// A right to reserved blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Privilege {
+pub enum ReserveAccess {
     /// No right to reserved blocks.
     None,
     /// The right to the blocks that are reserved for root.
@@ -16,30 +16,32 @@ pub enum Privilege {
 
 thread_local! {
     /// Root by default: a program that opens an image may use all of it.
-    static PRIVILEGE: Cell<Privilege> = const { Cell::new(Privilege::Root) };
+    static ACCESS: Cell<ReserveAccess> = const { Cell::new(ReserveAccess::Root) };
 }
 
-/// Returns the privilege of this thread. It is [`Privilege::Root`] unless [`set_privilege`] has changed it.
-pub fn privilege() -> Privilege {
-    PRIVILEGE.get()
+/// Returns the access of this thread to reserved blocks. It is [`ReserveAccess::Root`] unless [`set_reserve_access`] has
+/// changed it.
+pub fn reserve_access() -> ReserveAccess {
+    ACCESS.get()
 }
 
-/// Sets the privilege of this thread, until the result is dropped. Nested guards must be dropped in reverse order.
+/// Sets the access of this thread to reserved blocks, until the result is dropped. Nested guards must be dropped in reverse
+/// order.
 #[must_use]
-pub fn set_privilege(privilege: Privilege) -> PrivilegeGuard {
-    PrivilegeGuard { before: PRIVILEGE.replace(privilege), _not_send: PhantomData }
+pub fn set_reserve_access(access: ReserveAccess) -> ReserveAccessGuard {
+    ReserveAccessGuard { before: ACCESS.replace(access), _not_send: PhantomData }
 }
 
-/// A guard that restores the thread's previous privilege when it is dropped.
+/// A guard that restores the thread's previous access when it is dropped.
 #[derive(Debug)]
-pub struct PrivilegeGuard {
-    before: Privilege,
+pub struct ReserveAccessGuard {
+    before: ReserveAccess,
     _not_send: PhantomData<*const ()>,
 }
 
-impl Drop for PrivilegeGuard {
+impl Drop for ReserveAccessGuard {
     fn drop(&mut self) {
-        PRIVILEGE.set(self.before);
+        ACCESS.set(self.before);
     }
 }
 
@@ -49,15 +51,15 @@ mod tests {
 
     #[test]
     fn a_threads_privilege_lasts_until_its_guard_is_dropped() {
-        assert_eq!(privilege(), Privilege::Root);
-        let outer = set_privilege(Privilege::None);
-        assert_eq!(privilege(), Privilege::None);
-        let inner = set_privilege(Privilege::Root);
-        assert_eq!(privilege(), Privilege::Root);
+        assert_eq!(reserve_access(), ReserveAccess::Root);
+        let outer = set_reserve_access(ReserveAccess::None);
+        assert_eq!(reserve_access(), ReserveAccess::None);
+        let inner = set_reserve_access(ReserveAccess::Root);
+        assert_eq!(reserve_access(), ReserveAccess::Root);
         drop(inner);
-        assert_eq!(privilege(), Privilege::None);
-        assert_eq!(std::thread::spawn(privilege).join().unwrap(), Privilege::Root);
+        assert_eq!(reserve_access(), ReserveAccess::None);
+        assert_eq!(std::thread::spawn(reserve_access).join().unwrap(), ReserveAccess::Root);
         drop(outer);
-        assert_eq!(privilege(), Privilege::Root);
+        assert_eq!(reserve_access(), ReserveAccess::Root);
     }
 }

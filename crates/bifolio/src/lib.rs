@@ -113,7 +113,7 @@ pub use base::attributes::{
     AttributeChange, Attributes, CheckSummary, Detail, DeviceNumber, DirCursor,
     DirEntry as NodeEntry, FileType, StatFs, Timestamp, VolumeInfo, XattrMode,
 };
-pub use base::space::PrivilegeGuard;
+pub use base::space::ReserveAccessGuard;
 pub use base::{
     BlockSize, Container, Corrupt, DeviceOffset, Error, FileBlock, FileOffset, FsBlock,
     GroupNumber, InodeNumber, IoError, IoOperation, Location, Problem, Result, Unsupported,

@@ -1,10 +1,14 @@
-//! Damaged f2fs images: a walk over all files ends soon, and only with typed errors.
+//! Damaged f2fs images: a walk over all files ends soon, and only with typed errors, and so do changes.
 //! `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and adds kinds that only an emulated machine can fill.
 #![allow(clippy::print_stdout, reason = "the counts of a run")]
 
+mod changing;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use changing::Changer;
 use device::MemoryDevice;
 use iomap::CacheOptions;
 use libtest_mimic::{Arguments, Trial};
@@ -86,6 +90,43 @@ fn check(name: &str, opened_min: u64, corrupt_min: u64, change: impl Fn(&mut [u8
     assert!(corrupt * 100 >= total * corrupt_min, "{corrupt} of {total} found corrupt");
 }
 
+/// The number of damaged copies of each image, for each structure, that are changed.
+const CHANGED_SEEDS: u64 = 1;
+
+/// The number of panics in all threads.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Changes damaged copies of all images at random.
+fn change_damaged() {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        PANICS.fetch_add(1, Ordering::Relaxed);
+        hook(panic);
+    }));
+    let (mut opened, mut total) = (0, 0);
+    for (kind, valid) in images() {
+        let made = Changer::open(valid.clone(), 1).expect("the valid image opens").run();
+        assert!(made > 200, "{kind}: {made} changes of the valid image");
+        for (number, structure) in (0..).zip(STRUCTURES) {
+            for seed in 0..CHANGED_SEEDS * factor() {
+                let mut image = valid.clone();
+                let damage = damage(&mut image, *structure, seed << 8 | number).description;
+                let change = format!("{kind}, {structure:?}, seed {seed}: {damage}");
+                let started = Instant::now();
+                let changed =
+                    std::panic::catch_unwind(|| Changer::open(image, seed).map(Changer::run));
+                let panics = PANICS.load(Ordering::Relaxed);
+                assert!(changed.is_ok() && panics == 0, "{change}: panicked");
+                assert!(started.elapsed() < TIME_MAX, "{change}: took too long");
+                total += 1;
+                opened += u64::from(changed.is_ok_and(|changed| changed.is_some()));
+            }
+        }
+    }
+    println!("changes: {total} images, {opened} opened");
+    assert!(opened * 2 > total, "{opened} of {total} opened");
+}
+
 /// Overwrites runs of bytes in blocks that are in use with random bytes. Checksums are not corrected.
 fn overwrite(image: &mut [u8], seed: u64) -> String {
     let mut random = Random(seed);
@@ -138,5 +179,9 @@ fn main() {
         }
         Ok(())
     });
-    libtest_mimic::run(&arguments, fields.chain([bytes, valid]).collect()).exit();
+    let changes = Trial::test("damaged_images_are_changed_or_refused", || {
+        change_damaged();
+        Ok(())
+    });
+    libtest_mimic::run(&arguments, fields.chain([bytes, valid, changes]).collect()).exit();
 }

@@ -303,9 +303,9 @@ fn data_read_during_a_direct_write_is_not_cached() {
     std::thread::scope(|scope| {
         // The kernel sends the write in two halves. The read between them returns the old second half.
         scope.spawn(|| writing.run(|| writer.write_all_at(&vec![2; 2 << 20], 0).unwrap()));
-        let writes = writing.comes_to_wait();
+        let writes = writing.begins_to_wait();
         scope.spawn(|| reading.run(read));
-        let reads = reading.comes_to_wait();
+        let reads = reading.begins_to_wait();
         mount.signal_server(Signal::CONT);
         assert!(writes && reads, "the race was not reached: {writes}, {reads}");
     });

@@ -214,7 +214,7 @@ mod tests {
             let first = scope.spawn(|| latch.flush());
             slow.reached.wait();
             let second = scope.spawn(|| waiter.run(|| latch.flush()));
-            let waits = waiter.comes_to_wait();
+            let waits = waiter.begins_to_wait();
             slow.released.wait();
             first.join().unwrap().unwrap_err();
             second.join().unwrap().unwrap_err();

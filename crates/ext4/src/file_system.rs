@@ -9,7 +9,7 @@ use base::attributes::{
     AttributeChange, Attributes, CheckSummary, DirCursor, DirEntry, StatFs, Timestamp, VolumeInfo,
     XattrMode,
 };
-use base::space::Privilege;
+use base::space::ReserveAccess;
 use base::{BlockSize, DeviceOffset, Error, FileOffset, InodeNumber, Result};
 use device::SharedDevice;
 use fs::{
@@ -117,8 +117,8 @@ impl FileSystem for Ext4 {
         self.volume.time_granularity()
     }
 
-    fn privilege_of(&self, by: &Credentials) -> Privilege {
-        self.volume.privilege_of(by.uid, |gid| by.is_in_group(gid))
+    fn reserve_access_of(&self, by: &Credentials) -> ReserveAccess {
+        self.volume.reserve_access_of(by.uid, |gid| by.is_in_group(gid))
     }
 
     fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {

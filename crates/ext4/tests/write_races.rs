@@ -146,7 +146,7 @@ fn a_file_can_be_truncated_while_writeback_allocates_its_end() {
                 inode.set_size(PAGE, false, TIME).unwrap();
             });
         });
-        let waits = waiter.comes_to_wait();
+        let waits = waiter.begins_to_wait();
         *device.is_shut.lock() = false;
         device.opened.notify_all();
         assert!(waits, "the race was not reached");
@@ -180,7 +180,7 @@ fn no_data_is_written_to_blocks_before_they_are_zeroed() {
                 wait_for_writeback(&file, 4096..8192);
             });
         });
-        let waits = waiter.comes_to_wait();
+        let waits = waiter.begins_to_wait();
         *device.is_shut.lock() = false;
         device.opened.notify_all();
         assert!(waits, "the race was not reached");

@@ -117,6 +117,13 @@ impl FileSystem for F2fs {
         }
     }
 
+    fn delay_commits(&self, work: &mut dyn FnMut()) {
+        match self.volume.writer() {
+            Ok(writer) => writer.delay_checkpoints(work),
+            Err(_) => work(),
+        }
+    }
+
     fn sync(&self) -> Result<()> {
         match self.volume.writer() {
             Ok(writer) => writer.checkpoint(&self.volume),

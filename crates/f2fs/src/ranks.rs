@@ -2,15 +2,17 @@
 
 use base::locks::Rank;
 
+/// The number of calls that delay checkpoints. Never held while anything else is done.
+pub(crate) const DELAYS: Rank = Rank::Format(0);
 /// The volume's changes since the last checkpoint. Held alone by each operation that changes nodes, and by checkpoints.
-pub(crate) const CHANGES: Rank = Rank::Format(0);
+pub(crate) const CHANGES: Rank = Rank::Format(1);
 /// One inode's delayed blocks.
-pub(crate) const DELAYED: Rank = Rank::Format(1);
+pub(crate) const DELAYED: Rank = Rank::Format(2);
 /// One inode's noted times.
-pub(crate) const NOTED: Rank = Rank::Format(2);
+pub(crate) const NOTED: Rank = Rank::Format(3);
 /// One inode's record, while it is replaced.
-pub(crate) const RECORD: Rank = Rank::Format(3);
+pub(crate) const RECORD: Rank = Rank::Format(4);
 /// The overlay. Held while a node is looked up and read, so that its block is not used for something else.
-pub(crate) const OVERLAY: Rank = Rank::Format(4);
+pub(crate) const OVERLAY: Rank = Rank::Format(5);
 /// The last checkpoint, while it is replaced.
-pub(crate) const CHECKPOINT: Rank = Rank::Format(5);
+pub(crate) const CHECKPOINT: Rank = Rank::Format(6);

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Weak};
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
-use base::space::Privilege;
+use base::space::ReserveAccess;
 use base::{BlockSize, Error, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 
@@ -44,8 +44,8 @@ pub trait FileSystem: Send + Sync + Debug {
     }
 
     /// Returns the part of the volume's free space that `by` may allocate.
-    fn privilege_of(&self, by: &Credentials) -> Privilege {
-        if by.uid == 0 { Privilege::Root } else { Privilege::None }
+    fn reserve_access_of(&self, by: &Credentials) -> ReserveAccess {
+        if by.uid == 0 { ReserveAccess::Root } else { ReserveAccess::None }
     }
 
     /// Discards free blocks in `bytes`, in free extents of at least `bytes_min`. Returns the number of bytes discarded.

@@ -63,16 +63,16 @@ fn check(in_flight: Kind, later: Kind) {
         scope.spawn(|| first.run(|| write_block(&setup, in_flight, 0, 8)));
         wait_until("a write is in flight", || setup.gate.held.lock().expect("no panic").len() == 1);
         let holding = scope.spawn(|| holder.run(|| setup.end_io.hold_writes()));
-        let holder_waits = holder.comes_to_wait();
+        let holder_waits = holder.begins_to_wait();
         scope.spawn(|| second.run(|| write_block(&setup, later, 2, 9)));
-        let second_waits = second.comes_to_wait();
+        let second_waits = second.begins_to_wait();
         setup.gate.take_log();
         setup.release();
         let held = holding.join().expect("no panic");
         // Before any assertion: a panic drops `held`, and the threads go on.
         assert!(holder_waits, "the holder does not wait for the write in flight");
         assert!(second_waits, "the later write does not wait for the holder");
-        assert!(second.comes_to_wait(), "the later write goes on while the barrier is held");
+        assert!(second.begins_to_wait(), "the later write goes on while the barrier is held");
         assert_eq!(setup.format.placements(), 0, "blocks are placed while the barrier is held");
         assert_eq!(setup.gate.take_log(), [], "a write is submitted while the barrier is held");
         assert_eq!(setup.format.on_disk()[0], 8, "the first write has not ended");
@@ -107,7 +107,7 @@ fn a_batch_that_has_passed_the_barrier_writes_back_while_a_holder_waits() {
     let (holder, writer) = (Arc::new(Waiter::default()), Arc::new(Waiter::default()));
     let (theirs, end_io) = (Arc::clone(&holder), Arc::clone(&setup.end_io));
     let holding = thread::spawn(move || theirs.run(|| end_io.hold_writes()));
-    assert!(holder.comes_to_wait(), "the holder does not wait for the batch");
+    assert!(holder.begins_to_wait(), "the holder does not wait for the batch");
     let (theirs, its_setup) = (Arc::clone(&writer), Arc::clone(&setup));
     let writing = thread::spawn(move || {
         theirs.run(move || {

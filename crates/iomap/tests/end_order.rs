@@ -210,7 +210,7 @@ fn an_end_of_io_from_before_a_truncation_does_not_undo_it() {
                 setup.format.truncate(65_536);
             });
         });
-        let waits = waiter.comes_to_wait();
+        let waits = waiter.begins_to_wait();
         drop(paused);
         assert!(waits, "the race was not reached");
     });

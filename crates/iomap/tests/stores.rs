@@ -24,7 +24,7 @@ impl FaultHandler for Server {
     fn handle_fault(&self, page: u64, _is_store: bool) {
         let dirtied = || {
             // False if the store has ended without waiting for this.
-            self.store_waits.store(self.store.comes_to_wait(), Ordering::Release);
+            self.store_waits.store(self.store.begins_to_wait(), Ordering::Release);
             self.is_recorded.store(true, Ordering::Release);
         };
         fault_for_store(&self.file, None, &self.window, page, 1, dirtied).unwrap();

@@ -165,7 +165,7 @@ fn a_writer_waits_for_writeback() {
             waiter.run(|| write(&mapping, &mut lock(&mapping, 0), 0..4096, 2));
             assert!(ended.load(Ordering::SeqCst));
         });
-        let waits = waiter.comes_to_wait();
+        let waits = waiter.begins_to_wait();
         assert_eq!(bytes_of(writeback.folio(), 0, 1), [1]);
         ended.store(true, Ordering::SeqCst);
         drop(writeback);

@@ -69,7 +69,7 @@ impl Run {
     }
 
     /// Chooses a range of bytes below `size_max`, which usually begins within a file of `size` bytes.
-    pub fn place(&mut self, size: u64, size_max: u64) -> Range<u64> {
+    pub fn choose_range(&mut self, size: u64, size_max: u64) -> Range<u64> {
         let random = &mut self.random;
         let reach = if random.below(4) == 0 { size_max } else { size.clamp(1, size_max) };
         let at = random.below(reach);

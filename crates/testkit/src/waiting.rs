@@ -45,7 +45,7 @@ impl Waiter {
     /// Waits until the thread waits in its work. Returns false if the work has ended without a wait: then the test does
     /// not reach its race. The test should fail then, after it has released all other threads.
     #[must_use]
-    pub fn comes_to_wait(&self) -> bool {
+    pub fn begins_to_wait(&self) -> bool {
         let deadline = Instant::now() + TIME_MAX;
         let mut asleep = 0;
         while asleep < Self::SAMPLES && !self.has_ended() && Instant::now() < deadline {

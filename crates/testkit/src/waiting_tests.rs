@@ -23,7 +23,7 @@ fn a_waiting_thread_is_distinguished_from_a_computing_one() {
             assert!(!waiter.is_asleep());
         }
         computes.store(false, Ordering::Relaxed);
-        let waits = waiter.comes_to_wait();
+        let waits = waiter.begins_to_wait();
         both.wait();
         assert!(waits);
     });
@@ -34,7 +34,7 @@ fn a_waiting_thread_is_distinguished_from_a_computing_one() {
 fn work_that_ends_without_waiting_does_not_come_to_wait() {
     let waiter = Waiter::default();
     waiter.run(|| ());
-    assert!(!waiter.comes_to_wait());
+    assert!(!waiter.begins_to_wait());
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub fn walk(volume: &Volume) -> Walked {
 }
 
 /// Makes all calls that read on one node.
-pub fn look_at(volume: &Volume, node: &Arc<Node>) -> Walked {
+pub fn read_node(volume: &Volume, node: &Arc<Node>) -> Walked {
     let mut walked = Walked::default();
     visit(volume, node, &mut walked);
     walked

@@ -11,13 +11,14 @@ use testkit::{Manifest, guest, must};
 use vfs::VolumeOptions;
 
 /// Kinds whose nodes, directories or areas differ.
-const KINDS: [&str; 6] = [
+const KINDS: [&str; 7] = [
     "plain",
     "attributes",
     "large_inline_xattrs",
     "no_inline",
     "large_nat_bitmap",
     "written_in_order",
+    "large_sections",
 ];
 const TURNS: u64 = 4;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
 use base::locks::{Rank, RankedMutex, RankedRwLock};
-use base::space::{self, PrivilegeGuard};
+use base::space::{self, ReserveAccessGuard};
 use base::{BlockSize, Error, InodeNumber, Location, Problem, Result, WaitCallback};
 use device::{OpenDevice, Part, SharedDevice};
 use fs::{Credentials, ErrorPolicy, FileSystem, Format, FormatOptions, Host, Inode};
@@ -346,8 +346,8 @@ impl Volume {
 
     /// Makes this thread allocate space on behalf of `by` until the guard is dropped. Not all users may allocate the
     /// blocks reserved for root. A thread without a guard may.
-    pub fn act_for(&self, by: &Credentials) -> PrivilegeGuard {
-        space::set_privilege(self.shared.file_system.privilege_of(by))
+    pub fn act_for(&self, by: &Credentials) -> ReserveAccessGuard {
+        space::set_reserve_access(self.shared.file_system.reserve_access_of(by))
     }
 
     /// Discards free blocks in `bytes`, in runs of at least `bytes_min`. An image file becomes sparse there, and a disk

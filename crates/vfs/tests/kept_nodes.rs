@@ -108,7 +108,7 @@ fn an_inode_that_is_looked_up_during_its_creation_has_one_node() {
         let new = scope.spawn(|| create(&volume, &directory, b"new", FileType::Regular));
         device.wait();
         let found = scope.spawn(|| waiter.run(|| volume.kept_node(next)));
-        let waits = waiter.comes_to_wait();
+        let waits = waiter.begins_to_wait();
         release(&device);
         assert!(waits, "the race was not reached");
         let (new, found) = (new.join().unwrap(), found.join().unwrap());

@@ -79,7 +79,7 @@ fn exercise(block_size: u32, options: &str) {
         let operation = run.choose(&SHARES);
         let index = run.random.below(NAMES.len() as u64) as usize;
         let another = 1 + run.random.below(NAMES.len() as u64 - 1) as usize;
-        let range = run.place(mounted.subjects[index].size(), SIZE_MAX);
+        let range = run.choose_range(mounted.subjects[index].size(), SIZE_MAX);
         run.note(format!("{}: {operation:?} {range:?}", NAMES[index]));
         let files = (index, (index + another) % NAMES.len());
         subject::run(&mut mounted.subjects, operation, files, range, &mut run.random);

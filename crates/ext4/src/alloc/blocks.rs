@@ -46,7 +46,7 @@ impl Volume {
         }
         let (claimed, preallocated_max) = {
             let mut space = allocator.space.lock();
-            (space.claim(purpose, space::privilege(), wanted), space.preallocated_max())
+            (space.claim(purpose, space::reserve_access(), wanted), space.preallocated_max())
         };
         if claimed == 0 {
             return Err(Error::NoSpace);

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use base::locks::RankedMutex;
-use base::space::Privilege;
+use base::space::ReserveAccess;
 use base::{Error, GroupNumber, Result, Unsupported};
 use parking_lot::Mutex;
 
@@ -233,19 +233,19 @@ impl Volume {
     /// Returns the right of a user to the blocks reserved for root. Root may allocate them, and so may the user and the
     /// group that the superblock names. As in the kernel, membership in root's group does not suffice. `is_in_group`
     /// returns whether the user is in a group.
-    pub fn privilege_of(&self, uid: u32, is_in_group: impl Fn(u32) -> bool) -> Privilege {
+    pub fn reserve_access_of(&self, uid: u32, is_in_group: impl Fn(u32) -> bool) -> ReserveAccess {
         let raw = self.superblock().raw();
         let join = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
         let named_uid = join(raw.def_resuid_hi.get(), raw.def_resuid.get());
         let named_gid = join(raw.def_resgid_hi.get(), raw.def_resgid.get());
         let is_named = uid == named_uid || named_gid != 0 && is_in_group(named_gid);
-        if uid == 0 || is_named { Privilege::Root } else { Privilege::None }
+        if uid == 0 || is_named { ReserveAccess::Root } else { ReserveAccess::None }
     }
 
     /// Reserves clusters for data that is allocated later ([`Purpose::ReservedData`]). They can then be allocated, if
     /// necessary after a commit. Errors: `NoSpace`.
-    pub(crate) fn reserve(&self, clusters: u64, privilege: Privilege) -> Result<()> {
-        let is_there = self.writer()?.allocator.space.lock().reserve(privilege, clusters);
+    pub(crate) fn reserve(&self, clusters: u64, access: ReserveAccess) -> Result<()> {
+        let is_there = self.writer()?.allocator.space.lock().reserve(access, clusters);
         if is_there { Ok(()) } else { Err(Error::NoSpace) }
     }
 

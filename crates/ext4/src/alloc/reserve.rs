@@ -2,7 +2,7 @@
 //! the end of I/O.
 //! Not here: the choice of clusters.
 
-use base::space::Privilege;
+use base::space::ReserveAccess;
 
 use super::Purpose;
 
@@ -38,16 +38,16 @@ pub(super) struct Space {
 
 impl Space {
     /// Returns how many of `clusters` are left after subtracting those reserved for data, for splitting and for root.
-    fn beyond_reserves(&self, clusters: u64, privilege: Privilege) -> u64 {
-        let for_root = if privilege == Privilege::Root { 0 } else { self.for_root };
+    fn beyond_reserves(&self, clusters: u64, access: ReserveAccess) -> u64 {
+        let for_root = if access == ReserveAccess::Root { 0 } else { self.for_root };
         clusters.saturating_sub(self.reserved + self.for_splitting + for_root)
     }
 
     /// Claims up to `wanted` clusters for `purpose`. Returns their number, which is 0 if none may be allocated now.
-    pub(super) fn claim(&mut self, purpose: Purpose, privilege: Privilege, wanted: u64) -> u64 {
+    pub(super) fn claim(&mut self, purpose: Purpose, access: ReserveAccess, wanted: u64) -> u64 {
         let ready = self.free.saturating_sub(self.claimed + self.deferred);
         let allowed = match purpose {
-            Purpose::Data | Purpose::Metadata => self.beyond_reserves(ready, privilege),
+            Purpose::Data | Purpose::Metadata => self.beyond_reserves(ready, access),
             Purpose::ReservedData => ready.min(self.reserved),
             Purpose::EndOfIo => ready.saturating_sub(self.reserved),
         };
@@ -81,9 +81,9 @@ impl Space {
 
     /// Reserves clusters. Returns false if there are not enough. Deferred clusters count, since they are ready after
     /// a commit.
-    pub(super) fn reserve(&mut self, privilege: Privilege, clusters: u64) -> bool {
+    pub(super) fn reserve(&mut self, access: ReserveAccess, clusters: u64) -> bool {
         let unclaimed = self.free.saturating_sub(self.claimed);
-        let is_possible = self.beyond_reserves(unclaimed, privilege) >= clusters;
+        let is_possible = self.beyond_reserves(unclaimed, access) >= clusters;
         if is_possible {
             self.reserved += clusters;
         }
@@ -133,8 +133,8 @@ mod tests {
 
     impl Space {
         /// Claims clusters, and allocates them at once.
-        fn allocate(&mut self, purpose: Purpose, privilege: Privilege, wanted: u64) -> u64 {
-            let claimed = self.claim(purpose, privilege, wanted);
+        fn allocate(&mut self, purpose: Purpose, access: ReserveAccess, wanted: u64) -> u64 {
+            let claimed = self.claim(purpose, access, wanted);
             self.end_claim(purpose, claimed, claimed);
             claimed
         }
@@ -143,13 +143,13 @@ mod tests {
     #[test]
     fn each_reserve_is_for_its_own_purpose() {
         let mut space = space(30);
-        assert!(!space.reserve(Privilege::None, 16));
-        assert!(space.reserve(Privilege::None, 15));
-        assert_eq!(space.allocate(Purpose::Data, Privilege::None, 1), 0);
-        assert_eq!(space.allocate(Purpose::Metadata, Privilege::Root, 100), 10);
-        assert_eq!(space.allocate(Purpose::Data, Privilege::Root, 1), 0);
-        assert_eq!(space.allocate(Purpose::EndOfIo, Privilege::None, 100), 5);
-        assert_eq!(space.allocate(Purpose::ReservedData, Privilege::None, 100), 15);
+        assert!(!space.reserve(ReserveAccess::None, 16));
+        assert!(space.reserve(ReserveAccess::None, 15));
+        assert_eq!(space.allocate(Purpose::Data, ReserveAccess::None, 1), 0);
+        assert_eq!(space.allocate(Purpose::Metadata, ReserveAccess::Root, 100), 10);
+        assert_eq!(space.allocate(Purpose::Data, ReserveAccess::Root, 1), 0);
+        assert_eq!(space.allocate(Purpose::EndOfIo, ReserveAccess::None, 100), 5);
+        assert_eq!(space.allocate(Purpose::ReservedData, ReserveAccess::None, 100), 15);
         assert_eq!((space.free, space.reserved), (0, 0));
     }
 
@@ -157,19 +157,19 @@ mod tests {
     fn freed_clusters_can_be_reserved_at_once_and_allocated_later() {
         let mut space = space(15);
         space.freed(4);
-        assert!(space.reserve(Privilege::None, 4));
+        assert!(space.reserve(ReserveAccess::None, 4));
         // Other requests leave as many ready clusters as are reserved.
-        assert_eq!(space.allocate(Purpose::Data, Privilege::Root, 20), 6);
-        assert_eq!(space.allocate(Purpose::EndOfIo, Privilege::None, 20), 5);
+        assert_eq!(space.allocate(Purpose::Data, ReserveAccess::Root, 20), 6);
+        assert_eq!(space.allocate(Purpose::EndOfIo, ReserveAccess::None, 20), 5);
         space.released(4);
-        assert_eq!(space.allocate(Purpose::ReservedData, Privilege::None, 4), 4);
+        assert_eq!(space.allocate(Purpose::ReservedData, ReserveAccess::None, 4), 4);
     }
 
     #[test]
     fn clusters_lost_while_they_are_claimed_stay_lost() {
         let mut space = space(100);
-        let claimed = space.claim(Purpose::Data, Privilege::None, 10);
-        assert!(!space.reserve(Privilege::Root, 90));
+        let claimed = space.claim(Purpose::Data, ReserveAccess::None, 10);
+        assert!(!space.reserve(ReserveAccess::Root, 90));
         space.lost(100);
         space.end_claim(Purpose::Data, claimed, 0);
         assert_eq!((space.free, space.claimed), (0, 0));
@@ -200,20 +200,20 @@ mod tests {
             operations in prop::collection::vec(operation(), 1..100),
         ) {
             let (mut space, mut used) = (space(200), 0_u64);
-            let privilege = |root| if root { Privilege::Root } else { Privilege::None };
+            let access = |root| if root { ReserveAccess::Root } else { ReserveAccess::None };
             for operation in operations {
                 match operation {
                     Operation::Claim(purpose, root, wanted) => {
                         let purposes =
                             [Purpose::Data, Purpose::Metadata, Purpose::ReservedData, Purpose::EndOfIo];
                         let purpose = purposes[usize::from(purpose)];
-                        let claimed = space.claim(purpose, privilege(root), wanted);
+                        let claimed = space.claim(purpose, access(root), wanted);
                         let allocated = claimed / 2;
                         space.end_claim(purpose, claimed, allocated);
                         used += allocated;
                     }
                     Operation::Reserve(root, count) => {
-                        space.reserve(privilege(root), count);
+                        space.reserve(access(root), count);
                     }
                     Operation::Unreserve(count) => space.unreserve(count.min(space.reserved)),
                     Operation::Free(count) => {
@@ -228,7 +228,7 @@ mod tests {
                 let mut after = space.clone();
                 after.released(after.deferred);
                 let reserved = after.reserved;
-                let allocated = after.allocate(Purpose::ReservedData, Privilege::None, reserved);
+                let allocated = after.allocate(Purpose::ReservedData, ReserveAccess::None, reserved);
                 assert_eq!(allocated, reserved);
             }
         }

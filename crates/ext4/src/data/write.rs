@@ -205,7 +205,7 @@ impl Inode {
             // With clusters, writeback must not allocate concurrently. Otherwise it could allocate a cluster that the
             // hole shares after the search for such clusters.
             let allocation = self.shares_clusters().then(|| self.allocation_lock.lock());
-            let reserve = |clusters| self.volume().reserve(clusters, space::privilege());
+            let reserve = |clusters| self.volume().reserve(clusters, space::reserve_access());
             let reserved = self.reserve_hole(hole, reserve);
             drop(allocation);
             if let Err(error) = reserved {

@@ -36,7 +36,7 @@ fn a_reservation_waits_while_another_thread_allocates_a_shared_cluster() {
     let is_delayed = |block| inode.delayed.lock().run_at(FileBlock(block)).is_some();
     std::thread::scope(|scope| {
         scope.spawn(|| waiter.run(|| inode.map_write(FileOffset(BLOCK), BLOCK).unwrap()));
-        let waits = waiter.comes_to_wait();
+        let waits = waiter.begins_to_wait();
         let was_early = is_delayed(1);
         inode.allocate_delayed_locked(&single_block(0)).unwrap();
         drop(allocation);

@@ -24,7 +24,7 @@ impl LiveInode {
         let is_empty = data.iter().all(|byte| *byte == 0);
         data.resize(self.volume.geometry().block_size.len(), 0);
         let placed = if is_empty { None } else { Some(self.write_block(&data)?) };
-        self.change(NODES_MAX, &[], |editor, reserved| {
+        let converted = self.change(NODES_MAX, &[], |editor, reserved| {
             editor.edit_node(nid_of(self.number), self.number, |bytes| bytes[area].fill(0))?;
             editor.edit_inode(self.number, |raw| {
                 raw.inline &= !(inline::DATA | inline::DATA_EXISTS);
@@ -34,9 +34,12 @@ impl LiveInode {
                 editor.set_addresses(self.number, FileBlock(0), block..FsBlock(block.0 + 1))?;
             }
             Ok(())
-        })?;
+        });
+        if let (Err(_), Some((token, _))) = (&converted, placed) {
+            self.volume.writer()?.unplace(&self.volume, token);
+        }
         self.map_changed();
-        Ok(())
+        converted
     }
 
     /// Writes a block of data to a new place.

@@ -143,7 +143,7 @@ impl Logs {
         let segments = self.segments();
         // The types of segments have the numbers of the logs.
         let kind = number as u16;
-        let place = match space.take_free_segment(kind, &segments) {
+        let place = match space.take_free_segment(kind, self.places[number].segment, &segments) {
             Some(segment) => Place { segment, offset: 0, fills_holes: false },
             None => {
                 let segment = space.take_segment_with_holes(kind, &segments);

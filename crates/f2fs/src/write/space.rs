@@ -107,10 +107,21 @@ impl Space {
         }
     }
 
-    /// Takes the first segment of a section without any taken block, and gives it the type `kind`. Returns `None` if
-    /// there is none. `logs` are the segments of all logs.
-    pub(super) fn take_free_segment(&mut self, kind: u16, logs: &BTreeSet<u32>) -> Option<u32> {
+    /// Takes the segment after `last`, which is full, if it is empty and in the same section, or else the first segment of
+    /// a section without any taken block. Gives it the type `kind`. Returns `None` if there is none. `logs` are the
+    /// segments of all logs.
+    pub(super) fn take_free_segment(
+        &mut self,
+        kind: u16,
+        last: u32,
+        logs: &BTreeSet<u32>,
+    ) -> Option<u32> {
         let per_section = self.segments_per_section;
+        let next = last + 1;
+        if next % per_section != 0 && self.is_empty(next) && !logs.contains(&next) {
+            self.kinds.insert(next, kind);
+            return Some(next);
+        }
         let sections = self.entries.len() as u32 / per_section;
         let after = (self.next_section..sections).chain(0..self.next_section.min(sections));
         let is_free = |section: &u32| {

@@ -36,6 +36,7 @@ impl Writer {
     /// Makes the changes of an inode durable, whose data is on the device: by the chain if a recovery finds them there, and
     /// otherwise by a checkpoint.
     pub(crate) fn sync_inode(&self, volume: &Arc<Volume>, number: InodeNumber) -> Result<()> {
+        self.wait_for_delays();
         let mut state = self.lock()?;
         let mut nodes = volume.overlay_or_new().read().unsynced_nodes(number);
         self.make_room(&mut state, volume, nodes.len() as u64)?;

@@ -11,6 +11,8 @@ use std::sync::{Arc, OnceLock};
 use base::locks::{RankedGuard, RankedMutex};
 use base::{Error, FileBlock, FsBlock, Result, Unsupported};
 
+use parking_lot::Condvar;
+
 use super::logs::{LogName, Logs};
 use super::space::{Space, segment_of};
 use super::summary_blocks::SummaryBlocks;
@@ -40,6 +42,9 @@ const REFUSED: [(Feature, &str); 4] = [
 #[derive(Debug)]
 pub(crate) struct Writer {
     state: RankedMutex<State>,
+    /// The number of calls that delay the checkpoints which callers request.
+    delays: RankedMutex<usize>,
+    no_delays: Condvar,
     /// The error after which nothing is written any more.
     failure: OnceLock<Error>,
 }
@@ -104,7 +109,12 @@ impl Writer {
             reserved: 0,
             is_closed: false,
         };
-        Ok(Self { state: RankedMutex::new(ranks::CHANGES, state), failure: OnceLock::new() })
+        Ok(Self {
+            state: RankedMutex::new(ranks::CHANGES, state),
+            delays: RankedMutex::new(ranks::DELAYS, 0),
+            no_delays: Condvar::new(),
+            failure: OnceLock::new(),
+        })
     }
 
     /// Returns the error after which nothing is written any more. `ReadOnly` after the volume was closed.
@@ -130,11 +140,36 @@ impl Writer {
 
     /// Writes a checkpoint, if anything has changed. Otherwise makes durable what was written to the device.
     pub(crate) fn checkpoint(&self, volume: &Arc<Volume>) -> Result<()> {
+        self.wait_for_delays();
         let mut state = self.lock()?;
         if volume.overlay_or_new().read().is_empty() {
             return volume.device().flush();
         }
         self.write_checkpoint(&mut state, volume, false)
+    }
+
+    /// Calls `work`. Checkpoints that are requested during the call wait for its end, unless they make room.
+    pub(crate) fn delay_checkpoints(&self, work: &mut dyn FnMut()) {
+        /// Ends the delay, also after a panic.
+        struct Delay<'w>(&'w Writer);
+
+        impl Drop for Delay<'_> {
+            fn drop(&mut self) {
+                *self.0.delays.lock() -= 1;
+                self.0.no_delays.notify_all();
+            }
+        }
+
+        *self.delays.lock() += 1;
+        let _delay = Delay(self);
+        work();
+    }
+
+    pub(super) fn wait_for_delays(&self) {
+        let mut delays = self.delays.lock();
+        while *delays > 0 {
+            delays.wait(&self.no_delays);
+        }
     }
 
     /// Writes the last checkpoint.

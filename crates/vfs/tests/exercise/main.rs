@@ -110,7 +110,7 @@ fn exercise(format: Format) {
         let operation = run.choose(&shares);
         let index = run.random.below(NAMES.len() as u64) as usize;
         let another = 1 + run.random.below(NAMES.len() as u64 - 1) as usize;
-        let range = run.place(stage.subjects()[index].size(), subject::SIZE_MAX);
+        let range = run.choose_range(stage.subjects()[index].size(), subject::SIZE_MAX);
         run.note(format!("{}: {operation:?} {range:?}", NAMES[index]));
         let files = (index, (index + another) % NAMES.len());
         subject::run(stage.subjects(), operation, files, range, &mut run.random);

@@ -180,7 +180,7 @@ fn a_buffered_write_beside_a_direct_write_does_not_undo_it() {
                 waiter.run(|| file.write_at(data, beside))
             });
             // The cached write may wait for the direct one, or end before it.
-            let waits = waiter.comes_to_wait();
+            let waits = waiter.begins_to_wait();
             let has_ended = waiter.has_ended();
             open(&gate);
             assert!(waits || has_ended, "the race was not reached");
@@ -224,7 +224,7 @@ fn operations_that_free_blocks_wait_for_direct_writes() {
         let waiter = Waiter::default();
         std::thread::scope(|scope| {
             let freed = scope.spawn(|| waiter.run(|| way(&file)));
-            let waits = waiter.comes_to_wait();
+            let waits = waiter.begins_to_wait();
             open(&gate);
             assert!(waits, "blocks were freed during a write to them");
             assert_eq!(written.recv(), Ok(Ok(4096)));
@@ -249,7 +249,7 @@ fn a_panicking_submission_waits_for_its_bios_and_leaves_no_request_in_flight() {
         let ended = scope.spawn(|| waiter.run(panics));
         gate.wait_for(1);
         // The panic must wait, since the device still uses memory of the caller.
-        let waits = waiter.comes_to_wait();
+        let waits = waiter.begins_to_wait();
         gate.is_broken.store(false, Ordering::SeqCst);
         open(&gate);
         assert!(waits, "the memory was freed during the write");

@@ -28,7 +28,7 @@ impl DeviceHooks for Pause {
             let armed = self.0.lock().take();
             if let Some((reached, other)) = armed {
                 let _ = reached.send(());
-                let _ = other.comes_to_wait();
+                let _ = other.begins_to_wait();
             }
         }
         device.submit(batch);

@@ -49,7 +49,7 @@ fn a_volume_whose_writes_are_held_writes_nothing_back() {
     let waiter = Waiter::default();
     thread::scope(|scope| {
         scope.spawn(|| waiter.run(|| file.sync_all().unwrap()));
-        let is_held = waiter.comes_to_wait();
+        let is_held = waiter.begins_to_wait();
         let bytes_dirty = data.mapping().bytes_dirty();
         let on_disk = file_system.on_disk(node.number());
         drop(held);

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use base::FileOffset;
-use base::space::set_privilege;
+use base::space::set_reserve_access;
 use iomap::{FinishedRange, IomapKind, MapWrite};
 
 use super::common::{Image, new_file};
@@ -12,8 +12,8 @@ use super::*;
 use crate::ROOT_INODE;
 
 /// Allocates all clusters that are available for a purpose. Returns their number.
-fn fill(volume: &Volume, purpose: Purpose, privilege: Privilege) -> u64 {
-    let _guard = set_privilege(privilege);
+fn fill(volume: &Volume, purpose: Purpose, access: ReserveAccess) -> u64 {
+    let _guard = set_reserve_access(access);
     let mut allocated = 0;
     loop {
         let found = volume.change(ALLOCATE_CREDITS, |handle| {
@@ -38,18 +38,22 @@ fn the_last_clusters_are_only_for_the_purposes_they_are_reserved_for() {
         let volume = open_for_writing(&image);
         let shift = volume.geometry().cluster_shift;
         let counts = volume.statfs();
-        volume.reserve(30, Privilege::None).unwrap();
+        volume.reserve(30, ReserveAccess::None).unwrap();
         assert_eq!(volume.statfs().blocks_free, counts.blocks_free - (30 << shift), "{options}");
         let available = volume.statfs().blocks_available >> shift;
-        assert_eq!(volume.reserve(available + 1, Privilege::None), Err(Error::NoSpace));
-        assert_eq!(fill(&volume, Purpose::Data, Privilege::None), available, "{options}");
+        assert_eq!(volume.reserve(available + 1, ReserveAccess::None), Err(Error::NoSpace));
+        assert_eq!(fill(&volume, Purpose::Data, ReserveAccess::None), available, "{options}");
         assert_eq!(volume.statfs().blocks_available, 0);
-        assert_eq!(volume.reserve(1, Privilege::None), Err(Error::NoSpace));
+        assert_eq!(volume.reserve(1, ReserveAccess::None), Err(Error::NoSpace));
         let for_root = volume.superblock().counts.blocks_reserved >> shift;
-        assert_eq!(fill(&volume, Purpose::Metadata, Privilege::Root), for_root, "{options}");
+        assert_eq!(fill(&volume, Purpose::Metadata, ReserveAccess::Root), for_root, "{options}");
         let for_splitting = kernel_reserve(volume.geometry()) >> shift;
-        assert_eq!(fill(&volume, Purpose::EndOfIo, Privilege::None), for_splitting, "{options}");
-        assert_eq!(fill(&volume, Purpose::ReservedData, Privilege::None), 30, "{options}");
+        assert_eq!(
+            fill(&volume, Purpose::EndOfIo, ReserveAccess::None),
+            for_splitting,
+            "{options}"
+        );
+        assert_eq!(fill(&volume, Purpose::ReservedData, ReserveAccess::None), 30, "{options}");
         assert_eq!(volume.statfs().blocks_free, 0);
         close(volume);
         assert!(free(&image).clusters.is_empty(), "{options}");
@@ -61,7 +65,7 @@ fn clusters_of_a_released_reservation_can_be_allocated() {
     let image = Image::make(16, &["-t", "ext4", "-m", "0"]);
     let volume = open_for_writing(&image);
     let available = volume.statfs().blocks_available;
-    volume.reserve(available, Privilege::None).unwrap();
+    volume.reserve(available, ReserveAccess::None).unwrap();
     assert_eq!(volume.allocate(0, 1, Purpose::Data), Err(Error::NoSpace));
     volume.unreserve(available).unwrap();
     assert!(volume.allocate(0, 1, Purpose::Data).is_ok());
@@ -74,7 +78,7 @@ fn freed_blocks_count_as_free_at_once_and_are_allocated_only_after_a_commit() {
         let image = Image::make(16, &options.split_whitespace().collect::<Vec<_>>());
         let volume = open_for_writing(&image);
         let blocks = volume.allocate(0, 50, Purpose::Data).unwrap();
-        fill(&volume, Purpose::Data, Privilege::Root);
+        fill(&volume, Purpose::Data, ReserveAccess::Root);
         volume.sync().unwrap();
         let before = volume.statfs();
         volume.free(blocks).unwrap();
@@ -98,9 +102,9 @@ fn reserved_data_is_allocated_in_blocks_freed_before() {
     let image = Image::make(16, &["-t", "ext4", "-b", "1024"]);
     let volume = open_for_writing(&image);
     let blocks = volume.allocate(0, 50, Purpose::Data).unwrap();
-    fill(&volume, Purpose::Data, Privilege::Root);
+    fill(&volume, Purpose::Data, ReserveAccess::Root);
     volume.free(blocks).unwrap();
-    volume.reserve(blocks.1, Privilege::Root).unwrap();
+    volume.reserve(blocks.1, ReserveAccess::Root).unwrap();
     let allocated = volume.with_space(|| volume.allocate(0, 50, Purpose::ReservedData));
     assert_eq!(allocated.unwrap().1, blocks.1);
     close(volume);
@@ -114,7 +118,7 @@ fn the_end_of_io_allocates_blocks_freed_before() {
     inode.preallocate(FileOffset(0)..FileOffset(16 << 10)).unwrap();
     let blocks = volume.allocate(0, 50, Purpose::Data).unwrap();
     // No cluster is left, not even for splitting extents.
-    fill(&volume, Purpose::EndOfIo, Privilege::Root);
+    fill(&volume, Purpose::EndOfIo, ReserveAccess::Root);
     volume.free(blocks).unwrap();
     // One extent becomes seven, for which the map needs a block.
     let finished = [2, 6, 10].map(|block| FinishedRange {
@@ -162,7 +166,7 @@ fn root_and_the_user_and_group_in_the_superblock_may_allocate_reserved_blocks() 
         }
         let volume = open_for_writing(&image);
         let may = |uid, groups: &[u32]| {
-            volume.privilege_of(uid, |gid| groups.contains(&gid)) == Privilege::Root
+            volume.reserve_access_of(uid, |gid| groups.contains(&gid)) == ReserveAccess::Root
         };
         assert!(may(0, &[0]) && may(0, &[5]) && may(user, &[5]), "{arguments:?}");
         assert!(!may(1, &[0]) && !may(1, &[5]), "{arguments:?}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::space::Privilege;
+use base::space::ReserveAccess;
 use base::{Error, Result};
 use fs::{Piece, Run};
 use testkit::Random;
@@ -387,13 +387,14 @@ fn reserved_blocks_and_their_nodes_can_always_be_allocated() {
         subject.map(at * 2, 1, false).unwrap();
     }
     let free = volume.writer().unwrap().allocator.free_clusters();
-    let promised = (0..=free).rev().find(|&count| volume.reserve(count, Privilege::Root).is_ok());
+    let promised =
+        (0..=free).rev().find(|&count| volume.reserve(count, ReserveAccess::Root).is_ok());
     let left = promised.unwrap();
     assert_eq!(subject.map(1000, 1, false), Err(Error::NoSpace));
     // One block can be allocated, but none for a node. The block is freed again, and the volume stays usable.
     volume.unreserve(1).unwrap();
     assert_eq!(subject.map(1000, 1, false), Err(Error::NoSpace));
-    assert_eq!(volume.reserve(1, Privilege::Root), Ok(()));
+    assert_eq!(volume.reserve(1, ReserveAccess::Root), Ok(()));
     let (at, purpose) = (FileBlock(1000), Purpose::ReservedData);
     let request = NewBlocks { at, wanted: 3, unwritten: true, purpose };
     let credits = subject.inode.credits_for_map(1);
