@@ -92,8 +92,8 @@ impl Volume {
     ///
     /// Those of [`open`](Self::open), and:
     ///
-    /// - `Unsupported` for volumes that are read-only by their format, zoned, or have quota, device aliases or disabled
-    ///   checkpoints.
+    /// - `Unsupported` for volumes that are read-only by their format, zoned, or have quota, device aliases, blocks of 16 KiB
+    ///   or disabled checkpoints.
     /// - Those of an orphan that cannot be deleted completely.
     /// - `NoSpace` if there are too few free blocks for what was recovered.
     pub fn open_for_writing(

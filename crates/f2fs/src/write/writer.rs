@@ -30,6 +30,9 @@ const CHANGED_BYTES_MAX: u64 = 64 << 20;
 /// Free blocks that are kept for what an operation, or a checkpoint, may need in addition to the nodes that are counted.
 const SPARE_BLOCKS: u64 = 64;
 
+/// The size of blocks of volumes that are written. Others are not tested.
+const BLOCK_BYTES: u32 = 4096;
+
 /// Features whose structures writing would have to change, too.
 const REFUSED: [(Feature, &str); 4] = [
     (Feature::ReadOnly, "writing a read-only f2fs volume"),
@@ -90,6 +93,11 @@ impl Writer {
             if volume.geometry().features.has(feature) {
                 return Err(Unsupported::Operation(operation).into());
             }
+        }
+        if volume.geometry().block_size.bytes() != BLOCK_BYTES {
+            return Err(
+                Unsupported::Operation("writing an f2fs volume with blocks of 16 KiB").into()
+            );
         }
         let checkpoint = volume.checkpoint();
         if checkpoint.has(DISABLED) {
