@@ -331,7 +331,7 @@ mod tests {
         };
         let begun = std::time::Instant::now();
         while !is_over() {
-            assert!(begun.elapsed() < TIME_MAX, "the child runs on");
+            assert!(begun.elapsed() < Duration::from_secs(10), "the child runs on");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
