@@ -234,6 +234,12 @@ pub trait MapWrite: MapRead {
         Err(Unsupported::Operation("writing out of place").into())
     }
 
+    /// Places data like [`place`](Self::place), after that has failed with `NoSpace`. The caller has submitted all of its
+    /// writes, so this may wait for the ends of writes in flight, which may free blocks.
+    fn place_after_waiting(&self, dirty: Range<FileOffset>) -> Result<Placement> {
+        self.place(dirty)
+    }
+
     /// Ends placements whose data did not reach the device. The file keeps its old blocks. May start transactions, and
     /// waits for no folio.
     fn unplace(&self, failed: &[FinishedRange]) {
@@ -342,8 +348,28 @@ impl FinishedRange {
 /// Panics if the placement is not what [`MapWrite::place`] promises. An image cannot cause that, since a format chooses
 /// placements itself, and data would be written to blocks that belong to other data.
 pub(crate) fn place(mapper: &dyn MapWrite, dirty: Range<u64>, block: u64) -> Result<Placement> {
+    let placed = mapper.place(FileOffset(dirty.start)..FileOffset(dirty.end));
+    checked_placement(mapper, dirty, block, placed)
+}
+
+/// As [`place`], for a caller that has submitted all of its writes.
+pub(crate) fn place_after_waiting(
+    mapper: &dyn MapWrite,
+    dirty: Range<u64>,
+    block: u64,
+) -> Result<Placement> {
+    let placed = mapper.place_after_waiting(FileOffset(dirty.start)..FileOffset(dirty.end));
+    checked_placement(mapper, dirty, block, placed)
+}
+
+fn checked_placement(
+    mapper: &dyn MapWrite,
+    dirty: Range<u64>,
+    block: u64,
+    placed: Result<Placement>,
+) -> Result<Placement> {
     debug_assert!(!dirty.is_empty() && dirty.start % block == 0 && dirty.end % block == 0);
-    let placement = mapper.place(FileOffset(dirty.start)..FileOffset(dirty.end))?;
+    let placement = placed?;
     let Placement { length, address, token } = placement;
     let is_inside = length > 0 && length <= dirty.end - dirty.start;
     let is_aligned = length % block == 0 && address.0 % block == 0;

@@ -16,7 +16,9 @@ use crate::barrier::Entered;
 use crate::end_io::EndedWrite;
 use crate::file::WritableFile;
 use crate::fill::device_address;
-use crate::mapping::{FinishedRange, Iomap, IomapKind, LastMap, Placement, WritePolicy, place};
+use crate::mapping::{
+    FinishedRange, Iomap, IomapKind, LastMap, Placement, WritePolicy, place, place_after_waiting,
+};
 
 /// The maximum of bytes in one bio: enough for any device, and soon done for threads that wait.
 const BIO_BYTES_MAX: u64 = 8 << 20;
@@ -301,7 +303,15 @@ impl<'f> Collector<'f> {
             }
             WritePolicy::OutOfPlace => {
                 let block = self.file.mapping.block_size().bytes().into();
-                let Placement { length, address, token } = place(mapper, at..end, block)?;
+                let placed = match place(mapper, at..end, block) {
+                    Err(Error::NoSpace) => {
+                        // The old blocks of writes that are not submitted yet become free with these.
+                        self.submit_all();
+                        place_after_waiting(&*self.file.mapper, at..end, block)
+                    }
+                    placed => placed,
+                };
+                let Placement { length, address, token } = placed?;
                 let (kind, token) = (IomapKind::Mapped, Some(token));
                 Ok((FinishedRange { offset, length, kind, token }, address))
             }

@@ -98,12 +98,27 @@ fn an_error_of_a_placement_loses_only_its_data() {
     let setup = four_blocks(MODE);
     setup.write(0, &[9; 100]);
     setup.write(2 * BLOCK, &[9; 100]);
-    setup.format.fail(0, || Error::NoSpace);
+    setup.format.fail(0, || Error::ReadOnly);
     setup.sync();
     let cursor = setup.file.errors().cursor();
-    assert_eq!(setup.file.errors().check(&cursor), Err(Error::NoSpace));
+    assert_eq!(setup.file.errors().check(&cursor), Err(Error::ReadOnly));
     let on_disk = setup.format.on_disk();
     assert_eq!((on_disk[0], on_disk[2 * BLOCK as usize]), (1, 9));
+    assert_eq!(setup.format.placements(), 0);
+}
+
+#[test]
+fn writeback_asks_again_for_blocks_after_its_writes_were_submitted() {
+    let setup = four_blocks(MODE);
+    setup.write(0, &[9; BLOCK as usize]);
+    setup.write(2 * BLOCK, &[9; BLOCK as usize]);
+    // The second placement fails once.
+    setup.format.fail(1, || Error::NoSpace);
+    setup.sync();
+    let cursor = setup.file.errors().cursor();
+    assert_eq!(setup.file.errors().check(&cursor), Ok(()));
+    let on_disk = setup.format.on_disk();
+    assert_eq!((on_disk[0], on_disk[2 * BLOCK as usize]), (9, 9));
     assert_eq!(setup.format.placements(), 0);
 }
 
@@ -194,7 +209,7 @@ fn a_placement_is_returned_when_the_next_one_fails() {
     let free = format.free_blocks();
     format.fail(1, || Error::NoSpace);
     let failed = overwrite_direct(&file, FileOffset(0), &data, SplitExtents::AtEnd, ());
-    assert_eq!(failed, Ok(Err(Error::NoSpace)));
+    assert_eq!(failed, Err(Refused::NeedsCache), "writeback can wait for blocks");
     assert_eq!((format.free_blocks(), format.placements()), (free, 0));
 }
 

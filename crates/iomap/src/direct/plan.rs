@@ -178,7 +178,11 @@ pub(super) fn plan_overwrite(
             return Err(Refused::WouldBlock.into());
         }
         start_threads(file, request)?;
-        return Ok(place_range(&*file.mapper, range, block)?);
+        return match place_range(&*file.mapper, range, block) {
+            // Writeback from the cache waits for blocks that writes in flight will free.
+            Err(Error::NoSpace) => Err(Refused::NeedsCache.into()),
+            placed => Ok(placed?),
+        };
     }
     if nowait && must_split(file, &runs, split) {
         return Err(Refused::WouldBlock.into());
