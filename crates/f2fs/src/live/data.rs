@@ -45,13 +45,22 @@ impl LiveInode {
     /// Writes a block of data to a new place.
     fn write_block(&self, data: &[u8]) -> Result<(u64, FsBlock)> {
         let writer = self.volume.writer()?;
-        let (token, range) = writer.place(&self.volume, FileBlock(0), 1)?;
+        let (token, range) = writer.place_after_waiting(&self.volume, FileBlock(0), 1)?;
         let offset = DeviceOffset(range.start.0 << self.volume.geometry().block_size.shift());
         if let Err(error) = self.volume.device().write_at(offset, data) {
             writer.unplace(&self.volume, token);
             return Err(error);
         }
         Ok((token, range.start))
+    }
+
+    fn placement(&self, (token, range): (u64, Range<FsBlock>)) -> Placement {
+        let shift = self.volume.geometry().block_size.shift();
+        Placement {
+            length: (range.end.0 - range.start.0) << shift,
+            address: DeviceOffset(range.start.0 << shift),
+            token: Token(token),
+        }
     }
 
     /// Returns the ranges of `blocks` that are holes and not delayed.
@@ -165,15 +174,17 @@ impl MapWrite for LiveInode {
 
     fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
         let blocks = self.blocks_of(&dirty);
-        let block_size = self.volume.geometry().block_size;
-        let writer = self.volume.writer()?;
         let count = blocks.end.0 - blocks.start.0;
-        let (token, range) = writer.place(&self.volume, blocks.start, count)?;
-        Ok(Placement {
-            length: (range.end.0 - range.start.0) << block_size.shift(),
-            address: DeviceOffset(range.start.0 << block_size.shift()),
-            token: Token(token),
-        })
+        let placed = self.volume.writer()?.place(&self.volume, blocks.start, count)?;
+        Ok(self.placement(placed))
+    }
+
+    fn place_after_waiting(&self, dirty: Range<FileOffset>) -> Result<Placement> {
+        let blocks = self.blocks_of(&dirty);
+        let count = blocks.end.0 - blocks.start.0;
+        let writer = self.volume.writer()?;
+        let placed = writer.place_after_waiting(&self.volume, blocks.start, count)?;
+        Ok(self.placement(placed))
     }
 
     fn unplace(&self, failed: &[FinishedRange]) {
@@ -196,6 +207,7 @@ impl MapWrite for LiveInode {
             self.update(editor, |raw| raw.size.set(raw.size.get().max(size.0)))?;
             Ok(ended)
         })?;
+        self.volume.writer()?.note_ended();
         let mut delayed = self.delayed.lock();
         for blocks in &ended {
             delayed.remove_allocated(blocks, 0);

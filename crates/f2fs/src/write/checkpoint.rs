@@ -34,10 +34,23 @@ impl State {
     /// Writes a checkpoint with all changes, and installs it. With `is_closed`, nothing will be written after it.
     ///
     /// An error leaves the last checkpoint on the device as it is, but not the state in memory: nothing may be written
-    /// afterwards.
+    /// afterwards. After `NoSpace` for a block of the main area, only the logs have moved.
     pub(super) fn write_checkpoint(&mut self, volume: &Arc<Volume>, is_closed: bool) -> Result<()> {
-        let writer = Writer { volume, state: self, table: NodeTable::new(), written: Vec::new() };
-        let Written { segments, blocks } = writer.write(is_closed)?;
+        let mut writer =
+            Writer { volume, state: self, table: NodeTable::new(), written: Vec::new() };
+        let written = writer.write(is_closed);
+        let blocks = writer.written;
+        let segments = match written {
+            Err(Error::NoSpace) => {
+                // Addresses of directory blocks in the overlay are not read before the next checkpoint sets them again.
+                for block in blocks {
+                    let (segment, index) = segment_of(volume.geometry(), block);
+                    self.space.release(segment, index);
+                }
+                return Err(Error::NoSpace);
+            }
+            segments => segments?,
+        };
         let checkpoint = Checkpoint::read(volume.device(), volume.geometry())?;
         for block in blocks {
             volume.metadata().discard(block);
@@ -47,17 +60,10 @@ impl State {
         let in_flight = in_flight.map(|block| segment_of(volume.geometry(), block));
         self.space.install(segments, in_flight);
         self.summaries.clear();
+        self.sit_journal.clear();
         self.chain = Chain::default();
         Ok(())
     }
-}
-
-/// A checkpoint that was written.
-struct Written {
-    /// The changed entries of the segment information table.
-    segments: BTreeMap<u32, RawSitEntry>,
-    /// The blocks of the main area with new nodes and directory blocks.
-    blocks: Vec<FsBlock>,
 }
 
 /// The writer of a checkpoint.
@@ -66,11 +72,13 @@ struct Writer<'v> {
     state: &'v mut State,
     /// The new entries of changed and freed nodes.
     table: NodeTable,
+    /// The blocks of the main area with new nodes and directory blocks.
     written: Vec<FsBlock>,
 }
 
 impl Writer<'_> {
-    fn write(mut self, is_closed: bool) -> Result<Written> {
+    /// Writes the checkpoint. Returns the changed entries of the segment information table.
+    fn write(&mut self, is_closed: bool) -> Result<BTreeMap<u32, RawSitEntry>> {
         let volume = self.volume;
         let geometry = volume.geometry();
         self.write_directory_blocks()?;
@@ -101,8 +109,8 @@ impl Writer<'_> {
         logs.note_holes(|segment, index| segments.is_used(segment, index));
         let free_segments = segments.free_segments();
         let mut segments = segments.into_changed();
-        for (number, entry) in std::mem::take(&mut self.state.sit_journal) {
-            segments.entry(number).or_insert(entry);
+        for (number, entry) in &self.state.sit_journal {
+            segments.entry(*number).or_insert_with(|| entry.clone());
         }
         let sit_versions = write_segments(volume, &segments)?;
         let nat_versions = write_nodes(volume, &self.table)?;
@@ -118,7 +126,7 @@ impl Writer<'_> {
         let pack = Pack::new(volume, &contents, logs, summaries)?;
         summaries.write(volume)?;
         pack.write()?.flush()?.commit()?;
-        Ok(Written { segments, blocks: self.written })
+        Ok(segments)
     }
 
     fn counts(&self, free_segments: u32) -> PackCounts {
@@ -168,7 +176,7 @@ impl Writer<'_> {
     fn append(&mut self, log: LogName, contents: &[u8]) -> Result<FsBlock> {
         let geometry = self.volume.geometry();
         let State { logs, space, .. } = &mut *self.state;
-        let block = logs.allocate(log, 1, space, geometry)?.start;
+        let block = logs.allocate(log, 1, 0, space, geometry)?.start;
         let offset = DeviceOffset(block.0 << geometry.block_size.shift());
         self.volume.device().write_at(offset, contents)?;
         self.written.push(block);

@@ -10,6 +10,9 @@ use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::summaries::{LOGS, Log};
 
+/// The number of free segments that logs of data leave to those of nodes, as long as they find holes.
+const SEGMENTS_FOR_NODES: u64 = 6;
+
 /// A log, by what is written to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LogName {
@@ -65,18 +68,20 @@ impl Logs {
         Self { places: Log::all(checkpoint).map(place) }
     }
 
-    /// Allocates at least one block and at most `count` blocks, which are adjacent. Errors: `NoSpace`.
+    /// Allocates at least one block and at most `count` blocks, which are adjacent. `nodes` is the number of nodes for which
+    /// a log of data leaves room. Errors: `NoSpace`.
     pub(super) fn allocate(
         &mut self,
         log: LogName,
         count: u64,
+        nodes: u64,
         space: &mut Space,
         geometry: &Geometry,
     ) -> Result<Range<FsBlock>> {
         let number = log.number();
         let mut found = self.next_free(number, space);
         if found.is_none() {
-            self.begin_segment(number, space)?;
+            self.begin_segment(number, nodes, space)?;
             found = self.next_free(number, space);
         }
         let first = found.ok_or(Error::NoSpace)?;
@@ -97,7 +102,7 @@ impl Logs {
     pub(super) fn find_next(&mut self, space: &mut Space) -> Result<()> {
         for number in 0..2 * LOGS {
             if self.next_free(number, space).is_none() {
-                self.begin_segment(number, space)?;
+                self.begin_segment(number, 0, space)?;
             }
             let next = self.next_free(number, space).ok_or(Error::NoSpace)?;
             // An index in a segment.
@@ -116,7 +121,7 @@ impl Logs {
     ) -> Result<FsBlock> {
         let number = log.number();
         if self.next_free(number, space).is_none() {
-            self.begin_segment(number, space)?;
+            self.begin_segment(number, 0, space)?;
         }
         let next = self.next_free(number, space).ok_or(Error::NoSpace)?;
         let start = u64::from(self.places[number].segment) * SEGMENT_BLOCKS;
@@ -139,19 +144,24 @@ impl Logs {
     }
 
     /// Continues a log in a free segment, or if there is none, in the holes of another segment.
-    fn begin_segment(&mut self, number: usize, space: &mut Space) -> Result<()> {
+    fn begin_segment(&mut self, number: usize, nodes: u64, space: &mut Space) -> Result<()> {
         let segments = self.segments();
         // The types of segments have the numbers of the logs.
         let kind = number as u16;
-        let place = match space.take_free_segment(kind, self.places[number].segment, &segments) {
-            Some(segment) => Place { segment, offset: 0, fills_holes: false },
-            None => {
-                let segment = space.take_segment_with_holes(kind, &segments);
-                let segment = segment.ok_or(Error::NoSpace)?;
-                Place { segment, offset: 0, fills_holes: true }
-            }
+        let last = self.places[number].segment;
+        let free = |segment| Place { segment, offset: 0, fills_holes: false };
+        let holes = |segment| Place { segment, offset: 0, fills_holes: true };
+        // Data leaves free segments to nodes, which cannot fill holes between data.
+        let place = if number < LOGS && space.free_segments(&segments) <= SEGMENTS_FOR_NODES {
+            let place = space.take_segment_with_holes(kind, &segments).map(holes);
+            let may_take = space.room_for_nodes(&segments) >= nodes + SEGMENT_BLOCKS;
+            let take = || space.take_free_segment(kind, last, &segments).map(free);
+            place.or_else(|| may_take.then(take).flatten())
+        } else {
+            let place = space.take_free_segment(kind, last, &segments).map(free);
+            place.or_else(|| space.take_segment_with_holes(kind, &segments).map(holes))
         };
-        self.places[number] = place;
+        self.places[number] = place.ok_or(Error::NoSpace)?;
         Ok(())
     }
 

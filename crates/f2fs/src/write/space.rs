@@ -11,6 +11,7 @@ use base::{Error, FsBlock, Location, Problem, Result};
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::sit::{RawSitEntry, SIT_MAP_BYTES};
 use crate::sit::{COUNT_BITS, SegmentEntry};
+use crate::summaries::LOGS;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "SIT entry";
@@ -27,11 +28,42 @@ pub(super) struct Space {
     allocated: BTreeMap<u32, Box<SegmentMap>>,
     /// The types of segments that logs have begun since.
     kinds: BTreeMap<u32, u16>,
-    /// Blocks of the main area that are not taken.
-    free: u64,
+    /// The number of taken blocks of each segment.
+    taken: Vec<u16>,
+    totals: Totals,
+    /// The segments that are being cleaned. No log fills their holes.
+    cleaned: BTreeSet<u32>,
     segments_per_section: u32,
     /// The section from which on a free one is searched.
     next_section: u32,
+}
+
+/// Sums over all segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Totals {
+    /// Segments without any taken block.
+    empty: u64,
+    /// Blocks that are not taken, of segments of nodes with a taken block.
+    node_holes: u64,
+}
+
+impl Totals {
+    /// Returns the part of a segment with `taken` blocks.
+    fn of(taken: u16, is_node: bool) -> Self {
+        let free = SEGMENT_BLOCKS.saturating_sub(taken.into());
+        let node_holes = if taken > 0 && is_node { free } else { 0 };
+        Self { empty: u64::from(taken == 0), node_holes }
+    }
+
+    fn add(&mut self, part: Self) {
+        self.empty += part.empty;
+        self.node_holes += part.node_holes;
+    }
+
+    fn subtract(&mut self, part: Self) {
+        self.empty -= part.empty;
+        self.node_holes -= part.node_holes;
+    }
 }
 
 impl Space {
@@ -45,25 +77,44 @@ impl Space {
             entries,
             allocated: BTreeMap::new(),
             kinds: BTreeMap::new(),
-            free: 0,
+            taken: Vec::new(),
+            totals: Totals::default(),
+            cleaned: BTreeSet::new(),
             segments_per_section: geometry.segments_per_section.max(1),
             next_section: 0,
         };
-        space.count_free();
+        space.count();
         Ok(space)
     }
 
-    fn count_free(&mut self) {
-        let maps = self.entries.iter().map(|entry| &entry.map);
-        let maps = maps.chain(self.allocated.values().map(Box::as_ref));
-        let taken: u64 = maps.flatten().map(|byte| u64::from(byte.count_ones())).sum();
-        let all = self.entries.len() as u64 * SEGMENT_BLOCKS;
-        self.free = all.saturating_sub(taken);
+    /// Counts all segments anew.
+    fn count(&mut self) {
+        let numbers = 0..self.entries.len() as u32;
+        let taken = |number: u32| {
+            let map = &self.entries[number as usize].map;
+            let own = self.allocated.get(&number);
+            let bits = |at: usize| (map[at] | own.map_or(0, |own| own[at])).count_ones();
+            (0..SIT_MAP_BYTES).map(bits).sum::<u32>() as u16
+        };
+        self.taken = numbers.clone().map(taken).collect();
+        self.totals = Totals::default();
+        for number in numbers {
+            self.totals.add(self.part_of(number));
+        }
     }
 
-    /// Returns the number of blocks that can be allocated before the next checkpoint.
-    pub(super) fn free_blocks(&self) -> u64 {
-        self.free
+    /// Returns a segment's part in the totals.
+    fn part_of(&self, segment: u32) -> Totals {
+        Totals::of(self.taken[segment as usize], is_node(self.kind_of(segment)))
+    }
+
+    /// Changes a segment, and the totals.
+    fn change(&mut self, segment: u32, change: impl FnOnce(&mut Self)) {
+        let before = self.part_of(segment);
+        change(self);
+        let after = self.part_of(segment);
+        self.totals.subtract(before);
+        self.totals.add(after);
     }
 
     /// Returns whether a block of a segment of the main area is taken.
@@ -77,34 +128,70 @@ impl Space {
     /// Records that a block of the main area was allocated. Does nothing if it is taken.
     pub(super) fn allocate(&mut self, segment: u32, index: u64) {
         if !self.is_taken(segment, index) {
-            let map = self.allocated.entry(segment).or_insert_with(|| Box::new([0; SIT_MAP_BYTES]));
-            map[(index / 8) as usize] |= bit(index);
-            self.free -= 1;
+            self.change(segment, |space| {
+                let new = || Box::new([0; SIT_MAP_BYTES]);
+                let map = space.allocated.entry(segment).or_insert_with(new);
+                map[(index / 8) as usize] |= bit(index);
+                space.taken[segment as usize] += 1;
+            });
         }
     }
 
     /// Records that an allocated block belongs to nothing.
     pub(super) fn release(&mut self, segment: u32, index: u64) {
-        let Some(map) = self.allocated.get_mut(&segment) else { return };
-        let byte = &mut map[(index / 8) as usize];
-        if *byte & bit(index) != 0 {
-            *byte &= !bit(index);
-            self.free += 1;
+        let map = self.allocated.get(&segment);
+        if map.is_some_and(|map| map[(index / 8) as usize] & bit(index) != 0) {
+            self.change(segment, |space| {
+                let map = space.allocated.get_mut(&segment).expect("it was just found");
+                map[(index / 8) as usize] &= !bit(index);
+                space.taken[segment as usize] -= 1;
+            });
         }
     }
 
     fn is_empty(&self, segment: u32) -> bool {
-        let of_checkpoint = self.entries.get(segment as usize);
-        of_checkpoint.is_some_and(|entry| entry.map.iter().all(|byte| *byte == 0))
-            && self.allocated.get(&segment).is_none_or(|map| map.iter().all(|byte| *byte == 0))
+        self.taken.get(segment as usize) == Some(&0)
     }
 
     /// Gives a segment of a log the log's type.
     pub(super) fn set_kind(&mut self, segment: u32, kind: u16) {
-        let stored = self.entries.get(segment as usize);
-        if stored.is_some_and(|entry| entry.valid_blocks.get() >> COUNT_BITS != kind) {
-            self.kinds.insert(segment, kind);
+        if (segment as usize) < self.entries.len() && self.kind_of(segment) != kind {
+            self.begin(segment, kind);
         }
+    }
+
+    /// Records that a log of the type `kind` begins a segment.
+    fn begin(&mut self, segment: u32, kind: u16) {
+        self.change(segment, |space| {
+            space.kinds.insert(segment, kind);
+        });
+    }
+
+    /// Returns the number of segments without any taken block that are not those of logs.
+    pub(super) fn free_segments(&self, logs: &BTreeSet<u32>) -> u64 {
+        let of_logs = logs.iter().filter(|number| self.is_empty(**number)).count();
+        self.totals.empty.saturating_sub(of_logs as u64)
+    }
+
+    /// Returns the number of nodes that can be allocated in segments that are not those of logs: in free ones, and in the
+    /// holes between nodes.
+    pub(super) fn room_for_nodes(&self, logs: &BTreeSet<u32>) -> u64 {
+        let room = |part: Totals| part.empty * SEGMENT_BLOCKS + part.node_holes;
+        let others =
+            logs.union(&self.cleaned).filter(|number| (**number as usize) < self.taken.len());
+        let of_others: u64 = others.map(|number| room(self.part_of(*number))).sum();
+        room(self.totals).saturating_sub(of_others)
+    }
+
+    /// Returns the number of blocks of a segment that are not taken.
+    fn holes(&self, number: u32) -> u64 {
+        SEGMENT_BLOCKS.saturating_sub(self.taken[number as usize].into())
+    }
+
+    /// Returns the type of a segment.
+    fn kind_of(&self, number: u32) -> u16 {
+        let stored = || self.entries[number as usize].valid_blocks.get() >> COUNT_BITS;
+        self.kinds.get(&number).copied().unwrap_or_else(stored)
     }
 
     /// Takes the segment after `last`, which is full, if it is empty and in the same section, or else the first segment of
@@ -119,7 +206,7 @@ impl Space {
         let per_section = self.segments_per_section;
         let next = last + 1;
         if next % per_section != 0 && self.is_empty(next) && !logs.contains(&next) {
-            self.kinds.insert(next, kind);
+            self.begin(next, kind);
             return Some(next);
         }
         let sections = self.entries.len() as u32 / per_section;
@@ -130,7 +217,7 @@ impl Space {
         };
         let section = after.into_iter().find(is_free)?;
         self.next_section = section + 1;
-        self.kinds.insert(section * per_section, kind);
+        self.begin(section * per_section, kind);
         Some(section * per_section)
     }
 
@@ -141,27 +228,18 @@ impl Space {
         kind: u16,
         logs: &BTreeSet<u32>,
     ) -> Option<u32> {
-        let is_node = |kind: u16| usize::from(kind) >= crate::summaries::LOGS;
-        let holes = |number: u32| {
-            let entry = &self.entries[number as usize];
-            let own = self.allocated.get(&number);
-            let taken = |at: usize| entry.map[at] | own.map_or(0, |map| map[at]);
-            (0..SIT_MAP_BYTES).map(|at| taken(at).count_zeros()).sum::<u32>()
-        };
-        let kind_of = |number: u32| {
-            let stored = || self.entries[number as usize].valid_blocks.get() >> COUNT_BITS;
-            self.kinds.get(&number).copied().unwrap_or_else(stored)
-        };
         let candidates = (0..self.entries.len() as u32).filter(|number| {
-            let fits = self.is_empty(*number) || is_node(kind_of(*number)) == is_node(kind);
-            fits && !logs.contains(number)
+            !self.is_empty(*number)
+                && is_node(self.kind_of(*number)) == is_node(kind)
+                && !logs.contains(number)
+                && !self.cleaned.contains(number)
         });
-        let best = candidates.map(|number| (holes(number), number)).max_by_key(|best| best.0)?;
-        if best.0 == 0 {
+        let best = candidates.max_by_key(|number| self.holes(*number))?;
+        if self.holes(best) == 0 {
             return None;
         }
-        self.kinds.insert(best.1, kind);
-        Some(best.1)
+        self.begin(best, kind);
+        Some(best)
     }
 
     /// Ends a checkpoint: its entries are those of the last one from now on. Allocated blocks are free, unless `in_flight`
@@ -176,7 +254,8 @@ impl Space {
         }
         self.allocated.clear();
         self.kinds.clear();
-        self.count_free();
+        self.cleaned.clear();
+        self.count();
         for (segment, index) in in_flight {
             self.allocate(segment, index);
         }
@@ -276,6 +355,11 @@ impl<'s> SegmentChanges<'s> {
 
 /// The bits of an entry with the number of blocks in use.
 const COUNT_MASK: u16 = (1 << COUNT_BITS) - 1;
+
+/// Returns whether segments of this type have nodes.
+fn is_node(kind: u16) -> bool {
+    usize::from(kind) >= LOGS
+}
 
 fn bit(index: u64) -> u8 {
     0x80 >> (index % 8)

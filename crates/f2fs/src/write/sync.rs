@@ -155,7 +155,7 @@ impl State {
             let is_last = index + 1 == nodes.len();
             let mut bytes = node.contents.to_vec();
             let Self { logs, space, .. } = self;
-            let block = logs.allocate(LogName::WarmNodes, 1, space, geometry)?.start;
+            let block = logs.allocate(LogName::WarmNodes, 1, 0, space, geometry)?.start;
             let next = logs.next_block(LogName::WarmNodes, space, geometry)?;
             let footer_at = bytes.len() - size_of::<RawNodeFooter>();
             let footer =

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use base::locks::{RankedGuard, RankedMutex};
 use base::{Error, FileBlock, FsBlock, Result, Unsupported};
@@ -30,6 +31,13 @@ const CHANGED_BYTES_MAX: u64 = 64 << 20;
 /// Free blocks that are kept for what an operation, or a checkpoint, may need in addition to the nodes that are counted.
 const SPARE_BLOCKS: u64 = 64;
 
+/// The changed nodes of a write of data: the inode, and the node with its addresses.
+const NODES_OF_WRITE: u64 = 2;
+/// The maximum time for which a write waits for blocks.
+const PLACE_TIME_MAX: Duration = Duration::from_secs(10);
+/// The time after which a waiting write looks again.
+const POLL_TIME: Duration = Duration::from_millis(50);
+
 /// The size of blocks of volumes that are written. Others are not tested.
 const BLOCK_BYTES: u32 = 4096;
 
@@ -48,6 +56,8 @@ pub(crate) struct Writer {
     /// The number of calls that delay the checkpoints which callers request.
     delays: RankedMutex<usize>,
     no_delays: Condvar,
+    /// Notified when writes of data have ended.
+    write_ended: Condvar,
     /// The error after which nothing is written any more.
     failure: OnceLock<Error>,
 }
@@ -82,6 +92,20 @@ pub(crate) struct Placed {
 impl Placed {
     pub(super) fn blocks(&self) -> impl Iterator<Item = FsBlock> + use<> {
         (self.range.start.0..self.range.end.0).map(FsBlock)
+    }
+}
+
+impl State {
+    /// Returns about how many nodes and directory blocks the next checkpoint writes: those that are changed, and those that writes in flight will
+    /// change.
+    fn nodes_to_write(&self, volume: &Volume) -> u64 {
+        let changed = volume.overlay_or_new().read().block_count();
+        changed + NODES_OF_WRITE * (self.placements.len() as u64 + 1) + SPARE_BLOCKS
+    }
+
+    /// Returns the number of nodes that can be written before the next checkpoint is durable.
+    fn room_for_nodes(&self) -> u64 {
+        self.space.room_for_nodes(&self.logs.segments())
     }
 }
 
@@ -121,6 +145,7 @@ impl Writer {
             state: RankedMutex::new(ranks::CHANGES, state),
             delays: RankedMutex::new(ranks::DELAYS, 0),
             no_delays: Condvar::new(),
+            write_ended: Condvar::new(),
             failure: OnceLock::new(),
         })
     }
@@ -195,7 +220,12 @@ impl Writer {
         is_closed: bool,
     ) -> Result<()> {
         let _failing = FailOnPanic(self);
-        state.write_checkpoint(volume, is_closed).inspect_err(|error| self.fail(error.clone()))
+        state.write_checkpoint(volume, is_closed).inspect_err(|error| {
+            // Without room for a node, nothing has changed but that blocks are allocated.
+            if *error != Error::NoSpace {
+                self.fail(error.clone());
+            }
+        })
     }
 
     /// Marks blocks as allocated, so that nothing is written there before the next checkpoint.
@@ -241,25 +271,27 @@ impl Writer {
         result
     }
 
-    /// Writes a checkpoint if the overlay, or the blocks that are not taken, would not be enough for `blocks` more.
+    /// Writes a checkpoint if the overlay would grow too large, or if it could not be written after `blocks` more nodes and
+    /// directory blocks have changed.
     pub(super) fn make_room(
         &self,
         state: &mut State,
         volume: &Arc<Volume>,
         blocks: u64,
     ) -> Result<()> {
-        let (changed, bytes) = {
+        let (is_changed, bytes) = {
             let overlay = volume.overlay_or_new().read();
-            (overlay.block_count(), overlay.bytes())
+            (!overlay.is_empty(), overlay.bytes())
         };
-        let is_short = changed + blocks + SPARE_BLOCKS > state.space.free_blocks();
-        if (is_short || bytes > CHANGED_BYTES_MAX) && changed > 0 {
+        let is_short = state.nodes_to_write(volume) + blocks > state.room_for_nodes();
+        if (is_short || bytes > CHANGED_BYTES_MAX) && is_changed {
             self.write_checkpoint(state, volume, false)?;
         }
         Ok(())
     }
 
-    /// Allocates blocks for data of a file, at most `count`.
+    /// Allocates blocks for data of a file, at most `count`. Errors: `NoSpace` if the next checkpoint may need the blocks
+    /// that are left.
     pub(crate) fn place(
         &self,
         volume: &Arc<Volume>,
@@ -267,9 +299,51 @@ impl Writer {
         count: u64,
     ) -> Result<(u64, Range<FsBlock>)> {
         let mut state = self.lock()?;
-        self.make_room(&mut state, volume, count)?;
-        let State { logs, space, .. } = &mut *state;
-        let range = logs.allocate(LogName::WarmData, count, space, volume.geometry())?;
+        self.place_in(&mut state, volume, at, count)
+    }
+
+    /// Allocates blocks like [`place`](Self::place). Waits for the ends of writes in flight, which free blocks.
+    pub(crate) fn place_after_waiting(
+        &self,
+        volume: &Arc<Volume>,
+        at: FileBlock,
+        count: u64,
+    ) -> Result<(u64, Range<FsBlock>)> {
+        let begun = Instant::now();
+        let mut state = self.lock()?;
+        loop {
+            match self.place_in(&mut state, volume, at, count) {
+                // Writes that this one is ordered before end only after it.
+                Err(Error::NoSpace)
+                    if !state.placements.is_empty() && begun.elapsed() < PLACE_TIME_MAX =>
+                {
+                    state.wait_for(&self.write_ended, POLL_TIME);
+                }
+                placed => return placed,
+            }
+        }
+    }
+
+    fn place_in(
+        &self,
+        state: &mut State,
+        volume: &Arc<Volume>,
+        at: FileBlock,
+        count: u64,
+    ) -> Result<(u64, Range<FsBlock>)> {
+        let geometry = volume.geometry();
+        let allocate = |state: &mut State| {
+            let nodes = state.nodes_to_write(volume);
+            let State { logs, space, .. } = state;
+            logs.allocate(LogName::WarmData, count, nodes, space, geometry)
+        };
+        let range = match allocate(state) {
+            Err(Error::NoSpace) if !volume.overlay_or_new().read().is_empty() => {
+                self.write_checkpoint(state, volume, false)?;
+                allocate(state)
+            }
+            range => range,
+        }?;
         let token = state.next_token;
         state.next_token += 1;
         state.placements.insert(token, Placed { at, range: range.clone() });
@@ -283,6 +357,12 @@ impl Writer {
             let State { logs, space, .. } = &mut *state;
             logs.release(placed.range, space, volume.geometry());
         }
+        self.write_ended.notify_all();
+    }
+
+    /// Lets callers know that writes have ended.
+    pub(crate) fn note_ended(&self) {
+        self.write_ended.notify_all();
     }
 
     /// Returns the number of blocks that are reserved for data in the cache.
