@@ -22,9 +22,21 @@ impl Image {
             .with(arguments);
         options.size = size;
         options.make(&image.path(), None);
-        let file = File::options().write(true).open(image.path()).expect("the image");
-        fallocate(file, FallocateFlags::empty(), 0, size).expect("room on tmpfs");
+        image.allocate(size);
         image
+    }
+
+    /// Creates an f2fs image of `size` bytes. All of its pages are present.
+    pub fn make_f2fs(size: u64) -> Self {
+        let image = Self { folder: TempDir::new_in("/dev/shm").expect("a folder on tmpfs") };
+        testkit::f2fs::Kind::named("plain").make(&image.path(), size >> 20);
+        image.allocate(size);
+        image
+    }
+
+    fn allocate(&self, size: u64) {
+        let file = File::options().write(true).open(self.path()).expect("the image");
+        fallocate(file, FallocateFlags::empty(), 0, size).expect("room on tmpfs");
     }
 
     /// Returns the path of the image.

@@ -1,4 +1,5 @@
-//! Support for all benchmarks: the load of the machine, medians, names, tables of times, images and their mounts.
+//! Support for all benchmarks: the load of the machine, medians, names, tables of times, images and their mounts,
+//! and ways of writing files.
 //! Not here: the measurements.
 
 #![forbid(unsafe_code)]
@@ -6,9 +7,13 @@
 pub mod image;
 pub mod mount;
 pub mod selection;
+pub mod sides;
 pub mod times;
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// One GiB.
 pub const GIB: f64 = (1u64 << 30) as f64;
@@ -32,6 +37,11 @@ pub fn busy_warning() -> Option<String> {
 pub fn median<T: Copy + PartialOrd>(mut values: Vec<T>) -> T {
     values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
     values[values.len() / 2]
+}
+
+/// Returns the processor time of this thread.
+pub fn thread_time() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
 /// Runs a program of the host without input, and discards its output. Panics if it fails.

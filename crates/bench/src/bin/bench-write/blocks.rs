@@ -3,14 +3,13 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use bench::{GIB, length_name, median};
+use bench::{GIB, length_name, median, thread_time};
 use pagecache::CacheOptions;
 
 use crate::notes::Notes;
-use crate::series::thread_time;
-use crate::sides::{Library, Side};
 use bench::image::Image;
 use bench::selection::Selection;
+use bench::sides::{Library, Side};
 
 /// The number of measurements of each volume.
 const ROUNDS: usize = 5;

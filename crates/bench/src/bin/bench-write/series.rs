@@ -5,15 +5,14 @@ use std::fmt;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use bench::{length_name, median};
+use bench::{length_name, median, thread_time};
 use pagecache::CacheOptions;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::notes::Notes;
-use crate::sides::{Library, Mounted, Output, Side};
 use bench::image::Image;
 use bench::mount::{FUSE2FS, KERNEL, MOUNT, WRITEBACK, mounters};
 use bench::selection::Selection;
+use bench::sides::{Library, Mounted, Output, Side};
 
 /// The number of measurements of each side.
 const ROUNDS: usize = 5;
@@ -206,11 +205,6 @@ fn write_file(row: &Row, bytes: u64, file: &mut dyn Output) -> (Duration, Durati
         file.sync();
     }
     (begin.elapsed(), thread_time().saturating_sub(processor))
-}
-
-/// Returns the processor time of this thread.
-pub fn thread_time() -> Duration {
-    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
 /// The printed ratios: two columns, and the heading.

@@ -1,4 +1,4 @@
-//! The sides: each is a way of writing files.
+//! Ways of writing files: mounts, and the library in this process. Not here: the measurements.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::attributes::FileType;
-use device::OpenDevice;
+use device::{OpenDevice, SharedDevice};
 use pagecache::CacheOptions;
 use vfs::{Creation, Credentials, OpenMode, Volume, VolumeOptions};
 
-use bench::image::Image;
-use bench::mount::{Mount, Mounter};
+use crate::image::Image;
+use crate::mount::{Mount, Mounter};
 
 /// A way of writing.
 pub trait Side {
@@ -23,10 +23,13 @@ pub trait Side {
 
     /// Removes a file from the root.
     fn remove(&self, name: &str);
+
+    /// Makes all changes durable, so that freed blocks can be allocated again.
+    fn sync(&self);
 }
 
 /// An open file.
-pub trait Output {
+pub trait Output: Send {
     /// Writes all of `data` at offset `at`.
     fn write(&mut self, at: u64, data: &[u8]);
 
@@ -67,7 +70,10 @@ impl Side for Mounted {
 
     fn remove(&self, name: &str) {
         std::fs::remove_file(self.path(name)).expect("a removed file");
-        // Freed blocks can be allocated again only after a commit.
+        self.sync();
+    }
+
+    fn sync(&self) {
         File::open(self.mount.path()).and_then(|root| root.sync_all()).expect("a durable root");
     }
 }
@@ -86,19 +92,26 @@ impl Output for File {
 pub struct Library {
     name: &'static str,
     volume: Volume,
-    _image: Image,
+    _image: Option<Image>,
 }
 
 impl Library {
     /// Opens `image` with a cache in which `bytes` can be dirty without being written back.
     pub fn new(name: &'static str, image: Image, folio_order_max: u8, bytes: u64) -> Self {
+        let open = OpenDevice { read_only: false, ..OpenDevice::default() };
+        let device = device::open(&image.path(), open).expect("the image");
+        let mut library = Self::on(name, device, folio_order_max, bytes);
+        library._image = Some(image);
+        library
+    }
+
+    /// Opens the volume on `device` with a cache in which `bytes` can be dirty without being written back.
+    pub fn on(name: &'static str, device: SharedDevice, folio_order_max: u8, bytes: u64) -> Self {
         // A fifth of the cache may be dirty before writeback begins.
         let cache = CacheOptions { folio_order_max, bytes_max: 6 * bytes };
-        let device = OpenDevice { read_only: false, ..OpenDevice::default() };
-        let device = device::open(&image.path(), device).expect("the image");
         let options = VolumeOptions { cache, writable: true, ..VolumeOptions::default() };
         let volume = Volume::open_device(device, &options).expect("a volume");
-        Self { name, volume, _image: image }
+        Self { name, volume, _image: None }
     }
 }
 
@@ -123,6 +136,10 @@ impl Side for Library {
         let root = self.volume.root().expect("a root");
         let removed = self.volume.unlink(&root, name.as_bytes(), &Credentials::ROOT);
         removed.expect("a removed file");
+        self.sync();
+    }
+
+    fn sync(&self) {
         self.volume.sync().expect("a durable volume");
     }
 }
