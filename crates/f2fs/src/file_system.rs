@@ -11,7 +11,9 @@ use base::attributes::{
 };
 use base::{BlockSize, Error, FileOffset, InodeNumber, Result};
 use device::SharedDevice;
-use fs::{Allocation, Data, Directory, FileData, FileSystem, NewInode, RenameTarget, Shift};
+use fs::{
+    Allocation, AtomicWrite, Data, Directory, FileData, FileSystem, NewInode, RenameTarget, Shift,
+};
 use iomap::{EndIo, Mapping, PageCache, ReadOptions, WritableFile};
 
 use crate::inode::Inode;
@@ -344,6 +346,18 @@ impl Data for WritableInode {
         let (inode, size) = (Arc::clone(&self.0), self.0.current().attributes().size);
         let file = WritableFile::new(mapping, inode, device, Arc::clone(end_io), size, options);
         Ok(Some(file))
+    }
+
+    fn start_atomic_write(&self, kind: AtomicWrite) -> Result<()> {
+        self.0.start_atomic_write(kind)
+    }
+
+    fn commit_atomic_write(&self, size: u64) -> Result<()> {
+        self.0.commit_atomic_write(size)
+    }
+
+    fn abort_atomic_write(&self) {
+        self.0.abort_atomic_write();
     }
 }
 

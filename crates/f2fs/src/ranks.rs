@@ -16,3 +16,5 @@ pub(crate) const RECORD: Rank = Rank::Format(4);
 pub(crate) const OVERLAY: Rank = Rank::Format(5);
 /// The last checkpoint, while it is replaced.
 pub(crate) const CHECKPOINT: Rank = Rank::Format(6);
+/// One inode's atomic write. No other lock is taken under it.
+pub(crate) const ATOMIC: Rank = Rank::Format(7);

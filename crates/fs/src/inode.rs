@@ -190,11 +190,40 @@ pub trait Data {
         Ok(None)
     }
 
+    /// Starts an atomic write of a regular file: data that is written from now on, and the size, are shown by reads, but
+    /// the file on the device stays as it is until [`commit_atomic_write`](Self::commit_atomic_write). The cache has no
+    /// dirty data, and none is in flight. Until the end of the atomic write, the file is not truncated, and its blocks are
+    /// not allocated or freed by other calls. Errors: `Unsupported` for files whose data cannot be written in this way.
+    fn start_atomic_write(&self, kind: AtomicWrite) -> Result<()> {
+        let _ = kind;
+        Err(Unsupported::Operation("atomic writes").into())
+    }
+
+    /// Commits the atomic write, durably: gives the file its data, and a size of `size` bytes. After a crash, the file has
+    /// all of it or none. The cache has no dirty data, and none is in flight.
+    fn commit_atomic_write(&self, size: u64) -> Result<()> {
+        let _ = size;
+        Err(Unsupported::Operation("atomic writes").into())
+    }
+
+    /// Ends the atomic write, if there is one, and drops its data: the file is as it was before. The cache has no dirty
+    /// data, and none is in flight. May be called after the volume was closed.
+    fn abort_atomic_write(&self) {}
+
     /// Records that the file was opened for writing once more.
     fn opened_for_writing(&self) {}
 
     /// Records that the file was closed after it was opened for writing.
     fn closed_for_writing(&self) {}
+}
+
+/// What a file has after an [atomic write](Data::start_atomic_write), besides the data of the write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtomicWrite {
+    /// Its old data, where nothing was written.
+    Update,
+    /// Nothing: it was empty when the write started.
+    Replace,
 }
 
 /// The size of a regular file, and the blocks that are allocated for its ranges.

@@ -56,7 +56,9 @@ pub use read::{FolioSlice, ReadContext, ReadOptions, lend, read};
 pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};
 pub use transform::Transform;
-pub use truncate::{detach_cache, punch_cache, quiesce_cache, set_size_after_move, truncate_cache};
+pub use truncate::{
+    detach_cache, drop_cache, punch_cache, quiesce_cache, set_size_after_move, truncate_cache,
+};
 pub use write::{write, write_as, zero_range};
 pub use writeback::{
     wait_for_writeback, wait_for_writeback_cancellable, write_back, write_back_and_wait,

@@ -84,6 +84,13 @@ pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
     for_each_folio(file, from..u64::MAX, |folio| file.mapping.remove(folio));
 }
 
+/// Removes all data from the cache, after all of its I/O has ended. Dirty data is lost, so that the caller can have the
+/// format restore the file.
+pub fn drop_cache(file: &Arc<WritableFile>) {
+    wait_for_direct(file);
+    discard(file, 0..u64::MAX);
+}
+
 /// Writes back dirty data in `range`, and waits for all I/O there, so that the caller can have the format move the
 /// data to other blocks. The cache keeps the data. The file's errors have the errors of writeback.
 pub fn quiesce_cache(file: &Arc<WritableFile>, range: Range<u64>) {

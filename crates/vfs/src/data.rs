@@ -195,6 +195,9 @@ impl Node {
         size: u64,
     ) -> Result<()> {
         let before = self.attributes().size;
+        if size < before {
+            state.atomic.check_none()?;
+        }
         if size > before.max(self.inode().size_max()) {
             return Err(Error::FileTooLarge);
         }

@@ -64,6 +64,10 @@ impl File {
             return Ok(0);
         }
         check_alignment(at, buffer.len())?;
+        if lock.as_ref().is_some_and(|state| state.atomic.is_any()) {
+            drop(lock);
+            return self.read_with(at, buffer, RwFlags::default());
+        }
         match iomap::read_direct(&context, node.writable.get(), at, buffer, lock) {
             Ok(read) => read,
             Err(_) => self.read_with(at, buffer, RwFlags::default()),
@@ -174,6 +178,10 @@ impl File {
         if let Err(error) = check_alignment(request.at(), request.length()) {
             return Err((Err(error), DirectIo { is_write, request }));
         }
+        // Blocks of an atomic write are free at once when their data is replaced, also while they are read.
+        if state.as_ref().is_some_and(|state| state.atomic.is_any()) {
+            return Err((Ok(Refused::NeedsAlone), DirectIo { is_write, request }));
+        }
         if !is_write {
             let data = match self.require_reading().and_then(|()| self.node().data()) {
                 Ok(data) => data,
@@ -262,7 +270,8 @@ impl File {
         let will_write =
             |node: &Node| node.admit_write(at, data, self.mode().append, false).is_ok();
         let state = self.lock_direct(privileges, false, will_write)?;
-        let Some(state) = state.filter(|state| state.is_plain) else { return Ok(None) };
+        let state = state.filter(|state| state.is_plain && !state.atomic.is_any());
+        let Some(state) = state else { return Ok(None) };
         // The volume may have been closed before the lock was taken.
         node.writeback()?;
         let data = node.admit_write(at, data, false, false)?;
@@ -296,7 +305,9 @@ impl File {
         let data = node.admit_write(at, data, self.mode().append, false)?;
         node.drop_privileges(&mut state, privileges)?;
         let split = node.volume().direct_options.split;
-        if let Some(written) = iomap::write_direct_alone(file, at, data, split)? {
+        if !state.atomic.is_any()
+            && let Some(written) = iomap::write_direct_alone(file, at, data, split)?
+        {
             node.note_direct_write(&state);
             return Ok((at, written));
         }

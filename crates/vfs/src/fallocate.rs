@@ -134,6 +134,7 @@ impl Node {
         } else {
             rights::may_overwrite(&self.attributes())?;
         }
+        state.atomic.check_none()?;
         let size = file.size();
         self.check_range(mode, &range, size)?;
         self.drop_privileges(&mut state, privileges)?;

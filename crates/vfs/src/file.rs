@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use base::locks::{Rank, RankedMutex};
 use base::{Error, FileOffset, Result};
@@ -44,6 +45,8 @@ pub struct File {
     caching: Caching,
     /// Whether reads through this file count as accesses.
     notes_access: bool,
+    /// The number of the last atomic write that this file has started, or zero.
+    pub(crate) atomic_write: AtomicU64,
 }
 
 impl File {
@@ -64,6 +67,7 @@ impl File {
             sync: WriteSync::None,
             caching,
             notes_access,
+            atomic_write: AtomicU64::new(0),
         }
     }
 
@@ -213,6 +217,7 @@ pub(crate) fn copied_if_mapped(data: &[u8]) -> Cow<'_, [u8]> {
 impl Drop for File {
     fn drop(&mut self) {
         self.stop_reading();
+        self.end_own_atomic_write();
         if self.mode.write {
             self.node.note_closed_for_writing();
         }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod atomic;
 mod change;
 mod clock;
 mod copy;
@@ -34,7 +35,7 @@ mod volume;
 mod writeback;
 
 pub use ::ext4::{Format as Ext4Format, SuperblockLocation};
-pub use ::fs::{Credentials, ErrorPolicy, FileSystem};
+pub use ::fs::{AtomicWrite, Credentials, ErrorPolicy, FileSystem};
 pub use ::fscrypt::Keys;
 pub use access::{AccessOptions, AccessTimes};
 pub use base::attributes::XattrMode;

@@ -75,7 +75,10 @@ impl Node {
         let (Some(file), Some(donor_file)) = (self.writable()?, donor.writable()?) else {
             return Err(Error::ReadOnly);
         };
-        let _locked = Locked::new([Some(self), Some(donor)]);
+        let mut locked = Locked::new([Some(self), Some(donor)]);
+        for node in [self, donor] {
+            locked.state(node).atomic.check_none()?;
+        }
         rights::may_overwrite(&self.attributes())?;
         rights::may_overwrite(&donor.attributes())?;
         if donor.attributes().permissions & (SETUID | SETGID) != 0 {

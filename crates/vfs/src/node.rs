@@ -10,6 +10,7 @@ use fs::{FileData, Inode};
 use iomap::{FiemapExtent, WritableFile};
 use pagecache::Mapping;
 
+use crate::atomic::AtomicWrites;
 use crate::file::{File, OpenMode};
 use crate::replacing::Replacing;
 use crate::rights;
@@ -39,6 +40,7 @@ pub(crate) struct NodeState {
     pub(crate) changes: u64,
     /// Whether the inode is known to have no privileges that a write clears.
     pub(crate) is_plain: bool,
+    pub(crate) atomic: AtomicWrites,
 }
 
 /// Whether an inode has a name.
@@ -60,7 +62,8 @@ impl Node {
         life: Life,
     ) -> Self {
         let kind = inode.attributes().kind;
-        let state = NodeState { life, changes: 0, is_plain: false };
+        let state =
+            NodeState { life, changes: 0, is_plain: false, atomic: AtomicWrites::default() };
         let state = RankedRwLock::new(Rank::Inode, state);
         Self {
             number,

@@ -27,6 +27,11 @@ impl LiveInode {
         if size > self.size_max().max(self.current().attributes().size) {
             return Err(Error::FileTooLarge);
         }
+        if self.has_atomic_write() {
+            // The size in memory, which the commit stores, has grown. Nothing else is allowed meanwhile.
+            debug_assert!(keeps_space, "a file with an atomic write is truncated");
+            return Ok(());
+        }
         self.check_changeable()?;
         let end = FileBlock(self.volume.geometry().block_size.blocks_for(size));
         if self.current().record().inline_area.is_some() {

@@ -63,16 +63,22 @@ impl LiveInode {
         }
     }
 
-    /// Returns the ranges of `blocks` that are holes and not delayed.
+    /// Returns the ranges of `blocks` that need new blocks which are not reserved: holes, and with an atomic write, all
+    /// blocks to which it has not written.
     fn unreserved(&self, blocks: &Range<FileBlock>) -> Result<Vec<Range<FileBlock>>> {
         let (current, mut at, mut found) = (self.current(), blocks.start, Vec::new());
         while at < blocks.end {
             let around = self.delayed.lock().around(at);
             let mut end = around.range.end.min(blocks.end);
             if !around.is_delayed {
-                let piece = current.piece_at(at, end)?;
-                end = piece.end.min(end);
-                if piece.state == State::Hole {
+                let is_missing;
+                if let Some((is_pending, until)) = self.pending_until(at, end) {
+                    (is_missing, end) = (!is_pending, until);
+                } else {
+                    let piece = current.piece_at(at, end)?;
+                    (is_missing, end) = (piece.state == State::Hole, piece.end.min(end));
+                }
+                if is_missing {
                     found.push(at..end);
                 }
             }
@@ -87,7 +93,7 @@ impl MapRead for LiveInode {
         let block_size = self.volume.geometry().block_size;
         // In this order: the end of a write stores addresses before blocks are no longer delayed.
         let around = self.delayed.lock().around(block_size.file_block(at));
-        let mut map = self.current().map_read(at, length)?;
+        let mut map = self.map_with_pending(at, length)?;
         if map.kind != IomapKind::Hole || self.current().record().inline_area.is_some() {
             return Ok(map);
         }
@@ -195,24 +201,34 @@ impl MapWrite for LiveInode {
     }
 
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
+        let is_atomic = self.has_atomic_write();
         let ended = self.change(NODES_MAX, &[], |editor, reserved| {
             let mut ended = Vec::new();
             for token in finished.iter().filter_map(|range| range.token) {
                 let Some(placed) = reserved.take_placement(token.0) else { continue };
                 let count = placed.range.end.0 - placed.range.start.0;
-                let holes = editor.set_addresses(self.number, placed.at, placed.range)?;
-                reserved.remove(holes);
+                if !self.make_pending(&placed, reserved) {
+                    let holes = editor.set_addresses(self.number, placed.at, placed.range)?;
+                    reserved.remove(holes);
+                }
                 ended.push(placed.at..FileBlock(placed.at.0 + count));
             }
-            self.update(editor, |raw| raw.size.set(raw.size.get().max(size.0)))?;
+            if !is_atomic {
+                self.update(editor, |raw| raw.size.set(raw.size.get().max(size.0)))?;
+            }
             Ok(ended)
         })?;
         self.volume.writer()?.note_ended();
         let mut delayed = self.delayed.lock();
+        let before = delayed.reserved();
         for blocks in &ended {
             delayed.remove_allocated(blocks, 0);
         }
+        let used = before - delayed.reserved();
         drop(delayed);
+        if is_atomic {
+            self.keep_reserved(used);
+        }
         self.map_changed();
         Ok(())
     }

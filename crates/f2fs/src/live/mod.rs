@@ -2,16 +2,19 @@
 //!
 //! - `names.rs`: new inodes, and names in directories
 //! - `data.rs`: the map of a file's data, for reading and writing
+//! - `atomic.rs`: data that a file gets all at once, or not at all
 //! - `allocation.rs`: sizes, preallocated blocks, holes
 //! - `xattrs.rs`: changes of extended attributes
 //!
 //! Not here: the changes of nodes (`edit`), and when they are written (`write`).
 
 mod allocation;
+mod atomic;
 mod data;
 mod names;
 mod xattrs;
 
+use self::atomic::Pending;
 pub(crate) use self::names::{Named, RenameMode};
 
 use std::sync::Arc;
@@ -45,6 +48,8 @@ pub(crate) struct LiveInode {
     noted: RankedMutex<Noted>,
     /// The blocks that have data in the cache, and none on the device.
     delayed: RankedMutex<Delayed>,
+    /// The file's atomic write, if it has one.
+    atomic: RankedMutex<Option<Pending>>,
     /// The generation of the map.
     generation: AtomicU64,
 }
@@ -67,6 +72,7 @@ impl LiveInode {
             current: RankedRwLock::new(ranks::RECORD, Arc::new(volume.inode(number)?)),
             noted: RankedMutex::new(ranks::NOTED, Noted::default()),
             delayed: RankedMutex::new(ranks::DELAYED, Delayed::default()),
+            atomic: RankedMutex::new(ranks::ATOMIC, None),
             generation: AtomicU64::new(0),
         })
     }
@@ -203,6 +209,7 @@ impl LiveInode {
         if self.current().attributes().links > 0 {
             return Ok(());
         }
+        debug_assert!(!self.has_atomic_write(), "the file that has started it is open");
         let writer = self.volume.writer()?;
         let delayed = std::mem::take(&mut *self.delayed.lock());
         writer.unreserve(delayed.reserved());

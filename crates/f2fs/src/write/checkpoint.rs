@@ -57,6 +57,7 @@ impl State {
         }
         volume.install(checkpoint);
         let in_flight = self.placements.values().flat_map(|placed| placed.blocks());
+        let in_flight = in_flight.chain(self.pending.iter().flatten().map(FsBlock));
         let in_flight = in_flight.map(|block| segment_of(volume.geometry(), block));
         self.space.install(segments, in_flight);
         self.summaries.clear();

@@ -12,6 +12,7 @@ mod changes;
 mod checkpoint;
 mod logs;
 mod pack;
+mod pending;
 mod space;
 mod summary_blocks;
 mod sync;
@@ -19,4 +20,4 @@ mod tables;
 mod writer;
 
 pub(crate) use self::space::segment_of;
-pub(crate) use self::writer::{Reserved, Writer};
+pub(crate) use self::writer::{Placed, Reserved, Writer};

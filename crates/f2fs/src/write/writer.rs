@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base::locks::{RankedGuard, RankedMutex};
-use base::{Error, FileBlock, FsBlock, Result, Unsupported};
+use base::{Error, FileBlock, FsBlock, Ranges, Result, Unsupported};
 
 use parking_lot::Condvar;
 
@@ -72,12 +72,14 @@ pub(super) struct State {
     pub(super) sit_journal: BTreeMap<u32, RawSitEntry>,
     /// Blocks of data that is on its way to the device, by token.
     pub(super) placements: HashMap<u64, Placed>,
+    /// Blocks of atomic writes, with data that no node refers to yet.
+    pub(super) pending: Ranges,
     /// The nodes that fsync(2) has written.
     pub(super) chain: Chain,
     next_token: u64,
     next_nid: u32,
-    /// Blocks of files that are reserved for data in the cache.
-    reserved: u64,
+    /// Blocks of files that are reserved for data in the cache, or in blocks of atomic writes.
+    pub(super) reserved: u64,
     is_closed: bool,
 }
 
@@ -135,6 +137,7 @@ impl Writer {
             summaries: SummaryBlocks::of(volume, &pack)?,
             sit_journal: pack.sit_journal,
             placements: HashMap::new(),
+            pending: Ranges::default(),
             chain: Chain::default(),
             next_token: 0,
             next_nid: 0,
@@ -163,6 +166,11 @@ impl Writer {
         if self.failure.set(error).is_ok() {
             tracing::error!(error = %self.failure.get().expect("it was just set"), "the volume is shut down");
         }
+    }
+
+    /// Locks the state, also of a volume that is closed or shut down.
+    pub(super) fn lock_any(&self) -> RankedGuard<'_, State> {
+        self.state.lock()
     }
 
     pub(super) fn lock(&self) -> Result<RankedGuard<'_, State>> {
@@ -379,7 +387,7 @@ impl Writer {
 
 /// The reservations of an operation.
 pub(crate) struct Reserved<'s> {
-    state: &'s mut State,
+    pub(super) state: &'s mut State,
 }
 
 impl Reserved<'_> {

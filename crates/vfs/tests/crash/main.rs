@@ -7,6 +7,7 @@
 mod common;
 
 mod actor;
+mod atomic;
 mod files;
 mod planted;
 mod raced;
@@ -20,6 +21,7 @@ use testkit::crash::{
     SMALL_BLOCKS, Suite, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL, Written, judge, judge_without_journal,
 };
 
+use crate::atomic::Atomic;
 use crate::files::Files;
 use crate::planted::Bug;
 use crate::reuse::Reuse;
@@ -61,6 +63,12 @@ fn main() {
             Reuse::record(kind, Bug::None, seed, 15)
         });
     }
+    for kind in F2FS {
+        let name = "atomic_writes_survive_power_cuts";
+        suite.add(kind, name, rounds(2, 60), judge, |kind, seed| {
+            Atomic::record(kind, Bug::None, seed, 40)
+        });
+    }
     plant_bugs(&mut suite);
     suite.run(STATES_MIN);
 }
@@ -87,4 +95,9 @@ fn plant_bugs(suite: &mut Suite) {
     suite.plant(f2fs, (Bug::NoFlushOfPackEnd, Bug::None), 100, files);
     suite.plant(f2fs, journal(JournalBug::NoFlushOfData), 100, files);
     suite.plant(f2fs, journal(JournalBug::EarlyEnd), 100, files);
+    let atomic: fn(&Kind, Bug, u64) -> Atomic =
+        |kind, bug, seed| Atomic::record(kind, bug, seed, 30);
+    suite.plant(&F2FS[1], (Bug::NotAtomic, Bug::None), 100, atomic);
+    suite.plant(&F2FS[1], (Bug::TwoCommits, Bug::None), 100, atomic);
+    suite.plant(&F2FS[1], journal(JournalBug::NoFlushOfData), 100, atomic);
 }

@@ -19,6 +19,10 @@ pub enum Bug {
     CleanBeforeProtect,
     /// Data that replaces other data, by a rename or after a truncation, is written back only when it is old.
     LateReplacement,
+    /// An atomic write is not started: data is in the file at once.
+    NotAtomic,
+    /// An atomic write is committed in two parts.
+    TwoCommits,
     /// The first flush of a checkpoint of f2fs is missing.
     NoFlushOfPack,
     /// The last flush of a checkpoint of f2fs is missing.
@@ -43,7 +47,7 @@ impl Planted {
     /// Returns the device for a volume with the bug, on top of `device`.
     pub fn device(&self, device: SharedDevice) -> SharedDevice {
         match self.bug {
-            Bug::None | Bug::LateReplacement => device,
+            Bug::None | Bug::LateReplacement | Bug::NotAtomic | Bug::TwoCommits => device,
             Bug::Journal(bug) => bug.device(device),
             Bug::NoFlushOfPack | Bug::NoFlushOfPackEnd => {
                 let is_end = self.bug == Bug::NoFlushOfPackEnd;

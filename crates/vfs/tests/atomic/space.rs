@@ -1,0 +1,92 @@
+//! Atomic writes on volumes that become full.
+
+use base::Error;
+use vfs::{AtomicWrite, Volume};
+
+use crate::common::make;
+use crate::stage::{ALL, Stage, data, read};
+
+const MEGABYTES: u64 = 64;
+const BLOCK: usize = 4096;
+
+/// Fills the volume until it has about `blocks` free blocks.
+fn fill_up_to(volume: &Volume, blocks: u64) {
+    let file = make(volume, "filler");
+    let mut at = 0;
+    loop {
+        let free = volume.statfs().blocks_available.saturating_sub(blocks);
+        let length = free.min(256) * BLOCK as u64;
+        if length < 16 * BLOCK as u64 {
+            break;
+        }
+        file.write_all_at(&data(at + 1, length as usize), at).unwrap();
+        at += length;
+        if at % (8 << 20) == 0 {
+            file.sync_all().unwrap();
+        }
+    }
+    file.sync_all().unwrap();
+    volume.sync().unwrap();
+}
+
+#[test]
+fn a_write_that_finds_no_space_leaves_the_old_contents_and_loses_none() {
+    let stage = Stage::of(MEGABYTES);
+    let volume = stage.open();
+    let file = make(&volume, "f");
+    let old = data(1, 600 * BLOCK);
+    file.write_all_at(&old, 0).unwrap();
+    file.sync_all().unwrap();
+    fill_up_to(&volume, 400);
+    for round in 0..3 {
+        let before = volume.statfs().blocks_free;
+        file.atomic_start(AtomicWrite::Update).unwrap();
+        let new = data(2 + round, 600 * BLOCK);
+        let mut written = 0;
+        let error = loop {
+            match file.write_at(&new[written..][..BLOCK], written as u64) {
+                Ok(length) => written += length,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, Error::NoSpace);
+        // The old blocks and the new ones exist at the same time.
+        assert!((300..420).contains(&(written / BLOCK)), "{} blocks", written / BLOCK);
+        assert!(read(&file)[..written] == new[..written], "before the abort");
+        file.atomic_abort().unwrap();
+        assert!(read(&file) == old, "after the abort");
+        assert_eq!(volume.statfs().blocks_free, before, "after the abort");
+    }
+    // What fits is committed.
+    file.atomic_start(AtomicWrite::Update).unwrap();
+    let new = data(9, 250 * BLOCK);
+    file.write_all_at(&new, 0).unwrap();
+    volume.sync().unwrap();
+    file.atomic_commit().unwrap();
+    let expected = [new, old[250 * BLOCK..].to_vec()].concat();
+    assert!(stage.contents_on_device("f") == expected, "after the commit");
+    drop(file);
+    stage.close(volume);
+}
+
+#[test]
+fn blocks_that_are_written_again_before_the_commit_are_free_again() {
+    let stage = Stage::of(MEGABYTES);
+    let volume = stage.open();
+    let file = make(&volume, "f");
+    file.write_all_at(&data(1, 500 * BLOCK), 0).unwrap();
+    file.sync_all().unwrap();
+    let before = volume.statfs().blocks_free;
+    file.atomic_start(AtomicWrite::Update).unwrap();
+    // More than the volume has.
+    for round in 0..40 {
+        file.write_all_at(&data(round, 500 * BLOCK), 0).unwrap();
+        file.sync_range(0..u64::MAX, ALL).unwrap();
+    }
+    file.atomic_commit().unwrap();
+    assert!(stage.contents_on_device("f") == data(39, 500 * BLOCK));
+    volume.sync().unwrap();
+    assert_eq!(volume.statfs().blocks_free, before);
+    drop(file);
+    stage.close(volume);
+}
