@@ -3,11 +3,12 @@
 mod mounting;
 
 use std::fs;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use mounting::{Fixture, Mount, bifolio};
-use testkit::{private_mounts, wait_until};
+use mounting::{Fixture, Mount, NOBODY, as_user, bifolio, mount_entry};
+use testkit::command::output;
+use testkit::{Denied, deny, private_mounts, wait_until};
 
 #[test]
 fn the_server_is_confined_by_default() {
@@ -69,4 +70,114 @@ fn the_server_cannot_read_the_callers_terminal() {
     assert_eq!(terminals, 1, "for messages");
     fixture.umount();
     assert!(child.wait().unwrap().success());
+}
+
+/// Returns a refusal of all calls of a system call.
+fn refused(call: libc::c_long, errno: i32) -> Denied {
+    Denied { call, first_argument: None, errno }
+}
+
+/// Returns what a host refuses so that a layer of the confinement is missing.
+fn refusals_of(layer: &str) -> Vec<Denied> {
+    let no_new_privs = Some(libc::PR_SET_NO_NEW_PRIVS as u32);
+    let prctl = Denied { call: libc::SYS_prctl, first_argument: no_new_privs, errno: libc::EPERM };
+    match layer {
+        "no-new-privs" => vec![prctl],
+        "user" => vec![refused(libc::SYS_setresuid, libc::EPERM)],
+        "capabilities" => vec![refused(libc::SYS_capset, libc::EPERM)],
+        "landlock" => vec![refused(libc::SYS_landlock_restrict_self, libc::EPERM)],
+        "landlock of an old kernel" => {
+            vec![refused(libc::SYS_landlock_create_ruleset, libc::ENOSYS)]
+        }
+        "limits" => {
+            let calls = [libc::SYS_setrlimit, libc::SYS_prlimit64];
+            calls.map(|call| refused(call, libc::EPERM)).into()
+        }
+        "seccomp" => vec![
+            refused(libc::SYS_seccomp, libc::EPERM),
+            Denied {
+                call: libc::SYS_prctl,
+                first_argument: Some(libc::PR_SET_SECCOMP as u32),
+                errno: libc::EPERM,
+            },
+        ],
+        _ => panic!("{layer}"),
+    }
+}
+
+#[test]
+fn without_a_layer_nothing_is_mounted_unless_an_option_names_it() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    for case in [
+        "no-new-privs",
+        "user",
+        "capabilities",
+        "landlock",
+        "landlock of an old kernel",
+        "limits",
+        "seccomp",
+    ] {
+        let layer = case.split(' ').next().unwrap();
+        let option = format!("--no-confine={layer}");
+        let mount = |options: &[&str]| {
+            let mut command = bifolio("mount");
+            command.args(options).arg(&fixture.image).arg(&fixture.directory);
+            deny(&mut command, &refusals_of(case));
+            output(&mut command)
+        };
+        let failed = mount(&[]);
+        assert!(!failed.status.success(), "{case}");
+        assert!(failed.text().contains(&option), "{case}: {}", failed.text());
+        assert_eq!(mount_entry(&fixture.directory), None, "{case}");
+        let other = if layer == "user" { "--no-confine=limits" } else { "--no-confine=user" };
+        assert!(!mount(&[other]).status.success(), "{case}");
+        // The kernel takes both filters only from processes that cannot get new privileges.
+        let all = format!("{option},landlock,seccomp");
+        let named = mount(&[if layer == "no-new-privs" { &all } else { &option }]);
+        assert!(named.status.success(), "{case}: {}", named.text());
+        let mounted = fixture.mounted();
+        assert!(mounted.path().join("small").exists(), "{case}");
+        drop(mounted);
+    }
+}
+
+#[test]
+fn an_ordinary_users_server_is_confined_too() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    fixture.allow_nobody();
+    let mut command = as_user(NOBODY, env!("CARGO_BIN_EXE_bifolio"));
+    command.arg("mount").arg(&fixture.image).arg(&fixture.directory);
+    let mount = output(&mut command);
+    assert!(mount.status.success(), "{}", mount.text());
+    let mounted = fixture.mounted();
+    let status = fs::read_to_string(format!("/proc/{}/status", mounted.server())).unwrap();
+    for fact in ["CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+        assert!(status.contains(fact), "{fact}: {status}");
+    }
+    // Other processes of the user cannot read its memory: its files in /proc belong to root.
+    let owner = fs::metadata(format!("/proc/{}/mem", mounted.server())).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&owner), 0);
+}
+
+#[test]
+fn server_and_guard_have_nothing_of_their_callers() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let secret = fs::File::open("/etc/shadow").unwrap();
+    rustix::io::fcntl_setfd(&secret, rustix::io::FdFlags::empty()).unwrap();
+    let mut command = bifolio("mount");
+    command.env("SECRET", "a word").arg(&fixture.image).arg(&fixture.directory);
+    let mount = output(&mut command);
+    assert!(mount.status.success(), "{}", mount.text());
+    let mounted = fixture.mounted();
+    for process in [mounted.server(), mounted.guard()] {
+        for file in fs::read_dir(format!("/proc/{process}/fd")).unwrap() {
+            let link = fs::read_link(file.unwrap().path()).unwrap();
+            assert_ne!(link, PathBuf::from("/etc/shadow"), "{}", secret.as_raw_fd());
+        }
+    }
+    let environment = fs::read(format!("/proc/{}/environ", mounted.server())).unwrap();
+    assert!(environment.iter().all(|byte| *byte == 0));
 }

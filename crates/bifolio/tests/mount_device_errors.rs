@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use base::{DeviceOffset, IoError, IoOperation, Result};
 use bifolio::{Follow, SharedDevice, VolumeOptions};
 use device::{Bio, BioOperation, FileDevice};
-use fuse::{MountOptions, Plan, SessionError};
+use fuse::{Confinement, Inherited, MountOptions, Plan, SessionError};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
@@ -101,7 +101,9 @@ fn mount(folder: PathBuf) -> ExitCode {
         claim: None,
         options,
         foreground: true,
-        confine: false,
+        confinement: Confinement::NONE,
+        memory_max: 4 << 30,
+        inherited: Inherited::default(),
         threads: const { NonZeroUsize::new(4).unwrap() },
     };
     let prepare = || {

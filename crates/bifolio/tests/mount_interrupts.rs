@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bifolio::{Follow, SharedDevice, VolumeOptions};
 use device::{Bio, BioOperation, FileDevice};
-use fuse::{MountOptions, Plan, SessionError};
+use fuse::{Confinement, Inherited, MountOptions, Plan, SessionError};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -79,7 +79,9 @@ fn mount(folder: PathBuf) -> ExitCode {
         claim: None,
         options,
         foreground: true,
-        confine: true,
+        confinement: Confinement::FULL,
+        memory_max: 4 << 30,
+        inherited: Inherited::default(),
         threads: const { NonZeroUsize::new(8).unwrap() },
     };
     let prepare = || {

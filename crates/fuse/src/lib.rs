@@ -27,6 +27,7 @@ pub use reply::{Answer, Contents, Reply};
 pub use request::Request;
 pub use server::{Server, ServerOptions};
 pub use session::{
-    Plan, Remount, RemountError, SessionError, SyncError, UmountError, remount, run, sync, umount,
+    ConfineError, Confinement, Inherited, Layer, Plan, Remount, RemountError, SessionError,
+    SyncError, UmountError, remount, run, sync, umount,
 };
 pub use transport::{BusyPoll, Channel, EndReason, NoRings, THREADS_DEFAULT, WorkerPool};

@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
-use fuse::{MountOptions, Plan, SessionError};
+use fuse::{Confinement, Inherited, MountOptions, Plan, SessionError};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::net::{SendFlags, Shutdown, SocketType, send, shutdown, sockopt};
@@ -91,7 +91,9 @@ fn mount(case: OsString, directory: PathBuf) -> ExitCode {
         claim: None,
         options,
         foreground: std::env::var_os(BACKGROUND).is_none(),
-        confine: case == SIGNALS,
+        confinement: if case == SIGNALS { Confinement::FULL } else { Confinement::NONE },
+        memory_max: 4 << 30,
+        inherited: Inherited::default(),
         threads: const { NonZeroUsize::new(4).unwrap() },
     };
     let open = |()| {

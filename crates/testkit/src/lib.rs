@@ -6,6 +6,7 @@
 pub mod command;
 mod cpio;
 pub mod crash;
+mod deny;
 mod digest;
 pub mod encryption;
 pub mod exercise;
@@ -31,6 +32,7 @@ mod waiting;
 mod waiting_tests;
 pub mod walk;
 
+pub use deny::{Denied, deny};
 pub use device::{DeviceHooks, HookedDevice};
 pub use digest::digest;
 pub use image::{MKE2FS_CONF, Mke2fs, check_by_e2fsck};

@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use clap::Args;
 use device::Image;
-use fuse::{Claim, MountOptions, OptionError, Plan, SessionError, THREADS_DEFAULT};
+use fuse::{
+    Claim, Confinement, Inherited, Layer, MountOptions, OptionError, Plan, SessionError,
+    THREADS_DEFAULT,
+};
 use vfs::Volume;
 
 use crate::console::Console;
@@ -20,6 +23,8 @@ use crate::mount_options::Options;
 use crate::target::{ImageOptions, Target};
 use crate::writing;
 
+/// The memory that a server may map beside its cache, in bytes: stacks, buffers, and what the formats keep.
+const MEMORY_BESIDE_CACHE: u64 = 4 << 30;
 /// Maximum of `--threads`.
 const THREADS_MAX: u16 = 1024;
 
@@ -176,9 +181,11 @@ pub struct Arguments {
     /// Append errors and warnings to FILE; in the background, they are not printed
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Do not confine the process that reads the image
-    #[arg(long)]
-    no_confine: bool,
+    /// Mount even without a layer of the confinement of the process that reads the image: no-new-privs, user,
+    /// capabilities, landlock, limits or seccomp, or several of them, separated by commas; without LAYER, none confines it
+    #[arg(long, value_name = "LAYER", num_args = 0..=1, require_equals = true, value_delimiter = ',',
+        default_missing_value = EVERY_LAYER, value_parser = parse_layer)]
+    no_confine: Vec<Confinement>,
     /// Image to mount
     #[arg(value_name = "IMAGE", value_parser = Target::parser())]
     target: Target,
@@ -186,6 +193,21 @@ pub struct Arguments {
     directory: PathBuf,
     #[command(flatten)]
     image: ImageOptions,
+}
+
+/// The value of `--no-confine` that stands for all layers.
+const EVERY_LAYER: &str = "all";
+
+/// Returns the confinement without a layer.
+fn parse_layer(name: &str) -> Result<Confinement, String> {
+    if name == EVERY_LAYER {
+        return Ok(Confinement::NONE);
+    }
+    let layer = Layer::from_name(name);
+    layer.map(|layer| Confinement::FULL.without(layer)).ok_or_else(|| {
+        let names = Layer::ALL.map(Layer::name).join(", ");
+        format!("expected {names} or {EVERY_LAYER}")
+    })
 }
 
 /// A valid list of `-o`.
@@ -206,6 +228,8 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
 
 /// Mounts the image, and serves the mount until it is unmounted.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    // Before anything is opened.
+    let inherited = Inherited::list();
     let Arguments { mut image, options, foreground, threads, log, no_confine, target, directory } =
         arguments;
     if target.path != b"/" {
@@ -225,15 +249,6 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     }
     let claim = claim(&source, &image, &all.mount);
     image.exclusive = claim.is_none();
-    let plan = Plan {
-        claim,
-        source: source.into_os_string(),
-        directory: mount_point(&directory)?,
-        options: all.mount.clone(),
-        foreground,
-        confine: !no_confine,
-        threads,
-    };
     let log = Log::new(log.as_deref().map(open_log).transpose()?);
     log.start();
     // The confined process cannot read the size of memory.
@@ -245,6 +260,21 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         false => image.volume_options()?,
     };
     all.apply(&mut volume_options);
+    let plan = Plan {
+        claim,
+        source: source.into_os_string(),
+        directory: mount_point(&directory)?,
+        options: all.mount.clone(),
+        foreground,
+        confinement: no_confine.into_iter().fold(Confinement::FULL, Confinement::and),
+        memory_max: volume_options
+            .cache
+            .bytes_max
+            .saturating_mul(2)
+            .saturating_add(MEMORY_BESIDE_CACHE),
+        inherited,
+        threads,
+    };
     let open = |image: Image| {
         let volume = image.device().and_then(|device| Volume::open_device(device, &volume_options));
         let volume = volume.map_err(|error| Failure::library(&*target.image, &error))?;

@@ -259,6 +259,10 @@ impl Mount<'_> {
         self.server
     }
 
+    pub fn guard(&self) -> i32 {
+        self.guard
+    }
+
     /// Returns the abstract names of the sockets of the guard.
     pub fn guard_socket_names(&self) -> Vec<String> {
         let open = fs::read_dir(format!("/proc/{}/fd", self.guard)).unwrap();

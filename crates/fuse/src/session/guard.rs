@@ -4,8 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::confine;
 use super::control::{Control, Event, Message, wait};
 use super::peer::announce;
 use super::process::{self, Child};
@@ -32,7 +34,11 @@ pub fn run<E>(
     server: Child,
     ready: Option<OwnedFd>,
 ) -> Result<(), SessionError<E>> {
+    plan.inherited.close();
     process::leave_directory();
+    if plan.confinement.is_any() {
+        confine::limit_guard();
+    }
     let control = Control::new(sockets.control);
     let signals = match Signals::install() {
         Ok(signals) => signals,
@@ -132,6 +138,10 @@ impl Guard<'_> {
         {
             mount::lift_limit_on_writeback(&mount.device, is_block_device);
         }
+        // The confined server cannot change the flags of open files.
+        let flags = rustix::fs::fcntl_getfl(&connection).map_err(MountError::Device)?;
+        rustix::fs::fcntl_setfl(&connection, flags | OFlags::NONBLOCK)
+            .map_err(MountError::Device)?;
         // The guard keeps no copy of the connection, so that the connection ends with the server.
         let _ = self.control.send(&Message::Mounted(connection));
         Ok(())

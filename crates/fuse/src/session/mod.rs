@@ -19,6 +19,7 @@
 mod confine;
 mod control;
 mod guard;
+mod inherited;
 mod kill_check;
 mod locate;
 mod namespace;
@@ -48,6 +49,8 @@ use crate::socket;
 use crate::transport::NoRings;
 use process::Side;
 
+pub use confine::{ConfineError, Confinement, Layer};
+pub use inherited::Inherited;
 pub use remount::{Remount, RemountError, remount};
 pub use sync::{SyncError, sync};
 pub use umount::{UmountError, umount};
@@ -65,8 +68,12 @@ pub struct Plan {
     pub options: MountOptions,
     /// Whether the caller stays in the foreground and is the guard.
     pub foreground: bool,
-    /// Whether the server confines itself.
-    pub confine: bool,
+    /// The layers by which the server confines itself.
+    pub confinement: Confinement,
+    /// The maximum of memory that a confined server may map, in addition to that of its program, in bytes.
+    pub memory_max: u64,
+    /// The files that the calling program has inherited, which guard and server close.
+    pub inherited: Inherited,
     /// The number of worker threads. With io_uring, they are distributed evenly over the processors: each gets at least
     /// 4 (or this number, if it is smaller), so the total may be larger.
     pub threads: NonZeroUsize,
@@ -101,6 +108,8 @@ pub enum SessionError<E> {
     Aborted,
     /// A worker thread panicked, and its request was lost.
     Panicked,
+    /// The server could not be confined.
+    Confine(ConfineError),
     /// The host refused an action.
     Host(&'static str, Errno),
 }
@@ -121,6 +130,7 @@ impl<E: fmt::Display> fmt::Display for SessionError<E> {
             Self::Interrupted => f.write_str("interrupted"),
             Self::Aborted => f.write_str("the connection to the kernel was aborted"),
             Self::Panicked => f.write_str("a worker thread has panicked"),
+            Self::Confine(error) => error.fmt(f),
             Self::Host(action, errno) => {
                 write!(f, "cannot {action}: {}", io::Error::from(*errno))
             }

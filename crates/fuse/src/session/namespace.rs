@@ -1,4 +1,4 @@
-//! The server's own mount namespace, which is empty.
+//! The server's own namespaces: an empty one of mounts, and further ones.
 //!
 //! When the last process of a mount namespace ends, the kernel unmounts all mounts in it. For a mount of a block
 //! device, it then waits for the answer to DESTROY. If the process that ends is the server, no process is left to
@@ -14,6 +14,8 @@ use rustix::mount::{
     fsconfig_create, fsmount, fsopen, mount_change, move_mount, unmount,
 };
 
+use rustix::thread::UnshareFlags;
+
 use super::process;
 
 /// Moves the calling process, which must have a single thread, to a mount namespace of its own whose root is an empty
@@ -23,7 +25,7 @@ use super::process;
 ///
 /// EPERM without CAP_SYS_ADMIN. Mounts of block devices cannot be created without it either.
 pub fn leave() -> Result<(), Errno> {
-    process::unshare_mounts()?;
+    process::unshare(UnshareFlags::NEWNS)?;
     let all = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     // Later mounts of other namespaces must not appear in this one, nor this one's mounts in others.
     mount_change("/", all)?;
@@ -37,4 +39,14 @@ pub fn leave() -> Result<(), Errno> {
     rustix::process::pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir(Path::new("/"))
+}
+
+/// Moves the calling process to namespaces of its own for the network, IPC and the host's name, each where that is allowed.
+/// Its network has no interfaces. The namespace of processes stays: the ids in requests would have no meaning in another.
+pub fn leave_others() {
+    for (flag, name) in process::NAMESPACES {
+        if let Err(errno) = process::unshare(flag) {
+            tracing::debug!("cannot move the server to its own {name} namespace: {errno}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use rustix::thread::UnshareFlags;
 
 use super::{SessionError, retry};
 
@@ -100,10 +101,41 @@ fn outcome_of<E>(status: Option<WaitStatus>) -> Result<(), SessionError<E>> {
     }
 }
 
-/// Moves the calling thread to a copy of its mount namespace.
-pub fn unshare_mounts() -> Result<(), Errno> {
-    // SAFETY: the flag does not unshare the file descriptors, which would be unsafe.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
+/// The namespaces that a server needs nothing of, and their names.
+pub const NAMESPACES: [(UnshareFlags, &str); 3] = [
+    (UnshareFlags::NEWNET, "network"),
+    (UnshareFlags::NEWIPC, "IPC"),
+    (UnshareFlags::NEWUTS, "UTS"),
+];
+
+/// Moves the calling thread to a namespace of its own.
+///
+/// Panics if `namespace` is more than that.
+pub fn unshare(namespace: UnshareFlags) -> Result<(), Errno> {
+    assert!(!namespace.contains(UnshareFlags::FILES), "descriptors must stay shared");
+    // SAFETY: the flags do not unshare the file descriptors, which would be unsafe.
+    unsafe { rustix::thread::unshare_unsafe(namespace) }
+}
+
+/// Removes all variables of the environment, and overwrites their values. No other thread may be running.
+pub fn clear_environment() {
+    // SAFETY: no other thread reads the environment. Each pointer, up to the null, is to a string that the process may
+    // write: the kernel has put it on the stack, or the C library on the heap. Nobody reads it afterwards, since
+    // clearenv removes all pointers.
+    unsafe {
+        let mut variable = environ;
+        while !variable.is_null() && !(*variable).is_null() {
+            let length = libc::strlen(*variable);
+            std::slice::from_raw_parts_mut((*variable).cast::<u8>(), length).fill(0);
+            variable = variable.add(1);
+        }
+        libc::clearenv();
+    }
+}
+
+unsafe extern "C" {
+    /// The variables of the environment (environ(7)).
+    static environ: *const *mut libc::c_char;
 }
 
 /// Leaves the terminal's session. The process receives no more signals from the terminal, also when the terminal

@@ -44,6 +44,8 @@ pub fn run<P, E>(
     // Only the guard receives signals from the terminal.
     process::leave_terminal();
     let prepared = prepare().map_err(SessionError::Open)?;
+    plan.inherited.close();
+    process::clear_environment();
     process::leave_directory();
     let null = process::open_null().map_err(host("open /dev/null"))?;
     process::leave_input(&null).map_err(host("leave standard input"))?;
@@ -62,14 +64,19 @@ pub fn run<P, E>(
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let poll = busy_poll(plan, processors, sockets.locate).map_err(SessionError::LowLatency)?;
     let rings = try_io_uring(plan, || Rings::new(plan.threads))?;
+    let proof = confine::Proof::open();
     // Before mounting, since the namespace would contain the mount.
     if let Err(errno) = namespace::leave() {
         tracing::debug!("cannot move the server to its own mount namespace: {errno}");
     }
-    if plan.confine {
-        let writable = plan.options.writable;
-        confine::confine(confine::Needs { writable, rings: rings.is_some() });
+    if plan.confinement.is_any() {
+        let resources = confine::Resources { memory_max: plan.memory_max };
+        let needs =
+            confine::Needs { writable: plan.options.writable, rings: rings.is_some(), resources };
+        namespace::leave_others();
+        confine::confine(plan.confinement, needs, &proof).map_err(SessionError::Confine)?;
     }
+    drop(proof);
     let volume = open(prepared).map_err(SessionError::Open)?;
     let (server, rings) = match create_server(plan, &volume, rings, options) {
         Ok(created) => created,

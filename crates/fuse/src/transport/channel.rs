@@ -47,7 +47,10 @@ impl Channel {
     /// Creates a channel over `device`, and makes the descriptor nonblocking.
     pub fn new(device: OwnedFd) -> Result<Self, Errno> {
         let flags = rustix::fs::fcntl_getfl(&device)?;
-        rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
+        // A confined server may not change the flags. The guard has set this one.
+        if !flags.contains(OFlags::NONBLOCK) {
+            rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
+        }
         Ok(Self { device: Arc::new(device) })
     }
 

@@ -1,76 +1,12 @@
-//! Confinement of the calling process: no access to files, the network and other processes, and no privileges. Open
-//! files stay open. The process must not have other threads yet.
-//!
-//! There are several layers, since a kernel may lack some of them: another user without capabilities, Landlock, and a
-//! filter on system calls. A missing layer is logged, and is not an error.
+//! A filter on system calls: those that a server needs, and no others.
 
-use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus,
-    Scope,
-};
-use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule,
 };
 
+use super::Needs;
 use crate::transport::ENABLE_RINGS;
-
-/// The user and group that root becomes: nobody.
-const NOBODY: u32 = 65_534;
-
-/// The needs of a server beyond those of all servers.
-#[derive(Clone, Copy, Debug)]
-pub struct Needs {
-    /// Whether the image is open for writing.
-    pub writable: bool,
-    /// Whether there are rings, created already, that threads will enable and use.
-    pub rings: bool,
-}
-
-/// Confines the process to the needs of serving.
-pub fn confine(needs: Needs) {
-    if let Err(error) = drop_privileges() {
-        tracing::warn!("cannot drop privileges: {error}");
-    }
-    match restrict_files() {
-        Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => {}
-        Ok(RulesetStatus::NotEnforced) => tracing::info!("the kernel has no Landlock"),
-        Err(error) => tracing::warn!("cannot set up Landlock: {error}"),
-    }
-    if let Err(error) = filter_system_calls(needs) {
-        tracing::warn!("cannot filter system calls: {error}");
-    }
-}
-
-/// Changes root to an ordinary user, and drops all capabilities.
-fn drop_privileges() -> rustix::io::Result<()> {
-    rustix::thread::set_no_new_privs(true)?;
-    if rustix::process::geteuid().is_root() {
-        let user = rustix::fs::Uid::from_raw(NOBODY);
-        let group = rustix::fs::Gid::from_raw(NOBODY);
-        // Fails if the user is not mapped in a user namespace. The capabilities are dropped all the same.
-        let _ = rustix::thread::set_thread_groups(&[])
-            .and_then(|()| rustix::thread::set_thread_res_gid(group, group, group))
-            .and_then(|()| rustix::thread::set_thread_res_uid(user, user, user));
-    }
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    rustix::thread::set_capabilities(None, sets)
-}
-
-/// Denies every access that Landlock controls: there is no rule that allows any.
-fn restrict_files() -> Result<RulesetStatus, landlock::RulesetError> {
-    let abi = ABI::V6;
-    let status = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(abi))?
-        .handle_access(AccessNet::from_all(abi))?
-        .scope(Scope::from_all(abi))?
-        .create()?
-        .restrict_self()?;
-    Ok(status.ruleset)
-}
 
 /// The system calls that every server needs to serve, to read the image, for memory and threads, and to end in order.
 const ALLOWED: &[libc::c_long] = &[
@@ -129,9 +65,22 @@ const ALLOWED: &[libc::c_long] = &[
 ];
 
 /// The commands of fcntl that every server needs. Others can make the kernel send signals to processes of the same
-/// user.
-const ALLOWED_FCNTL: [libc::c_int; 5] =
-    [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC];
+/// user, or let a log file be overwritten (by dropping O_APPEND).
+const ALLOWED_FCNTL: [libc::c_int; 4] =
+    [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC];
+
+/// The flags of clone(2) for a thread of the C library. With others, it would be a process, or in other namespaces.
+const THREAD_FLAGS: libc::c_int = libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_SETTLS
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_CLEARTID;
+/// A flag without effect, which musl sets, too.
+const MUSL_FLAGS: libc::c_int = libc::CLONE_DETACHED;
 
 /// The further system calls that writing to the image needs.
 const ALLOWED_TO_WRITE: &[libc::c_long] = &[
@@ -150,7 +99,11 @@ const ALLOWED_TO_WRITE: &[libc::c_long] = &[
 const ALLOWED_WITH_RINGS: &[libc::c_long] = &[libc::SYS_io_uring_enter];
 
 /// Makes all other system calls fail with ENOSYS, which the C library can handle.
-fn filter_system_calls(needs: Needs) -> Result<(), Box<dyn std::error::Error>> {
+pub fn filter(needs: &Needs) -> Result<(), String> {
+    apply(needs).map_err(|error| error.to_string())
+}
+
+fn apply(needs: &Needs) -> Result<(), Box<dyn std::error::Error>> {
     let writing = if needs.writable { ALLOWED_TO_WRITE } else { &[] };
     let with_rings = if needs.rings { ALLOWED_WITH_RINGS } else { &[] };
     let allowed = ALLOWED.iter().chain(writing).chain(with_rings);
@@ -167,8 +120,9 @@ fn filter_system_calls(needs: Needs) -> Result<(), Box<dyn std::error::Error>> {
     rules.push((libc::SYS_mprotect, vec![not_executable]));
     // Threads, but no processes. The C library tries clone3 first, which is refused, since a filter cannot see its
     // flags.
-    let thread = libc::CLONE_THREAD as u64;
-    rules.push((libc::SYS_clone, vec![masked(0, thread, thread)?]));
+    let flags = [THREAD_FLAGS, THREAD_FLAGS | MUSL_FLAGS];
+    let threads = flags.map(|flags| masked(0, u64::MAX, flags as u64));
+    rules.push((libc::SYS_clone, threads.into_iter().collect::<Result<_, _>>()?));
     // The processors of the calling thread only.
     rules.push((libc::SYS_sched_setaffinity, vec![masked(0, u64::from(u32::MAX), 0)?]));
     // Signals, but only to this process (for abort).

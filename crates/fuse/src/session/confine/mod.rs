@@ -1,0 +1,206 @@
+//! Confinement of the calling process: no access to files, the network and other processes, and no privileges. Open
+//! files stay open. The process must not have other threads yet.
+//!
+//! There are several layers, and each is applied and verified by itself:
+//!
+//! - `privileges.rs`: another user, no capabilities, none by way of programs, no debugger
+//! - `files.rs`: Landlock
+//! - `limits.rs`: limits of resources
+//! - `system_calls.rs`: a filter on system calls
+//! - `proof.rs`: what the kernel says about the process in /proc
+//!
+//! A layer that is missing is an error, unless the policy leaves it out.
+
+mod files;
+mod limits;
+mod privileges;
+mod proof;
+mod system_calls;
+
+use std::fmt;
+
+pub use limits::Resources;
+pub use privileges::limit_guard;
+pub use proof::Proof;
+
+/// A layer of the confinement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Layer {
+    /// The user and group nobody instead of root.
+    User,
+    /// No capabilities.
+    Capabilities,
+    /// No privileges of programs that are executed, and no other process of the same user that reads the memory. Landlock
+    /// and the filter on system calls need it.
+    NoNewPrivileges,
+    /// No files by their paths, no network connections, no signals to other processes.
+    Landlock,
+    /// Limits of memory, open files, processes and the sizes of files.
+    Limits,
+    /// The system calls that a server needs, and no others.
+    SystemCalls,
+}
+
+impl Layer {
+    /// All layers, in the order in which they are applied.
+    pub const ALL: [Self; 6] = [
+        Self::NoNewPrivileges,
+        Self::User,
+        Self::Capabilities,
+        Self::Landlock,
+        Self::Limits,
+        Self::SystemCalls,
+    ];
+
+    /// Returns the name of the layer on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Capabilities => "capabilities",
+            Self::NoNewPrivileges => "no-new-privs",
+            Self::Landlock => "landlock",
+            Self::Limits => "limits",
+            Self::SystemCalls => "seccomp",
+        }
+    }
+
+    /// Returns the layer with this name on the command line.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|layer| layer.name() == name)
+    }
+
+    /// Returns what still holds without the layer.
+    fn without(self) -> &'static str {
+        match self {
+            Self::User | Self::Capabilities | Self::NoNewPrivileges => {
+                "Landlock and the filter on system calls would still deny access to files, the network and other processes"
+            }
+            Self::Landlock => {
+                "the filter on system calls would still deny opening files, connecting, and signals to other processes"
+            }
+            Self::Limits => "the size of the cache would still be limited",
+            Self::SystemCalls => {
+                "Landlock and the user nobody would still deny access to files and the network"
+            }
+        }
+    }
+}
+
+/// The layers that confine a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Confinement {
+    /// A bit for each layer.
+    layers: u8,
+}
+
+impl Confinement {
+    /// All layers.
+    pub const FULL: Self = Self { layers: u8::MAX };
+    /// No layer.
+    pub const NONE: Self = Self { layers: 0 };
+
+    /// Returns the confinement without a layer.
+    #[must_use]
+    pub fn without(self, layer: Layer) -> Self {
+        Self { layers: self.layers & !(1 << layer as u8) }
+    }
+
+    /// Returns the confinement by the layers that both have.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { layers: self.layers & other.layers }
+    }
+
+    /// Returns whether the process is confined by a layer.
+    pub fn has(self, layer: Layer) -> bool {
+        self.layers & 1 << layer as u8 != 0
+    }
+
+    /// Returns whether there is any layer.
+    pub fn is_any(self) -> bool {
+        Layer::ALL.into_iter().any(|layer| self.has(layer))
+    }
+}
+
+/// The needs of a server beyond those of all servers.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// Whether the image is open for writing.
+    pub writable: bool,
+    /// Whether there are rings, created already, that threads will enable and use.
+    pub rings: bool,
+    /// The resources that the server may use.
+    pub resources: Resources,
+}
+
+/// Layers that could not be applied.
+#[derive(Debug)]
+pub struct ConfineError {
+    /// The layers, and why each is missing.
+    missing: Vec<(Layer, String)>,
+}
+
+impl fmt::Display for ConfineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot confine the server")?;
+        for (layer, reason) in &self.missing {
+            let name = layer.name();
+            write!(f, "; {name}: {reason} (with --no-confine={name}, {})", layer.without())?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfineError {}
+
+/// Applies the layers of `confinement`, each by itself, and verifies them by `proof`.
+pub fn confine(confinement: Confinement, needs: Needs, proof: &Proof) -> Result<(), ConfineError> {
+    let mut missing = Vec::new();
+    for layer in Layer::ALL {
+        if !confinement.has(layer) {
+            continue;
+        }
+        let applied = match layer {
+            Layer::NoNewPrivileges => privileges::forbid_new(),
+            Layer::User => privileges::become_nobody(),
+            Layer::Capabilities => privileges::drop_capabilities(),
+            Layer::Landlock => files::restrict(),
+            Layer::Limits => limits::set(&needs, proof),
+            Layer::SystemCalls => system_calls::filter(&needs),
+        };
+        if let Err(reason) = applied.and_then(|()| proof.verify(layer)) {
+            missing.push((layer, reason));
+        }
+    }
+    if missing.is_empty() { Ok(()) } else { Err(ConfineError { missing }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_named_on_the_command_line() {
+        for layer in Layer::ALL {
+            assert_eq!(Layer::from_name(layer.name()), Some(layer));
+            let without = Confinement::FULL.without(layer);
+            assert!(!without.has(layer));
+            assert!(Layer::ALL.into_iter().all(|other| other == layer || without.has(other)));
+        }
+        assert_eq!(Layer::from_name("all"), None);
+        assert!(!Confinement::NONE.is_any());
+    }
+
+    #[test]
+    fn the_error_names_each_missing_layer_and_its_option() {
+        let missing = vec![
+            (Layer::Landlock, "the kernel has no Landlock".to_owned()),
+            (Layer::User, "Invalid argument".to_owned()),
+        ];
+        let text = ConfineError { missing }.to_string();
+        for part in ["--no-confine=landlock", "--no-confine=user", "no Landlock", "system calls"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

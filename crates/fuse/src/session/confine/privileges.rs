@@ -1,0 +1,92 @@
+//! Privileges: another user than root, no capabilities, none by way of programs, and no debugger of the same user.
+
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
+};
+
+/// The user and group that root becomes: nobody.
+const NOBODY: u32 = 65_534;
+
+/// Forbids privileges by way of programs, and debuggers that have the same user.
+pub fn forbid_new() -> Result<(), String> {
+    set_no_new_privs(true).map_err(|errno| format!("no_new_privs: {errno}"))?;
+    // Other processes of the user can no longer trace this one, nor read its memory.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|errno| format!("dumpable: {errno}"))
+}
+
+/// Changes root to an ordinary user without further groups. Does nothing for other users.
+pub fn become_nobody() -> Result<(), String> {
+    if !geteuid().is_root() && !getegid().is_root() {
+        return Ok(());
+    }
+    if geteuid().is_root() {
+        // While there still is the right to do so. Other users cannot raise what the set has, since programs give them no
+        // privileges.
+        empty_bounding_set().map_err(|errno| format!("the bounding set: {errno}"))?;
+        let user = rustix::fs::Uid::from_raw(NOBODY);
+        let group = rustix::fs::Gid::from_raw(NOBODY);
+        set_thread_groups(&[]).map_err(|errno| format!("setgroups: {errno}"))?;
+        set_thread_res_gid(group, group, group).map_err(|errno| format!("setresgid: {errno}"))?;
+        set_thread_res_uid(user, user, user).map_err(|errno| format!("setresuid: {errno}"))?;
+        // The change of the user may have made the process dumpable again.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .map_err(|errno| format!("dumpable: {errno}"))?;
+    }
+    Ok(())
+}
+
+/// Removes all capabilities that the kernel knows from the bounding set.
+fn empty_bounding_set() -> Result<(), Errno> {
+    for number in 0..u64::BITS {
+        match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+            Ok(()) => {}
+            // There are no further ones.
+            Err(Errno::INVAL) => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Drops all capabilities.
+pub fn drop_capabilities() -> Result<(), String> {
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    set_capabilities(None, sets).map_err(|errno| format!("capset: {errno}"))?;
+    // They are empty with the others, on kernels that have them.
+    match clear_ambient_capability_set() {
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(errno) => Err(format!("the ambient set: {errno}")),
+    }
+}
+
+/// Drops all privileges of root's guard but those for mounting, unmounting, finding the way to the mount point, and for
+/// signals to the server and questions about clients. Without them, the guard mounts through fusermount3, which gets
+/// privileges when it is executed, and nothing is changed.
+pub fn limit_guard() {
+    let needed = CapabilitySet::SYS_ADMIN
+        | CapabilitySet::DAC_OVERRIDE
+        | CapabilitySet::DAC_READ_SEARCH
+        | CapabilitySet::KILL
+        | CapabilitySet::SYS_PTRACE;
+    let Ok(sets) = rustix::thread::capabilities(None) else { return };
+    if !geteuid().is_root() || !sets.effective.contains(CapabilitySet::SYS_ADMIN) {
+        return;
+    }
+    let kept = CapabilitySets {
+        effective: sets.effective & needed,
+        permitted: sets.permitted & needed,
+        inheritable: CapabilitySet::empty(),
+    };
+    let limited = empty_bounding_set()
+        .and_then(|()| set_no_new_privs(true))
+        .and_then(|()| set_capabilities(None, kept));
+    if let Err(errno) = limited {
+        tracing::warn!("the guard keeps privileges that it does not need: {errno}");
+    }
+}

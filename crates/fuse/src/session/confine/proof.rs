@@ -1,0 +1,113 @@
+//! The proof of a confinement: what the kernel says about the process in /proc.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use rustix::process::geteuid;
+
+use super::Layer;
+
+/// The maximum size of the file, in bytes.
+const STATUS_BYTES_MAX: usize = 16 << 10;
+
+/// The file with the process's status, opened while it could be.
+#[derive(Debug)]
+pub struct Proof {
+    status: Result<File, String>,
+}
+
+impl Proof {
+    /// Opens the calling process's status.
+    pub fn open() -> Self {
+        let path = "/proc/self/status";
+        Self { status: File::open(path).map_err(|error| format!("{path}: {error}")) }
+    }
+
+    /// Checks that a layer is in force. Returns what is not.
+    pub fn verify(&self, layer: Layer) -> Result<(), String> {
+        let status = self.read()?;
+        let facts: &[(&str, &[&str])] = match layer {
+            Layer::NoNewPrivileges => &[("NoNewPrivs:", &["1"])],
+            Layer::User => {
+                if geteuid().is_root() {
+                    return Err("the process is still root".to_owned());
+                }
+                return require_user(&status);
+            }
+            Layer::Capabilities => &[
+                ("CapInh:", &[NO_CAPABILITIES]),
+                ("CapPrm:", &[NO_CAPABILITIES]),
+                ("CapEff:", &[NO_CAPABILITIES]),
+                ("CapAmb:", &[NO_CAPABILITIES]),
+            ],
+            Layer::SystemCalls => &[("Seccomp:", &["2"])],
+            // `files` and `limits` verify them: /proc does not show one, and the kernel returns the others.
+            Layer::Landlock | Layer::Limits => &[],
+        };
+        facts.iter().try_for_each(|(name, expected)| require(&status, name, expected))
+    }
+
+    /// Returns how much of the address space is mapped, in bytes.
+    pub fn mapped_bytes(&self) -> Result<u64, String> {
+        let status = self.read()?;
+        let words = words_of(&status, "VmSize:")?;
+        let kibibytes = words.first().and_then(|word| word.parse::<u64>().ok());
+        Ok(kibibytes.ok_or("/proc shows no size of the address space")? << 10)
+    }
+
+    fn read(&self) -> Result<String, String> {
+        let file =
+            self.status.as_ref().map_err(|error| format!("it cannot be verified: {error}"))?;
+        let mut bytes = vec![0; STATUS_BYTES_MAX];
+        let length = file.read_at(&mut bytes, 0);
+        let length = length.map_err(|error| format!("it cannot be verified: /proc: {error}"))?;
+        bytes.truncate(length);
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// An empty set of capabilities, in /proc.
+const NO_CAPABILITIES: &str = "0000000000000000";
+
+/// Checks that no user or group is root.
+fn require_user(status: &str) -> Result<(), String> {
+    for name in ["Uid:", "Gid:", "Groups:"] {
+        let words = words_of(status, name)?;
+        // A user who is not root keeps the groups.
+        if words.contains(&"0") && name == "Uid:" {
+            return Err(format!("/proc shows {name} {}", words.join(" ")));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the line `name` has the words `expected`.
+fn require(status: &str, name: &str, expected: &[&str]) -> Result<(), String> {
+    let words = words_of(status, name)?;
+    if words == expected { Ok(()) } else { Err(format!("/proc shows {name} {}", words.join(" "))) }
+}
+
+fn words_of<'s>(status: &'s str, name: &str) -> Result<Vec<&'s str>, String> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    Ok(line.ok_or(format!("/proc does not show {name}"))?.split_whitespace().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_compared_with_the_status() {
+        let status = "Name:\tx\nUid:\t0\t0\t0\t0\nGid:\t1\t1\t1\t1\nGroups:\t\nNoNewPrivs:\t1\n";
+        assert_eq!(require(status, "NoNewPrivs:", &["1"]), Ok(()));
+        assert!(require(status, "NoNewPrivs:", &["0"]).unwrap_err().contains("NoNewPrivs: 1"));
+        assert!(require(status, "Seccomp:", &["2"]).unwrap_err().contains("Seccomp:"));
+        assert!(require_user(status).unwrap_err().contains("Uid: 0"));
+    }
+
+    #[test]
+    fn without_proc_nothing_is_verified() {
+        let proof = Proof { status: Err("/proc/self/status: missing".to_owned()) };
+        assert!(proof.verify(Layer::SystemCalls).unwrap_err().contains("missing"));
+    }
+}

@@ -1,0 +1,49 @@
+//! The files that a program has inherited from the one that started it.
+#![allow(unsafe_code)]
+
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The first descriptor after the standard streams.
+const FIRST: RawFd = 3;
+/// The descriptors that are tried if /proc does not list them.
+const TRIED_MAX: RawFd = 1 << 16;
+
+/// Descriptors that were open when the program started, but those of the standard streams.
+#[derive(Clone, Debug, Default)]
+pub struct Inherited {
+    descriptors: Vec<RawFd>,
+}
+
+impl Inherited {
+    /// Lists the descriptors. [`run`](crate::run) closes them all in guard and server, so this must be called before the
+    /// program opens any file. Returns nothing if it was called before.
+    pub fn list() -> Self {
+        static IS_LISTED: AtomicBool = AtomicBool::new(false);
+        if IS_LISTED.swap(true, Ordering::Relaxed) {
+            return Self::default();
+        }
+        let numbers = match std::fs::read_dir("/proc/self/fd") {
+            // The list has the descriptor of the folder, too, which is closed by the time of the check below.
+            Ok(entries) => entries
+                .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+                .collect::<Vec<RawFd>>(),
+            Err(_) => (FIRST..TRIED_MAX).collect(),
+        };
+        let is_open = |number: &RawFd| {
+            // SAFETY: the descriptor is only used in this call, which fails if it is not open.
+            *number >= FIRST
+                && rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*number) }).is_ok()
+        };
+        Self { descriptors: numbers.into_iter().filter(is_open).collect() }
+    }
+
+    /// Closes the descriptors. Does nothing in a process that has closed them.
+    pub(super) fn close(&self) {
+        for &descriptor in &self.descriptors {
+            // SAFETY: `list` was called before the program had descriptors of its own, so none of these has another owner.
+            // Each process calls this at most once, and first of all that closes descriptors.
+            drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        }
+    }
+}

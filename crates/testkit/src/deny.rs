@@ -1,0 +1,76 @@
+//! Programs to which the host refuses system calls, as a container does.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// A system call that is refused, and the error.
+#[derive(Clone, Copy, Debug)]
+pub struct Denied {
+    /// The system call's number.
+    pub call: libc::c_long,
+    /// The only value of the first argument with which it is refused. `None` for all.
+    pub first_argument: Option<u32>,
+    /// The error.
+    pub errno: i32,
+}
+
+/// Lets the kernel refuse system calls to a program, and to those that it starts. The program keeps its other privileges,
+/// so the caller must be root.
+pub fn deny(command: &mut Command, denied: &[Denied]) {
+    let filter = filter(denied);
+    let install = move || {
+        let program =
+            libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+        // SAFETY: the kernel reads the program, which lives until the end of the call.
+        let result = unsafe {
+            let mode = libc::SECCOMP_SET_MODE_FILTER;
+            libc::syscall(libc::SYS_seccomp, mode, 0, &raw const program)
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: between fork and exec, this only makes a system call. The filter was allocated before.
+    unsafe { command.pre_exec(install) };
+}
+
+/// Returns a filter for the kernel: a program that gets the number and the arguments of each call.
+fn filter(denied: &[Denied]) -> Vec<libc::sock_filter> {
+    /// The positions in the kernel's description of a call: of the number, and of the first argument's lower half.
+    const NUMBER: u32 = 0;
+    const FIRST_ARGUMENT: u32 = 16;
+    let load = |at| libc::sock_filter {
+        code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
+        jt: 0,
+        jf: 0,
+        k: at,
+    };
+    let skip_unless = |value, count| libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt: 0,
+        jf: count,
+        k: value,
+    };
+    let end = |value| libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: value,
+    };
+    let mut filter = Vec::new();
+    for Denied { call, first_argument, errno } in denied {
+        let refuse = end(libc::SECCOMP_RET_ERRNO | *errno as u32);
+        filter.push(load(NUMBER));
+        match first_argument {
+            None => filter.extend([skip_unless(*call as u32, 1), refuse]),
+            Some(value) => filter.extend([
+                skip_unless(*call as u32, 3),
+                load(FIRST_ARGUMENT),
+                skip_unless(*value, 1),
+                refuse,
+            ]),
+        }
+    }
+    filter.push(end(libc::SECCOMP_RET_ALLOW));
+    filter
+}
