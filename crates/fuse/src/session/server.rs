@@ -45,7 +45,9 @@ pub fn run<P, E>(
     process::leave_terminal();
     let prepared = prepare().map_err(SessionError::Open)?;
     plan.inherited.close();
-    process::clear_environment();
+    if plan.confinement.is_any() {
+        process::clear_environment();
+    }
     process::leave_directory();
     let null = process::open_null().map_err(host("open /dev/null"))?;
     process::leave_input(&null).map_err(host("leave standard input"))?;
