@@ -163,6 +163,7 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("change the flags of a file", |_| {
         // SAFETY: the commands take and return numbers.
         let flags = result(unsafe { libc::fcntl(2, libc::F_GETFL) }.into())?;
+        // SAFETY: as above.
         result(unsafe { libc::fcntl(2, libc::F_SETFL, flags) }.into()).map(drop)
     }),
     ("use an inherited file", |facts| {
