@@ -18,3 +18,5 @@ pub(crate) const OVERLAY: Rank = Rank::Format(5);
 pub(crate) const CHECKPOINT: Rank = Rank::Format(6);
 /// One inode's atomic write. No other lock is taken under it.
 pub(crate) const ATOMIC: Rank = Rank::Format(7);
+/// The callers of fsync(2). Taken under the lock of changes, and never held while anything else is done.
+pub(crate) const SYNCS: Rank = Rank::Format(8);

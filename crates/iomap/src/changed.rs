@@ -35,6 +35,11 @@ impl BlockContents {
         Self(Arc::new(memory))
     }
 
+    /// Returns whether these are the same contents in the same memory. While both exist, neither has changed.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Returns the bytes for changing them: those of a copy on the heap, if there are clones.
     pub fn to_mut(&mut self) -> &mut [u8] {
         if Arc::get_mut(&mut self.0).is_none() {

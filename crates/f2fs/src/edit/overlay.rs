@@ -76,6 +76,8 @@ pub(crate) struct Counts {
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     nodes: HashMap<Nid, Change>,
+    /// All nodes whose contents were not synced, by inode. May have others, too.
+    unsynced: BTreeSet<(InodeNumber, Nid)>,
     /// Blocks of directories and of long symbolic links with changed contents, which have an address only if they are not
     /// new.
     directory_blocks: HashMap<(InodeNumber, FileBlock), BlockContents>,
@@ -85,8 +87,8 @@ pub(crate) struct Overlay {
     unsyncable: HashSet<InodeNumber>,
     /// Whether a directory was moved, and with it the files below.
     has_directory_moved: bool,
-    /// New files whose names a recovery would not find.
-    unsynced_names: HashSet<InodeNumber>,
+    /// New files whose names a recovery would not find, in the order of their creation.
+    unsynced_names: Vec<InodeNumber>,
     /// Whether names have changed in other ways than by new files.
     has_other_names: bool,
     /// Data blocks whose use has changed. Those of freed nodes are not listed. `None` once a checkpoint was written: only a
@@ -175,14 +177,28 @@ impl Overlay {
     /// Records that a directory has a name for a new file, or that names have changed in another way.
     pub(crate) fn note_name(&mut self, new_file: Option<InodeNumber>) {
         match new_file {
-            Some(inode) => drop(self.unsynced_names.insert(inode)),
+            Some(inode) => self.unsynced_names.push(inode),
             None => self.has_other_names = true,
         }
     }
 
-    /// Returns whether a recovery would find all changes of names, but that of a new file.
-    pub(crate) fn has_only_name_of(&self, new_file: InodeNumber) -> bool {
-        !self.has_other_names && self.unsynced_names.iter().all(|inode| *inode == new_file)
+    /// Returns whether a recovery would find all changes of names that were made before the name of a new file, if it also
+    /// found those of the files in `named`.
+    pub(crate) fn keeps_order_of_names(
+        &self,
+        new_file: InodeNumber,
+        named: &BTreeSet<InodeNumber>,
+    ) -> bool {
+        let own = self.unsynced_names.iter().position(|inode| *inode == new_file);
+        // Without a place, its own name is found already.
+        let before = &self.unsynced_names[..own.unwrap_or_default()];
+        !self.has_other_names && before.iter().all(|inode| named.contains(inode))
+    }
+
+    /// Returns the places of new files in the order of their creation, of those whose names a recovery would not find.
+    pub(crate) fn places_of_names(&self) -> HashMap<InodeNumber, usize> {
+        let names = self.unsynced_names.iter().enumerate();
+        names.map(|(place, inode)| (*inode, place)).collect()
     }
 
     /// Records that a directory was moved.
@@ -198,7 +214,8 @@ impl Overlay {
     /// Returns the changed nodes of an inode that a recovery would not find, in the order of their numbers, but the inode's
     /// own node last.
     pub(crate) fn unsynced_nodes(&self, inode: InodeNumber) -> Vec<(Nid, OverlayNode)> {
-        let changed = self.nodes.iter().filter_map(|(nid, change)| match change {
+        let nids = self.unsynced.range((inode, Nid(0))..=(inode, Nid(u32::MAX)));
+        let changed = nids.filter_map(|(_, nid)| match self.nodes.get(nid)? {
             Change::Contents(node) if node.inode == inode && !node.is_synced => {
                 Some((*nid, node.clone()))
             }
@@ -209,14 +226,21 @@ impl Overlay {
         nodes
     }
 
-    /// Records that the contents of nodes were written.
-    pub(crate) fn set_synced(&mut self, nids: impl Iterator<Item = Nid>) {
-        for nid in nids {
-            if let Some(Change::Contents(node)) = self.nodes.get_mut(&nid) {
-                node.is_synced = true;
-                self.unsynced_names.remove(&node.inode);
+    /// Records that `written` nodes are durable. Those that have changed meanwhile stay unsynced: a change is made to a copy
+    /// of contents that have clones, so contents in the same memory are those that were written.
+    pub(crate) fn set_synced<'n>(&mut self, written: impl Iterator<Item = &'n (Nid, OverlayNode)>) {
+        let mut inodes = HashSet::new();
+        for (nid, written) in written {
+            match self.nodes.get_mut(nid) {
+                Some(Change::Contents(node)) if node.contents.is_same(&written.contents) => {
+                    node.is_synced = true;
+                    self.unsynced.remove(&(node.inode, *nid));
+                    inodes.insert(node.inode);
+                }
+                _ => {}
             }
         }
+        self.unsynced_names.retain(|inode| !inodes.contains(inode));
     }
 
     /// Returns the inodes that have no name, and are in use.
@@ -277,6 +301,7 @@ impl Overlay {
             self.charge(node.contents.len() as u64)?;
         }
         self.save_node(nid);
+        self.unsynced.insert((node.inode, nid));
         self.nodes.insert(nid, Change::Contents(node));
         Ok(())
     }
@@ -291,6 +316,7 @@ impl Overlay {
         match self.nodes.get_mut(&nid)? {
             Change::Contents(node) => {
                 node.is_synced = false;
+                self.unsynced.insert((node.inode, nid));
                 Some(edit(node.contents.to_mut()))
             }
             Change::Freed => None,
@@ -394,6 +420,50 @@ mod tests {
         assert_eq!(found.buffer()[..], buffer[..]);
         let Some(Change::Contents(changed)) = overlay.node(Nid(9)) else { panic!() };
         assert_eq!(changed.buffer()[0], 2);
+    }
+
+    #[test]
+    fn only_nodes_that_have_not_changed_since_they_were_written_become_synced() {
+        let mut overlay = Overlay::default();
+        let inode = InodeNumber(9);
+        overlay.put_node(Nid(9), node(1)).unwrap();
+        overlay.put_node(Nid(10), node(2)).unwrap();
+        let written = overlay.unsynced_nodes(inode);
+        // The inode comes last.
+        assert_eq!(written.iter().map(|(nid, _)| nid.0).collect::<Vec<_>>(), [10, 9]);
+        overlay.edit_node(Nid(10), |bytes| bytes[0] = 3).unwrap();
+        overlay.set_synced(written.iter());
+        let unsynced = overlay.unsynced_nodes(inode);
+        assert_eq!(unsynced.iter().map(|(nid, _)| nid.0).collect::<Vec<_>>(), [10]);
+        overlay.set_synced(unsynced.iter());
+        assert!(overlay.unsynced_nodes(inode).is_empty());
+        // A change that is taken back leaves the node synced.
+        overlay.begin();
+        overlay.edit_node(Nid(9), |bytes| bytes[0] = 4).unwrap();
+        assert_eq!(overlay.unsynced_nodes(inode).len(), 1);
+        overlay.end(false);
+        assert!(overlay.unsynced_nodes(inode).is_empty());
+    }
+
+    #[test]
+    fn new_names_become_durable_in_the_order_of_their_creation() {
+        let (first, second) = (InodeNumber(9), InodeNumber(8));
+        let mut overlay = Overlay::default();
+        overlay.note_name(Some(first));
+        overlay.note_name(Some(second));
+        let keeps = |overlay: &Overlay, inode, named: &[InodeNumber]| {
+            overlay.keeps_order_of_names(inode, &named.iter().copied().collect())
+        };
+        assert!(keeps(&overlay, first, &[]));
+        assert!(!keeps(&overlay, second, &[]));
+        assert!(keeps(&overlay, second, &[first]));
+        assert_eq!(overlay.places_of_names(), [(first, 0), (second, 1)].into());
+        overlay.put_node(Nid(9), node(1)).unwrap();
+        let written = overlay.unsynced_nodes(first);
+        overlay.set_synced(written.iter());
+        assert!(keeps(&overlay, second, &[]));
+        overlay.note_name(None);
+        assert!(!keeps(&overlay, second, &[]) && !keeps(&overlay, first, &[]));
     }
 
     #[test]

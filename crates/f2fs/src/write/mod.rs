@@ -10,6 +10,7 @@
 
 mod changes;
 mod checkpoint;
+mod group;
 mod logs;
 mod pack;
 mod pending;

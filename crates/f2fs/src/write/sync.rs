@@ -1,17 +1,20 @@
-//! fsync by the chain of nodes: the changed nodes of a file are written behind each other to the log of warm nodes, where a
+//! fsync by the chain of nodes: the changed nodes of files are written behind each other to the log of warm nodes, where a
 //! recovery finds them. Their data is durable before, so they never refer to blocks with other contents.
+//! Not here: which callers share their flushes (`group`).
 //! Source: kernel documentation, `filesystems/f2fs.rst`, and the rules of Linux for when fsync(2) writes a checkpoint.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::{DeviceOffset, Error, FsBlock, InodeNumber, Result};
 use zerocopy::FromBytes;
 
+use super::group::Request;
 use super::logs::LogName;
-use super::writer::{State, Writer};
+use super::writer::{FailOnPanic, State, Writer};
 use crate::edit::{MapShape, OverlayNode, first_block};
-use crate::inode::Inode;
+use crate::geometry::Geometry;
 use crate::inode::checksum::seal;
 use crate::inode::record::advise;
 use crate::nat::Nid;
@@ -32,156 +35,273 @@ pub(super) struct Chain {
     next: Option<FsBlock>,
 }
 
+/// The changed nodes of an inode, in the order in which they are written.
+struct Changed {
+    nodes: Vec<(Nid, OverlayNode)>,
+    /// The mark of the inode's own node, if it is new.
+    name_mark: u32,
+}
+
 impl Writer {
     /// Makes the changes of an inode durable, whose data is on the device: by the chain if a recovery finds them there, and
     /// otherwise by a checkpoint.
     pub(crate) fn sync_inode(&self, volume: &Arc<Volume>, number: InodeNumber) -> Result<()> {
         self.wait_for_delays();
+        self.syncs().sync(number, |requests| self.sync_group(volume, requests))
+    }
+
+    /// Makes the changes of a group of inodes durable, and ends the group's requests.
+    fn sync_group(&self, volume: &Arc<Volume>, requests: &[Arc<Request>]) {
+        let mut failed = BTreeMap::new();
+        let inodes = requests.iter().map(|request| request.inode).collect();
+        let result = self.sync_inodes(volume, &inodes, &mut failed);
+        for request in requests {
+            let own = failed.get(&request.inode).cloned();
+            request.end(own.map_or_else(|| result.clone(), Err));
+        }
+    }
+
+    /// Makes the changes of `inodes` durable, except of those that it adds to `failed`.
+    fn sync_inodes(
+        &self,
+        volume: &Arc<Volume>,
+        inodes: &BTreeSet<InodeNumber>,
+        failed: &mut BTreeMap<InodeNumber, Error>,
+    ) -> Result<()> {
         let mut state = self.lock()?;
-        let mut nodes = volume.overlay_or_new().read().unsynced_nodes(number);
-        self.make_room(&mut state, volume, nodes.len() as u64)?;
-        if volume.overlay_or_new().read().is_empty() {
+        let _failing = FailOnPanic(self);
+        let count: usize = {
+            let overlay = volume.overlay_or_new().read();
+            inodes.iter().map(|inode| overlay.unsynced_nodes(*inode).len()).sum()
+        };
+        self.make_room(&mut state, volume, count as u64)?;
+        let Some(changed) = state.changed_of(volume, inodes, failed)? else {
+            return self.write_checkpoint(&mut state, volume, false);
+        };
+        if changed.iter().all(|changed| changed.nodes.is_empty()) {
+            drop(state);
             return volume.device().flush();
         }
-        let inode = volume.inode(number)?;
-        if !state.can_chain(volume, &inode, &mut nodes)? {
-            return self.write_checkpoint(&mut state, volume, false);
+        let blocks = match state.chain_blocks(volume, &changed) {
+            Err(Error::NoSpace) => {
+                state.chain.next = None;
+                return self.write_checkpoint(&mut state, volume, false);
+            }
+            blocks => blocks?,
+        };
+        let version = ChainVersion::of(&volume.checkpoint()).value();
+        let flight = self.syncs().begin_flight();
+        drop(state);
+        let durable = write_chain(volume, blocks);
+        if durable.is_ok() {
+            let nodes = changed.iter().flat_map(|changed| &changed.nodes);
+            volume.overlay_or_new().write().set_synced(nodes);
         }
-        // The data comes before the nodes that refer to it.
-        volume.device().flush()?;
-        if nodes.is_empty() {
-            return Ok(());
-        }
-        let written = state.write_chain(volume, &inode, &nodes);
-        let durable = written.and_then(|()| volume.device().flush());
+        drop(flight);
         if durable.is_err() {
-            // Nodes behind these would not be found.
-            state.chain.next = None;
-            return durable;
+            self.break_chain(volume, version);
         }
-        volume.overlay_or_new().write().set_synced(nodes.iter().map(|(nid, _)| *nid));
-        Ok(())
+        durable
+    }
+
+    /// Lets nothing be written behind the chain of the checkpoint with this version, since it would not be found. If a
+    /// checkpoint was written meanwhile, that chain has ended.
+    fn break_chain(&self, volume: &Volume, version: u64) {
+        let mut state = self.lock_any();
+        if ChainVersion::of(&volume.checkpoint()).value() == version {
+            state.chain.next = None;
+        }
     }
 }
 
 impl State {
-    /// Returns whether the changed nodes of an inode can be written to the chain. Removes indirect nodes from `nodes`, which
-    /// a recovery makes anew.
-    fn can_chain(
+    /// Returns the changed nodes of `inodes`, in the order in which the chain gets them. `None` if a recovery would not find
+    /// all changes there. Adds an inode that cannot be read to `failed`.
+    fn changed_of(
         &mut self,
-        volume: &Volume,
-        inode: &Inode,
-        nodes: &mut Vec<(Nid, OverlayNode)>,
-    ) -> Result<bool> {
-        let attributes = inode.attributes();
-        let record = inode.record();
-        let is_simple = attributes.kind == FileType::Regular
-            && attributes.links == 1
-            && record.compression.is_none()
-            && !volume.overlay_or_new().read().is_unsyncable(inode.number());
-        if !is_simple || self.chain.nodes + nodes.len() as u64 > CHAIN_NODES_MAX {
-            return Ok(false);
+        volume: &Arc<Volume>,
+        inodes: &BTreeSet<InodeNumber>,
+        failed: &mut BTreeMap<InodeNumber, Error>,
+    ) -> Result<Option<Vec<Changed>>> {
+        if volume.overlay_or_new().read().is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        // New files come in the order of their names, which become durable in this order.
+        let mut order: Vec<InodeNumber> = inodes.iter().copied().collect();
+        let places = volume.overlay_or_new().read().places_of_names();
+        order.sort_by_key(|inode| (places.get(inode).copied().unwrap_or(usize::MAX), *inode));
+        let (mut all, mut named, mut count) = (Vec::new(), BTreeSet::new(), 0);
+        for number in order {
+            match changed_of_inode(volume, number, &named) {
+                Ok(Some(changed)) => {
+                    named.insert(number);
+                    count += changed.nodes.len() as u64;
+                    all.push(changed);
+                }
+                Ok(None) => return Ok(None),
+                Err(error) => drop(failed.insert(number, error)),
+            }
+        }
+        if self.chain.nodes + count > CHAIN_NODES_MAX {
+            return Ok(None);
         }
         let expected = match self.chain.next {
             Some(next) => next,
             None if self.chain.nodes == 0 => chain_start(volume),
-            None => return Ok(false),
+            None => return Ok(None),
         };
-        if self.next_block(volume)? != expected {
-            return Ok(false);
-        }
-        if is_new(volume, inode.number())? {
-            let parent = InodeNumber(inode.parent()?.into());
-            let keeps_order = {
-                let overlay = volume.overlay_or_new().read();
-                // Earlier changes of names become durable before later ones.
-                overlay.has_only_name_of(inode.number()) && !overlay.is_unsyncable(parent)
-            };
-            if !keeps_order || is_new(volume, parent)? {
-                return Ok(false);
-            }
-        }
-        let nids = volume.geometry().addresses_per_node();
-        let shape = MapShape {
-            in_inode: record.address_count.into(),
-            in_node: record.addresses_per_node.into(),
-            nids: nids.into(),
-        };
-        let (mut direct, mut has_blocks_behind) = (Vec::new(), false);
-        for (nid, node) in nodes.drain(..) {
-            let position = node.position();
-            if position == XATTR_POSITION {
-                direct.push((nid, node));
-                continue;
-            }
-            let Some(start) = first_block(position, shape) else { continue };
-            let (first_byte, count) = match position {
-                0 if record.inline_area.is_some() => (0, 0),
-                0 => (record.addresses_at, record.address_count),
-                _ => (0, record.addresses_per_node),
-            };
-            let end = volume.geometry().block_size.blocks_for(attributes.size);
-            let buffer = crate::node::Node::new(node.buffer(), nid, node.inode)?;
-            let addresses = (start..).zip(buffer.words(first_byte, 0, count));
-            has_blocks_behind |=
-                addresses.into_iter().any(|(at, address)| at >= end && address != NULL_ADDRESS);
-            direct.push((nid, node));
-        }
-        *nodes = direct;
-        // A recovery takes blocks behind the end for data, unless they are there on purpose.
-        Ok(!has_blocks_behind || inode.advise()? & advise::KEEP_SIZE != 0)
-    }
-
-    /// Returns the block that the next node of the chain gets.
-    fn next_block(&mut self, volume: &Volume) -> Result<FsBlock> {
         let Self { logs, space, .. } = self;
-        logs.next_block(LogName::WarmNodes, space, volume.geometry())
+        let next = logs.next_block(LogName::WarmNodes, space, volume.geometry())?;
+        Ok(if next == expected { Some(all) } else { None })
     }
 
-    /// Writes nodes to the chain. The last one is the inode's own, and makes the others count.
-    fn write_chain(
+    /// Allocates blocks of the chain for nodes, and returns the blocks' contents. The last node of an inode, which is the
+    /// inode's own if that has changed, makes the others count.
+    fn chain_blocks(
         &mut self,
         volume: &Volume,
-        inode: &Inode,
-        nodes: &[(Nid, OverlayNode)],
-    ) -> Result<()> {
+        changed: &[Changed],
+    ) -> Result<Vec<(FsBlock, Vec<u8>)>> {
         let geometry = volume.geometry();
         let version = ChainVersion::of(&volume.checkpoint()).value();
-        let mut marks = mark::FSYNC;
-        if is_new(volume, inode.number())? {
-            marks |= mark::DENTRY;
-        }
-        for (index, (nid, node)) in nodes.iter().enumerate() {
-            let is_last = index + 1 == nodes.len();
-            let mut bytes = node.contents.to_vec();
-            let Self { logs, space, .. } = self;
-            let block = logs.allocate(LogName::WarmNodes, 1, 0, space, geometry)?.start;
-            let next = logs.next_block(LogName::WarmNodes, space, geometry)?;
-            let footer_at = bytes.len() - size_of::<RawNodeFooter>();
-            let footer =
-                RawNodeFooter::mut_from_bytes(&mut bytes[footer_at..]).expect("of this size");
-            let is_own = node.inode.0 == u64::from(nid.0);
-            let marks = match (is_last, is_own) {
-                (true, true) => marks,
-                (true, false) => mark::FSYNC,
-                (false, _) => 0,
-            };
-            footer.flags.set(node.position() << FLAG_BITS | mark::COLD | marks);
-            footer.checkpoint_version.set(version);
-            // Addresses have 32 bits.
-            footer.next_block.set(next.0 as u32);
-            if is_own {
-                let (raw, _) = RawInode::mut_from_prefix(&mut bytes).expect("a block is larger");
-                raw.extent = Default::default();
-                seal(&mut bytes, *nid, geometry);
+        let mut blocks = Vec::new();
+        for Changed { nodes, name_mark } in changed {
+            for (index, (nid, node)) in nodes.iter().enumerate() {
+                let Self { logs, space, chain, .. } = self;
+                let block = logs.allocate(LogName::WarmNodes, 1, 0, space, geometry)?.start;
+                let next = logs.next_block(LogName::WarmNodes, space, geometry)?;
+                let is_own = node.inode.0 == u64::from(nid.0);
+                let marks = match (index + 1 == nodes.len(), is_own) {
+                    (true, true) => mark::FSYNC | name_mark,
+                    (true, false) => mark::FSYNC,
+                    (false, _) => 0,
+                };
+                let link = Link { marks, version, next };
+                blocks.push((block, linked(geometry, *nid, node, link)));
+                chain.nodes += 1;
+                chain.next = Some(next);
             }
-            let offset = DeviceOffset(block.0 << geometry.block_size.shift());
-            volume.device().write_at(offset, &bytes)?;
-            self.chain.nodes += 1;
-            self.chain.next = Some(next);
         }
-        Ok(())
+        Ok(blocks)
     }
+}
+
+/// Returns the changed nodes of an inode. `None` if a recovery would not find all changes in the chain. `named` has the inodes
+/// whose nodes come before. Indirect nodes are left out, since a recovery makes them anew.
+fn changed_of_inode(
+    volume: &Arc<Volume>,
+    number: InodeNumber,
+    named: &BTreeSet<InodeNumber>,
+) -> Result<Option<Changed>> {
+    let inode = volume.inode(number)?;
+    let attributes = inode.attributes();
+    let record = inode.record();
+    let is_simple = attributes.kind == FileType::Regular
+        && attributes.links == 1
+        && record.compression.is_none()
+        && !volume.overlay_or_new().read().is_unsyncable(number);
+    if !is_simple {
+        return Ok(None);
+    }
+    let is_new_inode = is_new(volume, number)?;
+    if is_new_inode {
+        let parent = InodeNumber(inode.parent()?.into());
+        let keeps_order = {
+            let overlay = volume.overlay_or_new().read();
+            // Earlier changes of names become durable before later ones.
+            overlay.keeps_order_of_names(number, named) && !overlay.is_unsyncable(parent)
+        };
+        if !keeps_order || is_new(volume, parent)? {
+            return Ok(None);
+        }
+    }
+    let nids = volume.geometry().addresses_per_node();
+    let shape = MapShape {
+        in_inode: record.address_count.into(),
+        in_node: record.addresses_per_node.into(),
+        nids: nids.into(),
+    };
+    let (mut direct, mut has_blocks_behind) = (Vec::new(), false);
+    let nodes = volume.overlay_or_new().read().unsynced_nodes(number);
+    for (nid, node) in nodes {
+        let position = node.position();
+        if position == XATTR_POSITION {
+            direct.push((nid, node));
+            continue;
+        }
+        let Some(start) = first_block(position, shape) else { continue };
+        let (first_byte, count) = match position {
+            0 if record.inline_area.is_some() => (0, 0),
+            0 => (record.addresses_at, record.address_count),
+            _ => (0, record.addresses_per_node),
+        };
+        let end = volume.geometry().block_size.blocks_for(attributes.size);
+        let buffer = crate::node::Node::new(node.buffer(), nid, node.inode)?;
+        let addresses = (start..).zip(buffer.words(first_byte, 0, count));
+        has_blocks_behind |=
+            addresses.into_iter().any(|(at, address)| at >= end && address != NULL_ADDRESS);
+        direct.push((nid, node));
+    }
+    // A recovery takes blocks behind the end for data, unless they are there on purpose.
+    if has_blocks_behind && inode.advise()? & advise::KEEP_SIZE == 0 {
+        return Ok(None);
+    }
+    let name_mark = if is_new_inode { mark::DENTRY } else { 0 };
+    Ok(Some(Changed { nodes: direct, name_mark }))
+}
+
+/// What a node's footer says about the chain.
+struct Link {
+    marks: u32,
+    version: u64,
+    next: FsBlock,
+}
+
+/// Returns the block of a node in the chain.
+fn linked(geometry: &Geometry, nid: Nid, node: &OverlayNode, link: Link) -> Vec<u8> {
+    let Link { marks, version, next } = link;
+    let mut bytes = node.contents.to_vec();
+    let footer_at = bytes.len() - size_of::<RawNodeFooter>();
+    let footer = RawNodeFooter::mut_from_bytes(&mut bytes[footer_at..]).expect("of this size");
+    footer.flags.set(node.position() << FLAG_BITS | mark::COLD | marks);
+    footer.checkpoint_version.set(version);
+    // Addresses have 32 bits.
+    footer.next_block.set(next.0 as u32);
+    if node.inode.0 == u64::from(nid.0) {
+        let (raw, _) = RawInode::mut_from_prefix(&mut bytes).expect("a block is larger");
+        raw.extent = Default::default();
+        seal(&mut bytes, nid, geometry);
+    }
+    bytes
+}
+
+/// Makes data durable, and then blocks of the chain, which are written at once: if a power cut keeps a block and not one
+/// before it, the chain ends before both.
+fn write_chain(volume: &Volume, blocks: Vec<(FsBlock, Vec<u8>)>) -> Result<()> {
+    // The data comes before the nodes that refer to it.
+    volume.device().flush()?;
+    volume.device().write_all(runs(volume.geometry(), blocks))?;
+    volume.device().flush()
+}
+
+/// Returns blocks as runs of adjacent ones, with the runs' offsets on the device.
+pub(super) fn runs<T>(
+    geometry: &Geometry,
+    blocks: Vec<(FsBlock, T)>,
+) -> Vec<(DeviceOffset, Vec<T>)> {
+    let mut runs: Vec<(DeviceOffset, Vec<T>)> = Vec::new();
+    let mut end = None;
+    for (block, contents) in blocks {
+        match runs.last_mut().filter(|_| end == Some(block)) {
+            Some((_, run)) => run.push(contents),
+            None => {
+                let offset = DeviceOffset(block.0 << geometry.block_size.shift());
+                runs.push((offset, vec![contents]));
+            }
+        }
+        end = Some(FsBlock(block.0 + 1));
+    }
+    runs
 }
 
 /// Returns whether the last checkpoint does not have an inode.

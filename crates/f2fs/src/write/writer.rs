@@ -14,7 +14,9 @@ use base::{Error, FileBlock, FsBlock, Ranges, Result, Unsupported};
 
 use parking_lot::Condvar;
 
+use super::group::Syncs;
 use super::logs::{LogName, Logs};
+
 use super::space::{Space, segment_of};
 use super::summary_blocks::SummaryBlocks;
 use super::sync::Chain;
@@ -58,6 +60,8 @@ pub(crate) struct Writer {
     no_delays: Condvar,
     /// Notified when writes of data have ended.
     write_ended: Condvar,
+    /// The callers of fsync(2).
+    syncs: Syncs,
     /// The error after which nothing is written any more.
     failure: OnceLock<Error>,
 }
@@ -149,6 +153,7 @@ impl Writer {
             delays: RankedMutex::new(ranks::DELAYS, 0),
             no_delays: Condvar::new(),
             write_ended: Condvar::new(),
+            syncs: Syncs::new(),
             failure: OnceLock::new(),
         })
     }
@@ -177,6 +182,10 @@ impl Writer {
         let state = self.state.lock();
         self.check()?;
         if state.is_closed { Err(Error::ReadOnly) } else { Ok(state) }
+    }
+
+    pub(super) fn syncs(&self) -> &Syncs {
+        &self.syncs
     }
 
     /// Writes a checkpoint, if anything has changed. Otherwise makes durable what was written to the device.
@@ -228,6 +237,9 @@ impl Writer {
         is_closed: bool,
     ) -> Result<()> {
         let _failing = FailOnPanic(self);
+        // Otherwise the blocks of the chain would be free after this checkpoint, and then be allocated while nodes are
+        // written to them.
+        self.syncs.wait_for_flight();
         state.write_checkpoint(volume, is_closed).inspect_err(|error| {
             // Without room for a node, nothing has changed but that blocks are allocated.
             if *error != Error::NoSpace {
@@ -425,7 +437,7 @@ impl Use {
 }
 
 /// Shuts the volume down if the thread panics while this exists: the state in memory may be inconsistent.
-struct FailOnPanic<'w>(&'w Writer);
+pub(super) struct FailOnPanic<'w>(pub(super) &'w Writer);
 
 impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {

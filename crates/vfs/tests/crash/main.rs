@@ -14,6 +14,7 @@ mod raced;
 mod reuse;
 mod stage;
 mod subject;
+mod synced;
 mod threads;
 
 use testkit::crash::{
@@ -25,6 +26,7 @@ use crate::atomic::Atomic;
 use crate::files::Files;
 use crate::planted::Bug;
 use crate::reuse::Reuse;
+use crate::synced::Synced;
 use crate::threads::Threads;
 
 /// The minimum number of states that a run of all tests must judge.
@@ -51,6 +53,12 @@ fn main() {
                 Threads::record(kind, Bug::None, seed, 2 + seed as usize % 2, 100)
             });
         }
+    }
+    for kind in [&F2FS[0], &SMALL_BLOCKS] {
+        let name = "files_that_are_synced_at_once_survive_power_cuts";
+        suite.add(kind, name, rounds(1, 60), judge, |kind, seed| {
+            Synced::record(kind, Bug::None, seed, 25)
+        });
     }
     for kind in WITHOUT_JOURNAL {
         let name = "synced_files_survive_power_cuts";
@@ -100,4 +108,7 @@ fn plant_bugs(suite: &mut Suite) {
     suite.plant(&F2FS[1], (Bug::NotAtomic, Bug::None), 100, atomic);
     suite.plant(&F2FS[1], (Bug::TwoCommits, Bug::None), 100, atomic);
     suite.plant(&F2FS[1], journal(JournalBug::NoFlushOfData), 100, atomic);
+    let synced: fn(&Kind, Bug, u64) -> Synced =
+        |kind, bug, seed| Synced::record(kind, bug, seed, 25);
+    suite.plant(f2fs, journal(JournalBug::NoFlushOfData), 100, synced);
 }
