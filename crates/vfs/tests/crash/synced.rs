@@ -3,10 +3,9 @@
 
 use std::thread;
 
+use device::RecordDevice;
 use testkit::Random;
-use testkit::crash::{
-    FileHistory, History, Kind, Pace, RecordDevice, Recorded, RecordedRun, Snapshot,
-};
+use testkit::crash::{FileHistory, History, Kind, Pace, Recorded, RecordedRun, Snapshot};
 use vfs::{File, Volume};
 
 use crate::common::{make, sync};
