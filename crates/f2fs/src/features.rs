@@ -88,6 +88,11 @@ impl Features {
         FEATURES.iter().any(|(bit, known, _)| *known == feature && self.0 & bit != 0)
     }
 
+    /// Returns the bits in the superblock.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
     /// Returns the names of all features of the volume.
     pub fn names(self) -> Vec<String> {
         let present = FEATURES.iter().filter(|(bit, _, _)| self.0 & bit != 0);

@@ -9,13 +9,14 @@ use base::attributes::{
     AttributeChange, Attributes, CheckSummary, DirCursor, DirEntry, StatFs, Timestamp, VolumeInfo,
     XattrMode,
 };
-use base::{BlockSize, Error, FileOffset, InodeNumber, Result};
+use base::{BlockSize, Error, FileOffset, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 use fs::{
     Allocation, AtomicWrite, Data, Directory, FileData, FileSystem, NewInode, RenameTarget, Shift,
 };
 use iomap::{EndIo, Mapping, PageCache, ReadOptions, WritableFile};
 
+use crate::features::Feature;
 use crate::inode::Inode;
 use crate::live::{LiveInode, Named, RenameMode};
 use crate::superblock::Superblock;
@@ -91,6 +92,10 @@ impl FileSystem for F2fs {
 
     fn info(&self) -> VolumeInfo {
         self.volume.info()
+    }
+
+    fn feature_bits(&self) -> Option<u32> {
+        Some(self.volume.geometry().features.bits())
     }
 
     fn warning(&self) -> Option<String> {
@@ -186,9 +191,25 @@ impl Data for Inode {
         self.check_readable()?;
         Ok(FileData { mapper: self, size: self.attributes().size })
     }
+
+    fn compression(&self) -> Result<Option<fs::Compression>> {
+        compression(self)
+    }
 }
 
 impl Allocation for Inode {}
+
+/// Returns how the data of an inode is compressed.
+fn compression(inode: &Inode) -> Result<Option<fs::Compression>> {
+    if !inode.volume().geometry().features.has(Feature::Compression) {
+        return Err(Unsupported::Operation("compression").into());
+    }
+    Ok(inode.record().compression.map(|compression| fs::Compression {
+        algorithm: compression.algorithm.number(),
+        log_cluster_blocks: compression.cluster_size.log(),
+        saved_blocks: compression.saved_blocks,
+    }))
+}
 
 /// Returns this format's inode behind `inode`. Errors: `InvalidArgument` if it belongs to another format.
 fn own(inode: &dyn fs::Inode) -> Result<&LiveInode> {
@@ -346,6 +367,10 @@ impl Data for WritableInode {
         let (inode, size) = (Arc::clone(&self.0), self.0.current().attributes().size);
         let file = WritableFile::new(mapping, inode, device, Arc::clone(end_io), size, options);
         Ok(Some(file))
+    }
+
+    fn compression(&self) -> Result<Option<fs::Compression>> {
+        compression(&self.0.current())
     }
 
     fn start_atomic_write(&self, kind: AtomicWrite) -> Result<()> {

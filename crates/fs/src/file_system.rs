@@ -68,6 +68,12 @@ pub trait FileSystem: Send + Sync + Debug {
     /// Returns a description of the volume for users.
     fn info(&self) -> VolumeInfo;
 
+    /// Returns the bits of the volume's features, as F2FS_IOC_GET_FEATURES does. Returns `None` for formats without such a
+    /// request.
+    fn feature_bits(&self) -> Option<u32> {
+        None
+    }
+
     /// Returns a warning for users about the volume's data, such as a damaged superblock, if there is one.
     fn warning(&self) -> Option<String> {
         None

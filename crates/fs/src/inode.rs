@@ -190,6 +190,12 @@ pub trait Data {
         Ok(None)
     }
 
+    /// Returns how the data is compressed, or `None` if it is not. Errors: `Unsupported` if the volume has no compressed
+    /// files.
+    fn compression(&self) -> Result<Option<Compression>> {
+        Err(Unsupported::Operation("compression").into())
+    }
+
     /// Starts an atomic write of a regular file: data that is written from now on, and the size, are shown by reads, but
     /// the file on the device stays as it is until [`commit_atomic_write`](Self::commit_atomic_write). The cache has no
     /// dirty data, and none is in flight. Until the end of the atomic write, the file is not truncated, and its blocks are
@@ -215,6 +221,17 @@ pub trait Data {
 
     /// Records that the file was closed after it was opened for writing.
     fn closed_for_writing(&self) {}
+}
+
+/// The compression of a file's data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Compression {
+    /// The format's number of the algorithm.
+    pub algorithm: u8,
+    /// The logarithm to the base 2 of the number of blocks in a cluster.
+    pub log_cluster_blocks: u8,
+    /// The number of blocks that compression has saved.
+    pub saved_blocks: u64,
 }
 
 /// What a file has after an [atomic write](Data::start_atomic_write), besides the data of the write.

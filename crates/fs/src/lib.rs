@@ -28,6 +28,6 @@ pub use format::{ErrorPolicy, Format, FormatOptions};
 pub use free_extents::{Extent, FreeExtents};
 pub use host::Host;
 pub use inode::{
-    Allocation, AtomicWrite, Data, Directory, FileData, Inode, NewInode, RenameMode, RenameTarget,
-    Shift,
+    Allocation, AtomicWrite, Compression, Data, Directory, FileData, Inode, NewInode, RenameMode,
+    RenameTarget, Shift,
 };

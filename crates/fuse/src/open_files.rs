@@ -18,6 +18,8 @@ pub struct OpenFile {
     pub sync: vfs::WriteSync,
     /// Whether the kernel caches no data for this open file, even after a change of O_DIRECT.
     pub is_direct: bool,
+    /// Whether the file was opened with O_DIRECT.
+    pub is_opened_direct: bool,
     /// Whether the kernel may hold data of the file that the server has not received.
     pub kernel_may_hold_data: bool,
 }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use testkit::f2fs::{self, Filler, KINDS, Kind};
 use testkit::guest::Machine;
 use testkit::{Manifest, encryption, guest, must, verity};
-use vfs::VolumeOptions;
+use vfs::{Follow, VolumeOptions};
 
 /// The offset of the superblock in an image.
 const SUPERBLOCK: u64 = 1024;
@@ -121,6 +121,7 @@ fn check_features(kind: &Kind, manifest: &Manifest, image: &Path) {
         let number = |fact| manifest.fact("compressed/released", fact).map(str::parse::<u64>);
         let [blocks, size] = ["blocks", "size"].map(|fact| must(number(fact).expect(fact), fact));
         assert!(blocks * 512 < size, "compression saves no space: {blocks} blocks, {size} bytes");
+        check_compression(kind, image);
     }
     if has("project") {
         assert_eq!(manifest.fact("projects/file of 65536", "project"), Some("65536"));
@@ -132,6 +133,25 @@ fn check_features(kind: &Kind, manifest: &Manifest, image: &Path) {
     let file = must(File::open(image), image.display());
     must(file.read_exact_at(&mut payload, SUPERBLOCK + PAYLOAD), "the superblock");
     assert_eq!(u32::from_le_bytes(payload) > 0, kind.name == "checkpoint_payload");
+}
+
+/// Checks that the compression of a file is as the kind's mount options chose it.
+fn check_compression(kind: &Kind, image: &Path) {
+    let volume = must(VolumeOptions::new().open(image), image.display());
+    let node = must(volume.resolve(b"/compressed/mixed", Follow::No), "a compressed file");
+    let compression = must(node.compression(), "its compression").expect("it is compressed");
+    let option = |name: &str| kind.options.split(',').find_map(|one| one.strip_prefix(name));
+    let algorithm = option("compress_algorithm=").expect("an algorithm");
+    let number = match algorithm.split(':').next() {
+        Some("lzo") => 0,
+        Some("lz4") => 1,
+        Some("zstd") => 2,
+        _ => 3,
+    };
+    assert_eq!(compression.algorithm, number, "{algorithm}");
+    let log = option("compress_log_size=").map_or(2, |log| must(log.parse(), log));
+    assert_eq!(compression.log_cluster_blocks, log);
+    assert!(compression.saved_blocks > 0, "{compression:?}");
 }
 
 fn main() {

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use base::attributes::{Attributes, DirCursor, DirEntry, FileType};
 use base::locks::{Rank, RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use base::{Error, FileOffset, InodeNumber, Result};
-use fs::{FileData, Inode};
+use fs::{Compression, FileData, Inode};
 use iomap::{FiemapExtent, WritableFile};
 use pagecache::Mapping;
 
@@ -153,6 +153,13 @@ impl Node {
     pub fn verity_digest(&self) -> Result<Option<String>> {
         let _lock = self.lock_shared();
         self.inode.verity_digest()
+    }
+
+    /// Returns how the data of a regular file is compressed, or `None` if it is not. Errors: `Unsupported` if the volume
+    /// has no compressed files.
+    pub fn compression(&self) -> Result<Option<Compression>> {
+        let _lock = self.lock_shared();
+        self.inode.compression()
     }
 
     /// Opens a regular file for reading.

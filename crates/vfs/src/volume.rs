@@ -375,6 +375,11 @@ impl Volume {
         self.shared.file_system.info()
     }
 
+    /// Returns the bits of the features of an f2fs volume, as its superblock has them. Returns `None` for other formats.
+    pub fn feature_bits(&self) -> Option<u32> {
+        self.shared.file_system.feature_bits()
+    }
+
     /// Returns a warning if the superblock is damaged and a copy of it is in use. Users should see it before they rely
     /// on the data.
     pub fn warning(&self) -> Option<String> {

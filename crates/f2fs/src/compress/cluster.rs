@@ -27,6 +27,11 @@ impl ClusterSize {
         Ok(Self { log })
     }
 
+    /// Returns the logarithm to the base 2 of the number of blocks.
+    pub fn log(self) -> u8 {
+        self.log
+    }
+
     /// Returns the number of blocks.
     pub fn blocks(self) -> u32 {
         1 << self.log

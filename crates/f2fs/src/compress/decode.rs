@@ -27,6 +27,16 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// Returns the number in an inode.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Lzo => 0,
+            Self::Lz4 => 1,
+            Self::Zstd => 2,
+            Self::LzoRle => 3,
+        }
+    }
+
     /// Returns the algorithm with this number in an inode. Errors: `Corrupt` if there is none.
     pub fn from_number(number: u8, location: Location) -> Result<Self> {
         match number {

@@ -94,6 +94,8 @@ pub(crate) struct Compression {
     pub(crate) cluster_size: ClusterSize,
     /// The flags in the extra attributes.
     pub(crate) flags: u16,
+    /// The number of blocks that compression has saved.
+    pub(crate) saved_blocks: u64,
 }
 
 /// A validated inode.
@@ -252,6 +254,7 @@ impl<'a> Parser<'a> {
             algorithm: Algorithm::from_number(extra.algorithm, location)?,
             cluster_size: ClusterSize::from_log(extra.log_cluster_size, location)?,
             flags: extra.compress_flags.get(),
+            saved_blocks: extra.compressed_blocks.get(),
         }))
     }
 

@@ -119,7 +119,8 @@ impl Server {
         let open_flags = self.open_flags(flags);
         let is_direct = open_flags & FOPEN_DIRECT_IO != 0;
         let kernel_may_hold_data = self.kernel_may_hold_data(flags);
-        let opened = OpenFile { file, sync, is_direct, kernel_may_hold_data };
+        let is_opened_direct = flags.contains(OFlags::DIRECT);
+        let opened = OpenFile { file, sync, is_direct, is_opened_direct, kernel_may_hold_data };
         Ok(OpenOut { handle: self.files.add(opened), flags: open_flags, backing: 0 })
     }
 

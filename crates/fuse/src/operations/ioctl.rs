@@ -1,5 +1,5 @@
 //! IOCTL: inode flags, generation and project for lsattr, chattr and xfs_io, and requests of `bifolio` itself. Not
-//! here: standard requests for the whole volume (`volume_ioctl`).
+//! here: standard requests for the whole volume (`volume_ioctl`), and those of f2fs (`f2fs_ioctl`).
 
 use base::attributes::Attributes;
 use rustix::io::Errno;
@@ -65,6 +65,9 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> Outcome {
         if let Some(answer) = self.volume_ioctl(header, operation, rest, reply)? {
+            return Ok(answer);
+        }
+        if let Some(answer) = self.f2fs_ioctl(header, operation, reply)? {
             return Ok(answer);
         }
         let attributes = self.known(header.node)?.node.attributes();

@@ -7,6 +7,7 @@ mod change;
 mod create;
 mod data;
 mod directories;
+mod f2fs_ioctl;
 mod init;
 mod ioctl;
 mod names;

@@ -58,6 +58,12 @@ impl Server {
         _rest: &[u8],
         _reply: &mut Reply<'_>,
     ) -> Outcome {
+        if let Some(opened) = self.files.get(operation.handle)
+            && opened.file.has_started_atomic_write()
+            && let Err(failure) = self.abort_atomic_write(header.node, &opened)
+        {
+            tracing::warn!("ending an atomic write of node {}: {failure:?}", header.node);
+        }
         let was_last_holder = self.files.remove(operation.handle);
         if let Some(known) = self.nodes.get(header.node) {
             known.stop_reading();

@@ -85,7 +85,7 @@ impl Server {
     }
 
     /// Fails with EPERM for callers other than root, since FUSE does not pass capabilities.
-    fn require_root(&self, header: &InHeader) -> Result<(), Errno> {
+    pub(super) fn require_root(&self, header: &InHeader) -> Result<(), Errno> {
         if header.uid == 0 || self.options.owners.caller_is_root {
             Ok(())
         } else {

@@ -1,0 +1,273 @@
+//! ioctls of f2fs on mounts, sent by f2fs_io and directly: atomic writes, and requests for the volume.
+
+mod mounting;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use mounting::{Fixture, NOBODY, run_as};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use testkit::command::{output, run};
+use testkit::f2fs::{Kind, check_by_both};
+use testkit::tree::contents;
+use testkit::{private_mounts, wait_until};
+
+const START: libc::c_ulong = 0xf501;
+const COMMIT: libc::c_ulong = 0xf502;
+const ABORT: libc::c_ulong = 0xf505;
+const REPLACE: libc::c_ulong = 0xf519;
+const WRITE_CHECKPOINT: libc::c_ulong = 0xf507;
+const GET_FEATURES: libc::c_ulong = 0x8004_f50c;
+const PRECACHE_EXTENTS: libc::c_ulong = 0xf50f;
+const FEATURE_ATOMIC_WRITE: u32 = 4;
+
+const BLOCK: usize = 4096;
+
+fn f2fs() -> Fixture {
+    let fixture = Fixture::new();
+    Kind::named("attributes").make(&fixture.image, 128);
+    fixture
+}
+
+/// Mounts an image, calls `work`, unmounts and has the image checked.
+fn with_mount(fixture: &Fixture, options: &str, work: impl FnOnce(&Path)) {
+    let mount = fixture.mount(&["-o", options]);
+    work(mount.path());
+    fixture.umount();
+    mount.assert_gone();
+    check_by_both(&fixture.image);
+}
+
+fn ioctl_with<T>(file: &File, command: libc::c_ulong, argument: &mut T) -> Result<(), Errno> {
+    // SAFETY: callers pass an argument of the type that the command reads or writes, or the command has none.
+    match unsafe { libc::ioctl(file.as_raw_fd(), command, &raw mut *argument) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()),
+    }
+}
+
+fn ioctl(file: &File, command: libc::c_ulong) -> Result<(), Errno> {
+    ioctl_with(file, command, &mut 0_u64)
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+#[test]
+fn atomic_writes_end_by_their_commit_or_abort() {
+    private_mounts();
+    let fixture = f2fs();
+    let (old, new) = (contents(1, 100_000), contents(2, 300_000));
+    with_mount(&fixture, "rw", |mount| {
+        let path = mount.join("f");
+        fs::write(&path, &old).unwrap();
+        let file = open(&path);
+        for (command, expected) in [(START, &new[..]), (REPLACE, &new[..10])] {
+            for is_committed in [false, true] {
+                // Cached by the kernel.
+                assert!(fs::read(&path).unwrap() == old);
+                ioctl(&file, command).unwrap();
+                file.write_all_at(expected, 0).unwrap();
+                assert!(fs::read(&path).unwrap() == expected, "before the end");
+                let end = if is_committed { COMMIT } else { ABORT };
+                ioctl(&file, end).unwrap();
+                let found = fs::read(&path).unwrap();
+                assert!(found == if is_committed { expected } else { &old }, "after the end");
+            }
+            fs::write(&path, &old).unwrap();
+        }
+        // A commit without an atomic write is an fsync, and an abort does nothing.
+        ioctl(&file, COMMIT).unwrap();
+        ioctl(&file, ABORT).unwrap();
+        assert!(fs::read(&path).unwrap() == old);
+    });
+}
+
+#[test]
+fn closing_a_file_aborts_its_atomic_write() {
+    private_mounts();
+    let fixture = f2fs();
+    let old = contents(1, 50_000);
+    with_mount(&fixture, "rw", |mount| {
+        let path = mount.join("f");
+        fs::write(&path, &old).unwrap();
+        let file = open(&path);
+        ioctl(&file, START).unwrap();
+        file.write_all_at(&contents(2, 200_000), 10_000).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 210_000);
+        drop(file);
+        // The kernel does not wait for the server.
+        wait_until("the end of the atomic write", || fs::read(&path).unwrap() == old);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 50_000);
+    });
+}
+
+#[test]
+fn stores_to_maps_are_part_of_an_atomic_write() {
+    private_mounts();
+    let fixture = f2fs();
+    with_mount(&fixture, "rw", |mount| {
+        let path = mount.join("f");
+        let mut now = contents(1, 8 * BLOCK);
+        fs::write(&path, &now).unwrap();
+        let file = open(&path);
+        let (length, protection) = (now.len(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let map =
+            unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, &file, 0) };
+        let map = map.unwrap().cast::<u8>();
+        let store = |at: usize, byte: u8| {
+            assert!(at < length);
+            // SAFETY: the byte is in the mapping.
+            unsafe { map.add(at).write_volatile(byte) }
+        };
+        store(5000, 7);
+        now[5000] = 7;
+        for command in [ABORT, COMMIT] {
+            ioctl(&file, START).unwrap();
+            store(9000, 8);
+            ioctl(&file, command).unwrap();
+            if command == COMMIT {
+                now[9000] = 8;
+            }
+            assert!(fs::read(&path).unwrap() == now, "{command:#x}");
+            // SAFETY: the byte is in the mapping.
+            assert_eq!(unsafe { map.add(9000).read_volatile() }, now[9000], "{command:#x}");
+        }
+        // SAFETY: the mapping is not used any more.
+        unsafe { munmap(map.cast(), length) }.unwrap();
+    });
+}
+
+#[test]
+fn atomic_writes_need_a_writable_file_of_the_caller() {
+    private_mounts();
+    let fixture = f2fs();
+    with_mount(&fixture, "rw,allow_other", |mount| {
+        let path = mount.join("f");
+        fs::write(&path, [1; 5000]).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        let reader = File::open(&path).unwrap();
+        let direct =
+            OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+        let directory = File::open(mount).unwrap();
+        for command in [START, REPLACE, COMMIT, ABORT] {
+            assert_eq!(ioctl(&reader, command), Err(Errno::BADF), "{command:#x}");
+            assert_eq!(ioctl(&directory, command), Err(Errno::BADF), "{command:#x}");
+            let by_other = run_as(NOBODY, NOBODY, || ioctl(&open(&path), command));
+            assert_eq!(by_other, Err(Errno::ACCESS), "{command:#x}");
+        }
+        assert_eq!(ioctl(&direct, START), Err(Errno::INVAL));
+        let file = open(&path);
+        ioctl(&file, START).unwrap();
+        let truncated = file.set_len(10).unwrap_err();
+        assert_eq!(truncated.raw_os_error(), Some(libc::EOPNOTSUPP));
+        ioctl(&file, ABORT).unwrap();
+        file.set_len(10).unwrap();
+    });
+}
+
+#[test]
+fn programs_learn_whether_they_can_write_atomically() {
+    private_mounts();
+    let fixture = f2fs();
+    for (options, has) in [("rw", true), ("rw,writeback", false), ("ro", false)] {
+        with_mount(&fixture, options, |mount| {
+            let root = File::open(mount).unwrap();
+            let mut features = 0_u32;
+            ioctl_with(&root, GET_FEATURES, &mut features).unwrap();
+            assert_eq!(features & FEATURE_ATOMIC_WRITE != 0, has, "{options}");
+            let others = fs::read(&fixture.image).unwrap()[1024 + 2180..][..4].to_vec();
+            let others = u32::from_le_bytes(others.try_into().unwrap());
+            assert_eq!(features & !FEATURE_ATOMIC_WRITE, others & !FEATURE_ATOMIC_WRITE);
+            if options == "rw,writeback" {
+                fs::write(mount.join("f"), [1; 5000]).unwrap();
+                assert_eq!(ioctl(&open(&mount.join("f")), START), Err(Errno::OPNOTSUPP));
+            }
+        });
+    }
+    let ext4 = Fixture::with_tree();
+    let mount = ext4.mount(&["-o", "rw"]);
+    let file = open(&mount.path().join("small"));
+    for command in [GET_FEATURES, START, WRITE_CHECKPOINT] {
+        assert_eq!(ioctl(&file, command), Err(Errno::NOTTY), "{command:#x}");
+    }
+}
+
+#[test]
+fn f2fs_io_writes_atomically() {
+    private_mounts();
+    let fixture = f2fs();
+    with_mount(&fixture, "rw", |mount| {
+        let path = mount.join("f");
+        let write = |pattern: &str, how: &str| {
+            let arguments = ["write", "1", "0", "8", pattern, how];
+            run(Command::new("f2fs_io").args(arguments).arg(&path).arg("0"));
+            fs::read(&path).unwrap()
+        };
+        let numbers = write("inc_num", "atomic_commit");
+        assert_eq!(numbers.len(), 8 * BLOCK);
+        assert_ne!(numbers, vec![0; 8 * BLOCK]);
+        assert!(write("zero", "atomic_abort") == numbers, "aborted");
+        assert!(write("zero", "atomic_commit") == vec![0; 8 * BLOCK], "committed");
+    });
+}
+
+#[test]
+fn requests_for_the_volume_are_answered_or_refused() {
+    private_mounts();
+    let fixture = f2fs();
+    with_mount(&fixture, "rw,allow_other", |mount| {
+        let path = mount.join("f");
+        fs::write(&path, contents(1, 100_000)).unwrap();
+        let file = open(&path);
+        ioctl(&file, WRITE_CHECKPOINT).unwrap();
+        ioctl(&file, PRECACHE_EXTENTS).unwrap();
+        let mut argument = [0_u8; 64];
+        let mut send = |command| ioctl_with(&file, command, &mut argument);
+        for (name, command, expected) in [
+            ("MOVE_RANGE", 0xc020_f509, Errno::OPNOTSUPP),
+            ("FLUSH_DEVICE", 0x4008_f50a, Errno::INVAL),
+            ("RESIZE_FS", 0x4008_f510, Errno::OPNOTSUPP),
+            ("SEC_TRIM_FILE", 0x4018_f514, Errno::OPNOTSUPP),
+            ("IO_PRIO", 0x4004_f51b, Errno::OPNOTSUPP),
+            ("GET_COMPRESS_BLOCKS", 0x8008_f511, Errno::OPNOTSUPP),
+            ("GET_COMPRESS_OPTION", 0x8002_f515, Errno::OPNOTSUPP),
+            ("SET_COMPRESS_OPTION", 0x4002_f516, Errno::OPNOTSUPP),
+            ("START_VOLATILE_WRITE", 0xf503, Errno::NOTTY),
+            ("SHUTDOWN", 0x8004_587d, Errno::NOTTY),
+        ] {
+            assert_eq!(send(command), Err(expected), "{name}");
+        }
+        assert_eq!(send(0x8004_f51a), Ok(()), "GET_DEV_ALIAS_FILE");
+        let by_other = run_as(NOBODY, NOBODY, || {
+            let root = File::open(mount).unwrap();
+            [WRITE_CHECKPOINT, 0x4008_f50a].map(|command| ioctl(&root, command))
+        });
+        assert_eq!(by_other, [Err(Errno::PERM); 2]);
+    });
+}
+
+#[test]
+fn a_file_that_is_not_compressed_has_no_compression_to_show() {
+    private_mounts();
+    let fixture = Fixture::new();
+    Kind::named("lz4").make(&fixture.image, 128);
+    with_mount(&fixture, "rw", |mount| {
+        let path = mount.join("f");
+        fs::write(&path, [1; 5000]).unwrap();
+        let file = open(&path);
+        let mut argument = [0_u8; 8];
+        let mut send = |command| ioctl_with(&file, command, &mut argument);
+        assert_eq!(send(0x8008_f511), Err(Errno::INVAL), "GET_COMPRESS_BLOCKS");
+        assert_eq!(send(0x8002_f515), Err(Errno::NODATA), "GET_COMPRESS_OPTION");
+        for command in ["get_cblocks", "get_coption"] {
+            assert!(!output(Command::new("f2fs_io").arg(command).arg(&path)).status.success());
+        }
+    });
+}

@@ -1,0 +1,243 @@
+//! IOCTL: the requests of f2fs (`linux/f2fs.h`), for volumes of that format.
+//!
+//! The kernel passes the argument of a request on as the request's number declares it, so that these have no answer:
+//! F2FS_IOC_SHUTDOWN, whose number does not declare the mode that the caller passes, and F2FS_IOC_MOVE_RANGE, which names
+//! its target by a descriptor of the caller, as EXT4_IOC_MOVE_EXT does. The confined server cannot look it up.
+//!
+//! | request | answer |
+//! |---|---|
+//! | atomic writes: start, start with replacement, commit, abort | on mounts without `-o writeback` |
+//! | features, compression of a file, whether it is an alias of a device | as in Linux |
+//! | checkpoint | the volume is synced (for root) |
+//! | caching of extents | the map is read |
+//! | flush of a device | EINVAL, as for all volumes with one device |
+//! | resizing, secure trimming, priorities of I/O, changes of compression | EOPNOTSUPP |
+//! | others | ENOTTY |
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use base::FileOffset;
+use rustix::io::Errno;
+use vfs::{AtomicWrite, Credentials};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::open_files::OpenFile;
+use crate::owners::NO_ID;
+use crate::protocol::{InHeader, InitFlags, IoctlIn, IoctlOut};
+use crate::reply::{Answer, Failure, Reply};
+use crate::server::Server;
+
+/// The time for which a handler waits until the kernel has written or dropped its data.
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The feature bit that tells programs that they may write atomically. Linux reports it whatever the superblock has.
+const ATOMIC_WRITE: u32 = 0x4;
+
+/// Numbers of requests.
+mod command {
+    pub(super) const START_ATOMIC_WRITE: u32 = 0xf501;
+    pub(super) const COMMIT_ATOMIC_WRITE: u32 = 0xf502;
+    pub(super) const ABORT_ATOMIC_WRITE: u32 = 0xf505;
+    pub(super) const WRITE_CHECKPOINT: u32 = 0xf507;
+    pub(super) const MOVE_RANGE: u32 = 0xc020_f509;
+    pub(super) const FLUSH_DEVICE: u32 = 0x4008_f50a;
+    pub(super) const GET_FEATURES: u32 = 0x8004_f50c;
+    pub(super) const PRECACHE_EXTENTS: u32 = 0xf50f;
+    pub(super) const RESIZE_FS: u32 = 0x4008_f510;
+    pub(super) const GET_COMPRESS_BLOCKS: u32 = 0x8008_f511;
+    pub(super) const RELEASE_COMPRESS_BLOCKS: u32 = 0x8008_f512;
+    pub(super) const RESERVE_COMPRESS_BLOCKS: u32 = 0x8008_f513;
+    pub(super) const SEC_TRIM_FILE: u32 = 0x4018_f514;
+    pub(super) const GET_COMPRESS_OPTION: u32 = 0x8002_f515;
+    pub(super) const SET_COMPRESS_OPTION: u32 = 0x4002_f516;
+    pub(super) const DECOMPRESS_FILE: u32 = 0xf517;
+    pub(super) const COMPRESS_FILE: u32 = 0xf518;
+    pub(super) const START_ATOMIC_REPLACE: u32 = 0xf519;
+    pub(super) const GET_DEV_ALIAS_FILE: u32 = 0x8004_f51a;
+    pub(super) const IO_PRIO: u32 = 0x4004_f51b;
+}
+
+/// `struct f2fs_comp_option`.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct CompressOption {
+    algorithm: u8,
+    log_cluster_size: u8,
+}
+const _: () = assert!(size_of::<CompressOption>() == 2);
+
+impl Server {
+    /// Answers an IOCTL of f2fs. Returns `None` for other commands, and for volumes of other formats.
+    pub(super) fn f2fs_ioctl(
+        &self,
+        header: &InHeader,
+        operation: &IoctlIn,
+        reply: &mut Reply<'_>,
+    ) -> Result<Option<Answer>, Failure> {
+        let Some(features) = self.volume.feature_bits() else { return Ok(None) };
+        let (word, count, option);
+        let data: &[u8] = match operation.command {
+            command::START_ATOMIC_WRITE => {
+                self.start_atomic_write(header, operation, AtomicWrite::Update)?;
+                &[]
+            }
+            command::START_ATOMIC_REPLACE => {
+                self.start_atomic_write(header, operation, AtomicWrite::Replace)?;
+                &[]
+            }
+            command::COMMIT_ATOMIC_WRITE => {
+                self.commit_atomic_write(header, operation)?;
+                &[]
+            }
+            command::ABORT_ATOMIC_WRITE => {
+                let opened = self.file_of_owner(header, operation)?;
+                self.abort_atomic_write(header.node, &opened)?;
+                &[]
+            }
+            command::WRITE_CHECKPOINT => {
+                self.require_root(header)?;
+                base::waiting::about_to_wait();
+                self.volume.sync()?;
+                &[]
+            }
+            command::GET_FEATURES => {
+                let atomic = if self.has_atomic_writes() { ATOMIC_WRITE } else { 0 };
+                word = features & !ATOMIC_WRITE | atomic;
+                word.as_bytes()
+            }
+            command::PRECACHE_EXTENTS => {
+                let node = &self.known(header.node)?.node;
+                node.extents(FileOffset(0)..FileOffset(u64::MAX), &mut |_| {
+                    ControlFlow::Continue(())
+                })?;
+                &[]
+            }
+            command::GET_COMPRESS_BLOCKS => {
+                let compression = self.known(header.node)?.node.compression()?;
+                count = compression.ok_or(Errno::INVAL)?.saved_blocks;
+                count.as_bytes()
+            }
+            command::GET_COMPRESS_OPTION => {
+                let compression = self.known(header.node)?.node.compression()?;
+                let compression = compression.ok_or(Errno::NODATA)?;
+                let log_cluster_size = compression.log_cluster_blocks;
+                option = CompressOption { algorithm: compression.algorithm, log_cluster_size };
+                option.as_bytes()
+            }
+            command::GET_DEV_ALIAS_FILE => {
+                // Volumes with such files are not opened.
+                word = 0_u32;
+                word.as_bytes()
+            }
+            command::FLUSH_DEVICE => {
+                self.require_root(header)?;
+                return Err(Errno::INVAL.into());
+            }
+            command::MOVE_RANGE
+            | command::RESIZE_FS
+            | command::SEC_TRIM_FILE
+            | command::IO_PRIO
+            | command::RELEASE_COMPRESS_BLOCKS
+            | command::RESERVE_COMPRESS_BLOCKS
+            | command::SET_COMPRESS_OPTION
+            | command::DECOMPRESS_FILE
+            | command::COMPRESS_FILE => return Err(Errno::OPNOTSUPP.into()),
+            _ => return Ok(None),
+        };
+        if data.len() > operation.out_size as usize {
+            return Err(Errno::INVAL.into());
+        }
+        reply.push(&IoctlOut::default())?;
+        reply.push_bytes(data)?;
+        Ok(Some(Answer::Payload))
+    }
+
+    /// Returns whether files of the mount can be written atomically. With `-o writeback`, they cannot: the kernel takes a
+    /// smaller size from no server, which an abort needs.
+    fn has_atomic_writes(&self) -> bool {
+        self.volume.is_writable() && !self.agreed_on(InitFlags::WRITEBACK_CACHE)
+    }
+
+    /// Returns the open file of a request that only the owner of the file may send.
+    fn file_of_owner(
+        &self,
+        header: &InHeader,
+        operation: &IoctlIn,
+    ) -> Result<std::sync::Arc<OpenFile>, Failure> {
+        let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
+        if !opened.file.mode().write {
+            return Err(Errno::BADF.into());
+        }
+        let owners = &self.options.owners;
+        let by = match header.uid {
+            // For NO_ID, only the kernel knows the caller.
+            0 | NO_ID => Credentials::ROOT,
+            _ => Credentials { privileged: owners.caller_is_root, ..owners.credentials(header) },
+        };
+        if by.owns(&opened.file.node().attributes()) {
+            Ok(opened)
+        } else {
+            Err(Errno::ACCESS.into())
+        }
+    }
+
+    fn start_atomic_write(
+        &self,
+        header: &InHeader,
+        operation: &IoctlIn,
+        kind: AtomicWrite,
+    ) -> Result<(), Failure> {
+        let opened = self.file_of_owner(header, operation)?;
+        if !self.has_atomic_writes() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        if opened.is_opened_direct {
+            return Err(Errno::INVAL.into());
+        }
+        base::waiting::about_to_wait();
+        // What was stored to maps before is no part of the atomic write.
+        self.receive_kernel_data(header.node, &opened)?;
+        opened.file.atomic_start(kind)?;
+        if kind == AtomicWrite::Replace {
+            self.drop_kernel_data(header.node);
+        }
+        Ok(())
+    }
+
+    fn commit_atomic_write(&self, header: &InHeader, operation: &IoctlIn) -> Result<(), Failure> {
+        let opened = self.file_of_owner(header, operation)?;
+        base::waiting::about_to_wait();
+        self.receive_kernel_data(header.node, &opened)?;
+        opened.file.atomic_commit().inspect_err(|_| self.drop_kernel_data(header.node))?;
+        Ok(())
+    }
+
+    /// Ends an atomic write, and has the kernel drop its data.
+    pub(super) fn abort_atomic_write(&self, node: u64, opened: &OpenFile) -> Result<(), Failure> {
+        base::waiting::about_to_wait();
+        // Stores to maps that the kernel would write later are a part of the atomic write.
+        let received = self.receive_kernel_data(node, opened);
+        opened.file.atomic_abort()?;
+        self.drop_kernel_data(node);
+        received
+    }
+
+    /// Makes the kernel write the data that it holds. Fails with EAGAIN if it takes too long.
+    fn receive_kernel_data(&self, node: u64, opened: &OpenFile) -> Result<(), Failure> {
+        let may_hold = self.files.kernel_may_hold_data(opened.file.node().number());
+        if may_hold && !self.write_and_invalidate(node, FileOffset(0), KERNEL_TIMEOUT) {
+            tracing::warn!("the kernel took too long to write its data of node {node}");
+            return Err(Errno::AGAIN.into());
+        }
+        Ok(())
+    }
+
+    /// Makes the kernel drop the data and the size that it has cached.
+    fn drop_kernel_data(&self, node: u64) {
+        self.invalidate_attributes(node);
+        if !self.write_and_invalidate(node, FileOffset(0), KERNEL_TIMEOUT) {
+            tracing::warn!("the kernel did not invalidate cached data of node {node} in time");
+        }
+    }
+}
