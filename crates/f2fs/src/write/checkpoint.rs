@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{DeviceOffset, Error, FsBlock, Result};
+use base::{Error, FsBlock, Result};
+use iomap::BlockContents;
 use zerocopy::FromBytes;
 
+use super::batch::Batch;
 use super::changes::AddressChanges;
 use super::logs::LogName;
 use super::pack::{Pack, PackContents, PackCounts};
@@ -36,10 +38,10 @@ impl State {
     /// An error leaves the last checkpoint on the device as it is, but not the state in memory: nothing may be written
     /// afterwards. After `NoSpace` for a block of the main area, only the logs have moved.
     pub(super) fn write_checkpoint(&mut self, volume: &Arc<Volume>, is_closed: bool) -> Result<()> {
-        let mut writer =
-            Writer { volume, state: self, table: NodeTable::new(), written: Vec::new() };
+        let (table, batch) = (NodeTable::new(), Batch::new(volume));
+        let mut writer = Writer { volume, state: self, table, batch, allocated: Vec::new() };
         let written = writer.write(is_closed);
-        let blocks = writer.written;
+        let blocks = writer.allocated;
         let segments = match written {
             Err(Error::NoSpace) => {
                 // Addresses of directory blocks in the overlay are not read before the next checkpoint sets them again.
@@ -52,9 +54,6 @@ impl State {
             segments => segments?,
         };
         let checkpoint = Checkpoint::read(volume.device(), volume.geometry())?;
-        for block in blocks {
-            volume.metadata().discard(block);
-        }
         volume.install(checkpoint);
         let in_flight = self.placements.values().flat_map(|placed| placed.blocks());
         let in_flight = in_flight.chain(self.pending.iter().flatten().map(FsBlock));
@@ -73,8 +72,10 @@ struct Writer<'v> {
     state: &'v mut State,
     /// The new entries of changed and freed nodes.
     table: NodeTable,
-    /// The blocks of the main area with new nodes and directory blocks.
-    written: Vec<FsBlock>,
+    /// The blocks to be written.
+    batch: Batch<'v>,
+    /// The blocks of the main area for new nodes and directory blocks.
+    allocated: Vec<FsBlock>,
 }
 
 impl Writer<'_> {
@@ -113,8 +114,8 @@ impl Writer<'_> {
         for (number, entry) in &self.state.sit_journal {
             segments.entry(*number).or_insert_with(|| entry.clone());
         }
-        let sit_versions = write_segments(volume, &segments)?;
-        let nat_versions = write_nodes(volume, &self.table)?;
+        let sit_versions = write_segments(volume, &segments, &mut self.batch)?;
+        let nat_versions = write_nodes(volume, &self.table, &mut self.batch)?;
         let counts = self.counts(free_segments);
         let orphans = volume.overlay_or_new().read().orphans().clone();
         let contents = PackContents {
@@ -125,8 +126,8 @@ impl Writer<'_> {
         };
         let State { logs, summaries, .. } = &mut *self.state;
         let pack = Pack::new(volume, &contents, logs, summaries)?;
-        summaries.write(volume)?;
-        pack.write()?.flush()?.commit()?;
+        summaries.write(volume, &mut self.batch)?;
+        pack.write(&mut self.batch)?.flush()?.commit()?;
         Ok(segments)
     }
 
@@ -166,21 +167,20 @@ impl Writer<'_> {
             }
             let slot = editor.slot_of(directory, at, false)?;
             let slot = slot.expect("an operation has reserved the block");
-            let new = self.append(LogName::HotData, &contents)?;
+            let new = self.append(LogName::HotData, contents)?;
             // Addresses have 32 bits.
             editor.set_address(slot, new.0 as u32)?;
         }
         Ok(())
     }
 
-    /// Writes a block to a log. Returns its address.
-    fn append(&mut self, log: LogName, contents: &[u8]) -> Result<FsBlock> {
+    /// Adds a block to a log. Returns its address.
+    fn append(&mut self, log: LogName, contents: BlockContents) -> Result<FsBlock> {
         let geometry = self.volume.geometry();
         let State { logs, space, .. } = &mut *self.state;
         let block = logs.allocate(log, 1, 0, space, geometry)?.start;
-        let offset = DeviceOffset(block.0 << geometry.block_size.shift());
-        self.volume.device().write_at(offset, contents)?;
-        self.written.push(block);
+        self.allocated.push(block);
+        self.batch.add(block, contents)?;
         Ok(block)
     }
 
@@ -245,7 +245,7 @@ impl Writer<'_> {
             raw.extent = Default::default();
             seal(&mut bytes, nid, geometry);
         }
-        let block = self.append(log, &bytes)?;
+        let block = self.append(log, bytes.into())?;
         let owner = RawSummary { nid: nid.0.into(), version: 0, index: 0.into() };
         let at = segment_of(geometry, block);
         self.state.summaries.set(self.volume, at, BlockKind::Node, owner)?;

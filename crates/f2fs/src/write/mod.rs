@@ -8,6 +8,7 @@
 //!
 //! Not here: the changes of nodes in memory (`edit`).
 
+mod batch;
 mod changes;
 mod checkpoint;
 mod group;

@@ -7,6 +7,7 @@ use base::checksum::crc32_le;
 use base::{DeviceOffset, Error, FsBlock, InodeNumber, Location, Problem, Result};
 use zerocopy::IntoBytes;
 
+use super::batch::Batch;
 use super::logs::Logs;
 use super::summary_blocks::SummaryBlocks;
 use crate::checkpoint::VersionBitmap;
@@ -42,18 +43,25 @@ pub(crate) struct PackContents<'c> {
     pub(crate) is_closed: bool,
 }
 
-/// A pack in memory. Everything that it refers to was written.
+/// A pack in memory.
 pub(crate) struct Pack<'v> {
     volume: &'v Volume,
     start: FsBlock,
     blocks: Vec<Vec<u8>>,
 }
 
-/// A pack that was written but for its last block.
-pub(crate) struct WrittenPack<'v>(Pack<'v>);
+/// The last block of a pack.
+struct PackEnd<'v> {
+    volume: &'v Volume,
+    block: FsBlock,
+    contents: Vec<u8>,
+}
+
+/// A pack that was written but for its last block, and with it all that it refers to.
+pub(crate) struct WrittenPack<'v>(PackEnd<'v>);
 
 /// A pack that is durable but for its last block.
-pub(crate) struct FlushedPack<'v>(Pack<'v>);
+pub(crate) struct FlushedPack<'v>(PackEnd<'v>);
 
 impl<'v> Pack<'v> {
     /// Makes the pack that follows the current one.
@@ -123,18 +131,19 @@ impl<'v> Pack<'v> {
         Ok(Self { volume, start, blocks })
     }
 
-    /// Writes all blocks but the last one.
-    pub(crate) fn write(self) -> Result<WrittenPack<'v>> {
-        for index in 0..self.blocks.len() - 1 {
-            self.write_block(index)?;
+    /// Writes `batch`, and all blocks but the last one.
+    pub(super) fn write(mut self, batch: &mut Batch<'_>) -> Result<WrittenPack<'v>> {
+        let last = self.blocks.len() - 1;
+        for (block, contents) in (self.start.0..).map(FsBlock).zip(self.blocks.drain(..last)) {
+            batch.add(block, contents.into())?;
         }
-        Ok(WrittenPack(self))
-    }
-
-    fn write_block(&self, index: usize) -> Result<()> {
-        let at = self.start.0 + index as u64;
-        let offset = DeviceOffset(at << self.volume.geometry().block_size.shift());
-        self.volume.device().write_at(offset, &self.blocks[index])
+        batch.write()?;
+        let end = FsBlock(self.start.0 + last as u64);
+        Ok(WrittenPack(PackEnd {
+            volume: self.volume,
+            block: end,
+            contents: self.blocks.remove(0),
+        }))
     }
 }
 
@@ -149,8 +158,10 @@ impl<'v> WrittenPack<'v> {
 impl FlushedPack<'_> {
     /// Writes the last block, which makes the pack valid, and makes it durable.
     pub(crate) fn commit(self) -> Result<()> {
-        self.0.write_block(self.0.blocks.len() - 1)?;
-        self.0.volume.device().flush()
+        let PackEnd { volume, block, contents } = self.0;
+        let offset = DeviceOffset(block.0 << volume.geometry().block_size.shift());
+        volume.device().write_at(offset, &contents)?;
+        volume.device().flush()
     }
 }
 

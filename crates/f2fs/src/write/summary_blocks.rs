@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use base::{DeviceOffset, FsBlock, Location, Result};
+use base::{FsBlock, Location, Result};
 use zerocopy::IntoBytes;
 
+use super::batch::Batch;
 use crate::checkpoint::read_block;
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::node::footer;
@@ -91,11 +92,11 @@ impl SummaryBlocks {
         Ok(())
     }
 
-    /// Writes the summaries to their area. Those of one block are written at once.
+    /// Adds the blocks of the summaries in their area to `batch`.
     ///
     /// The area has no second copy. The last checkpoint does not look at what changes here: entries of blocks that it does
     /// not use, and those of the segments of its logs, whose summaries it has itself.
-    pub(crate) fn write(&self, volume: &Volume) -> Result<()> {
+    pub(super) fn write(&self, volume: &Volume, batch: &mut Batch<'_>) -> Result<()> {
         let geometry = volume.geometry();
         let bytes = geometry.summary_bytes();
         let per_block = (geometry.block_size.len() / bytes).max(1) as u32;
@@ -105,16 +106,15 @@ impl SummaryBlocks {
             let at = FsBlock(geometry.ssa.start.0 + u64::from(number));
             let block = match blocks.entry(number) {
                 Entry::Occupied(entry) => entry.into_mut(),
+                // It is replaced as a whole.
+                Entry::Vacant(vacant) if per_block == 1 => vacant.insert(vec![0; bytes]),
                 Entry::Vacant(vacant) => vacant.insert(read_block(volume.device(), geometry, at)?),
             };
             let start = (segment % per_block) as usize * bytes;
             block[start..start + bytes].copy_from_slice(&summary.to_bytes(bytes));
         }
         for (number, block) in blocks {
-            let at = geometry.ssa.start.0 + u64::from(number);
-            let offset = DeviceOffset(at << geometry.block_size.shift());
-            volume.device().write_at(offset, &block)?;
-            volume.metadata().discard(FsBlock(at));
+            batch.add(FsBlock(geometry.ssa.start.0 + u64::from(number)), block.into())?;
         }
         Ok(())
     }

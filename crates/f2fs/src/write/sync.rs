@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::attributes::FileType;
-use base::{DeviceOffset, Error, FsBlock, InodeNumber, Result};
+use base::{Error, FsBlock, InodeNumber, Result};
 use zerocopy::FromBytes;
 
+use super::batch::runs;
 use super::group::Request;
 use super::logs::LogName;
 use super::writer::{FailOnPanic, State, Writer};
@@ -282,26 +283,6 @@ fn write_chain(volume: &Volume, blocks: Vec<(FsBlock, Vec<u8>)>) -> Result<()> {
     volume.device().flush()?;
     volume.device().write_all(runs(volume.geometry(), blocks))?;
     volume.device().flush()
-}
-
-/// Returns blocks as runs of adjacent ones, with the runs' offsets on the device.
-pub(super) fn runs<T>(
-    geometry: &Geometry,
-    blocks: Vec<(FsBlock, T)>,
-) -> Vec<(DeviceOffset, Vec<T>)> {
-    let mut runs: Vec<(DeviceOffset, Vec<T>)> = Vec::new();
-    let mut end = None;
-    for (block, contents) in blocks {
-        match runs.last_mut().filter(|_| end == Some(block)) {
-            Some((_, run)) => run.push(contents),
-            None => {
-                let offset = DeviceOffset(block.0 << geometry.block_size.shift());
-                runs.push((offset, vec![contents]));
-            }
-        }
-        end = Some(FsBlock(block.0 + 1));
-    }
-    runs
 }
 
 /// Returns whether the last checkpoint does not have an inode.

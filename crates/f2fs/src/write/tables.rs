@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use base::view::view_at;
-use base::{DeviceOffset, FsBlock, InodeNumber, Location, Result};
+use base::{FsBlock, InodeNumber, Location, Result};
 use zerocopy::IntoBytes;
 
-use crate::checkpoint::{VersionBitmap, read_block};
+use super::batch::Batch;
+use crate::checkpoint::VersionBitmap;
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::nat::{Nid, entry_position};
 use crate::ondisk::nat::RawNatEntry;
@@ -30,9 +31,10 @@ pub(crate) fn read_nat_entry(volume: &Volume, nid: Nid) -> Result<RawNatEntry> {
 }
 
 /// Writes entries of the segment information table. Returns the version bitmap that names them.
-pub(crate) fn write_segments(
+pub(super) fn write_segments(
     volume: &Volume,
     entries: &BTreeMap<u32, RawSitEntry>,
+    batch: &mut Batch<'_>,
 ) -> Result<VersionBitmap> {
     let checkpoint = volume.checkpoint();
     let geometry = volume.geometry();
@@ -42,11 +44,16 @@ pub(crate) fn write_segments(
         [first, FsBlock(first.0 + geometry.sit_blocks())]
     };
     let versions = &checkpoint.sit_versions;
-    write(volume, entries, per_block, versions, copies)
+    let layout = (per_block, versions);
+    write(volume, entries, layout, copies, batch)
 }
 
 /// Writes entries of the node address table. Returns the version bitmap that names them.
-pub(crate) fn write_nodes(volume: &Volume, entries: &NodeTable) -> Result<VersionBitmap> {
+pub(super) fn write_nodes(
+    volume: &Volume,
+    entries: &NodeTable,
+    batch: &mut Batch<'_>,
+) -> Result<VersionBitmap> {
     let checkpoint = volume.checkpoint();
     let geometry = volume.geometry();
     let copies = |number: u64| {
@@ -56,32 +63,32 @@ pub(crate) fn write_nodes(volume: &Volume, entries: &NodeTable) -> Result<Versio
         [first, FsBlock(first.0 + SEGMENT_BLOCKS)]
     };
     let versions = &checkpoint.nat_versions;
-    write(volume, entries, geometry.nat_entries_per_block(), versions, copies)
+    let layout = (geometry.nat_entries_per_block(), versions);
+    write(volume, entries, layout, copies, batch)
 }
 
-/// Writes the entries of a table with `per_block` entries in a block. `copies` returns both places of a block.
+/// Writes the entries of a table with `per_block` entries in a block. `versions` has the current copies, and `copies` returns
+/// both places of a block.
 fn write<E: IntoBytes + zerocopy::Immutable>(
     volume: &Volume,
     entries: &BTreeMap<u32, E>,
-    per_block: u32,
-    versions: &VersionBitmap,
+    (per_block, versions): (u32, &VersionBitmap),
     copies: impl Fn(u64) -> [FsBlock; 2],
+    batch: &mut Batch<'_>,
 ) -> Result<VersionBitmap> {
-    let geometry = volume.geometry();
     let mut new_versions = versions.clone();
     let mut rest = entries.iter().peekable();
     while let Some(&(&first, _)) = rest.peek() {
         let number = u64::from(first / per_block);
         let places = copies(number);
         let [old, new] = if versions.is_second(number) { [places[1], places[0]] } else { places };
-        let mut block = read_block(volume.device(), geometry, old)?;
+        let mut block = volume.metadata().read(old, "table block", Location::block(old))?.to_vec();
         let is_in_block = |(index, _): &(&u32, &E)| u64::from(**index / per_block) == number;
         while let Some((index, entry)) = rest.next_if(is_in_block) {
             let at = (index % per_block) as usize * size_of::<E>();
             block[at..at + size_of::<E>()].copy_from_slice(entry.as_bytes());
         }
-        volume.device().write_at(DeviceOffset(new.0 << geometry.block_size.shift()), &block)?;
-        volume.metadata().discard(new);
+        batch.add(new, block.into())?;
         new_versions.flip(number);
     }
     Ok(new_versions)
