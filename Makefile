@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test models miri crash exercise fsx lint bench-read bench-write bench-f2fs bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz
+.PHONY: help setup build demo test models miri crash ace exercise fsx lint bench-read bench-write bench-f2fs bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -36,6 +36,10 @@ CRASH_FACTOR ?= 20
 CRASH_SEED ?= 1
 crash: ## Check CRASH_FACTOR times as many power cuts as the tests, from the seed CRASH_SEED on
 	@BIFOLIO_CRASH_FACTOR=$(CRASH_FACTOR) BIFOLIO_CRASH_SEED=$(CRASH_SEED) scripts/test $(LONG) --release --package bifolio-ext4 --package bifolio-vfs --package bifolio-testkit --test crash --test f2fs_unclean
+
+EVERY ?= 1
+ace: ## Check power cuts in all sequences of two operations and syncs (EVERY=N: in one of N), of ext4 and f2fs
+	@BIFOLIO_ACE_EVERY=$(EVERY) scripts/test $(LONG) --release --package bifolio-vfs --test ace
 
 OPERATIONS ?= 200000
 SEED ?= 1

@@ -71,6 +71,13 @@ impl RecordDevice {
         Ok(Self { inner, part: 0, start: 0, before, events })
     }
 
+    /// Records a device in memory that begins with these contents, which it does not copy.
+    pub fn over_memory(contents: &Arc<Vec<u8>>) -> Self {
+        let base: SharedDevice = Arc::new(MemoryDevice::shared(Arc::clone(contents)));
+        let inner = Arc::new(OverlayDevice::new(base, OVERLAY_BLOCK, u64::MAX));
+        Self { inner, part: 0, start: 0, before: Arc::clone(contents), events: Arc::default() }
+    }
+
     /// Records both devices from now on. Both share one recording.
     pub fn pair(first: SharedDevice, second: SharedDevice) -> Result<[Self; 2]> {
         let (start, size) = (first.size(), first.size() + second.size());

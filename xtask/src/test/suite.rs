@@ -20,6 +20,7 @@ const ALONE: &[&str] = &[
 const LONG: &[&str] = &[
     "crates/vfs/tests/crash/main.rs",
     "crates/ext4/tests/crash/main.rs",
+    "crates/vfs/tests/ace/main.rs",
     "crates/bifolio/tests/guest_equality.rs",
     "crates/bifolio/tests/kernel_equality.rs",
     "crates/bifolio/tests/mount_suites.rs",

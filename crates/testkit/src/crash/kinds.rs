@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::DeviceOffset;
 use device::{LatencyDevice, MemoryDevice, RecordDevice, SharedDevice};
 
 use super::disks::{Disks, VolumeFormat};
@@ -56,7 +57,37 @@ pub struct Recorded {
     pub disks: Disks,
 }
 
+/// A new volume that is made once and recorded many times, without copies of its contents.
+#[derive(Debug)]
+pub struct Template {
+    contents: Arc<Vec<u8>>,
+    format: VolumeFormat,
+}
+
+impl Template {
+    /// Returns a volume with these contents, which is recorded. `wrap` can add a device between the volume and the
+    /// recorded device.
+    pub fn record(&self, wrap: impl Fn(SharedDevice) -> SharedDevice) -> Recorded {
+        let recorder = Arc::new(RecordDevice::over_memory(&self.contents));
+        let disks = Disks { volume: wrap(recorder.clone()), journal: None, format: self.format };
+        Recorded { recorder, disks }
+    }
+}
+
 impl Kind {
+    /// Creates a volume like [`record`](Self::record) for many recordings.
+    ///
+    /// # Panics
+    ///
+    /// If the journal is external.
+    pub fn template(&self) -> Template {
+        assert_eq!(self.journal_megabytes, None, "{self:?}");
+        let memory: SharedDevice = Arc::new(self.memory());
+        let mut contents = vec![0; memory.size() as usize];
+        must(memory.read_at(DeviceOffset(0), &mut contents), "the contents");
+        Template { contents: Arc::new(contents), format: self.format }
+    }
+
     const fn new(name: &'static str, megabytes: u64, options: &'static str) -> Self {
         let (has_fast_commits, journal_megabytes) = (false, None);
         let format = VolumeFormat::Ext4;

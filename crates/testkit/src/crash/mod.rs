@@ -37,7 +37,7 @@ pub use judge::{
 };
 pub use kinds::{
     DEFAULT, EXT3, F2FS, FAST_COMMITS, JOURNAL_DEVICE, Kind, LARGE, Pace, Recorded, SMALL,
-    SMALL_BLOCKS, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL,
+    SMALL_BLOCKS, Template, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL,
 };
 pub use named_files::NamedFiles;
 pub use promises::{Node, Promises, Tree, parent_and_name};

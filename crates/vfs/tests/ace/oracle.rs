@@ -1,0 +1,238 @@
+//! The state of a volume in memory, and the promises that syncs make from it.
+
+use std::collections::BTreeMap;
+
+use base::Result;
+use base::attributes::FileType;
+use testkit::crash::Snapshot;
+use vfs::{Follow, Volume};
+
+use crate::operation::Operation;
+
+/// The state of a path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Object {
+    inode: u64,
+    kind: FileType,
+    contents: Vec<u8>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    target: Vec<u8>,
+}
+
+/// The state of all paths.
+pub type State = BTreeMap<String, Object>;
+
+/// Reads the whole volume.
+pub fn state_of(volume: &Volume) -> Result<State> {
+    let mut state = State::new();
+    let mut ahead = vec![String::new()];
+    while let Some(directory) = ahead.pop() {
+        let listed = if directory.is_empty() { "/" } else { &directory };
+        for entry in volume.read_dir(listed)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let path = format!("{directory}/{}", name.to_str().expect("the names are ASCII"));
+            if path == "/lost+found" {
+                continue;
+            }
+            let attributes = volume.symlink_metadata(&path)?;
+            let (inode, kind) = (attributes.inode.0, attributes.kind);
+            let node = volume.resolve(path.as_bytes(), Follow::No)?;
+            let names = node.list_xattrs()?.into_iter();
+            let xattrs = names.map(|name| Ok((name.clone(), node.get_xattr(&name)?)));
+            let xattrs = xattrs.collect::<Result<_>>()?;
+            let (mut contents, mut target) = (Vec::new(), Vec::new());
+            match kind {
+                FileType::Regular => contents = volume.read(&path)?,
+                FileType::Symlink => {
+                    target = volume.read_link(&path)?.into_os_string().into_encoded_bytes()
+                }
+                _ => ahead.push(path.clone()),
+            }
+            state.insert(path, Object { inode, kind, contents, xattrs, target });
+        }
+    }
+    Ok(state)
+}
+
+/// What a sync promises of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Level {
+    /// All of its state.
+    All,
+    /// Its contents.
+    Contents,
+    /// That it exists, with its type.
+    Name,
+    /// That it does not exist.
+    Absent,
+}
+
+/// A promise for the states that cuts leave from the point `from` on, and before `until`.
+#[derive(Clone, Debug)]
+struct Promise {
+    from: usize,
+    until: usize,
+    /// The paths of which one keeps the promise.
+    paths: Vec<String>,
+    level: Level,
+    object: Option<Object>,
+}
+
+impl Promise {
+    fn check(&self, found: &State) -> bool {
+        self.paths.iter().any(|path| {
+            let found = found.get(path);
+            match (self.level, found, &self.object) {
+                (Level::Absent, found, _) => found.is_none(),
+                (_, None, _) => false,
+                (Level::Name, Some(found), object) => {
+                    object.as_ref().is_none_or(|object| found.kind == object.kind)
+                }
+                (Level::Contents, Some(found), object) => {
+                    object.as_ref().is_some_and(|object| found.contents == object.contents)
+                }
+                (Level::All, Some(found), object) => object.as_ref() == Some(found),
+            }
+        })
+    }
+}
+
+/// The promises of a sequence.
+#[derive(Debug, Default)]
+pub struct Oracle {
+    promises: Vec<Promise>,
+}
+
+impl Oracle {
+    fn add(&mut self, from: usize, path: &str, level: Level, object: Option<Object>) {
+        let paths = vec![path.to_owned()];
+        self.promises.push(Promise { from, until: usize::MAX, paths, level, object });
+    }
+
+    /// The whole volume was synced.
+    pub fn volume_synced(&mut self, point: usize, state: &State, known: &[&str]) {
+        for (path, object) in state {
+            self.add(point, path, Level::All, Some(object.clone()));
+        }
+        for path in known.iter().filter(|path| !state.contains_key(**path)) {
+            self.add(point, path, Level::Absent, None);
+        }
+    }
+
+    /// A file or a directory was synced.
+    pub fn path_synced(&mut self, point: usize, state: &State, path: &str, data_only: bool) {
+        let Some(object) = state.get(path) else { return };
+        if object.kind == FileType::Directory {
+            self.add(point, path, Level::Name, Some(object.clone()));
+            return self.directory_synced(point, state, path);
+        }
+        let level = if data_only { Level::Contents } else { Level::All };
+        self.add(point, path, level, Some(object.clone()));
+    }
+
+    /// A directory was synced: its names are durable.
+    pub fn directory_synced(&mut self, point: usize, state: &State, directory: &str) {
+        let below = format!("{}/", directory.trim_end_matches('/'));
+        for (path, object) in state {
+            if path.strip_prefix(&below).is_some_and(|name| !name.contains('/')) {
+                self.add(point, path, Level::Name, Some(object.clone()));
+            }
+        }
+    }
+
+    /// An operation begins on a volume with this state: what is promised of the paths that it changes, and of other names
+    /// of their inodes, ends.
+    pub fn operation_begins(&mut self, point: usize, operation: Operation, state: &State) {
+        let touched = operation.paths();
+        let is_below = |path: &String, touched: &str| {
+            path.strip_prefix(touched).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let is_touched = |path: &String| touched.iter().any(|touched| is_below(path, touched));
+        let inodes: Vec<u64> = state
+            .iter()
+            .filter_map(|(path, object)| is_touched(path).then_some(object.inode))
+            .collect();
+        let is_changed = |path: &String| {
+            is_touched(path) || state.get(path).is_some_and(|object| inodes.contains(&object.inode))
+        };
+        for promise in self.promises.iter_mut().filter(|promise| promise.until == usize::MAX) {
+            // Preparing the operation makes missing directories above its paths.
+            let is_made = |path: &String| {
+                touched.iter().any(|touched| is_below(&(*touched).to_owned(), path))
+            };
+            let is_absent = promise.level == Level::Absent;
+            if promise.paths.iter().any(|path| is_changed(path) || is_absent && is_made(path)) {
+                promise.until = point;
+            }
+        }
+    }
+
+    /// A rename begins at a point until which promises have ended, and now the volume has this state: what was synced has
+    /// the old name or the new one, and a new name that existed before exists.
+    pub fn rename_begins(&mut self, point: usize, operation: Operation, state: &State) {
+        let Operation::Rename(from, to, exists) = operation else { return };
+        let mut rest = Vec::new();
+        for promise in &self.promises {
+            let is_synced = promise.until == point && promise.level != Level::Absent;
+            let [path] = &promise.paths[..] else { continue };
+            if !is_synced || (path != from && !(exists && path == to)) {
+                continue;
+            }
+            let mut next = Promise { from: point, until: usize::MAX, ..promise.clone() };
+            if path == from {
+                next.paths.push(to.to_owned());
+            }
+            if path == to || state.get(path) != promise.object.as_ref() {
+                next.level = Level::Name;
+            }
+            rest.push(next);
+        }
+        self.promises.extend(rest);
+    }
+
+    /// Fails with a description if a cut at `point` cannot leave `found`.
+    pub fn check(&self, point: usize, found: &Snapshot) -> Result<(), String> {
+        let found = state_found(found);
+        // Blocks that no file has were filled with another byte.
+        let is_known = |byte: &u8| *byte == 0 || byte.is_ascii_lowercase();
+        if let Some((path, _)) = found.iter().find(|(_, it)| !it.contents.iter().all(is_known)) {
+            return Err(format!("{path} has data that was never written to it"));
+        }
+        let broken = self.promises.iter().find(|promise| {
+            (promise.from..promise.until).contains(&point) && !promise.check(&found)
+        });
+        match broken {
+            None => Ok(()),
+            Some(promise) => {
+                let Promise { from, until, paths, level, object } = promise;
+                let shown = |object: &Object| {
+                    let Object { kind, contents, xattrs, target, .. } = object;
+                    let letters =
+                        contents.iter().copied().collect::<std::collections::BTreeSet<u8>>();
+                    format!(
+                        "{kind:?}, {} bytes of {letters:?}, {xattrs:?}, {target:?}",
+                        contents.len()
+                    )
+                };
+                let found: Vec<_> = paths.iter().map(|path| found.get(path).map(shown)).collect();
+                let object = object.as_ref().map(shown);
+                Err(format!(
+                    "{paths:?} at {point} in {from}..{until}: {level:?} of {object:?} was promised, but there is {found:?}"
+                ))
+            }
+        }
+    }
+}
+
+fn state_found(found: &Snapshot) -> State {
+    let entries = found.tree.iter().filter(|(path, _)| !path.starts_with("/lost+found"));
+    let object = |(path, entry): (&String, &testkit::crash::Entry)| {
+        let contents = found.contents.get(&entry.inode).cloned().unwrap_or_default();
+        let xattrs = found.xattrs.get(&entry.inode).cloned().unwrap_or_default();
+        let target = entry.target.clone();
+        let (inode, kind) = (entry.inode, entry.kind);
+        (path.clone(), Object { inode, kind, contents, xattrs, target })
+    };
+    entries.map(object).collect()
+}
