@@ -16,7 +16,7 @@ use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 use testkit::f2fs::{self, Kind, Steps};
 use testkit::{Manifest, Random, guest, must};
-use vfs::{Volume, VolumeOptions};
+use vfs::{AtomicWrite, Credentials, OpenMode, Volume, VolumeOptions};
 
 /// Kinds whose nodes differ.
 const KINDS: [&str; 3] = ["plain", "attributes", "large_nat_bitmap"];
@@ -130,6 +130,53 @@ fn recovers_recorded_states(seed: u64) {
     kind.make(&image, SMALL_MEGABYTES);
     let turn = f2fs::interrupted_turn(seed, kinds);
     let states = f2fs::recorded_states(kind, &image, &turn, seed, STATES, folder.path());
+    judge(&states, seed);
+}
+
+/// The number of atomic writes that are cut off.
+const ATOMIC_WRITES: u64 = 20;
+/// The number of states of each of their recordings.
+const ATOMIC_STATES: usize = 12;
+
+/// Checks that Linux recovers what our atomic writes leave after power cuts.
+fn recovers_atomic_writes(seed: u64) {
+    let folder = must(TempDir::new(), "a folder");
+    let kind = Kind::named(CUT_KINDS[seed as usize % 2]);
+    let image = folder.path().join("image");
+    kind.make(&image, SMALL_MEGABYTES);
+    let base = MemoryDevice::new(must(std::fs::read(&image), image.display()));
+    let device = Arc::new(must(RecordDevice::new(Arc::new(base)), "a recorder"));
+    let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
+    let shared: SharedDevice = Arc::clone(&device) as SharedDevice;
+    let volume = must(Volume::open_device(shared, &options), "the volume");
+    let mut random = Random(seed);
+    let files = ["/one", "/other"].map(|path| {
+        let node = must(volume.create_file(path.as_bytes(), 0o644, &Credentials::ROOT), path);
+        let file = must(node.open_for(OpenMode { write: true, append: false }), path);
+        must(file.write_all_at(&testkit::tree::contents(seed, 600_000), 0), path);
+        file
+    });
+    must(volume.sync(), "a sync");
+    let begun = device.point();
+    for number in 0..ATOMIC_WRITES {
+        let file = &files[random.below(2) as usize];
+        let kind = if random.below(3) == 0 { AtomicWrite::Replace } else { AtomicWrite::Update };
+        must(file.atomic_start(kind), "an atomic write");
+        for _ in 0..=random.below(4) {
+            let length = 1 + random.below(200_000) as usize;
+            let data = testkit::tree::contents(seed << 32 | number, length);
+            must(file.write_all_at(&data, random.below(5_000_000)), "a write");
+            if random.below(4) == 0 {
+                must(volume.sync(), "a sync");
+            }
+        }
+        let end = if random.below(4) == 0 { file.atomic_abort() } else { file.atomic_commit() };
+        must(end, "the end of an atomic write");
+    }
+    let recording = device.recording();
+    let points = begun..recording.crash_points().end;
+    let states =
+        f2fs::states_after_cuts(kind, &recording, points, seed, ATOMIC_STATES, folder.path());
     judge(&states, seed);
 }
 
@@ -338,6 +385,12 @@ fn main() {
     for seed in 1..=testkit::crash::factor() {
         trials.push(Trial::test(format!("power_cuts_{seed}_are_recovered"), move || {
             recovers_recorded_states(seed);
+            Ok(())
+        }));
+    }
+    for seed in 1..=testkit::crash::factor() {
+        trials.push(Trial::test(format!("atomic_writes_{seed}_are_recovered"), move || {
+            recovers_atomic_writes(seed);
             Ok(())
         }));
     }

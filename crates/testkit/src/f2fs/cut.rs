@@ -2,13 +2,14 @@
 //! its writes, and damage to the nodes that a roll-forward reads.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use device::{MemoryDevice, RecordDevice, Replay, SharedDevice};
+use device::{MemoryDevice, RecordDevice, Recording, Replay, SharedDevice};
 
 use super::Kind;
 use super::layout::{BLOCK, FOOTER, Layout, SEGMENT, mend_checkpoint, word};
@@ -83,13 +84,25 @@ pub fn recorded_states(
     let shared: SharedDevice = Arc::clone(&device) as SharedDevice;
     log_writes::replay(&log_writes::read(&log), &shared);
     must(std::fs::remove_file(&log), log.display());
-    let recording = device.recording();
+    let points = device.recording().crash_points();
+    states_after_cuts(kind, &device.recording(), points, seed, count, folder)
+}
+
+/// Writes states after power cuts at random moments of a recording, within `points`, to `folder`: of the blocks that no
+/// flush has made durable, any may be lost.
+pub fn states_after_cuts(
+    kind: &'static Kind,
+    recording: &Recording,
+    points: Range<usize>,
+    seed: u64,
+    count: usize,
+    folder: &Path,
+) -> Vec<(&'static Kind, PathBuf)> {
     let mut random = Random(seed);
-    let points = recording.crash_points();
     let mut chosen: Vec<usize> =
         (0..count).map(|_| points.start + random.below(points.len() as u64) as usize).collect();
     chosen.sort_unstable();
-    let mut replay = Replay::new(&recording);
+    let mut replay = Replay::new(recording);
     let states = chosen.into_iter().enumerate().map(|(number, point)| {
         let kept = random.below(9);
         // f2fs expects of a device that power cuts leave blocks whole.

@@ -23,7 +23,9 @@ mod unclean;
 mod wear;
 
 pub use check::{check_by_both, check_by_fsck, check_recovered, complaint_of_fsck, findings};
-pub use cut::{cut_states, damage_synced_node, recorded_states, set_checkpoint_flags};
+pub use cut::{
+    cut_states, damage_synced_node, recorded_states, set_checkpoint_flags, states_after_cuts,
+};
 pub use fill::{
     break_off, change_all, fill_all, fill_and_decrypt_all, list_all, list_last_checkpoints,
 };

@@ -73,7 +73,7 @@ fn main() {
     }
     for kind in F2FS {
         let name = "atomic_writes_survive_power_cuts";
-        suite.add(kind, name, rounds(2, 60), judge, |kind, seed| {
+        suite.add(kind, name, rounds(2, 40), judge, |kind, seed| {
             Atomic::record(kind, Bug::None, seed, 40)
         });
     }
