@@ -31,6 +31,8 @@ pub(super) struct Space {
     /// The number of taken blocks of each segment.
     taken: Vec<u16>,
     totals: Totals,
+    /// The number of segments of which the last checkpoint uses no block.
+    unused: u32,
     /// The segments that are being cleaned. No log fills their holes.
     cleaned: BTreeSet<u32>,
     segments_per_section: u32,
@@ -79,6 +81,7 @@ impl Space {
             kinds: BTreeMap::new(),
             taken: Vec::new(),
             totals: Totals::default(),
+            unused: 0,
             cleaned: BTreeSet::new(),
             segments_per_section: geometry.segments_per_section.max(1),
             next_section: 0,
@@ -87,20 +90,28 @@ impl Space {
         Ok(space)
     }
 
-    /// Counts all segments anew.
+    /// Counts all segments.
     fn count(&mut self) {
         let numbers = 0..self.entries.len() as u32;
-        let taken = |number: u32| {
-            let map = &self.entries[number as usize].map;
-            let own = self.allocated.get(&number);
-            let bits = |at: usize| (map[at] | own.map_or(0, |own| own[at])).count_ones();
-            (0..SIT_MAP_BYTES).map(bits).sum::<u32>() as u16
-        };
-        self.taken = numbers.clone().map(taken).collect();
-        self.totals = Totals::default();
-        for number in numbers {
-            self.totals.add(self.part_of(number));
-        }
+        self.taken = numbers.map(|number| self.count_taken(number)).collect();
+        self.totals = self.sum();
+        self.unused = self.entries.iter().filter(|entry| is_unused(entry)).count() as u32;
+    }
+
+    /// Counts the taken blocks of a segment.
+    fn count_taken(&self, segment: u32) -> u16 {
+        let map = &self.entries[segment as usize].map;
+        let own = self.allocated.get(&segment);
+        let bits = |at: usize| (map[at] | own.map_or(0, |own| own[at])).count_ones();
+        // A segment has 512 blocks.
+        (0..SIT_MAP_BYTES).map(bits).sum::<u32>() as u16
+    }
+
+    /// Returns the totals of all segments.
+    fn sum(&self) -> Totals {
+        let mut totals = Totals::default();
+        (0..self.entries.len() as u32).for_each(|number| totals.add(self.part_of(number)));
+        totals
     }
 
     /// Returns a segment's part in the totals.
@@ -249,13 +260,26 @@ impl Space {
         changed: BTreeMap<u32, RawSitEntry>,
         in_flight: impl Iterator<Item = (u32, u64)>,
     ) {
+        // Only these are counted anew: a large volume has a million segments.
+        let of_logs = self.allocated.keys().chain(self.kinds.keys());
+        let touched: BTreeSet<u32> = of_logs.chain(changed.keys()).copied().collect();
+        for segment in &touched {
+            self.totals.subtract(self.part_of(*segment));
+        }
         for (number, entry) in changed {
-            self.entries[number as usize] = entry;
+            let old = &mut self.entries[number as usize];
+            self.unused += u32::from(is_unused(&entry));
+            self.unused -= u32::from(is_unused(old));
+            *old = entry;
         }
         self.allocated.clear();
         self.kinds.clear();
         self.cleaned.clear();
-        self.count();
+        for segment in &touched {
+            self.taken[*segment as usize] = self.count_taken(*segment);
+            self.totals.add(self.part_of(*segment));
+        }
+        debug_assert_eq!(self.totals, self.sum());
         for (segment, index) in in_flight {
             self.allocate(segment, index);
         }
@@ -339,12 +363,15 @@ impl<'s> SegmentChanges<'s> {
 
     /// Returns the number of segments without blocks in use that are not those of logs.
     pub(super) fn free_segments(&self) -> u32 {
-        let count = |number: u32| {
-            let entry = self.changed.get(&number).unwrap_or(&self.space.entries[number as usize]);
-            entry.valid_blocks.get() & COUNT_MASK
-        };
-        let all = 0..self.space.entries.len() as u32;
-        all.filter(|number| count(*number) == 0 && !self.logs.contains(number)).count() as u32
+        let Self { space, logs, changed } = self;
+        let old = |number: &u32| space.entries.get(*number as usize);
+        let mut free = space.unused;
+        for (number, entry) in changed {
+            free += u32::from(is_unused(entry));
+            free -= u32::from(old(number).is_some_and(is_unused));
+        }
+        let of_logs = logs.iter().filter_map(|number| changed.get(number).or(old(number)));
+        free - of_logs.filter(|entry| is_unused(entry)).count() as u32
     }
 
     /// Returns the entries that have changed.
@@ -359,6 +386,11 @@ const COUNT_MASK: u16 = (1 << COUNT_BITS) - 1;
 /// Returns whether segments of this type have nodes.
 fn is_node(kind: u16) -> bool {
     usize::from(kind) >= LOGS
+}
+
+/// Returns whether a segment has no block in use.
+fn is_unused(entry: &RawSitEntry) -> bool {
+    entry.valid_blocks.get() & COUNT_MASK == 0
 }
 
 fn bit(index: u64) -> u8 {
