@@ -107,11 +107,11 @@ pub fn all() -> Vec<Operation> {
 }
 
 impl Operation {
-    /// Returns the paths whose inodes or names the operation changes. It changes everything below those of directories.
+    /// Returns the paths whose inodes or names the operation or its preparation changes. It changes everything below those of directories.
     pub fn paths(self) -> Vec<&'static str> {
         match self {
             Link(from, to) | Rename(from, to, _) | RenameDirectory(from, to, _) => vec![from, to],
-            Symlink(_, to) => vec![to],
+            Symlink(original, link) => vec![original, link],
             _ => vec![self.target()],
         }
     }
