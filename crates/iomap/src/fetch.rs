@@ -102,6 +102,10 @@ pub(crate) fn fill_blocks(
     let failure = Arc::new(Failure::default());
     let mut fill = Fill::new(context, folio.index() + folio.pages(), Some(Arc::clone(&failure)));
     let mut locked = context.mapping.lock(folio);
+    if !context.mapping.holds(&locked) {
+        // Only a folio in the mapping shows a format that moves the block that it is being read (`may_be_read`).
+        return Ok(());
+    }
     if range.start > 0 {
         locked.skip(range.start);
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{Error, FileOffset, Result};
 use device::SharedDevice;
-use pagecache::Mapping;
+use pagecache::{Mapping, PAGE_SHIFT};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::direct::{EndedRequests, InFlightCount, ZeroedTail};
@@ -123,6 +123,32 @@ impl WritableFile {
     /// Returns whether direct requests are in flight.
     pub fn has_direct_requests(&self) -> bool {
         self.direct_in_flight.any()
+    }
+
+    /// Returns whether a read that has begun earlier may still read blocks of `range` from the device. A format that has
+    /// given the range other blocks, and changed the generation, must not use the old ones for anything else until this
+    /// returns false. May return true without such a read. Takes no lock but those of the cache, and waits for nothing.
+    ///
+    /// Each read that is in flight is seen: a fill has a locked folio in the mapping before it maps the range, a direct
+    /// request is counted before it does, and other reads compare generations at their end. Blocks of encoded data are
+    /// read for the whole cluster.
+    pub fn may_be_read(&self, range: Range<u64>) -> bool {
+        let mut page = range.start >> PAGE_SHIFT;
+        let end = range.end.div_ceil(1 << PAGE_SHIFT);
+        while page < end {
+            match self.mapping.get(page) {
+                Some(folio) => match self.mapping.try_lock(&folio) {
+                    // A fill that began earlier would have it locked.
+                    Some(locked) if self.mapping.holds(&locked) => {
+                        page = folio.index() + folio.pages();
+                    }
+                    _ => return true,
+                },
+                None if self.mapping.has_cached(page..page + 1) => return true,
+                None => page += 1,
+            }
+        }
+        self.has_direct_requests()
     }
 
     /// Returns the errors of writeback.

@@ -8,7 +8,21 @@ use crate::mapping::{IomapKind, map_at};
 use crate::read::ReadContext;
 
 /// Reads `into.len()` bytes from byte `at` on, which is a block's start, and verifies them if the file is verified. Bytes after the end of the file become zeroes.
+///
+/// No folio is locked meanwhile, so the format may move the blocks that are read. Then it has changed the generation before
+/// it uses the old ones for anything else, and they are read again.
 pub(crate) fn read(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Result<()> {
+    // The ends of writes in flight change the generation, too. The caller holds the inode's lock, so there are only so many.
+    loop {
+        let generation = context.mapper.generation();
+        let result = read_once(context, at, into);
+        if context.mapper.generation() == generation {
+            return result;
+        }
+    }
+}
+
+fn read_once(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Result<()> {
     let size = context.size();
     let in_file = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX).min(into.len());
     let transform = context.mapper.transform();

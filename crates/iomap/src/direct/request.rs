@@ -277,6 +277,15 @@ impl Drop for InFlightRequest {
     }
 }
 
+/// A request that is being planned, and counts as in flight.
+pub(super) struct Planning<'c>(&'c InFlightCount);
+
+impl Drop for Planning<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// The number of direct requests of a file in flight.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCount {
@@ -289,6 +298,13 @@ impl InFlightCount {
     /// Adds a request. The caller holds the inode's lock.
     fn begin(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a request that is being planned, until the result is dropped: before it maps its range, so that a format
+    /// that moves blocks sees it ([`WritableFile::may_be_read`]). The caller holds the inode's lock.
+    pub(super) fn begin_plan(&self) -> Planning<'_> {
+        self.begin();
+        Planning(self)
     }
 
     /// Subtracts a request that has ended: the format was called, and the cache has no data from before the request.

@@ -62,6 +62,7 @@ impl DirectBatch {
             }
             clean_cache(file, &range, self.entered.as_ref());
         }
+        let _planning = file.map(|file| file.direct_in_flight.begin_plan());
         let runs = match plan_range(context.mapper, &range, nowait) {
             Ok(runs) => runs,
             Err(no_plan) => return self.add_failed(request, no_plan),
@@ -87,6 +88,7 @@ impl DirectBatch {
         let Some(entered) = self.enter(file, nowait) else {
             return Err((Refused::WouldBlock, request));
         };
+        let _planning = file.direct_in_flight.begin_plan();
         let runs = match plan_overwrite(file, &request, split, nowait, &entered) {
             Ok(runs) => runs,
             Err(no_plan) => return self.add_failed(request, no_plan),
