@@ -12,7 +12,8 @@ use base::attributes::{
 use base::{BlockSize, Error, FileOffset, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 use fs::{
-    Allocation, AtomicWrite, Data, Directory, FileData, FileSystem, NewInode, RenameTarget, Shift,
+    Allocation, AtomicWrite, Cleaning, Data, Directory, FileData, FileSystem, NewInode,
+    RenameTarget, Shift,
 };
 use iomap::{EndIo, Mapping, PageCache, ReadOptions, WritableFile};
 
@@ -131,6 +132,18 @@ impl FileSystem for F2fs {
         }
     }
 
+    fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
+        self.volume.writer()?.trim(&self.volume, bytes, bytes_min)
+    }
+
+    fn clean(&self) -> Result<Cleaning> {
+        self.volume.writer()?.clean_all(&self.volume)
+    }
+
+    fn clean_in_background(&self) -> Result<bool> {
+        self.volume.writer()?.clean_in_background(&self.volume)
+    }
+
     fn sync(&self) -> Result<()> {
         match self.volume.writer() {
             Ok(writer) => writer.checkpoint(&self.volume),
@@ -222,7 +235,9 @@ fn own(inode: &dyn fs::Inode) -> Result<&LiveInode> {
 struct WritableInode(Arc<LiveInode>);
 
 fn wrap(inode: LiveInode) -> Arc<dyn fs::Inode> {
-    Arc::new(WritableInode(Arc::new(inode)))
+    let inode = Arc::new(inode);
+    inode.volume().live_inodes().add(&inode);
+    Arc::new(WritableInode(inode))
 }
 
 impl fs::Inode for WritableInode {
@@ -366,6 +381,7 @@ impl Data for WritableInode {
         let device = Arc::clone(self.0.volume().device());
         let (inode, size) = (Arc::clone(&self.0), self.0.current().attributes().size);
         let file = WritableFile::new(mapping, inode, device, Arc::clone(end_io), size, options);
+        self.0.note_file(&file);
         Ok(Some(file))
     }
 

@@ -20,3 +20,7 @@ pub(crate) const CHECKPOINT: Rank = Rank::Format(6);
 pub(crate) const ATOMIC: Rank = Rank::Format(7);
 /// The callers of fsync(2). Taken under the lock of changes, and never held while anything else is done.
 pub(crate) const SYNCS: Rank = Rank::Format(8);
+/// The inodes in memory, by number. Never held while anything else is done.
+pub(crate) const REGISTRY: Rank = Rank::Format(9);
+/// One inode's files. Never held while anything else is done.
+pub(crate) const FILES: Rank = Rank::Format(10);

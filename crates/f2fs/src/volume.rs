@@ -16,6 +16,7 @@ use crate::features::Feature;
 use crate::geometry::Geometry;
 use crate::inode::Inode;
 use crate::inode::record::InodeRecord;
+use crate::live::LiveInodes;
 use crate::nat::{self, Nid, NodeAddress};
 use crate::node::Node;
 use crate::ondisk::node::NAME_BYTES_MAX;
@@ -44,6 +45,8 @@ pub struct Volume {
     recovery: OnceLock<RecoveryReport>,
     /// The writing side, if the volume is open for writing.
     writer: OnceLock<Writer>,
+    /// The inodes in memory of a volume that is open for writing.
+    live_inodes: LiveInodes,
 }
 
 impl Volume {
@@ -68,6 +71,7 @@ impl Volume {
             overlay: OnceLock::new(),
             recovery: OnceLock::new(),
             writer: OnceLock::new(),
+            live_inodes: LiveInodes::default(),
         });
         // The logs of a volume that is never written are not those of the checkpoint.
         let has_logs = !volume.geometry().features.has(Feature::ReadOnly);
@@ -102,7 +106,7 @@ impl Volume {
         options: &FormatOptions,
     ) -> Result<Arc<Self>> {
         let volume = Self::open(device, cache, options)?;
-        let writer = Writer::new(&volume)?;
+        let writer = Writer::new(&volume, options.discard)?;
         if let Some(report) = volume.recovery() {
             if let Some(failure) = report.orphan_failure.clone() {
                 return Err(failure);
@@ -121,6 +125,24 @@ impl Volume {
     /// Returns the writing side. Errors: `ReadOnly` if the volume is open for reading only.
     pub(crate) fn writer(&self) -> Result<&Writer> {
         self.writer.get().ok_or(Error::ReadOnly)
+    }
+
+    /// Returns the inodes in memory of a volume that is open for writing.
+    pub(crate) fn live_inodes(&self) -> &LiveInodes {
+        &self.live_inodes
+    }
+
+    /// Calls `read`, which looks up the address of a block and reads the block, until no checkpoint was installed during a
+    /// call. A block that the last checkpoint or a change since then refers to is not used for anything else before the
+    /// next checkpoint, so the block was the one that was looked up.
+    pub(crate) fn read_stably<R>(&self, mut read: impl FnMut() -> Result<R>) -> Result<R> {
+        loop {
+            let before = self.checkpoint().raw.version;
+            let result = read();
+            if self.checkpoint().raw.version == before {
+                return result;
+            }
+        }
     }
 
     /// Returns the shape of the volume.

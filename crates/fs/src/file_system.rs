@@ -11,6 +11,19 @@ use device::SharedDevice;
 
 use crate::{Credentials, Host, Inode};
 
+/// The result of cleaning a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cleaning {
+    /// The number of free segments before.
+    pub free_before: u64,
+    /// The number of free segments after.
+    pub free_after: u64,
+    /// The number of sections whose blocks were moved.
+    pub sections: u64,
+    /// The number of blocks that were moved.
+    pub blocks: u64,
+}
+
 /// An open volume of some format.
 pub trait FileSystem: Send + Sync + Debug {
     /// Passes the vfs to the format, which may use it while the volume is open. Called once, before any inode is
@@ -52,6 +65,18 @@ pub trait FileSystem: Send + Sync + Debug {
     fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
         let _ = (bytes, bytes_min);
         Err(Unsupported::Operation("discarding free space").into())
+    }
+
+    /// Moves data so that the free space becomes contiguous, until nothing is left to gain. Only formats that write out of
+    /// place need this.
+    fn clean(&self) -> Result<Cleaning> {
+        Err(Unsupported::Operation("cleaning").into())
+    }
+
+    /// Does a small part of [`clean`](Self::clean), if there is something to gain and nothing else to do. Returns whether it
+    /// has. Called now and then.
+    fn clean_in_background(&self) -> Result<bool> {
+        Ok(false)
     }
 
     /// Returns the current label, without padding.

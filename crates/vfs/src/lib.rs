@@ -35,7 +35,7 @@ mod volume;
 mod writeback;
 
 pub use ::ext4::{Format as Ext4Format, SuperblockLocation};
-pub use ::fs::{AtomicWrite, Compression, Credentials, ErrorPolicy, FileSystem};
+pub use ::fs::{AtomicWrite, Cleaning, Compression, Credentials, ErrorPolicy, FileSystem};
 pub use ::fscrypt::Keys;
 pub use access::{AccessOptions, AccessTimes};
 pub use base::attributes::XattrMode;

@@ -359,6 +359,13 @@ impl Volume {
         self.shared.file_system.trim(bytes, bytes_min)
     }
 
+    /// Moves data so that the free space becomes contiguous, until nothing is left to gain. For formats that write out of
+    /// place. Errors: `Unsupported` for others.
+    pub fn clean(&self) -> Result<fs::Cleaning> {
+        self.shared.file_system.check_writable()?;
+        self.shared.file_system.clean()
+    }
+
     /// Returns the current label, without padding.
     pub fn label(&self) -> Result<Vec<u8>> {
         self.shared.file_system.label()

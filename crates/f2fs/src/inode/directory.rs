@@ -82,18 +82,21 @@ impl Blocks for Inode {
     type Bytes = MetadataBuffer;
 
     fn block(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, FsBlock)>> {
-        if let Some(overlay) = self.volume().overlay() {
-            if let Some(contents) = overlay.read().directory_block(self.number(), at) {
-                let block = FsBlock(0);
-                return Ok(Some((MetadataBuffer::with_contents(block, contents.clone()), block)));
+        self.volume().read_stably(|| {
+            if let Some(overlay) = self.volume().overlay() {
+                if let Some(contents) = overlay.read().directory_block(self.number(), at) {
+                    let block = FsBlock(0);
+                    let buffer = MetadataBuffer::with_contents(block, contents.clone());
+                    return Ok(Some((buffer, block)));
+                }
             }
-        }
-        let State::Mapped(block) = self.piece_at(at, FileBlock(at.0 + 1))?.state else {
-            return Ok(None);
-        };
-        let location = self.location().at_file_block(at);
-        let buffer = self.volume().metadata().read(block, "directory block", location)?;
-        Ok(Some((buffer, block)))
+            let State::Mapped(block) = self.piece_at(at, FileBlock(at.0 + 1))?.state else {
+                return Ok(None);
+            };
+            let location = self.location().at_file_block(at);
+            let buffer = self.volume().metadata().read(block, "directory block", location)?;
+            Ok(Some((buffer, block)))
+        })
     }
 
     fn next_mapped(&self, from: FileBlock) -> Result<Option<FileBlock>> {

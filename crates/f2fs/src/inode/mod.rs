@@ -147,18 +147,21 @@ impl Inode {
 
     /// Returns the first block of the data.
     fn first_block(&self) -> Result<Vec<u8>> {
-        if let Some(overlay) = self.volume.overlay() {
-            if let Some(contents) = overlay.read().directory_block(self.number(), FileBlock(0)) {
-                return Ok(contents.to_vec());
+        self.volume.read_stably(|| {
+            if let Some(overlay) = self.volume.overlay() {
+                if let Some(contents) = overlay.read().directory_block(self.number(), FileBlock(0))
+                {
+                    return Ok(contents.to_vec());
+                }
             }
-        }
-        match self.piece_at(FileBlock(0), FileBlock(1))?.state {
-            State::Mapped(block) => {
-                let location = Location::inode(self.number()).at_file_block(FileBlock(0));
-                Ok(self.volume.metadata().read(block, "symbolic link", location)?.to_vec())
+            match self.piece_at(FileBlock(0), FileBlock(1))?.state {
+                State::Mapped(block) => {
+                    let location = Location::inode(self.number()).at_file_block(FileBlock(0));
+                    Ok(self.volume.metadata().read(block, "symbolic link", location)?.to_vec())
+                }
+                State::Hole | State::Reserved | State::Compressed(_) => Ok(Vec::new()),
             }
-            State::Hole | State::Reserved | State::Compressed(_) => Ok(Vec::new()),
-        }
+        })
     }
 }
 

@@ -31,7 +31,7 @@ impl Inode {
 
     /// Verifies whole blocks from byte `at` on.
     pub(super) fn verify_data(&self, at: FileOffset, data: &[u8]) -> Result<()> {
-        self.verifier()?.verify(at, data, &|at, into| self.past_end().read(at, into))
+        self.verifier()?.verify(at, data, &|at, into| self.read_past_end(at, into))
     }
 
     /// Returns the verifier, which is loaded once. An error is not kept.
@@ -71,8 +71,13 @@ impl Inode {
             return Err(corrupt(Problem::Range { field: "size", found, min: 0, max }));
         }
         let mut bytes = vec![0; length as usize];
-        self.past_end().read(FileOffset(at), &mut bytes)?;
+        self.read_past_end(FileOffset(at), &mut bytes)?;
         Descriptor::parse(&bytes, size, location)
+    }
+
+    /// Reads from the tree or the descriptor.
+    fn read_past_end(&self, at: FileOffset, into: &mut [u8]) -> Result<()> {
+        self.volume().read_stably(|| self.past_end().read(at, into))
     }
 
     fn past_end(&self) -> PastEnd<'_> {

@@ -5,6 +5,7 @@
 //! - `atomic.rs`: data that a file gets all at once, or not at all
 //! - `allocation.rs`: sizes, preallocated blocks, holes
 //! - `xattrs.rs`: changes of extended attributes
+//! - `registry.rs`: the inodes in memory, by number
 //!
 //! Not here: the changes of nodes (`edit`), and when they are written (`write`).
 
@@ -12,18 +13,22 @@ mod allocation;
 mod atomic;
 mod data;
 mod names;
+mod registry;
 mod xattrs;
 
 use self::atomic::Pending;
 pub(crate) use self::names::{Named, RenameMode};
+pub(crate) use self::registry::LiveInodes;
 
-use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use base::attributes::{AttributeChange, Attributes, Timestamp};
 use base::locks::{RankedMutex, RankedRwLock};
-use base::{Error, InodeNumber, Result, Unsupported};
+use base::{Error, FileBlock, InodeNumber, Result, Unsupported};
 use fs::Delayed;
+use iomap::WritableFile;
 
 use crate::edit::{Editor, delete_inode};
 use crate::inode::Inode;
@@ -52,6 +57,8 @@ pub(crate) struct LiveInode {
     atomic: RankedMutex<Option<Pending>>,
     /// The generation of the map.
     generation: AtomicU64,
+    /// The states for writing that the vfs has got. It uses one of them.
+    files: RankedMutex<Vec<Weak<WritableFile>>>,
 }
 
 /// Times that are written with the inode's next change.
@@ -74,6 +81,7 @@ impl LiveInode {
             delayed: RankedMutex::new(ranks::DELAYED, Delayed::default()),
             atomic: RankedMutex::new(ranks::ATOMIC, None),
             generation: AtomicU64::new(0),
+            files: RankedMutex::new(ranks::FILES, Vec::new()),
         })
     }
 
@@ -94,8 +102,24 @@ impl LiveInode {
         Ok(())
     }
 
+    /// Records a state for writing, before anything is read through it.
+    pub(crate) fn note_file(&self, file: &Arc<WritableFile>) {
+        let mut files = self.files.lock();
+        files.retain(|file| file.strong_count() > 0);
+        files.push(Arc::downgrade(file));
+    }
+
+    /// Returns whether a read that has begun earlier may still read the old blocks of a part of the file, whose addresses
+    /// have changed since ([`WritableFile::may_be_read`]).
+    pub(crate) fn may_be_read(&self, blocks: &Range<FileBlock>) -> bool {
+        let shift = self.volume.geometry().block_size.shift();
+        let bytes = blocks.start.0 << shift..blocks.end.0 << shift;
+        let files: Vec<_> = self.files.lock().iter().filter_map(Weak::upgrade).collect();
+        files.iter().any(|file| file.may_be_read(bytes.clone()))
+    }
+
     /// Lets readers map the file anew.
-    fn map_changed(&self) {
+    pub(crate) fn map_changed(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
 

@@ -12,7 +12,7 @@ use super::batch::Batch;
 use super::changes::AddressChanges;
 use super::logs::LogName;
 use super::pack::{Pack, PackContents, PackCounts};
-use super::space::{SegmentChanges, segment_of};
+use super::space::{SegmentChanges, WriteTimes, segment_of};
 use super::sync::Chain;
 use super::tables::{NodeTable, read_nat_entry, write_nodes, write_segments};
 use super::writer::State;
@@ -55,10 +55,12 @@ impl State {
         };
         let checkpoint = Checkpoint::read(volume.device(), volume.geometry())?;
         volume.install(checkpoint);
-        let in_flight = self.placements.values().flat_map(|placed| placed.blocks());
-        let in_flight = in_flight.chain(self.pending.iter().flatten().map(FsBlock));
-        let in_flight = in_flight.map(|block| segment_of(volume.geometry(), block));
-        self.space.install(segments, in_flight);
+        let in_use = self.blocks_in_use(volume);
+        let freed = self.space.freed_segments(&segments);
+        self.space.install(segments, in_use.into_iter());
+        self.discard_segments(volume, freed);
+        self.written.clear();
+        self.is_cleaning_futile = false;
         self.summaries.clear();
         self.sit_journal.clear();
         self.chain = Chain::default();
@@ -84,8 +86,12 @@ impl Writer<'_> {
         let volume = self.volume;
         let geometry = volume.geometry();
         self.write_directory_blocks()?;
-        let nodes = volume.overlay_or_new().read().nodes();
-        let changes = AddressChanges::find(volume, &nodes)?;
+        let mut nodes = volume.overlay_or_new().read().nodes();
+        let mut changes = AddressChanges::find(volume, &nodes)?;
+        if self.state.copy_shifted(volume, &changes.moved)? {
+            nodes = volume.overlay_or_new().read().nodes();
+            changes = AddressChanges::find(volume, &nodes)?;
+        }
         for (block, owner) in changes.added.iter().chain(&changes.moved) {
             self.set_owner(*block, *owner)?;
         }
@@ -96,9 +102,10 @@ impl Writer<'_> {
         for (nid, entry) in &volume.checkpoint().nat_journal {
             self.table.entry(*nid).or_insert_with(|| entry.clone());
         }
-        let State { logs, space, .. } = &mut *self.state;
+        let State { logs, space, clock, written, .. } = &mut *self.state;
         logs.find_next(space)?;
-        let mut segments = SegmentChanges::new(space, logs.segments());
+        let times = WriteTimes { now: clock.now(), of_moved: written };
+        let mut segments = SegmentChanges::new(space, logs.segments(), times);
         for block in changes.removed.iter().chain(&freed) {
             segments.set_free(geometry, *block)?;
         }
@@ -123,6 +130,7 @@ impl Writer<'_> {
             versions: (&sit_versions, &nat_versions),
             orphans: &orphans,
             is_closed,
+            time: self.state.clock.now(),
         };
         let State { logs, summaries, .. } = &mut *self.state;
         let pack = Pack::new(volume, &contents, logs, summaries)?;

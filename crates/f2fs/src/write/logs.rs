@@ -20,6 +20,8 @@ pub(super) enum LogName {
     HotData,
     /// Data of files.
     WarmData,
+    /// Data that was moved by cleaning.
+    ColdData,
     /// Inodes and direct nodes of directories.
     HotNodes,
     /// Inodes and direct nodes of other files.
@@ -34,6 +36,7 @@ impl LogName {
         match self {
             Self::HotData => 0,
             Self::WarmData => 1,
+            Self::ColdData => 2,
             Self::HotNodes => LOGS,
             Self::WarmNodes => LOGS + 1,
             Self::ColdNodes => LOGS + 2,

@@ -11,6 +11,9 @@
 mod batch;
 mod changes;
 mod checkpoint;
+mod clean;
+mod clock;
+mod discard;
 mod group;
 mod logs;
 mod pack;

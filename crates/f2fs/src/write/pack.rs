@@ -41,6 +41,8 @@ pub(crate) struct PackContents<'c> {
     pub(crate) orphans: &'c BTreeSet<InodeNumber>,
     /// Whether nothing will be written after this pack.
     pub(crate) is_closed: bool,
+    /// The time now, in seconds since the volume was made.
+    pub(crate) time: u64,
 }
 
 /// A pack in memory.
@@ -71,7 +73,7 @@ impl<'v> Pack<'v> {
         logs: &Logs,
         summaries: &mut SummaryBlocks,
     ) -> Result<Self> {
-        let PackContents { counts, versions, orphans, is_closed } = contents;
+        let PackContents { counts, versions, orphans, is_closed, time } = contents;
         let geometry = volume.geometry();
         let checkpoint = volume.checkpoint();
         let mut raw = checkpoint.raw.clone();
@@ -80,6 +82,7 @@ impl<'v> Pack<'v> {
         raw.valid_nodes.set(counts.nodes);
         raw.valid_inodes.set(counts.inodes);
         raw.free_segments.set(counts.free_segments);
+        raw.elapsed_time.set(*time);
         for (number, place) in logs.places().iter().enumerate() {
             let index = number % LOGS;
             let (segments, offsets) = if number < LOGS {

@@ -4,10 +4,12 @@
 //! last checkpoint uses it, or if it was allocated since. The next checkpoint finds out which of the allocated blocks
 //! belong to something ([`SegmentChanges`]), and the others are free after it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use base::{Error, FsBlock, Location, Problem, Result};
 
+use super::clean::Section;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::sit::{RawSitEntry, SIT_MAP_BYTES};
 use crate::sit::{COUNT_BITS, SegmentEntry};
@@ -160,7 +162,8 @@ impl Space {
         }
     }
 
-    fn is_empty(&self, segment: u32) -> bool {
+    /// Returns whether no block of a segment is taken.
+    pub(super) fn is_empty(&self, segment: u32) -> bool {
         self.taken.get(segment as usize) == Some(&0)
     }
 
@@ -253,6 +256,75 @@ impl Space {
         Some(best)
     }
 
+    /// Lets no log fill the holes of segments before the next checkpoint, or lets them again.
+    pub(super) fn set_cleaned(&mut self, segments: Range<u32>, is_cleaned: bool) {
+        match is_cleaned {
+            true => self.cleaned.extend(segments),
+            false => self.cleaned.retain(|segment| !segments.contains(segment)),
+        }
+    }
+
+    /// Returns the time at which the blocks of a segment were written, on average, in seconds since the volume was made.
+    pub(super) fn written(&self, segment: u32) -> u64 {
+        self.entries[segment as usize].mtime.get()
+    }
+
+    /// Returns whether a segment has blocks, none of which was allocated since the last checkpoint, and is not that of a log.
+    fn is_settled(&self, segment: u32, logs: &BTreeSet<u32>) -> bool {
+        let is_own = |map: &SegmentMap| map.iter().any(|byte| *byte != 0);
+        !logs.contains(&segment) && !self.allocated.get(&segment).is_some_and(|map| is_own(map))
+    }
+
+    /// Returns the sections that can be cleaned.
+    pub(super) fn sections(&self, logs: &BTreeSet<u32>) -> impl Iterator<Item = Section> {
+        let per_section = self.segments_per_section;
+        (0..self.entries.len() as u32 / per_section).filter_map(move |number| {
+            let segments = number * per_section..(number + 1) * per_section;
+            let can_be_cleaned =
+                |segment| self.is_settled(segment, logs) && !self.cleaned.contains(&segment);
+            if !segments.clone().all(can_be_cleaned) {
+                return None;
+            }
+            let (mut used, mut written) = (0, 0);
+            for segment in segments {
+                let of_segment = u64::from(self.taken[segment as usize]);
+                used += of_segment;
+                written += u128::from(self.written(segment)) * u128::from(of_segment);
+            }
+            // An average of numbers with 64 bits.
+            let written = (written / u128::from(used.max(1))) as u64;
+            let blocks = u64::from(per_section) * SEGMENT_BLOCKS;
+            Some(Section { number, used, blocks, written })
+        })
+    }
+
+    /// Returns the free blocks between data, and those between nodes, in segments that can be cleaned.
+    pub(super) fn holes_to_gain(&self, logs: &BTreeSet<u32>) -> [u64; 2] {
+        let all = 0..self.entries.len() as u32;
+        let mut holes = [0, 0];
+        for segment in
+            all.filter(|segment| !self.is_empty(*segment) && self.is_settled(*segment, logs))
+        {
+            holes[usize::from(is_node(self.kind_of(segment)))] += self.holes(segment);
+        }
+        holes
+    }
+
+    /// Returns whether cleaning can make a free section.
+    pub(super) fn has_gain(&self, logs: &BTreeSet<u32>) -> bool {
+        let section = u64::from(self.segments_per_section) * SEGMENT_BLOCKS;
+        self.holes_to_gain(logs).into_iter().any(|holes| holes >= section)
+    }
+
+    /// Returns the segments that have blocks in use, and none in `changed`.
+    pub(super) fn freed_segments(&self, changed: &BTreeMap<u32, RawSitEntry>) -> Vec<u32> {
+        let has_blocks = |entry: &RawSitEntry| entry.map.iter().any(|byte| *byte != 0);
+        let is_freed = |(number, entry): &(&u32, &RawSitEntry)| {
+            has_blocks(&self.entries[**number as usize]) && !has_blocks(entry)
+        };
+        changed.iter().filter(is_freed).map(|(number, _)| *number).collect()
+    }
+
     /// Ends a checkpoint: its entries are those of the last one from now on. Allocated blocks are free, unless `in_flight`
     /// has them.
     pub(super) fn install(
@@ -292,11 +364,20 @@ pub(super) struct SegmentChanges<'s> {
     /// The segments of the logs.
     logs: BTreeSet<u32>,
     changed: BTreeMap<u32, RawSitEntry>,
+    times: WriteTimes<'s>,
+}
+
+/// The times at which new blocks were written, in seconds since the volume was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriteTimes<'t> {
+    pub(super) now: u64,
+    /// Those of blocks that were moved.
+    pub(super) of_moved: &'t HashMap<FsBlock, u64>,
 }
 
 impl<'s> SegmentChanges<'s> {
-    pub(super) fn new(space: &'s Space, logs: BTreeSet<u32>) -> Self {
-        let mut changes = Self { space, logs, changed: BTreeMap::new() };
+    pub(super) fn new(space: &'s Space, logs: BTreeSet<u32>, times: WriteTimes<'s>) -> Self {
+        let mut changes = Self { space, logs, changed: BTreeMap::new(), times };
         for (number, kind) in &space.kinds {
             changes.entry(*number).valid_blocks.set(
                 kind << COUNT_BITS
@@ -332,6 +413,7 @@ impl<'s> SegmentChanges<'s> {
 
     fn set(&mut self, geometry: &Geometry, block: FsBlock, used: Option<u16>) -> Result<()> {
         let (number, index) = segment_of(geometry, block);
+        let time = self.times.of_moved.get(&block).copied().unwrap_or(self.times.now);
         let is_begun = self.space.kinds.contains_key(&number) || self.logs.contains(&number);
         let entry = self.entry(number);
         let (byte, bit) = ((index / 8) as usize, bit(index));
@@ -345,6 +427,11 @@ impl<'s> SegmentChanges<'s> {
         entry.map[byte] ^= bit;
         let (count, old_kind) =
             (entry.valid_blocks.get() & COUNT_MASK, entry.valid_blocks.get() >> COUNT_BITS);
+        if used.is_some() {
+            let sum = u128::from(entry.mtime.get()) * u128::from(count) + u128::from(time);
+            // An average of numbers with 64 bits.
+            entry.mtime.set((sum / (u128::from(count) + 1)) as u64);
+        }
         // The map has as many bits, so the count cannot leave its range unless the entry was damaged.
         let (count, kind) = match used {
             Some(kind) if count == 0 && !is_begun => (1, kind),
@@ -363,7 +450,7 @@ impl<'s> SegmentChanges<'s> {
 
     /// Returns the number of segments without blocks in use that are not those of logs.
     pub(super) fn free_segments(&self) -> u32 {
-        let Self { space, logs, changed } = self;
+        let Self { space, logs, changed, .. } = self;
         let old = |number: &u32| space.entries.get(*number as usize);
         let mut free = space.unused;
         for (number, entry) in changed {

@@ -28,6 +28,15 @@ impl Summary {
         Self { kind, entries: vec![entry; SEGMENT_BLOCKS as usize] }
     }
 
+    pub(crate) fn kind(&self) -> BlockKind {
+        self.kind
+    }
+
+    /// Returns the owner of the segment's block at `index`.
+    pub(crate) fn owner(&self, index: u64) -> &RawSummary {
+        &self.entries[index as usize]
+    }
+
     /// Returns the bytes of the summary, with empty journals.
     pub(crate) fn to_bytes(&self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
@@ -68,6 +77,14 @@ impl SummaryBlocks {
         let summary = self.loaded(volume, segment)?;
         summary.kind = kind;
         Ok(summary)
+    }
+
+    /// Returns a copy of the summary of a segment.
+    pub(crate) fn get(&self, volume: &Volume, segment: u32) -> Result<Summary> {
+        match self.summaries.get(&segment) {
+            Some(summary) => Ok(summary.clone()),
+            None => of_area(volume, segment),
+        }
     }
 
     fn loaded(&mut self, volume: &Volume, segment: u32) -> Result<&mut Summary> {

@@ -14,6 +14,9 @@ use base::{Error, FileBlock, FsBlock, Ranges, Result, Unsupported};
 
 use parking_lot::Condvar;
 
+use super::clean::HeldBlocks;
+use super::clock::Clock;
+use super::discard::Discards;
 use super::group::Syncs;
 use super::logs::{LogName, Logs};
 
@@ -78,6 +81,16 @@ pub(super) struct State {
     pub(super) placements: HashMap<u64, Placed>,
     /// Blocks of atomic writes, with data that no node refers to yet.
     pub(super) pending: Ranges,
+    /// Old blocks of moved data that may still be read.
+    pub(super) held: HeldBlocks,
+    /// The times at which data was written that was moved since the last checkpoint, by its new blocks.
+    pub(super) written: HashMap<FsBlock, u64>,
+    /// Whether anything has changed since the last look of the cleaning in the background.
+    pub(super) is_busy: bool,
+    /// Whether cleaning gains nothing before the next checkpoint.
+    pub(super) is_cleaning_futile: bool,
+    pub(super) clock: Clock,
+    pub(super) discards: Discards,
     /// The nodes that fsync(2) has written.
     pub(super) chain: Chain,
     next_token: u64,
@@ -104,21 +117,21 @@ impl Placed {
 impl State {
     /// Returns about how many nodes and directory blocks the next checkpoint writes: those that are changed, and those that writes in flight will
     /// change.
-    fn nodes_to_write(&self, volume: &Volume) -> u64 {
+    pub(super) fn nodes_to_write(&self, volume: &Volume) -> u64 {
         let changed = volume.overlay_or_new().read().block_count();
         changed + NODES_OF_WRITE * (self.placements.len() as u64 + 1) + SPARE_BLOCKS
     }
 
     /// Returns the number of nodes that can be written before the next checkpoint is durable.
-    fn room_for_nodes(&self) -> u64 {
+    pub(super) fn room_for_nodes(&self) -> u64 {
         self.space.room_for_nodes(&self.logs.segments())
     }
 }
 
 impl Writer {
-    /// Prepares a volume for writing, without changing it. Errors: `Unsupported` for volumes with features that writing
+    /// Prepares a volume for writing, without changing it. With `discards`, segments are discarded once they are free. Errors: `Unsupported` for volumes with features that writing
     /// does not know.
-    pub(crate) fn new(volume: &Volume) -> Result<Self> {
+    pub(crate) fn new(volume: &Volume, discards: bool) -> Result<Self> {
         for (feature, operation) in REFUSED {
             if volume.geometry().features.has(feature) {
                 return Err(Unsupported::Operation(operation).into());
@@ -142,6 +155,12 @@ impl Writer {
             sit_journal: pack.sit_journal,
             placements: HashMap::new(),
             pending: Ranges::default(),
+            held: HeldBlocks::default(),
+            written: HashMap::new(),
+            is_busy: true,
+            is_cleaning_futile: false,
+            discards: Discards::new(discards),
+            clock: Clock::start(checkpoint.raw.elapsed_time.get()),
             chain: Chain::default(),
             next_token: 0,
             next_nid: 0,
@@ -299,6 +318,7 @@ impl Writer {
         volume: &Arc<Volume>,
         blocks: u64,
     ) -> Result<()> {
+        state.is_busy = true;
         let (is_changed, bytes) = {
             let overlay = volume.overlay_or_new().read();
             (!overlay.is_empty(), overlay.bytes())
@@ -306,6 +326,9 @@ impl Writer {
         let is_short = state.nodes_to_write(volume) + blocks > state.room_for_nodes();
         if (is_short || bytes > CHANGED_BYTES_MAX) && is_changed {
             self.write_checkpoint(state, volume, false)?;
+        }
+        if state.needs_cleaning(volume) {
+            self.clean_in_foreground(state, volume)?;
         }
         Ok(())
     }
@@ -357,13 +380,20 @@ impl Writer {
             let State { logs, space, .. } = state;
             logs.allocate(LogName::WarmData, count, nodes, space, geometry)
         };
-        let range = match allocate(state) {
-            Err(Error::NoSpace) if !volume.overlay_or_new().read().is_empty() => {
-                self.write_checkpoint(state, volume, false)?;
-                allocate(state)
-            }
-            range => range,
-        }?;
+        state.is_busy = true;
+        if state.needs_cleaning(volume) {
+            self.clean_in_foreground(state, volume)?;
+        }
+        let mut range = allocate(state);
+        if range == Err(Error::NoSpace) && !volume.overlay_or_new().read().is_empty() {
+            self.write_checkpoint(state, volume, false)?;
+            range = allocate(state);
+        }
+        if range == Err(Error::NoSpace) {
+            self.clean_in_foreground(state, volume)?;
+            range = allocate(state);
+        }
+        let range = range?;
         let token = state.next_token;
         state.next_token += 1;
         state.placements.insert(token, Placed { at, range: range.clone() });

@@ -101,6 +101,10 @@ impl Flusher {
         let is_old = |since: Instant| since.elapsed() >= self.age_max;
         let has_old = self.inodes.has_expired() || self.uncommitted.lock().is_some_and(is_old);
         if !flush_all && !has_old {
+            // There is nothing to write. A later change reports an error that shuts the volume down.
+            if let Err(error) = self.file_system.clean_in_background() {
+                tracing::debug!(%error, "the volume is not cleaned");
+            }
             return;
         }
         let due = self.inodes.due();

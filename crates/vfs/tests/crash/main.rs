@@ -8,6 +8,7 @@ mod common;
 
 mod actor;
 mod atomic;
+mod cleaned;
 mod files;
 mod planted;
 mod raced;
@@ -23,6 +24,7 @@ use testkit::crash::{
 };
 
 use crate::atomic::Atomic;
+use crate::cleaned::Cleaned;
 use crate::files::Files;
 use crate::planted::Bug;
 use crate::reuse::Reuse;
@@ -77,6 +79,12 @@ fn main() {
             Atomic::record(kind, Bug::None, seed, 40)
         });
     }
+    for kind in F2FS {
+        let name = "cleaned_files_survive_power_cuts";
+        suite.add(kind, name, rounds(1, 80), judge, |kind, seed| {
+            Cleaned::record(kind, Bug::None, seed, 6)
+        });
+    }
     plant_bugs(&mut suite);
     suite.run(STATES_MIN);
 }
@@ -105,6 +113,10 @@ fn plant_bugs(suite: &mut Suite) {
     suite.plant(f2fs, journal(JournalBug::EarlyEnd), 100, files);
     let atomic: fn(&Kind, Bug, u64) -> Atomic =
         |kind, bug, seed| Atomic::record(kind, bug, seed, 30);
+    let cleaned: fn(&Kind, Bug, u64) -> Cleaned =
+        |kind, bug, seed| Cleaned::record(kind, bug, seed, 4);
+    suite.plant(f2fs, (Bug::NoFlushOfPack, Bug::None), 100, cleaned);
+    suite.plant(f2fs, (Bug::NoFlushOfPackEnd, Bug::None), 100, cleaned);
     suite.plant(&F2FS[1], (Bug::NotAtomic, Bug::None), 100, atomic);
     suite.plant(&F2FS[1], (Bug::TwoCommits, Bug::None), 100, atomic);
     suite.plant(&F2FS[1], journal(JournalBug::NoFlushOfData), 100, atomic);

@@ -1,0 +1,163 @@
+//! Cleaning: the live blocks of sections that have free blocks move to the logs, so that a checkpoint makes the sections
+//! free. In the foreground when a change or a write needs free segments, and otherwise when there is time.
+//!
+//! - `victims.rs`: the choice of a section
+//! - `owners.rs`: the live blocks of a segment, and what refers to them
+//! - `mover.rs`: the move of a section
+//! - `held.rs`: old blocks that are still being read
+
+mod held;
+mod mover;
+mod owners;
+mod victims;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use base::{Error, Result};
+use fs::Cleaning;
+
+pub(super) use self::held::HeldBlocks;
+use self::mover::Cleaned;
+pub(super) use self::victims::Section;
+use self::victims::{Policy, choose};
+use super::writer::{State, Writer};
+use crate::geometry::SEGMENT_BLOCKS;
+use crate::volume::Volume;
+
+/// The number of sections that are cleaned before a checkpoint frees them. More of them would let others wait longer.
+const SECTIONS_MAX: usize = 4;
+/// The number of sections that are looked at, in search of those that can be cleaned.
+const TRIES_MAX: usize = 64;
+/// The part of the free blocks, in percent, that may be between blocks in use before a volume is cleaned in the background.
+/// As in Linux.
+const SCATTERED_PERCENT_MAX: u64 = 40;
+/// The number of free segments, in addition to those for changed nodes, below which changes and writes wait for cleaning.
+const SEGMENTS_FREE_MIN: u64 = 2;
+
+impl State {
+    /// Returns the number of segments without any taken block.
+    fn free_segments(&self) -> u64 {
+        self.space.free_segments(&self.logs.segments())
+    }
+
+    /// Returns whether the free segments are only enough for the nodes of the next checkpoint.
+    pub(super) fn needs_cleaning(&self, volume: &Volume) -> bool {
+        let for_nodes = self.nodes_to_write(volume).div_ceil(SEGMENT_BLOCKS);
+        !self.is_cleaning_futile && self.free_segments() < SEGMENTS_FREE_MIN + for_nodes
+    }
+}
+
+impl Writer {
+    /// Cleans some sections, and writes a checkpoint that frees them. Without a gain, does not try again before the next
+    /// checkpoint of another cause.
+    pub(super) fn clean_in_foreground(
+        &self,
+        state: &mut State,
+        volume: &Arc<Volume>,
+    ) -> Result<()> {
+        if !state.space.has_gain(&state.logs.segments()) {
+            state.is_cleaning_futile = true;
+            return Ok(());
+        }
+        let before = state.free_segments();
+        let cleaned = self.clean_some(state, volume, Policy::Greedy, &mut BTreeSet::new())?;
+        if cleaned.sections == 0 || state.free_segments() <= before {
+            state.is_cleaning_futile = true;
+        }
+        Ok(())
+    }
+
+    /// Cleans until nothing is left to gain.
+    pub(crate) fn clean_all(&self, volume: &Arc<Volume>) -> Result<Cleaning> {
+        let mut total = Cleaning::default();
+        // Each section is cleaned once, so that this ends.
+        let mut tried = BTreeSet::new();
+        for round in 0.. {
+            let mut state = self.lock()?;
+            if round == 0 {
+                // The use of blocks is known as of the last checkpoint.
+                self.write_checkpoint(&mut state, volume, false)?;
+                total.free_before = state.free_segments();
+            }
+            let cleaned = if state.space.has_gain(&state.logs.segments()) {
+                self.clean_some(&mut state, volume, Policy::Greedy, &mut tried)?
+            } else {
+                Cleaning::default()
+            };
+            total.sections += cleaned.sections;
+            total.blocks += cleaned.blocks;
+            total.free_after = state.free_segments();
+            if cleaned.sections == 0 {
+                break;
+            }
+        }
+        Ok(total)
+    }
+
+    /// Cleans a section, if nothing has changed since the last call, and more than 40% of the free blocks are between blocks
+    /// in use. Returns whether it has.
+    pub(crate) fn clean_in_background(&self, volume: &Arc<Volume>) -> Result<bool> {
+        let mut state = self.lock()?;
+        let has_changed = std::mem::take(&mut state.is_busy);
+        let logs = state.logs.segments();
+        let holes: u64 = state.space.holes_to_gain(&logs).iter().sum();
+        let free = state.space.free_segments(&logs) * SEGMENT_BLOCKS;
+        let is_scattered = holes * 100 > (holes + free) * SCATTERED_PERCENT_MAX;
+        if has_changed || !is_scattered || !state.space.has_gain(&logs) {
+            return Ok(false);
+        }
+        let policy = Policy::CostBenefit { now: state.clock.now() };
+        let cleaned = self.clean_up_to(&mut state, volume, policy, &mut BTreeSet::new(), 1)?;
+        Ok(cleaned.sections > 0)
+    }
+
+    fn clean_some(
+        &self,
+        state: &mut State,
+        volume: &Arc<Volume>,
+        policy: Policy,
+        tried: &mut BTreeSet<u32>,
+    ) -> Result<Cleaning> {
+        self.clean_up_to(state, volume, policy, tried, SECTIONS_MAX)
+    }
+
+    /// Cleans up to `sections_max` sections that are not in `tried`, and adds them there. Writes a checkpoint if there were
+    /// any.
+    fn clean_up_to(
+        &self,
+        state: &mut State,
+        volume: &Arc<Volume>,
+        policy: Policy,
+        tried: &mut BTreeSet<u32>,
+        sections_max: usize,
+    ) -> Result<Cleaning> {
+        let mut done = Cleaning::default();
+        for _ in 0..TRIES_MAX {
+            if done.sections >= sections_max as u64 {
+                break;
+            }
+            let logs = state.logs.segments();
+            let sections = state.space.sections(&logs);
+            let victim =
+                choose(sections.filter(|section| !tried.contains(&section.number)), policy);
+            let Some(victim) = victim else { break };
+            tried.insert(victim.number);
+            match state.clean_section(volume, victim.number) {
+                Ok(Cleaned::Moved(blocks)) => {
+                    done.sections += 1;
+                    done.blocks += blocks;
+                }
+                Ok(Cleaned::Unmovable) => {}
+                Err(Error::NoSpace) => break,
+                // The section stays as it is. Users of its files get the error.
+                Err(Error::Io(error)) => tracing::warn!(%error, "a section cannot be cleaned"),
+                Err(error) => return Err(error),
+            }
+        }
+        if done.sections > 0 {
+            self.write_checkpoint(state, volume, false)?;
+        }
+        Ok(done)
+    }
+}

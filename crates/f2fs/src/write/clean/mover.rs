@@ -1,0 +1,265 @@
+//! The move of a section's live blocks. Nodes and directory blocks become changed ones, unchanged: the next checkpoint
+//! writes them elsewhere. Data of files is copied as it lies on the device, so it may be encrypted or compressed, and its
+//! addresses change. The old blocks stay as they are until the next checkpoint is durable.
+//!
+//! The lock of changes is held meanwhile, so no address changes, and no checkpoint frees blocks, between the look at an
+//! owner and the change. Data in the cache stays there: its folios refer to no block. A folio that is dirty, or under
+//! writeback, gets its own new blocks at the end of its write, whatever the address is by then. Nothing is written in place.
+//!
+//! Not here: the choice of the section, and old blocks that are still being read (`held.rs`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{DeviceOffset, Error, FileBlock, FsBlock, Result};
+
+use super::owners::{DataBlock, LiveBlocks, Owners};
+use crate::edit::{Editor, OverlayNode, Owner};
+use crate::geometry::SEGMENT_BLOCKS;
+use crate::nat::Nid;
+use crate::summaries::Log;
+use crate::volume::Volume;
+use crate::write::logs::LogName;
+use crate::write::space::segment_of;
+use crate::write::writer::State;
+
+/// The result of cleaning a section.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::write) enum Cleaned {
+    /// The number of blocks that were moved, or will be by the next checkpoint, after which the section is free.
+    Moved(u64),
+    /// Nothing was moved, since a part of it must not be, or is damaged.
+    Unmovable,
+}
+
+impl State {
+    /// Moves the live blocks of a section. Errors: `NoSpace` if there is no room for them, and those of the device, which
+    /// leave all files as they are.
+    pub(in crate::write) fn clean_section(
+        &mut self,
+        volume: &Arc<Volume>,
+        section: u32,
+    ) -> Result<Cleaned> {
+        let per_section = volume.geometry().segments_per_section.max(1);
+        let segments = section * per_section..(section + 1) * per_section;
+        let mut owners = Owners::new(volume);
+        let mut found = Vec::new();
+        for segment in segments.clone() {
+            if self.space.is_empty(segment) {
+                continue;
+            }
+            let live = self.live_blocks(volume, &mut owners, segment);
+            match live {
+                Ok(live) if !live.is_pinned => found.push((segment, live)),
+                Ok(_) => return Ok(Cleaned::Unmovable),
+                Err(error @ Error::Corrupt(_)) => {
+                    tracing::debug!(section, %error, "a section cannot be cleaned");
+                    return Ok(Cleaned::Unmovable);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // No log fills the holes from now on.
+        self.space.set_cleaned(segments.clone(), true);
+        if let Err(error) = self.check_room(volume, &found) {
+            self.space.set_cleaned(segments, false);
+            return Err(error);
+        }
+        let mut moved = 0;
+        for (segment, live) in found {
+            moved += (live.nodes.len() + live.data.len()) as u64;
+            self.move_nodes(volume, &live.nodes)?;
+            let (files, others): (Vec<_>, Vec<_>) =
+                live.data.into_iter().partition(|data| data.kind == FileType::Regular);
+            move_directory_blocks(volume, &others)?;
+            self.move_data(volume, segment, &files)?;
+        }
+        Ok(Cleaned::Moved(moved))
+    }
+
+    fn live_blocks(
+        &self,
+        volume: &Volume,
+        owners: &mut Owners<'_>,
+        segment: u32,
+    ) -> Result<LiveBlocks> {
+        let summary = self.summaries.get(volume, segment)?;
+        owners.of_segment(segment, &summary, |index| self.space.is_taken(segment, index))
+    }
+
+    /// Fails with `NoSpace` unless the next checkpoint has room for all nodes that change.
+    fn check_room(&self, volume: &Volume, found: &[(u32, LiveBlocks)]) -> Result<()> {
+        let mut nodes = BTreeSet::new();
+        let (mut directory_blocks, mut data) = (0, 0);
+        for (_, live) in found {
+            nodes.extend(live.nodes.iter().copied());
+            for block in &live.data {
+                // A change of an address changes the node, and no other.
+                nodes.insert(block.slot.nid);
+                let is_file = block.kind == FileType::Regular;
+                directory_blocks += u64::from(!is_file);
+                data += u64::from(is_file);
+            }
+        }
+        let overlay = volume.overlay_or_new().read();
+        let new_nodes = nodes.iter().filter(|nid| overlay.node(**nid).is_none()).count() as u64;
+        drop(overlay);
+        // Data may begin a free segment.
+        let for_data = if data > 0 { SEGMENT_BLOCKS } else { 0 };
+        let wanted = self.nodes_to_write(volume) + new_nodes + directory_blocks + for_data;
+        if wanted > self.room_for_nodes() { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// Makes nodes of the last checkpoint changed ones, with the same contents. fsync(2) need not write them: a recovery
+    /// finds the old ones.
+    fn move_nodes(&self, volume: &Arc<Volume>, nodes: &[Nid]) -> Result<()> {
+        for nid in nodes {
+            let node = volume.any_node(*nid)?;
+            let (inode, block) = (node.inode, node.block());
+            let contents = node.bytes().to_vec().into();
+            let node = OverlayNode { inode, block, contents, is_synced: true };
+            volume.overlay_or_new().write().put_node(*nid, node)?;
+        }
+        Ok(())
+    }
+
+    /// Copies blocks of the last checkpoint to new ones, if other addresses refer to them now: collapsing and inserting
+    /// ranges moves addresses. Their summaries must stay as they are, since the segment summary area has no second copy. The
+    /// pack has the summaries of its logs, so blocks there can stay, too. Returns whether there are any.
+    pub(in crate::write) fn copy_shifted(
+        &mut self,
+        volume: &Arc<Volume>,
+        shifted: &BTreeMap<FsBlock, Owner>,
+    ) -> Result<bool> {
+        let logs = Log::all(&volume.checkpoint()).map(|log| log.segment);
+        let mut owners = Owners::new(volume);
+        let mut by_segment: BTreeMap<u32, Vec<DataBlock>> = BTreeMap::new();
+        for (block, owner) in shifted {
+            let (segment, _) = segment_of(volume.geometry(), *block);
+            if !logs.contains(&segment) {
+                let data = owners.data(owner.nid, owner.index.into(), *block)?;
+                by_segment.entry(segment).or_default().extend(data);
+            }
+        }
+        for (segment, data) in &by_segment {
+            match self.move_data(volume, *segment, data) {
+                // The summaries of the rest are wrong after a power cut before the end of this checkpoint.
+                Err(Error::NoSpace) => break,
+                moved => moved?,
+            }
+        }
+        Ok(!by_segment.is_empty())
+    }
+
+    /// Moves data of files from a segment to the log of cold data.
+    fn move_data(&mut self, volume: &Arc<Volume>, segment: u32, data: &[DataBlock]) -> Result<()> {
+        let (Some(first), Some(last)) = (data.first(), data.last()) else { return Ok(()) };
+        let geometry = volume.geometry();
+        let block_size = geometry.block_size;
+        let offset = |block: FsBlock| DeviceOffset(block.0 << block_size.shift());
+        let mut stored = vec![0; ((last.block.0 - first.block.0 + 1) as usize) * block_size.len()];
+        volume.device().read_at(offset(first.block), &mut stored)?;
+        let written = self.space.written(segment);
+        let mut rest = data;
+        while !rest.is_empty() {
+            let nodes = self.nodes_to_write(volume) + rest.len() as u64;
+            let Self { logs, space, .. } = self;
+            let new =
+                logs.allocate(LogName::ColdData, rest.len() as u64, nodes, space, geometry)?;
+            let (these, others) = rest.split_at((new.end.0 - new.start.0) as usize);
+            let mut copied = Vec::with_capacity(these.len() * block_size.len());
+            for block in these {
+                let at = (block.block.0 - first.block.0) as usize * block_size.len();
+                copied.extend_from_slice(&stored[at..at + block_size.len()]);
+            }
+            let moved = volume
+                .device()
+                .write_at(offset(new.start), &copied)
+                .and_then(|()| self.move_addresses(volume, these, new.start));
+            if let Err(error) = moved {
+                self.logs.release(new, &mut self.space, geometry);
+                return Err(error);
+            }
+            for block in new.start.0..new.end.0 {
+                self.written.insert(FsBlock(block), written);
+            }
+            rest = others;
+        }
+        Ok(())
+    }
+
+    /// Gives data, which was copied, the addresses from `new` on: all or nothing.
+    fn move_addresses(
+        &mut self,
+        volume: &Arc<Volume>,
+        data: &[DataBlock],
+        new: FsBlock,
+    ) -> Result<()> {
+        let editor = Editor::new(volume);
+        volume.overlay_or_new().write().begin();
+        let mut edited = Ok(());
+        for (number, DataBlock { slot, .. }) in (0..).zip(data) {
+            // Addresses have 32 bits.
+            let address = (new.0 + number) as u32;
+            edited = editor.edit_node(slot.nid, slot.inode, |bytes| {
+                bytes[slot.byte..slot.byte + 4].copy_from_slice(&address.to_le_bytes());
+            });
+            if edited.is_err() {
+                break;
+            }
+        }
+        volume.overlay_or_new().write().end(edited.is_ok());
+        edited?;
+        let mut inodes = BTreeMap::new();
+        for block in data {
+            let find = || volume.live_inodes().find(block.slot.inode);
+            inodes.entry(block.slot.inode).or_insert_with(find);
+        }
+        // First the generation, then the look at the reads.
+        inodes.values().flatten().for_each(|inode| inode.map_changed());
+        for block in data {
+            if let Some(inode) = &inodes[&block.slot.inode] {
+                self.held.add(inode, part_of(block), block.block);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the part of a file that is read together with a block.
+fn part_of(data: &DataBlock) -> Range<FileBlock> {
+    match data.cluster {
+        Some(size) => {
+            let first = size.first_block(data.at);
+            first..FileBlock(first.0 + u64::from(size.blocks()))
+        }
+        None => data.at..FileBlock(data.at.0 + 1),
+    }
+}
+
+/// Makes blocks of directories and symbolic links changed ones, with the same contents.
+fn move_directory_blocks(volume: &Arc<Volume>, blocks: &[DataBlock]) -> Result<()> {
+    for DataBlock { block, slot, at, .. } in blocks {
+        if volume.overlay_or_new().read().directory_block(slot.inode, *at).is_some() {
+            continue;
+        }
+        let location = base::Location::inode(slot.inode).at_file_block(*at);
+        let contents = volume.metadata().read(*block, "directory block", location)?.to_vec();
+        volume.overlay_or_new().write().put_directory_block(slot.inode, *at, contents)?;
+    }
+    Ok(())
+}
+
+impl State {
+    /// Returns the blocks that are taken although no file has them: of data in flight, of atomic writes, and old ones that
+    /// are being read.
+    pub(in crate::write) fn blocks_in_use(&mut self, volume: &Volume) -> Vec<(u32, u64)> {
+        self.held.look_again();
+        let placed = self.placements.values().flat_map(|placed| placed.blocks());
+        let pending = self.pending.iter().flatten().map(FsBlock);
+        let blocks = placed.chain(pending).chain(self.held.blocks());
+        blocks.map(|block| segment_of(volume.geometry(), block)).collect()
+    }
+}

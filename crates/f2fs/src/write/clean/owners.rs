@@ -1,0 +1,169 @@
+//! The live blocks of a segment, and what refers to them. A block is live if the last checkpoint uses it, and the node that
+//! its summary names still refers to it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{Error, FileBlock, FsBlock, InodeNumber, Problem, Result};
+
+use crate::compress::ClusterSize;
+use crate::edit::{Change, Editor, MapShape, Slot, first_block, nid_of};
+use crate::geometry::{SEGMENT_BLOCKS, WORD_BYTES};
+use crate::inode::record::{InodeRecord, flags};
+use crate::nat::Nid;
+use crate::node::XATTR_POSITION;
+use crate::ondisk::summary::RawSummary;
+use crate::summaries::BlockKind;
+use crate::volume::Volume;
+use crate::write::summary_blocks::Summary;
+
+/// A live block of data.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DataBlock {
+    pub(super) block: FsBlock,
+    /// The address that refers to it.
+    pub(super) slot: Slot,
+    /// The block of the file.
+    pub(super) at: FileBlock,
+    pub(super) kind: FileType,
+    /// The clusters that are read as a whole.
+    pub(super) cluster: Option<ClusterSize>,
+}
+
+/// The live blocks of a segment.
+#[derive(Debug, Default)]
+pub(super) struct LiveBlocks {
+    pub(super) data: Vec<DataBlock>,
+    /// Nodes that have not changed since the last checkpoint. The next one moves the others in any case.
+    pub(super) nodes: Vec<Nid>,
+    /// Whether there are blocks that must not move.
+    pub(super) is_pinned: bool,
+}
+
+/// Finds the owners of blocks.
+pub(super) struct Owners<'v> {
+    volume: &'v Arc<Volume>,
+    inodes: HashMap<InodeNumber, InodeRecord>,
+}
+
+impl<'v> Owners<'v> {
+    pub(super) fn new(volume: &'v Arc<Volume>) -> Self {
+        Self { volume, inodes: HashMap::new() }
+    }
+
+    /// Returns the live blocks of a segment, among those that `is_used` has. Errors: those of damaged nodes.
+    pub(super) fn of_segment(
+        &mut self,
+        segment: u32,
+        summary: &Summary,
+        is_used: impl Fn(u64) -> bool,
+    ) -> Result<LiveBlocks> {
+        let mut live = LiveBlocks::default();
+        let start = self.volume.geometry().main.start.0 + u64::from(segment) * SEGMENT_BLOCKS;
+        for index in (0..SEGMENT_BLOCKS).filter(|index| is_used(*index)) {
+            let block = FsBlock(start + index);
+            let owner = summary.owner(index);
+            match summary.kind() {
+                BlockKind::Node => live.nodes.extend(self.unchanged_node(owner, block)?),
+                BlockKind::Data => {
+                    let (nid, index) = (Nid(owner.nid.get()), owner.index.get().into());
+                    let Some(data) = self.data(nid, index, block)? else { continue };
+                    live.is_pinned |= self.inodes[&data.slot.inode].has_flag(flags::PINNED);
+                    live.data.push(data);
+                }
+            }
+        }
+        Ok(live)
+    }
+
+    /// Returns the number of a node in `block` that has not changed.
+    fn unchanged_node(&mut self, owner: &RawSummary, block: FsBlock) -> Result<Option<Nid>> {
+        let nid = Nid(owner.nid.get());
+        if self.volume.overlay_or_new().read().node(nid).is_some() {
+            return Ok(None);
+        }
+        let address = match self.volume.node_address(nid) {
+            Err(Error::NotFound) => return Ok(None),
+            address => address?,
+        };
+        if address.block != block {
+            return Ok(None);
+        }
+        // A damaged node stays where it is: a checkpoint could not write it.
+        let node = self.volume.any_node(nid)?;
+        if self.inode(node.inode)?.is_none() {
+            return Err(Error::corrupt("node", node.location(), Problem::Missing("inode")));
+        }
+        Ok(Some(nid))
+    }
+
+    /// Returns the data in `block`, if the address at `index` in a node refers to it.
+    pub(super) fn data(
+        &mut self,
+        nid: Nid,
+        index: u32,
+        block: FsBlock,
+    ) -> Result<Option<DataBlock>> {
+        let volume = self.volume;
+        if matches!(volume.overlay_or_new().read().node(nid), Some(Change::Freed)) {
+            return Ok(None);
+        }
+        let node = match volume.any_node(nid) {
+            Err(Error::NotFound) => return Ok(None),
+            node => node?,
+        };
+        let number = node.inode;
+        let Some(record) = self.inode(number)? else { return Ok(None) };
+        let nids = volume.geometry().addresses_per_node();
+        let (first, byte, count) = if nid == nid_of(number) {
+            if record.inline_area.is_some() || !record.has_map() {
+                return Ok(None);
+            }
+            (0, record.addresses_at, record.address_count)
+        } else {
+            let shape = MapShape {
+                in_inode: record.address_count.into(),
+                in_node: record.addresses_per_node.into(),
+                nids: nids.into(),
+            };
+            let position = node.position()?;
+            let first = first_block(position, shape).filter(|_| position != XATTR_POSITION);
+            let Some(first) = first else { return Ok(None) };
+            (first, 0, nids)
+        };
+        // The address, and not the summary, tells whether the block is in use: it may have been overwritten, and the
+        // number of the node may have been given to another one.
+        if index >= count || node.word(byte, index)? != block.0 as u32 {
+            return Ok(None);
+        }
+        let byte = byte + index as usize * WORD_BYTES;
+        let data = DataBlock {
+            block,
+            slot: Slot { inode: number, nid, index, byte },
+            at: FileBlock(first + u64::from(index)),
+            kind: record.attributes.kind,
+            cluster: record.compression.map(|compression| compression.cluster_size),
+        };
+        // A checkpoint looks the address of a directory's block up by its place in the directory.
+        let is_found = data.kind == FileType::Regular
+            || Editor::new(volume).slot_of(number, data.at, false)? == Some(data.slot);
+        if !is_found {
+            return Err(Error::corrupt("node", node.location(), Problem::Missing("parent")));
+        }
+        Ok(Some(data))
+    }
+
+    /// Returns an inode. `None` if it is not in use.
+    fn inode(&mut self, number: InodeNumber) -> Result<Option<&InodeRecord>> {
+        if !self.inodes.contains_key(&number) {
+            let node = match self.volume.inode_node(number) {
+                Err(Error::NotFound) => return Ok(None),
+                node => node?,
+            };
+            let record = InodeRecord::parse(&node, self.volume.geometry())?;
+            self.inodes.insert(number, record);
+        }
+        Ok(self.inodes.get(&number))
+    }
+}

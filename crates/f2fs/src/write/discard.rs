@@ -1,0 +1,108 @@
+//! Discards of free blocks on the device: of segments that a checkpoint has made free, and on request of all. The last
+//! checkpoint does not use these blocks, and neither does any change since it, so nothing reads them, also after a power cut.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::{Error, FsBlock, Result};
+
+use super::writer::{State, Writer};
+use crate::geometry::SEGMENT_BLOCKS;
+use crate::volume::Volume;
+
+/// The number of segments that are looked at while changes wait.
+const SEGMENTS_AT_ONCE: u32 = 64;
+
+/// Whether segments are discarded when they become free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Discards {
+    Off,
+    On,
+    /// The device has failed to discard, and is not asked again.
+    Failed,
+}
+
+impl Discards {
+    pub(super) fn new(are_wanted: bool) -> Self {
+        if are_wanted { Self::On } else { Self::Off }
+    }
+}
+
+impl State {
+    /// Discards those of `segments` without any taken block. Discards are an optimization: errors are only logged.
+    pub(super) fn discard_segments(&mut self, volume: &Volume, segments: Vec<u32>) {
+        let main = volume.geometry().main.start.0;
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for segment in segments.into_iter().filter(|segment| self.space.is_empty(*segment)) {
+            let start = main + u64::from(segment) * SEGMENT_BLOCKS;
+            add(&mut runs, start..start + SEGMENT_BLOCKS);
+        }
+        for run in runs {
+            if self.discards != Discards::On {
+                return;
+            }
+            if let Err(error) = discard(volume, &run) {
+                tracing::warn!("discards are not tried again: {error}");
+                self.discards = Discards::Failed;
+            }
+        }
+    }
+}
+
+impl Writer {
+    /// Discards free blocks in the range `bytes` of the device, in runs of at least `bytes_min`. Returns the number of bytes.
+    pub(crate) fn trim(
+        &self,
+        volume: &Arc<Volume>,
+        bytes: Range<u64>,
+        bytes_min: u64,
+    ) -> Result<u64> {
+        let geometry = volume.geometry();
+        let block_bytes = u64::from(geometry.block_size.bytes());
+        let [start, end, min] = [bytes.start, bytes.end, bytes_min].map(|at| at / block_bytes);
+        let main = geometry.main.clone();
+        let is_sound = bytes.end.saturating_sub(bytes.start) >= block_bytes
+            && start < geometry.block_count
+            && min <= main.end.0 - main.start.0;
+        if !is_sound {
+            return Err(Error::InvalidArgument("the range or the minimum length is invalid"));
+        }
+        // Blocks that were freed since the last checkpoint are not free yet.
+        self.checkpoint(volume)?;
+        let mut trimmed = 0;
+        let segments = geometry.main_segments();
+        for first in (0..segments).step_by(SEGMENTS_AT_ONCE as usize) {
+            // Locked until the discards are done, so that no free block is allocated concurrently.
+            let state = self.lock()?;
+            let mut runs = Vec::new();
+            for segment in first..segments.min(first + SEGMENTS_AT_ONCE) {
+                let at = main.start.0 + u64::from(segment) * SEGMENT_BLOCKS;
+                for index in 0..SEGMENT_BLOCKS {
+                    let block = at + index;
+                    if (start..end).contains(&block) && !state.space.is_taken(segment, index) {
+                        add(&mut runs, block..block + 1);
+                    }
+                }
+            }
+            for run in runs.iter().filter(|run| run.end - run.start >= min) {
+                discard(volume, run)?;
+                trimmed += run.end - run.start;
+            }
+        }
+        Ok(trimmed * block_bytes)
+    }
+}
+
+/// Adds blocks behind those of the last run to that run, or else as a new one.
+fn add(runs: &mut Vec<Range<u64>>, blocks: Range<u64>) {
+    match runs.last_mut() {
+        Some(last) if last.end == blocks.start => last.end = blocks.end,
+        _ => runs.push(blocks),
+    }
+}
+
+fn discard(volume: &Volume, blocks: &Range<u64>) -> Result<()> {
+    let block_size = volume.geometry().block_size;
+    let at = block_size.device_offset(FsBlock(blocks.start)).expect("the block is in the volume");
+    volume.device().discard(at, (blocks.end - blocks.start) << block_size.shift())
+}

@@ -1,0 +1,109 @@
+//! Cleaning of a volume whose files are scattered. Files that nobody changes must be the same after each power cut, wherever
+//! their blocks were moved. Another file is changed and synced meanwhile.
+
+use base::FileOffset;
+use testkit::Random;
+use testkit::crash::{FileHistory, History, Kind, Pace, Recorded, RecordedRun, Snapshot};
+use vfs::{Credentials, File, RwFlags, Volume, WriteAt, WriteSync};
+
+use crate::common::{make, sync};
+use crate::planted::{Bug, Planted};
+use crate::stage::open;
+use crate::subject::{Notes, Subject};
+
+const CHANGED: &str = "changed";
+/// The number of files that stay.
+const KEPT: usize = 24;
+/// The number of files that are deleted and written again in each round.
+const REWRITTEN: usize = 48;
+/// The maximum length of a file, in blocks.
+const BLOCKS_MAX: u64 = 40;
+
+pub struct Cleaned {
+    run: RecordedRun,
+    /// The contents of the files that stay.
+    kept: Vec<Vec<u8>>,
+    changed: FileHistory,
+}
+
+impl Cleaned {
+    pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
+        let planted = Planted::new(bug);
+        let Recorded { recorder, disks } =
+            kind.record(Pace::AtOnce, |device| planted.device(device));
+        let volume = open(&disks, bug, seed);
+        let mut random = Random(seed);
+        let mut subject = Subject::new(make(&volume, CHANGED));
+        let mut changed = FileHistory::new(1, false);
+        let mut kept = Vec::new();
+        for number in 0..REWRITTEN {
+            write_new(&volume, &format!("rewritten{number}"), &mut random);
+            if number * KEPT / REWRITTEN == kept.len() {
+                kept.push(write_new(&volume, &format!("kept{}", kept.len()), &mut random));
+            }
+        }
+        volume.sync().unwrap();
+        let begun = recorder.point();
+        let mut cleaned = 0;
+        for _ in 0..rounds {
+            for number in 0..REWRITTEN {
+                let path = format!("/rewritten{number}");
+                volume.remove(path.as_bytes(), &Credentials::ROOT).unwrap();
+            }
+            let mut notes =
+                Notes { history: &mut changed, recorder: &recorder, shifts_are_durable: false };
+            for _ in 0..6 {
+                subject.change(&mut notes, &mut random);
+            }
+            cleaned += volume.clean().unwrap().sections;
+            let version = notes.history.version();
+            sync(&subject.file, random.below(2) == 0);
+            notes.durable(version);
+            for number in 0..REWRITTEN {
+                write_new(&volume, &format!("rewritten{number}"), &mut random);
+                if number % 16 == 0 {
+                    subject.change(&mut notes, &mut random);
+                    let version = notes.history.version();
+                    sync(&subject.file, false);
+                    notes.durable(version);
+                }
+            }
+            volume.sync().unwrap();
+        }
+        assert!(cleaned > 0, "nothing was cleaned");
+        Self { run: RecordedRun::new(kind, &recorder, begun), kept, changed }
+    }
+}
+
+/// Writes a new file with random contents, which are returned.
+fn write_new(volume: &Volume, name: &str, random: &mut Random) -> Vec<u8> {
+    let file: File = make(volume, name);
+    let word = random.draw().to_le_bytes();
+    let length = (random.below(BLOCKS_MAX) + 1) as usize * 4096;
+    let data: Vec<u8> = word.into_iter().cycle().take(length).collect();
+    let at = WriteAt::Offset(FileOffset(0));
+    let written = match random.below(2) {
+        0 => file.write_direct(at, &data, vfs::Privileges::Keep, WriteSync::None),
+        _ => file.write_with(at, &data, vfs::Privileges::Keep, RwFlags::default()),
+    };
+    assert_eq!(written, Ok(length));
+    data
+}
+
+impl History for Cleaned {
+    fn run(&self) -> &RecordedRun {
+        &self.run
+    }
+
+    fn judge(&self, point: usize, found: &Snapshot) -> Result<(), String> {
+        for (number, expected) in self.kept.iter().enumerate() {
+            let path = format!("/kept{number}");
+            let data = found.file(&path)?;
+            if data != expected {
+                let at = data.iter().zip(expected).position(|(found, expected)| found != expected);
+                return Err(format!("{path} has other contents, from byte {at:?} on"));
+            }
+        }
+        self.changed.check_at(&format!("/{CHANGED}"), point, found)
+    }
+}

@@ -1,0 +1,122 @@
+//! Full volumes: threads fill a volume, overwrite when it is full, delete files and go on. Data whose write succeeded
+//! reaches the device.
+
+use std::sync::Arc;
+use std::thread;
+
+use base::{Error, FileOffset};
+use device::MemoryDevice;
+use testkit::Random;
+use vfs::{Creation, Fallocate, Follow, Privileges};
+
+use crate::model::{BLOCK, ROOT, THREADS, WRITE, check, close, fill, image, open};
+
+fn fill_overwrite_and_delete(megabytes: u64, blocks_max: usize, seed: u64) {
+    let device = Arc::new(MemoryDevice::new(image(megabytes)));
+    let volume = open(&device);
+    let before = volume.statfs();
+    let mut models = fill(&volume, "first", blocks_max);
+    volume.sync().unwrap();
+    let full = volume.statfs();
+    // A write may need nodes, too, and each thread has tried one of 16 blocks.
+    assert!(full.blocks_free < 64, "{} of {} blocks are free", full.blocks_free, before.blocks);
+    check(&volume, &models, "full");
+    for round in 0..3 {
+        thread::scope(|scope| {
+            for (thread, models) in models.iter_mut().enumerate() {
+                let volume = &volume;
+                scope.spawn(move || {
+                    let mut random = Random(seed + round * THREADS + thread as u64);
+                    for model in models.iter_mut() {
+                        let count = model.versions.len() as u64;
+                        model.overwrite(volume, &mut random, count);
+                    }
+                });
+            }
+        });
+        volume.sync().unwrap();
+    }
+    check(&volume, &models, "overwritten");
+    assert_eq!(volume.statfs().blocks_free, full.blocks_free);
+    // Deleting, truncating and punching need no free blocks.
+    for models in &mut models {
+        let half = models.len() / 2;
+        for model in models.drain(..half) {
+            volume.remove(model.path.as_bytes(), ROOT).unwrap();
+        }
+        for model in models.iter_mut() {
+            let node = volume.resolve(model.path.as_bytes(), Follow::No).unwrap();
+            model.versions.truncate(model.versions.len().div_ceil(2));
+            node.set_size(model.versions.len() as u64 * BLOCK, Privileges::Keep).unwrap();
+        }
+    }
+    volume.sync().unwrap();
+    let freed = volume.statfs().blocks_free - full.blocks_free;
+    assert!(freed > before.blocks_free / 3, "{freed} blocks were freed");
+    let more = fill(&volume, "again", blocks_max);
+    let written: usize = more.iter().flatten().map(|model| model.versions.len()).sum();
+    models.extend(more);
+    volume.sync().unwrap();
+    assert!(written as u64 > freed * 9 / 10, "{written} of {freed} freed blocks could be written");
+    check(&volume, &models, "filled again");
+    close(&device, volume);
+    let volume = open(&device);
+    check(&volume, &models, "after closing");
+}
+
+#[test]
+fn threads_fill_overwrite_and_delete_large_files() {
+    fill_overwrite_and_delete(64, 4096, 1);
+}
+
+#[test]
+fn threads_fill_overwrite_and_delete_small_files() {
+    fill_overwrite_and_delete(64, 32, 2);
+}
+
+#[test]
+fn files_are_created_until_the_volume_is_full_and_all_are_deleted() {
+    let device = Arc::new(MemoryDevice::new(image(64)));
+    let volume = open(&device);
+    let before = volume.statfs().blocks_free;
+    let mut count = 0;
+    loop {
+        match volume.create_at(
+            format!("/{count}").as_bytes(),
+            &Creation::symlink(&[b't'; 3000]),
+            ROOT,
+        ) {
+            Ok(_) => count += 1,
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    volume.sync().unwrap();
+    let full = volume.statfs().blocks_free;
+    assert!(full < 8, "{full} of {before} blocks are free");
+    for number in 0..count {
+        volume.remove(format!("/{number}").as_bytes(), ROOT).unwrap();
+    }
+    volume.sync().unwrap();
+    let after = volume.statfs().blocks_free;
+    // The directory has grown.
+    assert!(after + 1000 > before, "{after} of {before} blocks are free again");
+    close(&device, volume);
+}
+
+#[test]
+fn allocated_blocks_of_a_full_volume_can_be_written() {
+    let device = Arc::new(MemoryDevice::new(image(64)));
+    let volume = open(&device);
+    let node = volume.create_file(b"/allocated", 0o644, ROOT).unwrap();
+    let file = node.open_for(WRITE).unwrap();
+    let range = FileOffset(0)..FileOffset(4 << 20);
+    file.fallocate(Fallocate::Allocate { keep_size: false }, range, Privileges::Keep).unwrap();
+    let models = fill(&volume, "file", 4096);
+    for at in 0..4 {
+        assert_eq!(file.write_at(&vec![7; 1 << 20], at << 20), Ok(1 << 20));
+    }
+    file.sync_all().unwrap();
+    check(&volume, &models, "full");
+    close(&device, volume);
+}

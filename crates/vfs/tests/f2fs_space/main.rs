@@ -1,0 +1,8 @@
+//! The space of f2fs volumes: when there is none, and cleaning. The judges are a model of each file, fsck.f2fs, and the
+//! library's own check.
+
+mod clean;
+mod discards;
+mod full;
+mod model;
+mod reads;

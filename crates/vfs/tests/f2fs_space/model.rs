@@ -1,0 +1,162 @@
+//! Volumes in memory, and models of their files. Not here: the tests.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use base::{Error, FileOffset};
+use device::{MemoryDevice, SharedDevice};
+use testkit::Random;
+use testkit::f2fs::{Kind, check_by_both};
+use vfs::{Credentials, Follow, OpenMode, Volume, VolumeOptions};
+
+pub const ROOT: &Credentials = &Credentials::ROOT;
+pub const WRITE: OpenMode = OpenMode { write: true, append: false };
+pub const BLOCK: u64 = 4096;
+pub const THREADS: u64 = 4;
+/// The version of a block that is a hole.
+const HOLE: u32 = u32::MAX;
+
+/// Returns an empty volume's image of `megabytes`.
+pub fn image(megabytes: u64) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    Kind::named("plain").make(&path, megabytes);
+    std::fs::read(path).unwrap()
+}
+
+pub fn open(device: &Arc<MemoryDevice>) -> Volume {
+    open_on(Arc::clone(device) as _)
+}
+
+pub fn open_on(device: SharedDevice) -> Volume {
+    let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
+    // Much less than the data, so that writeback begins early.
+    options.cache.bytes_max = 8 << 20;
+    Volume::open_device(device, &options).unwrap()
+}
+
+/// Closes the volume, and lets fsck.f2fs and the library check it.
+pub fn close(device: &MemoryDevice, volume: Volume) {
+    volume.close().unwrap();
+    drop(volume);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    std::fs::write(&path, device.snapshot()).unwrap();
+    check_by_both(&path);
+}
+
+/// A file, and the version of each of its blocks.
+pub struct Model {
+    pub path: String,
+    pub versions: Vec<u32>,
+}
+
+impl Model {
+    pub fn data(&self, block: usize) -> Vec<u8> {
+        if self.versions[block] == HOLE {
+            return vec![0; BLOCK as usize];
+        }
+        let start = format!("{} {block} {} ", self.path, self.versions[block]);
+        start.bytes().cycle().take(BLOCK as usize).collect()
+    }
+
+    /// Appends blocks until the volume is full, or up to `blocks_max`. Returns whether it is full.
+    pub fn fill(&mut self, volume: &Volume, blocks_max: usize) -> bool {
+        let node = match volume.create_file(self.path.as_bytes(), 0o644, ROOT) {
+            Ok(node) => node,
+            Err(Error::NoSpace) => return true,
+            Err(error) => panic!("{error}"),
+        };
+        let file = node.open_for(WRITE).unwrap();
+        while self.versions.len() < blocks_max {
+            let first = self.versions.len();
+            self.versions.extend([0; 16]);
+            let data: Vec<u8> =
+                (first..self.versions.len()).flat_map(|block| self.data(block)).collect();
+            let written = match file.write_at(&data, first as u64 * BLOCK) {
+                Ok(written) => written as u64 / BLOCK,
+                Err(Error::NoSpace) => 0,
+                Err(error) => panic!("{error}"),
+            };
+            self.versions.truncate(first + written as usize);
+            if written < 16 {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Overwrites blocks at random.
+    pub fn overwrite(&mut self, volume: &Volume, random: &mut Random, count: u64) {
+        let node = volume.resolve(self.path.as_bytes(), Follow::No).unwrap();
+        let file = node.open_for(WRITE).unwrap();
+        for _ in 0..count {
+            let block = random.below(self.versions.len() as u64) as usize;
+            self.versions[block] = self.versions[block].wrapping_add(1);
+            let written = file.write_at(&self.data(block), block as u64 * BLOCK);
+            assert_eq!(written, Ok(BLOCK as usize), "{}: block {block}", self.path);
+        }
+    }
+
+    /// Records that blocks are holes.
+    pub fn punch(&mut self, blocks: Range<usize>) {
+        self.versions[blocks].fill(HOLE);
+    }
+
+    /// Compares all of the file with the model, by direct reads.
+    pub fn check_directly(&self, volume: &Volume, place: &str) {
+        let node = volume.resolve(self.path.as_bytes(), Follow::No).unwrap();
+        let mut found = vec![0; self.versions.len() * BLOCK as usize];
+        let read = node.open().unwrap().read_direct(FileOffset(0), &mut found).unwrap();
+        assert_eq!(read, found.len());
+        self.compare(&found, place);
+    }
+
+    /// Compares the contents of the whole file with the model.
+    pub fn compare(&self, found: &[u8], place: &str) {
+        for (block, found) in found.chunks(BLOCK as usize).enumerate() {
+            let text = String::from_utf8_lossy(&found[..40]).into_owned();
+            let path = &self.path;
+            assert!(found == self.data(block), "{place}: {path}: block {block} has {text:?}");
+        }
+    }
+
+    pub fn check(&self, volume: &Volume, place: &str) {
+        let node = volume.resolve(self.path.as_bytes(), Follow::No).unwrap();
+        let file = node.open().unwrap();
+        let mut found = vec![0; BLOCK as usize];
+        for block in 0..self.versions.len() {
+            file.read_at(&mut found, block as u64 * BLOCK).unwrap();
+            let expected = self.data(block);
+            let text = String::from_utf8_lossy(&found[..40]).into_owned();
+            assert!(found == expected, "{place}: {}: block {block} has {text:?}", self.path);
+        }
+    }
+}
+
+/// Fills a volume with files whose names begin with `prefix`, of up to `blocks_max` blocks. Returns their models.
+pub fn fill(volume: &Volume, prefix: &str, blocks_max: usize) -> Vec<Vec<Model>> {
+    let number = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let work = || {
+            let mut models = Vec::new();
+            loop {
+                let path = format!("/{prefix}{}", number.fetch_add(1, Ordering::Relaxed));
+                let mut model = Model { path, versions: Vec::new() };
+                let is_full = model.fill(volume, blocks_max);
+                models.extend(Some(model).filter(|model| !model.versions.is_empty()));
+                if is_full {
+                    return models;
+                }
+            }
+        };
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+pub fn check(volume: &Volume, models: &[Vec<Model>], place: &str) {
+    models.iter().flatten().for_each(|model| model.check(volume, place));
+}
