@@ -26,7 +26,7 @@ Write a path in an image as IMAGE:/path, such as disk.img:/etc/fstab. IMAGE alon
 of the image. IMAGE is a file or a block device. Its name may contain colons: the argument is split at the \
 last \":/\" that follows the name of an existing file.
 
-These commands write to images: put, tar, mkdir, rm, mv, ln, fallocate, defrag, chmod, chown, cp into an \
+These commands write to images: put, tar, mkdir, rm, mv, ln, fallocate, defrag, gc, chmod, chown, cp into an \
 image, and mount -o rw. All other commands only read images. What an image needs to be recovered from, such as \
 a dirty journal, is recovered in memory.";
 
@@ -83,6 +83,8 @@ pub enum Command {
     Fallocate(commands::fallocate::Arguments),
     /// Defragment files in an image
     Defrag(commands::defrag::Arguments),
+    /// Make scattered free space of f2fs images contiguous
+    Gc(commands::gc::Arguments),
     /// Change the permissions of files in an image
     Chmod(commands::chmod::Arguments),
     /// Change the owner and group of files in an image
@@ -123,6 +125,7 @@ impl Command {
             Self::Ln(arguments) => commands::ln::run(arguments, console),
             Self::Fallocate(arguments) => commands::fallocate::run(arguments, console),
             Self::Defrag(arguments) => commands::defrag::run(arguments, console),
+            Self::Gc(arguments) => commands::gc::run(arguments, console),
             Self::Chmod(arguments) => commands::chmod::run(arguments, console),
             Self::Chown(arguments) => commands::chown::run(arguments, console),
             Self::Mount(arguments) => commands::mount::run(arguments, console),

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Command;
 
 use base::BlockSize;
-use support::{Image, bifolio, json, run_ok, shell};
+use support::{Image, bifolio, json, run_ok, run_with_status, shell};
 use testkit::command::{output, run};
 use testkit::f2fs::make::{self, MakeOptions};
 use testkit::must;
@@ -76,4 +76,43 @@ fn files_that_sload_has_put_into_an_image_are_copied_out_of_it() {
     let [from, to] = [&image.path, &image.beside("out")].map(|path| path.display().to_string());
     run_ok(&["cp", "-a", &format!("{from}:/"), &to]);
     shell(folder, "diff --recursive --no-dereference source out");
+}
+
+#[test]
+fn gc_makes_scattered_free_space_contiguous_and_changes_no_file() {
+    let image = Image::empty();
+    let folder = image.folder.path();
+    shell(
+        folder,
+        "mkdir source out; for i in $(seq 300); do seq $((i * 20000)) $((i * 20000 + 20000)) > source/$i; done; \
+         truncate -s 128M image",
+    );
+    run(Command::new("mkfs.f2fs").args(["-q", "-t", "0"]).arg(&image.path));
+    run(Command::new("sload.f2fs").arg("-P").arg("-f").arg(folder.join("source")).arg(&image.path));
+    let path = image.path.display().to_string();
+    let removed: Vec<u32> = (1..=300).filter(|number| number % 3 > 0).collect();
+    let paths: Vec<String> = removed.iter().map(|number| image.at(&format!("/{number}"))).collect();
+    let mut arguments = vec!["rm"];
+    arguments.extend(paths.iter().map(String::as_str));
+    run_ok(&arguments);
+    removed.iter().for_each(|number| {
+        let file = folder.join("source").join(number.to_string());
+        must(fs::remove_file(&file), file.display());
+    });
+    let cleaned = &json(&["gc", "--json", "--discard", &path])[0];
+    let count = |name: &str| must(cleaned[name].as_u64().ok_or("no number"), name);
+    let (before, after) = (count("free_segments_before"), count("free_segments_after"));
+    assert!(after > before + 4 && count("blocks_moved") > 0, "{cleaned}");
+    let again = run_ok(&["gc", &path]);
+    assert!(again.contains(&format!("{path}: ")) && again.ends_with("blocks moved\n"), "{again}");
+    testkit::f2fs::check_by_both(&image.path);
+    run_ok(&["cp", "-a", &format!("{path}:/"), &image.beside("out").display().to_string()]);
+    shell(folder, "diff --recursive source out");
+}
+
+#[test]
+fn gc_refuses_images_of_other_formats() {
+    let image = Image::by_kernel("");
+    let said = run_with_status(&["gc", image.path.to_str().expect("a name")], 1);
+    assert!(said.text().contains("cannot clean: not supported: cleaning"), "{}", said.text());
 }

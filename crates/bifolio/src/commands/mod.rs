@@ -12,6 +12,7 @@ pub mod du;
 pub mod fallocate;
 pub mod fiemap;
 pub mod find;
+pub mod gc;
 pub mod info;
 pub mod ln;
 pub mod ls;
