@@ -79,11 +79,10 @@ impl Syncs {
         lead: impl FnOnce(&[Arc<Request>]),
     ) -> Result<()> {
         let own = Arc::new(Request { inode, result: OnceLock::new() });
+        // Before the lock: a listener may take others.
+        base::waiting::about_to_wait();
         let mut queue = self.queue.lock();
         queue.waiting.push(Arc::clone(&own));
-        if queue.has_leader {
-            base::waiting::about_to_wait();
-        }
         while queue.has_leader {
             queue.wait(&self.group_ended);
             if let Some(result) = own.result.get() {
