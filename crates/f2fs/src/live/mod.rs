@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use base::attributes::{AttributeChange, Attributes, Timestamp};
+use base::attributes::{AttributeChange, Attributes, FileType, Timestamp};
 use base::locks::{RankedMutex, RankedRwLock};
 use base::{Error, FileBlock, InodeNumber, Result, Unsupported};
 use fs::Delayed;
@@ -176,7 +176,12 @@ impl LiveInode {
     pub(crate) fn set_flags(&self, wanted: u32, time: Timestamp) -> Result<()> {
         let current = self.current();
         let attributes = current.attributes();
-        let changeable = flags::changeable(attributes.kind);
+        let can_ignore_case =
+            attributes.kind == FileType::Directory && self.volume.superblock().encoding.is_some();
+        let mut changeable = flags::changeable(attributes.kind);
+        if can_ignore_case {
+            changeable |= flags::CASEFOLDED;
+        }
         if (wanted ^ attributes.flags) & !changeable != 0 {
             return Err(Unsupported::Operation("changing flags other than those of chattr").into());
         }
@@ -189,6 +194,10 @@ impl LiveInode {
             return Err(Error::NotPermitted("the file is immutable"));
         }
         self.change(0, &[], |editor, _| {
+            if (set ^ attributes.flags) & flags::CASEFOLDED != 0 {
+                // The hashes of names differ. Only a change adds a name, and changes exclude each other.
+                self.check_empty()?;
+            }
             self.update(editor, |raw| {
                 raw.flags.set(raw.flags.get() & !changeable | set);
                 raw.set_changed(time);

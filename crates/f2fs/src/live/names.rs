@@ -146,7 +146,7 @@ impl LiveInode {
         if current.attributes().links == 0 { Err(Error::NotFound) } else { Ok(current) }
     }
 
-    fn check_empty(&self) -> Result<()> {
+    pub(super) fn check_empty(&self) -> Result<()> {
         let current = self.current();
         if !current.attributes().is_dir() {
             return Err(Error::NotDirectory);
