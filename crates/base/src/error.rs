@@ -110,6 +110,9 @@ pub enum Error {
     /// The inode's flags or the caller's rights forbid the operation.
     #[error("operation not permitted: {0}")]
     NotPermitted(&'static str),
+    /// The inode cannot have a name in the directory, whose encryption policy is another one.
+    #[error("the directory has another encryption policy")]
+    OtherPolicy,
     /// The volume was shut down by an error after which writing could make it inconsistent. It can only be read.
     #[error("the volume accepts no more writes after an error: {0}")]
     ShutDown(Arc<Error>),

@@ -1,6 +1,8 @@
 //! Encryption contexts: the policy and the nonce of an inode.
 
 use base::{Error, InodeNumber, Location, Problem, Result, Unsupported};
+use rustix::io::Errno;
+use rustix::rand::GetRandomFlags;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::ondisk::{RawContextV1, RawContextV2, VERSION_1, VERSION_2};
@@ -19,6 +21,24 @@ pub struct Context {
 }
 
 impl Context {
+    /// Returns the context of a new inode with a policy. Its nonce is random.
+    ///
+    /// # Panics
+    ///
+    /// If the kernel has no random numbers, which it has had since its start.
+    pub fn new(policy: Policy) -> Self {
+        let mut nonce = Nonce::default();
+        loop {
+            match rustix::rand::getrandom(&mut nonce[..], GetRandomFlags::empty()) {
+                // Requests of up to 256 bytes are answered as a whole.
+                Ok(length) if length == nonce.len() => return Self { policy, nonce },
+                Ok(_) | Err(Errno::INTR) => {}
+                // A nonce that is not random would weaken the encryption.
+                Err(error) => panic!("no random numbers: {error}"),
+            }
+        }
+    }
+
     /// Returns the context of `inode` that is stored in `bytes`. Errors: `Corrupt`; `Unsupported` for versions, modes
     /// and flags that are unknown, and for combinations of them that kernels refuse.
     pub fn parse(bytes: &[u8], inode: InodeNumber) -> Result<Self> {
@@ -143,6 +163,14 @@ mod tests {
         assert_eq!(context.policy.key, KeyId::Identifier([5; 16]));
         assert_eq!((context.policy.iv, context.policy.name_padding), (IvRule::InodeLblk64, 32));
         assert_eq!((context.nonce, context.to_bytes()), ([7; 16], v2()));
+    }
+
+    #[test]
+    fn new_contexts_have_their_own_nonces() {
+        let policy = Context::parse(&v2(), INODE).expect("valid").policy;
+        let contexts = [(); 2].map(|()| Context::new(policy));
+        assert_eq!(contexts.map(|context| context.policy), [policy; 2]);
+        assert_ne!(contexts[0].nonce, contexts[1].nonce);
     }
 
     #[track_caller]

@@ -76,6 +76,19 @@ pub fn rare_policies() -> Vec<(&'static str, Policy)> {
     ]
 }
 
+/// Creates a folder in `top` for each policy that has none, with its name.
+pub(crate) fn make_folders(top: &Path) {
+    for (name, policy) in policies().into_iter().chain(rare_policies()) {
+        let folder = top.join(name);
+        if folder.exists() {
+            continue;
+        }
+        must(std::fs::create_dir(&folder), folder.display());
+        let file = must(File::open(&folder), folder.display());
+        must(set_encryption_policy(&file, &policy), folder.display());
+    }
+}
+
 /// `struct fscrypt_add_key_arg` of linux/fscrypt.h with the longest key.
 #[repr(C)]
 #[derive(Clone, Copy)]

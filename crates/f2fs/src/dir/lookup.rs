@@ -148,6 +148,38 @@ impl<'n> WantedName<'n> {
     }
 }
 
+/// The stored form of a name.
+#[derive(Clone, Debug)]
+pub struct EntryName<'n> {
+    /// The name in the entry.
+    pub stored: Cow<'n, [u8]>,
+    /// The hash in the entry.
+    pub hash: u32,
+    /// Whether `stored` is encrypted.
+    pub is_encrypted: bool,
+    /// Whether the hash depends on the key, so that a recovery cannot compute it.
+    pub has_keyed_hash: bool,
+}
+
+impl<'n> EntryName<'n> {
+    /// Returns the stored form that `name` gets in the directory `shape`. `names` is the directory's cipher, if it is
+    /// encrypted. Errors: those of [`WantedName::new`] and [`WantedName::encrypted`].
+    pub fn new(name: &'n [u8], names: Option<&Names>, shape: &DirectoryShape) -> Result<Self> {
+        let names = names.filter(|_| !is_dots(name));
+        let hash = match names {
+            Some(_) => WantedName::encrypted(name, names, shape)?.hash,
+            None => WantedName::new(name, shape)?.hash,
+        };
+        let stored = match names {
+            Some(names) => Cow::Owned(names.encrypt(name)?),
+            None => Cow::Borrowed(name),
+        };
+        let is_encrypted = names.is_some();
+        let has_keyed_hash = is_encrypted && shape.casefold.is_some();
+        Ok(Self { stored, hash, is_encrypted, has_keyed_hash })
+    }
+}
+
 fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }

@@ -20,7 +20,7 @@ use base::{BlockSize, Error, FileBlock, FsBlock, InodeNumber, Location, Problem,
 
 use self::entries::EntryFormat;
 pub(crate) use self::lookup::stored_hash;
-pub use self::lookup::{Found, WantedName};
+pub use self::lookup::{EntryName, Found, WantedName};
 use crate::ondisk::dentry::DentryLayout;
 
 pub use crate::ondisk::node::NAME_BYTES_MAX;

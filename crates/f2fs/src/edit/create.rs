@@ -1,18 +1,21 @@
 //! New inodes.
 
 use base::attributes::{DeviceNumber, FileType, Timestamp};
-use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Result, Unsupported};
 use fs::NewInode;
+use fscrypt::Context;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::entries::EntryEditor;
 use super::nodes::{Editor, nid_of};
+use crate::dir::EntryName;
 use crate::dir::edit::{self, NewEntry};
 use crate::dir::entries::code_of_file_type;
 use crate::features::Feature;
 use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
-use crate::inode::record::{DEFAULT_XATTR_WORDS, flags, inline};
+use crate::inode::encryption::encryption_owner;
+use crate::inode::record::{DEFAULT_XATTR_WORDS, advise, flags, inline};
 use crate::nat::Nid;
 use crate::ondisk::node::{RawExtraAttributes, RawInode};
 
@@ -20,17 +23,30 @@ use crate::ondisk::node::{RawExtraAttributes, RawInode};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewName<'n> {
     pub(crate) parent: InodeNumber,
-    pub(crate) name: &'n [u8],
+    pub(crate) name: &'n EntryName<'n>,
 }
 
 impl RawInode {
     /// Stores the name of the inode, which a recovery gives to it.
     pub(crate) fn set_name(&mut self, to: NewName<'_>) {
+        let EntryName { stored, hash, is_encrypted, has_keyed_hash } = to.name;
         // Numbers of inodes have 32 bits, and names 255 bytes at most.
         self.parent.set(to.parent.0 as u32);
-        self.name_length.set(to.name.len() as u32);
+        self.name_length.set(stored.len() as u32);
         self.name.fill(0);
-        self.name[..to.name.len()].copy_from_slice(to.name);
+        let (name, rest) = self.name.split_at_mut(stored.len());
+        name.copy_from_slice(stored);
+        self.advise &= !(advise::ENCRYPTED_NAME | advise::LOST_NAME);
+        if *is_encrypted {
+            self.advise |= advise::ENCRYPTED_NAME;
+        }
+        if *has_keyed_hash {
+            // A recovery has no key.
+            match rest.first_chunk_mut() {
+                Some(place) => *place = hash.to_le_bytes(),
+                None => self.advise |= advise::LOST_NAME,
+            }
+        }
     }
 
     pub(crate) fn set_accessed(&mut self, time: Timestamp) {
@@ -51,18 +67,23 @@ impl RawInode {
 
 impl Editor<'_> {
     /// Creates an inode in the directory `parent`, whose entry for it the caller adds. An inode without a name gets no link.
+    /// One with an encryption context is encrypted; the caller stores the context.
     pub(crate) fn create_inode(
         &mut self,
         new: &NewInode<'_>,
         parent: &Inode,
-        name: Option<&[u8]>,
+        name: Option<&EntryName<'_>>,
+        context: Option<&Context>,
     ) -> Result<InodeNumber> {
         let nid = self.free_nid()?;
         let number = InodeNumber(nid.0.into());
         self.put_new_node(nid, number, 0, FsBlock(0))?;
         self.count_inodes(1);
         self.count_blocks_of_deleted(1);
-        let raw = new_inode(new, parent, name);
+        let mut raw = new_inode(new, parent, name);
+        if context.is_some() {
+            raw.advise |= advise::ENCRYPTED;
+        }
         let extra = self.extra_attributes(new, parent);
         self.edit_node(nid, number, |bytes| {
             let start = size_of::<RawInode>();
@@ -74,7 +95,13 @@ impl Editor<'_> {
         })?;
         match new.kind {
             FileType::Directory => self.add_dots(number, parent.number())?,
-            FileType::Symlink => self.store_target(number, new.target)?,
+            FileType::Symlink => match context {
+                Some(context) => {
+                    let target = self.encrypted_target(number, new.target, context)?;
+                    self.store_target(number, &target)?;
+                }
+                None => self.store_target(number, new.target)?,
+            },
             FileType::CharacterDevice | FileType::BlockDevice => {
                 self.store_device(nid, number, new.device)?;
             }
@@ -116,12 +143,28 @@ impl Editor<'_> {
         self.edit_inode(number, |raw| raw.size.set(area.len() as u64))
     }
 
+    /// Returns the stored form of the target of an encrypted symbolic link. Errors: `NameTooLong`; `Unsupported` without
+    /// the key.
+    fn encrypted_target(
+        &self,
+        number: InodeNumber,
+        target: &[u8],
+        context: &Context,
+    ) -> Result<Vec<u8>> {
+        let owner = encryption_owner(self.volume.geometry(), number);
+        let names = self.volume.keys().names(context, &owner)?;
+        let names = names.ok_or(Unsupported::Encrypted(number))?;
+        // Linux leaves a byte of the block for the end of the text.
+        names.encrypt_target(target, self.volume.geometry().block_size.len() - 1)
+    }
+
     /// Stores the target of a symbolic link: in its inode, or in a block.
     fn store_target(&mut self, number: InodeNumber, target: &[u8]) -> Result<()> {
         let block_size = self.volume.geometry().block_size;
         if target.len() >= block_size.len() {
             return Err(Error::NameTooLong);
         }
+        self.edit_inode(number, |raw| raw.size.set(target.len() as u64))?;
         let area = self.inode(number)?.record().inline_area.clone().unwrap_or_default();
         if target.len() <= area.len() {
             return self.edit_node(nid_of(number), number, |bytes| {
@@ -156,7 +199,7 @@ impl Editor<'_> {
 }
 
 /// Returns the fixed fields of a new inode.
-fn new_inode(new: &NewInode<'_>, parent: &Inode, name: Option<&[u8]>) -> RawInode {
+fn new_inode(new: &NewInode<'_>, parent: &Inode, name: Option<&EntryName<'_>>) -> RawInode {
     let features = &parent.volume().geometry().features;
     let mut raw = RawInode::new_zeroed();
     // The type bits lie in the upper four of sixteen.
@@ -185,7 +228,6 @@ fn new_inode(new: &NewInode<'_>, parent: &Inode, name: Option<&[u8]>) -> RawInod
         }
         FileType::Symlink => {
             raw.inline |= inline::DATA | inline::DATA_EXISTS;
-            raw.size.set(new.target.len() as u64);
         }
         _ => {}
     }
@@ -198,4 +240,41 @@ fn new_inode(new: &NewInode<'_>, parent: &Inode, name: Option<&[u8]>) -> RawInod
 fn random() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the fields of an inode with a name of `length` bytes, whose hash needs the key.
+    fn named(length: usize) -> RawInode {
+        let mut raw = RawInode::new_zeroed();
+        raw.advise = advise::LOST_NAME;
+        raw.name.fill(0xFF);
+        let stored = vec![b'n'; length].into();
+        let hash = 0x0403_0201;
+        let name = EntryName { stored, hash, is_encrypted: true, has_keyed_hash: true };
+        raw.set_name(NewName { parent: InodeNumber(3), name: &name });
+        raw
+    }
+
+    #[test]
+    fn a_hash_that_needs_the_key_follows_the_name_if_there_is_room() {
+        let raw = named(251);
+        assert_eq!(raw.name[250..], [b'n', 1, 2, 3, 4]);
+        assert_eq!(raw.advise, advise::ENCRYPTED_NAME);
+        let raw = named(252);
+        assert_eq!(raw.name[251..], [b'n', 0, 0, 0]);
+        assert_eq!(raw.advise, advise::ENCRYPTED_NAME | advise::LOST_NAME);
+    }
+
+    #[test]
+    fn another_name_leaves_nothing_of_an_encrypted_one() {
+        let mut raw = named(252);
+        let stored = b"plain"[..].into();
+        let name = EntryName { stored, hash: 7, is_encrypted: false, has_keyed_hash: false };
+        raw.set_name(NewName { parent: InodeNumber(3), name: &name });
+        assert_eq!((raw.advise, raw.name_length.get()), (0, 5));
+        assert_eq!(raw.name[..8], *b"plain\0\0\0");
+    }
 }

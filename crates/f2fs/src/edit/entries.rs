@@ -6,7 +6,7 @@ use base::{Error, FileBlock, InodeNumber, Location, Result};
 use super::nodes::{Editor, Slot, nid_of};
 use crate::dir::edit::{self, NewEntry};
 use crate::dir::entries::{Entries, code_of_file_type};
-use crate::dir::{Blocks, Directory, DirectoryShape, Found, InlineDirectory, WantedName, levels};
+use crate::dir::{Blocks, Directory, Found, InlineDirectory, WantedName, levels};
 use crate::inode::Inode;
 use crate::inode::record::inline;
 use crate::ondisk::node::NULL_ADDRESS;
@@ -29,24 +29,17 @@ impl EntryEditor<'_, '_> {
 
     /// Returns the entry with exactly this stored name.
     pub(crate) fn find(&self, name: &[u8], hash: u32) -> Result<Option<Found>> {
-        self.find_wanted(|shape| Ok(WantedName::stored(name, hash, shape)))
+        let shape = self.inode()?.directory_shape()?;
+        self.find_wanted(&WantedName::stored(name, hash, &shape))
     }
 
-    /// Returns the entry of a name, which may differ in case if the directory ignores that. The directory is not encrypted.
-    pub(crate) fn find_named(&self, name: &[u8]) -> Result<Option<Found>> {
-        self.find_wanted(|shape| WantedName::new(name, shape))
-    }
-
-    fn find_wanted<'n>(
-        &self,
-        wanted: impl FnOnce(&DirectoryShape) -> Result<WantedName<'n>>,
-    ) -> Result<Option<Found>> {
+    /// Returns the entry of a name, which may differ in case if the directory ignores that.
+    pub(crate) fn find_wanted(&self, wanted: &WantedName<'_>) -> Result<Option<Found>> {
         let inode = self.inode()?;
         let shape = inode.directory_shape()?;
-        let wanted = wanted(&shape)?;
         match inode.inline_contents()? {
-            Some(area) => InlineDirectory::new(&shape, &area, self.location()).lookup(&wanted),
-            None => Directory::new(&shape, &inode).lookup(&wanted),
+            Some(area) => InlineDirectory::new(&shape, &area, self.location()).lookup(wanted),
+            None => Directory::new(&shape, &inode).lookup(wanted),
         }
     }
 

@@ -11,22 +11,40 @@ use iomap::MetadataBuffer;
 use super::Inode;
 use super::map::State;
 use super::record::flags;
-use crate::dir::{Blocks, Casefold, Directory, DirectoryShape, InlineDirectory, WantedName};
+use crate::dir::{
+    Blocks, Casefold, Directory, DirectoryShape, EntryName, InlineDirectory, WantedName,
+};
 
 impl Inode {
     /// Returns the inode of a name that [`read_dir`](Self::read_dir) shows in this directory. Errors: `NotFound`,
     /// `NotDirectory`.
     pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
         let shape = self.directory_shape()?;
-        let wanted = match shape.encrypted {
-            true => WantedName::encrypted(name, self.names_cipher()?, &shape)?,
-            false => WantedName::new(name, &shape)?,
-        };
+        let wanted = self.wanted_name(name)?;
         let found = match self.inline_contents()? {
             Some(area) => InlineDirectory::new(&shape, &area, self.location()).lookup(&wanted)?,
             None => Directory::new(&shape, self).lookup(&wanted)?,
         };
         found.map(|found| found.inode).ok_or(Error::NotFound)
+    }
+
+    /// Returns the name that [`read_dir`](Self::read_dir) shows as `name`, for lookups in this directory. Errors:
+    /// `NotDirectory`, and those of [`WantedName`].
+    pub(crate) fn wanted_name<'n>(&'n self, name: &'n [u8]) -> Result<WantedName<'n>> {
+        let shape = self.directory_shape()?;
+        match shape.encrypted {
+            true => WantedName::encrypted(name, self.names_cipher()?, &shape),
+            false => WantedName::new(name, &shape),
+        }
+    }
+
+    /// Returns what a new name is stored as in this directory. Errors: `NotDirectory`; `Unsupported` for encrypted
+    /// directories without the key; `NameTooLong`; those of [`WantedName`].
+    pub(crate) fn entry_name<'n>(&self, name: &'n [u8]) -> Result<EntryName<'n>> {
+        let shape = self.directory_shape()?;
+        self.check_has_key()?;
+        let names = if shape.encrypted { self.names_cipher()? } else { None };
+        EntryName::new(name, names, &shape)
     }
 
     /// Calls `emit` for each entry from `from` on, until it breaks or the directory ends. Encrypted names are decrypted,

@@ -3,7 +3,7 @@
 pub(crate) mod checksum;
 mod clusters;
 mod directory;
-mod encryption;
+pub(crate) mod encryption;
 pub(crate) mod map;
 pub(crate) mod record;
 mod verity;
@@ -34,7 +34,7 @@ pub struct Inode {
     volume: Arc<Volume>,
     record: InodeRecord,
     /// The ciphers of an encrypted inode.
-    ciphers: Ciphers,
+    ciphers: Arc<Ciphers>,
     /// The decoder of a file's compressed clusters, once it is needed.
     encoding: OnceLock<Encoding>,
     /// The verifier of a file with fs-verity, once it is loaded.
@@ -60,7 +60,7 @@ impl Inode {
         Self {
             volume,
             record,
-            ciphers: Ciphers::default(),
+            ciphers: Arc::default(),
             encoding: OnceLock::new(),
             verifier: OnceLock::new(),
         }

@@ -28,7 +28,11 @@ const SECTOR_SHIFT: u32 = 9;
 
 /// Bits of `advise`.
 pub(crate) mod advise {
-    pub(super) const ENCRYPTED: u8 = 4;
+    /// A recovery cannot add the name of the inode.
+    pub(crate) const LOST_NAME: u8 = 2;
+    pub(crate) const ENCRYPTED: u8 = 4;
+    /// The name in the inode is encrypted.
+    pub(crate) const ENCRYPTED_NAME: u8 = 8;
     /// Blocks behind the end of the file are there on purpose.
     pub(crate) const KEEP_SIZE: u8 = 0x10;
     pub(super) const VERITY: u8 = 0x40;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use base::attributes::Timestamp;
-use base::{Error, FileBlock, FileOffset, Result};
+use base::{Error, FileBlock, FileOffset, Result, Unsupported};
 use fs::Shift;
 
 use super::{LiveInode, NODES_MAX};
@@ -141,6 +141,10 @@ impl LiveInode {
         time: Timestamp,
     ) -> Result<()> {
         self.check_changeable()?;
+        if self.current().record().is_encrypted {
+            // As in Linux: the encrypted form of a block depends on its place in the file.
+            return Err(Unsupported::Operation("moving data in an encrypted file").into());
+        }
         let length = range.end.0 - range.start.0;
         let blocks = self.blocks_of(&range);
         let (from, to, moved) = match to {

@@ -98,7 +98,9 @@ impl LiveInode {
     fn refresh(&self) -> Result<()> {
         // Under the lock: another thread must not replace the inode by an older one.
         let mut current = self.current.write();
-        *current = Arc::new(self.volume.inode(self.number)?);
+        let mut changed = self.volume.inode(self.number)?;
+        changed.keep_ciphers(&current);
+        *current = Arc::new(changed);
         Ok(())
     }
 
@@ -254,13 +256,14 @@ impl LiveInode {
         })
     }
 
-    /// Fails for inodes whose data or names cannot be changed.
+    /// Fails for inodes whose data or names cannot be changed. Of an encrypted file, this finds the cipher, without which
+    /// no data may become dirty: it could not be written back.
     fn check_changeable(&self) -> Result<()> {
         let current = self.current();
         let record = current.record();
+        current.check_readable()?;
         let is_pinned = record.has_flag(flags::PINNED);
         let refused = [
-            (record.is_encrypted, "changing encrypted files and directories"),
             (record.compression.is_some(), "changing compressed files"),
             (record.has_flag(flags::VERITY), "changing files with fs-verity"),
             (is_pinned, "changing pinned files"),

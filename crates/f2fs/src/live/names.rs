@@ -3,11 +3,12 @@
 use base::attributes::{FileType, Timestamp};
 use base::{Error, InodeNumber, Location, Problem, Result};
 use fs::NewInode;
+use fscrypt::Context;
 
 use super::{LiveInode, NODES_MAX};
 use crate::dir::edit::NewEntry;
 use crate::dir::entries::code_of_file_type;
-use crate::dir::{Found, stored_hash};
+use crate::dir::{EntryName, Found};
 use crate::edit::{Editor, EntryEditor, NewName};
 use crate::inode::Inode;
 
@@ -30,11 +31,13 @@ impl LiveInode {
     /// Creates an inode with a name in this directory. Errors: `Exists`.
     pub(crate) fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Self> {
         let parent = self.check_holds_names()?;
+        let context = parent.new_context(new.kind)?;
+        let stored = parent.entry_name(name)?;
+        let named = Named { directory: self, name };
         let number = self.change(NODES_MAX, &[], |editor, _| {
-            let number = editor.create_inode(new, &parent, Some(name))?;
-            editor.set_new_xattrs(number, new.xattrs)?;
-            let kind = code_of_file_type(new.kind);
-            add_new(editor, self.number, name, number, kind)?;
+            let number = editor.create_inode(new, &parent, Some(&stored), context.as_ref())?;
+            set_first_xattrs(editor, number, new, context.as_ref())?;
+            add_new(editor, named, number, code_of_file_type(new.kind))?;
             let new_file = (new.kind == FileType::Regular).then_some(number);
             editor.overlay.write().note_name(new_file);
             let is_dir = new.kind == FileType::Directory;
@@ -50,9 +53,10 @@ impl LiveInode {
         if new.kind == FileType::Directory {
             return Err(Error::IsDirectory);
         }
+        let context = parent.new_context(new.kind)?;
         let number = self.change(NODES_MAX, &[], |editor, _| {
-            let number = editor.create_inode(new, &parent, None)?;
-            editor.set_new_xattrs(number, new.xattrs)?;
+            let number = editor.create_inode(new, &parent, None, context.as_ref())?;
+            set_first_xattrs(editor, number, new, context.as_ref())?;
             editor.overlay.write().set_orphan(number, true);
             Ok(number)
         })?;
@@ -61,18 +65,21 @@ impl LiveInode {
 
     /// Adds a name in this directory to `inode`. Errors: `Exists`.
     pub(crate) fn link(&self, name: &[u8], inode: &Self, time: Timestamp) -> Result<()> {
-        self.check_holds_names()?;
+        let directory = self.check_holds_names()?;
+        let stored = directory.entry_name(name)?;
+        directory.check_policy_of(&inode.current())?;
         let kind = inode.current().attributes().kind;
         if kind == FileType::Directory {
             return Err(Error::NotPermitted("a directory cannot have hard links"));
         }
         self.change(NODES_MAX, &[inode], |editor, _| {
-            add_new(editor, self.number, name, inode.number, code_of_file_type(kind))?;
+            let named = Named { directory: self, name };
+            add_new(editor, named, inode.number, code_of_file_type(kind))?;
             let parent = self.number;
             inode.update(editor, |raw| {
                 raw.links.set(raw.links.get().saturating_add(1));
                 raw.set_changed(time);
-                raw.set_name(NewName { parent, name });
+                raw.set_name(NewName { parent, name: &stored });
             })?;
             editor.overlay.write().set_orphan(inode.number, false);
             names_changed(editor, [self.number, inode.number]);
@@ -87,7 +94,7 @@ impl LiveInode {
             return Err(Error::IsDirectory);
         }
         self.change(NODES_MAX, &[inode], |editor, _| {
-            remove(editor, self.number, name, inode.number)?;
+            remove(editor, Named { directory: self, name }, inode.number)?;
             names_changed(editor, [self.number]);
             inode.drop_link(editor, time)?;
             self.touch(editor, 0, time)
@@ -99,7 +106,7 @@ impl LiveInode {
         self.check_holds_names()?;
         inode.check_empty()?;
         self.change(NODES_MAX, &[inode], |editor, _| {
-            remove(editor, self.number, name, inode.number)?;
+            remove(editor, Named { directory: self, name }, inode.number)?;
             names_changed(editor, [self.number]);
             inode.drop_directory(editor, time)?;
             self.touch(editor, -1, time)
@@ -115,8 +122,16 @@ impl LiveInode {
         mode: RenameMode<'_>,
         time: Timestamp,
     ) -> Result<()> {
-        from.directory.check_holds_names()?;
-        to.directory.check_holds_names()?;
+        let from_directory = from.directory.check_holds_names()?;
+        let to_directory = to.directory.check_holds_names()?;
+        from_directory.check_has_key()?;
+        to_directory.check_has_key()?;
+        if from.directory.number != to.directory.number {
+            to_directory.check_policy_of(&self.current())?;
+            if let (RenameMode::Exchange, Some(replaced)) = (mode, replaced) {
+                from_directory.check_policy_of(&replaced.current())?;
+            }
+        }
         match (replaced, mode) {
             (None, RenameMode::Exchange) => return Err(Error::NotFound),
             (None, _) | (_, RenameMode::Exchange) => {}
@@ -239,7 +254,7 @@ impl Rename<'_> {
                     replaced.drop_link(editor, time)?;
                 }
             }
-            None => add_new(editor, to.directory.number, to.name, moved.number, kind)?,
+            None => add_new(editor, to, moved.number, kind)?,
         }
         match whiteout {
             Some(whiteout) => {
@@ -249,7 +264,7 @@ impl Rename<'_> {
                 editor.overlay.write().set_orphan(whiteout.number, false);
                 whiteout.set_name(editor, from)?;
             }
-            None => remove(editor, from.directory.number, from.name, moved.number)?,
+            None => remove(editor, from, moved.number)?,
         }
         to.directory.touch(editor, more_links, time)?;
         from.directory.touch(editor, 0, time)?;
@@ -294,8 +309,10 @@ impl Rename<'_> {
 
 impl LiveInode {
     fn set_name(&self, editor: &Editor<'_>, to: Named<'_>) -> Result<()> {
-        let name = NewName { parent: to.directory.number, name: to.name };
-        editor.edit_inode(self.number, |raw| raw.set_name(name))
+        let parent = to.directory.number;
+        let directory = to.directory.current();
+        let stored = directory.entry_name(to.name)?;
+        editor.edit_inode(self.number, |raw| raw.set_name(NewName { parent, name: &stored }))
     }
 }
 
@@ -311,27 +328,36 @@ fn kind_code(inode: &LiveInode) -> u8 {
     code_of_file_type(inode.current().attributes().kind)
 }
 
-/// Adds an entry. Errors: `Exists`.
-fn add_new(
+/// Sets the first extended attributes of a new inode.
+fn set_first_xattrs(
     editor: &mut Editor<'_>,
-    directory: InodeNumber,
-    name: &[u8],
-    inode: InodeNumber,
-    kind: u8,
+    number: InodeNumber,
+    new: &NewInode<'_>,
+    context: Option<&Context>,
 ) -> Result<()> {
-    let shape = editor.inode(directory)?.directory_shape()?;
-    let mut entries = EntryEditor { editor, number: directory };
-    if entries.find_named(name)?.is_some() {
+    if let Some(context) = context {
+        editor.set_new_context(number, context)?;
+    }
+    editor.set_new_xattrs(number, new.xattrs)
+}
+
+/// Adds an entry. Errors: `Exists`; `Unsupported` without the key of an encrypted directory.
+fn add_new(editor: &mut Editor<'_>, named: Named<'_>, inode: InodeNumber, kind: u8) -> Result<()> {
+    // The inode in memory keeps the cipher of its names.
+    let directory = named.directory.current();
+    let mut entries = EntryEditor { editor, number: named.directory.number };
+    if entries.find_wanted(&directory.wanted_name(named.name)?)?.is_some() {
         return Err(Error::Exists);
     }
-    let hash = stored_hash(name, shape.casefold, shape.encrypted);
-    let hash = hash.expect("only hashes of encrypted names need a key");
-    entries.add(&NewEntry { name, hash, inode, kind })
+    let EntryName { stored, hash, .. } = directory.entry_name(named.name)?;
+    entries.add(&NewEntry { name: &stored, hash, inode, kind })
 }
 
 /// Returns the entry of a name. Errors: `Corrupt` if it names another inode.
-fn existing(entries: &EntryEditor<'_, '_>, name: &[u8], inode: InodeNumber) -> Result<Found> {
-    let found = entries.find_named(name)?.ok_or(Error::NotFound)?;
+fn existing(entries: &EntryEditor<'_, '_>, named: Named<'_>, inode: InodeNumber) -> Result<Found> {
+    let directory = named.directory.current();
+    let wanted = directory.wanted_name(named.name)?;
+    let found = entries.find_wanted(&wanted)?.ok_or(Error::NotFound)?;
     if found.inode != inode {
         let problem = Problem::Mismatch { field: "inode", found: found.inode.0, expected: inode.0 };
         return Err(Error::corrupt("directory entry", Location::inode(entries.number), problem));
@@ -340,14 +366,9 @@ fn existing(entries: &EntryEditor<'_, '_>, name: &[u8], inode: InodeNumber) -> R
 }
 
 /// Removes the entry of a name, which names `inode`.
-fn remove(
-    editor: &mut Editor<'_>,
-    directory: InodeNumber,
-    name: &[u8],
-    inode: InodeNumber,
-) -> Result<()> {
-    let mut entries = EntryEditor { editor, number: directory };
-    let found = existing(&entries, name, inode)?;
+fn remove(editor: &mut Editor<'_>, named: Named<'_>, inode: InodeNumber) -> Result<()> {
+    let mut entries = EntryEditor { editor, number: named.directory.number };
+    let found = existing(&entries, named, inode)?;
     entries.remove(&found)
 }
 
@@ -360,6 +381,6 @@ fn set_entry(
     kind: u8,
 ) -> Result<()> {
     let mut entries = EntryEditor { editor, number: named.directory.number };
-    let found = existing(&entries, named.name, now)?;
+    let found = existing(&entries, named, now)?;
     entries.set_inode(&found, new, kind)
 }

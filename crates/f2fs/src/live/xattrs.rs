@@ -4,6 +4,7 @@ use base::attributes::{AttributeChange, FileType, XattrMode};
 use base::{Error, InodeNumber, Location, Result, Unsupported};
 use fs::acl::stored;
 use fs::xattr::NameIndex;
+use fscrypt::{CONTEXT_NAME, Context};
 
 use super::{LiveInode, NODES_MAX, apply};
 use crate::edit::{Editor, nid_of};
@@ -52,6 +53,14 @@ impl LiveInode {
 }
 
 impl Editor<'_> {
+    /// Stores the encryption context of a new inode.
+    pub(super) fn set_new_context(&mut self, number: InodeNumber, context: &Context) -> Result<()> {
+        self.change_xattrs(number, |list| {
+            let value = context.to_bytes();
+            list.set(NameIndex::ENCRYPTION, CONTEXT_NAME, &value, XattrMode::Create)
+        })
+    }
+
     /// Sets the first extended attributes of a new inode.
     pub(super) fn set_new_xattrs(
         &mut self,

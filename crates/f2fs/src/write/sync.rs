@@ -212,7 +212,8 @@ fn changed_of_inode(
             // Earlier changes of names become durable before later ones.
             overlay.keeps_order_of_names(number, named) && !overlay.is_unsyncable(parent)
         };
-        if !keeps_order || is_new(volume, parent)? {
+        let has_name = inode.advise()? & advise::LOST_NAME == 0;
+        if !keeps_order || !has_name || is_new(volume, parent)? {
             return Ok(None);
         }
     }

@@ -70,6 +70,18 @@ pub fn change_all(images: &[(&'static Kind, PathBuf)], steps: &[Step]) -> Vec<Ma
     run(images, |kind, image| kind.task(image, Job::Change(steps.to_vec())))
 }
 
+/// Has guests change images with encrypted files by `steps`. Returns three manifests of each image: before that with the
+/// keys, and after that with the keys and without.
+pub fn change_all_encrypted(
+    images: &[(&'static Kind, PathBuf)],
+    steps: &[Step],
+) -> Vec<[Manifest; 3]> {
+    let all = run_and_return_all(images, |kind, image| {
+        kind.task(image, Job::ChangeEncrypted(steps.to_vec()))
+    });
+    all.into_iter().map(|listed| listed.try_into().expect("three manifests")).collect()
+}
+
 /// Has guests change images by both parts of a turn with a sync in between, and end without unmounting. The next mount
 /// finds what the last checkpoint and later calls of fsync(2) left.
 pub fn break_off(images: &[(&'static Kind, PathBuf)], turn: &Turn) {

@@ -27,7 +27,8 @@ pub use cut::{
     cut_states, damage_synced_node, recorded_states, set_checkpoint_flags, states_after_cuts,
 };
 pub use fill::{
-    break_off, change_all, fill_all, fill_and_decrypt_all, list_all, list_last_checkpoints,
+    break_off, change_all, change_all_encrypted, fill_all, fill_and_decrypt_all, list_all,
+    list_last_checkpoints,
 };
 pub use kind::{Filler, KINDS, Kind};
 pub use tools::Tools;

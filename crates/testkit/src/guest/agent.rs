@@ -70,6 +70,15 @@ impl Volume<'_> {
                 self.unmount(top);
                 vec![before, self.list(top)]
             }
+            Job::ChangeEncrypted(steps) => {
+                let before = self.list_decrypted(top);
+                self.mount(top, MountFlags::empty());
+                encryption::add_master_keys(top);
+                encryption::make_folders(top);
+                OnHost::new(top).run(steps);
+                self.unmount(top);
+                vec![before, self.list_decrypted(top), self.list(top)]
+            }
             Job::BreakOff(turn) => {
                 let before = self.list(top);
                 let own_top = top.with_file_name(self.disk.replace('/', "-"));

@@ -38,6 +38,9 @@ pub enum Job {
     List,
     /// Lists the image, changes it and lists it again.
     Change(Vec<Step>),
+    /// Lists the image with the master keys of `testkit::encryption`, creates the missing folders of its policies, changes
+    /// the image, and lists it again, with keys and without.
+    ChangeEncrypted(Vec<Step>),
     /// Lists the image and does both parts of a turn, with a sync in between. The image stays mounted until the machine
     /// ends, after all other jobs.
     BreakOff(Turn),

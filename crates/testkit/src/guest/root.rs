@@ -77,7 +77,9 @@ fn add_script(archive: &mut Archive, machine: Machine, tasks: &[Task]) {
 
 fn steps(job: &Job) -> Vec<&Step> {
     match job {
-        Job::Fill(_) => panic!("this machine does not run the program that fills images"),
+        Job::Fill(_) | Job::ChangeEncrypted(_) => {
+            panic!("this machine does not run the program that fills images")
+        }
         Job::List => Vec::new(),
         Job::Change(steps) => steps.iter().collect(),
         Job::BreakOff(turn) => turn.synced.iter().chain(&turn.after).collect(),

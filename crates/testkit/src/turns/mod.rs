@@ -76,6 +76,35 @@ pub enum Step {
 }
 
 impl Step {
+    /// Returns the step for a tree in the folder `folder`.
+    pub fn below(mut self, folder: &str) -> Self {
+        let move_path = |path: &mut String| *path = format!("{folder}/{path}");
+        match &mut self {
+            Self::Link(one, other) | Self::Rename(one, other) | Self::Exchange(one, other) => {
+                move_path(one);
+                move_path(other);
+            }
+            Self::Mkdir(path)
+            | Self::Fifo(path)
+            | Self::Symlink(path, _)
+            | Self::Write(path, ..)
+            | Self::Append(path, _)
+            | Self::SetSize(path, _)
+            | Self::Allocate(path, ..)
+            | Self::Punch(path, ..)
+            | Self::Collapse(path, ..)
+            | Self::Remove(path)
+            | Self::RemoveOpen(path, _)
+            | Self::SetXattr(path, ..)
+            | Self::RemoveXattr(path, _)
+            | Self::SetAcl(path, _)
+            | Self::SetMode(path, _)
+            | Self::SetOwner(path, ..)
+            | Self::Sync(path) => move_path(path),
+        }
+        self
+    }
+
     /// Returns the bytes that the step writes, or sets as a value.
     pub(crate) fn bytes(&self) -> Option<Bytes> {
         match self {

@@ -29,9 +29,14 @@ pub struct OnVolume {
 impl OnVolume {
     /// Opens the volume in the file `image` for writing.
     pub fn open(image: &std::path::Path) -> Self {
-        let options = device::OpenDevice { read_only: false, ..device::OpenDevice::default() };
-        let device = must(device::open(image, options), image.display());
-        let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
+        Self::open_with(image, VolumeOptions::default())
+    }
+
+    /// Opens the volume in the file `image` for writing, with `options`.
+    pub fn open_with(image: &std::path::Path, options: VolumeOptions) -> Self {
+        let read_write = device::OpenDevice { read_only: false, ..device::OpenDevice::default() };
+        let device = must(device::open(image, read_write), image.display());
+        let options = VolumeOptions { writable: true, ..options };
         let volume = must(Volume::open_device(device, &options), image.display());
         Self { open: Vec::new(), volume }
     }
@@ -41,6 +46,11 @@ impl OnVolume {
         for step in steps {
             must(self.step(step), format_args!("bifolio: {step:?}"));
         }
+    }
+
+    /// Returns the volume.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
     }
 
     /// Makes all changes durable.
