@@ -7,6 +7,7 @@ use base::{BlockSize, Error, FsBlock, InodeNumber, Location, Problem, Result};
 use crate::features::{Feature, Features};
 use crate::ondisk::nat::RawNatEntry;
 use crate::ondisk::node::{INODE_NIDS, RawInode, RawNodeFooter};
+use crate::sit::entries_per_block;
 
 /// Blocks in a segment. All volumes have this number.
 pub const SEGMENT_BLOCKS: u64 = 512;
@@ -85,6 +86,25 @@ impl Geometry {
     /// Returns the size of a summary in bytes.
     pub fn summary_bytes(&self) -> usize {
         if self.features.has(Feature::PackedSummaries) { 4096 } else { self.block_size.len() }
+    }
+
+    /// Checks that the segment information table and the segment summary area have all segments of the main area.
+    /// Otherwise a checkpoint would write to the areas behind them. Errors: `Corrupt`.
+    pub(crate) fn check_tables(&self) -> Result<()> {
+        let segments = u64::from(self.main_segments());
+        let sit_entries = self.sit_blocks() * u64::from(entries_per_block(self));
+        let summaries = (self.block_size.len() / self.summary_bytes()).max(1) as u64;
+        let ssa_entries = (self.ssa.end.0 - self.ssa.start.0) * summaries;
+        for (field, max) in [
+            ("number of segments for the SIT", sit_entries),
+            ("number of segments for the SSA", ssa_entries),
+        ] {
+            if segments > max {
+                let problem = Problem::Range { field, found: segments, min: 1, max };
+                return Err(Error::corrupt("superblock", Location::default(), problem));
+            }
+        }
+        Ok(())
     }
 
     /// Returns `block` if it is in the main area. Errors: `Corrupt` for the reference to it, in `structure`.

@@ -42,6 +42,20 @@ pub(crate) fn entry_position(
     (FsBlock(first + second), byte)
 }
 
+/// Checks the numbers of the nodes in the journal: the next checkpoint writes its entries to the table. Lookups check the
+/// number that they are given, so reads need no check.
+pub(crate) fn check_journal(geometry: &Geometry, checkpoint: &Checkpoint) -> Result<()> {
+    let max = geometry.nid_count().saturating_sub(1);
+    let last = checkpoint.nat_journal.last_key_value().map(|(nid, _)| u64::from(*nid));
+    match last.filter(|nid| *nid > max) {
+        Some(found) => {
+            let problem = Problem::Range { field: "node number", found, min: 1, max };
+            Err(Error::corrupt("NAT journal", Location::block(checkpoint.start), problem))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Returns the address of a node. Errors: `NotFound` if the number is free, `Corrupt` if it is outside the table or its
 /// address outside the main area.
 pub(crate) fn look_up(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::view::view_at;
-use base::{FsBlock, Location, Result};
+use base::{Error, FsBlock, Location, Problem, Result};
 
 use crate::geometry::Geometry;
 use crate::ondisk::sit::RawSitEntry;
@@ -22,7 +22,8 @@ pub(crate) struct SegmentEntry {
 }
 
 impl SegmentEntry {
-    /// Reads the entry of a segment of the main area. An entry in `journal` overrides that of the table.
+    /// Reads the entry of a segment of the main area. An entry in `journal` overrides that of the table. Errors: `Corrupt`
+    /// if the table is too short for the segment.
     pub(crate) fn read(
         volume: &Volume,
         journal: &BTreeMap<u32, RawSitEntry>,
@@ -35,6 +36,14 @@ impl SegmentEntry {
         }
         let per_block = entries_per_block(geometry);
         let number = u64::from(segment / per_block);
+        let max = geometry.sit_blocks().saturating_sub(1);
+        if number > max {
+            // The superblock's main area has more segments than the table.
+            let location = Location::block(geometry.sit.start);
+            let problem =
+                Problem::Range { field: "block of the table", found: number, min: 0, max };
+            return Err(Error::corrupt(STRUCTURE, location, problem));
+        }
         let second = volume.checkpoint().sit_versions.is_second(number);
         let copy = if second { geometry.sit_blocks() } else { 0 };
         let at = FsBlock(geometry.sit.start.0 + copy + number);

@@ -59,6 +59,24 @@ impl Log {
             Self { kind, index, segment: segment.get(), offset: offset.get(), fills_holes }
         })
     }
+
+    /// Checks that the main area has the segments of all logs: the next checkpoint writes their summaries. Errors:
+    /// `Corrupt`.
+    pub(crate) fn check_all(geometry: &Geometry, checkpoint: &Checkpoint) -> Result<()> {
+        let max = u64::from(geometry.main_segments()).saturating_sub(1);
+        for log in Self::all(checkpoint) {
+            let found = u64::from(log.segment);
+            if found > max {
+                let problem = Problem::Range { field: "segment of a log", found, min: 0, max };
+                return Err(Error::corrupt(
+                    "checkpoint",
+                    Location::block(checkpoint.start),
+                    problem,
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The summaries in a checkpoint pack.

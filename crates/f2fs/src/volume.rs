@@ -22,6 +22,7 @@ use crate::node::Node;
 use crate::ondisk::node::NAME_BYTES_MAX;
 use crate::ranks;
 use crate::recovery::{self, RecoveryReport};
+use crate::summaries::Log;
 use crate::superblock::Superblock;
 use crate::write::Writer;
 
@@ -98,6 +99,8 @@ impl Volume {
     ///
     /// - `Unsupported` for volumes that are read-only by their format, zoned, or have quota, device aliases, blocks of 16 KiB
     ///   or disabled checkpoints.
+    /// - `Corrupt` if the tables of segments are too short for the main area, a log is outside of it, or the journal of the
+    ///   node address table has a number that the table does not have.
     /// - Those of an orphan that cannot be deleted completely.
     /// - `NoSpace` if there are too few free blocks for what was recovered.
     pub fn open_for_writing(
@@ -106,6 +109,9 @@ impl Volume {
         options: &FormatOptions,
     ) -> Result<Arc<Self>> {
         let volume = Self::open(device, cache, options)?;
+        volume.geometry().check_tables()?;
+        Log::check_all(volume.geometry(), &volume.checkpoint())?;
+        nat::check_journal(volume.geometry(), &volume.checkpoint())?;
         let writer = Writer::new(&volume, options.discard)?;
         if let Some(report) = volume.recovery() {
             if let Some(failure) = report.orphan_failure.clone() {

@@ -1,7 +1,9 @@
 //! Structures with arbitrary and with changed bytes: parsing gives typed errors, without panics and large allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::mem::offset_of;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -9,7 +11,9 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use base::attributes::DirCursor;
 use base::checksum::crc32_le;
 use base::{DeviceOffset, Error, FileOffset, InodeNumber, Result};
-use device::{BlockDevice, MemoryDevice, SharedDevice};
+use device::{BlockDevice, FileDevice, MemoryDevice, SharedDevice};
+use f2fs::ondisk::checkpoint::RawCheckpoint;
+use f2fs::ondisk::superblock::RawSuperblock;
 use f2fs::{Checkpoint, Nid, SUPERBLOCK_BYTES, Superblock, Volume};
 use fs::FormatOptions;
 use iomap::{CacheOptions, MapRead, PageCache};
@@ -236,6 +240,107 @@ fn a_size_of_the_volume_that_no_address_reaches_is_refused() {
     bytes[36..44].copy_from_slice(&((1_u64 << 32) + 1).to_le_bytes());
     let error = Superblock::parse(&bytes, IMAGE_BYTES).expect_err("not valid").to_string();
     assert!(error.contains("block count is 4294967297"), "{error}");
+}
+
+#[test]
+fn a_journal_with_a_node_outside_the_table_is_read_but_not_written() {
+    const COMPACT: u32 = 4;
+    const ENTRY_BYTES: usize = 13;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    std::fs::File::create(&path).and_then(|file| file.set_len(IMAGE_BYTES)).expect("room");
+    testkit::command::run(Command::new("mkfs.f2fs").arg("-q").arg(&path));
+    let mut bytes = std::fs::read(&path).expect("the image");
+    let device: SharedDevice = Arc::new(MemoryDevice::new(bytes.clone()));
+    let geometry = Superblock::read(&device).expect("valid").geometry;
+    let checkpoint = Checkpoint::read(&device, &geometry).expect("valid");
+    assert!(checkpoint.raw.flags.get() & COMPACT != 0, "the journal is the block's beginning");
+    let journal =
+        (checkpoint.start.0 as usize + checkpoint.raw.summary_start.get() as usize) * BLOCK;
+    let count = usize::from(bytes[journal]);
+    let added = journal + 2 + count * ENTRY_BYTES;
+    let open = |bytes: &[u8]| {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(bytes.to_vec()));
+        let cache = PageCache::new(CacheOptions { bytes_max: 2 << 20, ..CacheOptions::default() });
+        Volume::open_for_writing(device, &cache.expect("memory"), &FormatOptions::default())
+    };
+    bytes[journal] += 1;
+    let max = geometry.nid_count() as u32 - 1;
+    for (nid, is_written) in [(max, true), (max + 1, false), (u32::MAX, false)] {
+        bytes[added..added + 4].copy_from_slice(&nid.to_le_bytes());
+        bytes[added + 4..added + ENTRY_BYTES].fill(0);
+        volume(&Arc::new(MemoryDevice::new(bytes.clone()))).expect("it can be read");
+        match open(&bytes) {
+            Ok(_) => assert!(is_written, "{nid}"),
+            Err(error) => {
+                assert!(!is_written, "{nid}: {error}");
+                let expected = format!("node number is {nid}, outside 1 to {max}");
+                assert!(error.to_string().contains(&expected), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_main_area_with_more_segments_than_its_tables_is_read_but_not_written() {
+    const BLOCKS: u64 = SUPERBLOCK as u64 + offset_of!(RawSuperblock, block_count) as u64;
+    const MAIN_SEGMENTS: u64 =
+        SUPERBLOCK as u64 + offset_of!(RawSuperblock, segment_count_main) as u64;
+    const BYTES: u64 = 2 << 30;
+    // One segment of summaries.
+    const SUMMARIES: u32 = 512;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    let file = std::fs::File::create_new(&path).expect("a file");
+    file.set_len(IMAGE_BYTES).expect("room");
+    testkit::command::run(Command::new("mkfs.f2fs").arg("-q").arg(&path));
+    // The rest is a hole.
+    file.set_len(BYTES).expect("room");
+    file.write_all_at(&(BYTES / BLOCK as u64).to_le_bytes(), BLOCKS).expect("room");
+    let open = |segments: u32, is_written: bool| {
+        file.write_all_at(&segments.to_le_bytes(), MAIN_SEGMENTS).expect("room");
+        let device: SharedDevice = Arc::new(FileDevice::open(&path, false).expect("the image"));
+        let cache = PageCache::new(CacheOptions { bytes_max: 2 << 20, ..CacheOptions::default() });
+        let (cache, options) = (cache.expect("memory"), FormatOptions::default());
+        match is_written {
+            true => Volume::open_for_writing(device, &cache, &options),
+            false => Volume::open(device, &cache, &options),
+        }
+    };
+    open(SUMMARIES, true).expect("the area has all summaries");
+    open(SUMMARIES + 1, false).expect("it can be read");
+    let error = open(SUMMARIES + 1, true).expect_err("the area is too short").to_string();
+    assert!(error.contains("number of segments for the SSA is 513, outside 1 to 512"), "{error}");
+}
+
+#[test]
+fn a_log_outside_the_main_area_is_read_but_not_written() {
+    const SEGMENT: usize = offset_of!(RawCheckpoint, node_segments);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    std::fs::File::create(&path).and_then(|file| file.set_len(IMAGE_BYTES)).expect("room");
+    testkit::command::run(Command::new("mkfs.f2fs").arg("-q").arg(&path));
+    let mut bytes = std::fs::read(&path).expect("the image");
+    let device: SharedDevice = Arc::new(MemoryDevice::new(bytes.clone()));
+    let geometry = Superblock::read(&device).expect("valid").geometry;
+    let checkpoint = Checkpoint::read(&device, &geometry).expect("valid");
+    let head = checkpoint.start.0 as usize * BLOCK;
+    let last = head + (checkpoint.raw.pack_blocks.get() as usize - 1) * BLOCK;
+    let segments = geometry.main_segments();
+    for segment in [segments, u32::MAX] {
+        for at in [head, last] {
+            let block = &mut bytes[at..at + BLOCK];
+            block[SEGMENT..SEGMENT + 4].copy_from_slice(&segment.to_le_bytes());
+            mend_checkpoint(block);
+        }
+        volume(&Arc::new(MemoryDevice::new(bytes.clone()))).expect("it can be read");
+        let device: SharedDevice = Arc::new(MemoryDevice::new(bytes.clone()));
+        let cache = PageCache::new(CacheOptions { bytes_max: 2 << 20, ..CacheOptions::default() });
+        let (cache, options) = (cache.expect("memory"), FormatOptions::default());
+        let error = Volume::open_for_writing(device, &cache, &options).expect_err("refused");
+        let expected = format!("segment of a log is {segment}, outside 0 to {}", segments - 1);
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
 }
 
 /// Returns a node of the root directory with these words, for a place in the file that `position` counts.
