@@ -95,6 +95,17 @@ impl FileSystem for F2fs {
         self.volume.info()
     }
 
+    fn label(&self) -> Result<Vec<u8>> {
+        match self.volume.writer() {
+            Ok(writer) => writer.label(&self.volume),
+            Err(_) => Ok(self.info().label),
+        }
+    }
+
+    fn set_label(&self, label: &[u8]) -> Result<()> {
+        self.volume.writer()?.set_label(&self.volume, label)
+    }
+
     fn feature_bits(&self) -> Option<u32> {
         Some(self.volume.geometry().features.bits())
     }

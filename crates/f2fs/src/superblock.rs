@@ -13,7 +13,7 @@ use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::superblock::RawSuperblock;
 
 /// Position of the superblock in its block.
-const OFFSET_IN_BLOCK: u64 = 1024;
+pub(crate) const OFFSET_IN_BLOCK: u64 = 1024;
 /// Bytes in a superblock.
 pub const SUPERBLOCK_BYTES: usize = size_of::<RawSuperblock>();
 

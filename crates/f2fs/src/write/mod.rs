@@ -15,6 +15,7 @@ mod clean;
 mod clock;
 mod discard;
 mod group;
+mod label;
 mod logs;
 mod pack;
 mod pending;
