@@ -26,6 +26,7 @@ mod recovery;
 mod sit;
 mod summaries;
 mod superblock;
+mod temperature;
 mod volume;
 mod write;
 

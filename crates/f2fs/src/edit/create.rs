@@ -18,6 +18,7 @@ use crate::inode::encryption::encryption_owner;
 use crate::inode::record::{DEFAULT_XATTR_WORDS, advise, flags, inline};
 use crate::nat::Nid;
 use crate::ondisk::node::{RawExtraAttributes, RawInode};
+use crate::temperature::Temperature;
 
 /// The name of a new inode.
 #[derive(Clone, Copy, Debug)]
@@ -232,6 +233,10 @@ fn new_inode(new: &NewInode<'_>, parent: &Inode, name: Option<&EntryName<'_>>) -
         _ => {}
     }
     if let Some(name) = name {
+        if new.kind == FileType::Regular {
+            let superblock = parent.volume().superblock().raw();
+            raw.advise |= Temperature::of_name(name, superblock).advice();
+        }
         raw.set_name(NewName { parent: parent.number(), name });
     }
     raw

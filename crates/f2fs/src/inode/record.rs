@@ -17,6 +17,7 @@ use crate::geometry::{Geometry, WORD_BYTES};
 use crate::nat::Nid;
 use crate::node::Node;
 use crate::ondisk::node::{INODE_NIDS, RawExtraAttributes, RawInode};
+use crate::temperature::Temperature;
 
 const STRUCTURE: &str = "inode";
 /// Words of inline extended attributes, where inodes do not have their own number.
@@ -28,6 +29,8 @@ const SECTOR_SHIFT: u32 = 9;
 
 /// Bits of `advise`.
 pub(crate) mod advise {
+    /// The data is unlikely to be overwritten soon.
+    pub(crate) const COLD: u8 = 1;
     /// A recovery cannot add the name of the inode.
     pub(crate) const LOST_NAME: u8 = 2;
     pub(crate) const ENCRYPTED: u8 = 4;
@@ -35,6 +38,8 @@ pub(crate) mod advise {
     pub(crate) const ENCRYPTED_NAME: u8 = 8;
     /// Blocks behind the end of the file are there on purpose.
     pub(crate) const KEEP_SIZE: u8 = 0x10;
+    /// The data is likely to be overwritten soon.
+    pub(crate) const HOT: u8 = 0x20;
     pub(super) const VERITY: u8 = 0x40;
 }
 
@@ -129,6 +134,8 @@ pub(crate) struct InodeRecord {
     /// The direct, indirect and double indirect nodes. Zero stands for none.
     pub(crate) nodes: [u32; INODE_NIDS],
     pub(crate) is_encrypted: bool,
+    /// How soon the data is likely to be overwritten.
+    pub(crate) temperature: Temperature,
     pub(crate) compression: Option<Compression>,
 }
 
@@ -307,6 +314,7 @@ impl<'a> Parser<'a> {
             nodes_at: nids_at,
             nodes,
             is_encrypted: raw.advise & advise::ENCRYPTED != 0,
+            temperature: Temperature::of_advice(raw.advise),
             compression,
         })
     }

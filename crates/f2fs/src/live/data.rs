@@ -14,6 +14,7 @@ use super::{LiveInode, NODES_MAX};
 use crate::edit::nid_of;
 use crate::inode::map::State;
 use crate::inode::record::inline;
+use crate::temperature::Temperature;
 
 impl LiveInode {
     /// Moves inline data to a block, so that it can be written.
@@ -45,13 +46,19 @@ impl LiveInode {
     /// Writes a block of data to a new place.
     fn write_block(&self, data: &[u8]) -> Result<(u64, FsBlock)> {
         let writer = self.volume.writer()?;
-        let (token, range) = writer.place_after_waiting(&self.volume, FileBlock(0), 1)?;
+        let (token, range) =
+            writer.place_after_waiting(&self.volume, FileBlock(0), 1, self.temperature())?;
         let offset = DeviceOffset(range.start.0 << self.volume.geometry().block_size.shift());
         if let Err(error) = self.volume.device().write_at(offset, data) {
             writer.unplace(&self.volume, token);
             return Err(error);
         }
         Ok((token, range.start))
+    }
+
+    /// Returns the temperature of data that is written. That of atomic writes is hot.
+    fn temperature(&self) -> Temperature {
+        if self.has_atomic_write() { Temperature::Hot } else { self.current().record().temperature }
     }
 
     fn placement(&self, (token, range): (u64, Range<FsBlock>)) -> Placement {
@@ -181,7 +188,8 @@ impl MapWrite for LiveInode {
     fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
         let blocks = self.blocks_of(&dirty);
         let count = blocks.end.0 - blocks.start.0;
-        let placed = self.volume.writer()?.place(&self.volume, blocks.start, count)?;
+        let writer = self.volume.writer()?;
+        let placed = writer.place(&self.volume, blocks.start, count, self.temperature())?;
         Ok(self.placement(placed))
     }
 
@@ -189,7 +197,8 @@ impl MapWrite for LiveInode {
         let blocks = self.blocks_of(&dirty);
         let count = blocks.end.0 - blocks.start.0;
         let writer = self.volume.writer()?;
-        let placed = writer.place_after_waiting(&self.volume, blocks.start, count)?;
+        let placed =
+            writer.place_after_waiting(&self.volume, blocks.start, count, self.temperature())?;
         Ok(self.placement(placed))
     }
 

@@ -9,6 +9,7 @@ use super::space::{Space, segment_of};
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::summaries::{LOGS, Log};
+use crate::temperature::Temperature;
 
 /// The number of free segments that logs of data leave to those of nodes, as long as they find holes.
 const SEGMENTS_FOR_NODES: u64 = 6;
@@ -16,11 +17,11 @@ const SEGMENTS_FOR_NODES: u64 = 6;
 /// A log, by what is written to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LogName {
-    /// Blocks of directories.
+    /// Blocks of directories, and data of hot files.
     HotData,
-    /// Data of files.
+    /// Data of other files.
     WarmData,
-    /// Data that was moved by cleaning.
+    /// Data of cold files, and data that was moved by cleaning.
     ColdData,
     /// Inodes and direct nodes of directories.
     HotNodes,
@@ -31,6 +32,15 @@ pub(super) enum LogName {
 }
 
 impl LogName {
+    /// Returns the log for data of files.
+    pub(super) fn of_data(temperature: Temperature) -> Self {
+        match temperature {
+            Temperature::Hot => Self::HotData,
+            Temperature::Warm => Self::WarmData,
+            Temperature::Cold => Self::ColdData,
+        }
+    }
+
     /// Returns the log's number, which is also the type of its segments.
     pub(super) fn number(self) -> usize {
         match self {
@@ -81,15 +91,10 @@ impl Logs {
         space: &mut Space,
         geometry: &Geometry,
     ) -> Result<Range<FsBlock>> {
-        let number = log.number();
-        let mut found = self.next_free(number, space);
-        if found.is_none() {
-            self.begin_segment(number, nodes, space)?;
-            found = self.next_free(number, space);
-        }
-        let first = found.ok_or(Error::NoSpace)?;
+        let (number, left) = self.log_with_room(log.number(), nodes, space)?;
+        let first = self.next_free(number, space).ok_or(Error::NoSpace)?;
         let place = &mut self.places[number];
-        let most = (first + count.max(1)).min(SEGMENT_BLOCKS);
+        let most = (first + count.clamp(1, left)).min(SEGMENT_BLOCKS);
         let mut end = first;
         while end < most && !space.is_taken(place.segment, end) {
             space.allocate(place.segment, end);
@@ -99,6 +104,30 @@ impl Logs {
         place.offset = end as u16;
         let start = geometry.main.start.0 + u64::from(place.segment) * SEGMENT_BLOCKS;
         Ok(FsBlock(start + first)..FsBlock(start + end))
+    }
+
+    /// Returns the log `number`, in another segment if its own is full, and the most blocks to allocate. If there is no
+    /// segment for data, returns a log of other data: the segments of the logs may have the last free blocks. That log keeps
+    /// a block, which the next checkpoint names.
+    fn log_with_room(
+        &mut self,
+        number: usize,
+        nodes: u64,
+        space: &mut Space,
+    ) -> Result<(usize, u64)> {
+        if self.next_free(number, space).is_some() {
+            return Ok((number, SEGMENT_BLOCKS));
+        }
+        match self.begin_segment(number, nodes, space) {
+            Err(Error::NoSpace) if number < LOGS => {
+                let of_files = [LogName::WarmData, LogName::ColdData, LogName::HotData];
+                let others = of_files.into_iter().map(LogName::number);
+                let mut others = others.map(|other| (other, self.free_blocks(other, space)));
+                let found = others.find(|(_, free)| *free > 1);
+                found.map(|(other, free)| (other, free - 1)).ok_or(Error::NoSpace)
+            }
+            begun => begun.map(|()| (number, SEGMENT_BLOCKS)),
+        }
     }
 
     /// Moves each log to its next free block, in another segment if its own is full: a checkpoint names that block.
@@ -144,6 +173,13 @@ impl Logs {
     fn next_free(&self, number: usize, space: &Space) -> Option<u64> {
         let place = &self.places[number];
         (place.offset.into()..SEGMENT_BLOCKS).find(|index| !space.is_taken(place.segment, *index))
+    }
+
+    /// Returns the number of blocks that a log can allocate in its segment.
+    fn free_blocks(&self, number: usize, space: &Space) -> u64 {
+        let place = &self.places[number];
+        let rest = u64::from(place.offset)..SEGMENT_BLOCKS;
+        rest.filter(|index| !space.is_taken(place.segment, *index)).count() as u64
     }
 
     /// Continues a log in a free segment, or if there is none, in the holes of another segment.

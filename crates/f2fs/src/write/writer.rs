@@ -29,6 +29,7 @@ use crate::ondisk::checkpoint::DISABLED;
 use crate::ondisk::sit::RawSitEntry;
 use crate::ranks;
 use crate::summaries::PackSummaries;
+use crate::temperature::Temperature;
 use crate::volume::Volume;
 
 /// The changed nodes and directory blocks after which a checkpoint is written, in bytes.
@@ -340,9 +341,10 @@ impl Writer {
         volume: &Arc<Volume>,
         at: FileBlock,
         count: u64,
+        temperature: Temperature,
     ) -> Result<(u64, Range<FsBlock>)> {
         let mut state = self.lock()?;
-        self.place_in(&mut state, volume, at, count)
+        self.place_in(&mut state, volume, at, count, temperature)
     }
 
     /// Allocates blocks like [`place`](Self::place). Waits for the ends of writes in flight, which free blocks.
@@ -351,11 +353,12 @@ impl Writer {
         volume: &Arc<Volume>,
         at: FileBlock,
         count: u64,
+        temperature: Temperature,
     ) -> Result<(u64, Range<FsBlock>)> {
         let begun = Instant::now();
         let mut state = self.lock()?;
         loop {
-            match self.place_in(&mut state, volume, at, count) {
+            match self.place_in(&mut state, volume, at, count, temperature) {
                 // Writes that this one is ordered before end only after it.
                 Err(Error::NoSpace)
                     if !state.placements.is_empty() && begun.elapsed() < PLACE_TIME_MAX =>
@@ -373,12 +376,14 @@ impl Writer {
         volume: &Arc<Volume>,
         at: FileBlock,
         count: u64,
+        temperature: Temperature,
     ) -> Result<(u64, Range<FsBlock>)> {
         let geometry = volume.geometry();
+        let log = LogName::of_data(temperature);
         let allocate = |state: &mut State| {
             let nodes = state.nodes_to_write(volume);
             let State { logs, space, .. } = state;
-            logs.allocate(LogName::WarmData, count, nodes, space, geometry)
+            logs.allocate(log, count, nodes, space, geometry)
         };
         state.is_busy = true;
         if state.needs_cleaning(volume) {
