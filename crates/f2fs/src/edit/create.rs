@@ -233,9 +233,10 @@ fn new_inode(new: &NewInode<'_>, parent: &Inode, name: Option<&EntryName<'_>>) -
         _ => {}
     }
     if let Some(name) = name {
-        if new.kind == FileType::Regular {
+        // Data of files with encrypted names is warm: the names' endings are not known here.
+        if new.kind == FileType::Regular && !name.is_encrypted {
             let superblock = parent.volume().superblock().raw();
-            raw.advise |= Temperature::of_name(name, superblock).advice();
+            raw.advise |= Temperature::of_name(&name.stored, superblock).advice();
         }
         raw.set_name(NewName { parent: parent.number(), name });
     }
