@@ -141,6 +141,37 @@ pub fn f2fs_image() -> Arc<Vec<u8>> {
     spare.unwrap_or_else(|| Arc::new(valid.clone()))
 }
 
+/// Sets the CRCs of the heads of both checkpoint packs, and copies each head to the pack's end. Returns the changed ranges.
+pub fn mend_f2fs_checkpoints(bytes: &mut [u8]) -> Vec<Range<usize>> {
+    /// The fields of a pack's head: the number of its blocks, and the place of the CRC.
+    const PACK_BLOCKS: usize = 136;
+    const CRC_AT: usize = 164;
+    /// The first block of the packs of a volume that mkfs.f2fs has made, and the number of blocks of a segment.
+    const FIRST: usize = 512;
+    const SEGMENT: usize = 512;
+    const BLOCK: usize = 4096;
+    const MAGIC: u32 = 0xF2F5_2010;
+    let mut changed = Vec::new();
+    for start in [FIRST * BLOCK, (FIRST + SEGMENT) * BLOCK] {
+        let word = |bytes: &[u8], at: usize| {
+            let word = bytes[start + at..start + at + 4].try_into().expect("four bytes");
+            u32::from_le_bytes(word) as usize
+        };
+        let (count, at) = (word(bytes, PACK_BLOCKS), word(bytes, CRC_AT));
+        if !(2..=SEGMENT).contains(&count) || !(192..=BLOCK - 4).contains(&at) {
+            continue;
+        }
+        let head = &mut bytes[start..start + BLOCK];
+        let sum =
+            base::checksum::crc32_le(base::checksum::crc32_le(MAGIC, &head[..at]), &head[at + 4..]);
+        head[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+        let end = start + (count - 1) * BLOCK;
+        bytes.copy_within(start..start + BLOCK, end);
+        changed.extend([start..start + BLOCK, end..end + BLOCK]);
+    }
+    changed
+}
+
 /// Takes a copy of the valid f2fs image back, which differs from it in `changed` only.
 pub fn give_back(mut image: Arc<Vec<u8>>, changed: Vec<Range<usize>>) {
     let (valid, spare) = f2fs();

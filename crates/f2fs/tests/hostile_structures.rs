@@ -60,6 +60,10 @@ struct Image {
     root: u64,
     /// The block of the node address table with the root directory, in bytes.
     table: u64,
+    /// The first block of the segment information table that is current, in bytes.
+    segment_table: u64,
+    /// The first block of the segment summary area, in bytes.
+    summaries: u64,
 }
 
 static IMAGE: LazyLock<Mutex<Image>> = LazyLock::new(|| Mutex::new(Image::new()));
@@ -95,7 +99,11 @@ impl Image {
         let geometry = volume.geometry();
         let second = volume.checkpoint().nat_versions.is_second(0);
         let table = (geometry.nat.start.0 + if second { 512 } else { 0 }) * 4096;
-        Self { device, superblock, pack, root, table }
+        let is_second = volume.checkpoint().sit_versions.is_second(0);
+        let half = if is_second { geometry.sit_blocks() } else { 0 };
+        let segment_table = (geometry.sit.start.0 + half) * 4096;
+        let summaries = geometry.ssa.start.0 * 4096;
+        Self { device, superblock, pack, root, table, segment_table, summaries }
     }
 
     fn read(&self, at: u64, bytes: &mut [u8]) {
@@ -446,6 +454,27 @@ proptest! {
         image.read(image.table, &mut block);
         apply(&mut block, &fields);
         image.with(&[(image.table, &block)], || use_volume(&image.device));
+    }
+
+    #[test]
+    fn changed_segment_entries_and_summaries_are_checked_or_an_error(
+        entries in changes(0..BLOCK),
+        summaries in changes(0..BLOCK),
+    ) {
+        let image = image();
+        let [mut table, mut area] = [vec![0; BLOCK], vec![0; BLOCK]];
+        image.read(image.segment_table, &mut table);
+        image.read(image.summaries, &mut area);
+        apply(&mut table, &entries);
+        apply(&mut area, &summaries);
+        image.with(&[(image.segment_table, &table), (image.summaries, &area)], || {
+            let Some(volume) = check_typed(volume(&image.device)) else { return };
+            let mut count = 0;
+            volume.check(&mut |_| {
+                count += 1;
+                if count < 5000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+        });
     }
 
     #[test]
