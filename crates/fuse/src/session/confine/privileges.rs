@@ -1,7 +1,7 @@
 //! Privileges: another user than root, no capabilities, none by way of programs, and no debugger of the same user.
 
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
@@ -14,30 +14,30 @@ const NOBODY: u32 = 65_534;
 /// Forbids privileges by way of programs, and debuggers that have the same user.
 pub fn forbid_new() -> Result<(), String> {
     set_no_new_privs(true).map_err(|errno| format!("no_new_privs: {errno}"))?;
-    // Other processes of the user can no longer trace this one, nor read its memory.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(|errno| format!("dumpable: {errno}"))
+    forbid_dumps()
+}
+
+/// Keeps other processes of the user from tracing this one, and from reading its memory.
+fn forbid_dumps() -> Result<(), String> {
+    let not_dumpable = DumpableBehavior::NotDumpable;
+    set_dumpable_behavior(not_dumpable).map_err(|errno| format!("dumpable: {errno}"))
 }
 
 /// Changes root to an ordinary user without further groups. Does nothing for other users.
 pub fn become_nobody() -> Result<(), String> {
-    if !geteuid().is_root() && !getegid().is_root() {
+    if !geteuid().is_root() {
         return Ok(());
     }
-    if geteuid().is_root() {
-        // While there still is the right to do so. Other users cannot raise what the set has, since programs give them no
-        // privileges.
-        empty_bounding_set().map_err(|errno| format!("the bounding set: {errno}"))?;
-        let user = rustix::fs::Uid::from_raw(NOBODY);
-        let group = rustix::fs::Gid::from_raw(NOBODY);
-        set_thread_groups(&[]).map_err(|errno| format!("setgroups: {errno}"))?;
-        set_thread_res_gid(group, group, group).map_err(|errno| format!("setresgid: {errno}"))?;
-        set_thread_res_uid(user, user, user).map_err(|errno| format!("setresuid: {errno}"))?;
-        // The change of the user may have made the process dumpable again.
-        set_dumpable_behavior(DumpableBehavior::NotDumpable)
-            .map_err(|errno| format!("dumpable: {errno}"))?;
-    }
-    Ok(())
+    // While there still is the right to do so. Other users cannot raise what the set has, since programs give them no
+    // privileges.
+    empty_bounding_set().map_err(|errno| format!("the bounding set: {errno}"))?;
+    let user = rustix::fs::Uid::from_raw(NOBODY);
+    let group = rustix::fs::Gid::from_raw(NOBODY);
+    set_thread_groups(&[]).map_err(|errno| format!("setgroups: {errno}"))?;
+    set_thread_res_gid(group, group, group).map_err(|errno| format!("setresgid: {errno}"))?;
+    set_thread_res_uid(user, user, user).map_err(|errno| format!("setresuid: {errno}"))?;
+    // The change of the user may have made the process dumpable again.
+    forbid_dumps()
 }
 
 /// Removes all capabilities that the kernel knows from the bounding set.
