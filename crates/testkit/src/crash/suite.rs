@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use super::history::History;
-use super::judge::{CUT_AGAIN, IN_PLACE, MENDED, STATES, TORN, Violation, judge_in_memory};
+use super::judge::{
+    CHECKED, CUT_AGAIN, IN_PLACE, MENDED, STATES, TORN, Violation, judge_in_memory,
+};
 use super::kinds::Kind;
 
 /// The number of seeds that are tried, since a bug does not break a promise with every seed.
@@ -108,13 +110,13 @@ impl Suite {
         let arguments = Arguments::from_args();
         let is_whole = arguments.filter.is_none() && arguments.skip.is_empty() && !arguments.list;
         let conclusion = libtest_mimic::run(&arguments, self.trials);
-        let counts =
-            [&STATES, &TORN, &MENDED, &IN_PLACE, &CUT_AGAIN].map(|it| it.load(Ordering::Relaxed));
-        let [states, torn, mended, in_place, cut_again] = counts;
+        let counts = [&STATES, &TORN, &MENDED, &IN_PLACE, &CHECKED, &CUT_AGAIN]
+            .map(|it| it.load(Ordering::Relaxed));
+        let [states, torn, mended, in_place, checked, cut_again] = counts;
         println!(
             "{states} states were judged, {torn} of them with a torn superblock: all were recovered in memory, \
-             {mended} also by e2fsck, and {in_place} also in place and then checked by e2fsck; {cut_again} \
-             more cuts interrupted recoveries in place\n"
+             {mended} also by e2fsck, and {in_place} also in place, of which e2fsck or fsck.f2fs checked {checked}; \
+             {cut_again} more cuts interrupted recoveries in place\n"
         );
         assert!(conclusion.has_failed() || !is_whole || states >= states_min, "too few states");
         conclusion.exit();

@@ -32,7 +32,9 @@ use crate::synced::Synced;
 use crate::threads::Threads;
 
 /// The minimum number of states that a run of all tests must judge.
-const STATES_MIN: usize = 4_500;
+const STATES_MIN: usize = 24_000;
+/// Each trial of f2fs. All of them together judge 20,000 states at least.
+const OF_F2FS: Rounds = Rounds { recordings: 8, states: 330 };
 
 fn rounds(recordings: u64, states: usize) -> Rounds {
     Rounds { recordings, states }
@@ -40,11 +42,14 @@ fn rounds(recordings: u64, states: usize) -> Rounds {
 
 fn main() {
     let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
-    for (kinds, states) in
-        [(SMALL, 230), (FAST_COMMITS, 120), (JOURNAL_DEVICE, 150), (LARGE, 30), (F2FS, 60)]
-    {
+    for (kinds, rounds) in [
+        (SMALL, rounds(1, 230)),
+        (FAST_COMMITS, rounds(1, 120)),
+        (JOURNAL_DEVICE, rounds(1, 150)),
+        (LARGE, rounds(1, 30)),
+        (F2FS, OF_F2FS),
+    ] {
         for kind in kinds {
-            let rounds = rounds(1, states);
             suite.add(kind, "files_survive_power_cuts", rounds, judge, |kind, seed| {
                 Files::record(kind, Bug::None, seed, 150)
             });
@@ -56,11 +61,10 @@ fn main() {
             });
         }
     }
-    for kind in [&F2FS[0], &SMALL_BLOCKS] {
+    for (kind, rounds) in [(&F2FS[0], OF_F2FS), (&SMALL_BLOCKS, rounds(1, 60))] {
         let name = "files_that_are_synced_at_once_survive_power_cuts";
-        suite.add(kind, name, rounds(1, 60), judge, |kind, seed| {
-            Synced::record(kind, Bug::None, seed, 25)
-        });
+        suite
+            .add(kind, name, rounds, judge, |kind, seed| Synced::record(kind, Bug::None, seed, 25));
     }
     for kind in WITHOUT_JOURNAL {
         let name = "synced_files_survive_power_cuts";
@@ -75,13 +79,13 @@ fn main() {
     }
     for kind in F2FS {
         let name = "atomic_writes_survive_power_cuts";
-        suite.add(kind, name, rounds(2, 40), judge, |kind, seed| {
+        suite.add(kind, name, OF_F2FS, judge, |kind, seed| {
             Atomic::record(kind, Bug::None, seed, 40)
         });
     }
     for kind in F2FS {
         let name = "cleaned_files_survive_power_cuts";
-        suite.add(kind, name, rounds(1, 80), judge, |kind, seed| {
+        suite.add(kind, name, OF_F2FS, judge, |kind, seed| {
             Cleaned::record(kind, Bug::None, seed, 6)
         });
     }
@@ -108,6 +112,7 @@ fn plant_bugs(suite: &mut Suite) {
     suite.plant(&SMALL_BLOCKS, (Bug::LateReplacement, Bug::None), 300, threads);
     let f2fs = &F2FS[0];
     suite.plant(f2fs, (Bug::NoFlushOfPack, Bug::None), 100, threads);
+    suite.plant(f2fs, (Bug::LostOrphans, Bug::None), 100, threads);
     suite.plant(f2fs, (Bug::NoFlushOfPackEnd, Bug::None), 100, files);
     suite.plant(f2fs, journal(JournalBug::NoFlushOfData), 100, files);
     suite.plant(f2fs, journal(JournalBug::EarlyEnd), 100, files);

@@ -1,6 +1,7 @@
 //! Typical bugs of a file system, planted from outside: by a device between the volume and the recorded device,
 //! or by a mount option. The judge must find each of them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use device::{Bio, BioOperation, SharedDevice};
@@ -27,6 +28,8 @@ pub enum Bug {
     NoFlushOfPack,
     /// The last flush of a checkpoint of f2fs is missing.
     NoFlushOfPackEnd,
+    /// Checkpoints of f2fs list no orphans.
+    LostOrphans,
 }
 
 /// A bug, and the state that it needs.
@@ -53,6 +56,7 @@ impl Planted {
                 let is_end = self.bug == Bug::NoFlushOfPackEnd;
                 Arc::new(HookedDevice::new(device, WithoutFlush { is_end, writes: Mutex::new(0) }))
             }
+            Bug::LostOrphans => Arc::new(HookedDevice::new(device, WithoutOrphans)),
             Bug::CleanBeforeProtect => {
                 Arc::new(HookedDevice::new(device, WithoutLateStore(Arc::clone(&self.late))))
             }
@@ -96,6 +100,52 @@ impl DeviceHooks for WithoutFlush {
     }
 }
 
+/// The checkpoint packs of an f2fs volume of 64 MiB, in bytes.
+const PACKS: Range<u64> = 2 << 20..6 << 20;
+/// The size of a block of f2fs in bytes.
+const BLOCK: usize = 4096;
+
+/// Removes the entries of orphan blocks of f2fs.
+#[derive(Debug)]
+struct WithoutOrphans;
+
+impl WithoutOrphans {
+    /// Returns whether a block of a pack is an orphan block: it ends with an unused word, its number among the orphan
+    /// blocks, the number of these, the number of its entries, and a word that is zero.
+    fn is_orphan_block(block: &[u8]) -> bool {
+        let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
+        let [unused, numbers, entries, checksum] =
+            [16, 12, 8, 4].map(|from_end| word(BLOCK - from_end));
+        let (index, count) = (numbers & 0xffff, numbers >> 16);
+        unused == 0
+            && checksum == 0
+            && (1..=count).contains(&index)
+            && (1..=BLOCK as u32 / 4 - 4).contains(&entries)
+    }
+}
+
+impl DeviceHooks for WithoutOrphans {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
+        for bio in batch {
+            if bio.operation() == BioOperation::Read || !PACKS.contains(&bio.offset().0) {
+                device.submit(vec![bio]);
+                continue;
+            }
+            let mut bytes = bytes_of(&bio);
+            for block in bytes.chunks_mut(BLOCK).filter(|block| Self::is_orphan_block(block)) {
+                block[BLOCK - 8..BLOCK - 4].fill(0);
+            }
+            device.write_at(bio.offset(), &bytes).unwrap();
+            bio.end(Ok(()));
+        }
+    }
+}
+
+/// Returns the data of a write.
+fn bytes_of(bio: &Bio) -> Vec<u8> {
+    bio.segments().iter().flat_map(|segment| segment.bytes()).copied().collect()
+}
+
 /// Hides a late store from the device.
 #[derive(Debug)]
 struct WithoutLateStore(Arc<LateStore>);
@@ -105,8 +155,7 @@ impl WithoutLateStore {
     fn before_store(&self, bio: &Bio) -> Option<Vec<u8>> {
         let mut late = self.0.0.lock();
         let (old, new) = late.as_ref()?;
-        let mut bytes: Vec<u8> =
-            bio.segments().iter().flat_map(|segment| segment.bytes()).copied().collect();
+        let mut bytes = bytes_of(bio);
         let at = bytes.windows(new.len()).position(|window| window == new)?;
         bytes[at..at + old.len()].copy_from_slice(old);
         *late = None;
