@@ -27,8 +27,8 @@ of the image. IMAGE is a file or a block device. Its name may contain colons: th
 last \":/\" that follows the name of an existing file.
 
 These commands write to images: put, tar, mkdir, rm, mv, ln, fallocate, defrag, gc, chmod, chown, cp into an \
-image, and mount -o rw. All other commands only read images. What an image needs to be recovered from, such as \
-a dirty journal, is recovered in memory.";
+image, and mount -o rw. All other commands only read images. If an image was not closed cleanly, they recover it \
+in memory, for example by replaying its journal.";
 
 /// The command line.
 #[derive(Parser)]

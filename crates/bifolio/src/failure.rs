@@ -170,9 +170,20 @@ pub fn host_error(error: &io::Error) -> String {
     }
 }
 
+/// Returns whether the image ends before its volume does.
+fn is_incomplete(corrupt: &base::Corrupt) -> bool {
+    corrupt.structure == "volume" && matches!(corrupt.problem, base::Problem::Truncated { .. })
+}
+
 fn advice(error: &base::Error) -> Option<&'static str> {
     match error {
+        base::Error::Corrupt(corrupt) if is_incomplete(corrupt) => {
+            Some("the image is incomplete; copy it again as a whole")
+        }
         base::Error::Corrupt(_) => Some("run `bifolio check` to list all inconsistencies"),
+        base::Error::Unsupported(base::Unsupported::Encrypted(_)) => {
+            Some("use --key FILE to give its key")
+        }
         base::Error::Unsupported(base::Unsupported::Features { .. }) => {
             Some("a newer version of bifolio may support it")
         }

@@ -106,17 +106,17 @@ pub struct ImageOptions {
     /// Use the file system that starts at this offset in the image; accepts the suffixes K, M, G and T
     #[arg(long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "partition")]
     pub offset: Option<u64>,
-    /// Read the image as it is, without replaying its journal
+    /// Read the image as it is: do not replay its journal (ext3, ext4) or recover synced files (f2fs)
     #[arg(long)]
     pub no_recovery: bool,
-    /// Use the external journal on this file or block device
+    /// Use the external journal on this file or block device (ext3, ext4)
     #[arg(long, value_name = "DEVICE", conflicts_with = "no_recovery")]
     pub journal: Option<PathBuf>,
     /// Read encrypted files with the master keys in this file: one raw key, or lines in hexadecimal
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
-    /// Use the backup superblock in this block (see e2fsck -b). Needed only if the primary superblock is
-    /// damaged and no backup is found automatically
+    /// Use the backup superblock in this block (ext2, ext3, ext4; see e2fsck -b). Needed only if the primary
+    /// superblock is damaged and no backup is found automatically
     #[arg(long, value_name = "BLOCK")]
     pub superblock: Option<u64>,
     /// Set the block size for --superblock, such as 4K; all sizes are tried by default
@@ -176,6 +176,10 @@ impl ImageOptions {
     fn options_for(&self, access: Access) -> Result<VolumeOptions> {
         let writable = access == Access::Write;
         let no_recovery = self.no_recovery;
+        if writable && no_recovery {
+            let text = "cannot be used to change an image, which must be recovered first";
+            return Err(Failure::new("--no-recovery", text).usage());
+        }
         let mut options = VolumeOptions { writable, no_recovery, ..VolumeOptions::default() };
         options.discard = self.discard;
         let location = |block| SuperblockLocation { block, block_size: self.block_size };
@@ -198,8 +202,7 @@ impl ImageOptions {
             options.ext4.journal_device = Some(opened);
         }
         if let Some(path) = &self.key {
-            let keys =
-                Keys::read_file(path).map_err(|error| Failure::library(path.as_path(), &error))?;
+            let keys = Keys::read_file(path).map_err(|error| cannot_read_keys(path, &error))?;
             options.keys = Arc::new(keys);
         }
         Ok(options)
@@ -288,12 +291,36 @@ impl Access {
 /// Opens the image once, because the error of the host for a missing or forbidden file says more than that of a
 /// failed read. Opens only regular files and block devices: opening a pipe, for example, could block forever.
 fn check_readable(image: &Path) -> Result<()> {
-    let cannot_open = |error| Failure::host(image, "cannot open", &error);
+    let cannot_open = |error| {
+        let failure = Failure::host(image, "cannot open", &error);
+        match has_relative_path(image) {
+            true => failure.advise("write a path in an image as IMAGE:/PATH"),
+            false => failure,
+        }
+    };
     let kind = std::fs::metadata(image).map_err(cannot_open)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(Failure::new(image, "is neither a regular file nor a block device"));
     }
     std::fs::File::open(image).map(drop).map_err(cannot_open)
+}
+
+/// Returns whether `argument` is the name of an existing file, a colon, and more: a path that does not begin with `/`.
+fn has_relative_path(argument: &Path) -> bool {
+    let bytes = argument.as_os_str().as_bytes();
+    let colons = (0..bytes.len()).filter(|at| bytes[*at] == b':');
+    !argument.exists()
+        && colons.into_iter().any(|at| Path::new(OsStr::from_bytes(&bytes[..at])).is_file())
+}
+
+fn cannot_read_keys(path: &Path, error: &base::Error) -> Failure {
+    match error {
+        base::Error::Open { errno, .. } => {
+            let error = std::io::Error::from_raw_os_error(*errno);
+            Failure::host(path, "cannot open the file of keys", &error)
+        }
+        error => Failure::library(path, error),
+    }
 }
 
 /// The volumes of one command line. Each image is opened once.

@@ -13,9 +13,10 @@ use std::sync::{Arc, Once};
 
 use base::{Error, Unsupported, WaitCallback};
 use clap::Args;
+use device::SharedDevice;
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use vfs::{Credentials, Volume};
+use vfs::{Credentials, Volume, VolumeOptions};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
@@ -154,18 +155,31 @@ impl ImageOptions {
         interrupted: &Arc<AtomicBool>,
     ) -> Result<Volume> {
         let image = target.image.as_path();
-        if self.no_recovery {
-            let failure = Failure::new(
-                "--no-recovery",
-                "cannot be used to change an image: its journal must be replayed",
-            );
-            return Err(failure.usage());
-        }
-        let device = self.open_device_for_writing(target)?;
         let mut options = self.volume_options_for_writing()?;
+        let device = self.open_device_for_writing(target)?;
         options.wait_callback = wait_callback(image, interrupted);
-        Volume::open_device(device, &options).map_err(|error| cannot_write(image, &error))
+        open_volume_for_writing(image, device, &options)
     }
+}
+
+/// Opens the volume on `device`, which belongs to `image`, for writing. Errors: if the volume is not supported, the failure
+/// says whether it can be read.
+fn open_volume_for_writing(
+    image: &Path,
+    device: SharedDevice,
+    options: &VolumeOptions,
+) -> Result<Volume> {
+    Volume::open_device(Arc::clone(&device), options).map_err(|error| match &error {
+        Error::Unsupported(Unsupported::Features { .. } | Unsupported::Operation(_)) => {
+            let reading = VolumeOptions { writable: false, no_recovery: true, ..options.clone() };
+            match Volume::open_device(device, &reading) {
+                Ok(_) => Failure::new(image, format!("cannot open for writing: {error}"))
+                    .advise("it can only be read"),
+                Err(error) => Failure::library(image, &error),
+            }
+        }
+        error => cannot_write(image, error),
+    })
 }
 
 /// Errors: a loop device of the host uses the image.
@@ -200,10 +214,6 @@ pub fn cannot_write(image: &Path, error: &Error) -> Failure {
         Error::Open { errno, .. } => {
             let error = std::io::Error::from_raw_os_error(*errno);
             Failure::host(image, "cannot open for writing", &error)
-        }
-        Error::Unsupported(Unsupported::Features { .. } | Unsupported::Operation(_)) => {
-            Failure::new(image, format!("cannot open for writing: {error}"))
-                .advise("it can only be read")
         }
         error => Failure::library(image, error),
     }

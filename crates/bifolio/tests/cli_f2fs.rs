@@ -114,5 +114,5 @@ fn gc_makes_scattered_free_space_contiguous_and_changes_no_file() {
 fn gc_refuses_images_of_other_formats() {
     let image = Image::by_kernel("");
     let said = run_with_status(&["gc", image.path.to_str().expect("a name")], 1);
-    assert!(said.text().contains("cannot clean: not supported: cleaning"), "{}", said.text());
+    assert!(said.text().contains("is not an f2fs image; `bifolio defrag`"), "{}", said.text());
 }

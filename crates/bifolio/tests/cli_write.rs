@@ -128,7 +128,9 @@ fn failures_are_reported_and_the_other_targets_are_changed() {
     fails(&["ln", "-sT", "text", &at("/link")], 1, "file exists");
     fails(&["chmod", "9", &at("/dir")], 2, "expected a mode");
     fails(&["chown", "root", &at("/dir")], 2, "in numbers");
-    fails(&["mkdir", "--no-recovery", &at("/x")], 2, "its journal must be replayed");
+    fails(&["mkdir", "--no-recovery", &at("/x")], 2, "which must be recovered first");
+    fails(&["ls", &at("file")], 1, "write a path in an image as IMAGE:/PATH");
+    fails(&["ls", "--key", "/none/key", &at("/")], 1, "/none/key: cannot open the file of keys");
     image.check_by_e2fsck();
     assert_eq!(run_ok(&["find", &at("/"), "-name", "[dfmxn]*"]), "/dir\n/made\n");
 }

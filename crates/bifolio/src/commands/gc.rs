@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
+use base::Error;
 use clap::Args;
 use serde::Serialize;
 use vfs::Cleaning;
@@ -41,7 +42,11 @@ pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
     change_targets(&arguments.image, &arguments.targets, console, |target, writing, _| {
         let done = writing.get(target)?.clean();
         let image = target.image.as_path();
-        let done = done.map_err(|error| Failure::action(image, "cannot clean", &error))?;
+        let done = done.map_err(|error| match error {
+            Error::Unsupported(_) => Failure::new(image, "is not an f2fs image")
+                .advise("`bifolio defrag` defragments the files of ext4 images"),
+            error => Failure::action(image, "cannot clean", &error),
+        })?;
         cleaned.push((image.as_os_str().as_bytes().to_vec(), done));
         Ok(())
     })?;

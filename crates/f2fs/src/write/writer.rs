@@ -48,11 +48,10 @@ const POLL_TIME: Duration = Duration::from_millis(50);
 const BLOCK_BYTES: u32 = 4096;
 
 /// Features whose structures writing would have to change, too.
-const REFUSED: [(Feature, &str); 4] = [
+const REFUSED: [(Feature, &str); 3] = [
     (Feature::ReadOnly, "writing a read-only f2fs volume"),
     (Feature::BlockZoned, "writing a zoned f2fs volume"),
     (Feature::QuotaInodes, "writing an f2fs volume with quota"),
-    (Feature::DeviceAlias, "writing an f2fs volume with device aliases"),
 ];
 
 /// The writing side of a volume.
