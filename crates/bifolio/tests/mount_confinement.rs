@@ -168,6 +168,8 @@ fn server_and_guard_have_nothing_of_their_callers() {
     let secret = fs::File::open("/etc/shadow").unwrap();
     rustix::io::fcntl_setfd(&secret, rustix::io::FdFlags::empty()).unwrap();
     let mut command = bifolio("mount");
+    // The C library keeps a copy of this variable.
+    command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
     command.env("SECRET", "a word").arg(&fixture.image).arg(&fixture.directory);
     let mount = output(&mut command);
     assert!(mount.status.success(), "{}", mount.text());

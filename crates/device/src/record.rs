@@ -62,6 +62,15 @@ pub struct RecordedWrite {
     pub data: Vec<u8>,
 }
 
+/// A write or a flush of a [`Recording`] that has succeeded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Completed<'r> {
+    /// A write.
+    Write(&'r RecordedWrite),
+    /// A flush.
+    Flush,
+}
+
 impl RecordDevice {
     /// Records `inner` from now on.
     pub fn new(inner: SharedDevice) -> Result<Self> {
@@ -195,6 +204,49 @@ impl Recording {
     pub fn flush_points(&self) -> Vec<usize> {
         let flushes = (1..).zip(&self.events);
         flushes.filter(|(_, event)| matches!(event, Event::Flushed(_))).map(|one| one.0).collect()
+    }
+
+    /// Returns the writes and flushes that have succeeded, as a list in which a flush makes exactly the writes before it
+    /// durable: each write comes before the first flush that makes it durable, and the writes that are never durable come
+    /// last. Otherwise the order is that of submission. With each item comes the point at which it is certain.
+    pub fn completed(&self) -> Vec<(usize, Completed<'_>)> {
+        let mut completed = Vec::new();
+        // The events of the end and of the submission of writes that no flush has covered yet.
+        let mut open: Vec<(usize, usize)> = Vec::new();
+        let mut never_durable = Vec::new();
+        for (index, event) in self.events.iter().enumerate() {
+            let (start, is_durable) = match event {
+                Event::Ended(write) => {
+                    open.push((index, *write));
+                    continue;
+                }
+                Event::Flushed(start) => (*start, true),
+                Event::FlushFailed(start) => (*start, false),
+                Event::Submitted(..) | Event::FlushStarted(_) => continue,
+            };
+            let part = self.events[start].part();
+            let is_covered =
+                |(end, write): &(usize, usize)| *end < start && self.events[*write].part() == part;
+            let mut covered: Vec<usize> = Vec::new();
+            open.retain(|one| {
+                covered.extend(is_covered(one).then_some(one.1));
+                !is_covered(one)
+            });
+            covered.sort_unstable();
+            if is_durable {
+                let writes = covered.into_iter().filter_map(|write| self.events[write].submitted());
+                completed.extend(writes.map(|write| (index + 1, Completed::Write(write))));
+                completed.push((index + 1, Completed::Flush));
+            } else {
+                never_durable.extend(covered);
+            }
+        }
+        never_durable.extend(open.into_iter().map(|(_, write)| write));
+        never_durable.sort_unstable();
+        let writes = never_durable.into_iter().filter_map(|write| self.events[write].submitted());
+        let end = self.events.len();
+        completed.extend(writes.map(|write| (end, Completed::Write(write))));
+        completed
     }
 
     /// Returns the points right after the submission of a write of byte `at`.

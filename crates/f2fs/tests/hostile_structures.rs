@@ -12,7 +12,7 @@ use base::attributes::DirCursor;
 use base::checksum::crc32_le;
 use base::{DeviceOffset, Error, FileOffset, InodeNumber, Result};
 use device::{BlockDevice, FileDevice, MemoryDevice, SharedDevice};
-use f2fs::ondisk::checkpoint::RawCheckpoint;
+use f2fs::ondisk::checkpoint::{ORPHANS, RawCheckpoint};
 use f2fs::ondisk::superblock::RawSuperblock;
 use f2fs::{Checkpoint, Nid, SUPERBLOCK_BYTES, Superblock, Volume};
 use fs::FormatOptions;
@@ -238,6 +238,44 @@ fn mend_checkpoint(head: &mut [u8]) {
         let sum = crc32_le(crc32_le(MAGIC, &head[..at]), &head[at + 4..]);
         head[at..at + 4].copy_from_slice(&sum.to_le_bytes());
     }
+}
+
+#[test]
+fn inodes_of_the_format_and_the_root_directory_are_not_deleted_as_orphans() {
+    let image = image();
+    let mut pack = vec![0; image.pack.1 as usize];
+    image.read(image.pack.0, &mut pack);
+    let mut orphans = vec![0; BLOCK];
+    for (word, number) in orphans.chunks_exact_mut(4).zip([1_u32, 2, 3]) {
+        word.copy_from_slice(&number.to_le_bytes());
+    }
+    // The first of one block, with three numbers.
+    for (from_end, value) in [(12, 0x1_0001_u32), (8, 3)] {
+        orphans[BLOCK - from_end..][..4].copy_from_slice(&value.to_le_bytes());
+    }
+    let mut change = |at: usize, value: u32| {
+        let word = pack[at..].first_chunk_mut().expect("four bytes");
+        *word = (u32::from_le_bytes(*word) + value).to_le_bytes();
+    };
+    // The flag is not set.
+    change(offset_of!(RawCheckpoint, flags), ORPHANS);
+    change(offset_of!(RawCheckpoint, pack_blocks), 1);
+    change(offset_of!(RawCheckpoint, summary_start), 1);
+    mend_checkpoint(&mut pack[..BLOCK]);
+    let last = pack.len() - BLOCK;
+    pack.copy_within(..BLOCK, last);
+    pack.splice(BLOCK..BLOCK, orphans);
+    image.with(&[(image.pack.0, &pack)], || {
+        let options = CacheOptions { bytes_max: 2 << 20, ..CacheOptions::default() };
+        let cache = PageCache::new(options).expect("memory");
+        let device: SharedDevice = Arc::clone(&image.device) as SharedDevice;
+        let volume = Volume::open(device, &cache, &FormatOptions::default()).expect("it opens");
+        let report = volume.recovery().expect("a report");
+        let failure = report.orphan_failure.as_ref().expect("a failure").to_string();
+        assert_eq!(failure, "corrupt orphan block at inode 1: inode number is invalid: 0x1");
+        assert_eq!(report.orphans_deleted, 0);
+        use_inode(&volume, InodeNumber(3));
+    });
 }
 
 #[test]

@@ -2,22 +2,41 @@
 //! Source: kernel documentation, `admin-guide/device-mapper/log-writes.rst`, and the layout that qemu documents for its
 //! filter blklogwrites.
 
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use base::DeviceOffset;
-use device::SharedDevice;
+use device::{Completed, Recording, SharedDevice};
 
 use crate::must;
 
 /// The magic number of a log.
 const MAGIC: u64 = 0x6A_736677_736872;
+/// The version of the format.
+const VERSION: u64 = 1;
 /// The bits of an entry's flags.
 const FLUSH: u64 = 1;
 const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 const MARK: u64 = 8;
+/// The size of sectors in logs that are written, in bytes.
+const SECTOR: usize = 512;
+/// The size of the fields of an entry, in bytes. The text of a mark follows them.
+const ENTRY: usize = 32;
 
 /// An entry of a log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Logged {
+    /// A write, or a flush.
+    Write(LoggedWrite),
+    /// A discard of so many bytes.
+    Discard(DeviceOffset, u64),
+    /// A text that marks a point in the log.
+    Mark(String),
+}
+
+/// A write to a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoggedWrite {
     /// Where the data was written.
@@ -34,45 +53,172 @@ pub struct LoggedWrite {
 ///
 /// # Panics
 ///
-/// Panics if the log is damaged, or has entries of other kinds than writes and flushes.
-pub fn read(log: &Path) -> Vec<LoggedWrite> {
+/// Panics if the log is damaged.
+pub fn read(log: &Path) -> Vec<Logged> {
     let bytes = must(std::fs::read(log), log.display());
-    let number = |at: usize| {
-        let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
-        u64::from_le_bytes(must(bytes.ok_or("the log is short"), log.display()))
+    let part = |at: usize, length: usize| {
+        must(bytes.get(at..at + length).ok_or("the log is short"), log.display())
     };
-    assert_eq!([number(0), number(8)], [MAGIC, 1], "{}", log.display());
+    let number =
+        |at: usize| u64::from_le_bytes(part(at, 8).try_into().expect("the part has this length"));
+    assert_eq!([number(0), number(8)], [MAGIC, VERSION], "{}", log.display());
     let sector = number(24) as u32 as usize;
     let mut at = sector;
     let mut entries = Vec::new();
     for _ in 0..number(16) {
-        let [start, sectors, flags] = [0, 8, 16].map(|field| number(at + field));
-        assert_eq!(flags & (DISCARD | MARK), 0, "{}: flags {flags:#x}", log.display());
-        at += sector;
+        let [start, sectors, flags, text] = [0, 8, 16, 24].map(|field| number(at + field));
+        let offset = DeviceOffset(start * sector as u64);
         let length = sectors as usize * sector;
-        let data = must(bytes.get(at..at + length).ok_or("the log is short"), log.display());
-        at += length;
-        entries.push(LoggedWrite {
-            offset: DeviceOffset(start * sector as u64),
-            data: data.to_vec(),
-            is_flush: flags & FLUSH != 0,
-            is_durable: flags & FUA != 0,
-        });
+        let fields = at;
+        at += sector;
+        if flags & MARK != 0 {
+            let text = part(fields + ENTRY, text as usize);
+            entries.push(Logged::Mark(String::from_utf8_lossy(text).into_owned()));
+        } else if flags & DISCARD != 0 {
+            entries.push(Logged::Discard(offset, length as u64));
+        } else {
+            let data = part(at, length).to_vec();
+            at += length;
+            let (is_flush, is_durable) = (flags & FLUSH != 0, flags & FUA != 0);
+            entries.push(Logged::Write(LoggedWrite { offset, data, is_flush, is_durable }));
+        }
     }
     entries
 }
 
-/// Writes what a log has to a device, in the order of the log.
-pub fn replay(entries: &[LoggedWrite], device: &SharedDevice) {
+/// Does to a device what a log has, in the order of the log.
+pub fn replay(entries: &[Logged], device: &SharedDevice) {
     for entry in entries {
-        if entry.is_flush {
-            must(device.flush(), "a flush");
+        match entry {
+            Logged::Write(write) => {
+                if write.is_flush {
+                    must(device.flush(), "a flush");
+                }
+                if !write.data.is_empty() {
+                    must(device.write_at(write.offset, &write.data), "a write");
+                }
+                if write.is_durable {
+                    must(device.flush(), "a flush");
+                }
+            }
+            Logged::Discard(offset, length) => must(device.discard(*offset, *length), "a discard"),
+            Logged::Mark(_) => {}
         }
-        if !entry.data.is_empty() {
-            must(device.write_at(entry.offset, &entry.data), "a write");
+    }
+}
+
+/// Writes a recording as a log. Each of `marks`, which are in the order of their points, comes after what is certain at its
+/// point.
+///
+/// # Panics
+///
+/// Panics if a write is not of whole sectors, or a mark is longer than a sector.
+pub fn write(recording: &Recording, marks: &[(usize, String)], log: &Path) {
+    let completed = recording.completed();
+    let mut marks = marks.iter().peekable();
+    let count = (completed.len() + marks.len()) as u64;
+    let mut file = BufWriter::new(must(File::create(log), log.display()));
+    let mut add = |bytes: &[u8]| must(file.write_all(bytes), log.display());
+    add(&sector([MAGIC, VERSION, count, SECTOR as u64], ""));
+    let mark = |text: &str| sector([0, 0, MARK, text.len() as u64], text);
+    for (point, one) in completed {
+        while let Some((_, text)) = marks.next_if(|(at, _)| *at < point) {
+            add(&mark(text));
         }
-        if entry.is_durable {
-            must(device.flush(), "a flush");
+        match one {
+            Completed::Flush => add(&sector([0, 0, FLUSH, 0], "")),
+            Completed::Write(write) => {
+                let [start, length] = [write.offset.0, write.data.len() as u64].map(|bytes| {
+                    assert_eq!(bytes % SECTOR as u64, 0, "a part of a sector is written");
+                    bytes / SECTOR as u64
+                });
+                add(&sector([start, length, 0, 0], ""));
+                add(&write.data);
+            }
+        }
+    }
+    marks.for_each(|(_, text)| add(&mark(text)));
+    must(file.flush(), log.display());
+}
+
+/// Returns a sector with these numbers and this text behind them.
+fn sector(numbers: [u64; 4], text: &str) -> [u8; SECTOR] {
+    let mut sector = [0; SECTOR];
+    for (field, number) in sector.chunks_exact_mut(8).zip(numbers) {
+        field.copy_from_slice(&number.to_le_bytes());
+    }
+    sector[ENTRY..][..text.len()].copy_from_slice(text.as_bytes());
+    sector
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use device::{MemoryDevice, RecordDevice};
+
+    use super::*;
+    use crate::Random;
+
+    const BYTES: u64 = 64 << 10;
+
+    fn memory(contents: Vec<u8>) -> SharedDevice {
+        Arc::new(MemoryDevice::new(contents))
+    }
+
+    fn contents(device: &SharedDevice) -> Vec<u8> {
+        let mut bytes = vec![0; BYTES as usize];
+        device.read_at(DeviceOffset(0), &mut bytes).unwrap();
+        bytes
+    }
+
+    /// Writes and flushes at random. Returns the recording, and a mark after each flush.
+    fn record(seed: u64) -> (Recording, Vec<(usize, String)>) {
+        let mut random = Random(seed);
+        let recorder = Arc::new(RecordDevice::new(memory(vec![1; BYTES as usize])).unwrap());
+        let device: SharedDevice = recorder.clone();
+        let mut marks = Vec::new();
+        for step in 0..60 {
+            let at = random.below(BYTES / 512 - 8) * 512;
+            match random.below(8) {
+                0 => device.flush().unwrap(),
+                1 => device.discard(DeviceOffset(at), 1024).unwrap(),
+                _ => device
+                    .write_at(DeviceOffset(at), &vec![step; 512 * (1 + step as usize % 8)])
+                    .unwrap(),
+            }
+            if random.below(6) == 0 {
+                device.flush().unwrap();
+                marks.push((recorder.point(), format!("flush {step}")));
+            }
+        }
+        (recorder.recording(), marks)
+    }
+
+    #[test]
+    fn a_log_up_to_a_mark_has_what_was_durable_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        for seed in 0..20 {
+            let (recording, marks) = record(seed);
+            write(&recording, &marks, &path);
+            let logged = read(&path);
+            let mut before = 0;
+            let device = memory(vec![1; BYTES as usize]);
+            for (point, text) in &marks {
+                let mark = Logged::Mark(text.clone());
+                let at = before + logged[before..].iter().position(|one| *one == mark).unwrap();
+                replay(&logged[before..at], &device);
+                before = at;
+                assert_eq!(
+                    contents(&device),
+                    recording.image(*point, |_, _| false),
+                    "{seed}: {text}"
+                );
+            }
+            replay(&logged[before..], &device);
+            let end = recording.crash_points().end - 1;
+            assert_eq!(contents(&device), recording.image(end, |_, _| true), "{seed}");
         }
     }
 }

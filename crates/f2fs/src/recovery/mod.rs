@@ -73,9 +73,12 @@ pub(crate) fn recover(volume: &Arc<Volume>) -> Result<Option<RecoveryReport>> {
     for orphan in orphans {
         match orphans::delete_orphan(&editor, *orphan) {
             Ok(()) => report.orphans_deleted += 1,
+            // One warning is enough: a hostile list can have hundreds of thousands of invalid numbers.
             Err(error) => {
-                tracing::warn!(%error, inode = orphan.0, "an orphan cannot be deleted completely");
-                report.orphan_failure.get_or_insert(error);
+                report.orphan_failure.get_or_insert_with(|| {
+                    tracing::warn!(%error, inode = orphan.0, "an orphan cannot be deleted completely");
+                    error
+                });
             }
         }
     }

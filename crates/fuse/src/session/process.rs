@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io::IsTerminal;
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -119,9 +120,10 @@ pub fn unshare(namespace: UnshareFlags) -> Result<(), Errno> {
 
 /// Removes all variables of the environment, and overwrites their values. No other thread may be running.
 pub fn clear_environment() {
+    let first = first_environment();
     // SAFETY: no other thread reads the environment. Each pointer, up to the null, is to a string that the process may
     // write: the kernel has put it on the stack, or the C library on the heap. Nobody reads it afterwards, since
-    // clearenv removes all pointers.
+    // clearenv removes all pointers. The memory of the first environment is a part of the stack that has nothing else.
     unsafe {
         let mut variable = environ;
         while !variable.is_null() && !(*variable).is_null() {
@@ -130,7 +132,22 @@ pub fn clear_environment() {
             variable = variable.add(1);
         }
         libc::clearenv();
+        if let Some(first) = first {
+            std::ptr::with_exposed_provenance_mut::<u8>(first.start).write_bytes(0, first.len());
+        }
     }
+}
+
+/// Returns the addresses of the memory with the environment of the program's start. The C library copies variables of its
+/// own (`GLIBC_TUNABLES`), and no pointer is left to the first ones. `None` if the host does not show it.
+fn first_environment() -> Option<Range<usize>> {
+    /// The position of the first address behind the name of the program (proc_pid_stat(5), field 50).
+    const POSITION: usize = 50 - 3;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut addresses = fields.split_ascii_whitespace().skip(POSITION).map(str::parse);
+    let (start, end): (usize, usize) = (addresses.next()?.ok()?, addresses.next()?.ok()?);
+    (start != 0 && start < end).then_some(start..end)
 }
 
 unsafe extern "C" {

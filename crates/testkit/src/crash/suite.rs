@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use super::history::History;
+use super::history::{History, RecordedRun};
 use super::judge::{
     CHECKED, CUT_AGAIN, IN_PLACE, MENDED, STATES, TORN, Violation, judge_in_memory,
 };
 use super::kinds::Kind;
+use crate::{log_writes, must};
 
 /// The number of seeds that are tried, since a bug does not break a promise with every seed.
 const SEEDS_OF_A_BUG: u64 = 16;
@@ -41,6 +42,14 @@ pub fn factor() -> u64 {
     number("BIFOLIO_CRASH_FACTOR").unwrap_or(1)
 }
 
+/// Writes the contents before a recording to `path` with the extension `img`, and its log with the extension `log`.
+fn write_log(run: &RecordedRun, path: &Path) {
+    let before = run.recording.image(0, |_, _| false);
+    must(std::fs::write(path.with_extension("img"), before), path.display());
+    let marks = [(run.begun, "begun".to_owned())];
+    log_writes::write(&run.recording, &marks, &path.with_extension("log"));
+}
+
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {text}")))
@@ -66,7 +75,11 @@ impl Suite {
         let run = move || {
             let first = number("BIFOLIO_CRASH_SEED").unwrap_or(1);
             for seed in first..first + rounds.recordings * factor() {
-                if let Some(violation) = judge(&record(kind, seed), seed, rounds.states) {
+                let history = record(kind, seed);
+                if let Some(logs) = std::env::var_os("BIFOLIO_CRASH_LOGS") {
+                    write_log(history.run(), &Path::new(&logs).join(format!("{trial}-{seed}")));
+                }
+                if let Some(violation) = judge(&history, seed, rounds.states) {
                     let trial = format!("{trial}, seed {seed}");
                     return Err(Failed::from(violation.report(&trial, folder)));
                 }
