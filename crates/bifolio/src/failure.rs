@@ -79,6 +79,16 @@ impl Failure {
         Self { advice, ..Self::new(subject, format!("{action}: {text}")) }
     }
 
+    /// Creates a failure for an error of opening a file: that of the host, with the action, or else that of the library.
+    pub fn open(subject: impl Subject, action: &str, error: &base::Error) -> Self {
+        match error {
+            base::Error::Open { errno, .. } => {
+                Self::host(subject, action, &io::Error::from_raw_os_error(*errno))
+            }
+            error => Self::library(subject, error),
+        }
+    }
+
     /// Creates a failure for an error of the host, with the action that failed.
     pub fn host(subject: impl Subject, action: &str, error: &io::Error) -> Self {
         Self::new(subject, format!("{action}: {}", host_error(error)))

@@ -202,7 +202,9 @@ impl ImageOptions {
             options.ext4.journal_device = Some(opened);
         }
         if let Some(path) = &self.key {
-            let keys = Keys::read_file(path).map_err(|error| cannot_read_keys(path, &error))?;
+            let keys = Keys::read_file(path).map_err(|error| {
+                Failure::open(path.as_path(), "cannot open the file of keys", &error)
+            })?;
             options.keys = Arc::new(keys);
         }
         Ok(options)
@@ -308,19 +310,8 @@ fn check_readable(image: &Path) -> Result<()> {
 /// Returns whether `argument` is the name of an existing file, a colon, and more: a path that does not begin with `/`.
 fn has_relative_path(argument: &Path) -> bool {
     let bytes = argument.as_os_str().as_bytes();
-    let colons = (0..bytes.len()).filter(|at| bytes[*at] == b':');
-    !argument.exists()
-        && colons.into_iter().any(|at| Path::new(OsStr::from_bytes(&bytes[..at])).is_file())
-}
-
-fn cannot_read_keys(path: &Path, error: &base::Error) -> Failure {
-    match error {
-        base::Error::Open { errno, .. } => {
-            let error = std::io::Error::from_raw_os_error(*errno);
-            Failure::host(path, "cannot open the file of keys", &error)
-        }
-        error => Failure::library(path, error),
-    }
+    let mut colons = (0..bytes.len()).filter(|at| bytes[*at] == b':');
+    !argument.exists() && colons.any(|at| Path::new(OsStr::from_bytes(&bytes[..at])).is_file())
 }
 
 /// The volumes of one command line. Each image is opened once.

@@ -211,10 +211,6 @@ pub fn cannot_write(image: &Path, error: &Error) -> Failure {
         Error::Open { errno, .. } if *errno == Errno::ROFS.raw_os_error() => {
             Failure::new(image, "is write-protected").advise("it can only be read")
         }
-        Error::Open { errno, .. } => {
-            let error = std::io::Error::from_raw_os_error(*errno);
-            Failure::host(image, "cannot open for writing", &error)
-        }
-        error => Failure::library(image, error),
+        error => Failure::open(image, "cannot open for writing", error),
     }
 }

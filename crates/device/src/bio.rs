@@ -173,6 +173,11 @@ impl Bio {
         &self.segments
     }
 
+    /// Returns a copy of the memory.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.segments.iter().flat_map(Segment::bytes).copied().collect()
+    }
+
     /// Returns the memory of a read, in device order. Does not return the segments: a caller could swap them with those
     /// of another bio, and then they would outlive their own.
     pub fn memory_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {

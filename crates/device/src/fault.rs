@@ -228,8 +228,7 @@ impl FaultDevice {
         range: &Range<u64>,
         keep: impl Fn(u64) -> bool,
     ) -> Result<(), i32> {
-        let data: Vec<u8> = bio.segments().iter().flat_map(|one| one.bytes()).copied().collect();
-        for (sector, bytes) in (0..).zip(data.chunks(SECTOR as usize)) {
+        for (sector, bytes) in (0..).zip(bio.to_vec().chunks(SECTOR as usize)) {
             if keep(sector) {
                 let at = DeviceOffset(range.start + sector * SECTOR);
                 self.inner.write_at(at, bytes).map_err(|_| EIO)?;

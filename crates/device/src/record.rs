@@ -154,8 +154,7 @@ impl BlockDevice for RecordDevice {
     fn submit(&self, mut batch: Vec<Bio>) {
         for bio in &mut batch {
             if bio.operation() == BioOperation::Write && bio.range_within(self.size()).is_ok() {
-                let data = bio.segments().iter().flat_map(|one| one.bytes()).copied().collect();
-                let index = self.record_write(bio.offset(), data);
+                let index = self.record_write(bio.offset(), bio.to_vec());
                 let events = Arc::clone(&self.events);
                 // Recorded before the submitter's completion function, so that its next flush comes later.
                 bio.before_end(move |result| {
@@ -210,42 +209,26 @@ impl Recording {
     /// durable: each write comes before the first flush that makes it durable, and the writes that are never durable come
     /// last. Otherwise the order is that of submission. With each item comes the point at which it is certain.
     pub fn completed(&self) -> Vec<(usize, Completed<'_>)> {
+        let item =
+            |write: usize, point| Some((point, Completed::Write(self.events[write].submitted()?)));
         let mut completed = Vec::new();
-        // The events of the end and of the submission of writes that no flush has covered yet.
-        let mut open: Vec<(usize, usize)> = Vec::new();
-        let mut never_durable = Vec::new();
-        for (index, event) in self.events.iter().enumerate() {
-            let (start, is_durable) = match event {
-                Event::Ended(write) => {
-                    open.push((index, *write));
-                    continue;
-                }
-                Event::Flushed(start) => (*start, true),
-                Event::FlushFailed(start) => (*start, false),
-                Event::Submitted(..) | Event::FlushStarted(_) => continue,
-            };
-            let part = self.events[start].part();
-            let is_covered =
-                |(end, write): &(usize, usize)| *end < start && self.events[*write].part() == part;
-            let mut covered: Vec<usize> = Vec::new();
-            open.retain(|one| {
-                covered.extend(is_covered(one).then_some(one.1));
-                !is_covered(one)
-            });
-            covered.sort_unstable();
-            if is_durable {
-                let writes = covered.into_iter().filter_map(|write| self.events[write].submitted());
-                completed.extend(writes.map(|write| (index + 1, Completed::Write(write))));
-                completed.push((index + 1, Completed::Flush));
-            } else {
-                never_durable.extend(covered);
+        let mut is_durable = vec![false; self.events.len()];
+        let mut known_to = [0; PARTS];
+        for (point, event) in (1..).zip(&self.events) {
+            let Some((start, has_succeeded)) = event.ended_flush() else { continue };
+            let mut covered: Vec<usize> =
+                newly_covered(&self.events, start, &mut known_to).collect();
+            if has_succeeded {
+                covered.sort_unstable();
+                covered.iter().for_each(|write| is_durable[*write] = true);
+                completed.extend(covered.into_iter().filter_map(|write| item(write, point)));
+                completed.push((point, Completed::Flush));
             }
         }
-        never_durable.extend(open.into_iter().map(|(_, write)| write));
-        never_durable.sort_unstable();
-        let writes = never_durable.into_iter().filter_map(|write| self.events[write].submitted());
-        let end = self.events.len();
-        completed.extend(writes.map(|write| (end, Completed::Write(write))));
+        let ended = self.events.iter().filter_map(Event::ended_write);
+        let mut rest: Vec<usize> = ended.filter(|write| !is_durable[*write]).collect();
+        rest.sort_unstable();
+        completed.extend(rest.into_iter().filter_map(|write| item(write, self.events.len())));
         completed
     }
 
@@ -288,6 +271,23 @@ impl Event {
         }
     }
 
+    /// Returns the event at which a write was submitted that has succeeded now.
+    fn ended_write(&self) -> Option<usize> {
+        match self {
+            Self::Ended(write) => Some(*write),
+            _ => None,
+        }
+    }
+
+    /// Returns the event at which a flush was started that has ended now, and whether it has succeeded.
+    fn ended_flush(&self) -> Option<(usize, bool)> {
+        match self {
+            Self::Flushed(start) => Some((*start, true)),
+            Self::FlushFailed(start) => Some((*start, false)),
+            _ => None,
+        }
+    }
+
     /// Returns the index of the device that was written or is flushed.
     fn part(&self) -> Option<usize> {
         match self {
@@ -300,24 +300,27 @@ impl Event {
 /// Marks the writes as durable that successful flushes in `passed` cover. Writes that a failed flush covers never
 /// become durable. `known_to` is, for each device, the event up to which this was decided before.
 fn mark_durable(events: &[Event], passed: &[Event], known_to: &mut [usize], durable: &mut [bool]) {
-    for event in passed {
-        let (start, is_durable) = match event {
-            Event::Flushed(start) => (*start, true),
-            Event::FlushFailed(start) => (*start, false),
-            _ => continue,
-        };
-        let part = events[start].part();
-        let Some(known_to) = part.and_then(|part| known_to.get_mut(part)) else { continue };
-        for event in events.get(*known_to..start).unwrap_or_default() {
-            match event {
-                Event::Ended(write) if events[*write].part() == part => {
-                    durable[*write] = is_durable;
-                }
-                _ => {}
-            }
-        }
-        *known_to = start.max(*known_to);
+    for (start, has_succeeded) in passed.iter().filter_map(Event::ended_flush) {
+        newly_covered(events, start, known_to).for_each(|write| durable[write] = has_succeeded);
     }
+}
+
+/// Returns the writes, by the events of their submission, that a flush covers and no flush before it has covered. The flush
+/// was started at the event `start`. `known_to` is, for each device, the event up to which writes were covered before.
+fn newly_covered<'e>(
+    events: &'e [Event],
+    start: usize,
+    known_to: &mut [usize],
+) -> impl Iterator<Item = usize> + use<'e> {
+    let part = events[start].part();
+    let known_to = part.and_then(|part| known_to.get_mut(part));
+    let from = known_to.map_or(start, |known_to| {
+        let from = *known_to;
+        *known_to = start.max(from);
+        from
+    });
+    let ended = events.get(from..start).unwrap_or_default().iter().filter_map(Event::ended_write);
+    ended.filter(move |write| events[*write].part() == part)
 }
 
 /// Rebuilds the contents after crashes at points in ascending order: durable writes are applied only once.

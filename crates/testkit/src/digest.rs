@@ -8,6 +8,9 @@ use sha2::{Digest, Sha256};
 /// The size of pieces in which contents are read, in bytes.
 const PIECE: u64 = 256 << 10;
 
+/// A piece of a hole.
+static ZEROES: [u8; PIECE as usize] = [0; PIECE as usize];
+
 /// Larger files are read only where they may have data.
 const READ_WHOLE_MAX: u64 = 64 << 20;
 
@@ -18,7 +21,6 @@ const READ_WHOLE_MAX: u64 = 64 << 20;
 pub fn digest(size: u64, data: &[Range<u64>], mut read: impl FnMut(u64, &mut [u8])) -> String {
     let mut sha = Sha256::new();
     let mut buffer = vec![0; PIECE as usize];
-    let zeroes = vec![0; PIECE as usize];
     let whole = 0..size;
     let ranges = if size <= READ_WHOLE_MAX { std::slice::from_ref(&whole) } else { data };
     let mut done = 0;
@@ -30,7 +32,7 @@ pub fn digest(size: u64, data: &[Range<u64>], mut read: impl FnMut(u64, &mut [u8
             let piece = &mut buffer[..length as usize];
             read(at, piece);
             // Compared as a whole, which is faster than byte by byte.
-            if *piece != zeroes[..piece.len()] {
+            if *piece != ZEROES[..piece.len()] {
                 sha.update(at.to_le_bytes());
                 sha.update(&*piece);
             }

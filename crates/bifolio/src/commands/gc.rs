@@ -40,11 +40,13 @@ pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
     arguments.image.discard = arguments.discard;
     let mut cleaned = Vec::new();
     change_targets(&arguments.image, &arguments.targets, console, |target, writing, _| {
-        let done = writing.get(target)?.clean();
+        let volume = writing.get(target)?;
         let image = target.image.as_path();
-        let done = done.map_err(|error| match error {
-            Error::Unsupported(_) => Failure::new(image, "is not an f2fs image")
-                .advise("`bifolio defrag` defragments the files of ext4 images"),
+        let done = volume.clean().map_err(|error| match error {
+            Error::Unsupported(_) if volume.info().format != "f2fs" => {
+                Failure::new(image, "is not an f2fs image")
+                    .advise("`bifolio defrag` defragments the files of ext4 images")
+            }
             error => Failure::action(image, "cannot clean", &error),
         })?;
         cleaned.push((image.as_os_str().as_bytes().to_vec(), done));

@@ -48,7 +48,6 @@ fn run_with(arguments: &[&str], disks: &Disks) -> Outcome {
         let volume = copy(&disks.volume, image);
         let journal_copy = disks.journal.as_ref().map(|device| copy(device, journal));
         text.set_len(0).unwrap();
-        let path = |file: &File| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         let output = File::options().append(true).open(path(text)).unwrap();
         let mut command = Command::new("e2fsck");
         if journal_copy.is_some() {
@@ -62,8 +61,13 @@ fn run_with(arguments: &[&str], disks: &Disks) -> Outcome {
     })
 }
 
+/// Returns a path by which another process can open a file in memory.
+pub(super) fn path(file: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+}
+
 /// Copies the contents of `device` to `file`. Returns a device that reads the file.
-pub(super) fn copy(device: &SharedDevice, file: &Arc<File>) -> SharedDevice {
+fn copy(device: &SharedDevice, file: &Arc<File>) -> SharedDevice {
     let size = device.size();
     file.set_len(size).unwrap();
     let mut chunk = vec![0; CHUNK];

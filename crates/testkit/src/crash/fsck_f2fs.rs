@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use base::DeviceOffset;
 use device::SharedDevice;
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use super::e2fsck;
 use crate::f2fs::complaint_of_fsck;
 
 /// The size of parts that are compared and written as a whole, in bytes.
@@ -62,7 +62,6 @@ pub(super) fn complaint(device: &SharedDevice) -> Option<String> {
             other => other.insert(Image::new(size)),
         };
         image.become_copy_of(device);
-        let path = format!("/proc/{}/fd/{}", std::process::id(), image.file.as_raw_fd());
-        complaint_of_fsck(&PathBuf::from(path))
+        complaint_of_fsck(Path::new(&e2fsck::path(&image.file)))
     })
 }

@@ -177,11 +177,7 @@ impl DeviceHooks for Buggy {
         for bio in batch {
             let done = match bio.operation() {
                 BioOperation::Read => self.before_read(device, &bio).map(|()| false),
-                BioOperation::Write => {
-                    let bytes: Vec<u8> =
-                        bio.segments().iter().flat_map(|one| one.bytes()).copied().collect();
-                    self.replace(device, &bio, &bytes)
-                }
+                BioOperation::Write => self.replace(device, &bio, &bio.to_vec()),
             };
             if done.unwrap() {
                 bio.end(Ok(()));

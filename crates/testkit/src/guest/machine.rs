@@ -152,18 +152,13 @@ impl Machine {
     }
 
     fn emulated(self, initrd: &Path, disks: &[Disk]) -> Command {
-        // The model, the console, and the program.
-        let (program, model, console) = match self {
-            Self::EmulatedF2fs16k => ("qemu-system-aarch64", "virt", "ttyAMA0"),
-            _ => ("qemu-system-x86_64", "pc", "ttyS0"),
+        // Where the processor says that it copies bytes fast, Linux copies byte by byte, which is slow if emulated.
+        let (program, model, processor, console) = match self {
+            Self::EmulatedF2fs16k => ("qemu-system-aarch64", "virt", "max", "ttyAMA0"),
+            _ => ("qemu-system-x86_64", "pc", "max,-erms,-fsrm", "ttyS0"),
         };
         let mut qemu = Command::new(program);
         qemu.args(["-machine", model]);
-        // Where the processor says that it copies bytes fast, Linux copies byte by byte, which is slow if emulated.
-        let processor = match self {
-            Self::EmulatedF2fs16k => "max",
-            _ => "max,-erms,-fsrm",
-        };
         // Emulation works on every machine, unlike nested virtualization.
         qemu.args(["-accel", "tcg,thread=multi", "-cpu", processor, "-smp", "1", "-m", MEMORY]);
         qemu.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);

@@ -126,24 +126,38 @@ impl WithoutOrphans {
 
 impl DeviceHooks for WithoutOrphans {
     fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
-        for bio in batch {
-            if bio.operation() == BioOperation::Read || !PACKS.contains(&bio.offset().0) {
-                device.submit(vec![bio]);
-                continue;
+        submit_changed(device, batch, |bio| {
+            if !PACKS.contains(&bio.offset().0) {
+                return None;
             }
-            let mut bytes = bytes_of(&bio);
+            let mut bytes = bio.to_vec();
             for block in bytes.chunks_mut(BLOCK).filter(|block| Self::is_orphan_block(block)) {
                 block[BLOCK - 8..BLOCK - 4].fill(0);
             }
-            device.write_at(bio.offset(), &bytes).unwrap();
-            bio.end(Ok(()));
-        }
+            Some(bytes)
+        });
     }
 }
 
-/// Returns the data of a write.
-fn bytes_of(bio: &Bio) -> Vec<u8> {
-    bio.segments().iter().flat_map(|segment| segment.bytes()).copied().collect()
+/// Submits a batch. Writes for which `change` returns other bytes have these.
+fn submit_changed(
+    device: &SharedDevice,
+    batch: Vec<Bio>,
+    change: impl Fn(&Bio) -> Option<Vec<u8>>,
+) {
+    for bio in batch {
+        let changed = match bio.operation() {
+            BioOperation::Write => change(&bio),
+            BioOperation::Read => None,
+        };
+        match changed {
+            Some(bytes) => {
+                device.write_at(bio.offset(), &bytes).unwrap();
+                bio.end(Ok(()));
+            }
+            None => device.submit(vec![bio]),
+        }
+    }
 }
 
 /// Hides a late store from the device.
@@ -155,7 +169,7 @@ impl WithoutLateStore {
     fn before_store(&self, bio: &Bio) -> Option<Vec<u8>> {
         let mut late = self.0.0.lock();
         let (old, new) = late.as_ref()?;
-        let mut bytes = bytes_of(bio);
+        let mut bytes = bio.to_vec();
         let at = bytes.windows(new.len()).position(|window| window == new)?;
         bytes[at..at + old.len()].copy_from_slice(old);
         *late = None;
@@ -165,18 +179,6 @@ impl WithoutLateStore {
 
 impl DeviceHooks for WithoutLateStore {
     fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
-        for bio in batch {
-            let before = match bio.operation() {
-                BioOperation::Write => self.before_store(&bio),
-                BioOperation::Read => None,
-            };
-            match before {
-                Some(bytes) => {
-                    device.write_at(bio.offset(), &bytes).unwrap();
-                    bio.end(Ok(()));
-                }
-                None => device.submit(vec![bio]),
-            }
-        }
+        submit_changed(device, batch, |bio| self.before_store(bio));
     }
 }
