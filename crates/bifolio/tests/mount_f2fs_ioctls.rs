@@ -20,6 +20,8 @@ const START: libc::c_ulong = 0xf501;
 const COMMIT: libc::c_ulong = 0xf502;
 const ABORT: libc::c_ulong = 0xf505;
 const REPLACE: libc::c_ulong = 0xf519;
+const SET_PIN_FILE: libc::c_ulong = 0x4004_f50d;
+const GET_PIN_FILE: libc::c_ulong = 0x8004_f50e;
 const WRITE_CHECKPOINT: libc::c_ulong = 0xf507;
 const GET_FEATURES: libc::c_ulong = 0x8004_f50c;
 const PRECACHE_EXTENTS: libc::c_ulong = 0xf50f;
@@ -270,4 +272,50 @@ fn a_file_that_is_not_compressed_has_no_compression_to_show() {
             assert!(!output(Command::new("f2fs_io").arg(command).arg(&path)).status.success());
         }
     });
+}
+
+#[test]
+fn pinned_files_are_overwritten_and_nothing_else() {
+    private_mounts();
+    for options in ["rw", "rw,writeback"] {
+        let fixture = f2fs();
+        with_mount(&fixture, &format!("{options},allow_other"), |mount| {
+            let path = mount.join("f");
+            let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+            let file = file.unwrap();
+            let failures = |file: &File| {
+                let mut failures = 7_u32;
+                ioctl_with(file, GET_PIN_FILE, &mut failures).map(|()| failures)
+            };
+            let pin = |file: &File, mut pin: u32| ioctl_with(file, SET_PIN_FILE, &mut pin);
+            assert_eq!(failures(&file), Ok(0));
+            run(Command::new("f2fs_io").args(["pinfile", "set"]).arg(&path));
+            let shown = output(Command::new("f2fs_io").args(["pinfile", "get"]).arg(&path));
+            let shown = String::from_utf8(shown.stdout).unwrap();
+            assert!(shown.contains("0 blocks moved"), "{shown}");
+            // FS_NOCOW_FL
+            let flags = rustix::fs::ioctl_getflags(&file).unwrap().bits();
+            assert_eq!(flags, 0x80_0000, "{options}");
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 100_000).unwrap();
+            let now = contents(1, 100_000);
+            file.write_all_at(&now, 0).unwrap();
+            file.sync_all().unwrap();
+            assert!(fs::read(&path).unwrap() == now);
+            let punch =
+                rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+            let punched = rustix::fs::fallocate(&file, punch, 0, 4096);
+            assert_eq!(punched, Err(Errno::OPNOTSUPP), "{options}");
+            pin(&file, 0).unwrap();
+            assert_eq!(pin(&file, 1), Err(Errno::FBIG), "{options}");
+            assert_eq!(pin(&File::open(mount).unwrap(), 1), Err(Errno::INVAL));
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+            let by_other = run_as(NOBODY, NOBODY, || pin(&open(&path), 1));
+            assert_eq!(by_other, Err(Errno::ACCESS), "{options}");
+            // What the kernel holds has blocks before the file is pinned.
+            let other = OpenOptions::new().write(true).create_new(true).open(mount.join("other"));
+            let other = other.unwrap();
+            other.write_all_at(&[1; 5000], 0).unwrap();
+            assert_eq!(pin(&other, 1), Err(Errno::FBIG), "{options}");
+        });
+    }
 }

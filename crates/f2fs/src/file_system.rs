@@ -221,7 +221,11 @@ impl Data for Inode {
     }
 }
 
-impl Allocation for Inode {}
+impl Allocation for Inode {
+    fn pin_failures(&self) -> Result<Option<u32>> {
+        Ok(self.pin_failures())
+    }
+}
 
 /// Returns how the data of an inode is compressed.
 fn compression(inode: &Inode) -> Result<Option<fs::Compression>> {
@@ -431,11 +435,19 @@ impl Allocation for WritableInode {
     }
 
     fn prepare_to_clear(&self) -> Result<()> {
-        self.0.convert_inline()
+        self.0.prepare_to_clear()
     }
 
     fn shift(&self, range: Range<FileOffset>, to: Shift, size: u64, time: Timestamp) -> Result<()> {
         self.0.shift(range, to, size, time)
+    }
+
+    fn pin_failures(&self) -> Result<Option<u32>> {
+        Ok(self.0.current().pin_failures())
+    }
+
+    fn set_pinned(&self, is_pinned: bool) -> Result<()> {
+        self.0.set_pinned(is_pinned)
     }
 
     fn allocation_unit(&self) -> u64 {

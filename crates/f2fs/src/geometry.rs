@@ -52,6 +52,11 @@ impl Geometry {
         ((self.main.end.0 - self.main.start.0) / SEGMENT_BLOCKS) as u32
     }
 
+    /// Returns the number of blocks of a section.
+    pub fn section_blocks(&self) -> u64 {
+        u64::from(self.segments_per_section.max(1)) * SEGMENT_BLOCKS
+    }
+
     /// Returns the number of addresses, or of node numbers, in a node that is not an inode.
     pub fn addresses_per_node(&self) -> u32 {
         ((self.block_size.len() - size_of::<RawNodeFooter>()) / WORD_BYTES) as u32

@@ -284,6 +284,20 @@ pub trait Allocation {
         Err(Unsupported::Operation("fallocate").into())
     }
 
+    /// Returns how often cleaning has failed to move the blocks of a pinned file, which are written in place; `None` for a
+    /// regular file that is not pinned. Errors: `Unsupported` for formats that never move blocks.
+    fn pin_failures(&self) -> Result<Option<u32>> {
+        Err(Unsupported::Operation("pinning files").into())
+    }
+
+    /// Pins a regular file, or ends that. The cache has no dirty data, and none is in flight. Errors: `FileTooLarge` for a
+    /// file that has blocks already; `Unsupported` for formats without pinned files, and files that cannot be written in
+    /// place.
+    fn set_pinned(&self, is_pinned: bool) -> Result<()> {
+        let _ = is_pinned;
+        Err(Unsupported::Operation("pinning files").into())
+    }
+
     /// Fails for regular files whose blocks cannot be [exchanged](Self::move_extents).
     fn check_movable(&self) -> Result<()> {
         Err(Unsupported::Operation("moving extents").into())

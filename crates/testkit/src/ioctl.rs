@@ -1,5 +1,5 @@
 //! Ioctls of files for which no library has safe functions: FIEMAP, FSGETXATTR, FSSETXATTR, GETVERSION,
-//! EXT4_IOC_MOVE_EXT, FS_IOC_ENABLE_VERITY, F2FS_IOC_RELEASE_COMPRESS_BLOCKS, and those for encryption.
+//! EXT4_IOC_MOVE_EXT, F2FS_IOC_SET_PIN_FILE, FS_IOC_ENABLE_VERITY, F2FS_IOC_RELEASE_COMPRESS_BLOCKS, and those for encryption.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -103,6 +103,13 @@ pub(crate) fn set_project(file: impl AsFd, project: u32) -> Result<()> {
     let wanted = Fsxattr { project, ..get_fsxattr(&file)? };
     // SAFETY: FS_IOC_FSSETXATTR reads a `struct fsxattr`.
     unsafe { ioctl(file, Setter::<OPCODE, Fsxattr>::new(wanted)) }
+}
+
+/// Pins a file of f2fs.
+pub(crate) fn pin(file: impl AsFd) -> Result<()> {
+    const OPCODE: rustix::ioctl::Opcode = opcode::write::<u32>(0xf5, 13);
+    // SAFETY: F2FS_IOC_SET_PIN_FILE reads a `u32`.
+    unsafe { ioctl(file, Setter::<OPCODE, u32>::new(1)) }
 }
 
 /// Returns the inode's generation.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 use testkit::f2fs::{self, Kind, Steps};
-use testkit::turns::{OnVolume, Plan, Turn};
+use testkit::turns::{Bytes, OnVolume, Plan, Step, Turn};
 use testkit::{Manifest, guest, must};
 use vfs::VolumeOptions;
 
@@ -110,6 +110,62 @@ fn broken_off(seed: u64) {
     }
 }
 
+/// Has Linux and the library pin a file each, and overwrite both. Their blocks stay.
+fn pinned() {
+    let folder = must(TempDir::new(), "a folder");
+    let images: Vec<Image> = ["plain", "attributes", "large_sections"]
+        .map(|name| {
+            let (kind, image) = (Kind::named(name), folder.path().join(name));
+            kind.make(&image, 256);
+            (kind, image)
+        })
+        .into();
+    let mut by_guest = true;
+    let mut run = |steps: &[Step], what: &str| {
+        if by_guest {
+            f2fs::change_all(&images, steps);
+        } else {
+            for (_, image) in &images {
+                let mut ours = OnVolume::open(image);
+                ours.run(steps);
+                ours.close();
+            }
+        }
+        judge(&images, what);
+        by_guest = !by_guest;
+    };
+    let write = |path: &str, at: u64, seed: u64, length: usize| {
+        Step::Write(path.to_owned(), at, Bytes { seed, length })
+    };
+    let make = |path: &str, seed: u64| {
+        vec![Step::Pin(path.to_owned(), 3 << 20), write(path, 0, seed, 2 << 20)]
+    };
+    let names = ["by_linux", "by_library"];
+    run(&make(names[0], 1), "Linux has pinned a file");
+    run(&make(names[1], 2), "the library has pinned a file");
+    let extents = || {
+        let of_image = |(_, image): &Image| {
+            let manifest = Manifest::of_image(image);
+            names.map(|name| manifest.fact(name, "extents").map(str::to_owned))
+        };
+        images.iter().map(of_image).collect::<Vec<_>>()
+    };
+    let before = extents();
+    assert!(before.iter().flatten().all(Option::is_some), "{before:?}");
+    for turn in 0..4 {
+        let steps: Vec<Step> = names
+            .iter()
+            .flat_map(|name| {
+                let at = 4096 * 7 + 1000 * turn;
+                let synced = Step::Sync((*name).to_owned());
+                [write(name, at, 10 + turn, 300_000), synced, write(name, 2 << 20, turn, 50_000)]
+            })
+            .collect();
+        run(&steps, &format!("turn {turn}"));
+        assert_eq!(extents(), before, "turn {turn}: blocks of pinned files have moved");
+    }
+}
+
 fn main() {
     guest::run_if_guest();
     let arguments = Arguments::from_args();
@@ -126,5 +182,9 @@ fn main() {
             Ok(())
         }));
     }
+    trials.push(Trial::test("linux_and_the_library_overwrite_pinned_files_in_place", || {
+        pinned();
+        Ok(())
+    }));
     libtest_mimic::run(&arguments, trials).exit();
 }

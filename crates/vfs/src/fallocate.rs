@@ -168,6 +168,7 @@ impl Node {
                 self.clear(file, bytes, false)
             }
             Fallocate::ZeroRange { .. } => {
+                self.inode().prepare_to_clear()?;
                 self.inode().preallocate(range.clone())?;
                 // If clearing fails, earlier writes are still in the file.
                 iomap::write_back_and_wait(file, bytes.clone());

@@ -21,6 +21,7 @@ mod node_table;
 mod open_options;
 mod path;
 mod path_change;
+mod pinned;
 mod probe;
 mod read_dir;
 mod rename;

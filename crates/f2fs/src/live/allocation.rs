@@ -79,6 +79,9 @@ impl LiveInode {
         if self.current().record().inline_area.is_some() {
             self.convert_inline()?;
         }
+        if self.is_pinned() {
+            return self.preallocate_pinned(range);
+        }
         let blocks = self.blocks_of(&range);
         let count = blocks.end.0.saturating_sub(blocks.start.0);
         let delayed: Vec<Range<FileBlock>> = self.delayed_in(&blocks);
@@ -114,9 +117,16 @@ impl LiveInode {
         found
     }
 
+    /// Prepares for [`clear`](Self::clear). Fails for files whose blocks stay.
+    pub(crate) fn prepare_to_clear(&self) -> Result<()> {
+        self.check_unpinned()?;
+        self.convert_inline()
+    }
+
     /// Makes whole blocks holes, or with `keeps_space`, reserved blocks.
     pub(crate) fn clear(&self, range: Range<FileOffset>, keeps_space: bool) -> Result<()> {
         self.check_changeable()?;
+        self.check_unpinned()?;
         let blocks = self.blocks_of(&range);
         self.drop_delayed(&blocks)?;
         let count = if keeps_space { blocks.end.0.saturating_sub(blocks.start.0) } else { 0 };
@@ -141,6 +151,7 @@ impl LiveInode {
         time: Timestamp,
     ) -> Result<()> {
         self.check_changeable()?;
+        self.check_unpinned()?;
         if self.current().record().is_encrypted {
             // As in Linux: the encrypted form of a block depends on its place in the file.
             return Err(Unsupported::Operation("moving data in an encrypted file").into());

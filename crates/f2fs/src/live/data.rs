@@ -1,10 +1,10 @@
-//! The map of a file's data, for reading and writing. Data is written out of place.
+//! The map of a file's data, for reading and writing. Data is written out of place, but that of pinned files in place.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::{DeviceOffset, FileBlock, FileOffset, FsBlock, Result, Unsupported};
+use base::{DeviceOffset, FileBlock, FileOffset, FsBlock, Result};
 use iomap::{
     Cluster, Encoding, FinishedRange, Iomap, IomapKind, MapRead, MapWrite, Placement, Token,
     Transform, WritePolicy,
@@ -149,6 +149,10 @@ impl MapWrite for LiveInode {
         self.check_changeable()?;
         self.convert_inline()?;
         let blocks = self.blocks_of(&(at..FileOffset(at.0.saturating_add(length))));
+        if self.is_pinned() {
+            self.check_overwrites(&blocks)?;
+            return self.map_read(at, length);
+        }
         if !self.unreserved(&blocks)?.is_empty() {
             self.change(blocks.end.0 - blocks.start.0 + NODES_MAX, &[], |editor, reserved| {
                 // The end of another write may have stored addresses.
@@ -177,12 +181,13 @@ impl MapWrite for LiveInode {
         self.map_changed();
     }
 
-    fn map_writeback(&self, _at: FileOffset, _length: u64) -> Result<Iomap> {
-        Err(Unsupported::Operation("writing f2fs data in place").into())
+    fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        // Only blocks with addresses become dirty in files that are written in place.
+        self.map_read(at, length)
     }
 
     fn policy(&self, _range: Range<FileOffset>) -> WritePolicy {
-        WritePolicy::OutOfPlace
+        if self.is_pinned() { WritePolicy::InPlace } else { WritePolicy::OutOfPlace }
     }
 
     fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
@@ -210,6 +215,10 @@ impl MapWrite for LiveInode {
     }
 
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
+        let has_new_blocks = finished.iter().any(|range| range.token.is_some());
+        if !has_new_blocks && size.0 <= self.current().attributes().size {
+            return Ok(());
+        }
         let is_atomic = self.has_atomic_write();
         let ended = self.change(NODES_MAX, &[], |editor, reserved| {
             let mut ended = Vec::new();

@@ -4,6 +4,7 @@
 //! - `data.rs`: the map of a file's data, for reading and writing
 //! - `atomic.rs`: data that a file gets all at once, or not at all
 //! - `allocation.rs`: sizes, preallocated blocks, holes
+//! - `pinned.rs`: files whose blocks stay where they are
 //! - `xattrs.rs`: changes of extended attributes
 //! - `registry.rs`: the inodes in memory, by number
 //!
@@ -13,6 +14,7 @@ mod allocation;
 mod atomic;
 mod data;
 mod names;
+mod pinned;
 mod registry;
 mod xattrs;
 
@@ -262,11 +264,9 @@ impl LiveInode {
         let current = self.current();
         let record = current.record();
         current.check_readable()?;
-        let is_pinned = record.has_flag(flags::PINNED);
         let refused = [
             (record.compression.is_some(), "changing compressed files"),
             (record.has_flag(flags::VERITY), "changing files with fs-verity"),
-            (is_pinned, "changing pinned files"),
         ];
         match refused.into_iter().find(|(is_refused, _)| *is_refused) {
             Some((_, feature)) => Err(Unsupported::Inode { inode: self.number, feature }.into()),

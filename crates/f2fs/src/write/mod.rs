@@ -19,6 +19,7 @@ mod label;
 mod logs;
 mod pack;
 mod pending;
+mod sections;
 mod space;
 mod summary_blocks;
 mod sync;

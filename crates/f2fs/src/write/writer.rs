@@ -112,6 +112,11 @@ impl Placed {
     pub(super) fn blocks(&self) -> impl Iterator<Item = FsBlock> + use<> {
         (self.range.start.0..self.range.end.0).map(FsBlock)
     }
+
+    /// Returns the number of blocks.
+    pub(crate) fn len(&self) -> u64 {
+        self.range.end.0 - self.range.start.0
+    }
 }
 
 impl State {
@@ -120,6 +125,20 @@ impl State {
     pub(super) fn nodes_to_write(&self, volume: &Volume) -> u64 {
         let changed = volume.overlay_or_new().read().block_count();
         changed + NODES_OF_WRITE * (self.placements.len() as u64 + 1) + SPARE_BLOCKS
+    }
+
+    /// Records a placement, and returns its token.
+    pub(super) fn add_placement(&mut self, placed: Placed) -> u64 {
+        let token = self.next_token;
+        self.next_token += 1;
+        self.placements.insert(token, placed);
+        token
+    }
+
+    /// Returns whether users can have `count` more blocks.
+    pub(super) fn has_blocks(&self, volume: &Volume, count: u64) -> bool {
+        let used = Use::of(volume, self);
+        used.blocks + count <= used.max
     }
 
     /// Returns the number of nodes that can be written before the next checkpoint is durable.
@@ -398,9 +417,7 @@ impl Writer {
             range = allocate(state);
         }
         let range = range?;
-        let token = state.next_token;
-        state.next_token += 1;
-        state.placements.insert(token, Placed { at, range: range.clone() });
+        let token = state.add_placement(Placed { at, range: range.clone() });
         Ok((token, range))
     }
 

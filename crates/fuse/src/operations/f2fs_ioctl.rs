@@ -7,6 +7,7 @@
 //! | request | answer |
 //! |---|---|
 //! | atomic writes: start, start with replacement, commit, abort | on mounts without `-o writeback` |
+//! | pinning of files, and the failures to clean a pinned one | as in Linux, for owners |
 //! | features, compression of a file, whether it is an alias of a device | as in Linux |
 //! | checkpoint | the volume is synced (for root) |
 //! | caching of extents | the map is read |
@@ -15,12 +16,14 @@
 //! | others | ENOTTY |
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
-use base::FileOffset;
+use base::attributes::FileType;
+use base::{Error, FileOffset};
 use rustix::io::Errno;
-use vfs::{AtomicWrite, Credentials};
-use zerocopy::{Immutable, IntoBytes};
+use vfs::{AtomicWrite, Credentials, Node};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::open_files::OpenFile;
 use crate::owners::NO_ID;
@@ -43,6 +46,8 @@ mod command {
     pub(super) const MOVE_RANGE: u32 = 0xc020_f509;
     pub(super) const FLUSH_DEVICE: u32 = 0x4008_f50a;
     pub(super) const GET_FEATURES: u32 = 0x8004_f50c;
+    pub(super) const SET_PIN_FILE: u32 = 0x4004_f50d;
+    pub(super) const GET_PIN_FILE: u32 = 0x8004_f50e;
     pub(super) const PRECACHE_EXTENTS: u32 = 0xf50f;
     pub(super) const RESIZE_FS: u32 = 0x4008_f510;
     pub(super) const GET_COMPRESS_BLOCKS: u32 = 0x8008_f511;
@@ -73,6 +78,7 @@ impl Server {
         &self,
         header: &InHeader,
         operation: &IoctlIn,
+        rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Result<Option<Answer>, Failure> {
         let Some(features) = self.volume.feature_bits() else { return Ok(None) };
@@ -104,6 +110,17 @@ impl Server {
             command::GET_FEATURES => {
                 let atomic = if self.has_atomic_writes() { ATOMIC_WRITE } else { 0 };
                 word = features & !ATOMIC_WRITE | atomic;
+                word.as_bytes()
+            }
+            command::SET_PIN_FILE => {
+                self.set_pinned(header, operation, rest)?;
+                &[]
+            }
+            command::GET_PIN_FILE => {
+                word = match self.known(header.node)?.node.pin_failures() {
+                    Err(Error::WrongType(_)) => 0,
+                    failures => failures?.unwrap_or(0),
+                };
                 word.as_bytes()
             }
             command::PRECACHE_EXTENTS => {
@@ -164,22 +181,24 @@ impl Server {
         &self,
         header: &InHeader,
         operation: &IoctlIn,
-    ) -> Result<std::sync::Arc<OpenFile>, Failure> {
+    ) -> Result<Arc<OpenFile>, Failure> {
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
         if !opened.file.mode().write {
             return Err(Errno::BADF.into());
         }
+        self.require_owner(header, opened.file.node())?;
+        Ok(opened)
+    }
+
+    /// Fails unless the owner of the inode, or a privileged user, sends the request.
+    fn require_owner(&self, header: &InHeader, node: &Node) -> Result<(), Failure> {
         let owners = &self.options.owners;
         let by = match header.uid {
             // For NO_ID, only the kernel knows the caller.
             0 | NO_ID => Credentials::ROOT,
             _ => Credentials { privileged: owners.caller_is_root, ..owners.credentials(header) },
         };
-        if by.owns(&opened.file.node().attributes()) {
-            Ok(opened)
-        } else {
-            Err(Errno::ACCESS.into())
-        }
+        if by.owns(&node.attributes()) { Ok(()) } else { Err(Errno::ACCESS.into()) }
     }
 
     fn start_atomic_write(
@@ -221,6 +240,29 @@ impl Server {
         opened.file.atomic_abort()?;
         self.drop_kernel_data(node);
         received
+    }
+
+    /// Pins a file, or ends that.
+    fn set_pinned(
+        &self,
+        header: &InHeader,
+        operation: &IoctlIn,
+        rest: &[u8],
+    ) -> Result<(), Failure> {
+        let (is_pinned, _) = u32::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
+        let node = Arc::clone(&self.known(header.node)?.node);
+        if node.kind() != FileType::Regular {
+            return Err(Errno::INVAL.into());
+        }
+        // As in Linux, the file may be open for reading.
+        self.require_owner(header, &node)?;
+        let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
+        base::waiting::about_to_wait();
+        // Data that gets its blocks before the file is pinned.
+        self.receive_kernel_data(header.node, &opened)?;
+        node.set_pinned(is_pinned != 0)?;
+        self.invalidate_attributes(header.node);
+        Ok(())
     }
 
     /// Makes the kernel write the data that it holds. Fails with EAGAIN if it takes too long.

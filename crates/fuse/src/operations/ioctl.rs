@@ -67,7 +67,7 @@ impl Server {
         if let Some(answer) = self.volume_ioctl(header, operation, rest, reply)? {
             return Ok(answer);
         }
-        if let Some(answer) = self.f2fs_ioctl(header, operation, reply)? {
+        if let Some(answer) = self.f2fs_ioctl(header, operation, rest, reply)? {
             return Ok(answer);
         }
         let attributes = self.known(header.node)?.node.attributes();

@@ -71,6 +71,8 @@ pub enum Step {
     SetMode(String, u16),
     /// Sets the owner and the group.
     SetOwner(String, u32, u32),
+    /// Creates a file of f2fs, pins it, and gives it so many bytes, all of which have blocks.
+    Pin(String, u64),
     /// Makes a file durable.
     Sync(String),
 }
@@ -100,6 +102,7 @@ impl Step {
             | Self::SetAcl(path, _)
             | Self::SetMode(path, _)
             | Self::SetOwner(path, ..)
+            | Self::Pin(path, _)
             | Self::Sync(path) => move_path(path),
         }
         self

@@ -100,6 +100,11 @@ impl OnHost {
                 std::fs::set_permissions(at(path), permissions)?;
             }
             Step::SetOwner(path, uid, gid) => lchown(at(path), Some(*uid), Some(*gid))?,
+            Step::Pin(path, size) => {
+                let file = File::create_new(at(path))?;
+                crate::ioctl::pin(&file)?;
+                rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, *size)?;
+            }
             Step::Sync(path) => open(path)?.sync_all()?,
         }
         Ok(())

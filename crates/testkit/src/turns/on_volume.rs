@@ -134,6 +134,13 @@ impl OnVolume {
                 let (uid, gid) = (Some(*uid), Some(*gid));
                 set(path, AttributeChange { uid, gid, ..AttributeChange::default() })
             }
+            Step::Pin(path, size) => {
+                volume.create_file(path.as_bytes(), 0o644, BY)?;
+                let file = open(path, false)?;
+                file.node().set_pinned(true)?;
+                let mode = Fallocate::Allocate { keep_size: false };
+                file.fallocate(mode, range(0, *size), Privileges::Keep)
+            }
             Step::Sync(path) => open(path, false)?.sync_all(),
         }
     }

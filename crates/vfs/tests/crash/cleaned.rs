@@ -1,5 +1,6 @@
 //! Cleaning of a volume whose files are scattered. Files that nobody changes must be the same after each power cut, wherever
-//! their blocks were moved. Another file is changed and synced meanwhile.
+//! their blocks were moved. Another file is changed and synced meanwhile. It may be pinned, so that it is overwritten in
+//! place, next to blocks that move and to blocks that were its own.
 
 use base::FileOffset;
 use testkit::Random;
@@ -28,12 +29,24 @@ pub struct Cleaned {
 
 impl Cleaned {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
+        Self::record_with(kind, bug, seed, rounds, false)
+    }
+
+    /// The file that is changed is pinned.
+    pub fn record_pinned(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
+        Self::record_with(kind, bug, seed, rounds, true)
+    }
+
+    fn record_with(kind: &Kind, bug: Bug, seed: u64, rounds: usize, is_pinned: bool) -> Self {
         let planted = Planted::new(bug);
         let Recorded { recorder, disks } =
             kind.record(Pace::AtOnce, |device| planted.device(device));
         let volume = open(&disks, bug, seed);
         let mut random = Random(seed);
         let mut subject = Subject::new(make(&volume, CHANGED));
+        if is_pinned {
+            subject.pin();
+        }
         let mut changed = FileHistory::new(1, false);
         let mut kept = Vec::new();
         for number in 0..REWRITTEN {
@@ -44,6 +57,7 @@ impl Cleaned {
         }
         volume.sync().unwrap();
         let begun = recorder.point();
+        let change = if is_pinned { Subject::change_pinned } else { Subject::change };
         let mut cleaned = 0;
         for _ in 0..rounds {
             for number in 0..REWRITTEN {
@@ -53,7 +67,7 @@ impl Cleaned {
             let mut notes =
                 Notes { history: &mut changed, recorder: &recorder, shifts_are_durable: false };
             for _ in 0..6 {
-                subject.change(&mut notes, &mut random);
+                change(&mut subject, &mut notes, &mut random);
             }
             cleaned += volume.clean().unwrap().sections;
             let version = notes.history.version();
@@ -62,7 +76,7 @@ impl Cleaned {
             for number in 0..REWRITTEN {
                 write_new(&volume, &format!("rewritten{number}"), &mut random);
                 if number % 16 == 0 {
-                    subject.change(&mut notes, &mut random);
+                    change(&mut subject, &mut notes, &mut random);
                     let version = notes.history.version();
                     sync(&subject.file, false);
                     notes.durable(version);

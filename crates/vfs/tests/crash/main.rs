@@ -88,6 +88,11 @@ fn main() {
         suite.add(kind, name, OF_F2FS, judge, |kind, seed| {
             Cleaned::record(kind, Bug::None, seed, 6)
         });
+        let name = "pinned_files_survive_power_cuts_during_cleaning";
+        let rounds = rounds(4, 330);
+        suite.add(kind, name, rounds, judge, |kind, seed| {
+            Cleaned::record_pinned(kind, Bug::None, seed, 6)
+        });
     }
     plant_bugs(&mut suite);
     suite.run(STATES_MIN);
@@ -122,6 +127,10 @@ fn plant_bugs(suite: &mut Suite) {
         |kind, bug, seed| Cleaned::record(kind, bug, seed, 4);
     suite.plant(f2fs, (Bug::NoFlushOfPack, Bug::None), 100, cleaned);
     suite.plant(f2fs, (Bug::NoFlushOfPackEnd, Bug::None), 100, cleaned);
+    let pinned: fn(&Kind, Bug, u64) -> Cleaned =
+        |kind, bug, seed| Cleaned::record_pinned(kind, bug, seed, 4);
+    suite.plant(f2fs, journal(JournalBug::NoFlushOfData), 100, pinned);
+    suite.plant(f2fs, journal(JournalBug::EarlyEnd), 100, pinned);
     suite.plant(&F2FS[1], (Bug::NotAtomic, Bug::None), 100, atomic);
     suite.plant(&F2FS[1], (Bug::TwoCommits, Bug::None), 100, atomic);
     suite.plant(&F2FS[1], journal(JournalBug::NoFlushOfData), 100, atomic);

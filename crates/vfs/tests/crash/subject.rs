@@ -102,6 +102,36 @@ impl Subject {
         false
     }
 
+    /// Pins the file, which is new, and gives it all of its blocks.
+    pub fn pin(&self) {
+        self.file.node().set_pinned(true).unwrap();
+        self.preallocate();
+    }
+
+    /// Gives the file all of its blocks, also past its end.
+    fn preallocate(&self) {
+        let (mode, range) = (Fallocate::Allocate { keep_size: true }, 0..self.size_max);
+        self.file.fallocate(mode, range_of(&range), Privileges::Keep).unwrap();
+    }
+
+    /// Changes the file, which is pinned, in a random way, as [`change`](Self::change).
+    pub fn change_pinned(&mut self, notes: &mut Notes<'_>, random: &mut Random) -> bool {
+        match random.below(100) {
+            0..=24 => return self.write(notes, random),
+            25..=44 => return self.write_direct(notes, random),
+            45..=54 => self.submit_direct(notes, random),
+            55..=69 => self.store(notes, random),
+            70..=79 => {
+                self.truncate(notes, random);
+                self.preallocate();
+            }
+            80..=87 => self.sync_range(notes, random),
+            88..=95 => return self.sync_map(notes, random),
+            _ => self.close(),
+        }
+        false
+    }
+
     /// Writes through the cache.
     pub fn write(&self, notes: &mut Notes<'_>, random: &mut Random) -> bool {
         let range = self.random_range(notes.size(), random);

@@ -5,4 +5,5 @@ mod clean;
 mod discards;
 mod full;
 mod model;
+mod pinned;
 mod reads;

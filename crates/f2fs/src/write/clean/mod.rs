@@ -37,7 +37,7 @@ const SEGMENTS_FREE_MIN: u64 = 2;
 
 impl State {
     /// Returns the number of segments without any taken block.
-    fn free_segments(&self) -> u64 {
+    pub(super) fn free_segments(&self) -> u64 {
         self.space.free_segments(&self.logs.segments())
     }
 

@@ -1,0 +1,57 @@
+//! Pinned files, whose blocks stay where they are, as by F2FS_IOC_SET_PIN_FILE.
+//! Not here: the allocation of their blocks, and writes in place (the format).
+
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{Error, Result};
+
+use crate::clock::now;
+use crate::node::{Life, Node};
+use crate::rights;
+
+impl Node {
+    /// Returns how often cleaning has failed to move the blocks of a pinned file; `None` for a file that is not pinned.
+    /// Errors: `WrongType` for other inodes than regular files, `Unsupported` for other formats than f2fs.
+    pub fn pin_failures(&self) -> Result<Option<u32>> {
+        self.check_pinnable()?;
+        let _lock = self.lock_shared();
+        self.inode().pin_failures()
+    }
+
+    /// Pins a file, or ends that. Blocks of a pinned file are overwritten in place, and cleaning does not move them. They
+    /// are allocated by [`File::fallocate`](crate::File::fallocate) only: a write to a hole fails, and so does punching,
+    /// zeroing, collapsing and inserting ranges, and an atomic write.
+    ///
+    /// Errors: `WrongType` for other inodes than regular files; `FileTooLarge` for a file that has blocks already;
+    /// `NotPermitted` for immutable and append-only files; `Unsupported` for other formats than f2fs, for compressed files
+    /// and during an atomic write; writeback errors of earlier data.
+    pub fn set_pinned(self: &Arc<Self>, is_pinned: bool) -> Result<()> {
+        self.check_pinnable()?;
+        self.volume().file_system.check_writable()?;
+        let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
+        let state = self.lock();
+        // The volume may have been closed before the lock was taken.
+        let writeback = self.writeback()?;
+        rights::may_overwrite(&self.attributes())?;
+        state.atomic.check_none()?;
+        let errors = file.errors().cursor();
+        // From here to the change, no write is in flight: each is in place, or not.
+        iomap::quiesce_cache(file, 0..file.size());
+        file.errors().check(&errors)?;
+        self.inode().note_modified(now());
+        self.inode().set_pinned(is_pinned)?;
+        if state.life == Life::Named {
+            writeback.note(self);
+        }
+        Ok(())
+    }
+
+    fn check_pinnable(&self) -> Result<()> {
+        if self.kind() == FileType::Regular {
+            Ok(())
+        } else {
+            Err(Error::WrongType("only regular files can be pinned"))
+        }
+    }
+}
