@@ -322,6 +322,10 @@ impl fs::Inode for WritableInode {
         self.0.release()
     }
 
+    fn will_sync(&self) {
+        self.0.will_sync();
+    }
+
     fn sync(&self, _range: Range<u64>, data_only: bool) -> Result<()> {
         self.0.sync(data_only)
     }

@@ -103,6 +103,10 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
         Err(Error::ReadOnly)
     }
 
+    /// Announces a [`sync`](Self::sync), before the data is written back: a format may choose blocks for the data so that
+    /// the sync has less to do.
+    fn will_sync(&self) {}
+
     /// Makes the inode durable, with the map of its data in `range`, in bytes. With `data_only`, makes attributes
     /// durable only if reading the data needs them. The data itself is on the device already.
     fn sync(&self, range: Range<u64>, data_only: bool) -> Result<()> {

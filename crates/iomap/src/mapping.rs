@@ -227,7 +227,8 @@ pub trait MapWrite: MapRead {
     /// blocks until the placement ends, and [`map_read`](MapRead::map_read) returns those, or a delayed range if there
     /// are none. The placement is used once, for these bytes. Reserved blocks use up their reservation; for other
     /// blocks, the format has room for as many as can be in flight. May start a transaction. The caller has a folio
-    /// locked, so this waits for no folio. A placement that is empty, longer than `dirty`, or not whole blocks makes
+    /// locked, so this waits for no folio. A format may also return blocks that the file has at this place, which are then
+    /// overwritten. A placement that is empty, longer than `dirty`, or not whole blocks makes
     /// the caller panic.
     fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
         let _ = dirty;

@@ -237,6 +237,7 @@ impl Node {
         if self.volume().writeback.is_none() {
             return Ok(());
         }
+        self.inode().will_sync();
         self.write_back_and_wait_cancellable(range.clone())?;
         match self.inode().sync(range, data_only) {
             Err(Error::Interrupted) => Err(Error::Interrupted),

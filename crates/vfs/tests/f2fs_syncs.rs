@@ -127,6 +127,7 @@ impl Disk {
     }
 }
 
+/// Makes a file. Tests let it grow, so that a sync has nodes to write.
 fn make(volume: &Volume, path: &str, contents: &[u8]) -> File {
     let node = volume.create_file(path.as_bytes(), 0o644, &Credentials::ROOT).unwrap();
     let file = node.open_for(WRITE).unwrap();
@@ -140,7 +141,7 @@ fn other_threads_change_files_while_nodes_are_in_flight() {
     let volume = disk.open();
     let file = make(&volume, "/synced", &[1; 5000]);
     volume.sync().unwrap();
-    assert_eq!(file.write_at(&[2; 5000], 0), Ok(5000));
+    assert_eq!(file.write_at(&[2; 6000], 0), Ok(6000));
     disk.device.hold_next();
     thread::scope(|scope| {
         let synced = scope.spawn(|| file.sync_all());
@@ -151,10 +152,10 @@ fn other_threads_change_files_while_nodes_are_in_flight() {
         disk.device.release();
         synced.join().unwrap().unwrap();
     });
-    disk.check(&[("/synced", &[2; 5000])]);
+    disk.check(&[("/synced", &[2; 6000])]);
     // The change during the flight is not taken for durable.
     file.sync_all().unwrap();
-    disk.check(&[("/synced", &[[2; 5000].as_slice(), &[0; 4000]].concat())]);
+    disk.check(&[("/synced", &[[2; 6000].as_slice(), &[0; 3000]].concat())]);
     volume.close().unwrap();
 }
 
@@ -164,7 +165,7 @@ fn a_checkpoint_waits_for_nodes_in_flight() {
     let volume = disk.open();
     let file = make(&volume, "/synced", &[1; 5000]);
     volume.sync().unwrap();
-    assert_eq!(file.write_at(&[2; 5000], 0), Ok(5000));
+    assert_eq!(file.write_at(&[2; 6000], 0), Ok(6000));
     disk.device.hold_next();
     thread::scope(|scope| {
         let synced = scope.spawn(|| file.sync_all());
@@ -178,11 +179,11 @@ fn a_checkpoint_waits_for_nodes_in_flight() {
         synced.join().unwrap().unwrap();
         checkpoint.join().unwrap().unwrap();
     });
-    disk.check(&[("/synced", &[2; 5000]), ("/other", &[3; 100])]);
+    disk.check(&[("/synced", &[2; 6000]), ("/other", &[3; 100])]);
     // The next chain begins behind the new checkpoint.
-    assert_eq!(file.write_at(&[4; 100], 0), Ok(100));
+    assert_eq!(file.write_at(&[4; 100], 6000), Ok(100));
     file.sync_all().unwrap();
-    disk.check(&[("/synced", &[[4; 100].as_slice(), &[2; 4900]].concat())]);
+    disk.check(&[("/synced", &[[2; 6000].as_slice(), &[4; 100]].concat())]);
     volume.close().unwrap();
 }
 
@@ -194,17 +195,17 @@ fn after_a_failed_flush_of_the_chain_the_next_fsync_writes_a_checkpoint() {
         let volume = disk.open();
         let file = make(&volume, "/synced", &[1; 5000]);
         volume.sync().unwrap();
-        assert_eq!(file.write_at(&[2; 5000], 0), Ok(5000));
+        assert_eq!(file.write_at(&[2; 6000], 0), Ok(6000));
         disk.device.state().until_failure = Some(passing);
         assert!(file.sync_all().is_err());
-        assert_eq!(file.write_at(&[3; 5000], 0), Ok(5000));
+        assert_eq!(file.write_at(&[3; 7000], 0), Ok(7000));
         let before = disk.device.state().count;
         file.sync_all().unwrap();
         assert_eq!(disk.device.state().count - before, 2);
-        disk.check(&[("/synced", &[3; 5000])]);
-        assert_eq!(file.write_at(&[4; 5000], 0), Ok(5000));
+        disk.check(&[("/synced", &[3; 7000])]);
+        assert_eq!(file.write_at(&[4; 8000], 0), Ok(8000));
         file.sync_all().unwrap();
-        disk.check(&[("/synced", &[4; 5000])]);
+        disk.check(&[("/synced", &[4; 8000])]);
         volume.close().unwrap();
     }
 }

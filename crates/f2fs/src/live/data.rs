@@ -192,6 +192,9 @@ impl MapWrite for LiveInode {
 
     fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
         let blocks = self.blocks_of(&dirty);
+        if let Some(placed) = self.place_over(&blocks)? {
+            return Ok(self.placement(placed));
+        }
         let count = blocks.end.0 - blocks.start.0;
         let writer = self.volume.writer()?;
         let placed = writer.place(&self.volume, blocks.start, count, self.temperature())?;
@@ -215,7 +218,8 @@ impl MapWrite for LiveInode {
     }
 
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()> {
-        let has_new_blocks = finished.iter().any(|range| range.token.is_some());
+        let tokens = finished.iter().filter_map(|range| range.token);
+        let has_new_blocks = self.volume.writer()?.end_overwrites(tokens.map(|token| token.0));
         if !has_new_blocks && size.0 <= self.current().attributes().size {
             return Ok(());
         }

@@ -4,6 +4,7 @@
 //! - `data.rs`: the map of a file's data, for reading and writing
 //! - `atomic.rs`: data that a file gets all at once, or not at all
 //! - `allocation.rs`: sizes, preallocated blocks, holes
+//! - `overwrites.rs`: data that is synced soon, and overwrites its old blocks
 //! - `pinned.rs`: files whose blocks stay where they are
 //! - `xattrs.rs`: changes of extended attributes
 //! - `registry.rs`: the inodes in memory, by number
@@ -14,6 +15,7 @@ mod allocation;
 mod atomic;
 mod data;
 mod names;
+mod overwrites;
 mod pinned;
 mod registry;
 mod xattrs;
@@ -59,6 +61,8 @@ pub(crate) struct LiveInode {
     atomic: RankedMutex<Option<Pending>>,
     /// The generation of the map.
     generation: AtomicU64,
+    /// The number of blocks that may be overwritten in place before the next sync.
+    overwrites_left: AtomicU64,
     /// The states for writing that the vfs has got. It uses one of them.
     files: RankedMutex<Vec<Weak<WritableFile>>>,
 }
@@ -83,6 +87,7 @@ impl LiveInode {
             delayed: RankedMutex::new(ranks::DELAYED, Delayed::default()),
             atomic: RankedMutex::new(ranks::ATOMIC, None),
             generation: AtomicU64::new(0),
+            overwrites_left: AtomicU64::new(0),
             files: RankedMutex::new(ranks::FILES, Vec::new()),
         })
     }
@@ -211,7 +216,14 @@ impl LiveInode {
 
     /// Records a change of the contents in the cache.
     pub(crate) fn note_modified(&self, time: Timestamp) {
-        self.noted.lock().modified = Some(time);
+        let current = self.current();
+        let stored = current.attributes();
+        let mut noted = self.noted.lock();
+        // Within a tick of the clock, a sync need not write the inode again.
+        let is_stored = stored.modified == time && stored.changed == time;
+        if noted.modified.is_some() || !is_stored {
+            noted.modified = Some(time);
+        }
     }
 
     /// Records a read of the contents.
@@ -235,6 +247,7 @@ impl LiveInode {
 
     /// Makes the inode durable.
     pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
+        self.overwrites_left.store(0, Ordering::Relaxed);
         if !data_only {
             self.write_pending()?;
         }

@@ -141,7 +141,7 @@ impl LiveInode {
         let changed = zeroed.and_then(|()| {
             self.change(count + NODES_MAX, &[], |editor, reserved| {
                 for (token, _) in &placed {
-                    let Some(Placed { at, range }) = reserved.take_placement(*token) else {
+                    let Some(Placed { at, range, .. }) = reserved.take_placement(*token) else {
                         continue;
                     };
                     editor.set_addresses(self.number, at, range)?;

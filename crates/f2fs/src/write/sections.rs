@@ -105,7 +105,7 @@ impl State {
                 }
                 let length = (piece.end.0 - at.0).min(rest.end.0 - rest.start.0);
                 let end = FsBlock(rest.start.0 + length);
-                let part = Placed { at, range: rest.start..end };
+                let part = Placed { at, range: rest.start..end, is_overwrite: false };
                 placed.push((self.add_placement(part.clone()), part));
                 (at.0, rest.start) = (at.0 + length, end);
             }

@@ -100,12 +100,14 @@ pub(super) struct State {
     is_closed: bool,
 }
 
-/// The new blocks of a part of a file.
+/// The blocks for a write of a part of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Placed {
     /// The first block of the file.
     pub(crate) at: FileBlock,
     pub(crate) range: Range<FsBlock>,
+    /// Whether the file has these blocks already.
+    pub(super) is_overwrite: bool,
 }
 
 impl Placed {
@@ -417,18 +419,52 @@ impl Writer {
             range = allocate(state);
         }
         let range = range?;
-        let token = state.add_placement(Placed { at, range: range.clone() });
+        let token = state.add_placement(Placed { at, range: range.clone(), is_overwrite: false });
         Ok((token, range))
     }
 
     /// Ends a placement whose data did not reach the device.
     pub(crate) fn unplace(&self, volume: &Volume, token: u64) {
         let mut state = self.state.lock();
-        if let Some(placed) = state.placements.remove(&token) {
+        let placed = state.placements.remove(&token);
+        if let Some(placed) = placed.filter(|placed| !placed.is_overwrite) {
             let State { logs, space, .. } = &mut *state;
             logs.release(placed.range, space, volume.geometry());
         }
         self.write_ended.notify_all();
+    }
+
+    /// Records a write to the blocks that `look_up` returns, which the file has at `at`. No address changes during the call.
+    pub(crate) fn place_over(
+        &self,
+        at: FileBlock,
+        look_up: impl FnOnce() -> Result<Option<Range<FsBlock>>>,
+    ) -> Result<Option<(u64, Range<FsBlock>)>> {
+        let mut state = self.lock()?;
+        state.is_busy = true;
+        Ok(look_up()?.map(|range| {
+            let placed = Placed { at, range: range.clone(), is_overwrite: true };
+            (state.add_placement(placed), range)
+        }))
+    }
+
+    /// Ends the placements that overwrite blocks. Returns whether there are others among `tokens`.
+    pub(crate) fn end_overwrites(&self, tokens: impl Iterator<Item = u64>) -> bool {
+        let mut state = self.state.lock();
+        let (mut has_overwrites, mut has_others) = (false, false);
+        for token in tokens {
+            let is_overwrite =
+                state.placements.get(&token).is_some_and(|placed| placed.is_overwrite);
+            if is_overwrite {
+                state.placements.remove(&token);
+            }
+            has_overwrites |= is_overwrite;
+            has_others |= !is_overwrite;
+        }
+        if has_overwrites {
+            self.write_ended.notify_all();
+        }
+        has_others
     }
 
     /// Lets callers know that writes have ended.

@@ -5,5 +5,6 @@ mod clean;
 mod discards;
 mod full;
 mod model;
+mod overwrites;
 mod pinned;
 mod reads;

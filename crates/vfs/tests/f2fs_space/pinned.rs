@@ -39,7 +39,7 @@ fn make(volume: &Volume, blocks: u64) -> File {
 }
 
 /// Returns the blocks of the device, in the order of the file.
-fn blocks(file: &File) -> Vec<u64> {
+pub fn blocks(file: &File) -> Vec<u64> {
     let mut blocks = Vec::new();
     let emit = &mut |extent: iomap::FiemapExtent| {
         assert!(!extent.flags.unwritten, "{extent:?}");
@@ -50,6 +50,17 @@ fn blocks(file: &File) -> Vec<u64> {
     };
     file.extents(FileOffset(0)..FileOffset(u64::MAX >> 1), emit).unwrap();
     blocks
+}
+
+/// Returns the block of the device with block `at` of the file.
+pub fn block_at(file: &File, at: u64) -> u64 {
+    let mut found = None;
+    let emit = &mut |extent: iomap::FiemapExtent| {
+        found = Some((extent.physical.0 + at * BLOCK - extent.logical.0) / BLOCK);
+        ControlFlow::Break(())
+    };
+    file.extents(bytes(at..at + 1), emit).unwrap();
+    found.expect("the block has an address")
 }
 
 /// Overwrites blocks of the file by each kind of write.
@@ -207,12 +218,20 @@ fn blocks_of_pinned_files_come_from_fallocate_only() {
 
 /// Hooks that delay writes to a part of the device.
 #[derive(Debug, Default)]
-struct Late(Arc<Mutex<Delayed>>);
+pub struct Late(Arc<Mutex<Delayed>>);
 
 #[derive(Debug, Default)]
-struct Delayed {
-    bytes: Range<u64>,
-    in_flight: usize,
+pub struct Delayed {
+    /// The bytes of the device whose writes are delayed.
+    pub bytes: Range<u64>,
+    /// The number of delayed writes that have not ended.
+    pub in_flight: usize,
+}
+
+impl Late {
+    pub fn delayed(&self) -> Arc<Mutex<Delayed>> {
+        Arc::clone(&self.0)
+    }
 }
 
 impl DeviceHooks for Late {
@@ -240,7 +259,7 @@ impl DeviceHooks for Late {
 fn no_late_write_reaches_a_block_that_a_truncation_has_freed() {
     let memory = Arc::new(MemoryDevice::new(image(64)));
     let late = Late::default();
-    let delayed = Arc::clone(&late.0);
+    let delayed = late.delayed();
     let volume = open_on(Arc::new(HookedDevice::new(Arc::clone(&memory) as _, late)));
     let file = make(&volume, SECTION);
     for (is_direct, name) in [(false, "cached"), (true, "direct")] {

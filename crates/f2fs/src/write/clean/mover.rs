@@ -4,7 +4,8 @@
 //!
 //! The lock of changes is held meanwhile, so no address changes, and no checkpoint frees blocks, between the look at an
 //! owner and the change. Data in the cache stays there: its folios refer to no block. A folio that is dirty, or under
-//! writeback, gets its own new blocks at the end of its write, whatever the address is by then. Nothing is written in place.
+//! writeback, gets its own new blocks at the end of its write, whatever the address is by then. A section with a block that
+//! is being overwritten in place is left as it is.
 //!
 //! Not here: the choice of the section, and old blocks that are still being read (`held.rs`).
 
@@ -44,6 +45,9 @@ impl State {
     ) -> Result<Cleaned> {
         let per_section = volume.geometry().segments_per_section.max(1);
         let segments = section * per_section..(section + 1) * per_section;
+        if self.is_overwritten(volume, &segments) {
+            return Ok(Cleaned::Unmovable);
+        }
         let mut owners = Owners::new(volume);
         let mut found = Vec::new();
         for segment in segments.clone() {
@@ -77,6 +81,13 @@ impl State {
             self.move_data(volume, segment, &files)?;
         }
         Ok(Cleaned::Moved(moved))
+    }
+
+    /// Returns whether a write in flight overwrites a block of `segments`. A copy might miss it.
+    fn is_overwritten(&self, volume: &Volume, segments: &Range<u32>) -> bool {
+        let overwrites = self.placements.values().filter(|placed| placed.is_overwrite);
+        let mut blocks = overwrites.flat_map(|placed| placed.blocks());
+        blocks.any(|block| segments.contains(&segment_of(volume.geometry(), block).0))
     }
 
     fn live_blocks(

@@ -1,0 +1,55 @@
+//! Data that overwrites its old blocks since it is synced soon: the sync need not write nodes with new addresses.
+//!
+//! Only a few blocks are overwritten for each sync, as in Linux: more of them are written faster to new places. The lock of
+//! changes is held while the addresses are looked up and the write is recorded. Until it has ended, cleaning does not move
+//! the blocks, and no other file gets them (`State::placements`).
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use base::{FileBlock, FsBlock, Result};
+
+use super::LiveInode;
+use crate::inode::map::State;
+
+/// The maximum number of blocks that are overwritten for a sync. As in Linux (`min_fsync_blocks`).
+const BLOCKS_MAX: u64 = 8;
+
+impl LiveInode {
+    /// Lets the data of the next few blocks overwrite the old one.
+    pub(crate) fn will_sync(&self) {
+        self.overwrites_left.store(BLOCKS_MAX, Ordering::Relaxed);
+    }
+
+    /// Returns the token and the blocks of an overwrite of the first of `blocks`. `None` if they need new ones.
+    pub(super) fn place_over(
+        &self,
+        blocks: &Range<FileBlock>,
+    ) -> Result<Option<(u64, Range<FsBlock>)>> {
+        let left = self.overwrites_left.load(Ordering::Relaxed);
+        let count = blocks.end.0 - blocks.start.0;
+        if count > left || self.has_atomic_write() {
+            return Ok(None);
+        }
+        let end = blocks.end;
+        let placed = self.volume.writer()?.place_over(blocks.start, || {
+            // The next checkpoint moves the blocks of a range that was collapsed or inserted.
+            if self.volume.overlay_or_new().read().is_unsyncable(self.number) {
+                return Ok(None);
+            }
+            let piece = self.current().piece_at(blocks.start, end)?;
+            Ok(match piece.state {
+                State::Mapped(first) => {
+                    let length = piece.end.min(end).0 - blocks.start.0;
+                    Some(first..FsBlock(first.0 + length))
+                }
+                _ => None,
+            })
+        })?;
+        if let Some((_, range)) = &placed {
+            let used = range.end.0 - range.start.0;
+            self.overwrites_left.store(left - used, Ordering::Relaxed);
+        }
+        Ok(placed)
+    }
+}
