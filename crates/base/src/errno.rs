@@ -38,7 +38,7 @@ impl Error {
             Self::TooManyLinks => Errno::MLINK,
             Self::FileTooLarge => Errno::FBIG,
             Self::NotPermitted(_) => Errno::PERM,
-            Self::OtherPolicy => Errno::XDEV,
+            Self::OtherPolicy | Self::OtherProject => Errno::XDEV,
             Self::Interrupted => Errno::INTR,
             Self::OutOfMemory => Errno::NOMEM,
         };
@@ -163,6 +163,7 @@ mod tests {
         check(Error::InvalidArgument("why"), Errno::INVAL, Some(Kind::InvalidInput), true);
         check(Error::NotPermitted("why"), Errno::PERM, Some(Kind::PermissionDenied), true);
         check(Error::OtherPolicy, Errno::XDEV, Some(Kind::CrossesDevices), true);
+        check(Error::OtherProject, Errno::XDEV, Some(Kind::CrossesDevices), true);
         check(Unsupported::Format.into(), Errno::OPNOTSUPP, Some(Kind::Unsupported), true);
         check(Unsupported::Encrypted(InodeNumber(12)).into(), Errno::NOKEY, None, true);
         let busy = Errno::BUSY.raw_os_error();

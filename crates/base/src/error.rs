@@ -113,6 +113,9 @@ pub enum Error {
     /// The inode cannot have a name in the directory, whose encryption policy is another one.
     #[error("the directory has another encryption policy")]
     OtherPolicy,
+    /// The inode cannot have a name in the directory, whose inodes inherit another project id.
+    #[error("the directory passes on another project id")]
+    OtherProject,
     /// The volume was shut down by an error after which writing could make it inconsistent. It can only be read.
     #[error("the volume accepts no more writes after an error: {0}")]
     ShutDown(Arc<Error>),

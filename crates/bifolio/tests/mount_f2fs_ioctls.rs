@@ -12,7 +12,7 @@ use mounting::{Fixture, NOBODY, run_as};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use testkit::command::{output, run};
-use testkit::f2fs::{Kind, check_by_both};
+use testkit::f2fs::{Kind, check_by_both, with_projects_without_quota};
 use testkit::tree::contents;
 use testkit::{private_mounts, wait_until};
 
@@ -318,4 +318,32 @@ fn pinned_files_are_overwritten_and_nothing_else() {
             assert_eq!(pin(&other, 1), Err(Errno::FBIG), "{options}");
         });
     }
+}
+
+#[test]
+fn chattr_sets_projects_which_renames_respect() {
+    private_mounts();
+    let fixture = Fixture::new();
+    with_projects_without_quota(&fixture.image, 64);
+    with_mount(&fixture, "rw", |mount| {
+        let directory = mount.join("d");
+        fs::create_dir(&directory).unwrap();
+        run(Command::new("chattr").args(["-p", "7", "+P"]).arg(&directory));
+        fs::write(directory.join("inside"), "data").unwrap();
+        fs::write(mount.join("outside"), "data").unwrap();
+        let shown = output(Command::new("lsattr").arg("-p").arg(directory.join("inside")));
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        assert_eq!(shown.split_whitespace().next(), Some("7"), "{shown}");
+        let refused = fs::rename(mount.join("outside"), directory.join("moved")).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EXDEV));
+        let refused = fs::hard_link(mount.join("outside"), directory.join("link")).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EXDEV));
+        run(Command::new("chattr").args(["-p", "7"]).arg(mount.join("outside")));
+        fs::rename(mount.join("outside"), directory.join("moved")).unwrap();
+    });
+    let without = f2fs();
+    with_mount(&without, "rw", |mount| {
+        let set = output(Command::new("chattr").args(["-p", "7"]).arg(mount));
+        assert!(!set.status.success());
+    });
 }

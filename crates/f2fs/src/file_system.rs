@@ -288,6 +288,10 @@ impl fs::Inode for WritableInode {
         self.0.set_flags(flags, time)
     }
 
+    fn set_project(&self, project: u32, time: Timestamp) -> Result<()> {
+        self.0.set_project(project, time)
+    }
+
     fn set_xattr(
         &self,
         name: &[u8],

@@ -54,6 +54,12 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
         Err(Error::ReadOnly)
     }
 
+    /// Sets the project id. Errors: `Unsupported` if the inode cannot have this one.
+    fn set_project(&self, project: u32, time: Timestamp) -> Result<()> {
+        let _ = (project, time);
+        Err(Unsupported::Operation("changing project ids").into())
+    }
+
     /// Sets an extended attribute, named as in [`get_xattr`](Self::get_xattr), with POSIX ACLs in the same form, and
     /// the attributes in `change` in the same transaction.
     fn set_xattr(

@@ -99,8 +99,20 @@ pub(crate) fn project(file: impl AsFd) -> Result<u32> {
 
 /// Sets the file's project id.
 pub(crate) fn set_project(file: impl AsFd, project: u32) -> Result<()> {
-    const OPCODE: rustix::ioctl::Opcode = opcode::write::<Fsxattr>(b'X', 32);
     let wanted = Fsxattr { project, ..get_fsxattr(&file)? };
+    set_fsxattr(file, wanted)
+}
+
+/// Sets the project id of a directory, which new inodes in it take over.
+pub(crate) fn set_inherited_project(file: impl AsFd, project: u32) -> Result<()> {
+    /// FS_XFLAG_PROJINHERIT.
+    const INHERIT: u32 = 0x200;
+    let now = get_fsxattr(&file)?;
+    set_fsxattr(file, Fsxattr { project, xflags: now.xflags | INHERIT, ..now })
+}
+
+fn set_fsxattr(file: impl AsFd, wanted: Fsxattr) -> Result<()> {
+    const OPCODE: rustix::ioctl::Opcode = opcode::write::<Fsxattr>(b'X', 32);
     // SAFETY: FS_IOC_FSSETXATTR reads a `struct fsxattr`.
     unsafe { ioctl(file, Setter::<OPCODE, Fsxattr>::new(wanted)) }
 }

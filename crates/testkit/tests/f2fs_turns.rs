@@ -166,6 +166,35 @@ fn pinned() {
     }
 }
 
+/// Has the library give a directory a project, in which Linux creates inodes. Linux itself sets projects only with quota.
+fn projects() {
+    let folder = must(TempDir::new(), "a folder");
+    let image = folder.path().join("image");
+    f2fs::with_projects_without_quota(&image, 64);
+    let images = [(Kind::named("extra_attr"), image)];
+    let make = |name: &str| {
+        let at = |path: &str| format!("top/{name}{path}");
+        vec![
+            Step::Mkdir(at("")),
+            Step::Fifo(at("/fifo")),
+            Step::Write(at("/file"), 0, Bytes { seed: 1, length: 10_000 }),
+            Step::Sync(at("/file")),
+            Step::Rename(at("/file"), format!("top/of {name}")),
+        ]
+    };
+    let mut ours = OnVolume::open(&images[0].1);
+    ours.run(&[Step::Mkdir("top".to_owned()), Step::SetProject("top".to_owned(), 42)]);
+    ours.run(&make("library"));
+    ours.close();
+    judge(&images, "a project by the library");
+    f2fs::change_all(&images, &make("linux"));
+    judge(&images, "a project, and inodes by Linux");
+    let manifest = Manifest::of_image(&images[0].1);
+    for name in ["top/of library", "top/of linux", "top/linux"] {
+        assert_eq!(manifest.fact(name, "project"), Some("42"), "{name}");
+    }
+}
+
 fn main() {
     guest::run_if_guest();
     let arguments = Arguments::from_args();
@@ -184,6 +213,10 @@ fn main() {
     }
     trials.push(Trial::test("linux_and_the_library_overwrite_pinned_files_in_place", || {
         pinned();
+        Ok(())
+    }));
+    trials.push(Trial::test("linux_and_the_library_see_the_same_projects", || {
+        projects();
         Ok(())
     }));
     libtest_mimic::run(&arguments, trials).exit();

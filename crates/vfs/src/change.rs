@@ -74,6 +74,17 @@ impl Node {
         self.inode().set_flags(flags, now())
     }
 
+    /// Sets the project id. New inodes in a directory with FS_PROJINHERIT_FL take it over.
+    ///
+    /// Errors: `NotPermitted` unless the caller owns the inode, `Unsupported` if the volume or the inode has no project ids.
+    pub fn set_project(&self, project: u32, by: &Credentials) -> Result<()> {
+        self.check_writable()?;
+        let _lock = self.lock();
+        let attributes = self.attributes();
+        rights::may_change_flags(&attributes, attributes.flags, by)?;
+        self.inode().set_project(project, now())
+    }
+
     /// Changes the mode with all of `change`, and updates the ACL.
     fn change_mode(&self, permissions: u16, change: &AttributeChange) -> Result<()> {
         if self.kind() == FileType::Symlink {

@@ -132,6 +132,7 @@ impl Volume {
         locked.begin_change(directory)?;
         rights::may_change(&directory.attributes())?;
         rights::may_overwrite(&node.attributes())?;
+        rights::may_enter(&directory.attributes(), &node.attributes())?;
         let life = locked.state(node).life;
         if life == Life::Removed {
             return Err(Error::NotFound);

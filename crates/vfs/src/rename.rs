@@ -225,8 +225,12 @@ fn check_allowed(
 ) -> Result<()> {
     let (from, to) = (from.directory.attributes(), to.directory.attributes());
     rights::may_remove(&from, &found.moved.attributes(), by)?;
+    rights::may_enter(&to, &found.moved.attributes())?;
     let Some(replaced) = &found.replaced else { return rights::may_change(&to) };
     rights::may_remove(&to, &replaced.attributes(), by)?;
+    if flags.exchange {
+        rights::may_enter(&from, &replaced.attributes())?;
+    }
     let is_directory = |node: &Arc<Node>| node.kind() == FileType::Directory;
     match (is_directory(&found.moved), is_directory(replaced)) {
         (true, false) if !flags.exchange => Err(Error::NotDirectory),

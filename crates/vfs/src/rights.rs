@@ -19,6 +19,8 @@ const GROUP_EXECUTE: u16 = 0o010;
 const IMMUTABLE: u32 = 0x10;
 /// FS_APPEND_FL.
 const APPEND_ONLY: u32 = 0x20;
+/// FS_PROJINHERIT_FL.
+const INHERIT_PROJECT: u32 = 0x2000_0000;
 
 /// The effect of a change of a file's contents on its setuid and setgid bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +49,15 @@ pub(crate) fn may_change(attributes: &Attributes) -> Result<()> {
 /// Fails if the inode is immutable or append-only.
 pub(crate) fn may_overwrite(attributes: &Attributes) -> Result<()> {
     forbid(attributes, IMMUTABLE | APPEND_ONLY)
+}
+
+/// Fails if `inode` may not get a name in `directory`, whose inodes have one project.
+pub(crate) fn may_enter(directory: &Attributes, inode: &Attributes) -> Result<()> {
+    let is_same = directory.project.unwrap_or(0) == inode.project.unwrap_or(0);
+    if directory.flags & INHERIT_PROJECT != 0 && !is_same {
+        return Err(Error::OtherProject);
+    }
+    Ok(())
 }
 
 /// Fails if the name of `inode` may not be removed from `directory`.

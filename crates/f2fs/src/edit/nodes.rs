@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use base::locks::RankedRwLock;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::overlay::{BlockUse, Change, Counts, Overlay, OverlayNode, Owner};
 use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
 use crate::nat::Nid;
 use crate::node::{FLAG_BITS, Node};
-use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS, RawInode, RawNodeFooter};
+use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter};
 use crate::volume::Volume;
 
 /// An address in a node.
@@ -88,6 +88,25 @@ impl<'v> Editor<'v> {
         self.edit_node(nid_of(number), number, |bytes| {
             let (raw, _) = RawInode::mut_from_prefix(bytes).expect("a block is larger");
             edit(raw)
+        })
+    }
+
+    /// Changes the extra attributes of an inode that has them. Those outside their size are other words.
+    pub(crate) fn edit_extra(
+        &self,
+        number: InodeNumber,
+        edit: impl FnOnce(&mut RawExtraAttributes),
+    ) -> Result<()> {
+        self.edit_node(nid_of(number), number, |bytes| {
+            let start = size_of::<RawInode>();
+            let mut extra = RawExtraAttributes::read_from_bytes(
+                &bytes[start..start + size_of::<RawExtraAttributes>()],
+            )
+            .expect("of this size");
+            edit(&mut extra);
+            let length = usize::from(extra.size.get()).min(size_of::<RawExtraAttributes>());
+            let changed = extra.as_bytes();
+            bytes[start..start + length].copy_from_slice(&changed[..length]);
         })
     }
 

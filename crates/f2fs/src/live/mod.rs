@@ -214,6 +214,22 @@ impl LiveInode {
         })
     }
 
+    /// Sets the project id.
+    pub(crate) fn set_project(&self, project: u32, time: Timestamp) -> Result<()> {
+        match self.current().attributes().project {
+            // As in Linux, an inode without the field has project 0.
+            now if now.unwrap_or(0) == project => Ok(()),
+            None => {
+                let feature = "project ids of volumes or inodes without them";
+                Err(Unsupported::Inode { inode: self.number, feature }.into())
+            }
+            Some(_) => self.change(0, &[], |editor, _| {
+                editor.edit_extra(self.number, |extra| extra.project.set(project))?;
+                self.update(editor, |raw| raw.set_changed(time))
+            }),
+        }
+    }
+
     /// Records a change of the contents in the cache.
     pub(crate) fn note_modified(&self, time: Timestamp) {
         let current = self.current();

@@ -419,27 +419,6 @@ mod extra_end {
     pub(super) const CREATED: usize = offset_of!(RawExtraAttributes, compressed_blocks);
 }
 
-impl Editor<'_> {
-    /// Changes the extra attributes of an inode that has them. Those outside their size are other words.
-    fn edit_extra(
-        &self,
-        number: InodeNumber,
-        edit: impl FnOnce(&mut RawExtraAttributes),
-    ) -> Result<()> {
-        self.edit_node(nid_of(number), number, |bytes| {
-            let start = size_of::<RawInode>();
-            let mut extra = RawExtraAttributes::read_from_bytes(
-                &bytes[start..start + size_of::<RawExtraAttributes>()],
-            )
-            .expect("of this size");
-            edit(&mut extra);
-            let length = usize::from(extra.size.get()).min(size_of::<RawExtraAttributes>());
-            let changed = zerocopy::IntoBytes::as_bytes(&extra);
-            bytes[start..start + length].copy_from_slice(&changed[..length]);
-        })
-    }
-}
-
 /// Returns the fields of an inode's block.
 fn raw_inode(node: &Node) -> Result<&RawInode> {
     base::view::view_at(node.bytes(), 0, STRUCTURE, node.location())

@@ -78,8 +78,8 @@ impl Server {
             reply.push(&IoctlOut::default())?;
             return Ok(Answer::Payload);
         }
-        if let Some(flags) = flags_to_set(command, rest, &attributes)? {
-            self.set_flags(header, flags)?;
+        if let Some(wanted) = wanted_by(command, rest, &attributes)? {
+            self.set_flags(header, &wanted)?;
             reply.push(&IoctlOut::default())?;
             return Ok(Answer::Payload);
         }
@@ -110,8 +110,8 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// Sets an inode's flags on behalf of the caller.
-    fn set_flags(&self, header: &InHeader, flags: u32) -> Result<(), Failure> {
+    /// Sets an inode's flags and project on behalf of the caller.
+    fn set_flags(&self, header: &InHeader, wanted: &Wanted) -> Result<(), Failure> {
         // Since Linux 5.13, the kernel checks the permission, too.
         let owners = &self.options.owners;
         let by = match header.uid {
@@ -119,35 +119,43 @@ impl Server {
             0 | NO_ID => Credentials::ROOT,
             _ => Credentials { privileged: owners.caller_is_root, ..owners.credentials(header) },
         };
-        self.known(header.node)?.node.set_flags(flags, &by)?;
+        let node = std::sync::Arc::clone(&self.known(header.node)?.node);
+        node.set_flags(wanted.flags, &by)?;
+        // The flags stay changed if this fails, as in Linux.
+        let project = wanted.project.map_or(Ok(()), |project| node.set_project(project, &by));
         // The time of change has changed as well.
         self.invalidate_attributes(header.node);
-        Ok(())
+        Ok(project?)
     }
 }
 
-/// Returns the new flags of an inode with `attributes`. Returns `None` for commands that do not set flags.
-fn flags_to_set(
+/// The new flags of an inode, and its new project.
+struct Wanted {
+    flags: u32,
+    project: Option<u32>,
+}
+
+/// Returns the changes of an inode with `attributes`. Returns `None` for commands that do not set flags.
+fn wanted_by(
     command: u32,
     argument: &[u8],
     attributes: &Attributes,
-) -> Result<Option<u32>, Errno> {
+) -> Result<Option<Wanted>, Errno> {
     if command == SETFLAGS {
         let (flags, _) = u32::read_from_prefix(argument).map_err(|_| Errno::INVAL)?;
-        return Ok(Some(flags));
+        return Ok(Some(Wanted { flags, project: None }));
     }
     if command != FSSETXATTR {
         return Ok(None);
     }
     let (wanted, _) = FsXattr::read_from_prefix(argument).map_err(|_| Errno::INVAL)?;
-    if wanted.project != attributes.project.unwrap_or(0) {
-        return Err(Errno::OPNOTSUPP);
-    }
+    let is_other = wanted.project != attributes.project.unwrap_or(0);
+    let project = is_other.then_some(wanted.project);
     // Flags that ext4 does not have are ignored, as by the kernel's ext4.
     let is_set = |pair: &&(u32, u32)| wanted.flags & pair.1 != 0;
     let set = FLAG_PAIRS.iter().filter(is_set).fold(0, |flags, (flag, _)| flags | flag);
     let others = FLAG_PAIRS.iter().fold(attributes.flags, |flags, (flag, _)| flags & !flag);
-    Ok(Some(others | set))
+    Ok(Some(Wanted { flags: others | set, project }))
 }
 
 /// Returns the answer to FS_IOC_FSGETXATTR.

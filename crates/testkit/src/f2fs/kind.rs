@@ -1,6 +1,7 @@
 //! Kinds of f2fs images, with all features that Bifolio reads.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{BLOCK_SIZE, Tools};
@@ -206,3 +207,19 @@ pub const KINDS: &[Kind] = &[
         )
     },
 ];
+
+/// Makes an empty image of `megabytes` with project ids, and without the quota files that mkfs.f2fs adds: volumes with them
+/// are not written.
+pub fn with_projects_without_quota(image: &Path, megabytes: u64) {
+    /// The bytes of the feature bits in both copies of the superblock.
+    const FEATURES: [u64; 2] = [1024 + 2180, 4096 + 1024 + 2180];
+    const PROJECT_QUOTA: u8 = 0x10;
+    Kind::named("extra_attr").make(image, megabytes);
+    let file = OpenOptions::new().read(true).write(true).open(image);
+    let file = must(file, image.display());
+    for at in FEATURES {
+        let mut byte = [0];
+        must(file.read_exact_at(&mut byte, at), image.display());
+        must(file.write_all_at(&[byte[0] | PROJECT_QUOTA], at), image.display());
+    }
+}

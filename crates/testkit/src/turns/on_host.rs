@@ -105,6 +105,9 @@ impl OnHost {
                 crate::ioctl::pin(&file)?;
                 rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, *size)?;
             }
+            Step::SetProject(path, project) => {
+                crate::ioctl::set_inherited_project(File::open(at(path))?, *project)?;
+            }
             Step::Sync(path) => open(path)?.sync_all()?,
         }
         Ok(())

@@ -13,6 +13,8 @@ use super::{Step, on_host};
 use crate::{must, tree};
 
 const BY: &Credentials = &Credentials::ROOT;
+/// FS_PROJINHERIT_FL.
+const INHERIT_PROJECT: u32 = 0x2000_0000;
 
 fn range(at: u64, length: u64) -> Range<FileOffset> {
     FileOffset(at)..FileOffset(at + length)
@@ -140,6 +142,11 @@ impl OnVolume {
                 file.node().set_pinned(true)?;
                 let mode = Fallocate::Allocate { keep_size: false };
                 file.fallocate(mode, range(0, *size), Privileges::Keep)
+            }
+            Step::SetProject(path, project) => {
+                let node = node(path)?;
+                node.set_flags(node.attributes().flags | INHERIT_PROJECT, BY)?;
+                node.set_project(*project, BY)
             }
             Step::Sync(path) => open(path, false)?.sync_all(),
         }
