@@ -44,9 +44,6 @@ const PLACE_TIME_MAX: Duration = Duration::from_secs(10);
 /// The time after which a waiting write looks again.
 const POLL_TIME: Duration = Duration::from_millis(50);
 
-/// The size of blocks of volumes that are written. Others are not tested.
-const BLOCK_BYTES: u32 = 4096;
-
 /// Features whose structures writing would have to change, too.
 const REFUSED: [(Feature, &str); 3] = [
     (Feature::ReadOnly, "writing a read-only f2fs volume"),
@@ -157,11 +154,6 @@ impl Writer {
             if volume.geometry().features.has(feature) {
                 return Err(Unsupported::Operation(operation).into());
             }
-        }
-        if volume.geometry().block_size.bytes() != BLOCK_BYTES {
-            return Err(
-                Unsupported::Operation("writing an f2fs volume with blocks of 16 KiB").into()
-            );
         }
         let checkpoint = volume.checkpoint();
         if checkpoint.has(DISABLED) {

@@ -10,8 +10,11 @@ mod subject;
 
 use std::path::{Path, PathBuf};
 
+use base::BlockSize;
 use common::{file, make, open};
+use device::OpenDevice;
 use testkit::exercise::{Model, Run};
+use testkit::f2fs::make::{MakeOptions, make_file};
 use testkit::{Mke2fs, check_by_e2fsck, f2fs};
 use vfs::Volume;
 
@@ -29,6 +32,8 @@ enum Format {
     Ext4(u32, &'static str),
     /// A kind of image.
     F2fs(&'static str),
+    /// A volume with blocks of 16 KiB, and the bits of its features.
+    LargeF2fs(u32),
 }
 
 impl Format {
@@ -39,14 +44,24 @@ impl Format {
                 kind.with(arguments).make(image, None);
             }
             Self::F2fs(kind) => f2fs::Kind::named(kind).make(image, 160),
+            Self::LargeF2fs(features) => {
+                let block_size = BlockSize::from_shift(14).unwrap();
+                let mut options = MakeOptions::new(block_size, 640 << 20);
+                options.features = *features;
+                make_file(image, &options);
+            }
         }
     }
 
-    /// Checks an image by the format's own program.
+    /// Checks an image by the format's own program, or if it cannot read the image, by the library.
     fn check(&self, image: &Path) {
         match self {
             Self::Ext4(..) => check_by_e2fsck(image),
             Self::F2fs(_) => f2fs::check_by_both(image),
+            Self::LargeF2fs(_) => {
+                let device = device::open(image, OpenDevice::default()).unwrap();
+                assert_eq!(f2fs::findings(device), [""; 0]);
+            }
         }
     }
 
@@ -57,6 +72,7 @@ impl Format {
                 (*block_size, format!("blocks of {block_size} {arguments}"))
             }
             Self::F2fs(kind) => (4096, format!("f2fs {kind}")),
+            Self::LargeF2fs(features) => (16_384, format!("f2fs with the features {features:#x}")),
         }
     }
 }
@@ -99,7 +115,7 @@ fn exercise(format: Format) {
     let (block_size, kind) = format.describe();
     let mut run = Run::new(kind, block_size.into(), 1500);
     let mut shares = SHARES.to_vec();
-    if matches!(format, Format::F2fs(_)) {
+    if matches!(format, Format::F2fs(_) | Format::LargeF2fs(_)) {
         // Files of f2fs cannot exchange their blocks.
         shares.retain(|(operation, _)| *operation != Operation::MoveExtents);
     }
@@ -164,4 +180,17 @@ fn f2fs_without_extra_attributes() {
 #[test]
 fn f2fs_with_extra_attributes() {
     exercise(Format::F2fs("attributes"));
+}
+
+#[test]
+fn f2fs_with_blocks_of_16_kib() {
+    exercise(Format::LargeF2fs(0));
+}
+
+#[test]
+fn f2fs_with_blocks_of_16_kib_extra_attributes_and_packed_summaries() {
+    const EXTRA_ATTR: u32 = 0x8;
+    const INODE_CHECKSUM: u32 = 0x20;
+    const PACKED_SSA: u32 = 0x1_0000;
+    exercise(Format::LargeF2fs(EXTRA_ATTR | INODE_CHECKSUM | PACKED_SSA));
 }
