@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test models miri crash ace exercise fsx lint bench-read bench-write bench-f2fs bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz
+.PHONY: help setup build demo test models miri crash ace exercise fsx lint bench-read bench-write bench-f2fs bench-f2fs-clean bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -62,6 +62,9 @@ bench-write: ## Measure writes against the kernel and fuse2fs (ROWS: parts of ro
 
 bench-f2fs: ## Measure writes of f2fs by folio order, in the tables of the series of patches (ROWS: parts of rows' names)
 	@scripts/bench bench-f2fs $(ROWS)
+
+bench-f2fs-clean: ## Measure overwrites of nearly full f2fs volumes, beside textbook cleaning (ROWS: parts of rows' names)
+	@scripts/bench bench-f2fs-clean $(ROWS)
 
 bench-mount: ## Measure reads through mounts against the kernel and fuse2fs (ROWS: parts of rows' names)
 	@scripts/bench bench-mount $(ROWS)

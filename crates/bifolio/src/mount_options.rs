@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fuse::{MountOptions, OptionError, split_option};
-use vfs::{ErrorPolicy, VolumeOptions};
+use vfs::{ErrorPolicy, F2fsMode as Mode, VolumeOptions};
 
 /// All options of an `-o` list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -27,6 +27,8 @@ struct VolumeMountOptions {
     discard: bool,
     /// Whether data that replaces the contents of a file is written back.
     auto_da_alloc: bool,
+    /// Where data of f2fs is written that needs new blocks.
+    mode: Mode,
 }
 
 impl Default for VolumeMountOptions {
@@ -37,6 +39,7 @@ impl Default for VolumeMountOptions {
             errors: None,
             discard: false,
             auto_da_alloc: true,
+            mode: Mode::default(),
         }
     }
 }
@@ -61,6 +64,7 @@ impl Options {
         options.errors = self.volume.errors;
         options.discard = self.volume.discard;
         options.auto_da_alloc = self.volume.auto_da_alloc;
+        options.f2fs.mode = self.volume.mode;
     }
 }
 
@@ -83,6 +87,14 @@ impl VolumeMountOptions {
                 let seconds = value.and_then(|value| value.parse::<u32>().ok());
                 let seconds = seconds.ok_or_else(|| wrong("needs a number of seconds"))?;
                 self.commit_interval = Duration::from_secs(seconds.into());
+                return Ok(true);
+            }
+            "mode" => {
+                self.mode = match value {
+                    Some("adaptive") => Mode::Adaptive,
+                    Some("lfs") => Mode::Lfs,
+                    _ => return Err(wrong("must be `adaptive` or `lfs`")),
+                };
                 return Ok(true);
             }
             "dirsync" | "nodirsync" => &mut self.dirsync,
@@ -111,7 +123,8 @@ mod tests {
 
     #[test]
     fn the_volume_gets_its_own_options_and_shared_options() {
-        let list = "rw,sync,strictatime,commit=7,dirsync,errors=panic,discard,noauto_da_alloc";
+        let list =
+            "rw,sync,strictatime,commit=7,dirsync,errors=panic,discard,noauto_da_alloc,mode=lfs";
         let options = parse(list).unwrap();
         assert!(options.mount.writable);
         let mut volume = VolumeOptions::default();
@@ -119,14 +132,15 @@ mod tests {
         assert_eq!(volume.access.times, AccessTimes::Always);
         assert_eq!(volume.commit_interval, Duration::from_secs(7));
         assert_eq!(volume.errors, Some(ErrorPolicy::ReadOnly));
+        assert_eq!(volume.f2fs.mode, Mode::Lfs);
         assert!(volume.sync && volume.dirsync && volume.discard && !volume.auto_da_alloc);
     }
 
     #[test]
     fn later_options_override_earlier_ones() {
-        let list = "dirsync,discard,noauto_da_alloc,sync,commit=7";
+        let list = "dirsync,discard,noauto_da_alloc,sync,commit=7,mode=lfs";
         assert_ne!(parse(list).unwrap(), Options::default());
-        let list = format!("{list},nodirsync,nodiscard,auto_da_alloc,async,commit=0");
+        let list = format!("{list},nodirsync,nodiscard,auto_da_alloc,async,commit=0,mode=adaptive");
         assert_eq!(parse(&list).unwrap(), Options::default());
         let errors = parse("errors=remount-ro,errors=continue").unwrap().volume.errors;
         assert_eq!(errors, Some(ErrorPolicy::Continue));
@@ -138,6 +152,7 @@ mod tests {
         parse("").unwrap().apply(&mut options);
         assert_eq!(options.commit_interval, default.commit_interval);
         assert_eq!(options.errors, default.errors);
+        assert_eq!(options.f2fs.mode, default.f2fs.mode);
         assert_eq!(
             (options.sync, options.dirsync, options.discard, options.auto_da_alloc),
             (default.sync, default.dirsync, default.discard, default.auto_da_alloc)
@@ -151,6 +166,7 @@ mod tests {
             ("commit", "mount option `commit` needs a number of seconds"),
             ("commit=soon", "mount option `commit` needs a number of seconds"),
             ("errors=ignore", "mount option `errors` must be `continue`, `remount-ro` or `panic`"),
+            ("mode=fragment:block", "mount option `mode` must be `adaptive` or `lfs`"),
             ("discard=1", "mount option `discard` takes no value"),
             ("rw=1", "mount option `rw` takes no value"),
         ] {

@@ -22,10 +22,14 @@ use crate::inode::Inode;
 use crate::live::{LiveInode, Named, RenameMode};
 use crate::superblock::Superblock;
 use crate::volume::Volume;
+use crate::write::Mode;
 
 /// The format f2fs.
 #[derive(Clone, Debug, Default)]
-pub struct Format {}
+pub struct Format {
+    /// Where data is written that needs new blocks.
+    pub mode: Mode,
+}
 
 impl fs::Format for Format {
     fn is_on(&self, device: &SharedDevice) -> Result<bool> {
@@ -49,7 +53,7 @@ impl fs::Format for Format {
         }
         let device = Arc::clone(device);
         let volume = if options.writable {
-            Volume::open_for_writing(device, cache, options)?
+            Volume::open_for_writing(device, cache, options, self.mode)?
         } else {
             Volume::open(device, cache, options)?
         };

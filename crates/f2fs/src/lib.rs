@@ -39,3 +39,4 @@ pub use nat::{Nid, NodeAddress};
 pub use recovery::RecoveryReport;
 pub use superblock::{Encoding, SUPERBLOCK_BYTES, Superblock};
 pub use volume::Volume;
+pub use write::Mode;

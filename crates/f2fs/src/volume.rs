@@ -24,7 +24,7 @@ use crate::ranks;
 use crate::recovery::{self, RecoveryReport};
 use crate::summaries::Log;
 use crate::superblock::Superblock;
-use crate::write::Writer;
+use crate::write::{Mode, Writer};
 
 /// The node numbers that are never in use: 0, and those of the inodes for nodes and other metadata.
 const RESERVED_NIDS: u64 = 3;
@@ -107,12 +107,13 @@ impl Volume {
         device: SharedDevice,
         cache: &Arc<PageCache>,
         options: &FormatOptions,
+        mode: Mode,
     ) -> Result<Arc<Self>> {
         let volume = Self::open(device, cache, options)?;
         volume.geometry().check_tables()?;
         Log::check_all(volume.geometry(), &volume.checkpoint())?;
         nat::check_journal(volume.geometry(), &volume.checkpoint())?;
-        let writer = Writer::new(&volume, options.discard)?;
+        let writer = Writer::new(&volume, options.discard, mode)?;
         if let Some(report) = volume.recovery() {
             if let Some(failure) = report.orphan_failure.clone() {
                 return Err(failure);

@@ -14,7 +14,7 @@ use base::{DeviceOffset, Error, FileOffset, InodeNumber, Result};
 use device::{BlockDevice, FileDevice, MemoryDevice, SharedDevice};
 use f2fs::ondisk::checkpoint::{ORPHANS, RawCheckpoint};
 use f2fs::ondisk::superblock::RawSuperblock;
-use f2fs::{Checkpoint, Nid, SUPERBLOCK_BYTES, Superblock, Volume};
+use f2fs::{Checkpoint, Mode, Nid, SUPERBLOCK_BYTES, Superblock, Volume};
 use fs::FormatOptions;
 use iomap::{CacheOptions, MapRead, PageCache};
 use proptest::prelude::*;
@@ -310,7 +310,7 @@ fn a_journal_with_a_node_outside_the_table_is_read_but_not_written() {
     let open = |bytes: &[u8]| {
         let device: SharedDevice = Arc::new(MemoryDevice::new(bytes.to_vec()));
         let cache = PageCache::new(CacheOptions { bytes_max: 2 << 20, ..CacheOptions::default() });
-        Volume::open_for_writing(device, &cache.expect("memory"), &FormatOptions::default())
+        open_for_writing(device, &cache.expect("memory"), &FormatOptions::default())
     };
     bytes[journal] += 1;
     let max = geometry.nid_count() as u32 - 1;
@@ -353,7 +353,7 @@ fn a_main_area_with_more_segments_than_its_tables_is_read_but_not_written() {
         let cache = PageCache::new(CacheOptions { bytes_max: 2 << 20, ..CacheOptions::default() });
         let (cache, options) = (cache.expect("memory"), FormatOptions::default());
         match is_written {
-            true => Volume::open_for_writing(device, &cache, &options),
+            true => open_for_writing(device, &cache, &options),
             false => Volume::open(device, &cache, &options),
         }
     };
@@ -389,7 +389,7 @@ fn a_log_outside_the_main_area_is_read_but_not_written() {
         let device: SharedDevice = Arc::new(MemoryDevice::new(bytes.clone()));
         let cache = PageCache::new(CacheOptions { bytes_max: 2 << 20, ..CacheOptions::default() });
         let (cache, options) = (cache.expect("memory"), FormatOptions::default());
-        let error = Volume::open_for_writing(device, &cache, &options).expect_err("refused");
+        let error = open_for_writing(device, &cache, &options).expect_err("refused");
         let expected = format!("segment of a log is {segment}, outside 0 to {}", segments - 1);
         assert!(error.to_string().contains(&expected), "{error}");
     }
@@ -582,4 +582,12 @@ fn quota_inode(image: &Image) -> u64 {
     let volume = volume(&image.device).expect("valid");
     let number = volume.superblock().quota_inodes[0].expect("a quota file");
     volume.node_address(Nid(number.0 as u32)).expect("in use").block.0 * 4096
+}
+
+fn open_for_writing(
+    device: SharedDevice,
+    cache: &Arc<PageCache>,
+    options: &FormatOptions,
+) -> Result<Arc<Volume>> {
+    Volume::open_for_writing(device, cache, options, Mode::default())
 }

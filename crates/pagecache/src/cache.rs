@@ -35,6 +35,8 @@ pub struct PageCache {
     pub(crate) dirty: AtomicU64,
     /// Bytes under writeback.
     pub(crate) writeback: AtomicU64,
+    /// Bytes in folios that are dirty or under writeback.
+    pub(crate) held: AtomicU64,
     /// The frame at which the search for folios in their files' memory continues.
     pub(crate) mapped_hand: AtomicU32,
     /// The fault server. It exists while the cache has map windows.
@@ -57,6 +59,7 @@ impl PageCache {
             hand: AtomicU32::new(0),
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
+            held: AtomicU64::new(0),
             mapped_hand: AtomicU32::new(0),
             faults: Mutex::default(),
             folio_order_max: options.folio_order_max,
@@ -99,11 +102,12 @@ impl PageCache {
         CacheStats { dirty: self.dirty_stats(), ..self.pool.stats() }
     }
 
-    /// Returns the counts of dirty bytes and bytes under writeback. Takes no lock, so that each write can call it.
+    /// Returns the counts of dirty bytes, bytes under writeback, and their folios. Takes no lock, so that each write can call it.
     pub fn dirty_stats(&self) -> DirtyStats {
         DirtyStats {
             bytes_dirty: self.dirty.load(Ordering::Relaxed),
             bytes_writeback: self.writeback.load(Ordering::Relaxed),
+            bytes_held: self.held.load(Ordering::Relaxed),
         }
     }
 

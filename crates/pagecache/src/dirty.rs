@@ -110,6 +110,9 @@ impl Mapping {
         let (index, number) = (folio.folio().index(), folio.folio().frame_number());
         let mut folios = self.dirty.lock();
         self.cache().dirty.fetch_add(added as u64, Ordering::Relaxed);
+        if !was_dirty {
+            self.cache().held.fetch_add(length as u64, Ordering::Relaxed);
+        }
         folios.add(frame, index, number, added as u64);
     }
 
@@ -127,6 +130,7 @@ impl Mapping {
         self.cache().dirty.fetch_sub(removed as u64, Ordering::Relaxed);
         folios.subtract(frame, folio.folio().index(), removed as u64, still_dirty);
         if !still_dirty {
+            self.cache().held.fetch_sub(length as u64, Ordering::Relaxed);
             drop(folios);
             let put = frame.put();
             debug_assert_eq!(put, Put::Held, "the caller holds a reference");
@@ -221,7 +225,8 @@ impl Mapping {
         drop(folios);
         self.cache().dirty.fetch_sub(bytes, Ordering::Relaxed);
         for number in dirty.0.into_values() {
-            drop(FolioRef::new(self.cache(), number));
+            let folio = FolioRef::new(self.cache(), number);
+            self.cache().held.fetch_sub(folio.len() as u64, Ordering::Relaxed);
         }
     }
 }
@@ -259,6 +264,7 @@ impl Drop for WritebackFolio {
         let bucket = cache.bucket(self.folio.frame_number());
         let mut folios = self.mapping.dirty.lock();
         cache.writeback.fetch_sub(self.bytes, Ordering::Relaxed);
+        cache.held.fetch_sub(self.folio.len() as u64, Ordering::Relaxed);
         folios.end_writeback(self.folio.frame(), self.folio.index(), bucket);
     }
 }

@@ -54,4 +54,7 @@ pub struct DirtyStats {
     pub bytes_dirty: u64,
     /// Bytes in blocks under writeback.
     pub bytes_writeback: u64,
+    /// Bytes in folios with such blocks. Reclaim evicts none of them, so this is more than the other two together if large
+    /// folios are dirty in part.
+    pub bytes_held: u64,
 }

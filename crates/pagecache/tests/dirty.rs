@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use base::BlockSize;
-use pagecache::{CacheOptions, FolioHandle, Insertion, LockedFolio, Mapping, ORDER_MAX, PageCache};
+use pagecache::{
+    CacheOptions, DirtyStats, FolioHandle, Insertion, LockedFolio, Mapping, ORDER_MAX, PageCache,
+};
 use waiting::Waiter;
 
 /// Returns a copy of the uptodate bytes of a folio.
@@ -65,6 +67,7 @@ fn dirty_blocks_are_counted_once_and_written_back_as_ranges() {
     for (range, dirty) in [(1024..3072, 2048), (2048..4096, 3072), (8192..9216, 4096)] {
         write(&mapping, &mut folio, range, 1);
         assert_eq!(bytes(&mapping), (dirty, 0, dirty));
+        assert_eq!(cache.dirty_stats().bytes_held, 65_536);
     }
     assert_eq!(folio.folio().dirty_run(0, 65_536, false), 1024);
     assert_eq!(folio.folio().dirty_run(1024, 65_536 - 1024, true), 3072);
@@ -75,8 +78,10 @@ fn dirty_blocks_are_counted_once_and_written_back_as_ranges() {
     assert!(mapping.start_writeback(&folio).is_none());
     assert!(mapping.next_dirty(0..99).is_none());
     assert!(mapping.next_under_writeback(3..4).is_some());
+    assert_eq!(cache.dirty_stats().bytes_held, 65_536);
     drop(writeback);
     assert_eq!(bytes(&mapping), (0, 0, 0));
+    assert_eq!(cache.dirty_stats().bytes_held, 0);
     assert!(mapping.next_under_writeback(0..99).is_none());
     // Whole folios, with a per-block state and without.
     write(&mapping, &mut folio, 0..65_536, 2);
@@ -85,8 +90,17 @@ fn dirty_blocks_are_counted_once_and_written_back_as_ranges() {
     write(&mapping, &mut other, 0..65_536, 2);
     write(&mapping, &mut other, 0..1024, 3);
     assert_eq!(bytes(&mapping).0, 131_072);
-    let (_writeback, runs) = mapping.start_writeback(&other).expect("dirty");
+    let (writeback, runs) = mapping.start_writeback(&other).expect("dirty");
     assert_eq!(runs[..], [0..65_536]);
+    assert_eq!(cache.dirty_stats().bytes_held, 131_072);
+    mapping.set_clean(&folio, 0..1024);
+    assert_eq!(cache.dirty_stats().bytes_held, 131_072);
+    mapping.set_clean(&folio, 1024..65_536);
+    assert_eq!(cache.dirty_stats().bytes_held, 65_536);
+    drop(writeback);
+    write(&mapping, &mut folio, 0..1024, 4);
+    drop((folio, other, mapping));
+    assert_eq!(cache.dirty_stats(), DirtyStats::default());
 }
 
 #[test]

@@ -36,6 +36,7 @@ mod volume;
 mod writeback;
 
 pub use ::ext4::{Format as Ext4Format, SuperblockLocation};
+pub use ::f2fs::Mode as F2fsMode;
 pub use ::fs::{AtomicWrite, Cleaning, Compression, Credentials, ErrorPolicy, FileSystem};
 pub use ::fscrypt::Keys;
 pub use access::{AccessOptions, AccessTimes};

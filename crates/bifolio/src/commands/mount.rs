@@ -84,6 +84,11 @@ Mount options, separated by commas. Later options override earlier ones.
       Discard freed blocks, which makes an image file sparse. If the
       host does not support this, one warning is logged.
       Default: nodiscard.
+  mode=adaptive|lfs
+      Where f2fs writes data. adaptive: when few segments are free, also
+      to the free blocks between others. lfs: only to free segments, as
+      long as cleaning makes some; blocks that are written together stay
+      adjacent, but other blocks have to be moved. Default: adaptive.
   [no]writeback
       Let the kernel cache writes: faster for small writes, slower for
       large writes. Writes of all users may then use the blocks that

@@ -46,8 +46,12 @@ impl LiveInode {
     /// Writes a block of data to a new place.
     fn write_block(&self, data: &[u8]) -> Result<(u64, FsBlock)> {
         let writer = self.volume.writer()?;
-        let (token, range) =
-            writer.place_after_waiting(&self.volume, FileBlock(0), 1, self.temperature())?;
+        let (token, range) = writer.place_after_waiting(
+            &self.volume,
+            (self.number, FileBlock(0)),
+            1,
+            self.temperature(),
+        )?;
         let offset = DeviceOffset(range.start.0 << self.volume.geometry().block_size.shift());
         if let Err(error) = self.volume.device().write_at(offset, data) {
             writer.unplace(&self.volume, token);
@@ -197,7 +201,8 @@ impl MapWrite for LiveInode {
         }
         let count = blocks.end.0 - blocks.start.0;
         let writer = self.volume.writer()?;
-        let placed = writer.place(&self.volume, blocks.start, count, self.temperature())?;
+        let placed =
+            writer.place(&self.volume, (self.number, blocks.start), count, self.temperature())?;
         Ok(self.placement(placed))
     }
 
@@ -205,8 +210,12 @@ impl MapWrite for LiveInode {
         let blocks = self.blocks_of(&dirty);
         let count = blocks.end.0 - blocks.start.0;
         let writer = self.volume.writer()?;
-        let placed =
-            writer.place_after_waiting(&self.volume, blocks.start, count, self.temperature())?;
+        let placed = writer.place_after_waiting(
+            &self.volume,
+            (self.number, blocks.start),
+            count,
+            self.temperature(),
+        )?;
         Ok(self.placement(placed))
     }
 

@@ -32,7 +32,7 @@ impl LiveInode {
             return Ok(None);
         }
         let end = blocks.end;
-        let placed = self.volume.writer()?.place_over(blocks.start, || {
+        let placed = self.volume.writer()?.place_over((self.number, blocks.start), || {
             // The next checkpoint moves the blocks of a range that was collapsed or inserted.
             if self.volume.overlay_or_new().read().is_unsyncable(self.number) {
                 return Ok(None);

@@ -135,7 +135,7 @@ impl LiveInode {
     pub(super) fn preallocate_pinned(&self, range: Range<FileOffset>) -> Result<()> {
         let pieces = self.pieces_in_sections(self.blocks_of(&range))?;
         let writer = self.volume.writer()?;
-        let placed = writer.place_in_sections(&self.volume, &pieces)?;
+        let placed = writer.place_in_sections(&self.volume, self.number, &pieces)?;
         let count: u64 = placed.iter().map(|(_, placed)| placed.len()).sum();
         let zeroed = placed.iter().try_for_each(|(_, placed)| self.zero(placed));
         let changed = zeroed.and_then(|()| {

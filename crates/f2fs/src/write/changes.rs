@@ -27,12 +27,32 @@ impl AddressChanges {
     pub(super) fn find(volume: &Volume, nodes: &[(Nid, Change)]) -> Result<Self> {
         let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
         for (nid, change) in nodes {
-            if let Some(node) = checkpointed_node(volume, *nid)? {
-                collect(volume, &node, &mut before)?;
-            }
-            if let Change::Contents(node) = change {
-                let node = Node::new(node.buffer(), *nid, node.inode)?;
-                collect(volume, &node, &mut after)?;
+            let old = match checkpointed_node(volume, *nid)? {
+                Some(node) => addresses(volume, &node)?,
+                None => Vec::new(),
+            };
+            let new = match change {
+                Change::Contents(node) => {
+                    addresses(volume, &Node::new(node.buffer(), *nid, node.inode)?)?
+                }
+                Change::Freed => Vec::new(),
+            };
+            // Most addresses are the same.
+            for index in 0..old.len().max(new.len()) {
+                let (old, new) = (old.get(index), new.get(index));
+                if old == new {
+                    continue;
+                }
+                // A node has about a thousand addresses.
+                let owner = Owner { nid: *nid, index: index as u16 };
+                for (address, blocks) in [(old, &mut before), (new, &mut after)] {
+                    let block = address.map(|address| FsBlock(u64::from(*address)));
+                    if let Some(block) =
+                        block.filter(|block| volume.geometry().main.contains(block))
+                    {
+                        blocks.insert(block, owner);
+                    }
+                }
             }
         }
         let mut changes = Self::default();
@@ -59,8 +79,8 @@ fn checkpointed_node(volume: &Volume, nid: Nid) -> Result<Option<Node>> {
     Node::new(buffer, nid, address.inode).map(Some)
 }
 
-/// Adds the data blocks that a node refers to.
-fn collect(volume: &Volume, node: &Node, blocks: &mut BTreeMap<FsBlock, Owner>) -> Result<()> {
+/// Returns the addresses of data in a node.
+fn addresses(volume: &Volume, node: &Node) -> Result<Vec<u32>> {
     let geometry = volume.geometry();
     let nids = geometry.addresses_per_node();
     let (start, count) = if node.inode.0 == u64::from(node.nid.0) {
@@ -73,11 +93,5 @@ fn collect(volume: &Volume, node: &Node, blocks: &mut BTreeMap<FsBlock, Owner>) 
         let is_direct = position != XATTR_POSITION && first_block(position, shape).is_some();
         (0, if is_direct { nids } else { 0 })
     };
-    for (index, address) in (0..).zip(node.words(start, 0, count)) {
-        let block = FsBlock(address.into());
-        if geometry.main.contains(&block) {
-            blocks.insert(block, Owner { nid: node.nid, index });
-        }
-    }
-    Ok(())
+    Ok(node.words(start, 0, count).collect())
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use base::{Error, FsBlock, Result};
 
+use super::mode::Mode;
 use super::space::{Space, segment_of};
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
@@ -68,17 +69,18 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Logs {
     places: [Place; 2 * LOGS],
+    mode: Mode,
 }
 
 impl Logs {
     /// Returns the logs as a checkpoint has left them.
-    pub(super) fn of(checkpoint: &Checkpoint) -> Self {
+    pub(super) fn of(checkpoint: &Checkpoint, mode: Mode) -> Self {
         let place = |log: Log| Place {
             segment: log.segment,
             offset: log.offset,
             fills_holes: log.fills_holes,
         };
-        Self { places: Log::all(checkpoint).map(place) }
+        Self { places: Log::all(checkpoint).map(place), mode }
     }
 
     /// Allocates at least one block and at most `count` blocks, which are adjacent. `nodes` is the number of nodes for which
@@ -182,6 +184,11 @@ impl Logs {
         rest.filter(|index| !space.is_taken(place.segment, *index)).count() as u64
     }
 
+    /// Returns where data is written.
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
     /// Continues a log in a free segment, or if there is none, in the holes of another segment.
     fn begin_segment(&mut self, number: usize, nodes: u64, space: &mut Space) -> Result<()> {
         let segments = self.segments();
@@ -192,10 +199,17 @@ impl Logs {
         let holes = |segment| Place { segment, offset: 0, fills_holes: true };
         // Data leaves free segments to nodes, which cannot fill holes between data.
         let place = if number < LOGS && space.free_segments(&segments) <= SEGMENTS_FOR_NODES {
-            let place = space.take_segment_with_holes(kind, &segments).map(holes);
             let may_take = space.room_for_nodes(&segments) >= nodes + SEGMENT_BLOCKS;
-            let take = || space.take_free_segment(kind, last, &segments).map(free);
-            place.or_else(|| may_take.then(take).flatten())
+            let take = |space: &mut Space| {
+                let segment = may_take.then(|| space.take_free_segment(kind, last, &segments));
+                segment.flatten().map(free)
+            };
+            let fill =
+                |space: &mut Space| space.take_segment_with_holes(kind, &segments).map(holes);
+            match self.mode {
+                Mode::Adaptive => fill(space).or_else(|| take(space)),
+                Mode::Lfs => take(space).or_else(|| fill(space)),
+            }
         } else {
             let place = space.take_free_segment(kind, last, &segments).map(free);
             place.or_else(|| space.take_segment_with_holes(kind, &segments).map(holes))

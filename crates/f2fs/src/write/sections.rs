@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{Error, FileBlock, FsBlock, Result};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
 
 use super::logs::LogName;
-use super::writer::{Placed, State, Writer};
+use super::placements::Placed;
+use super::writer::{State, Writer};
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::volume::Volume;
 
@@ -23,6 +24,7 @@ impl Writer {
     pub(crate) fn place_in_sections(
         &self,
         volume: &Arc<Volume>,
+        inode: InodeNumber,
         pieces: &[Range<FileBlock>],
     ) -> Result<Vec<(u64, Placed)>> {
         let count: u64 = pieces.iter().map(|piece| piece.end.0 - piece.start.0).sum();
@@ -37,7 +39,7 @@ impl Writer {
         let mut is_written = false;
         loop {
             if let Some(blocks) = state.take_sections(volume, count) {
-                return Ok(state.place_pieces(pieces, blocks));
+                return Ok(state.place_pieces(inode, pieces, blocks));
             }
             let before = state.free_segments();
             if !is_written && !volume.overlay_or_new().read().is_empty() {
@@ -91,6 +93,7 @@ impl State {
     /// Places pieces of a file in `blocks`, which are as many.
     fn place_pieces(
         &mut self,
+        inode: InodeNumber,
         pieces: &[Range<FileBlock>],
         blocks: Vec<Range<FsBlock>>,
     ) -> Vec<(u64, Placed)> {
@@ -105,8 +108,8 @@ impl State {
                 }
                 let length = (piece.end.0 - at.0).min(rest.end.0 - rest.start.0);
                 let end = FsBlock(rest.start.0 + length);
-                let part = Placed { at, range: rest.start..end, is_overwrite: false };
-                placed.push((self.add_placement(part.clone()), part));
+                let part = Placed { inode, at, range: rest.start..end, is_overwrite: false };
+                placed.push((self.placements.add(part.clone()), part));
                 (at.0, rest.start) = (at.0 + length, end);
             }
         }

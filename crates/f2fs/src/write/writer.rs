@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base::locks::{RankedGuard, RankedMutex};
-use base::{Error, FileBlock, FsBlock, Ranges, Result, Unsupported};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Ranges, Result, Unsupported};
 
 use parking_lot::Condvar;
 
@@ -19,7 +19,8 @@ use super::clock::Clock;
 use super::discard::Discards;
 use super::group::Syncs;
 use super::logs::{LogName, Logs};
-
+use super::mode::Mode;
+use super::placements::{Placed, Placements};
 use super::space::{Space, segment_of};
 use super::summary_blocks::SummaryBlocks;
 use super::sync::Chain;
@@ -74,8 +75,8 @@ pub(super) struct State {
     pub(super) summaries: SummaryBlocks,
     /// The entries of the first checkpoint that override those of the segment information table.
     pub(super) sit_journal: BTreeMap<u32, RawSitEntry>,
-    /// Blocks of data that is on its way to the device, by token.
-    pub(super) placements: HashMap<u64, Placed>,
+    /// Blocks of data that is on its way to the device.
+    pub(super) placements: Placements,
     /// Blocks of atomic writes, with data that no node refers to yet.
     pub(super) pending: Ranges,
     /// Old blocks of moved data that may still be read.
@@ -90,48 +91,18 @@ pub(super) struct State {
     pub(super) discards: Discards,
     /// The nodes that fsync(2) has written.
     pub(super) chain: Chain,
-    next_token: u64,
     next_nid: u32,
     /// Blocks of files that are reserved for data in the cache, or in blocks of atomic writes.
     pub(super) reserved: u64,
     is_closed: bool,
 }
 
-/// The blocks for a write of a part of a file.
-#[derive(Clone, Debug)]
-pub(crate) struct Placed {
-    /// The first block of the file.
-    pub(crate) at: FileBlock,
-    pub(crate) range: Range<FsBlock>,
-    /// Whether the file has these blocks already.
-    pub(super) is_overwrite: bool,
-}
-
-impl Placed {
-    pub(super) fn blocks(&self) -> impl Iterator<Item = FsBlock> + use<> {
-        (self.range.start.0..self.range.end.0).map(FsBlock)
-    }
-
-    /// Returns the number of blocks.
-    pub(crate) fn len(&self) -> u64 {
-        self.range.end.0 - self.range.start.0
-    }
-}
-
 impl State {
-    /// Returns about how many nodes and directory blocks the next checkpoint writes: those that are changed, and those that writes in flight will
-    /// change.
+    /// Returns about how many nodes and directory blocks the next checkpoint writes: those that are changed, and those that
+    /// writes in flight, and another one, will change.
     pub(super) fn nodes_to_write(&self, volume: &Volume) -> u64 {
         let changed = volume.overlay_or_new().read().block_count();
-        changed + NODES_OF_WRITE * (self.placements.len() as u64 + 1) + SPARE_BLOCKS
-    }
-
-    /// Records a placement, and returns its token.
-    pub(super) fn add_placement(&mut self, placed: Placed) -> u64 {
-        let token = self.next_token;
-        self.next_token += 1;
-        self.placements.insert(token, placed);
-        token
+        changed + self.placements.nodes() + NODES_OF_WRITE + SPARE_BLOCKS
     }
 
     /// Returns whether users can have `count` more blocks.
@@ -147,9 +118,9 @@ impl State {
 }
 
 impl Writer {
-    /// Prepares a volume for writing, without changing it. With `discards`, segments are discarded once they are free. Errors: `Unsupported` for volumes with features that writing
-    /// does not know.
-    pub(crate) fn new(volume: &Volume, discards: bool) -> Result<Self> {
+    /// Prepares a volume for writing, without changing it. With `discards`, segments are discarded once they are free.
+    /// Errors: `Unsupported` for volumes with features that writing does not know.
+    pub(crate) fn new(volume: &Volume, discards: bool, mode: Mode) -> Result<Self> {
         for (feature, operation) in REFUSED {
             if volume.geometry().features.has(feature) {
                 return Err(Unsupported::Operation(operation).into());
@@ -163,10 +134,10 @@ impl Writer {
         let pack = PackSummaries::read(volume)?;
         let state = State {
             space: Space::read(volume, &pack.sit_journal)?,
-            logs: Logs::of(&checkpoint),
+            logs: Logs::of(&checkpoint, mode),
             summaries: SummaryBlocks::of(volume, &pack)?,
             sit_journal: pack.sit_journal,
-            placements: HashMap::new(),
+            placements: Placements::new(volume.geometry().addresses_per_node().into()),
             pending: Ranges::default(),
             held: HeldBlocks::default(),
             written: HashMap::new(),
@@ -175,7 +146,6 @@ impl Writer {
             discards: Discards::new(discards),
             clock: Clock::start(checkpoint.raw.elapsed_time.get()),
             chain: Chain::default(),
-            next_token: 0,
             next_nid: 0,
             reserved: 0,
             is_closed: false,
@@ -351,26 +321,26 @@ impl Writer {
     pub(crate) fn place(
         &self,
         volume: &Arc<Volume>,
-        at: FileBlock,
+        (inode, at): (InodeNumber, FileBlock),
         count: u64,
         temperature: Temperature,
     ) -> Result<(u64, Range<FsBlock>)> {
         let mut state = self.lock()?;
-        self.place_in(&mut state, volume, at, count, temperature)
+        self.place_in(&mut state, volume, (inode, at), count, temperature)
     }
 
     /// Allocates blocks like [`place`](Self::place). Waits for the ends of writes in flight, which free blocks.
     pub(crate) fn place_after_waiting(
         &self,
         volume: &Arc<Volume>,
-        at: FileBlock,
+        (inode, at): (InodeNumber, FileBlock),
         count: u64,
         temperature: Temperature,
     ) -> Result<(u64, Range<FsBlock>)> {
         let begun = Instant::now();
         let mut state = self.lock()?;
         loop {
-            match self.place_in(&mut state, volume, at, count, temperature) {
+            match self.place_in(&mut state, volume, (inode, at), count, temperature) {
                 // Writes that this one is ordered before end only after it.
                 Err(Error::NoSpace)
                     if !state.placements.is_empty() && begun.elapsed() < PLACE_TIME_MAX =>
@@ -386,7 +356,7 @@ impl Writer {
         &self,
         state: &mut State,
         volume: &Arc<Volume>,
-        at: FileBlock,
+        (inode, at): (InodeNumber, FileBlock),
         count: u64,
         temperature: Temperature,
     ) -> Result<(u64, Range<FsBlock>)> {
@@ -411,14 +381,14 @@ impl Writer {
             range = allocate(state);
         }
         let range = range?;
-        let token = state.add_placement(Placed { at, range: range.clone(), is_overwrite: false });
-        Ok((token, range))
+        let placed = Placed { inode, at, range: range.clone(), is_overwrite: false };
+        Ok((state.placements.add(placed), range))
     }
 
     /// Ends a placement whose data did not reach the device.
     pub(crate) fn unplace(&self, volume: &Volume, token: u64) {
         let mut state = self.state.lock();
-        let placed = state.placements.remove(&token);
+        let placed = state.placements.remove(token);
         if let Some(placed) = placed.filter(|placed| !placed.is_overwrite) {
             let State { logs, space, .. } = &mut *state;
             logs.release(placed.range, space, volume.geometry());
@@ -429,14 +399,14 @@ impl Writer {
     /// Records a write to the blocks that `look_up` returns, which the file has at `at`. No address changes during the call.
     pub(crate) fn place_over(
         &self,
-        at: FileBlock,
+        (inode, at): (InodeNumber, FileBlock),
         look_up: impl FnOnce() -> Result<Option<Range<FsBlock>>>,
     ) -> Result<Option<(u64, Range<FsBlock>)>> {
         let mut state = self.lock()?;
         state.is_busy = true;
         Ok(look_up()?.map(|range| {
-            let placed = Placed { at, range: range.clone(), is_overwrite: true };
-            (state.add_placement(placed), range)
+            let placed = Placed { inode, at, range: range.clone(), is_overwrite: true };
+            (state.placements.add(placed), range)
         }))
     }
 
@@ -445,11 +415,7 @@ impl Writer {
         let mut state = self.state.lock();
         let (mut has_overwrites, mut has_others) = (false, false);
         for token in tokens {
-            let is_overwrite =
-                state.placements.get(&token).is_some_and(|placed| placed.is_overwrite);
-            if is_overwrite {
-                state.placements.remove(&token);
-            }
+            let is_overwrite = state.placements.remove_overwrite(token);
             has_overwrites |= is_overwrite;
             has_others |= !is_overwrite;
         }
@@ -494,7 +460,7 @@ impl Reserved<'_> {
 
     /// Removes a placement whose data is on the device.
     pub(crate) fn take_placement(&mut self, token: u64) -> Option<Placed> {
-        self.state.placements.remove(&token)
+        self.state.placements.remove(token)
     }
 }
 

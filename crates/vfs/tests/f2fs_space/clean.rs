@@ -7,9 +7,9 @@ use std::thread;
 use base::Error;
 use device::MemoryDevice;
 use testkit::Random;
-use vfs::{Creation, Fallocate, Follow, Privileges, Volume};
+use vfs::{Creation, F2fsMode, Fallocate, Follow, Privileges, Volume};
 
-use crate::model::{BLOCK, Model, ROOT, THREADS, WRITE, check, close, fill, image, open};
+use crate::model::{BLOCK, Model, ROOT, THREADS, WRITE, check, close, fill, image, open, open_in};
 
 /// Fills a volume, and removes most of it so that all segments have some blocks in use. Returns the models.
 pub fn scattered(volume: &Volume, seed: u64) -> Vec<Vec<Model>> {
@@ -104,9 +104,9 @@ fn files_can_be_read_and_written_while_they_are_cleaned() {
 
 /// Overwrites blocks of a volume that is in use by `percent` for some rounds. With `skewed`, 80% of the writes go to 20% of
 /// the files.
-fn churn(percent: u64, skewed: bool, seed: u64) {
+fn churn(percent: u64, skewed: bool, mode: F2fsMode, seed: u64) {
     let device = Arc::new(MemoryDevice::new(image(128)));
-    let volume = open(&device);
+    let volume = open_in(Arc::clone(&device) as _, mode);
     let blocks = volume.statfs().blocks_free * percent / 100;
     let mut models: Vec<Vec<Model>> = (0..THREADS).map(|_| Vec::new()).collect();
     let mut number = 0;
@@ -154,16 +154,22 @@ fn churn(percent: u64, skewed: bool, seed: u64) {
 
 #[test]
 fn a_volume_that_is_used_by_80_percent_is_overwritten_evenly() {
-    churn(80, false, 10);
+    churn(80, false, F2fsMode::Adaptive, 10);
 }
 
 #[test]
 fn a_volume_that_is_used_by_90_percent_is_overwritten_unevenly() {
-    churn(90, true, 20);
+    churn(90, true, F2fsMode::Adaptive, 20);
 }
 
 #[test]
 fn a_volume_that_is_used_by_95_percent_is_overwritten_evenly_and_unevenly() {
-    churn(95, false, 30);
-    churn(95, true, 40);
+    churn(95, false, F2fsMode::Adaptive, 30);
+    churn(95, true, F2fsMode::Adaptive, 40);
+}
+
+#[test]
+fn a_volume_is_overwritten_with_cleaning_instead_of_filling_holes() {
+    churn(80, true, F2fsMode::Lfs, 50);
+    churn(95, false, F2fsMode::Lfs, 60);
 }

@@ -2,6 +2,7 @@
 //! library's own check.
 
 mod clean;
+mod dirty_folios;
 mod discards;
 mod full;
 mod model;

@@ -9,7 +9,7 @@ use base::{Error, FileOffset};
 use device::{MemoryDevice, SharedDevice};
 use testkit::Random;
 use testkit::f2fs::{Kind, check_by_both};
-use vfs::{Credentials, Follow, OpenMode, Volume, VolumeOptions};
+use vfs::{Credentials, F2fsMode, Follow, OpenMode, Volume, VolumeOptions};
 
 pub const ROOT: &Credentials = &Credentials::ROOT;
 pub const WRITE: OpenMode = OpenMode { write: true, append: false };
@@ -31,9 +31,14 @@ pub fn open(device: &Arc<MemoryDevice>) -> Volume {
 }
 
 pub fn open_on(device: SharedDevice) -> Volume {
+    open_in(device, F2fsMode::Adaptive)
+}
+
+pub fn open_in(device: SharedDevice, mode: F2fsMode) -> Volume {
     let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
     // Much less than the data, so that writeback begins early.
     options.cache.bytes_max = 8 << 20;
+    options.f2fs.mode = mode;
     Volume::open_device(device, &options).unwrap()
 }
 

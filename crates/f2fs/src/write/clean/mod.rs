@@ -21,12 +21,16 @@ pub(super) use self::held::HeldBlocks;
 use self::mover::Cleaned;
 pub(super) use self::victims::Section;
 use self::victims::{Policy, choose};
+use super::mode::Mode;
 use super::writer::{State, Writer};
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::volume::Volume;
 
 /// The number of sections that are cleaned before a checkpoint frees them. More of them would let others wait longer.
 const SECTIONS_MAX: usize = 4;
+/// The number of times that as many are cleaned, where data needs free segments. Sections with few free blocks gain one
+/// only together.
+const ROUNDS_MAX: usize = 16;
 /// The number of sections that are looked at, in search of those that can be cleaned.
 const TRIES_MAX: usize = 64;
 /// The part of the free blocks, in percent, that may be between blocks in use before a volume is cleaned in the background.
@@ -44,7 +48,12 @@ impl State {
     /// Returns whether the free segments are only enough for the nodes of the next checkpoint.
     pub(super) fn needs_cleaning(&self, volume: &Volume) -> bool {
         let for_nodes = self.nodes_to_write(volume).div_ceil(SEGMENT_BLOCKS);
-        !self.is_cleaning_futile && self.free_segments() < SEGMENTS_FREE_MIN + for_nodes
+        let for_moves = match self.logs.mode() {
+            Mode::Adaptive => 0,
+            Mode::Lfs => SECTIONS_MAX as u64 * u64::from(volume.geometry().segments_per_section),
+        };
+        let min = SEGMENTS_FREE_MIN + for_moves + for_nodes;
+        !self.is_cleaning_futile && self.free_segments() < min
     }
 }
 
@@ -60,11 +69,20 @@ impl Writer {
             state.is_cleaning_futile = true;
             return Ok(());
         }
-        let before = state.free_segments();
-        let cleaned = self.clean_some(state, volume, Policy::Greedy, &mut BTreeSet::new())?;
-        if cleaned.sections == 0 || state.free_segments() <= before {
-            state.is_cleaning_futile = true;
+        let rounds = match state.logs.mode() {
+            Mode::Adaptive => 1,
+            Mode::Lfs => ROUNDS_MAX,
+        };
+        let (before, mut tried) = (state.free_segments(), BTreeSet::new());
+        let mut is_futile = true;
+        for _ in 0..rounds {
+            let cleaned = self.clean_some(state, volume, Policy::Greedy, &mut tried)?;
+            is_futile = state.free_segments() <= before;
+            if !is_futile || cleaned.sections == 0 {
+                break;
+            }
         }
+        state.is_cleaning_futile = is_futile;
         Ok(())
     }
 
@@ -99,12 +117,14 @@ impl Writer {
     /// in use. Returns whether it has.
     pub(crate) fn clean_in_background(&self, volume: &Arc<Volume>) -> Result<bool> {
         let mut state = self.lock()?;
-        let has_changed = std::mem::take(&mut state.is_busy);
+        if std::mem::take(&mut state.is_busy) {
+            return Ok(false);
+        }
         let logs = state.logs.segments();
         let holes: u64 = state.space.holes_to_gain(&logs).iter().sum();
         let free = state.space.free_segments(&logs) * SEGMENT_BLOCKS;
         let is_scattered = holes * 100 > (holes + free) * SCATTERED_PERCENT_MAX;
-        if has_changed || !is_scattered || !state.space.has_gain(&logs) {
+        if !is_scattered || !state.space.has_gain(&logs) {
             return Ok(false);
         }
         let policy = Policy::CostBenefit { now: state.clock.now() };

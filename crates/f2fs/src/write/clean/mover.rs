@@ -18,7 +18,6 @@ use base::{DeviceOffset, Error, FileBlock, FsBlock, Result};
 
 use super::owners::{DataBlock, LiveBlocks, Owners};
 use crate::edit::{Editor, OverlayNode, Owner};
-use crate::geometry::SEGMENT_BLOCKS;
 use crate::nat::Nid;
 use crate::summaries::Log;
 use crate::volume::Volume;
@@ -85,8 +84,7 @@ impl State {
 
     /// Returns whether a write in flight overwrites a block of `segments`. A copy might miss it.
     fn is_overwritten(&self, volume: &Volume, segments: &Range<u32>) -> bool {
-        let overwrites = self.placements.values().filter(|placed| placed.is_overwrite);
-        let mut blocks = overwrites.flat_map(|placed| placed.blocks());
+        let mut blocks = self.placements.overwritten();
         blocks.any(|block| segments.contains(&segment_of(volume.geometry(), block).0))
     }
 
@@ -103,23 +101,19 @@ impl State {
     /// Fails with `NoSpace` unless the next checkpoint has room for all nodes that change.
     fn check_room(&self, volume: &Volume, found: &[(u32, LiveBlocks)]) -> Result<()> {
         let mut nodes = BTreeSet::new();
-        let (mut directory_blocks, mut data) = (0, 0);
+        let mut directory_blocks = 0;
         for (_, live) in found {
             nodes.extend(live.nodes.iter().copied());
             for block in &live.data {
                 // A change of an address changes the node, and no other.
                 nodes.insert(block.slot.nid);
-                let is_file = block.kind == FileType::Regular;
-                directory_blocks += u64::from(!is_file);
-                data += u64::from(is_file);
+                directory_blocks += u64::from(block.kind != FileType::Regular);
             }
         }
         let overlay = volume.overlay_or_new().read();
         let new_nodes = nodes.iter().filter(|nid| overlay.node(**nid).is_none()).count() as u64;
         drop(overlay);
-        // Data may begin a free segment.
-        let for_data = if data > 0 { SEGMENT_BLOCKS } else { 0 };
-        let wanted = self.nodes_to_write(volume) + new_nodes + directory_blocks + for_data;
+        let wanted = self.nodes_to_write(volume) + new_nodes + directory_blocks;
         if wanted > self.room_for_nodes() { Err(Error::NoSpace) } else { Ok(()) }
     }
 
@@ -268,9 +262,8 @@ impl State {
     /// are being read.
     pub(in crate::write) fn blocks_in_use(&mut self, volume: &Volume) -> Vec<(u32, u64)> {
         self.held.look_again();
-        let placed = self.placements.values().flat_map(|placed| placed.blocks());
         let pending = self.pending.iter().flatten().map(FsBlock);
-        let blocks = placed.chain(pending).chain(self.held.blocks());
+        let blocks = self.placements.blocks().chain(pending).chain(self.held.blocks());
         blocks.map(|block| segment_of(volume.geometry(), block)).collect()
     }
 }
