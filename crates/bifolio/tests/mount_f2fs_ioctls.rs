@@ -347,3 +347,24 @@ fn chattr_sets_projects_which_renames_respect() {
         assert!(!set.status.success());
     });
 }
+
+#[test]
+fn only_owners_set_advice() {
+    private_mounts();
+    let fixture = f2fs();
+    with_mount(&fixture, "rw,allow_other", |mount| {
+        let path = mount.join("f");
+        fs::write(&path, "data").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        let set = |value: u8| {
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(&path, "system.advise", &[value], flags)
+        };
+        assert_eq!(set(4), Err(Errno::INVAL));
+        assert_eq!(run_as(NOBODY, NOBODY, || set(0x20)), Err(Errno::PERM));
+        set(0x20).unwrap();
+        let mut found = [0; 8];
+        let length = rustix::fs::getxattr(&path, "system.advise", &mut found).unwrap();
+        assert_eq!(found[..length], [0x20]);
+    });
+}

@@ -6,7 +6,9 @@ use std::path::Path;
 use base::{Error, FileOffset};
 use f2fs::{SEGMENT_BLOCKS, Superblock};
 use testkit::f2fs::{Kind, Tools, check_by_both};
-use vfs::{Credentials, Follow, OpenMode, RenameFlags, Volume, VolumeOptions};
+use vfs::{
+    Credentials, Follow, OpenMode, Privileges, RenameFlags, Volume, VolumeOptions, XattrMode,
+};
 
 const ROOT: &Credentials = &Credentials::ROOT;
 const WRITE: OpenMode = OpenMode { write: true, append: false };
@@ -127,5 +129,39 @@ fn files_of_each_temperature_can_have_the_last_blocks() {
             assert_eq!(file.read_at(&mut data, 0), Ok(size as usize), "{name}");
             assert!(data.iter().all(|byte| *byte == 4), "{name}");
         }
+    }
+}
+
+#[test]
+fn owners_choose_the_temperature_by_an_attribute() {
+    const ADVISE: &[u8] = b"system.advise";
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Kind::named("plain").make(&image, 64);
+    let volume = open(&image);
+    let node = volume.create_file(b"/letter.txt", 0o644, ROOT).unwrap();
+    let set = |value: &[u8]| node.set_xattr(ADVISE, value, XattrMode::Either, Privileges::Keep);
+    assert_eq!(node.get_xattr(ADVISE), Ok(vec![0]));
+    for refused in [&[0x40][..], &[2], &[], &[1, 0]] {
+        assert!(matches!(set(refused), Err(Error::InvalidArgument(_))), "{refused:?}");
+    }
+    assert!(matches!(node.remove_xattr(ADVISE), Err(Error::InvalidArgument(_))));
+    set(&[1]).unwrap();
+    assert_eq!(node.get_xattr(ADVISE), Ok(vec![1]));
+    assert!(node.list_xattrs().unwrap().is_empty(), "Linux does not list it");
+    let file = node.open_for(WRITE).unwrap();
+    assert_eq!(file.write_at(&[1; 4 * BLOCK as usize], 0), Ok(4 * BLOCK as usize));
+    drop((file, node));
+    volume.close().unwrap();
+    drop(volume);
+    check_by_both(&image);
+    let device = device::open(&image, device::OpenDevice::default()).unwrap();
+    let main = Superblock::read(&device).unwrap().geometry.main.start.0;
+    let types = types_of_segments(&image);
+    let volume = VolumeOptions::new().open(&image).unwrap();
+    let found = volume.resolve(b"/letter.txt", Follow::No).unwrap();
+    assert_eq!(found.get_xattr(ADVISE), Ok(vec![1]));
+    for block in blocks(&volume, "letter.txt") {
+        assert_eq!(types[((block - main) / SEGMENT_BLOCKS) as usize], 2, "block {block}");
     }
 }

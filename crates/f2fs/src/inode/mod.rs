@@ -9,6 +9,8 @@ pub(crate) mod record;
 mod verity;
 mod xattrs;
 
+pub(crate) use self::xattrs::ADVISE;
+
 use std::ops::{Deref, Range};
 use std::sync::{Arc, OnceLock};
 

@@ -10,6 +10,9 @@ use crate::ondisk::node::RawNodeFooter;
 use crate::xattr;
 use crate::xattr::entries::Entries;
 
+/// The attribute whose value is the inode's advice flags. It is not stored, and not listed, as in Linux.
+pub(crate) const ADVISE: &[u8] = b"system.advise";
+
 impl Inode {
     /// Returns the names of the extended attributes with their prefixes, such as `user.mime_type`.
     pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
@@ -19,6 +22,9 @@ impl Inode {
     /// Returns the value of an extended attribute. POSIX ACLs have the form of getxattr(2). Errors: `NoAttribute` if
     /// there is no attribute of this name.
     pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        if name == ADVISE {
+            return Ok(vec![self.advise()?]);
+        }
         xattr::get(&self.xattr_bytes()?, name, Location::inode(self.number()))
     }
 

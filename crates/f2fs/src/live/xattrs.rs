@@ -8,6 +8,8 @@ use fscrypt::{CONTEXT_NAME, Context};
 
 use super::{LiveInode, NODES_MAX, apply};
 use crate::edit::{Editor, nid_of};
+use crate::inode::ADVISE;
+use crate::inode::record::advise;
 use crate::nat::Nid;
 use crate::ondisk::node::RawNodeFooter;
 use crate::xattr::NAMES;
@@ -25,6 +27,9 @@ impl LiveInode {
         mode: XattrMode,
         change: &AttributeChange,
     ) -> Result<()> {
+        if name == ADVISE {
+            return self.set_advice(value, change);
+        }
         let (index, name) = NAMES.changeable_name(name)?;
         let value = stored_value(self.current().attributes().kind, index, value)?;
         self.change_xattrs(change, |list| match &value {
@@ -36,8 +41,26 @@ impl LiveInode {
 
     /// Removes an extended attribute, and changes the attributes in `change` with it. Errors: `NoAttribute`.
     pub(crate) fn remove_xattr(&self, name: &[u8], change: &AttributeChange) -> Result<()> {
+        if name == ADVISE {
+            return Err(Error::InvalidArgument("every inode has advice flags"));
+        }
         let (index, name) = NAMES.changeable_name(name)?;
         self.change_xattrs(change, |list| list.remove(index, name))
+    }
+
+    /// Sets the advice flags that say how soon data is likely to be overwritten. The others stay.
+    fn set_advice(&self, value: &[u8], change: &AttributeChange) -> Result<()> {
+        const CHANGEABLE: u8 = advise::COLD | advise::HOT;
+        let advice = match value {
+            [advice] if advice & !CHANGEABLE == 0 => *advice,
+            _ => return Err(Error::InvalidArgument("the advice is not one byte, hot or cold")),
+        };
+        self.change(0, &[], |editor, _| {
+            self.update(editor, |raw| {
+                raw.advise = raw.advise & !CHANGEABLE | advice;
+                apply(raw, change);
+            })
+        })
     }
 
     fn change_xattrs(

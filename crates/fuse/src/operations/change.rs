@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use vfs::{Privileges, XattrMode};
 use zerocopy::FromBytes;
 
-use super::xattrs::check_namespace;
+use super::xattrs::F2FS_ADVISE;
 use crate::protocol::{
     FATTR_ATIME, FATTR_ATIME_NOW, FATTR_CTIME, FATTR_GID, FATTR_KILL_SUIDGID, FATTR_MODE,
     FATTR_MTIME, FATTR_MTIME_NOW, FATTR_SIZE, FATTR_UID, InHeader, InitFlags,
@@ -63,7 +63,7 @@ impl Server {
         };
         let end = rest.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
         let name = &rest[..end];
-        check_namespace(name)?;
+        self.check_namespace(name)?;
         let value = &rest[end + 1..];
         let value = value.get(..operation.size as usize).ok_or(Errno::INVAL)?;
         let flags = XattrFlags::from_bits(operation.flags).ok_or(Errno::INVAL)?;
@@ -75,6 +75,10 @@ impl Server {
         };
         let privileges = self.privileges(header, extra_flags & SETXATTR_ACL_KILL_SGID != 0);
         let node = &self.known(header.node)?.node;
+        // For other names, the kernel has checked the permission.
+        if name == F2FS_ADVISE && !self.is_owner(header, node) {
+            return Err(Errno::PERM.into());
+        }
         let old = || node.get_xattr(name).ok();
         let value = self.options.owners.stored_value(name, value, old)?;
         node.set_xattr(name, &value, mode, privileges)?;
@@ -90,7 +94,7 @@ impl Server {
         _reply: &mut Reply<'_>,
     ) -> Outcome {
         let name = request::name(rest)?;
-        check_namespace(name)?;
+        self.check_namespace(name)?;
         self.known(header.node)?.node.remove_xattr(name)?;
         Ok(Answer::Payload)
     }

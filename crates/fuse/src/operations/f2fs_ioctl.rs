@@ -192,13 +192,18 @@ impl Server {
 
     /// Fails unless the owner of the inode, or a privileged user, sends the request.
     fn require_owner(&self, header: &InHeader, node: &Node) -> Result<(), Failure> {
+        if self.is_owner(header, node) { Ok(()) } else { Err(Errno::ACCESS.into()) }
+    }
+
+    /// Returns whether the owner of the inode, or a privileged user, sends the request.
+    pub(super) fn is_owner(&self, header: &InHeader, node: &Node) -> bool {
         let owners = &self.options.owners;
         let by = match header.uid {
             // For NO_ID, only the kernel knows the caller.
             0 | NO_ID => Credentials::ROOT,
             _ => Credentials { privileged: owners.caller_is_root, ..owners.credentials(header) },
         };
-        if by.owns(&node.attributes()) { Ok(()) } else { Err(Errno::ACCESS.into()) }
+        by.owns(&node.attributes())
     }
 
     fn start_atomic_write(

@@ -15,6 +15,9 @@ const TRUSTED: &[u8] = b"trusted.";
 /// The supported namespaces. Names in other namespaces are refused, not reported as missing.
 const NAMESPACES: [&[u8]; 4] = [b"user.", TRUSTED, b"security.", b"system.posix_acl_"];
 
+/// The attribute with the advice flags of an inode of f2fs.
+pub(super) const F2FS_ADVISE: &[u8] = b"system.advise";
+
 impl Server {
     /// GETXATTR.
     pub(crate) fn get_xattr(
@@ -25,7 +28,7 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let name = request::name(rest)?;
-        check_namespace(name)?;
+        self.check_namespace(name)?;
         let value = self.known(header.node)?.node.get_xattr(name)?;
         let value = self.options.owners.shown_value(name, Cow::Owned(value));
         answer(&value, operation.size, reply)
@@ -50,14 +53,15 @@ impl Server {
         }
         answer(&list, operation.size, reply)
     }
-}
 
-/// Fails with EOPNOTSUPP for names outside of the supported namespaces.
-pub(super) fn check_namespace(name: &[u8]) -> Result<(), Errno> {
-    if NAMESPACES.iter().any(|namespace| name.starts_with(namespace)) {
-        Ok(())
-    } else {
-        Err(Errno::OPNOTSUPP)
+    /// Fails with EOPNOTSUPP for names outside of the supported namespaces.
+    pub(super) fn check_namespace(&self, name: &[u8]) -> Result<(), Errno> {
+        let is_advise = name == F2FS_ADVISE && self.volume.feature_bits().is_some();
+        if is_advise || NAMESPACES.iter().any(|namespace| name.starts_with(namespace)) {
+            Ok(())
+        } else {
+            Err(Errno::OPNOTSUPP)
+        }
     }
 }
 
