@@ -195,6 +195,35 @@ fn projects() {
     }
 }
 
+/// Changes a volume of 4 TiB, the checkpoints of which have blocks of their own for the bitmap of the segment information
+/// table. User-mode Linux does not have the memory to mount it.
+fn checkpoint_payload() {
+    let folder = must(TempDir::new(), "a folder");
+    let image = folder.path().join("image");
+    let kind = Kind::named("plain");
+    kind.make(&image, 4 << 20);
+    let device = must(device::open(&image, device::OpenDevice::default()), image.display());
+    let superblock = must(::f2fs::Superblock::read(&device), "the superblock");
+    assert_eq!(superblock.geometry.checkpoint_payload, 2);
+    drop(device);
+    let turn = Plan::new(kind.tree(), 1).turn(false);
+    // Each of the two packs is written.
+    let mut ours = OnVolume::open(&image);
+    ours.run(&turn.synced);
+    ours.sync();
+    ours.run(&turn.after);
+    ours.sync();
+    let written = Manifest::of_volume(ours.volume());
+    ours.close();
+    f2fs::check_by_fsck(&image);
+    // Files without a name are deleted when the volume is closed.
+    let comparable = |manifest: Manifest| {
+        manifest.map(|name, _, _, value| (name != "(volume)").then(|| value.to_owned()))
+    };
+    let [read, written] = [Manifest::of_image(&image), written].map(comparable);
+    read.assert_equal("read again", &written, "before it was closed");
+}
+
 fn main() {
     guest::run_if_guest();
     let arguments = Arguments::from_args();
@@ -217,6 +246,10 @@ fn main() {
     }));
     trials.push(Trial::test("linux_and_the_library_see_the_same_projects", || {
         projects();
+        Ok(())
+    }));
+    trials.push(Trial::test("the_library_writes_checkpoints_with_a_payload", || {
+        checkpoint_payload();
         Ok(())
     }));
     libtest_mimic::run(&arguments, trials).exit();
