@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use base::{FileBlock, FsBlock, InodeNumber, Result};
 
-use super::nodes::{Editor, NodeKind, Slot, counts, nid_of};
+use super::nodes::{Editor, NodeKind, Slot, nid_of};
 use crate::geometry::WORD_BYTES;
 use crate::inode::map::State;
 use crate::nat::Nid;
@@ -39,17 +39,27 @@ impl Editor<'_> {
         mut change: impl FnMut(u32, u32) -> u32,
     ) -> Result<()> {
         let Slots { first, count } = slots;
+        let inode = self.inode(first.inode)?;
+        let counts = |address| i64::from(inode.record().counts(address));
         let mut more = 0;
         self.edit_node(first.nid, first.inode, |bytes| {
             let words = bytes.get_mut(first.byte..).unwrap_or_default();
             for (index, word) in (0..count).zip(words.chunks_exact_mut(WORD_BYTES)) {
                 let old = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
                 let new = change(index, old);
-                more += i64::from(counts(new)) - i64::from(counts(old));
+                more += counts(new) - counts(old);
                 word.copy_from_slice(&new.to_le_bytes());
             }
         })?;
         if more != 0 { self.count_blocks(first.inode, more) } else { Ok(()) }
+    }
+
+    /// Counts blocks of a compressed file that compression does not save any more.
+    pub(crate) fn count_saved_blocks(&self, number: InodeNumber, less: u64) -> Result<()> {
+        self.edit_extra(number, |extra| {
+            let saved = extra.compressed_blocks.get();
+            extra.compressed_blocks.set(saved.saturating_sub(less));
+        })
     }
 
     /// Adds the nodes that the addresses of `blocks` need.
@@ -263,14 +273,16 @@ impl Editor<'_> {
         kind: NodeKind,
         position: u32,
     ) -> Result<i64> {
-        let per_node = self.inode(number)?.record().addresses_per_node;
+        let inode = self.inode(number)?;
+        let record = inode.record();
+        let per_node = record.addresses_per_node;
         // A recovery would leave the node.
         self.overlay.write().set_unsyncable(number);
         let mut blocks = 0;
         self.visit_subtree(number, nid.0, kind, position, &mut |node, kind| {
             if kind == NodeKind::Direct {
                 let addresses = node.words(0, 0, per_node);
-                blocks += addresses.filter(|address| counts(*address)).count() as i64;
+                blocks += addresses.filter(|address| record.counts(*address)).count() as i64;
             }
             blocks += 1;
             self.free_node(node.nid)

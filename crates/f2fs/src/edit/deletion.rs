@@ -3,7 +3,7 @@
 use base::attributes::FileType;
 use base::{InodeNumber, Result};
 
-use super::nodes::{Editor, NodeKind, Slot, counts, nid_of};
+use super::nodes::{Editor, NodeKind, Slot, nid_of};
 use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
 use crate::nat::Nid;
@@ -19,7 +19,7 @@ pub(crate) fn delete_inode(editor: &Editor<'_>, inode: &Inode) -> Result<()> {
         let node = editor.volume.inode_node(inode.number())?;
         let record = inode.record();
         let addresses = node.words(record.addresses_at, 0, record.address_count);
-        blocks += addresses.filter(|address| counts(*address)).count() as i64;
+        blocks += addresses.filter(|address| record.counts(*address)).count() as i64;
     }
     editor.free_node(nid_of(inode.number()))?;
     editor.count_inodes(-1);
@@ -41,7 +41,7 @@ fn free_nodes(editor: &Editor<'_>, inode: &Inode, blocks: &mut i64) -> Result<()
     editor.for_each_node(inode, &mut |node, kind| {
         if kind == NodeKind::Direct {
             let addresses = node.words(0, 0, per_node);
-            *blocks += addresses.filter(|address| counts(*address)).count() as i64;
+            *blocks += addresses.filter(|address| inode.record().counts(*address)).count() as i64;
         }
         *blocks += 1;
         editor.free_node(node.nid)

@@ -12,7 +12,9 @@ use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
 use crate::nat::Nid;
 use crate::node::{FLAG_BITS, Node};
-use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter};
+use crate::ondisk::node::{
+    COMPRESS_ADDRESS, NEW_ADDRESS, NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter,
+};
 use crate::volume::Volume;
 
 /// An address in a node.
@@ -274,7 +276,8 @@ impl<'v> Editor<'v> {
         }
         self.set_word(slot.nid, slot.inode, slot.byte, NULL_ADDRESS)?;
         self.free_block(address)?;
-        if counts(address) {
+        let is_mark = address == COMPRESS_ADDRESS;
+        if !is_mark || self.inode(slot.inode)?.record().counts(address) {
             self.count_blocks(slot.inode, -1)?;
         }
         Ok(())
@@ -347,11 +350,6 @@ pub(crate) enum NodeKind {
     Direct,
     Indirect,
     DoubleIndirect,
-}
-
-/// Returns whether an address counts as a block of its file. The mark of a compressed cluster does not.
-pub(crate) fn counts(address: u32) -> bool {
-    ![NULL_ADDRESS, crate::ondisk::node::COMPRESS_ADDRESS].contains(&address)
 }
 
 /// Returns the number of an inode's own node. Inode numbers that were read are in the node table.

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::Inode;
 use super::map::{Leaf, Piece, State};
 use crate::compress::{self, ClusterDecoder, ClusterSize};
+use crate::ondisk::node::{COMPRESS_ADDRESS, NEW_ADDRESS};
 
 impl Inode {
     /// Returns the piece with `at`, at most up to the end of its cluster, whose addresses are in `leaf`. `None` if the
@@ -76,6 +77,19 @@ impl Inode {
             length: bytes(size.blocks().into()),
             stored,
         })
+    }
+
+    /// Returns how many blocks compression saves in the compressed cluster whose first block is `first`: the mark and the
+    /// reserved blocks.
+    pub(crate) fn saved_in_cluster(&self, first: FileBlock) -> Result<u64> {
+        let record = self.record();
+        let Some(compression) = record.compression else { return Ok(0) };
+        let leaf = self.leaf_at(first)?;
+        let Some(node) = &leaf.node else { return Ok(0) };
+        let index = (first.0 - leaf.start) as u32;
+        let slots = node.words(leaf.addresses_at, index, compression.cluster_size.blocks());
+        let saves = |address: &u32| [COMPRESS_ADDRESS, NEW_ADDRESS].contains(address);
+        Ok(slots.filter(saves).count() as u64)
     }
 
     /// Returns the stored form of the cluster whose first block is `first`, and whose addresses are in `leaf`.

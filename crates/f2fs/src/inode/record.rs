@@ -16,7 +16,9 @@ use crate::features::Feature;
 use crate::geometry::{Geometry, WORD_BYTES};
 use crate::nat::Nid;
 use crate::node::Node;
-use crate::ondisk::node::{INODE_NIDS, RawExtraAttributes, RawInode};
+use crate::ondisk::node::{
+    COMPRESS_ADDRESS, INODE_NIDS, NULL_ADDRESS, RawExtraAttributes, RawInode,
+};
 use crate::temperature::Temperature;
 
 const STRUCTURE: &str = "inode";
@@ -105,6 +107,8 @@ pub(crate) struct Compression {
     pub(crate) flags: u16,
     /// The number of blocks that compression has saved.
     pub(crate) saved_blocks: u64,
+    /// Whether the saved blocks were freed. The file does not change then.
+    pub(crate) is_released: bool,
 }
 
 /// A validated inode.
@@ -145,6 +149,18 @@ impl InodeRecord {
         let parser = Parser::new(node, geometry)?;
         node.verify_once(|_| parser.verify_checksum())?;
         parser.record()
+    }
+
+    /// Returns whether an address counts as a block of the file. The mark of a compressed cluster counts until the blocks
+    /// that compression saves are released.
+    pub(crate) fn counts(&self, address: u32) -> bool {
+        match address {
+            NULL_ADDRESS => false,
+            COMPRESS_ADDRESS => {
+                self.compression.is_some_and(|compression| !compression.is_released)
+            }
+            _ => true,
+        }
     }
 
     /// Returns whether the words after the extra attributes are addresses. Those of special files are device numbers.
@@ -266,6 +282,7 @@ impl<'a> Parser<'a> {
             cluster_size: ClusterSize::from_log(extra.log_cluster_size, location)?,
             flags: extra.compress_flags.get(),
             saved_blocks: extra.compressed_blocks.get(),
+            is_released: self.raw.inline & inline::RELEASED != 0,
         }))
     }
 

@@ -37,12 +37,18 @@ impl LiveInode {
         if self.current().record().inline_area.is_some() {
             self.convert_inline()?;
         }
+        let mut saved = 0;
         if !keeps_space {
+            self.decompress_cut(end)?;
             self.drop_delayed(&(end..END))?;
+            saved = self.saved_from(end)?;
         }
         self.change(0, &[], |editor, _| {
             if !keeps_space {
                 editor.truncate(self.number, end)?;
+            }
+            if saved > 0 {
+                editor.count_saved_blocks(self.number, saved)?;
             }
             self.update(editor, |raw| {
                 raw.size.set(size);
@@ -73,6 +79,7 @@ impl LiveInode {
     /// Reserves blocks for the holes in `range`.
     pub(crate) fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
         self.check_changeable()?;
+        self.check_uncompressed()?;
         if range.end.0 > self.size_max() {
             return Err(Error::FileTooLarge);
         }
@@ -119,6 +126,7 @@ impl LiveInode {
 
     /// Prepares for [`clear`](Self::clear). Fails for files whose blocks stay.
     pub(crate) fn prepare_to_clear(&self) -> Result<()> {
+        self.check_uncompressed()?;
         self.check_unpinned()?;
         self.convert_inline()
     }
@@ -126,6 +134,7 @@ impl LiveInode {
     /// Makes whole blocks holes, or with `keeps_space`, reserved blocks.
     pub(crate) fn clear(&self, range: Range<FileOffset>, keeps_space: bool) -> Result<()> {
         self.check_changeable()?;
+        self.check_uncompressed()?;
         self.check_unpinned()?;
         let blocks = self.blocks_of(&range);
         self.drop_delayed(&blocks)?;
@@ -151,6 +160,7 @@ impl LiveInode {
         time: Timestamp,
     ) -> Result<()> {
         self.check_changeable()?;
+        self.check_uncompressed()?;
         self.check_unpinned()?;
         if self.current().record().is_encrypted {
             // As in Linux: the encrypted form of a block depends on its place in the file.

@@ -104,6 +104,7 @@ impl LiveInode {
     /// Starts an atomic write. The cache has no dirty data, and none is in flight.
     pub(crate) fn start_atomic_write(&self, kind: AtomicWrite) -> Result<()> {
         self.check_changeable()?;
+        self.check_uncompressed()?;
         self.check_unpinned()?;
         self.convert_inline()?;
         *self.atomic.lock() = Some(Pending::new(kind));

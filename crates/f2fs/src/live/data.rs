@@ -153,6 +153,7 @@ impl MapWrite for LiveInode {
         self.check_changeable()?;
         self.convert_inline()?;
         let blocks = self.blocks_of(&(at..FileOffset(at.0.saturating_add(length))));
+        self.decompress(&blocks)?;
         if self.is_pinned() {
             self.check_overwrites(&blocks)?;
             return self.map_read(at, length);

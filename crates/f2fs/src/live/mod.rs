@@ -4,6 +4,7 @@
 //! - `data.rs`: the map of a file's data, for reading and writing
 //! - `atomic.rs`: data that a file gets all at once, or not at all
 //! - `allocation.rs`: sizes, preallocated blocks, holes
+//! - `compressed.rs`: clusters of compressed files, before a part of them changes
 //! - `overwrites.rs`: data that is synced soon, and overwrites its old blocks
 //! - `pinned.rs`: files whose blocks stay where they are
 //! - `xattrs.rs`: changes of extended attributes
@@ -13,6 +14,7 @@
 
 mod allocation;
 mod atomic;
+mod compressed;
 mod data;
 mod names;
 mod overwrites;
@@ -293,8 +295,9 @@ impl LiveInode {
         let current = self.current();
         let record = current.record();
         current.check_readable()?;
+        let is_released = record.compression.is_some_and(|compression| compression.is_released);
         let refused = [
-            (record.compression.is_some(), "changing compressed files"),
+            (is_released, "changing compressed files whose saved blocks were released"),
             (record.has_flag(flags::VERITY), "changing files with fs-verity"),
         ];
         match refused.into_iter().find(|(is_refused, _)| *is_refused) {

@@ -54,6 +54,7 @@ impl LiveInode {
             return Ok(());
         }
         self.check_changeable()?;
+        self.check_uncompressed()?;
         if is_pinned {
             let has_map = self.current().record().inline_area.is_none();
             if has_map && !self.is_hole(FileBlock(0)..END)? {

@@ -26,6 +26,7 @@ use super::summary_blocks::SummaryBlocks;
 use super::sync::Chain;
 use crate::edit::Editor;
 use crate::features::Feature;
+use crate::live::LiveInode;
 use crate::ondisk::checkpoint::DISABLED;
 use crate::ondisk::sit::RawSitEntry;
 use crate::ranks;
@@ -456,6 +457,11 @@ impl Reserved<'_> {
     /// Releases reserved blocks, which are in use now, or whose data was dropped.
     pub(crate) fn remove(&mut self, blocks: u64) {
         self.state.reserved = self.state.reserved.saturating_sub(blocks);
+    }
+
+    /// Holds a block that `part` of a file has no more, while reads that began earlier may read it.
+    pub(crate) fn hold(&mut self, inode: &Arc<LiveInode>, part: Range<FileBlock>, block: FsBlock) {
+        self.state.held.hold(inode, part, block);
     }
 
     /// Removes a placement whose data is on the device.

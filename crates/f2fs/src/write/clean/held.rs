@@ -39,8 +39,18 @@ impl HeldBlocks {
     /// Holds the old block of `part` of a file, which has a new address, if it may still be read.
     pub(super) fn add(&mut self, inode: &Arc<LiveInode>, part: Range<FileBlock>, block: FsBlock) {
         if inode.may_be_read(&part) {
-            self.0.push(Held { inode: Arc::downgrade(inode), part, block });
+            self.hold(inode, part, block);
         }
+    }
+
+    /// Holds the old block of `part` of a file until [`look_again`](Self::look_again) finds that it is not read.
+    pub(in crate::write) fn hold(
+        &mut self,
+        inode: &Arc<LiveInode>,
+        part: Range<FileBlock>,
+        block: FsBlock,
+    ) {
+        self.0.push(Held { inode: Arc::downgrade(inode), part, block });
     }
 
     /// Forgets the blocks that are not read any more.

@@ -1,0 +1,168 @@
+//! Compressed files that change: a compressed cluster is stored block by block before a part of it changes.
+//!
+//! The format allows this for any cluster of a compressed file, and Linux does it for data that does not compress. The data
+//! is written to new blocks, and one change then replaces the mark and the addresses of the whole cluster, so that a crash
+//! leaves either form. Compression saves the space that it saved before only in clusters that do not change.
+//!
+//! While the compressed form is still being read, no other data goes to its blocks (`write/clean/held.rs`).
+//! Not here: the stored form (`compress`), and its parsing for reads (`inode/clusters.rs`).
+
+use std::ops::Range;
+
+use base::{DeviceOffset, FileBlock, FileOffset, FsBlock, Result, Unsupported};
+use iomap::{Cluster, MapRead};
+
+use super::{LiveInode, NODES_MAX};
+use crate::inode::map::{END, State};
+use crate::write::Reserved;
+
+/// The new blocks of a part of a cluster, and the token of their placement.
+type Part = (u64, Range<FsBlock>);
+
+impl LiveInode {
+    /// Fails for compressed files, whose clusters only writes and truncations change.
+    pub(super) fn check_uncompressed(&self) -> Result<()> {
+        if self.current().record().compression.is_none() {
+            return Ok(());
+        }
+        let feature = "pinning, atomic writes and fallocate of compressed files";
+        Err(Unsupported::Inode { inode: self.number, feature }.into())
+    }
+
+    /// Stores the compressed clusters with any of `blocks` block by block. No data of them is dirty.
+    pub(super) fn decompress(&self, blocks: &Range<FileBlock>) -> Result<()> {
+        if self.current().record().compression.is_none() {
+            return Ok(());
+        }
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let current = self.current();
+            let piece = current.piece_at(at, blocks.end)?;
+            if matches!(piece.state, State::Compressed(_)) {
+                let offset = FileOffset(at.0 << self.volume.geometry().block_size.shift());
+                self.decompress_cluster(&current.cluster(offset)?)?;
+            }
+            at = piece.end;
+        }
+        Ok(())
+    }
+
+    /// Stores the cluster that a truncation to `end` cuts block by block.
+    pub(super) fn decompress_cut(&self, end: FileBlock) -> Result<()> {
+        let cut = self
+            .current()
+            .record()
+            .compression
+            .filter(|compression| compression.cluster_size.first_block(end) != end);
+        match cut {
+            Some(_) => self.decompress(&(end..FileBlock(end.0 + 1))),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns how many blocks compression saves in the clusters from block `end` on.
+    pub(super) fn saved_from(&self, end: FileBlock) -> Result<u64> {
+        let (current, mut at, mut saved) = (self.current(), end, 0);
+        let Some(compression) = current.record().compression else { return Ok(0) };
+        let size = compression.cluster_size;
+        if current.record().inline_area.is_some() || compression.saved_blocks == 0 {
+            return Ok(0);
+        }
+        while at < END {
+            let piece = current.piece_at(at, END)?;
+            if matches!(piece.state, State::Compressed(_)) {
+                saved += current.saved_in_cluster(size.first_block(at))?;
+            }
+            at = piece.end;
+        }
+        Ok(saved)
+    }
+
+    fn decompress_cluster(&self, cluster: &Cluster) -> Result<()> {
+        let block_size = self.volume.geometry().block_size;
+        let first = block_size.file_block(cluster.offset);
+        let count = cluster.length >> block_size.shift();
+        let blocks = first..FileBlock(first.0 + count);
+        let data = self.decoded(cluster)?;
+        let mut parts = Vec::new();
+        let stored = self.store(&blocks, &data, &mut parts);
+        let changed = stored.and_then(|()| {
+            self.change(NODES_MAX, &[], |editor, reserved| {
+                let saved = self.volume.inode(self.number)?.saved_in_cluster(first)?;
+                self.hold(cluster, &blocks, reserved);
+                let mut at = first;
+                for (token, range) in &parts {
+                    reserved.take_placement(*token);
+                    editor.set_addresses(self.number, at, range.clone())?;
+                    at.0 += range.end.0 - range.start.0;
+                }
+                editor.count_saved_blocks(self.number, saved)
+            })
+        });
+        if changed.is_err() {
+            let writer = self.volume.writer()?;
+            parts.iter().for_each(|(token, _)| writer.unplace(&self.volume, *token));
+        }
+        self.map_changed();
+        changed
+    }
+
+    /// Returns the data of a cluster, with zeroes behind the end of the file.
+    fn decoded(&self, cluster: &Cluster) -> Result<Vec<u8>> {
+        let current = self.current();
+        let length = cluster.stored.iter().map(|run| run.length).sum::<u64>();
+        // A cluster has at most 256 blocks.
+        let (mut stored, mut data) = (vec![0; length as usize], vec![0; cluster.length as usize]);
+        let mut rest = stored.as_mut_slice();
+        for run in &cluster.stored {
+            let (part, others) = rest.split_at_mut(run.length as usize);
+            self.volume.device().read_at(run.address, part)?;
+            rest = others;
+        }
+        if let Some(encoding) = current.encoding() {
+            encoding.decode.decode(cluster.offset, &mut stored, &mut data)?;
+        }
+        let valid = current.attributes().size.saturating_sub(cluster.offset.0);
+        if let Some(behind) = usize::try_from(valid).ok().and_then(|valid| data.get_mut(valid..)) {
+            behind.fill(0);
+        }
+        Ok(data)
+    }
+
+    /// Writes the data of `blocks` to new blocks, which are added to `parts` in the order of the file.
+    fn store(&self, blocks: &Range<FileBlock>, data: &[u8], parts: &mut Vec<Part>) -> Result<()> {
+        let block_size = self.volume.geometry().block_size;
+        let temperature = self.current().record().temperature;
+        let (transform, writer) = (self.transform(), self.volume.writer()?);
+        let (mut at, mut rest) = (blocks.start, data);
+        while at < blocks.end {
+            let wanted = blocks.end.0 - at.0;
+            let (token, range) =
+                writer.place_after_waiting(&self.volume, (self.number, at), wanted, temperature)?;
+            parts.push((token, range.clone()));
+            let count = range.end.0 - range.start.0;
+            let (part, others) = rest.split_at((count << block_size.shift()) as usize);
+            let mut written = part.to_vec();
+            if let Some(transform) = &transform {
+                transform.store(FileOffset(at.0 << block_size.shift()), part, &mut written)?;
+            }
+            let offset = DeviceOffset(range.start.0 << block_size.shift());
+            self.volume.device().write_at(offset, &written)?;
+            (at.0, rest) = (at.0 + count, others);
+        }
+        Ok(())
+    }
+
+    /// Keeps the blocks of a cluster's compressed form while they may be read.
+    fn hold(&self, cluster: &Cluster, blocks: &Range<FileBlock>, reserved: &mut Reserved<'_>) {
+        let Some(inode) = self.volume.live_inodes().find(self.number) else { return };
+        let block_size = self.volume.geometry().block_size;
+        for run in &cluster.stored {
+            let first = run.address.0 >> block_size.shift();
+            let count = run.length >> block_size.shift();
+            for block in first..first + count {
+                reserved.hold(&inode, blocks.clone(), FsBlock(block));
+            }
+        }
+    }
+}

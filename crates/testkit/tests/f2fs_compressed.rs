@@ -1,0 +1,145 @@
+//! Compressed files of f2fs that Linux has written and the library changes: Linux and fsck.f2fs find what the library wrote.
+
+use std::path::{Path, PathBuf};
+
+use base::Error;
+use libtest_mimic::{Arguments, Trial};
+use tempfile::TempDir;
+use testkit::f2fs::{self, Kind};
+use testkit::turns::{OnVolume, Step};
+use testkit::{Manifest, guest, must};
+use vfs::{Follow, OpenMode, Privileges, Volume};
+
+/// An empty image of a kind.
+type Image = (&'static Kind, PathBuf);
+
+const BLOCK: usize = 4096;
+
+/// A change of a file, and what else is done to it.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    /// Writes so many bytes at an offset.
+    Write(usize, usize),
+    SetSize(usize),
+}
+
+use Change::{SetSize, Write};
+
+/// Files of the tree that Linux fills volumes with compression with, and their changes.
+const CHANGES: [(&str, &[Change]); 8] = [
+    // Within one block, over the border of two clusters, a whole cluster, and behind the end.
+    (
+        "text 01228800",
+        &[Write(5000, 100), Write(64 * BLOCK - 10, 20), Write(128 * BLOCK, 16 * BLOCK)],
+    ),
+    ("text 01228801", &[Write(1_228_801, 50_000), Write(2_000_000, 1)]),
+    // An end within a cluster, between two, and none.
+    ("text 01230848", &[SetSize(201 * BLOCK + 77), SetSize(900_000)]),
+    ("text 00262144", &[SetSize(32 * BLOCK), Write(40 * BLOCK, 10)]),
+    ("text 00262145", &[SetSize(0), Write(0, 100)]),
+    ("text 00264192", &[SetSize(17 * BLOCK), SetSize(64 * BLOCK)]),
+    ("sparse", &[Write(2 * BLOCK, BLOCK), Write(1003 * BLOCK + 5, BLOCK), SetSize(5001 * BLOCK)]),
+    ("rewritten", &[Write(0, 3), Write(29 * BLOCK, 10)]),
+];
+
+fn path(name: &str) -> String {
+    format!("compressed/{name}")
+}
+
+fn read(volume: &Volume, name: &str) -> Vec<u8> {
+    must(volume.read(path(name)), name)
+}
+
+/// Does `change` to a file, and to `contents`. The written bytes are `value`.
+fn apply(volume: &Volume, name: &str, change: Change, value: u8, contents: &mut Vec<u8>) {
+    let node = must(volume.resolve(path(name).as_bytes(), Follow::No), name);
+    match change {
+        Write(at, length) => {
+            let file = must(node.open_for(OpenMode { write: true, append: false }), name);
+            let bytes = vec![value; length];
+            assert_eq!(must(file.write_at(&bytes, at as u64), name), length);
+            contents.resize(contents.len().max(at + length), 0);
+            contents[at..at + length].fill(value);
+        }
+        SetSize(size) => {
+            must(node.set_size(size as u64, Privileges::Keep), name);
+            contents.resize(size, 0);
+        }
+    }
+}
+
+/// Changes files of an image, with a sync after each change if `syncs`, and removes some. Checks that they have the changed
+/// contents.
+fn change(image: &Path, syncs: bool) {
+    let ours = OnVolume::open(image);
+    let mut expected = Vec::new();
+    for (name, changes) in CHANGES {
+        let mut contents = read(ours.volume(), name);
+        for (change, value) in changes.iter().zip(1..) {
+            apply(ours.volume(), name, *change, value, &mut contents);
+            assert!(read(ours.volume(), name) == contents, "{name} after {change:?}");
+            if syncs {
+                ours.sync();
+            }
+        }
+        expected.push((name, contents));
+    }
+    ours.close();
+    let mut ours = OnVolume::open(image);
+    for (name, contents) in expected {
+        assert!(read(ours.volume(), name) == contents, "{name} after the volume was closed");
+    }
+    let removed = ["text 01228800", "text 00032768", "released"];
+    ours.run(&removed.map(|name| Step::Remove(path(name))));
+    ours.close();
+}
+
+/// Checks that a file whose saved blocks were released is not written.
+fn refuse_released(image: &Path) {
+    let ours = OnVolume::open(image);
+    let node = must(ours.volume().resolve(b"compressed/released", Follow::No), "released");
+    let file = must(node.open_for(OpenMode { write: true, append: false }), "released");
+    let refused = file.write_at(b"new", 5);
+    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    drop(file);
+    drop(node);
+    ours.close();
+}
+
+fn changed_files() {
+    let folder = must(TempDir::new(), "a folder");
+    let images: Vec<Image> = ["lz4", "zstd"]
+        .map(|name| {
+            let (kind, image) = (Kind::named(name), folder.path().join(name));
+            kind.make(&image, kind.megabytes);
+            (kind, image)
+        })
+        .into();
+    f2fs::fill_all(&images);
+    for (number, (_, image)) in images.iter().enumerate() {
+        refuse_released(image);
+        change(image, number == 0);
+        f2fs::check_by_both(image);
+    }
+    let ours: Vec<Manifest> = images.iter().map(|(_, image)| Manifest::of_image(image)).collect();
+    let of_guest = f2fs::list_all(&images);
+    for (number, (kind, image)) in images.iter().enumerate() {
+        // Linux reports preallocated blocks behind data as data.
+        let comparable = |manifest: &Manifest| {
+            manifest.clone().map(|_, _, fact, value| (fact != "data").then(|| value.to_owned()))
+        };
+        let [ours, of_guest] = [&ours[number], &of_guest[number]].map(comparable);
+        ours.assert_equal(&format!("{}: our reading", kind.name), &of_guest, "that of Linux");
+        f2fs::check_by_both(image);
+    }
+}
+
+fn main() {
+    guest::run_if_guest();
+    let arguments = Arguments::from_args();
+    let trial = Trial::test("linux_reads_compressed_files_that_the_library_changed", || {
+        changed_files();
+        Ok(())
+    });
+    libtest_mimic::run(&arguments, vec![trial]).exit();
+}
