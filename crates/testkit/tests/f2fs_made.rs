@@ -147,6 +147,12 @@ fn preallocated(block: u64) -> Vec<Step> {
     ]
 }
 
+/// Returns steps that make more inodes than a block of the node address table has entries.
+fn many() -> Vec<Step> {
+    let fifo = |number: u32| Step::Fifo(format!("many/{number}"));
+    std::iter::once(Step::Mkdir("many".to_owned())).chain((0..2000).map(fifo)).collect()
+}
+
 /// Changes an image by a turn of the library, and closes it halfway. The check finds nothing.
 fn change(image: &Path, turn: &Turn) {
     for steps in [&turn.synced, &turn.after] {
@@ -215,7 +221,12 @@ impl Changed {
         };
         let tasks: Vec<Task> = plans.iter_mut().zip(&layouts).zip(&images).map(task).collect();
         let listed = guest::run_on(size.machine, &tasks);
-        let next = plans.iter_mut().map(|plan| plan.turn(false)).collect();
+        let next = plans.iter_mut().map(|plan| {
+            let mut turn = plan.turn(false);
+            turn.after.extend(many());
+            turn
+        });
+        let next = next.collect();
         Self { folder, images, listed, made, next }
     }
 }
