@@ -22,6 +22,7 @@ const ABORT: libc::c_ulong = 0xf505;
 const REPLACE: libc::c_ulong = 0xf519;
 const SET_PIN_FILE: libc::c_ulong = 0x4004_f50d;
 const GET_PIN_FILE: libc::c_ulong = 0x8004_f50e;
+const GARBAGE_COLLECT: libc::c_ulong = 0x4004_f506;
 const WRITE_CHECKPOINT: libc::c_ulong = 0xf507;
 const GET_FEATURES: libc::c_ulong = 0x8004_f50c;
 const PRECACHE_EXTENTS: libc::c_ulong = 0xf50f;
@@ -249,9 +250,36 @@ fn requests_for_the_volume_are_answered_or_refused() {
         assert_eq!(send(0x8004_f51a), Ok(()), "GET_DEV_ALIAS_FILE");
         let by_other = run_as(NOBODY, NOBODY, || {
             let root = File::open(mount).unwrap();
-            [WRITE_CHECKPOINT, 0x4008_f50a].map(|command| ioctl(&root, command))
+            [WRITE_CHECKPOINT, GARBAGE_COLLECT, 0x4008_f50a].map(|command| ioctl(&root, command))
         });
-        assert_eq!(by_other, [Err(Errno::PERM); 2]);
+        assert_eq!(by_other, [Err(Errno::PERM); 3]);
+    });
+}
+
+#[test]
+fn sections_are_cleaned_on_request_until_nothing_is_left_to_gain() {
+    private_mounts();
+    let fixture = f2fs();
+    with_mount(&fixture, "rw", |mount| {
+        let kept = |number: usize| mount.join(format!("kept {number}"));
+        let root = File::open(mount).unwrap();
+        for number in 0..24 {
+            fs::write(kept(number), contents(number as u64, 500 * BLOCK)).unwrap();
+            fs::write(mount.join("removed"), contents(1, 500 * BLOCK)).unwrap();
+            ioctl(&root, WRITE_CHECKPOINT).unwrap();
+            fs::remove_file(mount.join("removed")).unwrap();
+        }
+        let cleaned = (0..200).position(|_| match ioctl(&root, GARBAGE_COLLECT) {
+            Ok(()) => false,
+            Err(error) => {
+                assert_eq!(error, Errno::NODATA);
+                true
+            }
+        });
+        assert!(cleaned.is_some_and(|cleaned| cleaned > 2), "{cleaned:?} sections were cleaned");
+        for number in 0..24 {
+            assert!(fs::read(kept(number)).unwrap() == contents(number as u64, 500 * BLOCK));
+        }
     });
 }
 

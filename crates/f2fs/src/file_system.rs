@@ -155,6 +155,10 @@ impl FileSystem for F2fs {
         self.volume.writer()?.clean_all(&self.volume)
     }
 
+    fn clean_some(&self) -> Result<bool> {
+        self.volume.writer()?.clean_one(&self.volume)
+    }
+
     fn clean_in_background(&self) -> Result<bool> {
         self.volume.writer()?.clean_in_background(&self.volume)
     }

@@ -73,6 +73,11 @@ pub trait FileSystem: Send + Sync + Debug {
         Err(Unsupported::Operation("cleaning").into())
     }
 
+    /// Does a small part of [`clean`](Self::clean). Returns whether there was something to gain.
+    fn clean_some(&self) -> Result<bool> {
+        Err(Unsupported::Operation("cleaning").into())
+    }
+
     /// Does a small part of [`clean`](Self::clean), if there is something to gain and nothing else to do. Returns whether it
     /// has. Called now and then.
     fn clean_in_background(&self) -> Result<bool> {

@@ -366,6 +366,12 @@ impl Volume {
         self.shared.file_system.clean()
     }
 
+    /// Does a small part of [`clean`](Self::clean). Returns whether there was something to gain. Errors: as there.
+    pub fn clean_some(&self) -> Result<bool> {
+        self.shared.file_system.check_writable()?;
+        self.shared.file_system.clean_some()
+    }
+
     /// Returns the current label, without padding.
     pub fn label(&self) -> Result<Vec<u8>> {
         self.shared.file_system.label()

@@ -10,6 +10,7 @@
 //! | pinning of files, and the failures to clean a pinned one | as in Linux, for owners |
 //! | features, compression of a file, whether it is an alias of a device | as in Linux |
 //! | checkpoint | the volume is synced (for root) |
+//! | cleaning | a section is cleaned (for root); ENODATA if there is nothing to gain |
 //! | caching of extents | the map is read |
 //! | flush of a device | EINVAL, as for all volumes with one device |
 //! | resizing, secure trimming, priorities of I/O, changes of compression | EOPNOTSUPP |
@@ -42,6 +43,7 @@ mod command {
     pub(super) const START_ATOMIC_WRITE: u32 = 0xf501;
     pub(super) const COMMIT_ATOMIC_WRITE: u32 = 0xf502;
     pub(super) const ABORT_ATOMIC_WRITE: u32 = 0xf505;
+    pub(super) const GARBAGE_COLLECT: u32 = 0x4004_f506;
     pub(super) const WRITE_CHECKPOINT: u32 = 0xf507;
     pub(super) const MOVE_RANGE: u32 = 0xc020_f509;
     pub(super) const FLUSH_DEVICE: u32 = 0x4008_f50a;
@@ -99,6 +101,14 @@ impl Server {
             command::ABORT_ATOMIC_WRITE => {
                 let opened = self.file_of_owner(header, operation)?;
                 self.abort_atomic_write(header.node, &opened)?;
+                &[]
+            }
+            command::GARBAGE_COLLECT => {
+                self.require_root(header)?;
+                base::waiting::about_to_wait();
+                if !self.volume.clean_some()? {
+                    return Err(Errno::NODATA.into());
+                }
                 &[]
             }
             command::WRITE_CHECKPOINT => {

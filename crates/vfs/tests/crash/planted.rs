@@ -26,7 +26,7 @@ pub enum Bug {
     TwoCommits,
     /// The first flush of a checkpoint of f2fs is missing.
     NoFlushOfPack,
-    /// The last flush of a checkpoint of f2fs is missing.
+    /// The last flush of a checkpoint of f2fs is missing: blocks that it frees are written before it is durable.
     NoFlushOfPackEnd,
     /// Checkpoints of f2fs list no orphans.
     LostOrphans,

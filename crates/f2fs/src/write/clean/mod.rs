@@ -113,6 +113,19 @@ impl Writer {
         Ok(total)
     }
 
+    /// Cleans a section, if there is something to gain. Returns whether there was.
+    pub(crate) fn clean_one(&self, volume: &Arc<Volume>) -> Result<bool> {
+        let mut state = self.lock()?;
+        // The use of blocks is known as of the last checkpoint.
+        self.write_checkpoint(&mut state, volume, false)?;
+        if !state.space.has_gain(&state.logs.segments()) {
+            return Ok(false);
+        }
+        let cleaned =
+            self.clean_up_to(&mut state, volume, Policy::Greedy, &mut BTreeSet::new(), 1)?;
+        Ok(cleaned.sections > 0)
+    }
+
     /// Cleans a section, if nothing has changed since the last call, and more than 40% of the free blocks are between blocks
     /// in use. Returns whether it has.
     pub(crate) fn clean_in_background(&self, volume: &Arc<Volume>) -> Result<bool> {
