@@ -40,7 +40,15 @@ impl LiveInode {
             let piece = current.piece_at(at, blocks.end)?;
             if matches!(piece.state, State::Compressed(_)) {
                 let offset = FileOffset(at.0 << self.volume.geometry().block_size.shift());
-                self.decompress_cluster(&current.cluster(offset)?)?;
+                let cluster = current.cluster(offset)?;
+                let data = self.decoded(&cluster);
+                // Cleaning may have moved the cluster, and its old blocks may have other data.
+                if self.current().cluster(offset)? != cluster {
+                    continue;
+                }
+                if !self.replace_cluster(&cluster, &data?)? {
+                    continue;
+                }
             }
             at = piece.end;
         }
@@ -78,17 +86,22 @@ impl LiveInode {
         Ok(saved)
     }
 
-    fn decompress_cluster(&self, cluster: &Cluster) -> Result<()> {
+    /// Stores `data`, which was read from `cluster`, block by block instead. Returns false, and changes nothing, if the
+    /// cluster was moved since.
+    fn replace_cluster(&self, cluster: &Cluster, data: &[u8]) -> Result<bool> {
         let block_size = self.volume.geometry().block_size;
         let first = block_size.file_block(cluster.offset);
         let count = cluster.length >> block_size.shift();
         let blocks = first..FileBlock(first.0 + count);
-        let data = self.decoded(cluster)?;
         let mut parts = Vec::new();
-        let stored = self.store(&blocks, &data, &mut parts);
+        let stored = self.store(&blocks, data, &mut parts);
         let changed = stored.and_then(|()| {
             self.change(NODES_MAX, &[], |editor, reserved| {
-                let saved = self.volume.inode(self.number)?.saved_in_cluster(first)?;
+                let inode = self.volume.inode(self.number)?;
+                if inode.cluster(cluster.offset)? != *cluster {
+                    return Ok(false);
+                }
+                let saved = inode.saved_in_cluster(first)?;
                 self.hold(cluster, &blocks, reserved);
                 let mut at = first;
                 for (token, range) in &parts {
@@ -96,10 +109,10 @@ impl LiveInode {
                     editor.set_addresses(self.number, at, range.clone())?;
                     at.0 += range.end.0 - range.start.0;
                 }
-                editor.count_saved_blocks(self.number, saved)
+                editor.count_saved_blocks(self.number, saved).map(|()| true)
             })
         });
-        if changed.is_err() {
+        if changed != Ok(true) {
             let writer = self.volume.writer()?;
             parts.iter().for_each(|(token, _)| writer.unplace(&self.volume, *token));
         }
