@@ -39,6 +39,14 @@ pub fn median<T: Copy + PartialOrd>(mut values: Vec<T>) -> T {
     values[values.len() / 2]
 }
 
+/// Returns the lines that say which aims were missed.
+pub fn aims(missed: &[String]) -> String {
+    if missed.is_empty() {
+        return "all aims were reached".to_owned();
+    }
+    missed.iter().fold("missed aims:".to_owned(), |lines, line| lines + "\n  " + line)
+}
+
 /// Returns the processor time of this thread.
 pub fn thread_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()

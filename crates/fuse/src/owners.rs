@@ -129,6 +129,15 @@ impl Owners {
         Credentials { uid, gid, ..Credentials::ROOT }
     }
 
+    /// Returns the credentials of a caller whose permission the server checks, too. With [`NO_ID`], only the kernel knows
+    /// the caller, and has checked it.
+    pub(crate) fn checked(&self, header: &InHeader) -> Credentials {
+        match header.uid {
+            0 | NO_ID => Credentials::ROOT,
+            _ => Credentials { privileged: self.caller_is_root, ..self.credentials(header) },
+        }
+    }
+
     /// Returns the credentials of a caller that creates a file. Fails with EOVERFLOW if the image has no ids
     /// for the caller.
     pub(crate) fn creator(&self, header: &InHeader) -> Result<Credentials, Errno> {

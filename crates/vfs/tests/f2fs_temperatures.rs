@@ -36,6 +36,26 @@ fn types_of_segments(image: &Path) -> Vec<u64> {
     types.collect()
 }
 
+/// The types of the segments of a volume.
+struct Types {
+    /// The first block of the main area.
+    main: u64,
+    of_segments: Vec<u64>,
+}
+
+impl Types {
+    fn of(image: &Path) -> Self {
+        let device = device::open(image, device::OpenDevice::default()).unwrap();
+        let main = Superblock::read(&device).unwrap().geometry.main.start.0;
+        Self { main, of_segments: types_of_segments(image) }
+    }
+
+    /// Returns the type of the segment of a block.
+    fn at(&self, block: u64) -> u64 {
+        self.of_segments[((block - self.main) / SEGMENT_BLOCKS) as usize]
+    }
+}
+
 /// Returns the blocks of a file.
 fn blocks(volume: &Volume, name: &str) -> Vec<u64> {
     let node = volume.resolve(format!("/{name}").as_bytes(), Follow::No).unwrap();
@@ -70,16 +90,13 @@ fn data_goes_to_segments_of_its_temperature() {
     volume.close().unwrap();
     drop(volume);
     check_by_both(&image);
-    let device = device::open(&image, device::OpenDevice::default()).unwrap();
-    let main = Superblock::read(&device).unwrap().geometry.main.start.0;
-    let types = types_of_segments(&image);
+    let types = Types::of(&image);
     let volume = VolumeOptions::new().open(&image).unwrap();
     for (name, expected) in FILES {
         let blocks = blocks(&volume, &format!("{name}_"));
         assert_eq!(blocks.len(), 40, "{name}");
         for block in blocks {
-            let segment = (block - main) / SEGMENT_BLOCKS;
-            assert_eq!(types[segment as usize], expected, "{name}: block {block}");
+            assert_eq!(types.at(block), expected, "{name}: block {block}");
         }
     }
 }
@@ -155,13 +172,11 @@ fn owners_choose_the_temperature_by_an_attribute() {
     volume.close().unwrap();
     drop(volume);
     check_by_both(&image);
-    let device = device::open(&image, device::OpenDevice::default()).unwrap();
-    let main = Superblock::read(&device).unwrap().geometry.main.start.0;
-    let types = types_of_segments(&image);
+    let types = Types::of(&image);
     let volume = VolumeOptions::new().open(&image).unwrap();
     let found = volume.resolve(b"/letter.txt", Follow::No).unwrap();
     assert_eq!(found.get_xattr(ADVISE), Ok(vec![1]));
     for block in blocks(&volume, "letter.txt") {
-        assert_eq!(types[((block - main) / SEGMENT_BLOCKS) as usize], 2, "block {block}");
+        assert_eq!(types.at(block), 2, "block {block}");
     }
 }

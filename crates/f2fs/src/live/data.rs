@@ -238,7 +238,7 @@ impl MapWrite for LiveInode {
             let mut ended = Vec::new();
             for token in finished.iter().filter_map(|range| range.token) {
                 let Some(placed) = reserved.take_placement(token.0) else { continue };
-                let count = placed.range.end.0 - placed.range.start.0;
+                let count = placed.len();
                 if !self.make_pending(&placed, reserved) {
                     let holes = editor.set_addresses(self.number, placed.at, placed.range)?;
                     reserved.remove(holes);

@@ -131,8 +131,8 @@ impl LiveInode {
         }
     }
 
-    /// Gives the blocks of `range`, in bytes, addresses and zeroes, in sections that no other file has. Blocks behind the
-    /// range get the rest of the last section.
+    /// Allocates the blocks of `range`, in bytes, filled with zeroes, in sections that no other file uses. The rest of the
+    /// last section goes to blocks behind the range.
     pub(super) fn preallocate_pinned(&self, range: Range<FileOffset>) -> Result<()> {
         let pieces = self.pieces_in_sections(self.blocks_of(&range))?;
         let writer = self.volume.writer()?;

@@ -23,11 +23,10 @@ use std::time::Duration;
 use base::attributes::FileType;
 use base::{Error, FileOffset};
 use rustix::io::Errno;
-use vfs::{AtomicWrite, Credentials, Node};
+use vfs::{AtomicWrite, Node};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::open_files::OpenFile;
-use crate::owners::NO_ID;
 use crate::protocol::{InHeader, InitFlags, IoctlIn, IoctlOut};
 use crate::reply::{Answer, Failure, Reply};
 use crate::server::Server;
@@ -207,13 +206,7 @@ impl Server {
 
     /// Returns whether the owner of the inode, or a privileged user, sends the request.
     pub(super) fn is_owner(&self, header: &InHeader, node: &Node) -> bool {
-        let owners = &self.options.owners;
-        let by = match header.uid {
-            // For NO_ID, only the kernel knows the caller.
-            0 | NO_ID => Credentials::ROOT,
-            _ => Credentials { privileged: owners.caller_is_root, ..owners.credentials(header) },
-        };
-        by.owns(&node.attributes())
+        self.options.owners.checked(header).owns(&node.attributes())
     }
 
     fn start_atomic_write(

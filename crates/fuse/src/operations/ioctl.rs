@@ -3,10 +3,8 @@
 
 use base::attributes::Attributes;
 use rustix::io::Errno;
-use vfs::Credentials;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::owners::NO_ID;
 use crate::protocol::{InHeader, IoctlIn, IoctlOut};
 use crate::reply::{Answer, Failure, Outcome, Reply};
 use crate::server::Server;
@@ -113,12 +111,7 @@ impl Server {
     /// Sets an inode's flags and project on behalf of the caller.
     fn set_flags(&self, header: &InHeader, wanted: &Wanted) -> Result<(), Failure> {
         // Since Linux 5.13, the kernel checks the permission, too.
-        let owners = &self.options.owners;
-        let by = match header.uid {
-            // For NO_ID, only the kernel knows the caller and has checked the permission.
-            0 | NO_ID => Credentials::ROOT,
-            _ => Credentials { privileged: owners.caller_is_root, ..owners.credentials(header) },
-        };
+        let by = self.options.owners.checked(header);
         let node = std::sync::Arc::clone(&self.known(header.node)?.node);
         node.set_flags(wanted.flags, &by)?;
         // The flags stay changed if this fails, as in Linux.

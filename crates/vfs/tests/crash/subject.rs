@@ -108,7 +108,7 @@ impl Subject {
         self.preallocate();
     }
 
-    /// Gives the file all of its blocks, also past its end.
+    /// Allocates all blocks that the file can have, also past its end.
     fn preallocate(&self) {
         let (mode, range) = (Fallocate::Allocate { keep_size: true }, 0..self.size_max);
         self.file.fallocate(mode, range_of(&range), Privileges::Keep).unwrap();

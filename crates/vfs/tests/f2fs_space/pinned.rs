@@ -1,4 +1,4 @@
-//! Pinned files: no write and no cleaning moves their blocks, and nobody sees what the blocks held before.
+//! Pinned files: writes and cleaning leave their blocks where they are, and reads never return what the blocks held before.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, Ordering};

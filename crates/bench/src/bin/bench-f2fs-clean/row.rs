@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use base::attributes::FileType;
 use bench::image::Image;
-use device::{HookedDevice, MemoryDevice};
+use device::{HookedDevice, MemoryDevice, SharedDevice};
+use f2fs::Superblock;
 use testkit::Random;
 use vfs::{Creation, Credentials, F2fsMode, Node, OpenMode, Volume, VolumeOptions};
 
@@ -22,10 +23,6 @@ const BLOCK: u64 = 4096;
 const WRITES: u64 = 8192;
 /// How often, on average, each block is overwritten before the measurement, and during it.
 const TIMES: u64 = 2;
-
-/// Bytes in the superblock, with four bytes each: the number of segments of the main area, and its first block.
-const SEGMENTS_AT: usize = 1024 + 68;
-const MAIN_AT: usize = 1024 + 92;
 
 /// One workload.
 #[derive(Clone, Copy, Debug)]
@@ -80,10 +77,10 @@ impl Row {
     /// Fills a volume, overwrites it until it is in its steady state, and then measures.
     pub fn measure(&self) -> Measured {
         let image = std::fs::read(Image::make_f2fs(IMAGE_BYTES).path()).expect("the image");
-        let word = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().expect("a word"));
-        let (segments, main) = (word(SEGMENTS_AT), u64::from(word(MAIN_AT)) * BLOCK);
-        let memory = Arc::new(MemoryDevice::new(image));
-        let device = Arc::new(HookedDevice::new(memory, Counting::new(main)));
+        let memory: SharedDevice = Arc::new(MemoryDevice::new(image));
+        let geometry = Superblock::read(&memory).expect("a superblock").geometry;
+        let counting = Counting::new(geometry.main.start.0 * BLOCK);
+        let device = Arc::new(HookedDevice::new(memory, counting));
         let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
         options.cache.bytes_max = CACHE_BYTES;
         options.f2fs.mode = self.mode;
@@ -128,7 +125,7 @@ impl Row {
         let bytes = (writes * BLOCK) as f64;
         let main_bytes = difference(|count| count.main_bytes);
         let measured = Measured {
-            segments: segments.into(),
+            segments: geometry.main_segments().into(),
             used: empty.blocks_free - volume.statfs().blocks_free,
             written: writes,
             main_amplification: main_bytes / bytes,

@@ -61,14 +61,14 @@ impl Simulation {
         let mut log = Log::new(self.segments as usize, self.pages as usize);
         let mut random = Random(1);
         for page in 0..self.pages {
-            log.write(page as usize, 0, policy);
+            log.write(page as usize, policy);
         }
         for _ in 0..self.written {
-            log.write(self.next(&mut random) as usize, 0, policy);
+            log.write(self.next(&mut random) as usize, policy);
         }
         log.writes = 0;
         for _ in 0..self.written {
-            log.write(self.next(&mut random) as usize, 0, policy);
+            log.write(self.next(&mut random) as usize, policy);
         }
         log.writes as f64 / self.written as f64
     }
@@ -102,18 +102,19 @@ impl Log {
         }
     }
 
-    /// Writes a page to the log `of`, as one of now.
-    fn write(&mut self, page: usize, of: usize, policy: Policy) {
-        if self.segments[self.open[of]].slots.len() as u64 == SEGMENT_PAGES {
+    /// Writes a page for a user.
+    fn write(&mut self, page: usize, policy: Policy) {
+        if self.segments[self.open[0]].slots.len() as u64 == SEGMENT_PAGES {
             while self.free.len() < FREE_MIN {
                 self.clean(policy);
             }
-            self.open[of] = self.free.pop().expect("a free segment");
+            self.open[0] = self.free.pop().expect("a free segment");
         }
         self.now += 1;
-        self.put(page, of, self.now);
+        self.put(page, 0, self.now);
     }
 
+    /// Puts a page of this time into the open segment `of`.
     fn put(&mut self, page: usize, of: usize, time: u64) {
         let (old, ..) = self.places[page];
         if old != NOWHERE {

@@ -25,11 +25,6 @@ fn main() -> ExitCode {
     let mut missed = table::run(&selection);
     missed.extend(syncs::run(&selection));
     println!("\nload at the end: {}\n", bench::load().unwrap_or_default());
-    if missed.is_empty() {
-        println!("all aims were reached");
-    } else {
-        println!("missed aims:");
-        missed.iter().for_each(|line| println!("  {line}"));
-    }
+    println!("{}", bench::aims(&missed));
     selection.finish()
 }

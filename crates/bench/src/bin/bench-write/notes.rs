@@ -71,10 +71,6 @@ fn best(speeds: impl Iterator<Item = (&'static str, Option<f64>)>) -> Option<&'s
 
 impl fmt::Display for Notes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.missed.is_empty() {
-            return write!(f, "all aims were reached");
-        }
-        write!(f, "missed aims:")?;
-        self.missed.iter().try_for_each(|row| write!(f, "\n  {row}"))
+        f.write_str(&bench::aims(&self.missed))
     }
 }
