@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,6 +13,8 @@ use verity::{Descriptor, TREE_ALIGNMENT, Verifier};
 
 /// The size of the file system's blocks, which is that of the largest blocks of trees.
 const BLOCK: usize = 4096;
+/// The bytes of a descriptor that store the algorithm, the size of blocks, and the length of the salt.
+const SHAPE: Range<usize> = 1..4;
 const INODE: InodeNumber = InodeNumber(12);
 
 /// A file, and what `fsverity` computes of it.
@@ -64,18 +67,23 @@ impl Computed {
     /// Returns the numbers of the blocks of data that cannot be verified, each by itself.
     fn refused(&self) -> Result<BTreeSet<usize>, Error> {
         let block_size = BlockSize::from_bytes(BLOCK as u64).expect("a block size");
-        let verifier = Verifier::new(self.descriptor()?, INODE, block_size)?;
+        let descriptor = self.descriptor()?;
+        let unit = descriptor.block_bytes();
+        let verifier = Verifier::new(descriptor, INODE, block_size)?;
         let tree_start = (self.data.len() as u64).next_multiple_of(TREE_ALIGNMENT);
         let read_tree = |at: FileOffset, into: &mut [u8]| {
             let start = (at.0 - tree_start) as usize;
-            into.copy_from_slice(&self.tree[start..start + into.len()]);
+            into.fill(0);
+            let stored = self.tree.get(start..).unwrap_or_default();
+            let count = stored.len().min(into.len());
+            into[..count].copy_from_slice(&stored[..count]);
             Ok(())
         };
         let mut refused = BTreeSet::new();
-        for (number, block) in self.data.chunks(self.unit).enumerate() {
+        for (number, block) in self.data.chunks(unit).enumerate() {
             let mut padded = block.to_vec();
-            padded.resize(self.unit, 0);
-            let at = FileOffset((number * self.unit) as u64);
+            padded.resize(unit, 0);
+            let at = FileOffset((number * unit) as u64);
             match verifier.verify(at, &padded, &read_tree) {
                 Ok(()) => {}
                 Err(Error::Corrupt(_)) => drop(refused.insert(number)),
@@ -161,6 +169,10 @@ proptest! {
             (Ok(refused), Ok(descriptor)) => {
                 let all: BTreeSet<usize> = (0..file.blocks()).collect();
                 prop_assert_ne!(descriptor.file_digest(), file.digest.clone());
+                // A tree of another shape may have the same hashes in parts, as may a salt with more or fewer zeros behind it.
+                if SHAPE.contains(&at) {
+                    return Ok(());
+                }
                 prop_assert!(refused == all || refused.is_empty(), "{:?}", refused);
                 let root = 16..16 + if is_sha512 { 64 } else { 32 };
                 let salted = 80..80 + salt.len();
