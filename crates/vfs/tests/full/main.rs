@@ -1,21 +1,21 @@
 //! Full volumes. Every operation is tried with no free clusters (or inodes), then with one, and so on, until it
-//! succeeds. So every allocation of the operation fails once. A failed operation must change nothing.
-//! The judges are e2fsck, the library's own check, and the tree and the counts from before.
+//! succeeds. So every allocation of the operation fails once. A failed operation must change nothing, and what removes
+//! something never fails. The judges are e2fsck or fsck.f2fs, the library's own check, and the tree and the counts from
+//! before, also after the volume is opened again.
 
 mod facts;
 mod operations;
 mod shortage;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 
-use base::Error;
-use device::MemoryDevice;
+use base::{BlockSize, DeviceOffset, Error};
+use device::{MemoryDevice, OverlayDevice, SharedDevice};
 use facts::Facts;
-use operations::{OPERATIONS, OPERATIONS_ON_VALUES, Operation};
+use operations::{OPERATIONS, OPERATIONS_ON_VALUES, Operation, REMOVALS};
 use shortage::{Shortage, with_shortage};
-use testkit::check_by_e2fsck;
+use testkit::{check_by_e2fsck, f2fs};
 use vfs::{Volume, VolumeOptions};
 
 /// The maximum number of clusters that any operation needs.
@@ -29,10 +29,11 @@ struct Kind {
     format: &'static str,
     block_size: u32,
     mebibytes: u64,
+    /// Arguments for mke2fs, or the name of a kind of f2fs image.
     arguments: &'static str,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 11] = [
     Kind::of("ext4", "ext4", "-J size=1"),
     Kind::of("orphan_file", "ext4", "-O orphan_file -J size=1"),
     Kind::of("no_journal", "ext4", "-O ^has_journal"),
@@ -46,50 +47,92 @@ const KINDS: [Kind; 9] = [
     },
     Kind::of("ext3", "ext3", "-J size=1"),
     Kind::of("ext2", "ext2", ""),
+    Kind::f2fs("f2fs", "plain"),
+    Kind::f2fs("f2fs_attributes", "attributes"),
 ];
 
 impl Kind {
     const fn of(name: &'static str, format: &'static str, arguments: &'static str) -> Self {
         Self { name, format, block_size: 1024, mebibytes: 4, arguments }
     }
+
+    /// Returns a kind of the smallest volume that mkfs.f2fs makes.
+    const fn f2fs(name: &'static str, kind: &'static str) -> Self {
+        Self { block_size: 4096, mebibytes: 52, ..Self::of(name, "f2fs", kind) }
+    }
+
+    fn is_f2fs(&self) -> bool {
+        self.format == "f2fs"
+    }
+
+    /// Returns what can be short. Inodes of f2fs take blocks, and their numbers are never short on a full volume.
+    fn shortages(&self) -> &'static [Shortage] {
+        if self.is_f2fs() { &[Shortage::Clusters] } else { &[Shortage::Clusters, Shortage::Inodes] }
+    }
 }
 
-fn open_with(device: Arc<MemoryDevice>, writable: bool) -> Volume {
+/// The most memory for what a test writes to a volume.
+const WRITTEN_BYTES_MAX: u64 = 64 << 20;
+
+fn open_with(device: SharedDevice, writable: bool) -> Volume {
     let mut options = VolumeOptions { writable, ..VolumeOptions::default() };
     options.cache.bytes_max = 8 << 20;
     Volume::open_device(device, &options).unwrap()
 }
 
-fn open(image: &[u8]) -> (Arc<MemoryDevice>, Volume) {
-    let device = Arc::new(MemoryDevice::new(image.to_vec()));
+/// Opens a volume for writing. What is written does not change `image`.
+fn open(image: &Arc<Vec<u8>>) -> (SharedDevice, Volume) {
+    let base = Arc::new(MemoryDevice::shared(Arc::clone(image)));
+    let block_size = BlockSize::from_shift(10).unwrap();
+    let device = Arc::new(OverlayDevice::new(base, block_size, WRITTEN_BYTES_MAX));
     (device.clone(), open_with(device, true))
 }
 
-/// Makes a volume durable, and returns the facts on its device.
-fn facts(device: &MemoryDevice, volume: &Volume, place: &str) -> Facts {
-    volume.sync().unwrap_or_else(|error| panic!("{place}: {error}"));
-    let durable = open_with(Arc::new(MemoryDevice::new(device.snapshot())), false);
-    Facts::of(&durable, place)
+/// Returns the contents of a device.
+fn contents(device: &SharedDevice) -> Arc<Vec<u8>> {
+    let mut contents = vec![0; device.size() as usize];
+    device.read_at(DeviceOffset(0), &mut contents).unwrap();
+    Arc::new(contents)
 }
 
-fn close(device: &MemoryDevice, volume: Volume, folder: &Path, place: &str) {
+/// Makes a volume durable, and returns the facts on its device.
+fn facts(kind: &Kind, device: &SharedDevice, volume: &Volume, place: &str) -> Facts {
+    volume.sync().unwrap_or_else(|error| panic!("{place}: {error}"));
+    let durable = match kind.is_f2fs() {
+        // A checkpoint stays as it is until the second one after it. No copy, since the volume is large.
+        true => Arc::clone(device),
+        false => Arc::new(MemoryDevice::shared(contents(device))),
+    };
+    Facts::of(&open_with(durable, false), place)
+}
+
+/// Closes a volume with the facts `before`, and has it checked.
+fn close(kind: &Kind, device: &SharedDevice, volume: Volume, before: &Facts, place: &str) {
     volume.close().unwrap_or_else(|error| panic!("{place}: {error}"));
     drop(volume);
-    let image = folder.join("closed");
-    std::fs::write(&image, device.snapshot()).unwrap();
-    check_by_e2fsck(&image);
+    let closed = contents(device);
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("closed");
+    std::fs::write(&image, &*closed).unwrap();
+    match kind.is_f2fs() {
+        true => f2fs::check_by_both(&image),
+        false => check_by_e2fsck(&image),
+    }
+    let (_, reopened) = open(&closed);
+    // An operation that the volume does not support may have changed the time of its file.
+    before.assert_same(&Facts::of(&reopened, place), true, place);
 }
 
 /// Tries the operations on a volume. Returns the names of those that have succeeded.
 fn try_all(
-    image: &[u8],
+    kind: &Kind,
+    image: &Arc<Vec<u8>>,
     operations: &[&'static Operation],
-    folder: &Path,
     place: &str,
 ) -> BTreeSet<&'static str> {
     let mut done = BTreeSet::new();
     let (mut device, mut volume) = open(image);
-    let mut before = facts(&device, &volume, place);
+    let mut before = facts(kind, &device, &volume, place);
     for operation in operations {
         let place = format!("{place}, {}", operation.name);
         match (operation.run)(&volume) {
@@ -98,16 +141,16 @@ fn try_all(
                     // Data without blocks is lost. The next sync reports this once.
                     let _ = volume.sync();
                 }
-                let after = facts(&device, &volume, &place);
+                let after = facts(kind, &device, &volume, &place);
                 before.assert_same(&after, operation.may_touch, &place);
                 before = after;
             }
             Ok(()) => {
-                facts(&device, &volume, &place);
+                facts(kind, &device, &volume, &place);
                 done.insert(operation.name);
                 // Drops the volume without closing it, as in a crash.
                 (device, volume) = open(image);
-                before = facts(&device, &volume, &place);
+                before = facts(kind, &device, &volume, &place);
             }
             Err(Error::Unsupported(_)) => {
                 // More space makes no difference.
@@ -116,13 +159,13 @@ fn try_all(
             Err(error) => panic!("{place}: {error}"),
         }
     }
-    close(&device, volume, folder, place);
+    close(kind, &device, volume, &before, place);
     done
 }
 
 fn fail_everywhere(kind: &Kind) {
     let folder = tempfile::tempdir().unwrap();
-    for shortage in [Shortage::Clusters, Shortage::Inodes] {
+    for &shortage in kind.shortages() {
         let full = shortage::full(kind, shortage, folder.path());
         let mut left: Vec<&Operation> = OPERATIONS.iter().collect();
         if kind.arguments.contains("ea_inode") {
@@ -135,12 +178,15 @@ fn fail_everywhere(kind: &Kind) {
         for free in 0..=free_max {
             let image = with_shortage(&full, shortage, free);
             let place = format!("{}: {free} free {shortage:?}", kind.name);
-            let done = try_all(&image, &left, folder.path(), &place);
+            let done = try_all(kind, &image, &left, &place);
             if free == 0 {
                 // Otherwise the volume is not full, and the test is void.
                 let failed = left.len() - done.len();
                 let failed_min = if shortage == Shortage::Clusters { 8 } else { 4 };
                 assert!(failed >= failed_min, "{place}: only {failed} operations fail: {done:?}");
+                let missing: Vec<_> =
+                    REMOVALS.iter().filter(|name| !done.contains(*name)).collect();
+                assert!(missing.is_empty(), "{place}: {missing:?} fail");
             }
             left.retain(|operation| !done.contains(operation.name));
         }
@@ -168,4 +214,6 @@ kinds! {
     an_operation_without_space_changes_nothing_with_clusters: "bigalloc",
     an_operation_without_space_changes_nothing_on_ext3: "ext3",
     an_operation_without_space_changes_nothing_on_ext2: "ext2",
+    an_operation_without_space_changes_nothing_on_f2fs: "f2fs",
+    an_operation_without_space_changes_nothing_on_f2fs_with_extra_attributes: "f2fs_attributes",
 }

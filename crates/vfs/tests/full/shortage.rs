@@ -1,13 +1,14 @@
 //! Volumes with files of every kind and an exact number of free clusters or inodes.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use base::Error;
-use testkit::Mke2fs;
+use testkit::{Mke2fs, f2fs};
 use vfs::{Creation, Credentials, Follow, Privileges, Volume, XattrMode};
 
 use super::operations::{WRITE, acl, name};
-use super::{Kind, open};
+use super::{Kind, contents, open};
 
 const ROOT: &Credentials = &Credentials::ROOT;
 
@@ -22,18 +23,8 @@ pub enum Shortage {
 const SPARE_CLUSTERS: u64 = 24;
 
 /// Returns the image of a full volume.
-pub fn full(kind: &Kind, shortage: Shortage, folder: &Path) -> Vec<u8> {
-    let source = folder.join("source");
-    let directory = source.join("small-directory");
-    let _ = std::fs::create_dir_all(&directory);
-    std::fs::write(source.join("small"), "a few bytes of data").unwrap();
-    std::fs::write(directory.join("file"), "").unwrap();
-    let image = folder.join("image");
-    let size = kind.mebibytes << 20;
-    let arguments = format!("{} -m 0 -N 160 -I 256", kind.arguments);
-    let made = Mke2fs { size, ..Mke2fs::new(kind.format, kind.block_size) }.with(&arguments);
-    made.make(&image, Some(&source));
-    let image = std::fs::read(image).unwrap();
+pub fn full(kind: &Kind, shortage: Shortage, folder: &Path) -> Arc<Vec<u8>> {
+    let image = if kind.is_f2fs() { make_f2fs(kind, folder) } else { make_ext4(kind, folder) };
     // The next name in the indexed directory must need a new block. A copy shows how many names fit before.
     let (_, volume) = open(&image);
     populate(&volume, kind);
@@ -48,11 +39,40 @@ pub fn full(kind: &Kind, shortage: Shortage, folder: &Path) -> Vec<u8> {
     }
     volume.close().unwrap();
     drop(volume);
-    device.snapshot()
+    contents(&device)
+}
+
+/// The contents of the file `/small`.
+const SMALL: &[u8] = b"a few bytes of data";
+
+fn make_ext4(kind: &Kind, folder: &Path) -> Arc<Vec<u8>> {
+    let source = folder.join("source");
+    let directory = source.join("small-directory");
+    let _ = std::fs::create_dir_all(&directory);
+    std::fs::write(source.join("small"), SMALL).unwrap();
+    std::fs::write(directory.join("file"), "").unwrap();
+    let image = folder.join("image");
+    let size = kind.mebibytes << 20;
+    let arguments = format!("{} -m 0 -N 160 -I 256", kind.arguments);
+    let made = Mke2fs { size, ..Mke2fs::new(kind.format, kind.block_size) }.with(&arguments);
+    made.make(&image, Some(&source));
+    Arc::new(std::fs::read(image).unwrap())
+}
+
+fn make_f2fs(kind: &Kind, folder: &Path) -> Arc<Vec<u8>> {
+    let image = folder.join("image");
+    f2fs::Kind::named(kind.arguments).make(&image, kind.mebibytes);
+    let (device, volume) = open(&Arc::new(std::fs::read(image).unwrap()));
+    create(&volume, "/small");
+    write(&volume, "/small", 0, SMALL).unwrap();
+    volume.mkdir(b"/small-directory", 0o755, ROOT).unwrap();
+    create(&volume, "/small-directory/file");
+    volume.close().unwrap();
+    contents(&device)
 }
 
 /// Returns the full volume's image with `free` free clusters or inodes.
-pub fn with_shortage(full: &[u8], shortage: Shortage, free: u64) -> Vec<u8> {
+pub fn with_shortage(full: &Arc<Vec<u8>>, shortage: Shortage, free: u64) -> Arc<Vec<u8>> {
     let (device, volume) = open(full);
     match shortage {
         Shortage::Clusters => {
@@ -69,7 +89,7 @@ pub fn with_shortage(full: &[u8], shortage: Shortage, free: u64) -> Vec<u8> {
     }
     volume.close().unwrap();
     drop(volume);
-    device.snapshot()
+    contents(&device)
 }
 
 fn write(volume: &Volume, path: &str, at: u64, data: &[u8]) -> base::Result<()> {
