@@ -29,6 +29,8 @@ struct VolumeMountOptions {
     auto_da_alloc: bool,
     /// Where data of f2fs is written that needs new blocks.
     mode: Mode,
+    /// Whether segments of f2fs are cleaned while nothing else is done.
+    background_gc: bool,
 }
 
 impl Default for VolumeMountOptions {
@@ -40,6 +42,7 @@ impl Default for VolumeMountOptions {
             discard: false,
             auto_da_alloc: true,
             mode: Mode::default(),
+            background_gc: true,
         }
     }
 }
@@ -65,6 +68,7 @@ impl Options {
         options.discard = self.volume.discard;
         options.auto_da_alloc = self.volume.auto_da_alloc;
         options.f2fs.mode = self.volume.mode;
+        options.f2fs.cleans_in_background = self.volume.background_gc;
     }
 }
 
@@ -97,6 +101,14 @@ impl VolumeMountOptions {
                 };
                 return Ok(true);
             }
+            "background_gc" => {
+                self.background_gc = match value {
+                    Some("on") => true,
+                    Some("off") => false,
+                    _ => return Err(wrong("must be `on` or `off`")),
+                };
+                return Ok(true);
+            }
             "dirsync" | "nodirsync" => &mut self.dirsync,
             "discard" | "nodiscard" => &mut self.discard,
             "auto_da_alloc" | "noauto_da_alloc" => &mut self.auto_da_alloc,
@@ -123,24 +135,24 @@ mod tests {
 
     #[test]
     fn the_volume_gets_its_own_options_and_shared_options() {
-        let list =
-            "rw,sync,strictatime,commit=7,dirsync,errors=panic,discard,noauto_da_alloc,mode=lfs";
-        let options = parse(list).unwrap();
+        let list = "rw,sync,strictatime,commit=7,dirsync,errors=panic,discard,noauto_da_alloc";
+        let options = parse(&format!("{list},mode=lfs,background_gc=off")).unwrap();
         assert!(options.mount.writable);
         let mut volume = VolumeOptions::default();
         options.apply(&mut volume);
         assert_eq!(volume.access.times, AccessTimes::Always);
         assert_eq!(volume.commit_interval, Duration::from_secs(7));
         assert_eq!(volume.errors, Some(ErrorPolicy::ReadOnly));
-        assert_eq!(volume.f2fs.mode, Mode::Lfs);
+        assert_eq!((volume.f2fs.mode, volume.f2fs.cleans_in_background), (Mode::Lfs, false));
         assert!(volume.sync && volume.dirsync && volume.discard && !volume.auto_da_alloc);
     }
 
     #[test]
     fn later_options_override_earlier_ones() {
-        let list = "dirsync,discard,noauto_da_alloc,sync,commit=7,mode=lfs";
+        let list = "dirsync,discard,noauto_da_alloc,sync,commit=7,mode=lfs,background_gc=off";
         assert_ne!(parse(list).unwrap(), Options::default());
-        let list = format!("{list},nodirsync,nodiscard,auto_da_alloc,async,commit=0,mode=adaptive");
+        let list = format!("{list},nodirsync,nodiscard,auto_da_alloc,async,commit=0");
+        let list = format!("{list},mode=adaptive,background_gc=on");
         assert_eq!(parse(&list).unwrap(), Options::default());
         let errors = parse("errors=remount-ro,errors=continue").unwrap().volume.errors;
         assert_eq!(errors, Some(ErrorPolicy::Continue));
@@ -153,6 +165,7 @@ mod tests {
         assert_eq!(options.commit_interval, default.commit_interval);
         assert_eq!(options.errors, default.errors);
         assert_eq!(options.f2fs.mode, default.f2fs.mode);
+        assert_eq!(options.f2fs.cleans_in_background, default.f2fs.cleans_in_background);
         assert_eq!(
             (options.sync, options.dirsync, options.discard, options.auto_da_alloc),
             (default.sync, default.dirsync, default.discard, default.auto_da_alloc)
@@ -167,6 +180,7 @@ mod tests {
             ("commit=soon", "mount option `commit` needs a number of seconds"),
             ("errors=ignore", "mount option `errors` must be `continue`, `remount-ro` or `panic`"),
             ("mode=fragment:block", "mount option `mode` must be `adaptive` or `lfs`"),
+            ("background_gc=sync", "mount option `background_gc` must be `on` or `off`"),
             ("discard=1", "mount option `discard` takes no value"),
             ("rw=1", "mount option `rw` takes no value"),
         ] {

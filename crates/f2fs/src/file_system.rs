@@ -25,10 +25,18 @@ use crate::volume::Volume;
 use crate::write::Mode;
 
 /// The format f2fs.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Format {
     /// Where data is written that needs new blocks.
     pub mode: Mode,
+    /// Whether segments are cleaned while nothing else is done.
+    pub cleans_in_background: bool,
+}
+
+impl Default for Format {
+    fn default() -> Self {
+        Self { mode: Mode::default(), cleans_in_background: true }
+    }
 }
 
 impl fs::Format for Format {
@@ -57,13 +65,14 @@ impl fs::Format for Format {
         } else {
             Volume::open(device, cache, options)?
         };
-        Ok(Arc::new(F2fs { volume }))
+        Ok(Arc::new(F2fs { volume, cleans_in_background: self.cleans_in_background }))
     }
 }
 
 #[derive(Debug)]
 struct F2fs {
     volume: Arc<Volume>,
+    cleans_in_background: bool,
 }
 
 impl FileSystem for F2fs {
@@ -160,6 +169,9 @@ impl FileSystem for F2fs {
     }
 
     fn clean_in_background(&self) -> Result<bool> {
+        if !self.cleans_in_background {
+            return Ok(false);
+        }
         self.volume.writer()?.clean_in_background(&self.volume)
     }
 

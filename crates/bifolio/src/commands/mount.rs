@@ -89,6 +89,9 @@ Mount options, separated by commas. Later options override earlier ones.
       to the free blocks between others. lfs: only to free segments, as
       long as cleaning makes some; blocks that are written together stay
       adjacent, but other blocks have to be moved. Default: adaptive.
+  background_gc=on|off
+      Whether f2fs cleans segments while nothing else is done, if more
+      than 40% of the free blocks lie between others. Default: on.
   [no]writeback
       Let the kernel cache writes: faster for small writes, slower for
       large writes. Writes of all users may then use the blocks that

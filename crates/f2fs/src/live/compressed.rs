@@ -168,13 +168,14 @@ impl LiveInode {
 
     /// Keeps the blocks of a cluster's compressed form while they may be read.
     fn hold(&self, cluster: &Cluster, blocks: &Range<FileBlock>, reserved: &mut Reserved<'_>) {
-        let Some(inode) = self.volume.live_inodes().find(self.number) else { return };
         let block_size = self.volume.geometry().block_size;
-        for run in &cluster.stored {
-            let first = run.address.0 >> block_size.shift();
-            let count = run.length >> block_size.shift();
-            for block in first..first + count {
-                reserved.hold(&inode, blocks.clone(), FsBlock(block));
+        for inode in self.volume.live_inodes().find(self.number) {
+            for run in &cluster.stored {
+                let first = run.address.0 >> block_size.shift();
+                let count = run.length >> block_size.shift();
+                for block in first..first + count {
+                    reserved.hold(&inode, blocks.clone(), FsBlock(block));
+                }
             }
         }
     }

@@ -1,4 +1,8 @@
 //! The inodes of a volume that are in memory, by number, for code that moves data.
+//!
+//! A number may have several: two threads load an inode at the same time, and the vfs drops one of the results; or an inode is
+//! loaded again while a direct read of the dropped one is in flight. Each may have readers, so code that moves data finds
+//! all of them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -18,7 +22,7 @@ pub(crate) struct LiveInodes(RankedMutex<Registered>);
 
 #[derive(Debug, Default)]
 struct Registered {
-    inodes: HashMap<InodeNumber, Weak<LiveInode>>,
+    inodes: HashMap<InodeNumber, Vec<Weak<LiveInode>>>,
     /// The number of entries after the last removal.
     kept: usize,
 }
@@ -30,18 +34,22 @@ impl Default for LiveInodes {
 }
 
 impl LiveInodes {
-    /// Adds an inode, before anything maps its data. It replaces an inode of the same number that is not used any more.
+    /// Adds an inode, before anything maps its data.
     pub(crate) fn add(&self, inode: &Arc<LiveInode>) {
+        let is_alive = |inode: &Weak<LiveInode>| inode.strong_count() > 0;
         let mut registered = self.0.lock();
-        registered.inodes.insert(inode.number, Arc::downgrade(inode));
+        let same = registered.inodes.entry(inode.number).or_default();
+        same.retain(is_alive);
+        same.push(Arc::downgrade(inode));
         if registered.inodes.len() > 2 * registered.kept.max(SWEPT_MIN) {
-            registered.inodes.retain(|_, inode| inode.strong_count() > 0);
+            registered.inodes.retain(|_, same| same.iter().any(is_alive));
             registered.kept = registered.inodes.len();
         }
     }
 
-    /// Returns an inode, if it is in memory. One that is not found maps its data after this call.
-    pub(crate) fn find(&self, number: InodeNumber) -> Option<Arc<LiveInode>> {
-        self.0.lock().inodes.get(&number)?.upgrade()
+    /// Returns the inodes in memory with a number. One that is not found maps its data after this call.
+    pub(crate) fn find(&self, number: InodeNumber) -> Vec<Arc<LiveInode>> {
+        let registered = self.0.lock();
+        registered.inodes.get(&number).into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 }

@@ -4,8 +4,10 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
 
-use base::FileOffset;
+use base::{FileOffset, InodeNumber};
 use device::{Bio, BioOperation, DeviceHooks, HookedDevice, MemoryDevice, SharedDevice};
+use fs::{Format as _, FormatOptions};
+use pagecache::{CacheOptions, PageCache};
 use vfs::{Follow, Node, Volume};
 
 use crate::clean::scattered;
@@ -129,4 +131,38 @@ fn a_direct_read_gets_the_data_of_a_block_that_was_moved_meanwhile() {
         let read = node.open().unwrap().read_direct(FileOffset(0), into).unwrap();
         assert_eq!(read, into.len());
     });
+}
+
+/// The vfs loads an inode twice if two threads look it up at the same time, and drops one of the results.
+#[test]
+fn an_inode_that_was_loaded_twice_is_mapped_anew_after_it_was_moved() {
+    let memory = Arc::new(MemoryDevice::new(image(128)));
+    let volume = open(&memory);
+    let models = scattered(&volume, 4);
+    let number_of = |path: &str| volume.resolve(path.as_bytes(), Follow::No).unwrap().number();
+    let numbers: Vec<_> = models.iter().flatten().map(|model| number_of(&model.path)).collect();
+    volume.close().unwrap();
+    drop(volume);
+    let options = FormatOptions { writable: true, ..FormatOptions::default() };
+    let cache = PageCache::new(CacheOptions { bytes_max: 8 << 20, ..Default::default() });
+    let opened = f2fs::Format::default().open(&(memory as _), &cache.unwrap(), &options).unwrap();
+    let load = |number: &InodeNumber| opened.load_inode(*number).unwrap();
+    let inodes: Vec<_> = numbers.iter().map(load).collect();
+    numbers.iter().map(load).for_each(drop);
+    let look = |inode: &Arc<dyn fs::Inode>| {
+        let data = inode.data().unwrap();
+        let map = data.mapper.map_read(FileOffset(0), data.size).unwrap();
+        (map.address, data.mapper.generation())
+    };
+    let before: Vec<_> = inodes.iter().map(look).collect();
+    opened.clean().unwrap();
+    let mut moved = 0;
+    for (inode, (address, generation)) in inodes.iter().zip(before) {
+        let after = look(inode);
+        if after.0 != address {
+            moved += 1;
+            assert_ne!(after.1, generation, "readers use the old map");
+        }
+    }
+    assert!(moved > 0, "no file was moved");
 }

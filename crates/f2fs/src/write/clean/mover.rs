@@ -225,7 +225,7 @@ impl State {
         // First the generation, then the look at the reads.
         inodes.values().flatten().for_each(|inode| inode.map_changed());
         for block in data {
-            if let Some(inode) = &inodes[&block.slot.inode] {
+            for inode in &inodes[&block.slot.inode] {
                 self.held.add(inode, part_of(block), block.block);
             }
         }
