@@ -14,7 +14,7 @@ use device::{MemoryDevice, RecordDevice, Replay, SharedDevice};
 use iomap::{CacheOptions, PageCache};
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
-use testkit::f2fs::{self, Kind, Steps};
+use testkit::f2fs::{self, Kind, Steps, Torn};
 use testkit::{Manifest, Random, guest, must};
 use vfs::{AtomicWrite, Credentials, OpenMode, Volume, VolumeOptions};
 
@@ -341,6 +341,33 @@ fn flags_of_checkpoints() {
     }
 }
 
+/// The number of synced inodes that are torn.
+const TORN: u64 = 20;
+
+/// Checks that the chain of synced nodes ends at a torn inode: what is recovered is the same as if it was not written at
+/// all. Linux verifies no checksum there, and recovers the old contents as if they were synced.
+fn torn_inodes_end_the_chain() {
+    let folder = must(TempDir::new(), "a folder");
+    let kind = Kind::named("attributes");
+    let images = vec![(kind, folder.path().join("image"))];
+    kind.make(&images[0].1, SMALL_MEGABYTES);
+    f2fs::break_off(&images, &f2fs::interrupted_turn(8, Steps::Data));
+    let intact = must(std::fs::read(&images[0].1), "the image");
+    let recovered = |seed, torn| {
+        let mut image = intact.clone();
+        assert!(f2fs::tear_synced_inode(&mut image, seed, torn), "no synced inode");
+        let device = Arc::new(MemoryDevice::new(image));
+        let volume = Volume::open_device(device, &VolumeOptions::default());
+        Manifest::of_volume(&must(volume, format_args!("{torn:?}, seed {seed}")))
+    };
+    let all: Vec<Manifest> = (0..TORN).map(|seed| recovered(seed, Torn::Last)).collect();
+    for (seed, torn) in (0..).zip(&all) {
+        torn.assert_equal("a torn inode", &recovered(seed, Torn::Nothing), "none");
+    }
+    let differ = all.iter().filter(|manifest| !manifest.differences("", &all[0], "").is_empty());
+    assert!(differ.count() > 3, "all chains end at the same node");
+}
+
 /// Checks what `bifolio info` shows of a recovery.
 fn info_of_recovery() {
     let folder = must(TempDir::new(), "a folder");
@@ -400,6 +427,10 @@ fn main() {
     }));
     trials.push(Trial::test("flags_of_a_checkpoint_end_the_chain", || {
         flags_of_checkpoints();
+        Ok(())
+    }));
+    trials.push(Trial::test("torn_inodes_end_the_chain_of_synced_nodes", || {
+        torn_inodes_end_the_chain();
         Ok(())
     }));
     trials.push(Trial::test("info_shows_a_recovery", || {

@@ -31,7 +31,9 @@ impl Check<'_> {
             let read = self.volume.metadata().read(at, STRUCTURE, location);
             let Some(buffer) = self.report.ok(read) else { return };
             let Some(footer) = self.report.ok(footer(&buffer, location)).cloned() else { return };
-            if !version.matches(footer.checkpoint_version.get()) {
+            if !version.matches(footer.checkpoint_version.get())
+                || recovery::is_torn(self.volume, &footer, &buffer)
+            {
                 return;
             }
             let location = location.in_inode(InodeNumber(footer.inode.get().into()));
@@ -61,10 +63,7 @@ impl Check<'_> {
         let mut area = (0, self.geometry().addresses_per_node());
         if nid == inode {
             let node = Node::new(buffer.clone(), Nid(nid), InodeNumber(inode.into()));
-            let record = node.and_then(|node| {
-                // Checksums of synced inodes can be those of before the sync.
-                InodeRecord::parse_without_checksum(&node, self.geometry())
-            });
+            let record = node.and_then(|node| InodeRecord::parse(&node, self.geometry()));
             let Some(record) = self.report.ok(record) else { return };
             if record.inline_area.is_some() || !record.attributes.is_file() {
                 return;

@@ -151,6 +151,15 @@ impl InodeRecord {
         parser.record()
     }
 
+    /// Returns whether an inode's block has a checksum, and the right one. Always true on volumes without checksums.
+    pub(crate) fn has_valid_checksum(node: &Node, geometry: &Geometry) -> bool {
+        !geometry.features.has(Feature::InodeChecksum)
+            || Parser::new(node, geometry).is_ok_and(|parser| {
+                parser.stored_checksum().is_some()
+                    && node.verify_once(|_| parser.verify_checksum()).is_ok()
+            })
+    }
+
     /// Returns whether an address counts as a block of the file. The mark of a compressed cluster counts until the blocks
     /// that compression saves are released.
     pub(crate) fn counts(&self, address: u32) -> bool {
@@ -240,12 +249,13 @@ impl<'a> Parser<'a> {
         has.then_some(extra)
     }
 
+    fn stored_checksum(&self) -> Option<u32> {
+        let end = offset_of!(RawExtraAttributes, checksum) + WORD_BYTES;
+        self.extra_with(Feature::InodeChecksum, end).map(|extra| extra.checksum.get())
+    }
+
     fn verify_checksum(&self) -> Result<()> {
-        let field = offset_of!(RawExtraAttributes, checksum);
-        let Some(extra) = self.extra_with(Feature::InodeChecksum, field + WORD_BYTES) else {
-            return Ok(());
-        };
-        let stored = extra.checksum.get();
+        let Some(stored) = self.stored_checksum() else { return Ok(()) };
         let generation = self.raw.generation.get();
         let computed = checksum(self.node.bytes(), self.node.nid, generation, self.geometry);
         if stored != computed {

@@ -17,14 +17,18 @@ mod slots;
 use std::sync::Arc;
 
 use base::{Error, FsBlock, InodeNumber, Location, Result};
+use iomap::MetadataBuffer;
 
 use self::chain::ChainNode;
 pub(crate) use self::chain::{ChainVersion, mark};
 use self::replay::Replay;
 use crate::edit::Editor;
 use crate::geometry::SEGMENT_BLOCKS;
-use crate::node::footer;
+use crate::inode::record::InodeRecord;
+use crate::nat::Nid;
+use crate::node::{Node, footer};
 use crate::ondisk::checkpoint::DISABLED;
+use crate::ondisk::node::RawNodeFooter;
 use crate::volume::Volume;
 
 /// The name in errors of a node that fsync(2) wrote after the checkpoint.
@@ -104,7 +108,7 @@ fn read_chain(volume: &Volume) -> Result<Vec<ChainNode>> {
         }
         let block = volume.metadata().read(at, STRUCTURE, Location::block(at))?;
         let footer = footer(&block, Location::block(at))?;
-        if !version.matches(footer.checkpoint_version.get()) {
+        if !version.matches(footer.checkpoint_version.get()) || is_torn(volume, footer, &block) {
             return Ok(None);
         }
         let next = FsBlock(footer.next_block.get().into());
@@ -113,6 +117,17 @@ fn read_chain(volume: &Volume) -> Result<Vec<ChainNode>> {
         }
         Ok(Some((ChainNode::new(at, footer), next)))
     })
+}
+
+/// Returns whether a node of the chain is an inode with a wrong checksum. A device that writes less than a block at once can
+/// leave the footer of an inode with older contents. The chain ends before it: no sync that has succeeded wrote it, or a
+/// node after it. Linux verifies no checksum here, and recovers what it finds.
+pub(crate) fn is_torn(volume: &Volume, footer: &RawNodeFooter, block: &MetadataBuffer) -> bool {
+    let (nid, inode) = (footer.nid.get(), footer.inode.get());
+    nid == inode && {
+        let node = Node::new(block.clone(), Nid(nid), InodeNumber(inode.into()));
+        !node.is_ok_and(|node| InodeRecord::has_valid_checksum(&node, volume.geometry()))
+    }
 }
 
 /// Returns the blocks that a checkpoint after a recovery must not write to: the chain, and data that it refers to.

@@ -16,16 +16,6 @@ pub enum VolumeFormat {
     F2fs,
 }
 
-impl VolumeFormat {
-    /// Returns how many bytes the format expects a device to write as a whole or not at all.
-    pub(super) fn atomic_bytes(self) -> u64 {
-        match self {
-            Self::Ext4 => 512,
-            Self::F2fs => 4096,
-        }
-    }
-}
-
 /// The devices of a volume.
 #[derive(Clone, Debug)]
 pub struct Disks {

@@ -53,6 +53,12 @@ impl Image {
     }
 }
 
+/// Returns whether fsck.f2fs can read a volume. It needs blocks of the size of pages.
+pub(super) fn can_read(device: &SharedDevice) -> bool {
+    let superblock = f2fs::Superblock::read(device);
+    superblock.is_ok_and(|superblock| superblock.geometry.block_size.len() == PART)
+}
+
 /// Returns the output of fsck.f2fs about the contents of a device. `None` if it finds no errors.
 pub(super) fn complaint(device: &SharedDevice) -> Option<String> {
     IMAGE.with_borrow_mut(|image| {

@@ -28,13 +28,21 @@ pub struct RecordedRun {
     pub(super) volume_bytes: Option<u64>,
     /// The volume's format.
     pub(super) format: VolumeFormat,
+    /// The size of blocks that a cut writes as a whole or not at all, in bytes.
+    pub(super) atomic_bytes: u64,
 }
 
 impl RecordedRun {
     /// Ends the recording of a workload that began at `begun` on a volume of `kind`.
     pub fn new(kind: &Kind, recorder: &RecordDevice, begun: usize) -> Self {
-        let (recording, volume_bytes) = (recorder.recording(), kind.volume_bytes());
-        Self { recording, begun, e2fsck_from: 0, volume_bytes, format: kind.format }
+        Self {
+            recording: recorder.recording(),
+            begun,
+            e2fsck_from: 0,
+            volume_bytes: kind.volume_bytes(),
+            format: kind.format,
+            atomic_bytes: kind.atomic_bytes,
+        }
     }
 
     /// Excludes e2fsck as a judge before `point`, up to which there are fast commits to be recovered. e2fsck 1.47

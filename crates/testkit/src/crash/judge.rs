@@ -129,7 +129,7 @@ fn judge_by(
     let run = history.run();
     let recording = &run.recording;
     let mut replay = Replay::new(recording);
-    let unit = run.format.atomic_bytes();
+    let unit = run.atomic_bytes;
     let mut seen = HashSet::new();
     let cuts = Cut::choose(recording, run.begun, count, &mut random);
     for cut in cuts {
@@ -243,7 +243,10 @@ fn recover_in_place(
                 let outcome = e2fsck::run("-fn", disks);
                 (outcome.code != 0).then_some(outcome.text)
             }
-            VolumeFormat::F2fs => fsck_f2fs::complaint(&disks.volume),
+            VolumeFormat::F2fs if fsck_f2fs::can_read(&disks.volume) => {
+                fsck_f2fs::complaint(&disks.volume)
+            }
+            VolumeFormat::F2fs => None,
         };
         if let Some(complaint) = complaint {
             return Err(failure(complaint));
@@ -264,7 +267,7 @@ fn cut_again(
     random: &mut Random,
 ) -> Result<(), String> {
     let mut replay = Replay::new(recovery);
-    let unit = run.format.atomic_bytes();
+    let unit = run.atomic_bytes;
     let mut seen = HashSet::new();
     for cut in Cut::choose(recovery, 0, CUTS_OF_A_RECOVERY, random) {
         let Some(device) = cut.device(&mut replay, unit, &mut seen) else { continue };

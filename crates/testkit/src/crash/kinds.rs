@@ -5,13 +5,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::DeviceOffset;
+use base::{BlockSize, DeviceOffset};
 use device::{LatencyDevice, MemoryDevice, RecordDevice, SharedDevice};
 
 use super::disks::{Disks, VolumeFormat};
 use super::fast::leave_fast_commits;
 use super::stale::with_stale_blocks;
 use crate::command::run;
+use crate::f2fs::make::MakeOptions;
 use crate::image::MKE2FS_CONF;
 use crate::must;
 
@@ -37,7 +38,7 @@ pub enum Pace {
 pub struct Kind {
     /// The name, for the names of trials.
     pub name: &'static str,
-    /// The options of mke2fs.
+    /// The options of mke2fs, or the name of the kind of an f2fs image.
     options: &'static str,
     megabytes: u64,
     /// Whether the kernel has left fast commits in the journal.
@@ -46,6 +47,8 @@ pub struct Kind {
     journal_megabytes: Option<u64>,
     /// The format.
     pub format: VolumeFormat,
+    /// The size of blocks that a power cut writes as a whole or not at all, in bytes.
+    pub(super) atomic_bytes: u64,
 }
 
 /// A new volume whose devices are recorded.
@@ -90,8 +93,13 @@ impl Kind {
 
     const fn new(name: &'static str, megabytes: u64, options: &'static str) -> Self {
         let (has_fast_commits, journal_megabytes) = (false, None);
-        let format = VolumeFormat::Ext4;
-        Self { name, options, megabytes, has_fast_commits, journal_megabytes, format }
+        let (format, atomic_bytes) = (VolumeFormat::Ext4, 512);
+        Self { name, options, megabytes, has_fast_commits, journal_megabytes, format, atomic_bytes }
+    }
+
+    /// Returns a kind of f2fs. The format expects of a device that it writes blocks of 4 KiB as a whole.
+    const fn f2fs(name: &'static str, image: &'static str) -> Self {
+        Self { format: VolumeFormat::F2fs, atomic_bytes: 4096, ..Self::new(name, 64, image) }
     }
 
     /// Creates a volume, and fills its free blocks with contents that no file has. `wrap` can add a
@@ -158,7 +166,11 @@ impl Kind {
     fn memory_with_f2fs(&self) -> MemoryDevice {
         let folder = must(tempfile::tempdir(), "a folder");
         let image = folder.path().join("image");
-        crate::f2fs::Kind::named(self.options).make(&image, self.megabytes);
+        if self.options == BLOCKS_OF_16K {
+            make_with_blocks_of_16k(&image, self.megabytes);
+        } else {
+            crate::f2fs::Kind::named(self.options).make(&image, self.megabytes);
+        }
         let mut bytes = must(std::fs::read(&image), "the image");
         let device: SharedDevice = Arc::new(MemoryDevice::new(bytes.clone()));
         let superblock = must(f2fs::Superblock::read(&device), "the superblock");
@@ -210,6 +222,20 @@ fn make(image: &Path, megabytes: u64, options: &[&str]) {
     run(command.arg(image));
 }
 
+/// The image of volumes of f2fs with blocks of 16 KiB, which mkfs.f2fs does not make.
+const BLOCKS_OF_16K: &str = "blocks of 16 KiB";
+
+/// Creates an image of f2fs with blocks of 16 KiB, checksums of inodes and several summaries in a block.
+fn make_with_blocks_of_16k(image: &Path, megabytes: u64) {
+    const EXTRA_ATTR: u32 = 0x8;
+    const INODE_CHECKSUM: u32 = 0x20;
+    const PACKED_SSA: u32 = 0x1_0000;
+    let block_size = BlockSize::from_bytes(16 << 10).expect("a power of two");
+    let mut options = MakeOptions::new(block_size, megabytes << 20);
+    options.features = EXTRA_ATTR | INODE_CHECKSUM | PACKED_SSA;
+    crate::f2fs::make::make_file(image, &options);
+}
+
 /// Returns the first number in the text after `label`.
 pub(super) fn number_after(text: &str, label: &str) -> Option<u64> {
     let rest = text.split_once(label)?.1.trim_start();
@@ -218,10 +244,17 @@ pub(super) fn number_after(text: &str, label: &str) -> Option<u64> {
 }
 
 /// Volumes of f2fs, named as the kinds of images.
-pub const F2FS: &[Kind] = &[
-    Kind { format: VolumeFormat::F2fs, ..Kind::new("f2fs", 64, "plain") },
-    Kind { format: VolumeFormat::F2fs, ..Kind::new("f2fs_attributes", 64, "attributes") },
-];
+pub const F2FS: &[Kind] =
+    &[Kind::f2fs("f2fs", "plain"), Kind::f2fs("f2fs_attributes", "attributes")];
+/// A volume of f2fs with checksums of inodes, on a device that tears blocks.
+pub const F2FS_TORN: Kind =
+    Kind { atomic_bytes: 512, ..Kind::f2fs("f2fs_torn_blocks", "attributes") };
+/// A volume of f2fs with blocks of 16 KiB.
+pub const F2FS_16K: Kind = Kind {
+    megabytes: 256,
+    atomic_bytes: 16 << 10,
+    ..Kind::f2fs("f2fs_blocks_of_16k", BLOCKS_OF_16K)
+};
 
 /// The defaults of mke2fs 1.47.4.
 pub const DEFAULT: Kind =

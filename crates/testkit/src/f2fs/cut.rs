@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use device::{MemoryDevice, RecordDevice, Recording, Replay, SharedDevice};
 
 use super::Kind;
-use super::layout::{BLOCK, FOOTER, Layout, SEGMENT, mend_checkpoint, word};
+use super::layout::{BLOCK, FOOTER, Layout, SEGMENT, is_inode, mend_checkpoint, word};
 use crate::guest::{self, Job, Machine, Task};
 use crate::turns::Turn;
 use crate::{Random, command, log_writes, must};
@@ -191,4 +191,27 @@ pub fn damage_synced_node(image: &mut [u8], seed: u64) -> Option<String> {
     image[at..at + 4].copy_from_slice(&new.to_le_bytes());
     layout.mend_node(image, node);
     Some(format!("byte {} of the node at {node:#x}: {old:#x} -> {new:#x}", at - node))
+}
+
+/// The part of a node that was written after the last checkpoint that a power cut leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Torn {
+    /// The last sector, which has the footer.
+    Last,
+    /// None.
+    Nothing,
+}
+
+/// Leaves a part of an inode that was written after the last checkpoint. The choice is by `seed`. Returns whether there is
+/// such a node.
+pub fn tear_synced_inode(image: &mut [u8], seed: u64, torn: Torn) -> bool {
+    let layout = Layout::of(image);
+    let version = word(image, layout.checkpoint(image));
+    let mut nodes = layout.nodes(image);
+    let is_synced = |node: &usize| word(image, node + FOOTER + 12) == version;
+    nodes.retain(|node| is_synced(node) && is_inode(&image[*node..node + BLOCK]));
+    let Some(node) = Random(seed).pick(&nodes).copied() else { return false };
+    let kept = if torn == Torn::Last { SECTOR as usize } else { 0 };
+    image[node..node + BLOCK - kept].fill(0);
+    true
 }

@@ -24,7 +24,8 @@ mod wear;
 
 pub use check::{check_by_both, check_by_fsck, check_recovered, complaint_of_fsck, findings};
 pub use cut::{
-    cut_states, damage_synced_node, recorded_states, set_checkpoint_flags, states_after_cuts,
+    Torn, cut_states, damage_synced_node, recorded_states, set_checkpoint_flags, states_after_cuts,
+    tear_synced_inode,
 };
 pub use fill::{
     break_off, change_all, change_all_encrypted, fill_all, fill_and_decrypt_all, list_all,

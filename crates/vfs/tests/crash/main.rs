@@ -19,8 +19,9 @@ mod synced;
 mod threads;
 
 use testkit::crash::{
-    DEFAULT, F2FS, FAST_COMMITS, JOURNAL_DEVICE, JournalBug, Kind, LARGE, Rounds, SMALL,
-    SMALL_BLOCKS, Suite, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL, Written, judge, judge_without_journal,
+    DEFAULT, F2FS, F2FS_16K, F2FS_TORN, FAST_COMMITS, JOURNAL_DEVICE, JournalBug, Kind, LARGE,
+    Rounds, SMALL, SMALL_BLOCKS, Suite, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL, Written, judge,
+    judge_without_journal,
 };
 
 use crate::atomic::Atomic;
@@ -48,6 +49,8 @@ fn main() {
         (JOURNAL_DEVICE, rounds(1, 150)),
         (LARGE, rounds(1, 30)),
         (F2FS, OF_F2FS),
+        (&[F2FS_TORN], rounds(2, 330)),
+        (&[F2FS_16K], rounds(2, 200)),
     ] {
         for kind in kinds {
             suite.add(kind, "files_survive_power_cuts", rounds, judge, |kind, seed| {
@@ -61,7 +64,13 @@ fn main() {
             });
         }
     }
-    for (kind, rounds) in [(&F2FS[0], OF_F2FS), (&SMALL_BLOCKS, rounds(1, 60))] {
+    let synced = [
+        (&F2FS[0], OF_F2FS),
+        (&F2FS_TORN, rounds(4, 330)),
+        (&F2FS_16K, rounds(2, 200)),
+        (&SMALL_BLOCKS, rounds(1, 60)),
+    ];
+    for (kind, rounds) in synced {
         let name = "files_that_are_synced_at_once_survive_power_cuts";
         suite
             .add(kind, name, rounds, judge, |kind, seed| Synced::record(kind, Bug::None, seed, 25));
@@ -121,6 +130,8 @@ fn plant_bugs(suite: &mut Suite) {
     suite.plant(f2fs, (Bug::NoFlushOfPackEnd, Bug::None), 100, files);
     suite.plant(f2fs, journal(JournalBug::NoFlushOfData), 100, files);
     suite.plant(f2fs, journal(JournalBug::EarlyEnd), 100, files);
+    suite.plant(&F2FS_16K, journal(JournalBug::NoFlushOfData), 100, files);
+    suite.plant(&F2FS_16K, journal(JournalBug::EarlyEnd), 100, files);
     let atomic: fn(&Kind, Bug, u64) -> Atomic =
         |kind, bug, seed| Atomic::record(kind, bug, seed, 30);
     let cleaned: fn(&Kind, Bug, u64) -> Cleaned =
