@@ -1,7 +1,7 @@
 //! The contents of a volume after a power cut, as a user sees them.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use base::attributes::{DirCursor, FileType};
 use base::{FileOffset, InodeNumber};
@@ -38,6 +38,8 @@ pub struct Snapshot {
     pub xattrs: BTreeMap<u64, BTreeMap<Vec<u8>, Vec<u8>>>,
     /// The contents of regular files.
     pub contents: BTreeMap<u64, Vec<u8>>,
+    /// The ranges of regular files that have blocks, also past their ends, in bytes.
+    pub allocated: BTreeMap<u64, Vec<Range<u64>>>,
     /// Paths that are in their directory more than once, for the same inode.
     pub repeated: Vec<String>,
 }
@@ -48,6 +50,7 @@ impl Snapshot {
         let (tree, repeated) = read_paths(volume);
         let mut xattrs = BTreeMap::new();
         let mut files = BTreeMap::new();
+        let mut allocated = BTreeMap::new();
         for entry in tree.values() {
             if xattrs.contains_key(&entry.inode) || files.contains_key(&entry.inode) {
                 continue;
@@ -55,7 +58,10 @@ impl Snapshot {
             let inode = volume.load_inode(InodeNumber(entry.inode))?;
             if entry.kind == FileType::Regular {
                 let data = inode.data()?;
-                files.insert(entry.inode, contents(volume.device(), data.mapper, data.size));
+                let maps = maps(data.mapper);
+                files
+                    .insert(entry.inode, read_maps(volume.device(), data.mapper, data.size, &maps));
+                allocated.insert(entry.inode, allocated_ranges(&maps));
             }
             let names = inode.list_xattrs()?;
             if !names.is_empty() {
@@ -64,7 +70,7 @@ impl Snapshot {
                 xattrs.insert(entry.inode, values.collect::<base::Result<_>>()?);
             }
         }
-        Ok(Self { tree, xattrs, contents: files, repeated })
+        Ok(Self { tree, xattrs, contents: files, allocated, repeated })
     }
 
     /// Returns the contents of the regular file at `path`.
@@ -161,9 +167,34 @@ pub fn maps(file: &dyn MapRead) -> Vec<Iomap> {
 
 /// Returns the contents of a file of `size` bytes, read by its map.
 pub fn contents(device: &SharedDevice, file: &dyn MapRead, size: u64) -> Vec<u8> {
+    read_maps(device, file, size, &maps(file))
+}
+
+/// Adds a range to ranges in ascending order. Ranges that follow each other become one.
+pub fn merge(ranges: &mut Vec<Range<u64>>, next: Range<u64>) {
+    match ranges.last_mut() {
+        Some(last) if last.end == next.start => last.end = next.end,
+        _ => ranges.push(next),
+    }
+}
+
+/// Returns the ranges that have blocks, with data or without.
+fn allocated_ranges(maps: &[Iomap]) -> Vec<Range<u64>> {
+    let mut ranges = Vec::new();
+    let has_blocks = |map: &&Iomap| {
+        matches!(map.kind, IomapKind::Mapped | IomapKind::Unwritten | IomapKind::Encoded)
+    };
+    for map in maps.iter().filter(has_blocks) {
+        merge(&mut ranges, map.offset.0..map.end());
+    }
+    ranges
+}
+
+/// Returns the contents of a file of `size` bytes with these mappings.
+fn read_maps(device: &SharedDevice, file: &dyn MapRead, size: u64, maps: &[Iomap]) -> Vec<u8> {
     let size = size as usize;
     let mut data = vec![0; size];
-    for map in maps(file) {
+    for map in maps {
         let end = size.min(map.end() as usize);
         let start = end.min(map.offset.0 as usize);
         match map.kind {

@@ -22,10 +22,11 @@ use testkit::crash::{
     DEFAULT, F2FS, History, Kind, Recorded, RecordedRun, SMALL_BLOCKS, Snapshot, Template, judge,
     judge_in_memory,
 };
-use vfs::{Follow, Volume, VolumeOptions};
+use vfs::{Follow, MapAccess, MapSync, Volume, VolumeOptions};
 
-use crate::operation::Operation;
-use crate::oracle::{Oracle, state_of};
+use crate::common::bytes;
+use crate::operation::{Operation, parent_of};
+use crate::oracle::{Oracle, State, state_of};
 
 /// One in this number of sequences of two operations is run by default.
 const EVERY: usize = 401;
@@ -44,11 +45,14 @@ enum Sync {
     Volume,
     File,
     FileData,
+    /// The whole file by a map of it, as msync(2) does.
+    Map,
     Directory,
     None,
 }
 
-const SYNCS: [Sync; 5] = [Sync::Volume, Sync::File, Sync::FileData, Sync::Directory, Sync::None];
+const SYNCS: [Sync; 6] =
+    [Sync::Volume, Sync::File, Sync::FileData, Sync::Map, Sync::Directory, Sync::None];
 /// The last operation is always followed by a sync.
 const LAST_SYNCS: usize = SYNCS.len() - 1;
 
@@ -85,7 +89,13 @@ fn sequences_of_one() -> Vec<Vec<Step>> {
     let with_syncs = |operation: &Operation| {
         SYNCS[..LAST_SYNCS].iter().map(|sync| vec![(*operation, *sync)]).collect::<Vec<_>>()
     };
-    operations.iter().flat_map(with_syncs).collect()
+    let sequences = operations.iter().flat_map(with_syncs);
+    sequences.filter(|steps| steps.iter().all(can_be_synced)).collect()
+}
+
+/// Returns whether the sync of a step is possible: only regular files are mapped.
+fn can_be_synced((operation, sync): &Step) -> bool {
+    *sync != Sync::Map || operation.changes_data()
 }
 
 fn sequences_of_two() -> Vec<Vec<Step>> {
@@ -100,6 +110,7 @@ fn sequences_of_two() -> Vec<Vec<Step>> {
             }
         }
     }
+    sequences.retain(|steps| steps.iter().all(can_be_synced));
     sequences
 }
 
@@ -176,37 +187,57 @@ impl Sequence {
         let begun = recorder.point();
         let mut oracle = Oracle::default();
         let known: Vec<&str> = steps.iter().flat_map(|(operation, _)| operation.paths()).collect();
+        let mut state = State::new();
         for ((operation, sync), letters) in steps.iter().zip(LETTERS.chunks(2)) {
-            let point = recorder.point();
-            oracle.operation_begins(point, *operation, &state_of(&volume)?);
+            let begins = recorder.point();
+            oracle.operation_begins(begins, *operation, &state);
             operation.prepare(&volume, letters[0])?;
-            oracle.rename_begins(point, *operation, &state_of(&volume)?);
+            if operation.is_rename() && oracle.has_promises() {
+                oracle.rename_begins(begins, *operation, &state_of(&volume)?);
+            }
             operation.run(&volume, letters[1])?;
-            let state = state_of(&volume)?;
             let path = operation.target();
-            let parent = path
-                .rsplit_once('/')
-                .map_or("/", |(parent, _)| if parent.is_empty() { "/" } else { parent });
+            let parent = parent_of(path);
+            // What was removed cannot be synced.
+            let exists = volume.symlink_metadata(path).is_ok();
             let open = |path: &str| volume.resolve(path.as_bytes(), Follow::No);
             match sync {
                 Sync::None => {}
-                Sync::Volume => {
-                    volume.sync()?;
-                    oracle.volume_synced(recorder.point(), &state, &known);
+                Sync::Volume => volume.sync()?,
+                Sync::File | Sync::FileData if exists => {
+                    open(path)?.sync(*sync == Sync::FileData)?;
                 }
-                // What was removed cannot be synced.
-                Sync::File | Sync::FileData if state.contains_key(path) => {
-                    let data_only = *sync == Sync::FileData;
-                    open(path)?.sync(data_only)?;
-                    oracle.path_synced(recorder.point(), &state, path, data_only);
-                }
-                Sync::File | Sync::FileData | Sync::Directory => {
+                Sync::Map if exists => sync_map(&volume, path)?,
+                Sync::File | Sync::FileData | Sync::Map | Sync::Directory => {
                     open(parent)?.sync(false)?;
-                    oracle.directory_synced(recorder.point(), &state, parent);
                 }
+            }
+            // Read after the sync, which allocates blocks.
+            let synced = recorder.point();
+            state = state_of(&volume)?;
+            match sync {
+                Sync::None => {}
+                Sync::Volume => oracle.volume_synced(synced, &state, &known),
+                Sync::Map if exists => oracle.map_synced(synced, &state, path),
+                Sync::File | Sync::FileData if exists => {
+                    let data_only = *sync == Sync::FileData;
+                    oracle.path_synced(synced, &state, path, &known, data_only);
+                }
+                _ => oracle.directory_synced(synced, &state, parent, &known),
             }
         }
         Ok(Self { run: RecordedRun::new(kind, &recorder, begun), oracle })
+    }
+}
+
+/// Syncs a file by a map of it. An empty file has none.
+fn sync_map(volume: &Volume, path: &str) -> Result<()> {
+    let file = operation::open(volume, path)?;
+    match file.metadata()?.size {
+        0 => Ok(()),
+        size => {
+            file.map(bytes(0..size), MapAccess::ReadWrite)?.sync(0..size as usize, MapSync::Sync)
+        }
     }
 }
 

@@ -116,6 +116,16 @@ impl Operation {
         }
     }
 
+    /// Returns whether the operation gives something another name.
+    pub fn is_rename(self) -> bool {
+        matches!(self, Rename(..) | RenameDirectory(..))
+    }
+
+    /// Returns whether the operation changes the data or the blocks of a regular file.
+    pub fn changes_data(self) -> bool {
+        matches!(self, Allocate(..) | Write(..) | Truncate(..))
+    }
+
     /// Returns the path that a sync after the operation is about: the new name, if there is one.
     pub fn target(self) -> &'static str {
         match self {
@@ -185,6 +195,14 @@ impl Operation {
     }
 }
 
+/// Returns the path of the directory that contains `path`.
+pub fn parent_of(path: &str) -> &str {
+    match path.rsplit_once('/') {
+        Some(("", _)) | None => "/",
+        Some((parent, _)) => parent,
+    }
+}
+
 pub fn open(volume: &Volume, path: &str) -> Result<File> {
     volume.resolve(path.as_bytes(), Follow::No)?.open_for(WRITE)
 }
@@ -242,9 +260,9 @@ fn make_directory(volume: &Volume, path: &str) -> Result<()> {
 }
 
 fn make_parent(volume: &Volume, path: &str) -> Result<()> {
-    match path.rsplit_once('/') {
-        Some(("", _)) | None => Ok(()),
-        Some((parent, _)) => make_directory(volume, parent),
+    match parent_of(path) {
+        "/" => Ok(()),
+        parent => make_directory(volume, parent),
     }
 }
 

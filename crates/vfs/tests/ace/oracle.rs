@@ -1,20 +1,26 @@
 //! The state of a volume in memory, and the promises that syncs make from it.
 
 use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Range};
 
 use base::Result;
 use base::attributes::FileType;
-use testkit::crash::Snapshot;
+use testkit::crash::{Snapshot, merge};
 use vfs::{Follow, Volume};
 
-use crate::operation::Operation;
+use crate::common::bytes;
+use crate::operation::{Operation, parent_of};
 
 /// The state of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Object {
     inode: u64,
     kind: FileType,
+    /// The number of names. Zero for directories: the check compares theirs with the names.
+    links: u32,
     contents: Vec<u8>,
+    /// The ranges of a regular file that have blocks, also past its end.
+    allocated: Vec<Range<u64>>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     target: Vec<u8>,
 }
@@ -42,14 +48,26 @@ pub fn state_of(volume: &Volume) -> Result<State> {
             let xattrs = names.map(|name| Ok((name.clone(), node.get_xattr(&name)?)));
             let xattrs = xattrs.collect::<Result<_>>()?;
             let (mut contents, mut target) = (Vec::new(), Vec::new());
+            let mut allocated = Vec::new();
             match kind {
-                FileType::Regular => contents = volume.read(&path)?,
+                FileType::Regular => {
+                    contents = volume.read(&path)?;
+                    node.extents(bytes(0..u64::MAX), &mut |extent| {
+                        if !extent.flags.inline {
+                            let start = extent.logical.0;
+                            merge(&mut allocated, start..start + extent.length);
+                        }
+                        ControlFlow::Continue(())
+                    })?;
+                }
                 FileType::Symlink => {
                     target = volume.read_link(&path)?.into_os_string().into_encoded_bytes()
                 }
                 _ => ahead.push(path.clone()),
             }
-            state.insert(path, Object { inode, kind, contents, xattrs, target });
+            let links = links_of(kind, attributes.links);
+            let object = Object { inode, kind, links, contents, allocated, xattrs, target };
+            state.insert(path, object);
         }
     }
     Ok(state)
@@ -62,6 +80,8 @@ enum Level {
     All,
     /// Its contents.
     Contents,
+    /// Its contents, except for zeroes at its end, for which nothing is written.
+    Stores,
     /// That it exists, with its type.
     Name,
     /// That it does not exist.
@@ -92,10 +112,19 @@ impl Promise {
                 (Level::Contents, Some(found), object) => {
                     object.as_ref().is_some_and(|object| found.contents == object.contents)
                 }
+                (Level::Stores, Some(found), object) => object
+                    .as_ref()
+                    .is_some_and(|object| without_zeroes(found) == without_zeroes(object)),
                 (Level::All, Some(found), object) => object.as_ref() == Some(found),
             }
         })
     }
+}
+
+/// Returns the contents of a file without zeroes at its end.
+fn without_zeroes(object: &Object) -> &[u8] {
+    let end = object.contents.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    &object.contents[..end]
 }
 
 /// The promises of a sequence.
@@ -110,6 +139,11 @@ impl Oracle {
         self.promises.push(Promise { from, until: usize::MAX, paths, level, object });
     }
 
+    /// Returns whether anything was promised.
+    pub fn has_promises(&self) -> bool {
+        !self.promises.is_empty()
+    }
+
     /// The whole volume was synced.
     pub fn volume_synced(&mut self, point: usize, state: &State, known: &[&str]) {
         for (path, object) in state {
@@ -120,24 +154,49 @@ impl Oracle {
         }
     }
 
+    /// The stores to a map of a file were synced.
+    pub fn map_synced(&mut self, point: usize, state: &State, path: &str) {
+        let object = state.get(path).filter(|object| !object.contents.is_empty());
+        if let Some(object) = object {
+            self.add(point, path, Level::Stores, Some(object.clone()));
+        }
+    }
+
     /// A file or a directory was synced.
-    pub fn path_synced(&mut self, point: usize, state: &State, path: &str, data_only: bool) {
+    pub fn path_synced(
+        &mut self,
+        point: usize,
+        state: &State,
+        path: &str,
+        known: &[&str],
+        data_only: bool,
+    ) {
         let Some(object) = state.get(path) else { return };
         if object.kind == FileType::Directory {
             self.add(point, path, Level::Name, Some(object.clone()));
-            return self.directory_synced(point, state, path);
+            return self.directory_synced(point, state, path, known);
         }
         let level = if data_only { Level::Contents } else { Level::All };
         self.add(point, path, level, Some(object.clone()));
     }
 
-    /// A directory was synced: its names are durable.
-    pub fn directory_synced(&mut self, point: usize, state: &State, directory: &str) {
+    /// A directory was synced: its names are durable, and of the paths in `known` those that were removed from it are gone.
+    pub fn directory_synced(
+        &mut self,
+        point: usize,
+        state: &State,
+        directory: &str,
+        known: &[&str],
+    ) {
         let below = format!("{}/", directory.trim_end_matches('/'));
         for (path, object) in state {
             if path.strip_prefix(&below).is_some_and(|name| !name.contains('/')) {
                 self.add(point, path, Level::Name, Some(object.clone()));
             }
+        }
+        let is_gone = |path: &&&str| parent_of(path) == directory && !state.contains_key(**path);
+        for path in known.iter().filter(is_gone) {
+            self.add(point, path, Level::Absent, None);
         }
     }
 
@@ -169,20 +228,24 @@ impl Oracle {
     }
 
     /// A rename begins at a point until which promises have ended, and now the volume has this state: what was synced has
-    /// the old name or the new one, and a new name that existed before exists.
+    /// the old name or the new one, with all below it, and a new name that existed before exists.
     pub fn rename_begins(&mut self, point: usize, operation: Operation, state: &State) {
-        let Operation::Rename(from, to, exists) = operation else { return };
+        let (Operation::Rename(from, to, exists) | Operation::RenameDirectory(from, to, exists)) =
+            operation
+        else {
+            return;
+        };
         let mut rest = Vec::new();
         for promise in &self.promises {
             let is_synced = promise.until == point && promise.level != Level::Absent;
             let [path] = &promise.paths[..] else { continue };
-            if !is_synced || (path != from && !(exists && path == to)) {
+            let below = path.strip_prefix(from);
+            let below = below.filter(|below| below.is_empty() || below.starts_with('/'));
+            if !is_synced || (below.is_none() && !(exists && path == to)) {
                 continue;
             }
             let mut next = Promise { from: point, until: usize::MAX, ..promise.clone() };
-            if path == from {
-                next.paths.push(to.to_owned());
-            }
+            next.paths.extend(below.map(|below| format!("{to}{below}")));
             if path == to || state.get(path) != promise.object.as_ref() {
                 next.level = Level::Name;
             }
@@ -207,11 +270,11 @@ impl Oracle {
             Some(promise) => {
                 let Promise { from, until, paths, level, object } = promise;
                 let shown = |object: &Object| {
-                    let Object { kind, contents, xattrs, target, .. } = object;
+                    let Object { kind, links, contents, allocated, xattrs, target, .. } = object;
                     let letters =
                         contents.iter().copied().collect::<std::collections::BTreeSet<u8>>();
                     format!(
-                        "{kind:?}, {} bytes of {letters:?}, {xattrs:?}, {target:?}",
+                        "{kind:?}, {links} links, {} bytes of {letters:?} in {allocated:?}, {xattrs:?}, {target:?}",
                         contents.len()
                     )
                 };
@@ -230,9 +293,15 @@ fn state_found(found: &Snapshot) -> State {
     let object = |(path, entry): (&String, &testkit::crash::Entry)| {
         let contents = found.contents.get(&entry.inode).cloned().unwrap_or_default();
         let xattrs = found.xattrs.get(&entry.inode).cloned().unwrap_or_default();
+        let allocated = found.allocated.get(&entry.inode).cloned().unwrap_or_default();
         let target = entry.target.clone();
-        let (inode, kind) = (entry.inode, entry.kind);
-        (path.clone(), Object { inode, kind, contents, xattrs, target })
+        let (inode, kind, links) = (entry.inode, entry.kind, links_of(entry.kind, entry.links));
+        (path.clone(), Object { inode, kind, links, contents, allocated, xattrs, target })
     };
     entries.map(object).collect()
+}
+
+/// Returns the number of links that an [`Object`] has.
+fn links_of(kind: FileType, links: u32) -> u32 {
+    if kind == FileType::Directory { 0 } else { links }
 }
