@@ -4,7 +4,7 @@ mod mounting;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -300,6 +300,52 @@ fn a_file_that_is_not_compressed_has_no_compression_to_show() {
             assert!(!output(Command::new("f2fs_io").arg(command).arg(&path)).status.success());
         }
     });
+}
+
+#[test]
+fn compression_is_chosen_and_its_saved_blocks_are_released() {
+    private_mounts();
+    for options in ["rw", "rw,writeback"] {
+        let fixture = Fixture::new();
+        Kind::named("lz4").make(&fixture.image, 128);
+        with_mount(&fixture, options, |mount| {
+            let folder = mount.join("folder");
+            fs::create_dir(&folder).unwrap();
+            run(Command::new("chattr").arg("+c").arg(&folder));
+            let path = folder.join("f");
+            let f2fs_io = |arguments: &[&str]| {
+                let found = output(Command::new("f2fs_io").args(arguments).arg(&path));
+                assert!(found.status.success(), "{arguments:?}: {found:?}");
+                String::from_utf8(found.stdout).unwrap()
+            };
+            let file = File::create(&path).unwrap();
+            assert!(f2fs_io(&["get_coption"]).contains("algorithm:1"), "LZ4");
+            f2fs_io(&["set_coption", "2", "3"]);
+            let option = f2fs_io(&["get_coption"]);
+            assert!(option.contains("algorithm:2") && option.contains("size:3"), "{option}");
+            let text: Vec<u8> = (0..64 * BLOCK).map(|at| (at / 1000) as u8).collect();
+            fs::write(&path, &text).unwrap();
+            file.sync_all().unwrap();
+            // Files with blocks stay as they are.
+            assert!(!output(Command::new("chattr").arg("-c").arg(&path)).status.success());
+            let refused =
+                output(Command::new("f2fs_io").args(["set_coption", "1", "2"]).arg(&path));
+            assert!(!refused.status.success(), "{refused:?}");
+            // Clusters of 8 blocks need one each.
+            assert_eq!(f2fs_io(&["get_cblocks"]).trim(), (7 * 8).to_string());
+            assert_eq!(f2fs_io(&["release_cblocks"]).trim(), (7 * 8).to_string());
+            assert_eq!(fs::metadata(&path).unwrap().blocks(), 8 * 8);
+            assert_eq!(f2fs_io(&["get_cblocks"]).trim(), "0");
+            assert!(fs::write(&path, b"x").is_err());
+            assert_eq!(f2fs_io(&["reserve_cblocks"]).trim(), (7 * 8).to_string());
+            file.write_all_at(b"changed", 100_000).unwrap();
+            file.sync_all().unwrap();
+            let mut expected = text;
+            expected[100_000..100_007].copy_from_slice(b"changed");
+            assert!(fs::read(&path).unwrap() == expected);
+            assert_eq!(f2fs_io(&["get_cblocks"]).trim(), (7 * 8).to_string());
+        });
+    }
 }
 
 #[test]

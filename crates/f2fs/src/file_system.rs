@@ -432,6 +432,18 @@ impl Data for WritableInode {
         compression(&self.0.current())
     }
 
+    fn set_compression(&self, algorithm: u8, log_cluster_blocks: u8) -> Result<()> {
+        self.0.set_compression(algorithm, log_cluster_blocks)
+    }
+
+    fn release_saved_blocks(&self, time: Timestamp) -> Result<u64> {
+        self.0.release_saved_blocks(time)
+    }
+
+    fn reserve_saved_blocks(&self, time: Timestamp) -> Result<u64> {
+        self.0.reserve_saved_blocks(time)
+    }
+
     fn start_atomic_write(&self, kind: AtomicWrite) -> Result<()> {
         self.0.start_atomic_write(kind)
     }

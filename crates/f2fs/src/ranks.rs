@@ -24,3 +24,5 @@ pub(crate) const SYNCS: Rank = Rank::Format(8);
 pub(crate) const REGISTRY: Rank = Rank::Format(9);
 /// One inode's files. Never held while anything else is done.
 pub(crate) const FILES: Rank = Rank::Format(10);
+/// One inode's placements of whole clusters. Never held while anything else is done.
+pub(crate) const CLUSTERS: Rank = Rank::Format(11);

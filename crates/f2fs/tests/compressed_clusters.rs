@@ -10,7 +10,7 @@ use base::{
     BlockSize, Corrupt, DeviceOffset, Error, FileBlock, FileOffset, InodeNumber, Location, Problem,
 };
 use device::{MemoryDevice, SharedDevice};
-use f2fs::compress::{Algorithm, ClusterDecoder};
+use f2fs::compress::{Algorithm, ClusterCodec};
 use f2fs::ondisk::cluster::{COMPRESS_CHECKSUM, RawClusterHeader};
 use iomap::{
     CacheOptions, Cluster, Decode, DecodePool, Encoding, Iomap, IomapKind, MapFlags, MapRead,
@@ -27,9 +27,9 @@ const RLE_VERSION: [u8; 2] = [17, 1];
 /// The last bytes of LZO data.
 const LZO_END: [u8; 3] = [17, 0, 0];
 
-fn decoder(algorithm: Algorithm, flags: u16) -> ClusterDecoder {
+fn decoder(algorithm: Algorithm, flags: u16) -> ClusterCodec {
     let block_size = BlockSize::from_bytes(BLOCK as u64).expect("a block size");
-    ClusterDecoder::new(InodeNumber(7), block_size, algorithm, flags)
+    ClusterCodec::new(InodeNumber(7), block_size, algorithm, flags)
 }
 
 /// Returns the blocks of a cluster with this compressed data.
@@ -429,7 +429,7 @@ fn a_length_past_the_stored_blocks_is_an_error() {
 struct CompressedFile {
     cluster: u64,
     places: Vec<StoredRun>,
-    decoder: Arc<ClusterDecoder>,
+    decoder: Arc<ClusterCodec>,
     pool: Arc<DecodePool>,
 }
 

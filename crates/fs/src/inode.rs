@@ -206,6 +206,28 @@ pub trait Data {
         Err(Unsupported::Operation("compression").into())
     }
 
+    /// Sets how the data of a compressed file is compressed: the format's number of the algorithm, and the logarithm to the
+    /// base 2 of the number of blocks in a cluster. Errors: `FileTooLarge` for files with blocks; `InvalidArgument` for
+    /// files that are not compressed, and values that the format does not have.
+    fn set_compression(&self, algorithm: u8, log_cluster_blocks: u8) -> Result<()> {
+        let _ = (algorithm, log_cluster_blocks);
+        Err(Unsupported::Operation("compression").into())
+    }
+
+    /// Frees the blocks that compression saves. Returns their number. The data cannot be changed afterwards. The cache has
+    /// no dirty data, and none is in flight. Errors: `InvalidArgument` if the file is not compressed, or they are free.
+    fn release_saved_blocks(&self, time: Timestamp) -> Result<u64> {
+        let _ = time;
+        Err(Unsupported::Operation("compression").into())
+    }
+
+    /// Reserves the blocks that were [released](Self::release_saved_blocks). Returns their number. The data can be changed
+    /// afterwards. Errors: `InvalidArgument` if the file is not compressed, or they were not released.
+    fn reserve_saved_blocks(&self, time: Timestamp) -> Result<u64> {
+        let _ = time;
+        Err(Unsupported::Operation("compression").into())
+    }
+
     /// Starts an atomic write of a regular file: data that is written from now on, and the size, are shown by reads, but
     /// the file on the device stays as it is until [`commit_atomic_write`](Self::commit_atomic_write). The cache has no
     /// dirty data, and none is in flight. Until the end of the atomic write, the file is not truncated, and its blocks are

@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::Result;
-use pagecache::{FolioRef, PAGE_SHIFT, PAGE_SIZE};
+use base::{FileOffset, Result};
+use pagecache::{Folio, FolioRef, PAGE_SHIFT, PAGE_SIZE};
 
 use crate::cluster::clusters_at_ends;
 use crate::fill::{Failure, Fill};
+use crate::mapping::{IomapKind, map_at};
 use crate::populate::populate;
 use crate::read::ReadContext;
 use crate::readahead::{Readahead, exact_window};
@@ -118,6 +119,36 @@ pub(crate) fn fill_blocks(
     }
     filled?;
     failure.take().map_or(Ok(()), Err)
+}
+
+/// Returns a block of `folio` that must be read before a part of `range` becomes dirty: one of a cluster that the device
+/// has in another form, and that `range` covers in part. Such a cluster is written as a whole.
+pub(crate) fn absent_in_cluster(
+    context: &ReadContext<'_>,
+    folio: &Folio,
+    range: &Range<usize>,
+) -> Result<Option<usize>> {
+    let Some(cluster) = context.mapper.cluster_bytes() else { return Ok(None) };
+    let block = u64::from(context.mapping.block_size().bytes());
+    let cluster = cluster as usize;
+    let (first, last) = (range.start / cluster * cluster, range.end / cluster * cluster);
+    let end_of_file = context.size().next_multiple_of(block).saturating_sub(folio.position());
+    let end_of_file = usize::try_from(end_of_file).unwrap_or(usize::MAX).min(folio.len());
+    for start in [first, last] {
+        let end = (start + cluster).min(end_of_file);
+        if start >= end || range.start <= start && end <= range.end {
+            continue;
+        }
+        let uptodate = folio.uptodate_run(start, end - start, true);
+        if uptodate == end - start {
+            continue;
+        }
+        let at = folio.position() + start as u64;
+        if map_at(context.mapper, FileOffset(at), cluster as u64)?.kind == IomapKind::Encoded {
+            return Ok(Some(start + uptodate));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the bytes of `folio` that are in `range`, or in the clusters at its ends.

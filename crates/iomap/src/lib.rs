@@ -6,6 +6,7 @@ mod behind;
 mod caching;
 mod changed;
 mod cluster;
+mod cluster_write;
 mod copy_out;
 mod decode;
 mod direct;
@@ -46,12 +47,12 @@ pub use fiemap::{FiemapExtent, FiemapFlags, fiemap};
 pub use file::WritableFile;
 pub use limits::DirtyLimits;
 pub use mapping::{
-    CLUSTER_BYTES_MAX, Cluster, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite,
-    Placement, StoredRun, Token, WritePolicy,
+    CLUSTER_BYTES_MAX, Cluster, ClusterPlacement, ClusterWrite, FinishedRange, Iomap, IomapKind,
+    MapFlags, MapRead, MapWrite, Placement, StoredRun, Token, WritePolicy,
 };
 pub use metadata::{MetadataBuffer, MetadataCache};
 pub use mmap::{fault_for_load, fault_for_store};
-pub use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
+pub use pagecache::{CacheOptions, CacheStats, DirtyStats, FOLIO_BYTES_MAX, Mapping, PageCache};
 pub use read::{FolioSlice, ReadContext, ReadOptions, lend, read};
 pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};

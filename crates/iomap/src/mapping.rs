@@ -156,6 +156,13 @@ pub trait MapRead: Send + Sync {
         None
     }
 
+    /// Returns the number of bytes in each cluster of a file that may have ranges of the kind [`IomapKind::Encoded`], a
+    /// power of two, if whole clusters are written. The file's folios are at least as large
+    /// ([`Mapping::set_order_min`](pagecache::Mapping::set_order_min)). A file gets clusters only while it has no data.
+    fn cluster_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns the cluster that contains byte `at`, which is in a range of the kind [`IomapKind::Encoded`].
     fn cluster(&self, at: FileOffset) -> Result<Cluster> {
         let _ = at;
@@ -199,6 +206,26 @@ pub struct Placement {
     pub token: Token,
 }
 
+/// The write of a whole cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterWrite {
+    /// The bytes of the file: all of the cluster, or those up to the end of the file's last block.
+    pub range: Range<FileOffset>,
+    /// The number of bytes of the stored form, whole blocks.
+    pub stored_length: u64,
+    /// Whether the stored form is that of [`MapWrite::encode`]. Otherwise it has the data block by block.
+    pub is_encoded: bool,
+}
+
+/// The new blocks for a whole cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterPlacement {
+    /// The blocks for the stored form, in order, together as long as it.
+    pub runs: SmallVec<[StoredRun; 1]>,
+    /// The token, as that of a [`Placement`].
+    pub token: Token,
+}
+
 /// The part of a format that maps a file for writing. Blocks are allocated late. In place, they are unwritten until
 /// their data is on the device, so that no crash exposes what they held before (ARCHITECTURE.md, invariant 3). Out of
 /// place, they belong to the file only from then on. No block after the last block of the file is written.
@@ -239,6 +266,20 @@ pub trait MapWrite: MapRead {
     /// writes, so this may wait for the ends of writes in flight, which may free blocks.
     fn place_after_waiting(&self, dirty: Range<FileOffset>) -> Result<Placement> {
         self.place(dirty)
+    }
+
+    /// Returns the form in which the cluster with `data`, which begins at byte `at` of the file, is stored: whole blocks,
+    /// fewer than the cluster has. Returns `None` if the data does not become smaller. The caller has a folio locked.
+    fn encode(&self, at: FileOffset, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        let _ = (at, data);
+        Ok(None)
+    }
+
+    /// Allocates new blocks for a whole cluster, like [`place`](Self::place), and with `may_wait`, like
+    /// [`place_after_waiting`](Self::place_after_waiting). They become the file's blocks in one change, at the end of I/O.
+    fn place_cluster(&self, cluster: &ClusterWrite, may_wait: bool) -> Result<ClusterPlacement> {
+        let _ = (cluster, may_wait);
+        Err(Unsupported::Operation("writing clusters").into())
     }
 
     /// Ends placements whose data did not reach the device. The file keeps its old blocks. May start transactions, and

@@ -12,7 +12,7 @@ use base::{Error, FileOffset, Result};
 use pagecache::{LockedFolio, MapWindow, PAGE_SHIFT, PAGE_SIZE};
 
 use crate::direct::wait_for_direct;
-use crate::fetch::{Fetched, fetch, fill_blocks};
+use crate::fetch::{Fetched, absent_in_cluster, fetch, fill_blocks};
 use crate::file::WritableFile;
 use crate::read::{ReadContext, note_visit};
 use crate::readahead::Readahead;
@@ -123,6 +123,13 @@ fn store_page(
         reserved.cancelled_reservations = file.cancelled_reservations();
         file.mapper.map_write(FileOffset(bytes.start), bytes.end - bytes.start)?;
         reserved.range.end = reserved.range.end.max(bytes.end);
+        return Ok(None);
+    }
+    if let Some(block) = absent_in_cluster(context, folio.folio(), &blocks)? {
+        let owned = folio.folio().clone();
+        drop(folio);
+        let at = position + block as u64;
+        fill_blocks(context, &mapping.borrow(&owned), at, block..block + 1)?;
         return Ok(None);
     }
     folio.wait_writeback();

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::caching::{Caching, drop_behind};
 use crate::direct::wait_for_direct;
-use crate::fetch::fill_blocks;
+use crate::fetch::{absent_in_cluster, fill_blocks};
 use crate::file::WritableFile;
 use crate::mapping::{IomapKind, LastMap, map_at};
 use crate::read::{ReadContext, SIZE_MAX};
@@ -154,6 +154,12 @@ impl<'f> Writer<'f> {
                     return Ok(0);
                 }
                 self.reserved = false;
+                continue;
+            }
+            if let Some(block) = absent_in_cluster(&self.context, folio.folio(), &range)? {
+                let owned = folio.folio().clone();
+                drop(folio);
+                self.fetch(&owned, block)?;
                 continue;
             }
             let mut edges = edges(range.clone(), self.block);

@@ -1,6 +1,6 @@
 //! Writeback of dirty folios in the order of the file. One bio covers a contiguous run on the device, over all
 //! of its folios.
-//! Not here: the end of I/O (`end_io.rs`), and when to write back.
+//! Not here: whole clusters (`cluster_write.rs`), the end of I/O (`end_io.rs`), and when to write back.
 
 use std::ops::{ControlFlow, Range};
 use std::ptr::NonNull;
@@ -25,7 +25,7 @@ const BIO_BYTES_MAX: u64 = 8 << 20;
 /// The maximum of pieces of memory in one bio.
 const BIO_PIECES_MAX: usize = 1024;
 /// The maximum of bios that are collected before they are submitted.
-const BATCH_MAX: usize = 16;
+pub(crate) const BATCH_MAX: usize = 16;
 
 /// Parts of folios under writeback.
 pub(crate) type Pieces = SmallVec<[(Arc<WritebackFolio>, Range<usize>); 4]>;
@@ -136,40 +136,40 @@ fn pages_of(range: &Range<u64>) -> Range<u64> {
 }
 
 /// Returns the range of data that was not written, without blocks.
-fn unmapped(range: Range<u64>) -> FinishedRange {
+pub(crate) fn unmapped(range: Range<u64>) -> FinishedRange {
     let (offset, length) = (FileOffset(range.start), range.end - range.start);
     FinishedRange { offset, length, kind: IomapKind::Mapped, token: None }
 }
 
 /// Collects dirty folios, in the order of the file, into bios.
-struct Collector<'f> {
-    file: &'f Arc<WritableFile>,
+pub(crate) struct Collector<'f> {
+    pub(crate) file: &'f Arc<WritableFile>,
     /// The byte up to which mappings are useful.
     horizon: u64,
     map: LastMap,
     /// The bio that is being collected.
     pending: Option<PendingWrite>,
     /// The range that is being added to `pending`. It may have a token.
-    adding: Option<FinishedRange>,
+    pub(crate) adding: Option<FinishedRange>,
     /// The folio that is being added, and the ranges past the size on the disk that have begun and are in no bio yet.
     current: Option<Arc<WritebackFolio>>,
-    begun: Ranges,
-    batch: Vec<Bio>,
+    pub(crate) begun: Ranges,
+    pub(crate) batch: Vec<Bio>,
     /// The collecting thread, if it is going to wait for the end.
-    waiter: Option<ThreadId>,
+    pub(crate) waiter: Option<ThreadId>,
     /// The entry through the barrier, which lasts until the last write has ended.
-    entered: Entered,
+    pub(crate) entered: Entered,
 }
 
 /// A folio under writeback.
-struct Started {
-    folio: Arc<WritebackFolio>,
+pub(crate) struct Started {
+    pub(crate) folio: Arc<WritebackFolio>,
     /// Its first byte in the file.
-    position: u64,
+    pub(crate) position: u64,
     /// The dirty ranges, in bytes of the folio.
-    dirty: DirtyRanges,
+    pub(crate) dirty: DirtyRanges,
     /// The file's size.
-    size: u64,
+    pub(crate) size: u64,
     /// Whether it reaches past the size on the disk.
     is_new: bool,
 }
@@ -245,9 +245,11 @@ impl<'f> Collector<'f> {
 
     /// Maps the dirty blocks of a locked folio, and adds them to the bios.
     fn add(&mut self, started: Option<Started>) {
-        let Some(Started { folio, position, dirty, size, is_new }) = started else { return };
-        debug_assert!(folio.folio().is_under_writeback());
-        self.current = Some(Arc::clone(&folio));
+        let Some(started) = started else { return };
+        debug_assert!(started.folio.folio().is_under_writeback());
+        self.current = Some(Arc::clone(&started.folio));
+        let dirty = self.add_clusters(&started);
+        let Started { folio, position, size, is_new, .. } = started;
         for part in dirty {
             let end = position + part.end as u64;
             let mut at = position + part.start as u64;
@@ -281,7 +283,12 @@ impl<'f> Collector<'f> {
     }
 
     /// Ends writes that will not be submitted with `error`.
-    fn fail(&self, ranges: impl IntoIterator<Item = FinishedRange>, pieces: Pieces, error: Error) {
+    pub(crate) fn fail(
+        &self,
+        ranges: impl IntoIterator<Item = FinishedRange>,
+        pieces: Pieces,
+        error: Error,
+    ) {
         let (file, ranges) = (Arc::clone(self.file), ranges.into_iter().collect());
         let (end_io, entered) = (Arc::clone(&file.end_io), self.entered.clone());
         end_io.push(
@@ -453,7 +460,7 @@ impl<'f> Collector<'f> {
 
     /// Submits the collected bios. A waiter does the I/O of the last bio itself, and completes the writes that have
     /// ended by then.
-    fn submit(&mut self) {
+    pub(crate) fn submit(&mut self) {
         let Some(last) = self.batch.pop() else { return };
         self.batch.push(if self.waiter.is_some() { last.waited_for() } else { last });
         base::waiting::about_to_wait();
@@ -464,7 +471,7 @@ impl<'f> Collector<'f> {
     }
 
     /// Submits all added data.
-    fn submit_all(&mut self) {
+    pub(crate) fn submit_all(&mut self) {
         self.finish_pending();
         self.submit();
     }

@@ -46,3 +46,5 @@ pub use self::{
 pub const PAGE_SHIFT: u32 = 12;
 /// The size of a folio of order 0, in bytes. It does not depend on the host's page size.
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
+/// The number of bytes in the largest folio.
+pub const FOLIO_BYTES_MAX: u64 = (PAGE_SIZE as u64) << ORDER_MAX;

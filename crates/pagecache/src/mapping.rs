@@ -1,12 +1,12 @@
 //! The mapping of one file: its cached folios.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 
 use base::BlockSize;
 use base::locks::{Rank, RankedMutex};
 
-use crate::PAGE_SHIFT;
 use crate::cache::PageCache;
 use crate::dirty::DirtyFolios;
 use crate::fill::{self, LockedFolio};
@@ -14,6 +14,7 @@ use crate::folio::{Folio, FolioRef};
 use crate::frame::{Frame, Span};
 use crate::mmap::Mapped;
 use crate::tree::{InsertError, Tree};
+use crate::{ORDER_MAX, PAGE_SHIFT};
 
 /// The number of attempts of an insertion. An attempt fails if another thread inserts a folio first.
 const ATTEMPTS_MAX: u32 = 16;
@@ -24,6 +25,7 @@ pub struct Mapping {
     cache: Arc<PageCache>,
     id: u64,
     block_size: BlockSize,
+    order_min: AtomicU8,
     this: Weak<Mapping>,
     /// Held to change the tree.
     pub(crate) changes: RankedMutex<Changes>,
@@ -60,6 +62,7 @@ impl Mapping {
             cache,
             id,
             block_size,
+            order_min: AtomicU8::new(block_size.shift().saturating_sub(PAGE_SHIFT) as u8),
             this: Weak::clone(this),
             changes: RankedMutex::new(Rank::Mapping, Changes::default()),
             dirty: RankedMutex::new(Rank::Mapping, DirtyFolios::default()),
@@ -86,9 +89,18 @@ impl Mapping {
         self.block_size
     }
 
-    /// Returns the order of the smallest folios. These contain one block, or one page if blocks are smaller.
+    /// Returns the order of the smallest folios. These contain one block, or one page if blocks are smaller, unless
+    /// [`set_order_min`](Self::set_order_min) was called.
     pub fn order_min(&self) -> u8 {
-        self.block_size.shift().saturating_sub(PAGE_SHIFT) as u8
+        self.order_min.load(Ordering::Relaxed)
+    }
+
+    /// Sets the order of the smallest folios, at most [`ORDER_MAX`], if it was less. The mapping has no folios, and none is
+    /// inserted during the call.
+    pub fn set_order_min(&self, order: u8) {
+        assert!(order <= ORDER_MAX, "the order of a folio");
+        debug_assert!(!self.has_cached(0..u64::MAX), "folios that are too small");
+        self.order_min.fetch_max(order, Ordering::Relaxed);
     }
 
     /// Returns the order of the largest folios.

@@ -160,7 +160,12 @@ impl Model {
     /// Chooses new data for `range`, and writes it to the model.
     pub fn new_data(&mut self, range: &Range<u64>, random: &mut Random) -> Vec<u8> {
         let fill = random.below(255) as u8 + 1;
-        let byte = |at: u64| fill.wrapping_add((at / 512) as u8).wrapping_mul(at as u8 | 1);
+        // A part of the data does not compress.
+        let seed = if random.below(4) == 0 { random.draw() | 1 } else { 0 };
+        let byte = |at: u64| {
+            let noise = (at.wrapping_mul(seed) >> 32) as u8;
+            fill.wrapping_add((at / 512) as u8).wrapping_mul(at as u8 | 1) ^ noise
+        };
         let data: Vec<u8> = range.clone().map(byte).collect();
         self.write(range.start, &data);
         data

@@ -7,8 +7,8 @@ use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 use testkit::f2fs::{self, Kind};
 use testkit::turns::{OnVolume, Step};
-use testkit::{Manifest, guest, must};
-use vfs::{Follow, OpenMode, Privileges, Volume};
+use testkit::{Manifest, Random, guest, must};
+use vfs::{File, Follow, OpenMode, Privileges, Volume};
 
 /// An empty image of a kind.
 type Image = (&'static Kind, PathBuf);
@@ -68,8 +68,69 @@ fn apply(volume: &Volume, name: &str, change: Change, value: u8, contents: &mut 
     }
 }
 
-/// Changes files of an image, with a sync after each change if `syncs`, and removes some. Checks that they have the changed
-/// contents.
+/// Data that compresses, or not.
+fn data(length: usize, compresses: bool) -> Vec<u8> {
+    let mut random = Random(length as u64);
+    (0..length).map(|at| if compresses { (at / 100) as u8 } else { random.draw() as u8 }).collect()
+}
+
+/// Creates files in a directory whose files are compressed. Returns their names, and what they have.
+fn create(volume: &Volume) -> Vec<(&'static str, Vec<u8>)> {
+    let (text, noise) = (data(75 * BLOCK + 77, true), data(64 * BLOCK, false));
+    let create = |name, contents: &[u8]| {
+        must(volume.write(path(name), contents), name);
+        let node = must(volume.resolve(path(name).as_bytes(), Follow::No), name);
+        (must(node.open_for(OpenMode { write: true, append: false }), name), contents.to_vec())
+    };
+    let saved = |file: &File| {
+        must(file.sync_all(), "fsync");
+        must(file.node().compression(), "compression").map(|compression| compression.saved_blocks)
+    };
+    let (file, new_text) = create("new text", &text);
+    assert!(saved(&file) > Some(32), "{:?}", saved(&file));
+    let (file, new_noise) = create("new noise", &noise);
+    assert_eq!(saved(&file), Some(0));
+    let (file, new_zeroes) = create("new zeroes", &vec![0; 256 * BLOCK]);
+    assert!(saved(&file) > Some(128), "{:?}", saved(&file));
+
+    // Clusters that become compressed ones, and ones that do not compress any more.
+    let (file, mut new_mixed) = create("new mixed", &[&text[..32 * BLOCK], &noise].concat());
+    let before = saved(&file);
+    for (start, part) in [(16 * BLOCK, &noise[..9000]), (48 * BLOCK, &text[..32 * BLOCK])] {
+        must(file.write_at(part, start as u64), "new mixed");
+        new_mixed[start..start + part.len()].copy_from_slice(part);
+    }
+    assert!(saved(&file) > before, "{:?} after {before:?}", saved(&file));
+    must(file.node().set_size(70 * BLOCK as u64 + 5, Privileges::Keep), "new mixed");
+    new_mixed.truncate(70 * BLOCK + 5);
+
+    // Saved blocks that are free, and of another file, reserved again.
+    let (file, new_released) = create("new released", &text);
+    let blocks = must(file.sync_all().map(|()| file.node().attributes().blocks), "fsync");
+    let released = must(file.node().release_saved_blocks(), "release");
+    assert_eq!(Some(released), saved(&create("new reserved", &text).0));
+    assert_eq!(file.node().attributes().blocks, blocks - released * (BLOCK as u64 / 512));
+    assert!(matches!(file.write_at(b"no", 0), Err(Error::NotPermitted(_))));
+    let (file, _) = create("new reserved", &text);
+    must(file.sync_all(), "fsync");
+    let released = must(file.node().release_saved_blocks(), "release");
+    assert!(matches!(file.node().release_saved_blocks(), Err(Error::InvalidArgument(_))));
+    assert_eq!(must(file.node().reserve_saved_blocks(), "reserve"), released);
+    assert!(matches!(file.node().reserve_saved_blocks(), Err(Error::InvalidArgument(_))));
+    assert_eq!(saved(&file), Some(released));
+    must(file.write_at(b"yes", 5), "new reserved");
+    let new_reserved = [&text[..5], b"yes", &text[8..]].concat();
+    vec![
+        ("new text", new_text),
+        ("new noise", new_noise),
+        ("new zeroes", new_zeroes),
+        ("new mixed", new_mixed),
+        ("new released", new_released),
+        ("new reserved", new_reserved),
+    ]
+}
+
+/// Changes files of an image, with a sync after each change if `syncs`, creates some, and removes some. Checks what they have.
 fn change(image: &Path, syncs: bool) {
     let ours = OnVolume::open(image);
     let mut expected = Vec::new();
@@ -84,6 +145,7 @@ fn change(image: &Path, syncs: bool) {
         }
         expected.push((name, contents));
     }
+    expected.extend(create(ours.volume()));
     ours.close();
     let mut ours = OnVolume::open(image);
     for (name, contents) in expected {
@@ -100,7 +162,7 @@ fn refuse_released(image: &Path) {
     let node = must(ours.volume().resolve(b"compressed/released", Follow::No), "released");
     let file = must(node.open_for(OpenMode { write: true, append: false }), "released");
     let refused = file.write_at(b"new", 5);
-    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    assert!(matches!(refused, Err(Error::NotPermitted(_))), "{refused:?}");
     drop(file);
     drop(node);
     ours.close();

@@ -71,7 +71,8 @@ impl Node {
         self.check_writable()?;
         let _lock = self.lock();
         rights::may_change_flags(&self.attributes(), flags, by)?;
-        self.inode().set_flags(flags, now())
+        self.inode().set_flags(flags, now())?;
+        self.refit_clusters()
     }
 
     /// Sets the project id. New inodes in a directory with FS_PROJINHERIT_FL take it over.

@@ -6,6 +6,7 @@ mod access;
 mod atomic;
 mod change;
 mod clock;
+mod compression;
 mod copy;
 mod data;
 mod defragment;

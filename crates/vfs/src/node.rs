@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 use base::attributes::{Attributes, DirCursor, DirEntry, FileType};
 use base::locks::{Rank, RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use base::{Error, FileOffset, InodeNumber, Result};
-use fs::{Compression, FileData, Inode};
+use fs::{FileData, Inode};
 use iomap::{FiemapExtent, WritableFile};
-use pagecache::Mapping;
+use pagecache::{Mapping, PAGE_SIZE};
 
 use crate::atomic::AtomicWrites;
 use crate::file::{File, OpenMode};
@@ -155,13 +155,6 @@ impl Node {
         self.inode.verity_digest()
     }
 
-    /// Returns how the data of a regular file is compressed, or `None` if it is not. Errors: `Unsupported` if the volume
-    /// has no compressed files.
-    pub fn compression(&self) -> Result<Option<Compression>> {
-        let _lock = self.lock_shared();
-        self.inode.compression()
-    }
-
     /// Opens a regular file for reading.
     pub fn open(self: &Arc<Self>) -> Result<File> {
         self.open_for(OpenMode::default())
@@ -207,7 +200,39 @@ impl Node {
 
     /// Returns the mapping with the cached data of a regular file. Creates it on first use.
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
-        self.mapping.get_or_init(|| self.volume.new_mapping())
+        self.mapping.get_or_init(|| {
+            let mapping = self.volume.new_mapping();
+            self.fit_clusters(&mapping);
+            mapping
+        })
+    }
+
+    /// Makes the folios of an empty mapping contain whole clusters, if those are written as a whole.
+    fn fit_clusters(&self, mapping: &Mapping) {
+        if let Some(order) = self.cluster_order() {
+            mapping.set_order_min(order);
+        }
+    }
+
+    /// [`fit_clusters`](Self::fit_clusters) for a file without blocks that may have become a compressed one. The caller holds
+    /// the lock.
+    pub(crate) fn refit_clusters(&self) -> Result<()> {
+        let Some(mapping) = self.mapping.get() else { return Ok(()) };
+        if self.cluster_order().is_some_and(|order| order > mapping.order_min()) {
+            if let Some(file) = self.writable()? {
+                // Nothing but zeroes is lost.
+                iomap::drop_cache(file);
+            }
+            self.fit_clusters(mapping);
+        }
+        Ok(())
+    }
+
+    /// Returns the order of folios that contain one cluster.
+    fn cluster_order(&self) -> Option<u8> {
+        let data = self.inode.data().ok().filter(|_| self.volume.is_writable)?;
+        let bytes = data.mapper.cluster_bytes()?;
+        Some(bytes.div_ceil(PAGE_SIZE as u64).ilog2() as u8)
     }
 
     /// Returns the mapping with the cached data, if it was created.

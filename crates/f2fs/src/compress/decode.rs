@@ -1,5 +1,5 @@
 //! The data of compressed clusters.
-//! Not here: the formats of compressed data (`lzo.rs`, `zstd.rs`, and the crate `lz4_flex`), and ciphers (`fscrypt`).
+//! Not here: the writing of clusters (`encode.rs`), the formats of compressed data (`lzo.rs`, `zstd.rs`, and the crate `lz4_flex`), and ciphers (`fscrypt`).
 
 use std::sync::Arc;
 
@@ -65,19 +65,19 @@ impl Algorithm {
     }
 }
 
-/// The decoder of one file's compressed clusters.
+/// The encoder and decoder of one file's compressed clusters.
 #[derive(Clone, Debug)]
-pub struct ClusterDecoder {
+pub struct ClusterCodec {
     inode: InodeNumber,
-    block_size: BlockSize,
-    algorithm: Algorithm,
-    has_checksums: bool,
+    pub(super) block_size: BlockSize,
+    pub(super) algorithm: Algorithm,
+    pub(super) has_checksums: bool,
     /// The cipher of the compressed data, if it is encrypted.
-    cipher: Option<Arc<Contents>>,
+    pub(super) cipher: Option<Arc<Contents>>,
 }
 
-impl ClusterDecoder {
-    /// Creates the decoder for a file with these `flags` (`compress_flag`).
+impl ClusterCodec {
+    /// Creates those for a file with these `flags` (`compress_flag`).
     pub fn new(
         inode: InodeNumber,
         block_size: BlockSize,
@@ -88,9 +88,15 @@ impl ClusterDecoder {
         Self { inode, block_size, algorithm, has_checksums, cipher: None }
     }
 
-    /// Returns the decoder for a file whose compressed data is encrypted with `cipher`, if there is one.
+    /// Returns those for a file whose compressed data is encrypted with `cipher`, if there is one.
     pub fn with_cipher(self, cipher: Option<Arc<Contents>>) -> Self {
         Self { cipher, ..self }
+    }
+
+    /// Returns the byte of the file at which the stored form of the cluster at `at` is encrypted: compressed blocks are
+    /// encrypted as those of the slots that have them, and the first slot has the mark of a compressed cluster.
+    pub(super) fn first_stored(&self, at: FileOffset) -> Result<FileOffset> {
+        at.checked_add(self.block_size.bytes().into()).ok_or(Error::FileTooLarge)
     }
 
     /// Decodes the blocks in `stored` to `data`, all bytes of the cluster. Needs at most twice as much memory as
@@ -119,14 +125,10 @@ impl ClusterDecoder {
     }
 }
 
-impl Decode for ClusterDecoder {
+impl Decode for ClusterCodec {
     fn decode(&self, at: FileOffset, stored: &mut [u8], data: &mut [u8]) -> Result<()> {
         if let Some(cipher) = &self.cipher {
-            // Compressed blocks are encrypted as those of the slots that have them: the first slot has the mark of a
-            // compressed cluster.
-            let first =
-                at.checked_add(self.block_size.bytes().into()).ok_or(Error::FileTooLarge)?;
-            cipher.decrypt(first, stored)?;
+            cipher.decrypt(self.first_stored(at)?, stored)?;
         }
         let block = self.block_size.file_block(at);
         let location = Location::inode(self.inode).at_file_block(block);

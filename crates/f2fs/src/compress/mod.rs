@@ -1,10 +1,13 @@
 //! Compressed clusters of files: their addresses in a node, and their data.
-//! Not here: the search for the node, and the writing of clusters.
+//! Not here: the search for the node.
 
 mod cluster;
 mod decode;
+mod encode;
 mod lzo;
+mod new;
 mod zstd;
 
 pub use cluster::{Cluster, ClusterSize};
-pub use decode::{Algorithm, ClusterDecoder};
+pub use decode::{Algorithm, ClusterCodec};
+pub(crate) use new::NewCompression;

@@ -1,4 +1,4 @@
-//! Decompression of Zstandard frames (RFC 8878) with bounded memory.
+//! Zstandard frames (RFC 8878), which are decompressed with bounded memory.
 //! Not here: the decoder, which is the crate `ruzstd`. It decodes at most 1 MiB and a block before the caller sees
 //! that the data is too long, and no more than 128 KiB at once from one block.
 
@@ -6,12 +6,33 @@ use std::io::Read;
 
 use base::{Problem, Result};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// The number of bytes that are decoded before the caller sees them, and a block.
 const STEP_BYTES: usize = 1 << 20;
 /// The bit of the frame's descriptor that says that its window is as large as its contents.
 const SINGLE_SEGMENT: u8 = 1 << 5;
+/// The bits of the frame's descriptor that say that the size of the contents has 4 bytes.
+const SIZE_OF_4_BYTES: u8 = 2 << 6;
+
+/// Compresses `data` to one frame with a window as large as the data, since Linux reserves memory for no larger one.
+/// Returns `None` if the frame could not be read.
+pub(super) fn compress(data: &[u8]) -> Option<Vec<u8>> {
+    let frame = compress_to_vec(data, CompressionLevel::Fastest);
+    // The encoder's window is always larger: its frame has a descriptor without a size, and one byte for the window.
+    let (header, blocks) = frame.split_first_chunk::<6>()?;
+    let [magic @ .., descriptor, _window] = header;
+    if *magic != MAGIC || *descriptor != 0 {
+        return None;
+    }
+    let size = u32::try_from(data.len()).ok()?;
+    let descriptor = [SINGLE_SEGMENT | SIZE_OF_4_BYTES];
+    let frame = [magic, &descriptor[..], &size.to_le_bytes(), blocks].concat();
+    let mut decoded = vec![0; data.len()];
+    let is_equal = decompress(&frame, &mut decoded) == Ok(data.len()) && decoded == data;
+    is_equal.then_some(frame)
+}
 
 /// Decompresses the frame in `source` to the beginning of `target`. Returns the number of bytes. Errors: data that is
 /// damaged, longer than `target`, or followed by other bytes, and frames that need a window larger than `target`.

@@ -8,6 +8,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::entries::EntryEditor;
 use super::nodes::{Editor, nid_of};
+use crate::compress::NewCompression;
 use crate::dir::EntryName;
 use crate::dir::edit::{self, NewEntry};
 use crate::dir::entries::code_of_file_type;
@@ -82,10 +83,12 @@ impl Editor<'_> {
         self.count_inodes(1);
         self.count_blocks_of_deleted(1);
         let mut raw = new_inode(new, parent, name);
+        raw.flags.set(raw.flags.get() | inherited_compression(parent, new.kind, name));
         if context.is_some() {
             raw.advise |= advise::ENCRYPTED;
         }
-        let extra = self.extra_attributes(new, parent);
+        let is_compressed = raw.flags.get() & flags::COMPRESSED != 0;
+        let extra = self.extra_attributes(new, parent, is_compressed);
         self.edit_node(nid, number, |bytes| {
             let start = size_of::<RawInode>();
             bytes[..start].copy_from_slice(raw.as_bytes());
@@ -112,7 +115,12 @@ impl Editor<'_> {
     }
 
     /// Returns the extra attributes of a new inode, if the volume has them.
-    fn extra_attributes(&self, new: &NewInode<'_>, parent: &Inode) -> Option<RawExtraAttributes> {
+    fn extra_attributes(
+        &self,
+        new: &NewInode<'_>,
+        parent: &Inode,
+        is_compressed: bool,
+    ) -> Option<RawExtraAttributes> {
         let features = &self.volume.geometry().features;
         if !features.has(Feature::ExtraAttributes) {
             return None;
@@ -124,6 +132,9 @@ impl Editor<'_> {
         }
         if features.has(Feature::ProjectQuota) && parent.record().has_flag(flags::INHERIT_PROJECT) {
             extra.project.set(parent.attributes().project.unwrap_or(0));
+        }
+        if is_compressed {
+            extra.set_compression(NewCompression::default());
         }
         if features.has(Feature::InodeCreationTime) {
             extra.created.set(new.created.seconds as u64);
@@ -241,6 +252,29 @@ fn new_inode(new: &NewInode<'_>, parent: &Inode, name: Option<&EntryName<'_>>) -
         raw.set_name(NewName { parent: parent.number(), name });
     }
     raw
+}
+
+/// Returns the flags of compression of a new inode. As in Linux, a file takes over those of its directory if it has a name,
+/// unless that says that the data is often overwritten.
+fn inherited_compression(parent: &Inode, kind: FileType, name: Option<&EntryName<'_>>) -> u32 {
+    let volume = parent.volume();
+    if !volume.geometry().features.has(Feature::Compression) {
+        return 0;
+    }
+    let is_inherited = match kind {
+        FileType::Directory => true,
+        FileType::Regular => name.is_some_and(|name| {
+            name.is_encrypted
+                || Temperature::of_name(&name.stored, volume.superblock().raw()) != Temperature::Hot
+        }),
+        _ => false,
+    };
+    let of_parent = parent.attributes().flags & flags::OF_COMPRESSION;
+    match (is_inherited, of_parent & flags::NOT_COMPRESSED != 0) {
+        (false, _) => 0,
+        (true, true) => flags::NOT_COMPRESSED,
+        (true, false) => of_parent,
+    }
 }
 
 fn random() -> u32 {

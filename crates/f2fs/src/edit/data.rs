@@ -12,14 +12,18 @@ use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS};
 
 /// A range of addresses that are adjacent in a node.
 #[derive(Clone, Copy, Debug)]
-struct Slots {
+pub(super) struct Slots {
     first: Slot,
     count: u32,
 }
 
 impl Editor<'_> {
     /// Returns the addresses of the first blocks of `blocks`, up to the end of their node. Adds missing nodes.
-    fn slots_of(&mut self, number: InodeNumber, blocks: &Range<FileBlock>) -> Result<Slots> {
+    pub(super) fn slots_of(
+        &mut self,
+        number: InodeNumber,
+        blocks: &Range<FileBlock>,
+    ) -> Result<Slots> {
         let first = self.slot_of(number, blocks.start, true)?.expect("missing nodes were added");
         let inode = self.inode(number)?;
         let record = inode.record();
@@ -33,7 +37,7 @@ impl Editor<'_> {
 
     /// Replaces the addresses in `slots` by those that `change` returns for their indices and old values, and counts the
     /// blocks.
-    fn replace_addresses(
+    pub(super) fn replace_addresses(
         &mut self,
         slots: Slots,
         mut change: impl FnMut(u32, u32) -> u32,
@@ -54,12 +58,31 @@ impl Editor<'_> {
         if more != 0 { self.count_blocks(first.inode, more) } else { Ok(()) }
     }
 
-    /// Counts blocks of a compressed file that compression does not save any more.
-    pub(crate) fn count_saved_blocks(&self, number: InodeNumber, less: u64) -> Result<()> {
+    /// Counts blocks of a compressed file that compression saves, or does not save any more.
+    pub(crate) fn count_saved_blocks(&self, number: InodeNumber, more: i64) -> Result<()> {
         self.edit_extra(number, |extra| {
             let saved = extra.compressed_blocks.get();
-            extra.compressed_blocks.set(saved.saturating_sub(less));
+            extra.compressed_blocks.set(saved.saturating_add_signed(more));
         })
+    }
+
+    /// Replaces the addresses of the first blocks of a cluster by `slots`. Returns how many of them were holes.
+    pub(crate) fn set_cluster(
+        &mut self,
+        number: InodeNumber,
+        first: FileBlock,
+        slots: &[u32],
+    ) -> Result<u64> {
+        let blocks = first..FileBlock(first.0 + slots.len() as u64);
+        let of_node = self.slots_of(number, &blocks)?;
+        debug_assert_eq!(of_node.count as usize, slots.len(), "a cluster is in one node");
+        let mut holes = 0;
+        self.replace_addresses(of_node, |index, old| {
+            let new = slots[index as usize];
+            holes += u64::from(old == NULL_ADDRESS && new != NULL_ADDRESS);
+            new
+        })?;
+        Ok(holes)
     }
 
     /// Adds the nodes that the addresses of `blocks` need.

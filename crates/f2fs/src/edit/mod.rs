@@ -8,6 +8,7 @@ mod entries;
 mod nodes;
 mod overlay;
 mod position;
+mod saved;
 
 pub(crate) use self::create::NewName;
 pub(crate) use self::deletion::{delete_inode, free_data};

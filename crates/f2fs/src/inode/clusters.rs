@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use base::{FileBlock, FileOffset, Location, Result, Unsupported};
-use iomap::{Cluster, Encoding, StoredRun};
+use iomap::{Cluster, Decode, Encoding, FOLIO_BYTES_MAX, StoredRun};
 use smallvec::SmallVec;
 
 use super::Inode;
 use super::map::{Leaf, Piece, State};
-use crate::compress::{self, ClusterDecoder, ClusterSize};
+use super::record::Compression;
+use crate::compress::{self, ClusterCodec, ClusterSize};
 use crate::ondisk::node::{COMPRESS_ADDRESS, NEW_ADDRESS};
 
 impl Inode {
@@ -35,21 +36,33 @@ impl Inode {
 
     /// Returns the encoding of the file's clusters, if it is compressed.
     pub(super) fn cluster_encoding(&self) -> Option<Encoding> {
+        let decode = Arc::clone(self.codec()?) as Arc<dyn Decode>;
+        Some(Encoding { decode, pool: Arc::clone(self.volume().decode_pool()) })
+    }
+
+    /// Returns the form in which the cluster with `data` is stored ([`iomap::MapWrite::encode`]).
+    pub(crate) fn encode_cluster(&self, at: FileOffset, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.codec().map_or(Ok(None), |codec| codec.encode(at, data))
+    }
+
+    /// Returns the number of bytes in each cluster, if the file is compressed, and a folio can contain a whole one.
+    pub(super) fn bytes_of_clusters(&self) -> Option<u64> {
+        let size = self.record().compression?.cluster_size;
+        let bytes = u64::from(size.blocks()) << self.volume().geometry().block_size.shift();
+        (bytes <= FOLIO_BYTES_MAX).then_some(bytes)
+    }
+
+    fn codec(&self) -> Option<&Arc<ClusterCodec>> {
         let compression = self.record().compression?;
-        if let Some(encoding) = self.encoding.get() {
-            return Some(encoding.clone());
+        if let Some(codec) = self.codec.get() {
+            return Some(codec);
         }
         let block_size = self.volume().geometry().block_size;
-        let decoder = ClusterDecoder::new(
-            self.number(),
-            block_size,
-            compression.algorithm,
-            compression.flags,
-        );
+        let Compression { algorithm, flags, .. } = compression;
+        let codec = ClusterCodec::new(self.number(), block_size, algorithm, flags);
         // Without the key, no data is mapped.
-        let decoder = decoder.with_cipher(self.contents_cipher().ok()?.cloned());
-        let pool = Arc::clone(self.volume().decode_pool());
-        Some(self.encoding.get_or_init(|| Encoding { decode: Arc::new(decoder), pool }).clone())
+        let codec = codec.with_cipher(self.contents_cipher().ok()?.cloned());
+        Some(self.codec.get_or_init(|| Arc::new(codec)))
     }
 
     /// Returns the compressed cluster with byte `at`.

@@ -23,6 +23,7 @@ use iomap::{Cluster, Encoding, Iomap, IomapKind, MapFlags, MapRead, Transform};
 
 use self::map::State;
 use self::record::InodeRecord;
+use crate::compress::ClusterCodec;
 use crate::node::Node;
 use crate::ondisk::node::RawInode;
 use crate::volume::Volume;
@@ -38,7 +39,7 @@ pub struct Inode {
     /// The ciphers of an encrypted inode.
     ciphers: Arc<Ciphers>,
     /// The decoder of a file's compressed clusters, once it is needed.
-    encoding: OnceLock<Encoding>,
+    codec: OnceLock<Arc<ClusterCodec>>,
     /// The verifier of a file with fs-verity, once it is loaded.
     verifier: OnceLock<Box<Verifier>>,
 }
@@ -63,7 +64,7 @@ impl Inode {
             volume,
             record,
             ciphers: Arc::default(),
-            encoding: OnceLock::new(),
+            codec: OnceLock::new(),
             verifier: OnceLock::new(),
         }
     }
@@ -235,6 +236,10 @@ impl MapRead for Inode {
 
     fn encoding(&self) -> Option<Encoding> {
         self.cluster_encoding()
+    }
+
+    fn cluster_bytes(&self) -> Option<u64> {
+        self.bytes_of_clusters()
     }
 
     fn cluster(&self, at: FileOffset) -> Result<Cluster> {

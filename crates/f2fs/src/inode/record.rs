@@ -61,6 +61,7 @@ pub(crate) mod flags {
     use base::attributes::FileType;
 
     pub(crate) const COMPRESSED: u32 = 4;
+    pub(crate) const NOT_COMPRESSED: u32 = 0x400;
     pub(crate) const ENCRYPTED: u32 = 0x800;
     pub(crate) const IMMUTABLE: u32 = 0x10;
     pub(crate) const VERITY: u32 = 0x10_0000;
@@ -87,6 +88,9 @@ pub(crate) mod flags {
             _ => OF_ALL,
         }
     }
+
+    /// The bits that say whether new data is compressed.
+    pub(crate) const OF_COMPRESSION: u32 = COMPRESSED | NOT_COMPRESSED;
 
     /// Returns the bits of a new inode in a directory with the bits `parent`.
     pub(crate) fn inherited(parent: u32, kind: FileType) -> u32 {

@@ -48,7 +48,7 @@ impl LiveInode {
                 editor.truncate(self.number, end)?;
             }
             if saved > 0 {
-                editor.count_saved_blocks(self.number, saved)?;
+                editor.count_saved_blocks(self.number, -(saved as i64))?;
             }
             self.update(editor, |raw| {
                 raw.size.set(size);
@@ -79,7 +79,6 @@ impl LiveInode {
     /// Reserves blocks for the holes in `range`.
     pub(crate) fn preallocate(&self, range: Range<FileOffset>) -> Result<()> {
         self.check_changeable()?;
-        self.check_uncompressed()?;
         if range.end.0 > self.size_max() {
             return Err(Error::FileTooLarge);
         }

@@ -1,31 +1,31 @@
-//! Compressed files that change: a compressed cluster is stored block by block before a part of it changes.
+//! Clusters of compressed files that are stored block by block instead: before the file ends in one, and before a part of
+//! one changes that is larger than a folio can be.
 //!
 //! The format allows this for any cluster of a compressed file, and Linux does it for data that does not compress. The data
 //! is written to new blocks, and one change then replaces the mark and the addresses of the whole cluster, so that a crash
-//! leaves either form. Compression saves the space that it saved before only in clusters that do not change.
+//! leaves either form.
 //!
 //! While the compressed form is still being read, no other data goes to its blocks (`write/clean/held.rs`).
-//! Not here: the stored form (`compress`), and its parsing for reads (`inode/clusters.rs`).
+//! Not here: clusters that are written (`clusters.rs`), their form (`compress`), and its parsing for reads
+//! (`inode/clusters.rs`).
 
 use std::ops::Range;
 
 use base::{DeviceOffset, FileBlock, FileOffset, FsBlock, Result, Unsupported};
 use iomap::{Cluster, MapRead};
 
+use super::clusters::{Part, unplace};
 use super::{LiveInode, NODES_MAX};
 use crate::inode::map::{END, State};
 use crate::write::Reserved;
 
-/// The new blocks of a part of a cluster, and the token of their placement.
-type Part = (u64, Range<FsBlock>);
-
 impl LiveInode {
-    /// Fails for compressed files, whose clusters only writes and truncations change.
+    /// Fails for compressed files, whose clusters only writes and truncations change, as in Linux.
     pub(super) fn check_uncompressed(&self) -> Result<()> {
         if self.current().record().compression.is_none() {
             return Ok(());
         }
-        let feature = "pinning, atomic writes and fallocate of compressed files";
+        let feature = "pinning, atomic writes, holes and shifts of compressed files";
         Err(Unsupported::Inode { inode: self.number, feature }.into())
     }
 
@@ -93,9 +93,8 @@ impl LiveInode {
         let first = block_size.file_block(cluster.offset);
         let count = cluster.length >> block_size.shift();
         let blocks = first..FileBlock(first.0 + count);
-        let mut parts = Vec::new();
-        let stored = self.store(&blocks, data, &mut parts);
-        let changed = stored.and_then(|()| {
+        let parts = self.place_slots(first, count, true)?;
+        let changed = self.store(first, data, &parts).and_then(|()| {
             self.change(NODES_MAX, &[], |editor, reserved| {
                 let inode = self.volume.inode(self.number)?;
                 if inode.cluster(cluster.offset)? != *cluster {
@@ -109,12 +108,11 @@ impl LiveInode {
                     editor.set_addresses(self.number, at, range.clone())?;
                     at.0 += range.end.0 - range.start.0;
                 }
-                editor.count_saved_blocks(self.number, saved).map(|()| true)
+                editor.count_saved_blocks(self.number, -(saved as i64)).map(|()| true)
             })
         });
         if changed != Ok(true) {
-            let writer = self.volume.writer()?;
-            parts.iter().for_each(|(token, _)| writer.unplace(&self.volume, *token));
+            unplace(&self.volume, &parts);
         }
         self.map_changed();
         changed
@@ -142,17 +140,11 @@ impl LiveInode {
         Ok(data)
     }
 
-    /// Writes the data of `blocks` to new blocks, which are added to `parts` in the order of the file.
-    fn store(&self, blocks: &Range<FileBlock>, data: &[u8], parts: &mut Vec<Part>) -> Result<()> {
+    /// Writes the data of blocks from `at` on to new blocks.
+    fn store(&self, at: FileBlock, data: &[u8], parts: &[Part]) -> Result<()> {
         let block_size = self.volume.geometry().block_size;
-        let temperature = self.current().record().temperature;
-        let (transform, writer) = (self.transform(), self.volume.writer()?);
-        let (mut at, mut rest) = (blocks.start, data);
-        while at < blocks.end {
-            let wanted = blocks.end.0 - at.0;
-            let (token, range) =
-                writer.place_after_waiting(&self.volume, (self.number, at), wanted, temperature)?;
-            parts.push((token, range.clone()));
+        let (transform, mut at, mut rest) = (self.transform(), at, data);
+        for (_, range) in parts {
             let count = range.end.0 - range.start.0;
             let (part, others) = rest.split_at((count << block_size.shift()) as usize);
             let mut written = part.to_vec();

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use base::{DeviceOffset, FileBlock, FileOffset, FsBlock, Result};
 use iomap::{
-    Cluster, Encoding, FinishedRange, Iomap, IomapKind, MapRead, MapWrite, Placement, Token,
-    Transform, WritePolicy,
+    Cluster, ClusterPlacement, ClusterWrite, Encoding, FinishedRange, Iomap, IomapKind, MapRead,
+    MapWrite, Placement, Token, Transform, WritePolicy,
 };
 
 use super::{LiveInode, NODES_MAX};
@@ -139,6 +139,10 @@ impl MapRead for LiveInode {
         self.current().encoding()
     }
 
+    fn cluster_bytes(&self) -> Option<u64> {
+        self.current().cluster_bytes()
+    }
+
     fn cluster(&self, at: FileOffset) -> Result<Cluster> {
         self.current().cluster(at)
     }
@@ -153,7 +157,9 @@ impl MapWrite for LiveInode {
         self.check_changeable()?;
         self.convert_inline()?;
         let blocks = self.blocks_of(&(at..FileOffset(at.0.saturating_add(length))));
-        self.decompress(&blocks)?;
+        if self.cluster_bytes().is_none() {
+            self.decompress(&blocks)?;
+        }
         if self.is_pinned() {
             self.check_overwrites(&blocks)?;
             return self.map_read(at, length);
@@ -220,10 +226,21 @@ impl MapWrite for LiveInode {
         Ok(self.placement(placed))
     }
 
+    fn encode(&self, at: FileOffset, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.current().encode_cluster(at, data)
+    }
+
+    fn place_cluster(&self, cluster: &ClusterWrite, may_wait: bool) -> Result<ClusterPlacement> {
+        self.place_whole(cluster, may_wait)
+    }
+
     fn unplace(&self, failed: &[FinishedRange]) {
         let Ok(writer) = self.volume.writer() else { return };
         for token in failed.iter().filter_map(|range| range.token) {
-            writer.unplace(&self.volume, token.0);
+            match self.take_cluster(token) {
+                Some(placed) => placed.unplace(&self.volume),
+                None => writer.unplace(&self.volume, token.0),
+            }
         }
     }
 
@@ -237,6 +254,10 @@ impl MapWrite for LiveInode {
         let ended = self.change(NODES_MAX, &[], |editor, reserved| {
             let mut ended = Vec::new();
             for token in finished.iter().filter_map(|range| range.token) {
+                if let Some(placed) = self.take_cluster(token) {
+                    ended.push(self.put_cluster(editor, reserved, &placed)?);
+                    continue;
+                }
                 let Some(placed) = reserved.take_placement(token.0) else { continue };
                 let count = placed.len();
                 if !self.make_pending(&placed, reserved) {

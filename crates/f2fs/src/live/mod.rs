@@ -4,7 +4,9 @@
 //! - `data.rs`: the map of a file's data, for reading and writing
 //! - `atomic.rs`: data that a file gets all at once, or not at all
 //! - `allocation.rs`: sizes, preallocated blocks, holes
-//! - `compressed.rs`: clusters of compressed files, before a part of them changes
+//! - `clusters.rs`: clusters of compressed files that are written as a whole
+//! - `compressed.rs`: clusters of compressed files, before they are truncated
+//! - `compression.rs`: which files are compressed, and the blocks that this saves
 //! - `overwrites.rs`: data that is synced soon, and overwrites its old blocks
 //! - `pinned.rs`: files whose blocks stay where they are
 //! - `xattrs.rs`: changes of extended attributes
@@ -14,7 +16,9 @@
 
 mod allocation;
 mod atomic;
+mod clusters;
 mod compressed;
+mod compression;
 mod data;
 mod names;
 mod overwrites;
@@ -23,6 +27,7 @@ mod registry;
 mod xattrs;
 
 use self::atomic::Pending;
+use self::clusters::PlacedClusters;
 pub(crate) use self::names::{Named, RenameMode};
 pub(crate) use self::registry::LiveInodes;
 
@@ -36,6 +41,7 @@ use base::{Error, FileBlock, InodeNumber, Result, Unsupported};
 use fs::Delayed;
 use iomap::WritableFile;
 
+use crate::compress::NewCompression;
 use crate::edit::{Editor, delete_inode};
 use crate::inode::Inode;
 use crate::inode::record::flags;
@@ -61,6 +67,8 @@ pub(crate) struct LiveInode {
     delayed: RankedMutex<Delayed>,
     /// The file's atomic write, if it has one.
     atomic: RankedMutex<Option<Pending>>,
+    /// The placements of whole clusters.
+    clusters: RankedMutex<PlacedClusters>,
     /// The generation of the map.
     generation: AtomicU64,
     /// The number of blocks that may be overwritten in place before the next sync.
@@ -88,6 +96,7 @@ impl LiveInode {
             noted: RankedMutex::new(ranks::NOTED, Noted::default()),
             delayed: RankedMutex::new(ranks::DELAYED, Delayed::default()),
             atomic: RankedMutex::new(ranks::ATOMIC, None),
+            clusters: RankedMutex::new(ranks::CLUSTERS, PlacedClusters::default()),
             generation: AtomicU64::new(0),
             overwrites_left: AtomicU64::new(0),
             files: RankedMutex::new(ranks::FILES, Vec::new()),
@@ -193,6 +202,9 @@ impl LiveInode {
         if can_ignore_case {
             changeable |= flags::CASEFOLDED;
         }
+        if self.can_be_compressed() {
+            changeable |= flags::OF_COMPRESSION;
+        }
         if (wanted ^ attributes.flags) & !changeable != 0 {
             return Err(Unsupported::Operation("changing flags other than those of chattr").into());
         }
@@ -204,10 +216,21 @@ impl LiveInode {
         if is_immutable(set) && is_immutable(attributes.flags) {
             return Err(Error::NotPermitted("the file is immutable"));
         }
+        let changed = set ^ attributes.flags;
+        if set & flags::OF_COMPRESSION == flags::OF_COMPRESSION {
+            return Err(Error::InvalidArgument("a file is either compressed or not"));
+        }
+        if changed & flags::COMPRESSED != 0 {
+            self.prepare_compression()?;
+        }
         self.change(0, &[], |editor, _| {
-            if (set ^ attributes.flags) & flags::CASEFOLDED != 0 {
+            if changed & flags::CASEFOLDED != 0 {
                 // The hashes of names differ. Only a change adds a name, and changes exclude each other.
                 self.check_empty()?;
+            }
+            if changed & set & flags::COMPRESSED != 0 {
+                let new = NewCompression::default();
+                editor.edit_extra(self.number, |extra| extra.set_compression(new))?;
             }
             self.update(editor, |raw| {
                 raw.flags.set(raw.flags.get() & !changeable | set);
@@ -295,15 +318,14 @@ impl LiveInode {
         let current = self.current();
         let record = current.record();
         current.check_readable()?;
-        let is_released = record.compression.is_some_and(|compression| compression.is_released);
-        let refused = [
-            (is_released, "changing compressed files whose saved blocks were released"),
-            (record.has_flag(flags::VERITY), "changing files with fs-verity"),
-        ];
-        match refused.into_iter().find(|(is_refused, _)| *is_refused) {
-            Some((_, feature)) => Err(Unsupported::Inode { inode: self.number, feature }.into()),
-            None => Ok(()),
+        if record.compression.is_some_and(|compression| compression.is_released) {
+            return Err(Error::NotPermitted("the blocks that compression saves were released"));
         }
+        if record.has_flag(flags::VERITY) {
+            let feature = "changing files with fs-verity";
+            return Err(Unsupported::Inode { inode: self.number, feature }.into());
+        }
+        Ok(())
     }
 }
 

@@ -92,7 +92,7 @@ impl LiveInode {
         Err(Unsupported::Inode { inode: self.number, feature }.into())
     }
 
-    fn is_hole(&self, blocks: Range<FileBlock>) -> Result<bool> {
+    pub(super) fn is_hole(&self, blocks: Range<FileBlock>) -> Result<bool> {
         let piece = self.current().piece_at(blocks.start, blocks.end)?;
         let delayed = self.delayed.lock().reserved();
         Ok(delayed == 0 && piece.state == State::Hole && piece.end >= blocks.end)

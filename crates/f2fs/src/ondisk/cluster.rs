@@ -12,7 +12,7 @@ pub const LOG_CLUSTER_SIZE_MAX: u8 = 8;
 pub const COMPRESS_CHECKSUM: u16 = 1;
 
 /// The beginning of the first compressed block. The compressed data follows.
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Debug)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Default, Debug)]
 #[repr(C)]
 pub struct RawClusterHeader {
     /// The number of bytes of compressed data.

@@ -13,7 +13,8 @@
 //! | cleaning | a section is cleaned (for root); ENODATA if there is nothing to gain |
 //! | caching of extents | the map is read |
 //! | flush of a device | EINVAL, as for all volumes with one device |
-//! | resizing, secure trimming, priorities of I/O, changes of compression | EOPNOTSUPP |
+//! | options of compression, release and reservation of the blocks that it saves | as in Linux, for owners |
+//! | resizing, secure trimming, priorities of I/O, compression now | EOPNOTSUPP |
 //! | others | ENOTTY |
 
 use std::ops::ControlFlow;
@@ -65,7 +66,7 @@ mod command {
 }
 
 /// `struct f2fs_comp_option`.
-#[derive(IntoBytes, Immutable)]
+#[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct CompressOption {
     algorithm: u8,
@@ -151,6 +152,29 @@ impl Server {
                 option = CompressOption { algorithm: compression.algorithm, log_cluster_size };
                 option.as_bytes()
             }
+            command::SET_COMPRESS_OPTION => {
+                let (option, _) =
+                    CompressOption::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
+                let CompressOption { algorithm, log_cluster_size } = option;
+                let opened = self.compressed_file(header, operation)?;
+                if !opened.file.mode().write {
+                    return Err(Errno::BADF.into());
+                }
+                opened.file.node().set_compression(algorithm, log_cluster_size)?;
+                &[]
+            }
+            command::RELEASE_COMPRESS_BLOCKS => {
+                let opened = self.compressed_file(header, operation)?;
+                count = opened.file.node().release_saved_blocks()?;
+                self.invalidate_attributes(header.node);
+                count.as_bytes()
+            }
+            command::RESERVE_COMPRESS_BLOCKS => {
+                let opened = self.compressed_file(header, operation)?;
+                count = opened.file.node().reserve_saved_blocks()?;
+                self.invalidate_attributes(header.node);
+                count.as_bytes()
+            }
             command::GET_DEV_ALIAS_FILE => {
                 // Volumes with such files are not opened.
                 word = 0_u32;
@@ -164,9 +188,6 @@ impl Server {
             | command::RESIZE_FS
             | command::SEC_TRIM_FILE
             | command::IO_PRIO
-            | command::RELEASE_COMPRESS_BLOCKS
-            | command::RESERVE_COMPRESS_BLOCKS
-            | command::SET_COMPRESS_OPTION
             | command::DECOMPRESS_FILE
             | command::COMPRESS_FILE => return Err(Errno::OPNOTSUPP.into()),
             _ => return Ok(None),
@@ -271,6 +292,20 @@ impl Server {
         node.set_pinned(is_pinned != 0)?;
         self.invalidate_attributes(header.node);
         Ok(())
+    }
+
+    /// Returns the open file of a request that changes the compression of a file. The kernel holds no data of it.
+    fn compressed_file(
+        &self,
+        header: &InHeader,
+        operation: &IoctlIn,
+    ) -> Result<Arc<OpenFile>, Failure> {
+        // As in Linux, the file may be open for reading.
+        let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
+        self.require_owner(header, opened.file.node())?;
+        base::waiting::about_to_wait();
+        self.receive_kernel_data(header.node, &opened)?;
+        Ok(opened)
     }
 
     /// Makes the kernel write the data that it holds. Fails with EAGAIN if it takes too long.

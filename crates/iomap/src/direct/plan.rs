@@ -134,6 +134,11 @@ fn plan_with(
     Ok(Some(runs))
 }
 
+/// Returns whether the file is only written through the cache: its data has another form on the device.
+fn needs_cache(file: &WritableFile) -> bool {
+    file.mapper.transform().is_some() || file.mapper.cluster_bytes().is_some()
+}
+
 /// Plans an overwrite, and prepares its range.
 pub(super) fn plan_overwrite(
     file: &Arc<WritableFile>,
@@ -143,7 +148,7 @@ pub(super) fn plan_overwrite(
     entered: &Entered,
 ) -> Result<PlannedRuns, NoPlan> {
     let range = request.range();
-    if file.mapper.transform().is_some() {
+    if needs_cache(file) {
         return Err(Refused::NeedsCache.into());
     }
     if range.end > file.size_on_disk() {
@@ -203,7 +208,7 @@ pub(super) fn plan_alone(
     let block = u64::from(file.mapping().block_size().bytes());
     let blocks = range.start / block * block..range.end.next_multiple_of(block);
     let offsets = FileOffset(blocks.start)..FileOffset(blocks.end);
-    if file.mapper.policy(offsets) == WritePolicy::OutOfPlace || file.mapper.transform().is_some() {
+    if file.mapper.policy(offsets) == WritePolicy::OutOfPlace || needs_cache(file) {
         return Err(Refused::NeedsCache.into());
     }
     let runs = plan_range(file.read_context().mapper, &blocks, false)?;

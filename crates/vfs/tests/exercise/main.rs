@@ -16,7 +16,7 @@ use device::OpenDevice;
 use testkit::exercise::{Model, Run};
 use testkit::f2fs::make::{MakeOptions, make_file};
 use testkit::{Mke2fs, check_by_e2fsck, f2fs};
-use vfs::Volume;
+use vfs::{Credentials, Volume};
 
 use crate::operation::{Operation, SHARES};
 use crate::subject::Subject;
@@ -26,12 +26,17 @@ const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 /// The number of operations between two checks by e2fsck.
 const JUDGED_EVERY: u64 = 2000;
 
+/// FS_COMPR_FL.
+const COMPRESSED: u32 = 4;
+
 /// A format of an image.
 enum Format {
     /// With blocks of so many bytes, and more arguments of mke2fs.
     Ext4(u32, &'static str),
     /// A kind of image.
     F2fs(&'static str),
+    /// A kind of image, with the compression of each file: the algorithm, and the logarithm of the blocks in a cluster.
+    Compressed(&'static str, [Option<(u8, u8)>; NAMES.len()]),
     /// A volume with blocks of 16 KiB, and the bits of its features.
     LargeF2fs(u32),
 }
@@ -43,7 +48,9 @@ impl Format {
                 let kind = Mke2fs { size: 160 << 20, ..Mke2fs::new("ext4", *block_size) };
                 kind.with(arguments).make(image, None);
             }
-            Self::F2fs(kind) => f2fs::Kind::named(kind).make(image, 160),
+            Self::F2fs(kind) | Self::Compressed(kind, _) => {
+                f2fs::Kind::named(kind).make(image, 160);
+            }
             Self::LargeF2fs(features) => {
                 let block_size = BlockSize::from_shift(14).unwrap();
                 let mut options = MakeOptions::new(block_size, 640 << 20);
@@ -57,7 +64,7 @@ impl Format {
     fn check(&self, image: &Path) {
         match self {
             Self::Ext4(..) => check_by_e2fsck(image),
-            Self::F2fs(_) => f2fs::check_by_both(image),
+            Self::F2fs(_) | Self::Compressed(..) => f2fs::check_by_both(image),
             Self::LargeF2fs(_) => {
                 let device = device::open(image, OpenDevice::default()).unwrap();
                 assert_eq!(f2fs::findings(device), [""; 0]);
@@ -72,6 +79,7 @@ impl Format {
                 (*block_size, format!("blocks of {block_size} {arguments}"))
             }
             Self::F2fs(kind) => (4096, format!("f2fs {kind}")),
+            Self::Compressed(kind, _) => (4096, format!("compressed f2fs {kind}")),
             Self::LargeF2fs(features) => (16_384, format!("f2fs with the features {features:#x}")),
         }
     }
@@ -115,12 +123,21 @@ fn exercise(format: Format) {
     let (block_size, kind) = format.describe();
     let mut run = Run::new(kind, block_size.into(), 1500);
     let mut shares = SHARES.to_vec();
-    if matches!(format, Format::F2fs(_) | Format::LargeF2fs(_)) {
+    if !matches!(format, Format::Ext4(..)) {
         // Files of f2fs cannot exchange their blocks.
         shares.retain(|(operation, _)| *operation != Operation::MoveExtents);
     }
     let volume = open(&image);
     let subjects = NAMES.map(|name| Subject::new(make(&volume, name), Model::new(name)));
+    if let Format::Compressed(_, compressions) = &format {
+        shares.retain(|(operation, _)| !operation.moves_or_clears());
+        for (name, compression) in NAMES.into_iter().zip(compressions) {
+            let Some((algorithm, log_cluster_blocks)) = *compression else { continue };
+            let file = file(&volume, name);
+            file.node().set_flags(COMPRESSED, &Credentials::ROOT).unwrap();
+            file.node().set_compression(algorithm, log_cluster_blocks).unwrap();
+        }
+    }
     let mut stage = Stage { format, image, open: Some((subjects.into(), volume)) };
     while let Some(step) = run.next_step() {
         let operation = run.choose(&shares);
@@ -139,6 +156,11 @@ fn exercise(format: Format) {
     stage.reopen();
     let (subjects, volume) = stage.open.take().unwrap();
     drop(subjects);
+    if let Format::Compressed(..) = stage.format {
+        let compressions = NAMES.map(|name| file(&volume, name).node().compression().unwrap());
+        let saved: u64 = compressions.iter().flatten().map(|found| found.saved_blocks).sum();
+        assert!(saved > 0, "nothing is compressed");
+    }
     stage.close(volume);
 }
 
@@ -180,6 +202,20 @@ fn f2fs_without_extra_attributes() {
 #[test]
 fn f2fs_with_extra_attributes() {
     exercise(Format::F2fs("attributes"));
+}
+
+#[test]
+fn compressed_f2fs() {
+    let [lzo, lz4, zstd] = [0, 1, 2];
+    let small = [Some((lz4, 2)), Some((zstd, 2)), Some((lzo, 2)), None, Some((lz4, 3)), None];
+    exercise(Format::Compressed("lz4", small));
+}
+
+#[test]
+fn compressed_f2fs_with_large_clusters() {
+    let [lz4, zstd] = [1, 2];
+    let large = [Some((lz4, 4)), Some((zstd, 8)), Some((lz4, 8)), Some((zstd, 6)), None, None];
+    exercise(Format::Compressed("zstd", large));
 }
 
 #[test]

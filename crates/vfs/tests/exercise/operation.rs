@@ -51,6 +51,11 @@ pub const SHARES: [(Operation, u64); 22] = [
 ];
 
 impl Operation {
+    /// Returns whether the operation moves data within a file, or makes a range read as zeroes.
+    pub fn moves_or_clears(self) -> bool {
+        matches!(self, Self::PunchHole | Self::ZeroRange { .. } | Self::Collapse | Self::Insert)
+    }
+
     /// Returns whether the operation needs a range within the file.
     pub fn is_within(self) -> bool {
         matches!(self, Self::Load | Self::Store)
