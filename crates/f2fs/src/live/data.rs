@@ -206,23 +206,17 @@ impl MapWrite for LiveInode {
         if let Some(placed) = self.place_over(&blocks)? {
             return Ok(self.placement(placed));
         }
-        let count = blocks.end.0 - blocks.start.0;
+        let (count, place) = (blocks.end.0 - blocks.start.0, (self.number, blocks.start));
         let writer = self.volume.writer()?;
-        let placed =
-            writer.place(&self.volume, (self.number, blocks.start), count, self.temperature())?;
+        let placed = writer.place(&self.volume, place, count, self.temperature())?;
         Ok(self.placement(placed))
     }
 
     fn place_after_waiting(&self, dirty: Range<FileOffset>) -> Result<Placement> {
         let blocks = self.blocks_of(&dirty);
-        let count = blocks.end.0 - blocks.start.0;
+        let (count, place) = (blocks.end.0 - blocks.start.0, (self.number, blocks.start));
         let writer = self.volume.writer()?;
-        let placed = writer.place_after_waiting(
-            &self.volume,
-            (self.number, blocks.start),
-            count,
-            self.temperature(),
-        )?;
+        let placed = writer.place_after_waiting(&self.volume, place, count, self.temperature())?;
         Ok(self.placement(placed))
     }
 
@@ -251,7 +245,8 @@ impl MapWrite for LiveInode {
             return Ok(());
         }
         let is_atomic = self.has_atomic_write();
-        let ended = self.change(NODES_MAX, &[], |editor, reserved| {
+        // The nodes were added when the data came into the cache.
+        let ended = self.change(0, &[], |editor, reserved| {
             let mut ended = Vec::new();
             for token in finished.iter().filter_map(|range| range.token) {
                 if let Some(placed) = self.take_cluster(token) {
@@ -270,7 +265,8 @@ impl MapWrite for LiveInode {
                 self.update(editor, |raw| raw.size.set(raw.size.get().max(size.0)))?;
             }
             Ok(ended)
-        })?;
+        });
+        let ended = ended.inspect_err(|_| self.unplace(finished))?;
         self.volume.writer()?.note_ended();
         let mut delayed = self.delayed.lock();
         let before = delayed.reserved();

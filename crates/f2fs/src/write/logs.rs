@@ -85,6 +85,8 @@ impl Logs {
 
     /// Allocates at least one block and at most `count` blocks, which are adjacent. `nodes` is the number of nodes for which
     /// a log of data leaves room. Errors: `NoSpace`.
+    ///
+    /// If there is no segment for data, a log of other data is used: the segments of the logs may have the last free blocks.
     pub(super) fn allocate(
         &mut self,
         log: LogName,
@@ -93,43 +95,52 @@ impl Logs {
         space: &mut Space,
         geometry: &Geometry,
     ) -> Result<Range<FsBlock>> {
-        let (number, left) = self.log_with_room(log.number(), nodes, space)?;
+        let number = log.number();
+        match self.allocate_in(number, count, nodes, space, geometry) {
+            Err(Error::NoSpace) if number < LOGS => {
+                let of_files = [LogName::WarmData, LogName::ColdData, LogName::HotData];
+                let mut others = of_files.into_iter().map(LogName::number);
+                let other = others.find(|other| self.free_blocks(*other, space) > 1);
+                self.allocate_in(other.ok_or(Error::NoSpace)?, count, nodes, space, geometry)
+            }
+            allocated => allocated,
+        }
+    }
+
+    /// Allocates blocks of the log `number`. A log of data leaves its last block if it cannot go on in another segment: the
+    /// next checkpoint names a free block of each log.
+    fn allocate_in(
+        &mut self,
+        number: usize,
+        count: u64,
+        nodes: u64,
+        space: &mut Space,
+        geometry: &Geometry,
+    ) -> Result<Range<FsBlock>> {
+        if self.next_free(number, space).is_none() {
+            self.begin_segment(number, nodes, space)?;
+        }
         let first = self.next_free(number, space).ok_or(Error::NoSpace)?;
-        let place = &mut self.places[number];
-        let most = (first + count.clamp(1, left)).min(SEGMENT_BLOCKS);
+        let segment = self.places[number].segment;
+        let most = (first + count.max(1)).min(SEGMENT_BLOCKS);
         let mut end = first;
-        while end < most && !space.is_taken(place.segment, end) {
-            space.allocate(place.segment, end);
+        while end < most && !space.is_taken(segment, end) {
+            space.allocate(segment, end);
             end += 1;
         }
         // An index in a segment.
-        place.offset = end as u16;
-        let start = geometry.main.start.0 + u64::from(place.segment) * SEGMENT_BLOCKS;
-        Ok(FsBlock(start + first)..FsBlock(start + end))
-    }
-
-    /// Returns the log `number`, in another segment if its own is full, and the most blocks to allocate. If there is no
-    /// segment for data, returns a log of other data: the segments of the logs may have the last free blocks. That log keeps
-    /// a block, which the next checkpoint names.
-    fn log_with_room(
-        &mut self,
-        number: usize,
-        nodes: u64,
-        space: &mut Space,
-    ) -> Result<(usize, u64)> {
-        if self.next_free(number, space).is_some() {
-            return Ok((number, SEGMENT_BLOCKS));
-        }
-        match self.begin_segment(number, nodes, space) {
-            Err(Error::NoSpace) if number < LOGS => {
-                let of_files = [LogName::WarmData, LogName::ColdData, LogName::HotData];
-                let others = of_files.into_iter().map(LogName::number);
-                let mut others = others.map(|other| (other, self.free_blocks(other, space)));
-                let found = others.find(|(_, free)| *free > 1);
-                found.map(|(other, free)| (other, free - 1)).ok_or(Error::NoSpace)
+        self.places[number].offset = end as u16;
+        let is_last = number < LOGS && self.next_free(number, space).is_none();
+        if is_last && self.begin_segment(number, nodes, space).is_err() {
+            end -= 1;
+            space.release(segment, end);
+            self.places[number].offset = end as u16;
+            if end == first {
+                return Err(Error::NoSpace);
             }
-            begun => begun.map(|()| (number, SEGMENT_BLOCKS)),
         }
+        let start = geometry.main.start.0 + u64::from(segment) * SEGMENT_BLOCKS;
+        Ok(FsBlock(start + first)..FsBlock(start + end))
     }
 
     /// Moves each log to its next free block, in another segment if its own is full: a checkpoint names that block.
@@ -198,12 +209,13 @@ impl Logs {
         let free = |segment| Place { segment, offset: 0, fills_holes: false };
         let holes = |segment| Place { segment, offset: 0, fills_holes: true };
         // Data leaves free segments to nodes, which cannot fill holes between data.
+        let take_free = |space: &mut Space| {
+            let segment = space.take_free_segment(kind, last, &segments);
+            segment.or_else(|| space.take_empty_segment(kind, &segments)).map(free)
+        };
         let place = if number < LOGS && space.free_segments(&segments) <= SEGMENTS_FOR_NODES {
             let may_take = space.room_for_nodes(&segments) >= nodes + SEGMENT_BLOCKS;
-            let take = |space: &mut Space| {
-                let segment = may_take.then(|| space.take_free_segment(kind, last, &segments));
-                segment.flatten().map(free)
-            };
+            let take = |space: &mut Space| if may_take { take_free(space) } else { None };
             let fill =
                 |space: &mut Space| space.take_segment_with_holes(kind, &segments).map(holes);
             match self.mode {
@@ -211,8 +223,7 @@ impl Logs {
                 Mode::Lfs => take(space).or_else(|| fill(space)),
             }
         } else {
-            let place = space.take_free_segment(kind, last, &segments).map(free);
-            place.or_else(|| space.take_segment_with_holes(kind, &segments).map(holes))
+            take_free(space).or_else(|| space.take_segment_with_holes(kind, &segments).map(holes))
         };
         self.places[number] = place.ok_or(Error::NoSpace)?;
         Ok(())

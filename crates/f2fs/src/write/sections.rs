@@ -1,5 +1,6 @@
 //! Whole free sections for pinned files: no log writes to them, and cleaning finds nothing to gain in them.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -36,19 +37,17 @@ impl Writer {
         if !state.has_blocks(volume, count) {
             return Err(Error::NoSpace);
         }
-        let mut is_written = false;
+        let (mut is_written, mut tried) = (false, BTreeSet::new());
         loop {
             if let Some(blocks) = state.take_sections(volume, count) {
                 return Ok(state.place_pieces(inode, pieces, blocks));
             }
-            let before = state.free_segments();
             if !is_written && !volume.overlay_or_new().read().is_empty() {
                 is_written = true;
                 self.write_checkpoint(&mut state, volume, false)?;
                 continue;
             }
-            self.clean_in_foreground(&mut state, volume)?;
-            if state.free_segments() <= before {
+            if !self.clean_for_sections(&mut state, volume, &mut tried)? {
                 return Err(Error::NoSpace);
             }
         }

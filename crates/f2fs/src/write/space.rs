@@ -2,12 +2,12 @@
 //!
 //! A block that the last checkpoint uses stays as it is until the next checkpoint is durable. So a block is taken if the
 //! last checkpoint uses it, or if it was allocated since. The next checkpoint finds out which of the allocated blocks
-//! belong to something ([`SegmentChanges`]), and the others are free after it.
+//! belong to something (`segment_changes.rs`), and the others are free after it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use base::{Error, FsBlock, Location, Problem, Result};
+use base::{FsBlock, Result};
 
 use super::clean::Section;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
@@ -16,8 +16,6 @@ use crate::sit::{COUNT_BITS, SegmentEntry};
 use crate::summaries::LOGS;
 use crate::volume::Volume;
 
-const STRUCTURE: &str = "SIT entry";
-
 /// A bit for each block of a segment.
 type SegmentMap = [u8; SIT_MAP_BYTES];
 
@@ -25,16 +23,16 @@ type SegmentMap = [u8; SIT_MAP_BYTES];
 #[derive(Debug)]
 pub(super) struct Space {
     /// The entries of the last checkpoint.
-    entries: Vec<RawSitEntry>,
+    pub(super) entries: Vec<RawSitEntry>,
     /// The blocks allocated since, by segment.
     allocated: BTreeMap<u32, Box<SegmentMap>>,
     /// The types of segments that logs have begun since.
-    kinds: BTreeMap<u32, u16>,
+    pub(super) kinds: BTreeMap<u32, u16>,
     /// The number of taken blocks of each segment.
     taken: Vec<u16>,
     totals: Totals,
     /// The number of segments of which the last checkpoint uses no block.
-    unused: u32,
+    pub(super) unused: u32,
     /// The segments that are being cleaned. No log fills their holes.
     cleaned: BTreeSet<u32>,
     segments_per_section: u32,
@@ -235,6 +233,17 @@ impl Space {
         Some(section * per_section)
     }
 
+    /// Takes an empty segment of a section that has blocks in use, and gives it the type `kind`. Returns `None` if there is
+    /// none.
+    pub(super) fn take_empty_segment(&mut self, kind: u16, logs: &BTreeSet<u32>) -> Option<u32> {
+        let is_free = |number: &u32| {
+            self.is_empty(*number) && !logs.contains(number) && !self.cleaned.contains(number)
+        };
+        let found = (0..self.entries.len() as u32).find(is_free)?;
+        self.begin(found, kind);
+        Some(found)
+    }
+
     /// Takes the segment of data, or of nodes, with the most blocks that are not taken, and gives it the type `kind`.
     /// Returns `None` if there is none.
     pub(super) fn take_segment_with_holes(
@@ -310,10 +319,35 @@ impl Space {
         holes
     }
 
-    /// Returns whether cleaning can make a free section.
+    /// Returns whether cleaning can make free segments, as many as a section has, of free blocks between others.
     pub(super) fn has_gain(&self, logs: &BTreeSet<u32>) -> bool {
         let section = u64::from(self.segments_per_section) * SEGMENT_BLOCKS;
         self.holes_to_gain(logs).into_iter().any(|holes| holes >= section)
+    }
+
+    /// Returns the free blocks in sections with data, and those in sections with nodes, that can be cleaned: between others, and
+    /// of empty segments.
+    pub(super) fn blocks_to_gain(&self, logs: &BTreeSet<u32>) -> [u64; 2] {
+        let mut free = [0, 0];
+        for section in self.sections(logs) {
+            let first = section.number * self.segments_per_section;
+            let mut segments = first..first + self.segments_per_section;
+            if let Some(segment) = segments.find(|segment| !self.is_empty(*segment)) {
+                free[usize::from(is_node(self.kind_of(segment)))] += section.blocks - section.used;
+            }
+        }
+        free
+    }
+
+    /// Returns whether cleaning can make a free section.
+    pub(super) fn has_section_to_gain(&self, logs: &BTreeSet<u32>) -> bool {
+        let section = u64::from(self.segments_per_section) * SEGMENT_BLOCKS;
+        self.blocks_to_gain(logs).into_iter().any(|blocks| blocks >= section)
+    }
+
+    /// Returns the number of sections without any taken block that are not those of logs.
+    pub(super) fn free_sections(&self, logs: &BTreeSet<u32>) -> u64 {
+        self.sections(logs).filter(|section| section.used == 0).count() as u64
     }
 
     /// Returns the segments that have blocks in use, and none in `changed`.
@@ -358,117 +392,8 @@ impl Space {
     }
 }
 
-/// The entries that a checkpoint changes.
-pub(super) struct SegmentChanges<'s> {
-    space: &'s Space,
-    /// The segments of the logs.
-    logs: BTreeSet<u32>,
-    changed: BTreeMap<u32, RawSitEntry>,
-    times: WriteTimes<'s>,
-}
-
-/// The times at which new blocks were written, in seconds since the volume was made.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WriteTimes<'t> {
-    pub(super) now: u64,
-    /// Those of blocks that were moved.
-    pub(super) of_moved: &'t HashMap<FsBlock, u64>,
-}
-
-impl<'s> SegmentChanges<'s> {
-    pub(super) fn new(space: &'s Space, logs: BTreeSet<u32>, times: WriteTimes<'s>) -> Self {
-        let mut changes = Self { space, logs, changed: BTreeMap::new(), times };
-        for (number, kind) in &space.kinds {
-            changes.entry(*number).valid_blocks.set(
-                kind << COUNT_BITS
-                    | space.entries[*number as usize].valid_blocks.get() & COUNT_MASK,
-            );
-        }
-        changes
-    }
-
-    fn entry(&mut self, number: u32) -> &mut RawSitEntry {
-        let entries = &self.space.entries;
-        self.changed.entry(number).or_insert_with(|| entries[number as usize].clone())
-    }
-
-    /// Makes a block of the main area used. An empty segment that no log has begun becomes one of the type `kind`.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt` if the block is in use.
-    pub(super) fn set_used(
-        &mut self,
-        geometry: &Geometry,
-        block: FsBlock,
-        kind: u16,
-    ) -> Result<()> {
-        self.set(geometry, block, Some(kind))
-    }
-
-    /// Makes a block of the main area free. Errors: `Corrupt` if it is not in use.
-    pub(super) fn set_free(&mut self, geometry: &Geometry, block: FsBlock) -> Result<()> {
-        self.set(geometry, block, None)
-    }
-
-    fn set(&mut self, geometry: &Geometry, block: FsBlock, used: Option<u16>) -> Result<()> {
-        let (number, index) = segment_of(geometry, block);
-        let time = self.times.of_moved.get(&block).copied().unwrap_or(self.times.now);
-        let is_begun = self.space.kinds.contains_key(&number) || self.logs.contains(&number);
-        let entry = self.entry(number);
-        let (byte, bit) = ((index / 8) as usize, bit(index));
-        if (entry.map[byte] & bit != 0) == used.is_some() {
-            let problem = match used {
-                Some(_) => Problem::Shared { blocks: 1 },
-                None => Problem::MarkedFree { count: 1 },
-            };
-            return Err(Error::corrupt(STRUCTURE, Location::block(block), problem));
-        }
-        entry.map[byte] ^= bit;
-        let (count, old_kind) =
-            (entry.valid_blocks.get() & COUNT_MASK, entry.valid_blocks.get() >> COUNT_BITS);
-        if used.is_some() {
-            let sum = u128::from(entry.mtime.get()) * u128::from(count) + u128::from(time);
-            // An average of numbers with 64 bits.
-            entry.mtime.set((sum / (u128::from(count) + 1)) as u64);
-        }
-        // The map has as many bits, so the count cannot leave its range unless the entry was damaged.
-        let (count, kind) = match used {
-            Some(kind) if count == 0 && !is_begun => (1, kind),
-            Some(_) => (count + 1, old_kind),
-            None => (count.saturating_sub(1), old_kind),
-        };
-        entry.valid_blocks.set(kind << COUNT_BITS | count & COUNT_MASK);
-        Ok(())
-    }
-
-    /// Returns whether a block of a segment is used in the new checkpoint.
-    pub(super) fn is_used(&self, segment: u32, index: u64) -> bool {
-        let entry = self.changed.get(&segment).or(self.space.entries.get(segment as usize));
-        entry.is_some_and(|entry| entry.map[(index / 8) as usize] & bit(index) != 0)
-    }
-
-    /// Returns the number of segments without blocks in use that are not those of logs.
-    pub(super) fn free_segments(&self) -> u32 {
-        let Self { space, logs, changed, .. } = self;
-        let old = |number: &u32| space.entries.get(*number as usize);
-        let mut free = space.unused;
-        for (number, entry) in changed {
-            free += u32::from(is_unused(entry));
-            free -= u32::from(old(number).is_some_and(is_unused));
-        }
-        let of_logs = logs.iter().filter_map(|number| changed.get(number).or(old(number)));
-        free - of_logs.filter(|entry| is_unused(entry)).count() as u32
-    }
-
-    /// Returns the entries that have changed.
-    pub(super) fn into_changed(self) -> BTreeMap<u32, RawSitEntry> {
-        self.changed
-    }
-}
-
 /// The bits of an entry with the number of blocks in use.
-const COUNT_MASK: u16 = (1 << COUNT_BITS) - 1;
+pub(super) const COUNT_MASK: u16 = (1 << COUNT_BITS) - 1;
 
 /// Returns whether segments of this type have nodes.
 fn is_node(kind: u16) -> bool {
@@ -476,11 +401,11 @@ fn is_node(kind: u16) -> bool {
 }
 
 /// Returns whether a segment has no block in use.
-fn is_unused(entry: &RawSitEntry) -> bool {
+pub(super) fn is_unused(entry: &RawSitEntry) -> bool {
     entry.valid_blocks.get() & COUNT_MASK == 0
 }
 
-fn bit(index: u64) -> u8 {
+pub(super) fn bit(index: u64) -> u8 {
     0x80 >> (index % 8)
 }
 

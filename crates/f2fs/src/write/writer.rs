@@ -7,10 +7,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use base::locks::{RankedGuard, RankedMutex};
-use base::{Error, FileBlock, FsBlock, InodeNumber, Ranges, Result, Unsupported};
+use base::{Error, FileBlock, FsBlock, Ranges, Result, Unsupported};
 
 use parking_lot::Condvar;
 
@@ -18,7 +17,7 @@ use super::clean::HeldBlocks;
 use super::clock::Clock;
 use super::discard::Discards;
 use super::group::Syncs;
-use super::logs::{LogName, Logs};
+use super::logs::Logs;
 use super::mode::Mode;
 use super::placements::{Placed, Placements};
 use super::space::{Space, segment_of};
@@ -26,12 +25,12 @@ use super::summary_blocks::SummaryBlocks;
 use super::sync::Chain;
 use crate::edit::Editor;
 use crate::features::Feature;
+use crate::geometry::SEGMENT_BLOCKS;
 use crate::live::LiveInode;
 use crate::ondisk::checkpoint::DISABLED;
 use crate::ondisk::sit::RawSitEntry;
 use crate::ranks;
 use crate::summaries::PackSummaries;
-use crate::temperature::Temperature;
 use crate::volume::Volume;
 
 /// The changed nodes and directory blocks after which a checkpoint is written, in bytes.
@@ -41,10 +40,9 @@ const SPARE_BLOCKS: u64 = 64;
 
 /// The changed nodes of a write of data: the inode, and the node with its addresses.
 const NODES_OF_WRITE: u64 = 2;
-/// The maximum time for which a write waits for blocks.
-const PLACE_TIME_MAX: Duration = Duration::from_secs(10);
-/// The time after which a waiting write looks again.
-const POLL_TIME: Duration = Duration::from_millis(50);
+/// The least number of blocks of the main area that users cannot have, of which `place.rs` says what they are for. Volumes of
+/// mkfs.f2fs leave more.
+const KEPT_BLOCKS_MIN: u64 = 8 * SEGMENT_BLOCKS;
 
 /// Features whose structures writing would have to change, too.
 const REFUSED: [(Feature, &str); 3] = [
@@ -61,7 +59,7 @@ pub(crate) struct Writer {
     delays: RankedMutex<usize>,
     no_delays: Condvar,
     /// Notified when writes of data have ended.
-    write_ended: Condvar,
+    pub(super) write_ended: Condvar,
     /// The callers of fsync(2).
     syncs: Syncs,
     /// The error after which nothing is written any more.
@@ -104,6 +102,12 @@ impl State {
     pub(super) fn nodes_to_write(&self, volume: &Volume) -> u64 {
         let changed = volume.overlay_or_new().read().block_count();
         changed + self.placements.nodes() + NODES_OF_WRITE + SPARE_BLOCKS
+    }
+
+    /// Returns the number of nodes for which data leaves room: those that the next checkpoint writes, and the segments that it
+    /// begins for two logs of nodes, and of which it uses little.
+    pub(super) fn nodes_to_keep(&self, volume: &Volume) -> u64 {
+        self.nodes_to_write(volume) + 2 * SEGMENT_BLOCKS
     }
 
     /// Returns whether users can have `count` more blocks.
@@ -260,7 +264,8 @@ impl Writer {
         }
     }
 
-    /// Changes nodes. If `work` fails, none of its changes stays. `blocks` is about how many blocks it adds.
+    /// Changes nodes. If `work` fails, none of its changes stays. `blocks` is about how many blocks it adds. If there are none,
+    /// it does not matter whether a checkpoint finds room before.
     ///
     /// # Errors
     ///
@@ -272,7 +277,10 @@ impl Writer {
         work: impl FnOnce(&mut Editor<'_>, &mut Reserved<'_>) -> Result<R>,
     ) -> Result<R> {
         let mut state = self.lock()?;
-        self.make_room(&mut state, volume, blocks)?;
+        match self.make_room(&mut state, volume, blocks) {
+            Err(Error::NoSpace) if blocks == 0 => {}
+            made => made?,
+        }
         let _failing = FailOnPanic(self);
         volume.overlay_or_new().write().begin();
         let mut editor = Editor::new(volume);
@@ -315,120 +323,6 @@ impl Writer {
             self.clean_in_foreground(state, volume)?;
         }
         Ok(())
-    }
-
-    /// Allocates blocks for data of a file, at most `count`. Errors: `NoSpace` if the next checkpoint may need the blocks
-    /// that are left.
-    pub(crate) fn place(
-        &self,
-        volume: &Arc<Volume>,
-        (inode, at): (InodeNumber, FileBlock),
-        count: u64,
-        temperature: Temperature,
-    ) -> Result<(u64, Range<FsBlock>)> {
-        let mut state = self.lock()?;
-        self.place_in(&mut state, volume, (inode, at), count, temperature)
-    }
-
-    /// Allocates blocks like [`place`](Self::place). Waits for the ends of writes in flight, which free blocks.
-    pub(crate) fn place_after_waiting(
-        &self,
-        volume: &Arc<Volume>,
-        (inode, at): (InodeNumber, FileBlock),
-        count: u64,
-        temperature: Temperature,
-    ) -> Result<(u64, Range<FsBlock>)> {
-        let begun = Instant::now();
-        let mut state = self.lock()?;
-        loop {
-            match self.place_in(&mut state, volume, (inode, at), count, temperature) {
-                // Writes that this one is ordered before end only after it.
-                Err(Error::NoSpace)
-                    if !state.placements.is_empty() && begun.elapsed() < PLACE_TIME_MAX =>
-                {
-                    state.wait_for(&self.write_ended, POLL_TIME);
-                }
-                placed => return placed,
-            }
-        }
-    }
-
-    fn place_in(
-        &self,
-        state: &mut State,
-        volume: &Arc<Volume>,
-        (inode, at): (InodeNumber, FileBlock),
-        count: u64,
-        temperature: Temperature,
-    ) -> Result<(u64, Range<FsBlock>)> {
-        let geometry = volume.geometry();
-        let log = LogName::of_data(temperature);
-        let allocate = |state: &mut State| {
-            let nodes = state.nodes_to_write(volume);
-            let State { logs, space, .. } = state;
-            logs.allocate(log, count, nodes, space, geometry)
-        };
-        state.is_busy = true;
-        if state.needs_cleaning(volume) {
-            self.clean_in_foreground(state, volume)?;
-        }
-        let mut range = allocate(state);
-        if range == Err(Error::NoSpace) && !volume.overlay_or_new().read().is_empty() {
-            self.write_checkpoint(state, volume, false)?;
-            range = allocate(state);
-        }
-        if range == Err(Error::NoSpace) {
-            self.clean_in_foreground(state, volume)?;
-            range = allocate(state);
-        }
-        let range = range?;
-        let placed = Placed { inode, at, range: range.clone(), is_overwrite: false };
-        Ok((state.placements.add(placed), range))
-    }
-
-    /// Ends a placement whose data did not reach the device.
-    pub(crate) fn unplace(&self, volume: &Volume, token: u64) {
-        let mut state = self.state.lock();
-        let placed = state.placements.remove(token);
-        if let Some(placed) = placed.filter(|placed| !placed.is_overwrite) {
-            let State { logs, space, .. } = &mut *state;
-            logs.release(placed.range, space, volume.geometry());
-        }
-        self.write_ended.notify_all();
-    }
-
-    /// Records a write to the blocks that `look_up` returns, which the file has at `at`. No address changes during the call.
-    pub(crate) fn place_over(
-        &self,
-        (inode, at): (InodeNumber, FileBlock),
-        look_up: impl FnOnce() -> Result<Option<Range<FsBlock>>>,
-    ) -> Result<Option<(u64, Range<FsBlock>)>> {
-        let mut state = self.lock()?;
-        state.is_busy = true;
-        Ok(look_up()?.map(|range| {
-            let placed = Placed { inode, at, range: range.clone(), is_overwrite: true };
-            (state.placements.add(placed), range)
-        }))
-    }
-
-    /// Ends the placements that overwrite blocks. Returns whether there are others among `tokens`.
-    pub(crate) fn end_overwrites(&self, tokens: impl Iterator<Item = u64>) -> bool {
-        let mut state = self.state.lock();
-        let (mut has_overwrites, mut has_others) = (false, false);
-        for token in tokens {
-            let is_overwrite = state.placements.remove_overwrite(token);
-            has_overwrites |= is_overwrite;
-            has_others |= !is_overwrite;
-        }
-        if has_overwrites {
-            self.write_ended.notify_all();
-        }
-        has_others
-    }
-
-    /// Lets callers know that writes have ended.
-    pub(crate) fn note_ended(&self) {
-        self.write_ended.notify_all();
     }
 
     /// Returns the number of blocks that are reserved for data in the cache.
@@ -483,6 +377,8 @@ struct Use {
 impl Use {
     fn of(volume: &Volume, state: &State) -> Self {
         let (used, max) = volume.blocks_used();
+        let main = &volume.geometry().main;
+        let max = max.min((main.end.0 - main.start.0).saturating_sub(KEPT_BLOCKS_MIN));
         Self { blocks: used + state.reserved, reserved: state.reserved, max }
     }
 }

@@ -9,7 +9,9 @@ use device::MemoryDevice;
 use testkit::Random;
 use vfs::{Creation, Fallocate, Follow, Privileges};
 
-use crate::model::{BLOCK, ROOT, THREADS, WRITE, check, close, fill, image, open};
+use crate::model::{BLOCK, Model, ROOT, THREADS, WRITE, check, close, fill, image, image_of, open};
+
+const SEGMENT_BLOCKS: u64 = 512;
 
 fn fill_overwrite_and_delete(megabytes: u64, blocks_max: usize, seed: u64) {
     let device = Arc::new(MemoryDevice::new(image(megabytes)));
@@ -119,4 +121,33 @@ fn allocated_blocks_of_a_full_volume_can_be_written() {
     file.sync_all().unwrap();
     check(&volume, &models, "full");
     close(&device, volume);
+}
+
+/// Sections have four segments. Each round writes files of a segment, and removes three of four, so that in the end each
+/// section has a full segment, and three empty ones.
+#[test]
+fn empty_segments_of_sections_in_use_can_be_written() {
+    let device = Arc::new(MemoryDevice::new(image_of("large_sections", 256)));
+    let volume = open(&device);
+    let mut kept = Vec::new();
+    for round in 0..6 {
+        let files = volume.statfs().blocks_free / (SEGMENT_BLOCKS + 2);
+        for number in 0..files {
+            let path = format!("/file{round}-{number}");
+            let mut model = Model { path, versions: Vec::new() };
+            assert!(!model.fill(&volume, SEGMENT_BLOCKS as usize), "{}", model.path);
+            // In one piece.
+            volume.sync().unwrap();
+            kept.push(model);
+        }
+        let before = kept.len() - files as usize;
+        for index in (before..kept.len()).rev().filter(|index| index % 4 > 0) {
+            volume.remove(kept.remove(index).path.as_bytes(), ROOT).unwrap();
+        }
+        volume.sync().unwrap();
+    }
+    let models = [kept];
+    check(&volume, &models, "written");
+    close(&device, volume);
+    check(&open(&device), &models, "after closing");
 }

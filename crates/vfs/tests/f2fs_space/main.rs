@@ -9,3 +9,4 @@ mod model;
 mod overwrites;
 mod pinned;
 mod reads;
+mod waits;

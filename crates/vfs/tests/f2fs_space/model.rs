@@ -20,9 +20,14 @@ const HOLE: u32 = u32::MAX;
 
 /// Returns an empty volume's image of `megabytes`.
 pub fn image(megabytes: u64) -> Vec<u8> {
+    image_of("plain", megabytes)
+}
+
+/// Returns an empty volume's image of a kind.
+pub fn image_of(kind: &str, megabytes: u64) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
-    Kind::named("plain").make(&path, megabytes);
+    Kind::named(kind).make(&path, megabytes);
     std::fs::read(path).unwrap()
 }
 
@@ -55,6 +60,7 @@ pub fn close(device: &MemoryDevice, volume: Volume) {
 }
 
 /// A file, and the version of each of its blocks.
+#[derive(Clone)]
 pub struct Model {
     pub path: String,
     pub versions: Vec<u32>,
@@ -105,6 +111,16 @@ impl Model {
             let written = file.write_at(&self.data(block), block as u64 * BLOCK);
             assert_eq!(written, Ok(BLOCK as usize), "{}: block {block}", self.path);
         }
+    }
+
+    /// Overwrites all blocks, in the order of the file.
+    pub fn overwrite_all(&mut self, volume: &Volume) {
+        let node = volume.resolve(self.path.as_bytes(), Follow::No).unwrap();
+        let file = node.open_for(WRITE).unwrap();
+        self.versions.iter_mut().for_each(|version| *version += 1);
+        let blocks = 0..self.versions.len();
+        let data: Vec<u8> = blocks.flat_map(|block| self.data(block)).collect();
+        assert_eq!(file.write_at(&data, 0), Ok(data.len()), "{}", self.path);
     }
 
     /// Records that blocks are holes.

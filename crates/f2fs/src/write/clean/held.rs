@@ -15,6 +15,7 @@
 //! before it. Each read can be seen (`iomap::WritableFile::may_be_read`). The cleaner looks after it has changed the address,
 //! and each checkpoint looks again. An inode that is loaded, or opened, after the change maps B.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
@@ -53,12 +54,26 @@ impl HeldBlocks {
         self.0.push(Held { inode: Arc::downgrade(inode), part, block });
     }
 
-    /// Forgets the blocks that are not read any more.
-    pub(in crate::write) fn look_again(&mut self) {
+    /// Forgets the blocks that are not read any more, and returns them.
+    pub(in crate::write) fn look_again(&mut self) -> BTreeSet<FsBlock> {
+        let mut unread = BTreeSet::new();
         self.0.retain(|held| {
             // A dropped inode has no reader that could use what it reads.
-            held.inode.upgrade().is_some_and(|inode| inode.may_be_read(&held.part))
+            let is_read = held.inode.upgrade().is_some_and(|inode| inode.may_be_read(&held.part));
+            if !is_read {
+                unread.insert(held.block);
+            }
+            is_read
         });
+        // Another inode with the same number may have readers.
+        for held in &self.0 {
+            unread.remove(&held.block);
+        }
+        unread
+    }
+
+    pub(in crate::write) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub(in crate::write) fn blocks(&self) -> impl Iterator<Item = FsBlock> + '_ {

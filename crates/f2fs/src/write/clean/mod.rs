@@ -86,6 +86,21 @@ impl Writer {
         Ok(())
     }
 
+    /// Cleans some sections that are not in `tried`, so that there may be more free ones. Returns false if there was nothing
+    /// to gain.
+    pub(super) fn clean_for_sections(
+        &self,
+        state: &mut State,
+        volume: &Arc<Volume>,
+        tried: &mut BTreeSet<u32>,
+    ) -> Result<bool> {
+        if !state.space.has_section_to_gain(&state.logs.segments()) {
+            return Ok(false);
+        }
+        let cleaned = self.clean_some(state, volume, Policy::Greedy, tried)?;
+        Ok(cleaned.sections > 0)
+    }
+
     /// Cleans until nothing is left to gain.
     pub(crate) fn clean_all(&self, volume: &Arc<Volume>) -> Result<Cleaning> {
         let mut total = Cleaning::default();
@@ -98,7 +113,7 @@ impl Writer {
                 self.write_checkpoint(&mut state, volume, false)?;
                 total.free_before = state.free_segments();
             }
-            let cleaned = if state.space.has_gain(&state.logs.segments()) {
+            let cleaned = if state.space.has_section_to_gain(&state.logs.segments()) {
                 self.clean_some(&mut state, volume, Policy::Greedy, &mut tried)?
             } else {
                 Cleaning::default()
@@ -118,7 +133,7 @@ impl Writer {
         let mut state = self.lock()?;
         // The use of blocks is known as of the last checkpoint.
         self.write_checkpoint(&mut state, volume, false)?;
-        if !state.space.has_gain(&state.logs.segments()) {
+        if !state.space.has_section_to_gain(&state.logs.segments()) {
             return Ok(false);
         }
         let cleaned =
@@ -134,10 +149,10 @@ impl Writer {
             return Ok(false);
         }
         let logs = state.logs.segments();
-        let holes: u64 = state.space.holes_to_gain(&logs).iter().sum();
-        let free = state.space.free_segments(&logs) * SEGMENT_BLOCKS;
-        let is_scattered = holes * 100 > (holes + free) * SCATTERED_PERCENT_MAX;
-        if !is_scattered || !state.space.has_gain(&logs) {
+        let scattered: u64 = state.space.blocks_to_gain(&logs).iter().sum();
+        let free = state.space.free_sections(&logs) * volume.geometry().section_blocks();
+        let is_scattered = scattered * 100 > (scattered + free) * SCATTERED_PERCENT_MAX;
+        if !is_scattered || !state.space.has_section_to_gain(&logs) {
             return Ok(false);
         }
         let policy = Policy::CostBenefit { now: state.clock.now() };

@@ -1,0 +1,171 @@
+//! Places for data on its way to the device, from the allocation to the end of the write.
+//!
+//! A write that was accepted has its blocks reserved, but a new place is free only when others have become so: data that is
+//! overwritten needs its old and its new blocks until the next checkpoint. So a write may have to wait. It never waits in
+//! vain, and does not give up, however slow the device is:
+//!
+//! - Blocks in use, and reserved ones, are at most as many as users can have. The volume has 8 segments more, or all that
+//!   mkfs.f2fs keeps back.
+//! - Blocks that are taken beyond those are of writes in flight, which end, of old data that is still being read, and of
+//!   nodes that the last checkpoint has and the next one does not.
+//! - Once those writes and reads have ended, and a checkpoint is written, only blocks in use, reserved ones and those of
+//!   atomic writes, which are reserved, are taken. A write that ends only after the waiting one, since it lies behind it in
+//!   a new part of the same file, is among the reserved ones.
+//! - Of the blocks that are free then, data cannot have: the rest of three segments of the logs of nodes, one block of each
+//!   log of data, the room for changed nodes, and three segments more (`State::nodes_to_keep`, `Logs::begin_segment`). That
+//!   is less than 8 segments. Others are in free segments, or between data, where a log fills them. Between nodes, cleaning
+//!   makes a free segment of them once they are as many.
+//!
+//! A checkpoint names the next block of each log, so a log of data never takes the last block that it can have. The end of a
+//! write changes nodes that exist, and does not fail if the checkpoint before it finds no room.
+//!
+//! Without writes and reads to wait for, `NoSpace` therefore means that the volume's tables contradict each other. The data
+//! is lost then, and fsync(2) reports it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
+
+use super::logs::LogName;
+use super::placements::Placed;
+use super::writer::{State, Writer};
+use crate::temperature::Temperature;
+use crate::volume::Volume;
+use crate::write::space::segment_of;
+
+/// The time after which a waiting write looks again.
+const POLL_TIME: Duration = Duration::from_millis(50);
+
+impl State {
+    /// Returns whether blocks may become free without a change of any file.
+    fn can_wait(&self) -> bool {
+        !self.placements.is_empty() || !self.held.is_empty()
+    }
+
+    /// Frees the old blocks that are not read any more.
+    fn free_unread(&mut self, volume: &Volume) {
+        for block in self.held.look_again() {
+            let (segment, index) = segment_of(volume.geometry(), block);
+            self.space.release(segment, index);
+        }
+    }
+}
+
+impl Writer {
+    /// Allocates blocks for data of a file, at most `count`. Errors: `NoSpace` if the next checkpoint may need the blocks
+    /// that are left.
+    pub(crate) fn place(
+        &self,
+        volume: &Arc<Volume>,
+        (inode, at): (InodeNumber, FileBlock),
+        count: u64,
+        temperature: Temperature,
+    ) -> Result<(u64, Range<FsBlock>)> {
+        let mut state = self.lock()?;
+        self.place_in(&mut state, volume, (inode, at), count, temperature)
+    }
+
+    /// Allocates blocks like [`place`](Self::place). Waits for the ends of writes in flight, and of reads of old blocks. The
+    /// caller has submitted all of its writes.
+    pub(crate) fn place_after_waiting(
+        &self,
+        volume: &Arc<Volume>,
+        (inode, at): (InodeNumber, FileBlock),
+        count: u64,
+        temperature: Temperature,
+    ) -> Result<(u64, Range<FsBlock>)> {
+        let mut state = self.lock()?;
+        loop {
+            match self.place_in(&mut state, volume, (inode, at), count, temperature) {
+                Err(Error::NoSpace) if state.can_wait() => {
+                    state.wait_for(&self.write_ended, POLL_TIME);
+                    self.check()?;
+                }
+                placed => return placed,
+            }
+        }
+    }
+
+    fn place_in(
+        &self,
+        state: &mut State,
+        volume: &Arc<Volume>,
+        (inode, at): (InodeNumber, FileBlock),
+        count: u64,
+        temperature: Temperature,
+    ) -> Result<(u64, Range<FsBlock>)> {
+        let geometry = volume.geometry();
+        let log = LogName::of_data(temperature);
+        let allocate = |state: &mut State| {
+            let nodes = state.nodes_to_keep(volume);
+            let State { logs, space, .. } = state;
+            logs.allocate(log, count, nodes, space, geometry)
+        };
+        state.is_busy = true;
+        if state.needs_cleaning(volume) {
+            self.clean_in_foreground(state, volume)?;
+        }
+        let mut range = allocate(state);
+        if range == Err(Error::NoSpace) {
+            state.free_unread(volume);
+            if !volume.overlay_or_new().read().is_empty() {
+                self.write_checkpoint(state, volume, false)?;
+            }
+            range = allocate(state);
+        }
+        if range == Err(Error::NoSpace) {
+            self.clean_in_foreground(state, volume)?;
+            range = allocate(state);
+        }
+        let range = range?;
+        let placed = Placed { inode, at, range: range.clone(), is_overwrite: false };
+        Ok((state.placements.add(placed), range))
+    }
+
+    /// Ends a placement whose data did not reach the device.
+    pub(crate) fn unplace(&self, volume: &Volume, token: u64) {
+        let mut state = self.lock_any();
+        let placed = state.placements.remove(token);
+        if let Some(placed) = placed.filter(|placed| !placed.is_overwrite) {
+            let State { logs, space, .. } = &mut *state;
+            logs.release(placed.range, space, volume.geometry());
+        }
+        self.write_ended.notify_all();
+    }
+
+    /// Records a write to the blocks that `look_up` returns, which the file has at `at`. No address changes during the call.
+    pub(crate) fn place_over(
+        &self,
+        (inode, at): (InodeNumber, FileBlock),
+        look_up: impl FnOnce() -> Result<Option<Range<FsBlock>>>,
+    ) -> Result<Option<(u64, Range<FsBlock>)>> {
+        let mut state = self.lock()?;
+        state.is_busy = true;
+        Ok(look_up()?.map(|range| {
+            let placed = Placed { inode, at, range: range.clone(), is_overwrite: true };
+            (state.placements.add(placed), range)
+        }))
+    }
+
+    /// Ends the placements that overwrite blocks. Returns whether there are others among `tokens`.
+    pub(crate) fn end_overwrites(&self, tokens: impl Iterator<Item = u64>) -> bool {
+        let mut state = self.lock_any();
+        let (mut has_overwrites, mut has_others) = (false, false);
+        for token in tokens {
+            let is_overwrite = state.placements.remove_overwrite(token);
+            has_overwrites |= is_overwrite;
+            has_others |= !is_overwrite;
+        }
+        if has_overwrites {
+            self.write_ended.notify_all();
+        }
+        has_others
+    }
+
+    /// Lets callers know that writes have ended.
+    pub(crate) fn note_ended(&self) {
+        self.write_ended.notify_all();
+    }
+}

@@ -1,0 +1,122 @@
+//! The entries of the segment information table that a checkpoint changes: which of the blocks that were allocated since the
+//! last one belong to something, and which are free. Not here: the use of blocks between checkpoints (`space.rs`).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use base::{Error, FsBlock, Location, Problem, Result};
+
+use super::space::{COUNT_MASK, Space, bit, is_unused, segment_of};
+use crate::geometry::Geometry;
+use crate::ondisk::sit::RawSitEntry;
+use crate::sit::COUNT_BITS;
+
+const STRUCTURE: &str = "SIT entry";
+
+/// The entries that a checkpoint changes.
+pub(super) struct SegmentChanges<'s> {
+    space: &'s Space,
+    /// The segments of the logs.
+    logs: BTreeSet<u32>,
+    changed: BTreeMap<u32, RawSitEntry>,
+    times: WriteTimes<'s>,
+}
+
+/// The times at which new blocks were written, in seconds since the volume was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriteTimes<'t> {
+    pub(super) now: u64,
+    /// Those of blocks that were moved.
+    pub(super) of_moved: &'t HashMap<FsBlock, u64>,
+}
+
+impl<'s> SegmentChanges<'s> {
+    pub(super) fn new(space: &'s Space, logs: BTreeSet<u32>, times: WriteTimes<'s>) -> Self {
+        let mut changes = Self { space, logs, changed: BTreeMap::new(), times };
+        for (number, kind) in &space.kinds {
+            changes.entry(*number).valid_blocks.set(
+                kind << COUNT_BITS
+                    | space.entries[*number as usize].valid_blocks.get() & COUNT_MASK,
+            );
+        }
+        changes
+    }
+
+    fn entry(&mut self, number: u32) -> &mut RawSitEntry {
+        let entries = &self.space.entries;
+        self.changed.entry(number).or_insert_with(|| entries[number as usize].clone())
+    }
+
+    /// Makes a block of the main area used. An empty segment that no log has begun becomes one of the type `kind`.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if the block is in use.
+    pub(super) fn set_used(
+        &mut self,
+        geometry: &Geometry,
+        block: FsBlock,
+        kind: u16,
+    ) -> Result<()> {
+        self.set(geometry, block, Some(kind))
+    }
+
+    /// Makes a block of the main area free. Errors: `Corrupt` if it is not in use.
+    pub(super) fn set_free(&mut self, geometry: &Geometry, block: FsBlock) -> Result<()> {
+        self.set(geometry, block, None)
+    }
+
+    fn set(&mut self, geometry: &Geometry, block: FsBlock, used: Option<u16>) -> Result<()> {
+        let (number, index) = segment_of(geometry, block);
+        let time = self.times.of_moved.get(&block).copied().unwrap_or(self.times.now);
+        let is_begun = self.space.kinds.contains_key(&number) || self.logs.contains(&number);
+        let entry = self.entry(number);
+        let (byte, bit) = ((index / 8) as usize, bit(index));
+        if (entry.map[byte] & bit != 0) == used.is_some() {
+            let problem = match used {
+                Some(_) => Problem::Shared { blocks: 1 },
+                None => Problem::MarkedFree { count: 1 },
+            };
+            return Err(Error::corrupt(STRUCTURE, Location::block(block), problem));
+        }
+        entry.map[byte] ^= bit;
+        let (count, old_kind) =
+            (entry.valid_blocks.get() & COUNT_MASK, entry.valid_blocks.get() >> COUNT_BITS);
+        if used.is_some() {
+            let sum = u128::from(entry.mtime.get()) * u128::from(count) + u128::from(time);
+            // An average of numbers with 64 bits.
+            entry.mtime.set((sum / (u128::from(count) + 1)) as u64);
+        }
+        // The map has as many bits, so the count cannot leave its range unless the entry was damaged.
+        let (count, kind) = match used {
+            Some(kind) if count == 0 && !is_begun => (1, kind),
+            Some(_) => (count + 1, old_kind),
+            None => (count.saturating_sub(1), old_kind),
+        };
+        entry.valid_blocks.set(kind << COUNT_BITS | count & COUNT_MASK);
+        Ok(())
+    }
+
+    /// Returns whether a block of a segment is used in the new checkpoint.
+    pub(super) fn is_used(&self, segment: u32, index: u64) -> bool {
+        let entry = self.changed.get(&segment).or(self.space.entries.get(segment as usize));
+        entry.is_some_and(|entry| entry.map[(index / 8) as usize] & bit(index) != 0)
+    }
+
+    /// Returns the number of segments without blocks in use that are not those of logs.
+    pub(super) fn free_segments(&self) -> u32 {
+        let Self { space, logs, changed, .. } = self;
+        let old = |number: &u32| space.entries.get(*number as usize);
+        let mut free = space.unused;
+        for (number, entry) in changed {
+            free += u32::from(is_unused(entry));
+            free -= u32::from(old(number).is_some_and(is_unused));
+        }
+        let of_logs = logs.iter().filter_map(|number| changed.get(number).or(old(number)));
+        free - of_logs.filter(|entry| is_unused(entry)).count() as u32
+    }
+
+    /// Returns the entries that have changed.
+    pub(super) fn into_changed(self) -> BTreeMap<u32, RawSitEntry> {
+        self.changed
+    }
+}
