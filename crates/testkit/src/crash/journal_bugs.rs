@@ -168,7 +168,7 @@ impl Buggy {
 
 /// Returns whether a write has a file's data. Data of the suites has no zeroes and no bytes above 200, unlike all
 /// metadata.
-fn is_data(bytes: &[u8]) -> bool {
+pub fn is_data(bytes: &[u8]) -> bool {
     bytes.iter().take(16).all(|byte| (1..=200).contains(byte))
 }
 

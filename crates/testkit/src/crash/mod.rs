@@ -32,7 +32,7 @@ pub use cut::{Cut, Rest};
 pub use disks::{Disks, VolumeFormat};
 pub use file_history::FileHistory;
 pub use history::{History, RecordedRun};
-pub use journal_bugs::{JournalBug, Written};
+pub use journal_bugs::{JournalBug, Written, is_data};
 pub use judge::{
     Violation, cache, count_mended_state, judge, judge_in_memory, judge_without_journal, mended,
     read,

@@ -59,6 +59,7 @@ impl Files {
                 continue;
             }
             let (subject, history) = (&mut subjects[index], &mut histories[index]);
+            let blocks = planted.blocks_of(&subject.file);
             let mut notes = Notes { history, recorder: &recorder, shifts_are_durable };
             match operation {
                 5..=25 => {
@@ -75,6 +76,7 @@ impl Files {
                     subject.change(&mut notes, &mut random);
                 }
             }
+            planted.had_blocks(&subject.file, blocks);
         }
         let files = NamedFiles::new(kind, &NAMES, histories, touched);
         Self { run: RecordedRun::new(kind, &recorder, begun), files }

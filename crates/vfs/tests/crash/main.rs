@@ -128,6 +128,7 @@ fn plant_bugs(suite: &mut Suite) {
     suite.plant(f2fs, (Bug::NoFlushOfPack, Bug::None), 100, threads);
     suite.plant(f2fs, (Bug::LostOrphans, Bug::None), 100, threads);
     suite.plant(f2fs, (Bug::NoFlushOfPackEnd, Bug::None), 100, files);
+    suite.plant(f2fs, (Bug::EarlyReuse, Bug::None), 100, files);
     suite.plant(f2fs, journal(JournalBug::NoFlushOfData), 100, files);
     suite.plant(f2fs, journal(JournalBug::EarlyEnd), 100, files);
     suite.plant(&F2FS_16K, journal(JournalBug::NoFlushOfData), 100, files);

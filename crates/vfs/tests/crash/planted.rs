@@ -1,13 +1,19 @@
 //! Typical bugs of a file system, planted from outside: by a device between the volume and the recorded device,
 //! or by a mount option. The judge must find each of them.
 
-use std::ops::Range;
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use base::DeviceOffset;
 use device::{Bio, BioOperation, SharedDevice};
+use iomap::FiemapExtent;
 use parking_lot::Mutex;
-use testkit::crash::JournalBug;
+use testkit::crash::{JournalBug, is_data};
 use testkit::{DeviceHooks, HookedDevice};
+use vfs::File;
+
+use crate::common::bytes;
 
 /// A bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,12 +36,15 @@ pub enum Bug {
     NoFlushOfPackEnd,
     /// Checkpoints of f2fs list no orphans.
     LostOrphans,
+    /// A block of f2fs that was freed is written to before the next checkpoint: the last one, or a synced node, refers to it.
+    EarlyReuse,
 }
 
 /// A bug, and the state that it needs.
 pub struct Planted {
     bug: Bug,
     late: Arc<LateStore>,
+    freed: Arc<Freed>,
 }
 
 /// A store to a page after it was made clean: the old bytes and the new ones.
@@ -44,7 +53,7 @@ struct LateStore(Mutex<Option<(Vec<u8>, Vec<u8>)>>);
 
 impl Planted {
     pub fn new(bug: Bug) -> Self {
-        Self { bug, late: Arc::default() }
+        Self { bug, late: Arc::default(), freed: Arc::default() }
     }
 
     /// Returns the device for a volume with the bug, on top of `device`.
@@ -56,6 +65,9 @@ impl Planted {
                 let is_end = self.bug == Bug::NoFlushOfPackEnd;
                 Arc::new(HookedDevice::new(device, WithoutFlush { is_end, writes: Mutex::new(0) }))
             }
+            Bug::EarlyReuse => {
+                Arc::new(HookedDevice::new(device, WithEarlyReuse(Arc::clone(&self.freed))))
+            }
             Bug::LostOrphans => Arc::new(HookedDevice::new(device, WithoutOrphans)),
             Bug::CleanBeforeProtect => {
                 Arc::new(HookedDevice::new(device, WithoutLateStore(Arc::clone(&self.late))))
@@ -63,11 +75,61 @@ impl Planted {
         }
     }
 
+    /// Returns the blocks of a file, if the bug needs them.
+    pub fn blocks_of(&self, file: &File) -> BTreeSet<u64> {
+        let mut blocks = BTreeSet::new();
+        if self.bug == Bug::EarlyReuse {
+            let mut emit = |extent: FiemapExtent| {
+                if !extent.flags.inline && !extent.flags.delalloc && !extent.flags.unwritten {
+                    let start = extent.physical.0;
+                    blocks.extend((start..start + extent.length).step_by(BLOCK));
+                }
+                ControlFlow::Continue(())
+            };
+            file.extents(bytes(0..u64::MAX), &mut emit).unwrap();
+        }
+        blocks
+    }
+
+    /// Records that a file had these blocks before. It may have freed some.
+    pub fn had_blocks(&self, file: &File, before: BTreeSet<u64>) {
+        let now = self.blocks_of(file);
+        self.freed.0.lock().extend(before.difference(&now));
+    }
+
     /// Makes the store of `new` over `old`, which is as long, come after its page was made clean, if that is the bug.
     pub fn delay_store(&self, old: &[u8], new: &[u8]) {
         if self.bug == Bug::CleanBeforeProtect && !new.is_empty() {
             *self.late.0.lock() = Some((old.to_vec(), new.to_vec()));
         }
+    }
+}
+
+/// The offsets of blocks on the device that were freed since the last checkpoint.
+#[derive(Debug, Default)]
+struct Freed(Mutex<BTreeSet<u64>>);
+
+/// Writes data to freed blocks, too.
+#[derive(Debug)]
+struct WithEarlyReuse(Arc<Freed>);
+
+impl DeviceHooks for WithEarlyReuse {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
+        for bio in batch.iter().filter(|bio| bio.operation() == BioOperation::Write) {
+            let (start, bytes) = (bio.offset().0, bio.to_vec());
+            let mut freed = self.0.0.lock();
+            if PACKS.contains(&start) {
+                freed.clear();
+            }
+            // The volume may use blocks that no checkpoint and no synced node refers to.
+            freed.retain(|at| !(start..start + bytes.len() as u64).contains(at));
+            if is_data(&bytes) && bytes.len() >= BLOCK {
+                if let Some(at) = freed.pop_first() {
+                    device.write_at(DeviceOffset(at), &bytes[..BLOCK]).unwrap();
+                }
+            }
+        }
+        device.submit(batch);
     }
 }
 
