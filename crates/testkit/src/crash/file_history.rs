@@ -21,6 +21,8 @@ pub struct FileHistory {
     shifts: Vec<Shifted>,
     /// Whether each version begins with the previous one.
     is_appended_to: bool,
+    /// The number of equal bytes that follow each other in written data.
+    run_bytes: usize,
 }
 
 /// Bytes of a version that are durable from a point of the recording on.
@@ -44,7 +46,13 @@ impl FileHistory {
     /// Returns the history of an empty file. `number` is unique among the files of the volume.
     pub fn new(number: u64, is_appended_to: bool) -> Self {
         let versions = vec![Vec::new()];
-        Self { number, versions, durable: Vec::new(), shifts: Vec::new(), is_appended_to }
+        let (durable, shifts) = (Vec::new(), Vec::new());
+        Self { number, versions, durable, shifts, is_appended_to, run_bytes: 1 }
+    }
+
+    /// Returns the history of an empty file with data that can be compressed to a small part of its size.
+    pub fn compressible(number: u64) -> Self {
+        Self { run_bytes: 64, ..Self::new(number, false) }
     }
 
     /// Returns the current contents of the file.
@@ -62,7 +70,14 @@ impl FileHistory {
     pub fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
         let seed = self.number << 32 | (self.versions.len() as u64) << 16;
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ at as u64);
-        (0..length).map(|_| 1 + random.below(200) as u8).collect()
+        let mut byte = 0;
+        let next = |index: usize| {
+            if index % self.run_bytes == 0 {
+                byte = 1 + random.below(200) as u8;
+            }
+            byte
+        };
+        (0..length).map(next).collect()
     }
 
     /// Records that `data` was written at `at`.

@@ -189,6 +189,11 @@ impl Kind {
         self.format == VolumeFormat::Ext4
     }
 
+    /// Returns whether new files are to be compressed.
+    pub fn is_compressed(&self) -> bool {
+        self.name == COMPRESSED
+    }
+
     /// Returns whether commits are atomic.
     pub fn has_journal(&self) -> bool {
         self.journal_megabytes.is_some()
@@ -222,6 +227,8 @@ fn make(image: &Path, megabytes: u64, options: &[&str]) {
     run(command.arg(image));
 }
 
+/// The name of the kind with compressed files.
+const COMPRESSED: &str = "f2fs_compressed";
 /// The image of volumes of f2fs with blocks of 16 KiB, which mkfs.f2fs does not make.
 const BLOCKS_OF_16K: &str = "blocks of 16 KiB";
 
@@ -249,6 +256,8 @@ pub const F2FS: &[Kind] =
 /// A volume of f2fs with checksums of inodes, on a device that tears blocks.
 pub const F2FS_TORN: Kind =
     Kind { atomic_bytes: 512, ..Kind::f2fs("f2fs_torn_blocks", "attributes") };
+/// A volume of f2fs that can have compressed files.
+pub const F2FS_COMPRESSED: Kind = Kind::f2fs(COMPRESSED, "lz4");
 /// A volume of f2fs with blocks of 16 KiB.
 pub const F2FS_16K: Kind = Kind {
     megabytes: 256,

@@ -6,8 +6,8 @@ use std::ops::{ControlFlow, Range};
 use base::attributes::{DirCursor, FileType};
 use base::{FileOffset, InodeNumber};
 use device::SharedDevice;
-use fs::FileSystem;
-use iomap::{Iomap, IomapKind, MapRead};
+use fs::{FileData, FileSystem};
+use iomap::{Iomap, IomapKind, MapRead, ReadContext, ReadOptions, Readahead};
 
 use crate::must;
 
@@ -59,8 +59,13 @@ impl Snapshot {
             if entry.kind == FileType::Regular {
                 let data = inode.data()?;
                 let maps = maps(data.mapper);
-                files
-                    .insert(entry.inode, read_maps(volume.device(), data.mapper, data.size, &maps));
+                let is_encoded = maps.iter().any(|map| map.kind == IomapKind::Encoded);
+                let contents = if is_encoded {
+                    read_through_cache(volume, data)?
+                } else {
+                    read_maps(volume.device(), data.mapper, data.size, &maps)
+                };
+                files.insert(entry.inode, contents);
                 allocated.insert(entry.inode, allocated_ranges(&maps));
             }
             let names = inode.list_xattrs()?;
@@ -190,6 +195,22 @@ fn allocated_ranges(maps: &[Iomap]) -> Vec<Range<u64>> {
     ranges
 }
 
+/// Returns the contents of a file with encoded data.
+fn read_through_cache(volume: &dyn FileSystem, data: FileData<'_>) -> base::Result<Vec<u8>> {
+    let mapping = super::judge::cache().new_mapping(volume.block_size());
+    let context = ReadContext {
+        mapping: &mapping,
+        mapper: data.mapper,
+        device: volume.device(),
+        size: data.size,
+        options: ReadOptions::default(),
+    };
+    let mut contents = vec![0; data.size as usize];
+    let read = iomap::read(&context, &Readahead::default(), FileOffset(0), &mut contents)?;
+    assert_eq!(read, contents.len(), "a short read");
+    Ok(contents)
+}
+
 /// Returns the contents of a file of `size` bytes with these mappings.
 fn read_maps(device: &SharedDevice, file: &dyn MapRead, size: u64, maps: &[Iomap]) -> Vec<u8> {
     let size = size as usize;
@@ -203,7 +224,7 @@ fn read_maps(device: &SharedDevice, file: &dyn MapRead, size: u64, maps: &[Iomap
                 device.read_at(map.address.unwrap(), &mut data[start..end]).unwrap();
             }
             IomapKind::Inline => data.copy_from_slice(&file.inline_data().unwrap()),
-            IomapKind::Encoded => panic!("the workloads write no encoded data"),
+            IomapKind::Encoded => panic!("encoded data is read through the cache"),
         }
     }
     data

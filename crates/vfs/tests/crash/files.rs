@@ -8,7 +8,7 @@ use testkit::crash::{
 
 use crate::common::{make, sync};
 use crate::planted::{Bug, Planted};
-use crate::stage::open;
+use crate::stage::{compress_new_files, open};
 use crate::subject::{Notes, Subject, move_extents};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -24,15 +24,24 @@ impl Files {
         let Recorded { recorder, disks } =
             kind.record(Pace::AtOnce, |device| planted.device(device));
         let volume = open(&disks, bug, seed);
+        if kind.is_compressed() {
+            compress_new_files(&volume);
+        }
         let mut subjects: Vec<Subject> =
             NAMES.iter().map(|name| Subject::new(make(&volume, name))).collect();
+        let history = |number| match kind.is_compressed() {
+            true => FileHistory::compressible(number),
+            false => FileHistory::new(number, false),
+        };
         let mut histories: Vec<FileHistory> =
-            (1..).zip(NAMES).map(|(number, _)| FileHistory::new(number, false)).collect();
+            (1..).zip(NAMES).map(|(number, _)| history(number)).collect();
         volume.sync().unwrap();
         let begun = recorder.point();
         let shifts_are_durable = kind.is_ext4();
         let mut random = Random(seed);
         let mut touched = Vec::new();
+        // The sum after all steps.
+        let mut saved = 0;
         for _ in 0..steps {
             let index = random.below(NAMES.len() as u64) as usize;
             touched.push((recorder.point(), index));
@@ -77,7 +86,9 @@ impl Files {
                 }
             }
             planted.had_blocks(&subject.file, blocks);
+            saved += subject.saved_blocks();
         }
+        assert!(!kind.is_compressed() || saved > 0, "nothing is compressed");
         let files = NamedFiles::new(kind, &NAMES, histories, touched);
         Self { run: RecordedRun::new(kind, &recorder, begun), files }
     }

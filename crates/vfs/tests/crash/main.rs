@@ -19,9 +19,9 @@ mod synced;
 mod threads;
 
 use testkit::crash::{
-    DEFAULT, F2FS, F2FS_16K, F2FS_TORN, FAST_COMMITS, JOURNAL_DEVICE, JournalBug, Kind, LARGE,
-    Rounds, SMALL, SMALL_BLOCKS, Suite, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL, Written, judge,
-    judge_without_journal,
+    DEFAULT, F2FS, F2FS_16K, F2FS_COMPRESSED, F2FS_TORN, FAST_COMMITS, JOURNAL_DEVICE, JournalBug,
+    Kind, LARGE, Rounds, SMALL, SMALL_BLOCKS, Suite, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL, Written,
+    judge, judge_without_journal,
 };
 
 use crate::atomic::Atomic;
@@ -64,6 +64,9 @@ fn main() {
             });
         }
     }
+    suite.add(&F2FS_COMPRESSED, "files_survive_power_cuts", OF_F2FS, judge, |kind, seed| {
+        Files::record(kind, Bug::None, seed, 150)
+    });
     let synced = [
         (&F2FS[0], OF_F2FS),
         (&F2FS_TORN, rounds(4, 330)),
@@ -129,6 +132,7 @@ fn plant_bugs(suite: &mut Suite) {
     suite.plant(f2fs, (Bug::LostOrphans, Bug::None), 100, threads);
     suite.plant(f2fs, (Bug::NoFlushOfPackEnd, Bug::None), 100, files);
     suite.plant(f2fs, (Bug::EarlyReuse, Bug::None), 100, files);
+    suite.plant(&F2FS_COMPRESSED, (Bug::EarlyReuse, Bug::None), 100, files);
     suite.plant(f2fs, journal(JournalBug::NoFlushOfData), 100, files);
     suite.plant(f2fs, journal(JournalBug::EarlyEnd), 100, files);
     suite.plant(&F2FS_16K, journal(JournalBug::NoFlushOfData), 100, files);

@@ -75,14 +75,19 @@ impl Planted {
         }
     }
 
-    /// Returns the blocks of a file, if the bug needs them.
+    /// Returns the blocks of a file, if the bug needs them: of a compressed file, the first block of each compressed cluster.
     pub fn blocks_of(&self, file: &File) -> BTreeSet<u64> {
         let mut blocks = BTreeSet::new();
         if self.bug == Bug::EarlyReuse {
+            let compression = file.node().compression();
+            let is_compressed = compression.is_ok_and(|compression| compression.is_some());
             let mut emit = |extent: FiemapExtent| {
-                if !extent.flags.inline && !extent.flags.delalloc && !extent.flags.unwritten {
+                let flags = extent.flags;
+                let has_data = !flags.inline && !flags.delalloc && !flags.unwritten;
+                if has_data && flags.encoded == is_compressed {
                     let start = extent.physical.0;
-                    blocks.extend((start..start + extent.length).step_by(BLOCK));
+                    let length = if is_compressed { BLOCK as u64 } else { extent.length };
+                    blocks.extend((start..start + length).step_by(BLOCK));
                 }
                 ControlFlow::Continue(())
             };
@@ -109,6 +114,11 @@ impl Planted {
 #[derive(Debug, Default)]
 struct Freed(Mutex<BTreeSet<u64>>);
 
+/// Returns whether a write begins with the head of a compressed cluster: a length, a checksum, and 16 zeroes.
+fn is_cluster(bytes: &[u8]) -> bool {
+    bytes[..4] != [0; 4] && bytes[8..24] == [0; 16]
+}
+
 /// Writes data to freed blocks, too.
 #[derive(Debug)]
 struct WithEarlyReuse(Arc<Freed>);
@@ -123,7 +133,7 @@ impl DeviceHooks for WithEarlyReuse {
             }
             // The volume may use blocks that no checkpoint and no synced node refers to.
             freed.retain(|at| !(start..start + bytes.len() as u64).contains(at));
-            if is_data(&bytes) && bytes.len() >= BLOCK {
+            if bytes.len() >= BLOCK && (is_data(&bytes) || is_cluster(&bytes)) {
                 if let Some(at) = freed.pop_first() {
                     device.write_at(DeviceOffset(at), &bytes[..BLOCK]).unwrap();
                 }

@@ -3,7 +3,7 @@
 use iomap::{DirectOptions, SplitExtents};
 use pagecache::CacheOptions;
 use testkit::crash::Disks;
-use vfs::{Volume, VolumeOptions};
+use vfs::{Credentials, Volume, VolumeOptions};
 
 use crate::planted::Bug;
 
@@ -19,4 +19,11 @@ pub fn open(disks: &Disks, bug: Bug, seed: u64) -> Volume {
         ..VolumeOptions::default()
     };
     Volume::open_device(disks.volume.clone(), &options).unwrap()
+}
+
+/// Compresses files that are created in the root directory from now on.
+pub fn compress_new_files(volume: &Volume) {
+    /// FS_COMPR_FL.
+    const COMPRESSED: u32 = 4;
+    volume.root().unwrap().set_flags(COMPRESSED, &Credentials::ROOT).unwrap();
 }

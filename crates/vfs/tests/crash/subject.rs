@@ -20,8 +20,12 @@ use crate::planted::Planted;
 pub const SECTOR: usize = 512;
 /// The maximum size of a file, unless blocks are large.
 const SIZE_MAX: usize = 24_000;
+/// The maximum size of a compressed file: four clusters of 16 KiB.
+const SIZE_MAX_COMPRESSED: usize = 64 << 10;
 /// The binary logarithm of the maximum length of a write.
 const WRITE_BITS_MAX: u64 = 13;
+/// The same for a compressed file, so that many writes have whole clusters.
+const WRITE_BITS_MAX_COMPRESSED: u64 = 17;
 /// The maximum number of direct requests in flight.
 const IN_FLIGHT_MAX: u64 = 3;
 
@@ -31,6 +35,7 @@ pub struct Subject {
     /// A map of the maximum size, created on first use.
     map: Option<FileMap>,
     size_max: usize,
+    write_bits_max: u64,
 }
 
 /// A file's history, and the recorder with the current point.
@@ -82,8 +87,14 @@ fn range_of(range: &Range<usize>) -> Range<FileOffset> {
 
 impl Subject {
     pub fn new(file: File) -> Self {
-        let size_max = SIZE_MAX.max(3 * file.allocation_unit() as usize);
-        Self { file, map: None, size_max: size_max.next_multiple_of(SECTOR) }
+        let is_compressed = file.node().compression().is_ok_and(|found| found.is_some());
+        let (size_max, write_bits_max) = if is_compressed {
+            (SIZE_MAX_COMPRESSED, WRITE_BITS_MAX_COMPRESSED)
+        } else {
+            (SIZE_MAX, WRITE_BITS_MAX)
+        };
+        let size_max = size_max.max(3 * file.allocation_unit() as usize);
+        Self { file, map: None, size_max: size_max.next_multiple_of(SECTOR), write_bits_max }
     }
 
     /// Changes the file in a random way. Returns whether the whole file is durable afterwards.
@@ -100,6 +111,12 @@ impl Subject {
             _ => self.close(),
         }
         false
+    }
+
+    /// Returns the number of blocks that compression saves.
+    pub fn saved_blocks(&self) -> u64 {
+        let compression = self.file.node().compression().unwrap_or(None);
+        compression.map_or(0, |compression| compression.saved_blocks)
     }
 
     /// Pins the file, which is new, and gives it all of its blocks.
@@ -311,7 +328,7 @@ impl Subject {
             1..=2 => random.below(size as u64 + 1) as usize,
             _ => size,
         };
-        let (at, bits) = (at.min(self.size_max - 1), random.below(WRITE_BITS_MAX));
+        let (at, bits) = (at.min(self.size_max - 1), random.below(self.write_bits_max));
         at..(at + 1 + random.below(1 << bits) as usize).min(self.size_max)
     }
 
