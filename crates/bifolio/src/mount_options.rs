@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use fuse::{MountOptions, OptionError, split_option};
-use vfs::{ErrorPolicy, F2fsMode as Mode, VolumeOptions};
+use vfs::{
+    ErrorPolicy, F2fsAlgorithm as Algorithm, F2fsCompression as Compression, F2fsMode as Mode,
+    VolumeOptions,
+};
 
 /// All options of an `-o` list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -31,6 +34,8 @@ struct VolumeMountOptions {
     mode: Mode,
     /// Whether segments of f2fs are cleaned while nothing else is done.
     background_gc: bool,
+    /// How new files of f2fs are compressed whose directory says so.
+    compression: Compression,
 }
 
 impl Default for VolumeMountOptions {
@@ -43,6 +48,7 @@ impl Default for VolumeMountOptions {
             auto_da_alloc: true,
             mode: Mode::default(),
             background_gc: true,
+            compression: Compression::default(),
         }
     }
 }
@@ -69,6 +75,7 @@ impl Options {
         options.auto_da_alloc = self.volume.auto_da_alloc;
         options.f2fs.mode = self.volume.mode;
         options.f2fs.cleans_in_background = self.volume.background_gc;
+        options.f2fs.compression = self.volume.compression;
     }
 }
 
@@ -101,6 +108,26 @@ impl VolumeMountOptions {
                 };
                 return Ok(true);
             }
+            "compress_algorithm" => {
+                // Linux takes a level, too. There is one here.
+                let algorithm =
+                    value.map(|value| value.split_once(':').map_or(value, |(name, _)| name));
+                self.compression.algorithm = match algorithm {
+                    Some("lz4") => Algorithm::Lz4,
+                    Some("zstd") => Algorithm::Zstd,
+                    Some("lzo") => Algorithm::Lzo,
+                    Some("lzo-rle") => Algorithm::LzoRle,
+                    _ => return Err(wrong("must be `lz4`, `zstd`, `lzo` or `lzo-rle`")),
+                };
+                return Ok(true);
+            }
+            "compress_log_size" => {
+                let log = value.and_then(|value| value.parse().ok());
+                self.compression.log_cluster_size = log
+                    .filter(|log| (2..=8).contains(log))
+                    .ok_or_else(|| wrong("must be a number from 2 to 8"))?;
+                return Ok(true);
+            }
             "background_gc" => {
                 self.background_gc = match value {
                     Some("on") => true,
@@ -109,6 +136,7 @@ impl VolumeMountOptions {
                 };
                 return Ok(true);
             }
+            "compress_chksum" => &mut self.compression.has_checksums,
             "dirsync" | "nodirsync" => &mut self.dirsync,
             "discard" | "nodiscard" => &mut self.discard,
             "auto_da_alloc" | "noauto_da_alloc" => &mut self.auto_da_alloc,
@@ -136,7 +164,9 @@ mod tests {
     #[test]
     fn the_volume_gets_its_own_options_and_shared_options() {
         let list = "rw,sync,strictatime,commit=7,dirsync,errors=panic,discard,noauto_da_alloc";
-        let options = parse(&format!("{list},mode=lfs,background_gc=off")).unwrap();
+        let list = format!("{list},mode=lfs,background_gc=off,compress_chksum");
+        let list = format!("{list},compress_algorithm=zstd:3,compress_log_size=8");
+        let options = parse(&list).unwrap();
         assert!(options.mount.writable);
         let mut volume = VolumeOptions::default();
         options.apply(&mut volume);
@@ -144,6 +174,9 @@ mod tests {
         assert_eq!(volume.commit_interval, Duration::from_secs(7));
         assert_eq!(volume.errors, Some(ErrorPolicy::ReadOnly));
         assert_eq!((volume.f2fs.mode, volume.f2fs.cleans_in_background), (Mode::Lfs, false));
+        let compression =
+            Compression { algorithm: Algorithm::Zstd, log_cluster_size: 8, has_checksums: true };
+        assert_eq!(volume.f2fs.compression, compression);
         assert!(volume.sync && volume.dirsync && volume.discard && !volume.auto_da_alloc);
     }
 
@@ -166,6 +199,7 @@ mod tests {
         assert_eq!(options.errors, default.errors);
         assert_eq!(options.f2fs.mode, default.f2fs.mode);
         assert_eq!(options.f2fs.cleans_in_background, default.f2fs.cleans_in_background);
+        assert_eq!(options.f2fs.compression, default.f2fs.compression);
         assert_eq!(
             (options.sync, options.dirsync, options.discard, options.auto_da_alloc),
             (default.sync, default.dirsync, default.discard, default.auto_da_alloc)
@@ -181,6 +215,14 @@ mod tests {
             ("errors=ignore", "mount option `errors` must be `continue`, `remount-ro` or `panic`"),
             ("mode=fragment:block", "mount option `mode` must be `adaptive` or `lfs`"),
             ("background_gc=sync", "mount option `background_gc` must be `on` or `off`"),
+            (
+                "compress_algorithm=gzip",
+                "mount option `compress_algorithm` must be `lz4`, `zstd`, `lzo` or `lzo-rle`",
+            ),
+            (
+                "compress_log_size=9",
+                "mount option `compress_log_size` must be a number from 2 to 8",
+            ),
             ("discard=1", "mount option `discard` takes no value"),
             ("rw=1", "mount option `rw` takes no value"),
         ] {

@@ -17,6 +17,7 @@ use fs::{
 };
 use iomap::{EndIo, Mapping, PageCache, ReadOptions, WritableFile};
 
+use crate::compress::NewCompression;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::live::{LiveInode, Named, RenameMode};
@@ -31,11 +32,17 @@ pub struct Format {
     pub mode: Mode,
     /// Whether segments are cleaned while nothing else is done.
     pub cleans_in_background: bool,
+    /// How the data of new files is compressed whose directory says so.
+    pub compression: NewCompression,
 }
 
 impl Default for Format {
     fn default() -> Self {
-        Self { mode: Mode::default(), cleans_in_background: true }
+        Self {
+            mode: Mode::default(),
+            cleans_in_background: true,
+            compression: NewCompression::default(),
+        }
     }
 }
 
@@ -61,7 +68,7 @@ impl fs::Format for Format {
         }
         let device = Arc::clone(device);
         let volume = if options.writable {
-            Volume::open_for_writing(device, cache, options, self.mode)?
+            Volume::open_for_writing(device, cache, options, self)?
         } else {
             Volume::open(device, cache, options)?
         };

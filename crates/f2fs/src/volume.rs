@@ -11,8 +11,10 @@ use fscrypt::Keys;
 use iomap::{DecodePool, MetadataBuffer, MetadataCache, PageCache};
 
 use crate::checkpoint::Checkpoint;
+use crate::compress::NewCompression;
 use crate::edit::{Change, Counts, Overlay};
 use crate::features::Feature;
+use crate::file_system::Format;
 use crate::geometry::Geometry;
 use crate::inode::Inode;
 use crate::inode::record::InodeRecord;
@@ -24,7 +26,7 @@ use crate::ranks;
 use crate::recovery::{self, RecoveryReport};
 use crate::summaries::Log;
 use crate::superblock::Superblock;
-use crate::write::{Mode, Writer};
+use crate::write::Writer;
 
 /// The node numbers that are never in use: 0, and those of the inodes for nodes and other metadata.
 const RESERVED_NIDS: u64 = 3;
@@ -107,13 +109,13 @@ impl Volume {
         device: SharedDevice,
         cache: &Arc<PageCache>,
         options: &FormatOptions,
-        mode: Mode,
+        format: &Format,
     ) -> Result<Arc<Self>> {
         let volume = Self::open(device, cache, options)?;
         volume.geometry().check_tables()?;
         Log::check_all(volume.geometry(), &volume.checkpoint())?;
         nat::check_journal(volume.geometry(), &volume.checkpoint())?;
-        let writer = Writer::new(&volume, options.discard, mode)?;
+        let writer = Writer::new(&volume, options.discard, format)?;
         if let Some(report) = volume.recovery() {
             if let Some(failure) = report.orphan_failure.clone() {
                 return Err(failure);
@@ -127,6 +129,11 @@ impl Volume {
         volume.overlay_or_new().write().clear();
         let _ = volume.writer.set(writer);
         Ok(volume)
+    }
+
+    /// Returns how the data of new files is compressed whose directory says so.
+    pub(crate) fn new_compression(&self) -> NewCompression {
+        self.writer.get().map_or_else(NewCompression::default, Writer::new_compression)
     }
 
     /// Returns the writing side. Errors: `ReadOnly` if the volume is open for reading only.

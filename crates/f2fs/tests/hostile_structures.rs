@@ -14,7 +14,7 @@ use base::{DeviceOffset, Error, FileOffset, InodeNumber, Result};
 use device::{BlockDevice, FileDevice, MemoryDevice, SharedDevice};
 use f2fs::ondisk::checkpoint::{ORPHANS, RawCheckpoint};
 use f2fs::ondisk::superblock::RawSuperblock;
-use f2fs::{Checkpoint, Mode, Nid, SUPERBLOCK_BYTES, Superblock, Volume};
+use f2fs::{Checkpoint, Format, Nid, SUPERBLOCK_BYTES, Superblock, Volume};
 use fs::FormatOptions;
 use iomap::{CacheOptions, MapRead, PageCache};
 use proptest::prelude::*;
@@ -589,5 +589,5 @@ fn open_for_writing(
     cache: &Arc<PageCache>,
     options: &FormatOptions,
 ) -> Result<Arc<Volume>> {
-    Volume::open_for_writing(device, cache, options, Mode::default())
+    Volume::open_for_writing(device, cache, options, &Format::default())
 }

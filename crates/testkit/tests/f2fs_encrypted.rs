@@ -8,7 +8,9 @@ use base::attributes::{DirCursor, FileType};
 use base::{Error, FileOffset, Result, Unsupported};
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
-use testkit::f2fs::{self, Kind};
+use testkit::f2fs::{self, Filler, Kind, Tools};
+use testkit::guest::Machine;
+use testkit::tree::Feature;
 use testkit::turns::{OnVolume, Plan, Step};
 use testkit::{Manifest, encryption, guest, must};
 use vfs::{
@@ -30,6 +32,21 @@ fn folders() -> Vec<&'static str> {
     let policies = encryption::policies().into_iter().chain(encryption::rare_policies());
     policies.map(|(name, _)| name).collect()
 }
+
+/// As the kind `encrypt`, with compression.
+static KIND: Kind = Kind {
+    name: "encrypt and compress",
+    arguments: "-O extra_attr,compression,encrypt",
+    tools: Tools::Installed,
+    options: "",
+    machine: Machine::EmulatedF2fs,
+    filler: Filler::Guest,
+    megabytes: 256,
+    adjust: |options| options.features.push(Feature::Encryption),
+};
+
+/// FS_COMPR_FL.
+const COMPRESSED: u32 = 4;
 
 /// The folder that gets most steps.
 const MOST: &str = "v2";
@@ -114,7 +131,7 @@ fn assert_equal(ours: &Manifest, of_guest: &Manifest, what: &str) {
 
 fn turns(seed: u64) {
     let folder = must(TempDir::new(), "a folder");
-    let kind = Kind::named("encrypt");
+    let kind = &KIND;
     let image = folder.path().join("image");
     kind.make(&image, kind.megabytes);
     let synced = folder.path().join("synced");
@@ -129,6 +146,7 @@ fn turns(seed: u64) {
 
     let mut ours = OnVolume::open_with(&image, with_keys());
     ours.run(&turns.next(false));
+    write_compressed(ours.volume());
     ours.close();
     f2fs::check_by_both(&image);
     let by_us = Manifest::of_image_with(&image, &with_keys());
@@ -139,7 +157,12 @@ fn turns(seed: u64) {
     assert!(!has("v2/not synced"), "fsync has written a checkpoint");
 
     let images = [(kind, image.clone()), (kind, synced.clone())];
-    let steps = turns.next(true);
+    let mut steps = turns.next(true);
+    let bytes = |length| testkit::turns::Bytes { seed: 4, length };
+    steps.extend([
+        Step::Write("v2/compressed/text".into(), 5000, bytes(100)),
+        Step::Write("v2/compressed/of Linux".into(), 0, bytes(70_000)),
+    ]);
     let mut listed = f2fs::change_all_encrypted(&images, &steps);
     // This kernel recovers files only if the volume is mounted for writing.
     let [_, of_guest, _] = listed.remove(1);
@@ -159,6 +182,22 @@ fn turns(seed: u64) {
     f2fs::check_by_both(&image);
     check_without_keys(&image);
     f2fs::check_by_both(&image);
+}
+
+/// Creates a folder of compressed files in an encrypted one, and a file in it, whose clusters are changed in part.
+fn write_compressed(volume: &Volume) {
+    must(volume.mkdir(b"v2/compressed", 0o755, BY), "a folder");
+    let folder = must(volume.resolve(b"v2/compressed", Follow::No), "a folder");
+    must(folder.set_flags(COMPRESSED, BY), "chattr +c");
+    let text: Vec<u8> = (0..300_000).map(|at| (at / 100) as u8).collect();
+    must(volume.write("v2/compressed/text", &text), "text");
+    let node = must(volume.resolve(b"v2/compressed/text", Follow::No), "text");
+    let file = must(node.open_for(OpenMode { write: true, append: false }), "text");
+    must(file.sync_all(), "fsync");
+    must(file.write_at(b"changed", 150_000), "text");
+    must(file.sync_all(), "fsync");
+    let compression = must(node.compression(), "compression");
+    assert!(compression.is_some_and(|found| found.saved_blocks > 50), "{compression:?}");
 }
 
 /// Copies the image to `copy` after a file with a new name was synced in an encrypted folder. Only the chain of synced nodes

@@ -223,7 +223,8 @@ fn recover_in_place(image: &Path, recovered: &Manifest, random: &mut Random) -> 
     let recorder: SharedDevice = Arc::clone(&device) as SharedDevice;
     let cache = must(PageCache::new(CacheOptions::default()), "a cache");
     let options = fs::FormatOptions::default();
-    let volume = ::f2fs::Volume::open_for_writing(recorder, &cache, &options, Default::default());
+    let volume =
+        ::f2fs::Volume::open_for_writing(recorder, &cache, &options, &::f2fs::Format::default());
     let report = must(volume, image.display()).recovery().cloned();
     // Linux deletes orphans in other blocks. New blocks of directories have no address in memory.
     let comparable = |manifest: &Manifest| {

@@ -10,4 +10,4 @@ mod zstd;
 
 pub use cluster::{Cluster, ClusterSize};
 pub use decode::{Algorithm, ClusterCodec};
-pub(crate) use new::NewCompression;
+pub use new::NewCompression;

@@ -8,7 +8,6 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::entries::EntryEditor;
 use super::nodes::{Editor, nid_of};
-use crate::compress::NewCompression;
 use crate::dir::EntryName;
 use crate::dir::edit::{self, NewEntry};
 use crate::dir::entries::code_of_file_type;
@@ -134,7 +133,7 @@ impl Editor<'_> {
             extra.project.set(parent.attributes().project.unwrap_or(0));
         }
         if is_compressed {
-            extra.set_compression(NewCompression::default());
+            extra.set_compression(self.volume.new_compression());
         }
         if features.has(Feature::InodeCreationTime) {
             extra.created.set(new.created.seconds as u64);

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use base::{FileBlock, FsBlock, Result};
+use base::{Error, FileBlock, FsBlock, Result};
 use iomap::{ClusterPlacement, ClusterWrite, StoredRun, Token};
 
 use super::LiveInode;
@@ -70,21 +70,28 @@ impl LiveInode {
         Ok(ClusterPlacement { runs, token: Token(token) })
     }
 
-    /// Allocates `count` blocks for the slots from `at` on.
+    /// Allocates `count` blocks for the slots from `at` on, all or none.
     pub(super) fn place_slots(
         &self,
         at: FileBlock,
         count: u64,
         may_wait: bool,
     ) -> Result<Vec<Part>> {
+        loop {
+            match self.try_place_slots(at, count) {
+                // The blocks of other parts are not kept meanwhile: two threads would wait for those of each other.
+                Err(Error::NoSpace) if may_wait && self.volume.writer()?.wait_for_blocks()? => {}
+                placed => return placed,
+            }
+        }
+    }
+
+    fn try_place_slots(&self, at: FileBlock, count: u64) -> Result<Vec<Part>> {
         let (writer, temperature) = (self.volume.writer()?, self.current().record().temperature);
         let (mut parts, mut done) = (Vec::new(), 0);
         while done < count {
             let owner = (self.number, FileBlock(at.0 + done));
-            let placed = match may_wait {
-                true => writer.place_after_waiting(&self.volume, owner, count - done, temperature),
-                false => writer.place(&self.volume, owner, count - done, temperature),
-            };
+            let placed = writer.place(&self.volume, owner, count - done, temperature);
             let (token, range) = placed.inspect_err(|_| unplace(&self.volume, &parts))?;
             done += range.end.0 - range.start.0;
             parts.push((token, range));

@@ -5,7 +5,7 @@ use base::attributes::{FileType, Timestamp};
 use base::{Error, FileBlock, Location, Result, Unsupported};
 
 use super::{LiveInode, NODES_MAX};
-use crate::compress::{Algorithm, ClusterSize, NewCompression};
+use crate::compress::{Algorithm, ClusterSize};
 use crate::features::Feature;
 use crate::inode::map::END;
 use crate::inode::record::{Compression, inline};
@@ -52,8 +52,10 @@ impl LiveInode {
             return Err(Error::FileTooLarge);
         }
         self.change(0, &[], |editor, _| {
-            let new = NewCompression { algorithm, log_cluster_size };
-            editor.edit_extra(self.number, |extra| extra.set_compression(new))
+            editor.edit_extra(self.number, |extra| {
+                extra.algorithm = algorithm.number();
+                extra.log_cluster_size = log_cluster_size;
+            })
         })
     }
 

@@ -41,7 +41,6 @@ use base::{Error, FileBlock, InodeNumber, Result, Unsupported};
 use fs::Delayed;
 use iomap::WritableFile;
 
-use crate::compress::NewCompression;
 use crate::edit::{Editor, delete_inode};
 use crate::inode::Inode;
 use crate::inode::record::flags;
@@ -205,7 +204,8 @@ impl LiveInode {
         if self.can_be_compressed() {
             changeable |= flags::OF_COMPRESSION;
         }
-        if (wanted ^ attributes.flags) & !changeable != 0 {
+        // As in Linux, flags that only the format sets, such as that of encryption, stay.
+        if wanted & !attributes.flags & !changeable != 0 {
             return Err(Unsupported::Operation("changing flags other than those of chattr").into());
         }
         let is_immutable = |flags: u32| flags & flags::IMMUTABLE != 0;
@@ -229,7 +229,7 @@ impl LiveInode {
                 self.check_empty()?;
             }
             if changed & set & flags::COMPRESSED != 0 {
-                let new = NewCompression::default();
+                let new = self.volume.new_compression();
                 editor.edit_extra(self.number, |extra| extra.set_compression(new))?;
             }
             self.update(editor, |raw| {

@@ -88,6 +88,17 @@ impl Writer {
         }
     }
 
+    /// Waits until a write in flight or a read of old blocks may have ended. Returns false if there is none to wait for. The
+    /// caller has no placements, and has submitted all of its writes.
+    pub(crate) fn wait_for_blocks(&self) -> Result<bool> {
+        let mut state = self.lock()?;
+        let can_wait = state.can_wait();
+        if can_wait {
+            state.wait_for(&self.write_ended, POLL_TIME);
+        }
+        self.check().map(|()| can_wait)
+    }
+
     fn place_in(
         &self,
         state: &mut State,

@@ -18,13 +18,14 @@ use super::clock::Clock;
 use super::discard::Discards;
 use super::group::Syncs;
 use super::logs::Logs;
-use super::mode::Mode;
 use super::placements::{Placed, Placements};
 use super::space::{Space, segment_of};
 use super::summary_blocks::SummaryBlocks;
 use super::sync::Chain;
+use crate::compress::NewCompression;
 use crate::edit::Editor;
 use crate::features::Feature;
+use crate::file_system::Format;
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::live::LiveInode;
 use crate::ondisk::checkpoint::DISABLED;
@@ -62,6 +63,8 @@ pub(crate) struct Writer {
     pub(super) write_ended: Condvar,
     /// The callers of fsync(2).
     syncs: Syncs,
+    /// How the data of new files is compressed whose directory says so.
+    new_compression: NewCompression,
     /// The error after which nothing is written any more.
     failure: OnceLock<Error>,
 }
@@ -125,7 +128,7 @@ impl State {
 impl Writer {
     /// Prepares a volume for writing, without changing it. With `discards`, segments are discarded once they are free.
     /// Errors: `Unsupported` for volumes with features that writing does not know.
-    pub(crate) fn new(volume: &Volume, discards: bool, mode: Mode) -> Result<Self> {
+    pub(crate) fn new(volume: &Volume, discards: bool, format: &Format) -> Result<Self> {
         for (feature, operation) in REFUSED {
             if volume.geometry().features.has(feature) {
                 return Err(Unsupported::Operation(operation).into());
@@ -139,7 +142,7 @@ impl Writer {
         let pack = PackSummaries::read(volume)?;
         let state = State {
             space: Space::read(volume, &pack.sit_journal)?,
-            logs: Logs::of(&checkpoint, mode),
+            logs: Logs::of(&checkpoint, format.mode),
             summaries: SummaryBlocks::of(volume, &pack)?,
             sit_journal: pack.sit_journal,
             placements: Placements::new(volume.geometry().addresses_per_node().into()),
@@ -161,8 +164,13 @@ impl Writer {
             no_delays: Condvar::new(),
             write_ended: Condvar::new(),
             syncs: Syncs::new(),
+            new_compression: format.compression,
             failure: OnceLock::new(),
         })
+    }
+
+    pub(crate) fn new_compression(&self) -> NewCompression {
+        self.new_compression
     }
 
     /// Returns the error after which nothing is written any more. `ReadOnly` after the volume was closed.
