@@ -13,9 +13,15 @@ use crate::model::{BLOCK, Model, ROOT, THREADS, WRITE, check, close, fill, image
 
 const SEGMENT_BLOCKS: u64 = 512;
 
-fn fill_overwrite_and_delete(megabytes: u64, blocks_max: usize, seed: u64) {
-    let device = Arc::new(MemoryDevice::new(image(megabytes)));
+/// FS_COMPR_FL.
+const COMPRESSED: u32 = 4;
+
+fn fill_overwrite_and_delete(kind: &str, blocks_max: usize, seed: u64) {
+    let device = Arc::new(MemoryDevice::new(image_of(kind, 64)));
     let volume = open(&device);
+    if kind == "lz4" {
+        volume.root().unwrap().set_flags(COMPRESSED, ROOT).unwrap();
+    }
     let before = volume.statfs();
     let mut models = fill(&volume, "first", blocks_max);
     volume.sync().unwrap();
@@ -68,12 +74,17 @@ fn fill_overwrite_and_delete(megabytes: u64, blocks_max: usize, seed: u64) {
 
 #[test]
 fn threads_fill_overwrite_and_delete_large_files() {
-    fill_overwrite_and_delete(64, 4096, 1);
+    fill_overwrite_and_delete("plain", 4096, 1);
 }
 
 #[test]
 fn threads_fill_overwrite_and_delete_small_files() {
-    fill_overwrite_and_delete(64, 32, 2);
+    fill_overwrite_and_delete("plain", 32, 2);
+}
+
+#[test]
+fn threads_fill_overwrite_and_delete_compressed_files() {
+    fill_overwrite_and_delete("lz4", 1024, 3);
 }
 
 #[test]
