@@ -53,6 +53,15 @@ impl OverlayDevice {
         }
     }
 
+    /// Returns another layer over the same base, with copies of the written blocks.
+    pub fn copy(&self) -> Self {
+        let _writer = self.writer.lock();
+        let blocks = self.blocks.read().clone();
+        let used = AtomicBool::new(!blocks.is_empty());
+        let blocks = Arc::new(RwLock::new(blocks));
+        Self { used, blocks, ..Self::new(Arc::clone(&self.base), self.block_size, self.bytes_max) }
+    }
+
     /// Returns the memory that the written blocks take, in bytes.
     pub fn bytes_used(&self) -> u64 {
         self.blocks.read().len() as u64 * u64::from(self.block_size.bytes())

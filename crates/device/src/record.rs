@@ -329,8 +329,9 @@ pub struct Replay<'r> {
     recording: &'r Recording,
     /// Whether each write, by its event index, is durable at `point`.
     durable: Vec<bool>,
-    /// The contents after the first `in_base` events, whose writes are all durable.
-    base: Arc<Vec<u8>>,
+    /// The contents after the first `in_base` events, whose writes are all durable: a layer over the first contents, since
+    /// most recordings change a small part of the device.
+    base: Arc<OverlayDevice>,
     /// The number of events whose writes are in `base`.
     in_base: usize,
     point: usize,
@@ -342,7 +343,8 @@ impl<'r> Replay<'r> {
     /// Returns a replay that begins before the first event.
     pub fn new(recording: &'r Recording) -> Self {
         let durable = vec![false; recording.events.len()];
-        let base = Arc::clone(&recording.before);
+        let before: SharedDevice = Arc::new(MemoryDevice::shared(Arc::clone(&recording.before)));
+        let base = Arc::new(OverlayDevice::new(before, OVERLAY_BLOCK, u64::MAX));
         Self { recording, durable, base, in_base: 0, point: 0, known_to: [0; PARTS] }
     }
 
@@ -356,7 +358,9 @@ impl<'r> Replay<'r> {
         keep: impl FnMut(&RecordedWrite, u64) -> bool,
     ) -> Vec<u8> {
         self.go_to(point);
-        let mut image = Vec::clone(&self.base);
+        let mut image = vec![0; self.recording.before.len()];
+        let base: &dyn BlockDevice = &*self.base;
+        base.read_at(DeviceOffset(0), &mut image).expect("memory is read");
         self.patch(keep, |offset, data| {
             let start = offset.0 as usize;
             image[start..start + data.len()].copy_from_slice(data);
@@ -365,14 +369,14 @@ impl<'r> Replay<'r> {
     }
 
     /// Returns the contents of [`image`](Self::image) as a writable device. The device shares memory with the replay:
-    /// the next call copies the memory if the device still exists.
+    /// the next call copies the changed blocks if the device still exists.
     pub fn device(
         &mut self,
         point: usize,
         keep: impl FnMut(&RecordedWrite, u64) -> bool,
     ) -> Result<SharedDevice> {
         self.go_to(point);
-        let base: SharedDevice = Arc::new(MemoryDevice::shared(Arc::clone(&self.base)));
+        let base: SharedDevice = Arc::clone(&self.base) as SharedDevice;
         let device: SharedDevice = Arc::new(OverlayDevice::new(base, OVERLAY_BLOCK, u64::MAX));
         let mut written = Ok(());
         self.patch(keep, |offset, data| {
@@ -439,9 +443,11 @@ impl<'r> Replay<'r> {
                 if !self.durable[self.in_base] {
                     break;
                 }
-                let start = write.offset.0 as usize;
-                let base = Arc::make_mut(&mut self.base);
-                base[start..start + write.data.len()].copy_from_slice(&write.data);
+                if Arc::get_mut(&mut self.base).is_none() {
+                    self.base = Arc::new(self.base.copy());
+                }
+                let base: &dyn BlockDevice = &*self.base;
+                base.write_at(write.offset, &write.data).expect("memory is written");
             }
             self.in_base += 1;
         }
