@@ -1,6 +1,7 @@
 //! The space of f2fs volumes: when there is none, and cleaning. The judges are a model of each file, fsck.f2fs, and the
 //! library's own check.
 
+mod background;
 mod clean;
 mod dirty_folios;
 mod discards;
