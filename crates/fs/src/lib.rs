@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod acl;
+pub mod quota;
 pub mod xattr;
 
 mod check;
