@@ -12,7 +12,7 @@ use mounting::{Fixture, NOBODY, run_as};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use testkit::command::{output, run};
-use testkit::f2fs::{Kind, check_by_both, with_projects_without_quota};
+use testkit::f2fs::{Kind, check_by_both};
 use testkit::tree::contents;
 use testkit::{private_mounts, wait_until};
 
@@ -398,7 +398,7 @@ fn pinned_files_are_overwritten_and_nothing_else() {
 fn chattr_sets_projects_which_renames_respect() {
     private_mounts();
     let fixture = Fixture::new();
-    with_projects_without_quota(&fixture.image, 64);
+    Kind::named("project").make(&fixture.image, 64);
     with_mount(&fixture, "rw", |mount| {
         let directory = mount.join("d");
         fs::create_dir(&directory).unwrap();
@@ -415,7 +415,8 @@ fn chattr_sets_projects_which_renames_respect() {
         run(Command::new("chattr").args(["-p", "7"]).arg(mount.join("outside")));
         fs::rename(mount.join("outside"), directory.join("moved")).unwrap();
     });
-    let without = f2fs();
+    let without = Fixture::new();
+    Kind::named("extra_attr").make(&without.image, 64);
     with_mount(&without, "rw", |mount| {
         let set = output(Command::new("chattr").args(["-p", "7"]).arg(mount));
         assert!(!set.status.success());

@@ -21,6 +21,7 @@ use crate::compress::NewCompression;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::live::{LiveInode, Named, RenameMode};
+use crate::quota;
 use crate::superblock::Superblock;
 use crate::volume::Volume;
 use crate::write::Mode;
@@ -92,6 +93,10 @@ impl FileSystem for F2fs {
     }
 
     fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn fs::Inode>> {
+        if quota::files(&self.volume).contains(&Some(number)) {
+            // No valid directory has a name for it, and its blocks change in the overlay only.
+            return Err(Error::NotFound);
+        }
         if self.is_writable() {
             return LiveInode::load(&self.volume, number).map(wrap);
         }

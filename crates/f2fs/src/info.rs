@@ -61,8 +61,13 @@ impl Volume {
                     details.push((name, count.into()));
                 }
             }
-            if let Some(failure) = &recovery.orphan_failure {
-                details.push(("orphans_left", failure.to_string().into()));
+            for (name, failure) in [
+                ("orphans_left", &recovery.orphan_failure),
+                ("quota_failure", &recovery.quota_failure),
+            ] {
+                if let Some(failure) = failure {
+                    details.push((name, failure.to_string().into()));
+                }
             }
         }
         VolumeInfo {

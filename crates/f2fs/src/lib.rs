@@ -21,6 +21,7 @@ mod inode;
 mod live;
 mod nat;
 mod node;
+mod quota;
 mod ranks;
 mod recovery;
 mod sit;

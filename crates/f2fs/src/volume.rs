@@ -99,7 +99,7 @@ impl Volume {
     ///
     /// Those of [`open`](Self::open), and:
     ///
-    /// - `Unsupported` for volumes that are read-only by their format, zoned, or have quota, device aliases or disabled
+    /// - `Unsupported` for volumes that are read-only by their format, zoned, or have device aliases or disabled
     ///   checkpoints.
     /// - `Corrupt` if the tables of segments are too short for the main area, a log is outside of it, or the journal of the
     ///   node address table has a number that the table does not have.

@@ -166,12 +166,13 @@ fn pinned() {
     }
 }
 
-/// Has the library give a directory a project, in which Linux creates inodes. Linux itself sets projects only with quota.
+/// Has the library give a directory a project, in which Linux creates inodes.
 fn projects() {
     let folder = must(TempDir::new(), "a folder");
     let image = folder.path().join("image");
-    f2fs::with_projects_without_quota(&image, 64);
-    let images = [(Kind::named("extra_attr"), image)];
+    let kind = Kind::named("project");
+    kind.make(&image, 64);
+    let images = [(kind, image)];
     let make = |name: &str| {
         let at = |path: &str| format!("top/{name}{path}");
         vec![

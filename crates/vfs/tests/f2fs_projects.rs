@@ -4,7 +4,7 @@ use std::path::Path;
 
 use base::attributes::FileType;
 use base::{Error, Result};
-use testkit::f2fs::{Kind, check_by_both, with_projects_without_quota};
+use testkit::f2fs::{Kind, check_by_both};
 use vfs::{Creation, Credentials, Follow, OpenMode, RenameFlags, Volume, VolumeOptions};
 
 const ROOT: &Credentials = &Credentials::ROOT;
@@ -35,7 +35,7 @@ fn make_directory(volume: &Volume, path: &str, project: u32) {
 fn inodes_inherit_projects_and_do_not_enter_others() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
-    with_projects_without_quota(&image, 64);
+    Kind::named("project").make(&image, 64);
     let volume = open(&image);
     make_directory(&volume, "/seven", 7);
     make_directory(&volume, "/eight", 8);
@@ -95,7 +95,7 @@ fn inodes_inherit_projects_and_do_not_enter_others() {
 fn volumes_and_callers_without_the_right_set_no_project() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
-    Kind::named("attributes").make(&image, 64);
+    Kind::named("extra_attr").make(&image, 64);
     let volume = open(&image);
     let file = volume.create_file(b"/file", 0o644, ROOT).unwrap();
     assert!(matches!(file.set_project(7, ROOT), Err(Error::Unsupported(_))));

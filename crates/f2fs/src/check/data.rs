@@ -118,6 +118,7 @@ impl Check<'_> {
         let Slot { nid, version, index, location } = slot;
         let location = location.at_block(address);
         file.blocks += 1;
+        self.quota.see_block(file.number(), block, address);
         let is_new = self.claim_block(address, BlockKind::Data, location);
         let owner = Owner { kind: BlockKind::Data, nid, version, index };
         self.check_owner(address, owner, location);

@@ -69,6 +69,7 @@ impl Check<'_> {
         let Some(raw) = self.report.ok(raw) else { return };
         let Some(record) = self.inode_record(&read.node) else { return };
         self.counts.inodes += 1;
+        self.count_for_quota(&read.node, raw.size.get());
         let kind = record.attributes.kind;
         let named_kind = self.states.change(number, |state| {
             state.kind = Some(kind);

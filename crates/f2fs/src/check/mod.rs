@@ -4,14 +4,12 @@
 //! (`superblock`, `checkpoint`). The node address table says which inodes exist (`nat`). Each inode is read, with its
 //! nodes, blocks, extended attributes and directory entries (`nodes`, `inodes`, `data`, `xattrs`, `directories`), each
 //! block and its summary only once (`claims`, `owners`). Then names and links are compared (`tree`), the blocks found with
-//! the segment information table, and counts with the checkpoint (`segments`). The last pass follows the nodes that were
-//! synced after the checkpoint (`chain`), which are not recovered.
+//! the segment information table, and counts with the checkpoint (`segments`), and usage with the quota files (`quota`).
+//! The last pass follows the nodes that were synced after the checkpoint (`chain`), which are not recovered.
 //!
 //! Memory: one bit for each block and a byte or two for each segment of the main area, and two bits for each node number,
 //! of which only the pages with a block or node in use are touched; 20 bytes for each entry of the blocks of the node
-//! address table with an inode in use; a few words for each directory.
-//!
-//! Not here: the contents of quota files.
+//! address table with an inode in use; a few words for each directory, owner, group and project.
 
 mod bits;
 mod chain;
@@ -24,6 +22,7 @@ mod inodes;
 mod nat;
 mod nodes;
 mod owners;
+mod quota;
 mod segments;
 mod states;
 mod superblock;
@@ -41,6 +40,7 @@ use fs::Report;
 use self::bits::Bits;
 use self::claims::Claims;
 use self::owners::Owners;
+use self::quota::QuotaCheck;
 use self::states::InodeStates;
 use crate::geometry::Geometry;
 use crate::volume::Volume;
@@ -62,6 +62,7 @@ impl Volume {
             directories: BTreeMap::new(),
             orphans: BTreeSet::new(),
             counts: Counts::default(),
+            quota: QuotaCheck::new(self),
             has_unread_files: false,
         };
         for pass in [
@@ -76,6 +77,7 @@ impl Volume {
             Check::check_segments,
             Check::check_logs,
             Check::check_counts,
+            Check::check_quota,
             Check::check_chain,
         ] {
             if check.report.has_ended {
@@ -111,6 +113,7 @@ struct Check<'v> {
     /// The inodes to delete when the volume is next mounted for writing.
     orphans: BTreeSet<InodeNumber>,
     counts: Counts,
+    quota: QuotaCheck,
     /// Whether an inode or node could not be read, so that blocks in use are unknown. That was reported.
     has_unread_files: bool,
 }

@@ -14,5 +14,7 @@ pub(crate) use self::create::NewName;
 pub(crate) use self::deletion::{delete_inode, free_data};
 pub(crate) use self::entries::EntryEditor;
 pub(crate) use self::nodes::{Editor, Slot, nid_of};
-pub(crate) use self::overlay::{BlockUse, Change, Counts, Overlay, OverlayNode, Owner};
+pub(crate) use self::overlay::{
+    BlockUse, Change, ChangedNode, Counts, Overlay, OverlayNode, Owner,
+};
 pub(crate) use self::position::{MapShape, first_block};

@@ -1,12 +1,16 @@
 //! The overlay: nodes and directory blocks that have changed since the last checkpoint, in memory. Readers look them up
 //! here before they read them from the device, and a checkpoint finds here what it has to write.
 
+mod undo;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use base::{FileBlock, FsBlock, InodeNumber, Result, Unsupported};
 use iomap::{BlockContents, MetadataBuffer};
 use zerocopy::FromBytes;
 
+pub(crate) use self::undo::ChangedNode;
+use self::undo::Undo;
 use crate::nat::Nid;
 use crate::node::FLAG_BITS;
 use crate::ondisk::node::RawNodeFooter;
@@ -100,51 +104,10 @@ pub(crate) struct Overlay {
     undo: Option<Undo>,
 }
 
-/// The state before an operation of all that it has changed.
-#[derive(Debug, Default)]
-struct Undo {
-    nodes: HashMap<Nid, Option<Change>>,
-    directory_blocks: HashMap<(InodeNumber, FileBlock), Option<BlockContents>>,
-    /// Orphans, and whether they were listed.
-    orphans: Vec<(InodeNumber, bool)>,
-    counts: Counts,
-    bytes: u64,
-}
-
 impl Overlay {
     /// Returns an overlay for a recovery, which records how the use of data blocks changes.
     pub(crate) fn for_recovery() -> Self {
         Self { blocks: Some(HashMap::new()), ..Self::default() }
-    }
-
-    /// Begins an operation, whose changes can be taken back.
-    pub(crate) fn begin(&mut self) {
-        let (counts, bytes) = (self.counts, self.bytes);
-        self.undo = Some(Undo { counts, bytes, ..Undo::default() });
-    }
-
-    /// Ends an operation. Takes its changes back, unless it has succeeded.
-    pub(crate) fn end(&mut self, has_succeeded: bool) {
-        let Some(undo) = self.undo.take().filter(|_| !has_succeeded) else { return };
-        for (nid, before) in undo.nodes {
-            match before {
-                Some(change) => drop(self.nodes.insert(nid, change)),
-                None => drop(self.nodes.remove(&nid)),
-            }
-        }
-        for (at, before) in undo.directory_blocks {
-            match before {
-                Some(contents) => drop(self.directory_blocks.insert(at, contents)),
-                None => drop(self.directory_blocks.remove(&at)),
-            }
-        }
-        for (inode, was_listed) in undo.orphans.into_iter().rev() {
-            match was_listed {
-                true => self.orphans.insert(inode),
-                false => self.orphans.remove(&inode),
-            };
-        }
-        (self.counts, self.bytes) = (undo.counts, undo.bytes);
     }
 
     /// Forgets all changes, which a checkpoint has written.
@@ -256,21 +219,6 @@ impl Overlay {
         };
         if let Some(undo) = self.undo.as_mut().filter(|_| has_changed) {
             undo.orphans.push((inode, !is_orphan));
-        }
-    }
-
-    /// Records the state of a node before it changes.
-    fn save_node(&mut self, nid: Nid) {
-        if let Some(undo) = &mut self.undo {
-            undo.nodes.entry(nid).or_insert_with(|| self.nodes.get(&nid).cloned());
-        }
-    }
-
-    /// Records the contents of a directory's block before they change.
-    fn save_directory_block(&mut self, at: (InodeNumber, FileBlock)) {
-        if let Some(undo) = &mut self.undo {
-            let blocks = &self.directory_blocks;
-            undo.directory_blocks.entry(at).or_insert_with(|| blocks.get(&at).cloned());
         }
     }
 

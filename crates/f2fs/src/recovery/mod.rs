@@ -29,6 +29,7 @@ use crate::nat::Nid;
 use crate::node::{Node, footer};
 use crate::ondisk::checkpoint::DISABLED;
 use crate::ondisk::node::RawNodeFooter;
+use crate::quota::Quotas;
 use crate::volume::Volume;
 
 /// The name in errors of a node that fsync(2) wrote after the checkpoint.
@@ -47,6 +48,8 @@ pub struct RecoveryReport {
     /// The first error of an orphan that could not be deleted completely. No reader can see it, but its space is not
     /// counted as free.
     pub orphan_failure: Option<Error>,
+    /// The error of quota files that are damaged or cannot be read, so that what was recovered is not charged.
+    pub quota_failure: Option<Error>,
     /// The number of inodes with replayed nodes.
     pub inodes_recovered: u64,
     /// The number of inodes among them that the checkpoint does not have.
@@ -89,6 +92,9 @@ pub(crate) fn recover(volume: &Arc<Volume>) -> Result<Option<RecoveryReport>> {
     let planned = plan::plan(&chain, |inode| exists(volume, inode))?;
     let (chain, planned) = (&chain, &planned);
     Replay { editor: &mut editor, chain, planned, report: &mut report, segments: None }.run()?;
+    let mut quotas = Quotas::of(volume);
+    quotas.charge_recovery(&mut editor)?;
+    report.quota_failure = quotas.failure().cloned();
     Ok(Some(report))
 }
 

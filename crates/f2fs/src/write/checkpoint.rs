@@ -130,6 +130,7 @@ impl Writer<'_> {
             counts,
             versions: (&sit_versions, &nat_versions),
             orphans: &orphans,
+            is_quota_damaged: self.state.quotas.is_damaged(),
             is_closed,
             time: self.state.clock.now(),
         };

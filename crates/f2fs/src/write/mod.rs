@@ -22,6 +22,7 @@ mod pack;
 mod pending;
 mod place;
 mod placements;
+mod reserved;
 mod sections;
 mod segment_changes;
 mod space;
@@ -32,5 +33,6 @@ mod writer;
 
 pub use self::mode::Mode;
 pub(crate) use self::placements::Placed;
+pub(crate) use self::reserved::Reserved;
 pub(crate) use self::space::segment_of;
-pub(crate) use self::writer::{Reserved, Writer};
+pub(crate) use self::writer::Writer;

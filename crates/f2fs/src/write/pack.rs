@@ -14,7 +14,7 @@ use crate::checkpoint::VersionBitmap;
 use crate::geometry::{SEGMENT_BLOCKS, WORD_BYTES};
 use crate::ondisk::checkpoint::{
     COMPACT_SUMMARIES, CRC_RECOVERY, FAST_BOOT, LARGE_NAT_BITMAP, NAT_BITS, NO_CRC_RECOVERY,
-    ORPHANS, RawCheckpoint, RawOrphanFooter, UNMOUNTED,
+    ORPHANS, QUOTA_NEEDS_FSCK, RawCheckpoint, RawOrphanFooter, UNMOUNTED,
 };
 use crate::summaries::{BlockKind, LOGS};
 use crate::superblock::MAGIC;
@@ -39,6 +39,8 @@ pub(crate) struct PackContents<'c> {
     pub(crate) versions: (&'c VersionBitmap, &'c VersionBitmap),
     /// The inodes without a name, which are in use.
     pub(crate) orphans: &'c BTreeSet<InodeNumber>,
+    /// Whether the quota files need repair.
+    pub(crate) is_quota_damaged: bool,
     /// Whether nothing will be written after this pack.
     pub(crate) is_closed: bool,
     /// The time now, in seconds since the volume was made.
@@ -73,7 +75,8 @@ impl<'v> Pack<'v> {
         logs: &Logs,
         summaries: &mut SummaryBlocks,
     ) -> Result<Self> {
-        let PackContents { counts, versions, orphans, is_closed, time } = contents;
+        let PackContents { counts, versions, orphans, is_quota_damaged, is_closed, time } =
+            contents;
         let geometry = volume.geometry();
         let checkpoint = volume.checkpoint();
         let mut raw = checkpoint.raw.clone();
@@ -102,6 +105,9 @@ impl<'v> Pack<'v> {
         let orphan_blocks = orphan_blocks(orphans, geometry.block_size.len());
         if !orphan_blocks.is_empty() {
             flags |= ORPHANS;
+        }
+        if *is_quota_damaged {
+            flags |= QUOTA_NEEDS_FSCK;
         }
         raw.flags.set(raw.flags.get() & !cleared | flags);
         let payload = geometry.checkpoint_payload as usize;

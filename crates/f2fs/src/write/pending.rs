@@ -7,8 +7,9 @@ use std::ops::Range;
 
 use base::FsBlock;
 
+use super::reserved::Reserved;
 use super::space::segment_of;
-use super::writer::{Reserved, State, Writer};
+use super::writer::{State, Writer};
 use crate::volume::Volume;
 
 impl Reserved<'_> {

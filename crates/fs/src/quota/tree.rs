@@ -45,13 +45,6 @@ impl<B: ReadBlocks> QuotaFile<B> {
         Ok(file)
     }
 
-    /// Returns what an id uses. `None` if the file has no entry for it.
-    pub fn usage(&self, id: u32) -> Result<Option<Usage>> {
-        let Some(place) = self.place_of(id)? else { return Ok(None) };
-        let entry = self.entry(&self.blocks.read(place.block)?, place.index)?;
-        Ok(Some(usage_of(&entry)))
-    }
-
     /// Calls `visit` for each id with an entry, and what it uses. Errors: `Corrupt` if the tree, the entries or the lists
     /// of free ones contradict each other.
     pub fn for_each(&self, visit: &mut dyn FnMut(u32, Usage)) -> Result<()> {

@@ -36,6 +36,8 @@ pub enum Structure {
     Footer,
     /// A field of a directory entry.
     DirectoryEntry,
+    /// A field of the header or of an entry of a quota file. Images without quota files have none.
+    QuotaFile,
 }
 
 /// All structures.
@@ -51,6 +53,7 @@ pub const STRUCTURES: &[Structure] = &[
     Structure::Node,
     Structure::Footer,
     Structure::DirectoryEntry,
+    Structure::QuotaFile,
 ];
 
 /// The fields of the superblock, by offset and size.
@@ -159,6 +162,13 @@ const INODE_FIELDS: &[(usize, usize)] = &[
     (394, 2),
 ];
 
+/// The fields of the header of a quota file, and of its first entry, by offset and size: the version and the number of blocks;
+/// the id, the number of inodes, and the space.
+const QUOTA_FIELDS: &[(usize, usize)] =
+    &[(4, 4), (20, 4), (QUOTA_ENTRY, 4), (QUOTA_ENTRY + 24, 8), (QUOTA_ENTRY + 48, 8)];
+/// The offset of the first entry of a quota file as mkfs.f2fs makes it: in its sixth block of 1 KiB.
+const QUOTA_ENTRY: usize = 5 * 1024 + 16;
+
 /// The sizes of entries in bytes.
 const NODE_ENTRY: usize = 9;
 const SEGMENT_ENTRY: usize = 74;
@@ -186,6 +196,11 @@ pub fn small_images(folder: &Path, kinds: &[&'static Kind]) -> Vec<Vec<u8>> {
         kind.task(image, Job::Fill(tree))
     });
     images.iter().map(|(_, image)| must(std::fs::read(image), image.display())).collect()
+}
+
+/// Returns whether an image has the structure.
+pub fn has(image: &[u8], structure: Structure) -> bool {
+    structure != Structure::QuotaFile || !Layout::of(image).quota_files(image).is_empty()
 }
 
 /// A change of one field.
@@ -296,6 +311,11 @@ fn places(
             let any = node(image, layout, random, |_| true);
             let (at, size) = pick(random, &[(0, 4), (4, 4), (8, 4), (12, 8), (20, 4)]);
             vec![(any + FOOTER + at, size)]
+        }
+        Structure::QuotaFile => {
+            let (at, size) = pick(random, QUOTA_FIELDS);
+            let blocks = *random.pick(&layout.quota_files(image)).expect("a quota file");
+            vec![(blocks[at / BLOCK] + at % BLOCK, size)]
         }
         Structure::DirectoryEntry => vec![directory_field(image, layout, random)],
     }

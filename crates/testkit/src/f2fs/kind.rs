@@ -1,7 +1,6 @@
 //! Kinds of f2fs images, with all features that Bifolio reads.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::{BLOCK_SIZE, Tools};
@@ -153,10 +152,14 @@ const fn loaded(name: &'static str, arguments: &'static str) -> Kind {
 pub const KINDS: &[Kind] = &[
     kind("plain", ""),
     kind("extra_attr", "-O extra_attr"),
-    kind(
-        "attributes",
-        "-O extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum",
-    ),
+    Kind {
+        adjust: with_projects,
+        ..kind(
+            "attributes",
+            "-O extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum,quota,\
+             project_quota",
+        )
+    },
     Kind { options: "noinline_data,noinline_dentry,noinline_xattr", ..kind("no_inline", "") },
     Kind {
         options: "inline_xattr_size=100",
@@ -207,19 +210,3 @@ pub const KINDS: &[Kind] = &[
         )
     },
 ];
-
-/// Makes an empty image of `megabytes` with project ids, and without the quota files that mkfs.f2fs adds: volumes with them
-/// are not written.
-pub fn with_projects_without_quota(image: &Path, megabytes: u64) {
-    /// The bytes of the feature bits in both copies of the superblock.
-    const FEATURES: [u64; 2] = [1024 + 2180, 4096 + 1024 + 2180];
-    const PROJECT_QUOTA: u8 = 0x10;
-    Kind::named("extra_attr").make(image, megabytes);
-    let file = OpenOptions::new().read(true).write(true).open(image);
-    let file = must(file, image.display());
-    for at in FEATURES {
-        let mut byte = [0];
-        must(file.read_exact_at(&mut byte, at), image.display());
-        must(file.write_all_at(&[byte[0] | PROJECT_QUOTA], at), image.display());
-    }
-}

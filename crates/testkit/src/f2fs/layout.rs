@@ -126,6 +126,24 @@ impl Layout {
         blocks
     }
 
+    /// Returns the offsets of the first two blocks of each quota file.
+    pub fn quota_files(&self, image: &[u8]) -> Vec<[usize; 2]> {
+        let numbers = [2745, 2749, 2753].map(|at| word(image, SUPERBLOCKS[0] + at));
+        let mut files = Vec::new();
+        for number in numbers.into_iter().filter(|number| *number != 0) {
+            let nodes = self.nodes(image);
+            let own = nodes.into_iter().filter(|at| {
+                is_inode(&image[*at..at + BLOCK]) && word(image, at + FOOTER) == number
+            });
+            // The block that was written last.
+            files.extend(own.max_by_key(|at| word(image, at + FOOTER + 12)).map(|at| {
+                let first = at + ADDRESSES + extra_bytes(&image[at..]);
+                [0, 4].map(|word_at| word(image, first + word_at) as usize * BLOCK)
+            }));
+        }
+        files
+    }
+
     /// Corrects the checksums of the superblock at `at`, if it has one.
     pub fn mend_superblock(&self, image: &mut [u8], at: usize) {
         const SB_CHECKSUM: u32 = 0x800;

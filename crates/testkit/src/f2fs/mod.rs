@@ -31,7 +31,7 @@ pub use fill::{
     break_off, change_all, change_all_encrypted, fill_all, fill_and_decrypt_all, list_all,
     list_last_checkpoints,
 };
-pub use kind::{Filler, KINDS, Kind, with_projects_without_quota};
+pub use kind::{Filler, KINDS, Kind};
 pub use tools::Tools;
 pub use unclean::{Steps, interrupted_turn};
 pub use wear::wearing_steps;

@@ -133,6 +133,7 @@ fn plant_bugs(suite: &mut Suite) {
     suite.plant(f2fs, (Bug::NoFlushOfPackEnd, Bug::None), 100, files);
     suite.plant(f2fs, (Bug::EarlyReuse, Bug::None), 100, files);
     suite.plant(&F2FS_COMPRESSED, (Bug::EarlyReuse, Bug::None), 100, files);
+    suite.plant(&F2FS[1], (Bug::OldQuota, Bug::None), 100, files);
     suite.plant(f2fs, journal(JournalBug::NoFlushOfData), 100, files);
     suite.plant(f2fs, journal(JournalBug::EarlyEnd), 100, files);
     suite.plant(&F2FS_16K, journal(JournalBug::NoFlushOfData), 100, files);

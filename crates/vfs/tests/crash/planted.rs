@@ -38,6 +38,8 @@ pub enum Bug {
     LostOrphans,
     /// A block of f2fs that was freed is written to before the next checkpoint: the last one, or a synced node, refers to it.
     EarlyReuse,
+    /// Checkpoints of f2fs have the quota of the ones before.
+    OldQuota,
 }
 
 /// A bug, and the state that it needs.
@@ -69,6 +71,7 @@ impl Planted {
                 Arc::new(HookedDevice::new(device, WithEarlyReuse(Arc::clone(&self.freed))))
             }
             Bug::LostOrphans => Arc::new(HookedDevice::new(device, WithoutOrphans)),
+            Bug::OldQuota => Arc::new(HookedDevice::new(device, OldQuota::default())),
             Bug::CleanBeforeProtect => {
                 Arc::new(HookedDevice::new(device, WithoutLateStore(Arc::clone(&self.late))))
             }
@@ -205,6 +208,34 @@ impl DeviceHooks for WithoutOrphans {
             let mut bytes = bio.to_vec();
             for block in bytes.chunks_mut(BLOCK).filter(|block| Self::is_orphan_block(block)) {
                 block[BLOCK - 8..BLOCK - 4].fill(0);
+            }
+            Some(bytes)
+        });
+    }
+}
+
+/// Replaces each block with entries of a quota file by the one that was written before it.
+#[derive(Debug, Default)]
+struct OldQuota(Mutex<Option<Vec<u8>>>);
+
+impl OldQuota {
+    /// Returns whether this is the second block of a quota file, as mkfs.f2fs makes it: it begins with the last level of the
+    /// tree, whose first reference is to the sixth block of 1 KiB, and that one has entries.
+    fn has_entries(block: &[u8]) -> bool {
+        let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
+        word(0) == 5 && word(1024) == 0 && (1..=14).contains(&word(1024 + 8))
+    }
+}
+
+impl DeviceHooks for OldQuota {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
+        submit_changed(device, batch, |bio| {
+            let mut bytes = bio.to_vec();
+            for block in bytes.chunks_exact_mut(BLOCK).filter(|block| Self::has_entries(block)) {
+                let new = block.to_vec();
+                if let Some(old) = self.0.lock().replace(new) {
+                    block.copy_from_slice(&old);
+                }
             }
             Some(bytes)
         });

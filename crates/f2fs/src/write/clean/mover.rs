@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::attributes::FileType;
 use base::{DeviceOffset, Error, FileBlock, FsBlock, Result};
 
 use super::owners::{DataBlock, LiveBlocks, Owners};
@@ -75,7 +74,7 @@ impl State {
             moved += (live.nodes.len() + live.data.len()) as u64;
             self.move_nodes(volume, &live.nodes)?;
             let (files, others): (Vec<_>, Vec<_>) =
-                live.data.into_iter().partition(|data| data.kind == FileType::Regular);
+                live.data.into_iter().partition(|data| !data.is_metadata);
             move_directory_blocks(volume, &others)?;
             self.move_data(volume, segment, &files)?;
         }
@@ -107,7 +106,7 @@ impl State {
             for block in &live.data {
                 // A change of an address changes the node, and no other.
                 nodes.insert(block.slot.nid);
-                directory_blocks += u64::from(block.kind != FileType::Regular);
+                directory_blocks += u64::from(block.is_metadata);
             }
         }
         let overlay = volume.overlay_or_new().read();
@@ -244,7 +243,7 @@ fn part_of(data: &DataBlock) -> Range<FileBlock> {
     }
 }
 
-/// Makes blocks of directories and symbolic links changed ones, with the same contents.
+/// Makes blocks of directories, symbolic links and quota files changed ones, with the same contents.
 fn move_directory_blocks(volume: &Arc<Volume>, blocks: &[DataBlock]) -> Result<()> {
     for DataBlock { block, slot, at, .. } in blocks {
         if volume.overlay_or_new().read().directory_block(slot.inode, *at).is_some() {

@@ -14,6 +14,7 @@ use crate::inode::record::{InodeRecord, flags};
 use crate::nat::Nid;
 use crate::node::XATTR_POSITION;
 use crate::ondisk::summary::RawSummary;
+use crate::quota;
 use crate::summaries::BlockKind;
 use crate::volume::Volume;
 use crate::write::summary_blocks::Summary;
@@ -26,7 +27,8 @@ pub(super) struct DataBlock {
     pub(super) slot: Slot,
     /// The block of the file.
     pub(super) at: FileBlock,
-    pub(super) kind: FileType,
+    /// Whether the block is read as metadata: that of a directory, a symbolic link or a quota file.
+    pub(super) is_metadata: bool,
     /// The clusters that are read as a whole.
     pub(super) cluster: Option<ClusterSize>,
 }
@@ -142,11 +144,12 @@ impl<'v> Owners<'v> {
             block,
             slot: Slot { inode: number, nid, index, byte },
             at: FileBlock(first + u64::from(index)),
-            kind: record.attributes.kind,
+            is_metadata: record.attributes.kind != FileType::Regular
+                || quota::files(volume).contains(&Some(number)),
             cluster: record.compression.map(|compression| compression.cluster_size),
         };
         // A checkpoint looks the address of a directory's block up by its place in the directory.
-        let is_found = data.kind == FileType::Regular
+        let is_found = !data.is_metadata
             || Editor::new(volume).slot_of(number, data.at, false)? == Some(data.slot);
         if !is_found {
             return Err(Error::corrupt("node", node.location(), Problem::Missing("parent")));

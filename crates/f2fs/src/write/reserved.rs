@@ -1,0 +1,38 @@
+//! The reservations and placements that an operation changes.
+//! Not here: blocks of atomic writes (`pending`).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::{FileBlock, FsBlock};
+
+use super::placements::Placed;
+use super::writer::State;
+use crate::live::LiveInode;
+
+/// The reservations of an operation.
+pub(crate) struct Reserved<'s> {
+    pub(super) state: &'s mut State,
+}
+
+impl Reserved<'_> {
+    /// Reserves blocks for data in the cache.
+    pub(crate) fn add(&mut self, blocks: u64) {
+        self.state.reserved += blocks;
+    }
+
+    /// Releases reserved blocks, which are in use now, or whose data was dropped.
+    pub(crate) fn remove(&mut self, blocks: u64) {
+        self.state.reserved = self.state.reserved.saturating_sub(blocks);
+    }
+
+    /// Holds a block that `part` of a file has no more, while reads that began earlier may read it.
+    pub(crate) fn hold(&mut self, inode: &Arc<LiveInode>, part: Range<FileBlock>, block: FsBlock) {
+        self.state.held.hold(inode, part, block);
+    }
+
+    /// Removes a placement whose data is on the device.
+    pub(crate) fn take_placement(&mut self, token: u64) -> Option<Placed> {
+        self.state.placements.remove(token)
+    }
+}
