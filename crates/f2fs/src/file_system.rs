@@ -440,6 +440,10 @@ impl Data for WritableInode {
         Ok(Some(file))
     }
 
+    fn check_changeable(&self) -> Result<()> {
+        self.0.check_changeable()
+    }
+
     fn compression(&self) -> Result<Option<fs::Compression>> {
         compression(&self.0.current())
     }

@@ -200,6 +200,11 @@ pub trait Data {
         Ok(None)
     }
 
+    /// Fails for a regular file whose data and size the format does not change. Called before the cache changes any of it.
+    fn check_changeable(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns how the data is compressed, or `None` if it is not. Errors: `Unsupported` if the volume has no compressed
     /// files.
     fn compression(&self) -> Result<Option<Compression>> {

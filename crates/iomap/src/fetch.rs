@@ -131,7 +131,8 @@ pub(crate) fn absent_in_cluster(
     let Some(cluster) = context.mapper.cluster_bytes() else { return Ok(None) };
     let block = u64::from(context.mapping.block_size().bytes());
     let cluster = cluster as usize;
-    let (first, last) = (range.start / cluster * cluster, range.end / cluster * cluster);
+    let first = range.start / cluster * cluster;
+    let last = range.end.saturating_sub(1) / cluster * cluster;
     let end_of_file = context.size().next_multiple_of(block).saturating_sub(folio.position());
     let end_of_file = usize::try_from(end_of_file).unwrap_or(usize::MAX).min(folio.len());
     for start in [first, last] {

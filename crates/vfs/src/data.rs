@@ -102,6 +102,7 @@ impl Node {
                 rights::may_change(&self.attributes())?;
             }
         }
+        self.inode().check_changeable()?;
         Ok(&data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))])
     }
 
@@ -201,6 +202,7 @@ impl Node {
         if size > before.max(self.inode().size_max()) {
             return Err(Error::FileTooLarge);
         }
+        self.inode().check_changeable()?;
         if let Some(file) = file {
             iomap::truncate_cache(file, size)?;
         }

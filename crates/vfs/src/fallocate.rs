@@ -134,6 +134,7 @@ impl Node {
         } else {
             rights::may_overwrite(&self.attributes())?;
         }
+        self.inode().check_changeable()?;
         state.atomic.check_none()?;
         let size = file.size();
         self.check_range(mode, &range, size)?;

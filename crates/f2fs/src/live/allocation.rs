@@ -37,6 +37,7 @@ impl LiveInode {
         if self.current().record().inline_area.is_some() {
             self.convert_inline()?;
         }
+        self.decompress_end(size)?;
         let mut saved = 0;
         if !keeps_space {
             self.decompress_cut(end)?;

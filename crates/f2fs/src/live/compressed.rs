@@ -68,6 +68,17 @@ impl LiveInode {
         }
     }
 
+    /// Stores the cluster that the file ends in block by block, before the file grows to `size` bytes: data behind the end,
+    /// which Linux leaves there if the power fails after a truncation, must not be shown.
+    pub(super) fn decompress_end(&self, size: u64) -> Result<()> {
+        let current = self.current();
+        if current.record().compression.is_none() || size <= current.attributes().size {
+            return Ok(());
+        }
+        let blocks = self.volume.geometry().block_size.blocks_for(current.attributes().size);
+        self.decompress_cut(FileBlock(blocks))
+    }
+
     /// Returns how many blocks compression saves in the clusters from block `end` on.
     pub(super) fn saved_from(&self, end: FileBlock) -> Result<u64> {
         let (current, mut at, mut saved) = (self.current(), end, 0);

@@ -156,7 +156,9 @@ impl MapWrite for LiveInode {
     fn map_write(&self, at: FileOffset, length: u64) -> Result<Iomap> {
         self.check_changeable()?;
         self.convert_inline()?;
-        let blocks = self.blocks_of(&(at..FileOffset(at.0.saturating_add(length))));
+        let end = FileOffset(at.0.saturating_add(length));
+        let blocks = self.blocks_of(&(at..end));
+        self.decompress_end(end.0)?;
         if self.cluster_bytes().is_none() {
             self.decompress(&blocks)?;
         }

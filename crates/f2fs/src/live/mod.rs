@@ -314,7 +314,7 @@ impl LiveInode {
 
     /// Fails for inodes whose data or names cannot be changed. Of an encrypted file, this finds the cipher, without which
     /// no data may become dirty: it could not be written back.
-    fn check_changeable(&self) -> Result<()> {
+    pub(crate) fn check_changeable(&self) -> Result<()> {
         let current = self.current();
         let record = current.record();
         current.check_readable()?;
