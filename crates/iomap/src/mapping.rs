@@ -252,11 +252,11 @@ pub trait MapWrite: MapRead {
     /// Allocates new blocks for the first bytes of `dirty`, which are whole blocks with the policy
     /// [`OutOfPlace`](WritePolicy::OutOfPlace): as many blocks as are contiguous on the device. The file keeps its old
     /// blocks until the placement ends, and [`map_read`](MapRead::map_read) returns those, or a delayed range if there
-    /// are none. The placement is used once, for these bytes. Reserved blocks use up their reservation; for other
-    /// blocks, the format has room for as many as can be in flight. May start a transaction. The caller has a folio
-    /// locked, so this waits for no folio. A format may also return blocks that the file has at this place, which are then
-    /// overwritten. A placement that is empty, longer than `dirty`, or not whole blocks makes
-    /// the caller panic.
+    /// are none. The placement is used once, for these bytes. Reserved blocks use up their reservation, at the
+    /// end of I/O at the latest; for other blocks, the format has room for as many as can be in flight. May start a
+    /// transaction. The caller has a folio locked, so this waits for no folio. A format may also return blocks that the
+    /// file has at this place, which are then overwritten. A placement that is empty, longer than `dirty`, or not whole
+    /// blocks makes the caller panic.
     fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
         let _ = dirty;
         Err(Unsupported::Operation("writing out of place").into())

@@ -414,7 +414,8 @@ pub(crate) fn cancel_reservation(file: &WritableFile, range: Range<u64>) {
         let pages = here >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT);
         let (mut clean, mut dirty) = (range.end - here, 0);
         if let Some(folio) = mapping.get_locked(pages.start) {
-            // Under the lock: blocks under writeback are allocated by then.
+            // Blocks under writeback are not dirty, but their reservation is used up at the end of I/O only.
+            folio.wait_writeback();
             let folio = folio.folio();
             let within = (here - folio.position()) as usize;
             let run = clean.min((folio.len() - within) as u64) as usize;

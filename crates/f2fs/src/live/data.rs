@@ -77,8 +77,9 @@ impl LiveInode {
     /// Returns the ranges of `blocks` that need new blocks which are not reserved: holes, and with an atomic write, all
     /// blocks to which it has not written.
     fn unreserved(&self, blocks: &Range<FileBlock>) -> Result<Vec<Range<FileBlock>>> {
-        let (current, mut at, mut found) = (self.current(), blocks.start, Vec::new());
+        let (mut at, mut found) = (blocks.start, Vec::new());
         while at < blocks.end {
+            // First this: the end of a write stores addresses before blocks are no longer delayed.
             let around = self.delayed.lock().around(at);
             let mut end = around.range.end.min(blocks.end);
             if !around.is_delayed {
@@ -86,7 +87,7 @@ impl LiveInode {
                 if let Some((is_pending, until)) = self.pending_until(at, end) {
                     (is_missing, end) = (!is_pending, until);
                 } else {
-                    let piece = current.piece_at(at, end)?;
+                    let piece = self.current().piece_at(at, end)?;
                     (is_missing, end) = (piece.state == State::Hole, piece.end.min(end));
                 }
                 if is_missing {

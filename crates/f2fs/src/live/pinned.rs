@@ -93,8 +93,9 @@ impl LiveInode {
     }
 
     pub(super) fn is_hole(&self, blocks: Range<FileBlock>) -> Result<bool> {
-        let piece = self.current().piece_at(blocks.start, blocks.end)?;
+        // In this order: the end of a write stores addresses before blocks are no longer delayed.
         let delayed = self.delayed.lock().reserved();
+        let piece = self.current().piece_at(blocks.start, blocks.end)?;
         Ok(delayed == 0 && piece.state == State::Hole && piece.end >= blocks.end)
     }
 
