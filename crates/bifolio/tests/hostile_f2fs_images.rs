@@ -105,7 +105,9 @@ fn change_damaged() {
     }));
     let (mut opened, mut total) = (0, 0);
     for (kind, valid) in images() {
-        let made = Changer::open(valid.clone(), 1).expect("the valid image opens").run();
+        let made = Changer::open(Arc::new(MemoryDevice::new(valid.clone())), 1)
+            .expect("the valid image opens")
+            .run();
         assert!(made > 200, "{kind}: {made} changes of the valid image");
         let structures = (0..).zip(STRUCTURES).filter(|(_, structure)| has(valid, **structure));
         for (number, structure) in structures {
@@ -114,8 +116,9 @@ fn change_damaged() {
                 let damage = damage(&mut image, *structure, seed << 8 | number).description;
                 let change = format!("{kind}, {structure:?}, seed {seed}: {damage}");
                 let started = Instant::now();
-                let changed =
-                    std::panic::catch_unwind(|| Changer::open(image, seed).map(Changer::run));
+                let changed = std::panic::catch_unwind(|| {
+                    Changer::open(Arc::new(MemoryDevice::new(image)), seed).map(Changer::run)
+                });
                 let panics = PANICS.load(Ordering::Relaxed);
                 assert!(changed.is_ok() && panics == 0, "{change}: panicked");
                 assert!(started.elapsed() < TIME_MAX, "{change}: took too long");

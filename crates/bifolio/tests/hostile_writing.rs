@@ -3,10 +3,12 @@
 mod changing;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use changing::Changer;
+use device::MemoryDevice;
 use testkit::hostile::{KINDS, damage, small_image};
 
 /// Number of damaged copies of each image. Failure messages have the seed.
@@ -30,14 +32,18 @@ fn check(kind: usize) {
         std::env::var("BIFOLIO_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let folder = tempfile::tempdir().unwrap();
     let valid = small_image(Path::new(folder.path()), KINDS[kind]);
-    let made = Changer::open(valid.clone(), 1).expect("the valid image opens").run();
+    let made = Changer::open(Arc::new(MemoryDevice::new(valid.clone())), 1)
+        .expect("the valid image opens")
+        .run();
     assert!(made > 200, "{made} changes of the valid image");
     let mut opened = 0;
     for seed in first..first + SEEDS * soak {
         let mut image = valid.clone();
         damage(&mut image, seed << 8 | kind as u64);
         let started = Instant::now();
-        let changed = std::panic::catch_unwind(|| Changer::open(image, seed).map(Changer::run));
+        let changed = std::panic::catch_unwind(|| {
+            Changer::open(Arc::new(MemoryDevice::new(image)), seed).map(Changer::run)
+        });
         let panics = PANICS.load(Ordering::Relaxed);
         assert!(changed.is_ok() && panics == 0, "kind {kind}, seed {seed}: panicked");
         assert!(started.elapsed() < TIME_MAX, "kind {kind}, seed {seed}: took too long");

@@ -60,6 +60,27 @@ impl Checkpoint {
         pack.load(device, geometry, damage)
     }
 
+    /// Checks the counts that changes refer to: there are not more blocks in use than users can have, and not more of these
+    /// than there are. Errors: `Corrupt`.
+    pub(crate) fn check_counts(&self, geometry: &Geometry) -> Result<()> {
+        let raw = &self.raw;
+        let user_blocks = raw.user_block_count.get();
+        let main_blocks = geometry.main.end.0 - geometry.main.start.0;
+        let nodes = u64::from(raw.valid_nodes.get());
+        for (field, found, max) in [
+            ("user blocks", user_blocks, main_blocks),
+            ("blocks in use", raw.valid_block_count.get(), user_blocks),
+            ("nodes in use", nodes, geometry.nid_count()),
+            ("inodes in use", raw.valid_inodes.get().into(), nodes),
+        ] {
+            if found > max {
+                let problem = Problem::Range { field, found, min: 0, max };
+                return Err(Error::corrupt(STRUCTURE, Location::block(self.start), problem));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns whether a flag is set.
     pub fn has(&self, flag: u32) -> bool {
         self.raw.flags.get() & flag != 0

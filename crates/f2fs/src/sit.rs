@@ -7,6 +7,7 @@ use base::{Error, FsBlock, Location, Problem, Result};
 
 use crate::geometry::Geometry;
 use crate::ondisk::sit::RawSitEntry;
+use crate::summaries::LOGS;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "SIT entry";
@@ -64,6 +65,21 @@ impl SegmentEntry {
         self.raw.valid_blocks.get() & ((1 << COUNT_BITS) - 1)
     }
 
+    /// Checks that the map has as many blocks as are counted, and the type exists. Errors: `Corrupt`.
+    pub(crate) fn check_count(&self) -> Result<()> {
+        let mapped = self.map().iter().map(|word| u64::from(word.count_ones())).sum();
+        let (count, kind) = (u64::from(self.count()), u64::from(self.kind()));
+        let problem = if count != mapped {
+            Problem::Mismatch { field: "block count", found: count, expected: mapped }
+        } else if self.kind() >= 2 * LOGS as u16 {
+            let max = 2 * LOGS as u64 - 1;
+            Problem::Range { field: "segment type", found: kind, min: 0, max }
+        } else {
+            return Ok(());
+        };
+        Err(Error::corrupt(STRUCTURE, self.location, problem))
+    }
+
     /// Returns the type: 0 to 2 for hot, warm and cold data, 3 to 5 for nodes.
     pub(crate) fn kind(&self) -> u16 {
         self.raw.valid_blocks.get() >> COUNT_BITS
@@ -83,6 +99,23 @@ impl SegmentEntry {
         let byte = self.raw.map.get((index / 8) as usize).copied().unwrap_or_default();
         byte & (0x80 >> (index % 8)) != 0
     }
+}
+
+/// Checks that as many blocks are in use as the checkpoint says: `used` is that of data and of nodes. Reserved blocks count in
+/// the checkpoint only. Otherwise blocks in use may be marked as free, and changes would overwrite them. Errors: `Corrupt`.
+pub(crate) fn check_totals(volume: &Volume, used: [u64; 2]) -> Result<()> {
+    let checkpoint = volume.checkpoint();
+    let (raw, [data, nodes]) = (&checkpoint.raw, used);
+    let max = raw.valid_block_count.get();
+    let problem = if nodes != u64::from(raw.valid_nodes.get()) {
+        let (found, expected) = (raw.valid_nodes.get().into(), nodes);
+        Problem::Mismatch { field: "nodes in use", found, expected }
+    } else if data + nodes > max {
+        Problem::Range { field: "blocks of segments in use", found: data + nodes, min: 0, max }
+    } else {
+        return Ok(());
+    };
+    Err(Error::corrupt("checkpoint", Location::block(checkpoint.start), problem))
 }
 
 /// Returns the number of entries in a block of the table.

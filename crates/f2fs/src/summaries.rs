@@ -2,7 +2,7 @@
 //! segment summary area for all others. The pack's summaries also have the journal of the segment information table.
 //! Not here: the journal of the node address table (`checkpoint`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::view::view_at;
 use base::{Error, FsBlock, Location, Problem, Result};
@@ -60,19 +60,20 @@ impl Log {
         })
     }
 
-    /// Checks that the main area has the segments of all logs: the next checkpoint writes their summaries. Errors:
+    /// Checks that each log has a segment of the main area alone: the next checkpoint writes their summaries. Errors:
     /// `Corrupt`.
     pub(crate) fn check_all(geometry: &Geometry, checkpoint: &Checkpoint) -> Result<()> {
+        let corrupt =
+            |problem| Err(Error::corrupt("checkpoint", Location::block(checkpoint.start), problem));
         let max = u64::from(geometry.main_segments()).saturating_sub(1);
+        let mut segments = BTreeSet::new();
         for log in Self::all(checkpoint) {
             let found = u64::from(log.segment);
             if found > max {
-                let problem = Problem::Range { field: "segment of a log", found, min: 0, max };
-                return Err(Error::corrupt(
-                    "checkpoint",
-                    Location::block(checkpoint.start),
-                    problem,
-                ));
+                return corrupt(Problem::Range { field: "segment of a log", found, min: 0, max });
+            }
+            if !segments.insert(log.segment) {
+                return corrupt(Problem::Repeated("segment of a log"));
             }
         }
         Ok(())

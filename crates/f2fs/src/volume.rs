@@ -101,8 +101,9 @@ impl Volume {
     ///
     /// - `Unsupported` for volumes that are read-only by their format, zoned, or have device aliases or disabled
     ///   checkpoints.
-    /// - `Corrupt` if the tables of segments are too short for the main area, a log is outside of it, or the journal of the
-    ///   node address table has a number that the table does not have.
+    /// - `Corrupt` if the tables of segments are too short for the main area, a log has no segment of it alone, the counts of
+    ///   blocks and nodes are not possible, or the journal of the node address table has a number that the table does not
+    ///   have.
     /// - Those of an orphan that cannot be deleted completely.
     /// - `NoSpace` if there are too few free blocks for what was recovered.
     pub fn open_for_writing(
@@ -114,6 +115,7 @@ impl Volume {
         let volume = Self::open(device, cache, options)?;
         volume.geometry().check_tables()?;
         Log::check_all(volume.geometry(), &volume.checkpoint())?;
+        volume.checkpoint().check_counts(volume.geometry())?;
         nat::check_journal(volume.geometry(), &volume.checkpoint())?;
         let writer = Writer::new(&volume, options.discard, format)?;
         if let Some(report) = volume.recovery() {

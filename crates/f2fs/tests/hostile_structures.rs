@@ -241,16 +241,16 @@ fn mend_checkpoint(head: &mut [u8]) {
 }
 
 #[test]
-fn inodes_of_the_format_and_the_root_directory_are_not_deleted_as_orphans() {
+fn inodes_of_the_format_and_those_with_names_are_not_deleted_as_orphans() {
     let image = image();
     let mut pack = vec![0; image.pack.1 as usize];
     image.read(image.pack.0, &mut pack);
     let mut orphans = vec![0; BLOCK];
-    for (word, number) in orphans.chunks_exact_mut(4).zip([1_u32, 2, 3]) {
+    for (word, number) in orphans.chunks_exact_mut(4).zip([1_u32, 2, 3, 4]) {
         word.copy_from_slice(&number.to_le_bytes());
     }
-    // The first of one block, with three numbers.
-    for (from_end, value) in [(12, 0x1_0001_u32), (8, 3)] {
+    // The first of one block, with four numbers. The last one is that of a quota file, which has a link.
+    for (from_end, value) in [(12, 0x1_0001_u32), (8, 4)] {
         orphans[BLOCK - from_end..][..4].copy_from_slice(&value.to_le_bytes());
     }
     let mut change = |at: usize, value: u32| {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use base::attributes::{AttributeChange, DirCursor, FileType, XattrMode};
 use base::{Error, FileOffset, Result, WaitCallback};
-use device::MemoryDevice;
+use device::SharedDevice;
 use iomap::CacheOptions;
 use testkit::Random;
 use vfs::{
-    Creation, Credentials, ErrorPolicy, Fallocate, File, Node, OpenMode, Privileges, RenameFlags,
-    Volume, VolumeOptions, WriteAt, WriteSync,
+    AtomicWrite, Creation, Credentials, ErrorPolicy, Fallocate, File, Node, OpenMode, Privileges,
+    RenameFlags, Volume, VolumeOptions, WriteAt, WriteSync,
 };
 
 /// Number of changes of each image.
@@ -32,8 +32,8 @@ pub struct Changer {
 }
 
 impl Changer {
-    /// Opens a volume for writing. Returns `None` if the volume is refused.
-    pub fn open(image: Vec<u8>, seed: u64) -> Option<Self> {
+    /// Opens the volume on `device` for writing. Returns `None` if it is refused.
+    pub fn open(device: SharedDevice, seed: u64) -> Option<Self> {
         let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
         let options = VolumeOptions {
             cache,
@@ -41,9 +41,10 @@ impl Changer {
             errors: Some(ErrorPolicy::Continue),
             wait_callback: WaitCallback::new(|_| false),
             discard: seed % 2 == 0,
+            keys: Arc::new(testkit::encryption::master_keys()),
             ..VolumeOptions::default()
         };
-        let volume = Volume::open_device(Arc::new(MemoryDevice::new(image)), &options).ok()?;
+        let volume = Volume::open_device(device, &options).ok()?;
         let root = volume.root().ok()?;
         let (random, directories, names) = (Random(seed), vec![root], Vec::new());
         Some(Self { volume, random, directories, names, open: Vec::new(), made: 0 })
@@ -103,7 +104,7 @@ impl Changer {
     }
 
     fn change(&mut self) -> Result<()> {
-        let kind = self.random.below(24);
+        let kind = self.random.below(32);
         match kind {
             0 | 1 => {
                 let (directory, name) = self.new_name();
@@ -207,9 +208,68 @@ impl Changer {
                 1 => self.volume.trim(0..u64::MAX, 0).map(drop),
                 _ => self.some_file()?.sync_all(),
             },
-            _ => {
+            23 => {
                 self.random.take(&mut self.open);
                 Ok(())
+            }
+            24 => {
+                // Synchronous, no dump, compressed, not compressed, ignoring case.
+                let flags = [0, 8, 0x40, 4, 4, 0x400, 0x4000_0000];
+                let flags = *self.random.pick(&flags).expect("there are some");
+                let node = self.some_node()?;
+                node.set_flags(node.attributes().flags ^ flags, BY)
+            }
+            25 => {
+                let node = self.some_node()?;
+                match self.random.below(4) {
+                    0 => {
+                        let (algorithm, log) = (self.random.below(5), self.random.below(10));
+                        node.set_compression(algorithm as u8, log as u8)
+                    }
+                    1 | 2 => node.release_saved_blocks().map(drop),
+                    _ => node.reserve_saved_blocks().map(drop),
+                }
+            }
+            26 => {
+                let file = self.some_file()?;
+                let is_pinned = self.random.below(3) > 0;
+                file.node().set_pinned(is_pinned)?;
+                let whole = FileOffset(0)..FileOffset(1 << 20);
+                file.fallocate(Fallocate::Allocate { keep_size: false }, whole, KEEP)
+            }
+            27 => {
+                let file = self.some_file()?;
+                let kinds = [AtomicWrite::Update, AtomicWrite::Replace];
+                file.atomic_start(*self.random.pick(&kinds).expect("there are some"))?;
+                let at = self.some_offset(&file);
+                file.write_at(&[6; 9000], at.0)?;
+                match self.random.below(4) {
+                    0 => file.atomic_abort(),
+                    1 => {
+                        self.open.push(file);
+                        Ok(())
+                    }
+                    _ => file.atomic_commit(),
+                }
+            }
+            28 => match self.random.below(2) {
+                0 => self.volume.clean().map(drop),
+                _ => self.volume.clean_some().map(drop),
+            },
+            29 | 30 => {
+                // Whole clusters of a compressed file, and parts.
+                let file = self.some_file()?;
+                let at = self.some_offset(&file).0 & !0xFFFF;
+                file.write_at(&vec![7; 1 << (12 + self.random.below(7))], at)?;
+                match self.random.below(3) {
+                    0 => file.sync_data(),
+                    _ => Ok(()),
+                }
+            }
+            _ => {
+                let file = self.some_file()?;
+                let at = self.some_offset(&file);
+                file.read_at(&mut [0; 70_000], at.0).map(drop)
             }
         }
     }

@@ -44,7 +44,8 @@ impl Editor<'_> {
     ) -> Result<()> {
         let Slots { first, count } = slots;
         let inode = self.inode(first.inode)?;
-        let counts = |address| i64::from(inode.record().counts(address));
+        let main = &self.volume.geometry().main;
+        let counts = |address| i64::from(inode.record().counts(address, main));
         let mut more = 0;
         self.edit_node(first.nid, first.inode, |bytes| {
             let words = bytes.get_mut(first.byte..).unwrap_or_default();
@@ -138,6 +139,27 @@ impl Editor<'_> {
         Ok(())
     }
 
+    /// Returns the number of holes among `ranges` of a file.
+    pub(crate) fn count_holes(
+        &self,
+        number: InodeNumber,
+        ranges: &[Range<FileBlock>],
+    ) -> Result<u64> {
+        let (inode, mut holes) = (self.inode(number)?, 0);
+        for blocks in ranges {
+            let mut at = blocks.start;
+            while at < blocks.end {
+                let piece = inode.piece_at(at, blocks.end)?;
+                let end = piece.end.min(blocks.end);
+                if piece.state == State::Hole {
+                    holes += end.0 - at.0;
+                }
+                at = end;
+            }
+        }
+        Ok(holes)
+    }
+
     /// Makes blocks of a file holes. Nodes stay.
     pub(crate) fn free_blocks(
         &mut self,
@@ -169,16 +191,22 @@ impl Editor<'_> {
     ) -> Result<()> {
         // A recovery replays nodes one by one, and blocks move between them.
         self.overlay.write().set_unsyncable(number);
-        let mut moved = self.addresses(number, from..end)?;
-        let start = from.min(to);
-        if to > from {
-            let holes = vec![NULL_ADDRESS; (to.0 - from.0) as usize];
-            moved.splice(0..0, holes);
-        } else {
-            moved.resize((end.0.max(from.0) - to.0) as usize, NULL_ADDRESS);
+        let moved = self.runs(number, from..end)?;
+        self.free_blocks(number, from.min(to)..end)?;
+        for (at, addresses) in &moved {
+            self.put_addresses(number, FileBlock(at.0 - from.0 + to.0), addresses)?;
         }
-        let mut rest = moved.as_slice();
-        let mut at = start;
+        Ok(())
+    }
+
+    /// Stores addresses of blocks of a file from `at` on.
+    fn put_addresses(
+        &mut self,
+        number: InodeNumber,
+        at: FileBlock,
+        addresses: &[u32],
+    ) -> Result<()> {
+        let (mut at, mut rest) = (at, addresses);
         while !rest.is_empty() {
             let slots = self.slots_of(number, &(at..FileBlock(at.0 + rest.len() as u64)))?;
             let (these, others) = rest.split_at(slots.count as usize);
@@ -189,23 +217,35 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Returns the addresses of blocks of a file.
-    fn addresses(&self, number: InodeNumber, blocks: Range<FileBlock>) -> Result<Vec<u32>> {
+    /// Returns the addresses of blocks of a file in runs that have no holes, with the first block of each run.
+    fn runs(
+        &self,
+        number: InodeNumber,
+        blocks: Range<FileBlock>,
+    ) -> Result<Vec<(FileBlock, Vec<u32>)>> {
         let inode = self.inode(number)?;
-        let mut addresses = Vec::new();
+        let mut runs: Vec<(FileBlock, Vec<u32>)> = Vec::new();
         let mut at = blocks.start;
         while at < blocks.end {
             let piece = inode.piece_at(at, blocks.end)?;
             let end = piece.end.min(blocks.end);
-            addresses.extend((0..end.0 - at.0).map(|distance| match piece.state {
+            let address = |distance: u64| match piece.state {
                 State::Hole => NULL_ADDRESS,
                 State::Reserved => NEW_ADDRESS,
                 // Addresses have 32 bits.
                 State::Mapped(first) | State::Compressed(first) => (first.0 + distance) as u32,
-            }));
+            };
+            if piece.state != State::Hole {
+                match runs.last_mut() {
+                    Some((start, run)) if start.0 + run.len() as u64 == at.0 => {
+                        run.extend((0..end.0 - at.0).map(address));
+                    }
+                    _ => runs.push((at, (0..end.0 - at.0).map(address).collect())),
+                }
+            }
             at = end;
         }
-        Ok(addresses)
+        Ok(runs)
     }
 
     /// Frees the blocks of a file from `end` on, and the nodes that only map such blocks.
@@ -298,14 +338,14 @@ impl Editor<'_> {
     ) -> Result<i64> {
         let inode = self.inode(number)?;
         let record = inode.record();
-        let per_node = record.addresses_per_node;
+        let (per_node, main) = (record.addresses_per_node, &self.volume.geometry().main);
         // A recovery would leave the node.
         self.overlay.write().set_unsyncable(number);
         let mut blocks = 0;
         self.visit_subtree(number, nid.0, kind, position, &mut |node, kind| {
             if kind == NodeKind::Direct {
                 let addresses = node.words(0, 0, per_node);
-                blocks += addresses.filter(|address| record.counts(*address)).count() as i64;
+                blocks += addresses.filter(|address| record.counts(*address, main)).count() as i64;
             }
             blocks += 1;
             self.free_node(node.nid)

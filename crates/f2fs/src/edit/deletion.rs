@@ -19,7 +19,8 @@ pub(crate) fn delete_inode(editor: &Editor<'_>, inode: &Inode) -> Result<()> {
         let node = editor.volume.inode_node(inode.number())?;
         let record = inode.record();
         let addresses = node.words(record.addresses_at, 0, record.address_count);
-        blocks += addresses.filter(|address| record.counts(*address)).count() as i64;
+        let main = &editor.volume.geometry().main;
+        blocks += addresses.filter(|address| record.counts(*address, main)).count() as i64;
     }
     editor.free_node(nid_of(inode.number()))?;
     editor.count_inodes(-1);
@@ -37,11 +38,12 @@ fn free_nodes(editor: &Editor<'_>, inode: &Inode, blocks: &mut i64) -> Result<()
     if !has_data(inode) {
         return Ok(());
     }
-    let per_node = inode.record().addresses_per_node;
+    let (record, main) = (inode.record(), &editor.volume.geometry().main);
+    let per_node = record.addresses_per_node;
     editor.for_each_node(inode, &mut |node, kind| {
         if kind == NodeKind::Direct {
             let addresses = node.words(0, 0, per_node);
-            *blocks += addresses.filter(|address| inode.record().counts(*address)).count() as i64;
+            *blocks += addresses.filter(|address| record.counts(*address, main)).count() as i64;
         }
         *blocks += 1;
         editor.free_node(node.nid)

@@ -7,6 +7,7 @@ use super::nodes::{Editor, Slot, nid_of};
 use crate::dir::edit::{self, NewEntry};
 use crate::dir::entries::{Entries, code_of_file_type};
 use crate::dir::{Blocks, Directory, Found, InlineDirectory, WantedName, levels};
+use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
 use crate::inode::record::inline;
 use crate::ondisk::node::NULL_ADDRESS;
@@ -91,9 +92,11 @@ impl EntryEditor<'_, '_> {
 
     /// Moves the entries of an inline directory to blocks.
     fn convert_inline(&mut self) -> Result<()> {
-        let area = self.edit_inline(|area| {
-            let before = area.to_vec();
-            area.fill(0);
+        let place = self.inode()?.record().inline_area.clone().unwrap_or_default();
+        let area = self.editor.edit_node(nid_of(self.number), self.number, |bytes| {
+            let before = bytes[place.clone()].to_vec();
+            // The word before the entries is unused as long as there is no map, and may be damaged.
+            bytes[place.start.saturating_sub(WORD_BYTES)..place.end].fill(0);
             before
         })?;
         let block_size = self.editor.volume.geometry().block_size;

@@ -4,17 +4,16 @@
 use std::sync::Arc;
 
 use base::locks::RankedRwLock;
-use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result, Unsupported};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::overlay::{BlockUse, Change, Counts, Overlay, OverlayNode, Owner};
 use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
+use crate::inode::record::inline;
 use crate::nat::Nid;
 use crate::node::{FLAG_BITS, Node};
-use crate::ondisk::node::{
-    COMPRESS_ADDRESS, NEW_ADDRESS, NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter,
-};
+use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter};
 use crate::volume::Volume;
 
 /// An address in a node.
@@ -93,34 +92,50 @@ impl<'v> Editor<'v> {
         })
     }
 
-    /// Changes the extra attributes of an inode that has them. Those outside their size are other words.
+    /// Changes the extra attributes of an inode. Errors: `Unsupported` if it does not have those that `edit` changes: the
+    /// words in their place are others.
     pub(crate) fn edit_extra(
         &self,
         number: InodeNumber,
         edit: impl FnOnce(&mut RawExtraAttributes),
     ) -> Result<()> {
-        self.edit_node(nid_of(number), number, |bytes| {
+        let has_extra = self.edit_inode(number, |raw| raw.inline & inline::EXTRA != 0)?;
+        let is_stored = self.edit_node(nid_of(number), number, |bytes| {
             let start = size_of::<RawInode>();
-            let mut extra = RawExtraAttributes::read_from_bytes(
-                &bytes[start..start + size_of::<RawExtraAttributes>()],
-            )
-            .expect("of this size");
+            let stored = &bytes[start..start + size_of::<RawExtraAttributes>()];
+            let before = RawExtraAttributes::read_from_bytes(stored).expect("of this size");
+            let mut extra = before.clone();
             edit(&mut extra);
             let length = usize::from(extra.size.get()).min(size_of::<RawExtraAttributes>());
-            let changed = extra.as_bytes();
-            bytes[start..start + length].copy_from_slice(&changed[..length]);
-        })
+            let length = if has_extra { length } else { 0 };
+            let (changed, others) = extra.as_bytes().split_at(length);
+            bytes[start..start + length].copy_from_slice(changed);
+            others == &before.as_bytes()[length..]
+        })?;
+        if is_stored {
+            return Ok(());
+        }
+        let feature = "attributes for which the inode has no room";
+        Err(Unsupported::Inode { inode: number, feature }.into())
     }
 
     fn count(&self, change: impl FnOnce(&mut Counts)) {
         change(&mut self.overlay.write().counts);
     }
 
-    /// Counts blocks of a file.
+    /// Counts blocks of a file. Errors: `Corrupt` if the inode's own count is wrong, so that the result is not possible.
     pub(crate) fn count_blocks(&self, inode: InodeNumber, more: i64) -> Result<()> {
-        self.edit_inode(inode, |raw| {
-            raw.blocks.set(raw.blocks.get().saturating_add_signed(more));
+        let possible = 1..=self.volume.geometry().block_count;
+        let counted = self.edit_inode(inode, |raw| {
+            let found = raw.blocks.get();
+            let new = found.checked_add_signed(more).filter(|new| possible.contains(new));
+            raw.blocks.set(new.unwrap_or(found));
+            if new.is_some() { Ok(()) } else { Err(found) }
         })?;
+        if let Err(found) = counted {
+            let problem = Problem::Invalid { field: "blocks", found };
+            return Err(Error::corrupt("inode", Location::inode(inode), problem));
+        }
         self.count(|counts| counts.blocks += more);
         Ok(())
     }
@@ -276,8 +291,7 @@ impl<'v> Editor<'v> {
         }
         self.set_word(slot.nid, slot.inode, slot.byte, NULL_ADDRESS)?;
         self.free_block(address)?;
-        let is_mark = address == COMPRESS_ADDRESS;
-        if !is_mark || self.inode(slot.inode)?.record().counts(address) {
+        if self.inode(slot.inode)?.record().counts(address, &self.volume.geometry().main) {
             self.count_blocks(slot.inode, -1)?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use base::attributes::{Attributes, DeviceNumber, FileType, Timestamp};
 use base::view::view_at;
-use base::{Error, FileBlock, InodeNumber, Problem, Result};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Problem, Result};
 use zerocopy::IntoBytes;
 
 use super::checksum::checksum;
@@ -17,7 +17,7 @@ use crate::geometry::{Geometry, WORD_BYTES};
 use crate::nat::Nid;
 use crate::node::Node;
 use crate::ondisk::node::{
-    COMPRESS_ADDRESS, INODE_NIDS, NULL_ADDRESS, RawExtraAttributes, RawInode,
+    COMPRESS_ADDRESS, INODE_NIDS, NEW_ADDRESS, RawExtraAttributes, RawInode,
 };
 use crate::temperature::Temperature;
 
@@ -164,15 +164,15 @@ impl InodeRecord {
             })
     }
 
-    /// Returns whether an address counts as a block of the file. The mark of a compressed cluster counts until the blocks
-    /// that compression saves are released.
-    pub(crate) fn counts(&self, address: u32) -> bool {
+    /// Returns whether an address counts as a block of the file: reserved blocks, and those of the main area, which are
+    /// `main`. The mark of a compressed cluster counts until the blocks that compression saves are released. An address
+    /// outside of the main area is damage.
+    pub(crate) fn counts(&self, address: u32, main: &Range<FsBlock>) -> bool {
         match address {
-            NULL_ADDRESS => false,
             COMPRESS_ADDRESS => {
                 self.compression.is_some_and(|compression| !compression.is_released)
             }
-            _ => true,
+            address => address == NEW_ADDRESS || main.contains(&FsBlock(address.into())),
         }
     }
 

@@ -28,8 +28,7 @@ impl LiveInode {
             return Err(Error::FileTooLarge);
         }
         if self.has_atomic_write() {
-            // The size in memory, which the commit stores, has grown. Nothing else is allowed meanwhile.
-            debug_assert!(keeps_space, "a file with an atomic write is truncated");
+            // The commit stores the size in memory, which has grown or is set to what it is. It gets no less meanwhile.
             return Ok(());
         }
         self.check_changeable()?;
@@ -92,12 +91,16 @@ impl LiveInode {
         let blocks = self.blocks_of(&range);
         let count = blocks.end.0.saturating_sub(blocks.start.0);
         let delayed: Vec<Range<FileBlock>> = self.delayed_in(&blocks);
-        self.change(count + NODES_MAX, &[], |editor, _| {
-            let mut at = blocks.start;
+        self.change(count + NODES_MAX, &[], |editor, reserved| {
+            let (mut at, mut others) = (blocks.start, Vec::new());
             // Delayed blocks are reserved already.
             for delayed in delayed.into_iter().chain([blocks.end..blocks.end]) {
-                editor.reserve_blocks(self.number, at..delayed.start, false)?;
+                others.push(at..delayed.start);
                 at = delayed.end;
+            }
+            reserved.check_blocks(&self.volume, editor.count_holes(self.number, &others)?)?;
+            for blocks in others {
+                editor.reserve_blocks(self.number, blocks, false)?;
             }
             self.update(editor, |raw| {
                 if range.end.0 > raw.size.get() {
@@ -139,8 +142,10 @@ impl LiveInode {
         let blocks = self.blocks_of(&range);
         self.drop_delayed(&blocks)?;
         let count = if keeps_space { blocks.end.0.saturating_sub(blocks.start.0) } else { 0 };
-        self.change(count + NODES_MAX, &[], |editor, _| {
+        self.change(count + NODES_MAX, &[], |editor, reserved| {
             if keeps_space {
+                let holes = editor.count_holes(self.number, std::slice::from_ref(&blocks))?;
+                reserved.check_blocks(&self.volume, holes)?;
                 editor.reserve_blocks(self.number, blocks.clone(), true)?;
             } else {
                 editor.free_blocks(self.number, blocks.clone())?;

@@ -12,6 +12,7 @@ use iomap::{
 
 use super::{LiveInode, NODES_MAX};
 use crate::edit::nid_of;
+use crate::geometry::WORD_BYTES;
 use crate::inode::map::State;
 use crate::inode::record::inline;
 use crate::temperature::Temperature;
@@ -26,7 +27,9 @@ impl LiveInode {
         data.resize(self.volume.geometry().block_size.len(), 0);
         let placed = if is_empty { None } else { Some(self.write_block(&data)?) };
         let converted = self.change(NODES_MAX, &[], |editor, reserved| {
-            editor.edit_node(nid_of(self.number), self.number, |bytes| bytes[area].fill(0))?;
+            // The word before the data is unused as long as there is no map, and may be damaged.
+            let words = area.start - WORD_BYTES..area.end;
+            editor.edit_node(nid_of(self.number), self.number, |bytes| bytes[words].fill(0))?;
             editor.edit_inode(self.number, |raw| {
                 raw.inline &= !(inline::DATA | inline::DATA_EXISTS);
             })?;

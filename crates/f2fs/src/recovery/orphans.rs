@@ -8,8 +8,8 @@ use crate::edit::{Editor, delete_inode, nid_of};
 ///
 /// # Errors
 ///
-/// `Corrupt` if the number is that of the root directory or of an inode of the format, which stays. Those of reading the
-/// orphan's nodes: nodes that were not read are still counted.
+/// `Corrupt` if the number is that of the root directory, of an inode of the format, or of one that has names, which stay.
+/// Those of reading the orphan's nodes: nodes that were not read are still counted.
 pub(super) fn delete_orphan(editor: &Editor<'_>, number: InodeNumber) -> Result<()> {
     if number <= editor.volume.geometry().root {
         let problem = Problem::Invalid { field: "inode number", found: number.0 };
@@ -21,6 +21,11 @@ pub(super) fn delete_orphan(editor: &Editor<'_>, number: InodeNumber) -> Result<
         inode => inode,
     };
     match inode {
+        Ok(inode) if inode.attributes().links > 0 => {
+            let (found, expected) = (inode.attributes().links.into(), 0);
+            let problem = Problem::Mismatch { field: "link count", found, expected };
+            Err(Error::corrupt("orphan", Location::inode(number), problem))
+        }
         Ok(inode) => delete_inode(editor, &inode),
         Err(error) => {
             if u64::from(nid_of(number).0) == number.0 {

@@ -14,6 +14,7 @@ use super::slots::{SlotStep, size_after, slot_step};
 use super::{RecoveryReport, STRUCTURE, names};
 use crate::edit::{Editor, Slot, delete_inode, first_block, free_data, nid_of};
 use crate::features::Feature;
+use crate::geometry::WORD_BYTES;
 use crate::inode::record::{InodeRecord, advise, inline};
 use crate::node::{Node, XATTR_POSITION};
 use crate::ondisk::node::{NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter};
@@ -304,8 +305,10 @@ impl Replay<'_, '_> {
             return Ok(true);
         }
         if let Some(area) = now.record().inline_area.clone() {
+            // The word before the data is unused as long as there is no map, and may be damaged.
+            let words = area.start - WORD_BYTES..area.end;
             self.editor.edit_node(nid_of(number), number, |bytes| {
-                if let Some(data) = bytes.get_mut(area) {
+                if let Some(data) = bytes.get_mut(words) {
                     data.fill(0);
                 }
             })?;

@@ -4,11 +4,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{FileBlock, FsBlock};
+use base::{Error, FileBlock, FsBlock, Result};
 
 use super::placements::Placed;
 use super::writer::State;
 use crate::live::LiveInode;
+use crate::volume::Volume;
 
 /// The reservations of an operation.
 pub(crate) struct Reserved<'s> {
@@ -24,6 +25,11 @@ impl Reserved<'_> {
     /// Releases reserved blocks, which are in use now, or whose data was dropped.
     pub(crate) fn remove(&mut self, blocks: u64) {
         self.state.reserved = self.state.reserved.saturating_sub(blocks);
+    }
+
+    /// Fails with `NoSpace` if users cannot have `count` more blocks: before nodes for all of them are made in memory.
+    pub(crate) fn check_blocks(&self, volume: &Volume, count: u64) -> Result<()> {
+        if self.state.has_blocks(volume, count) { Ok(()) } else { Err(Error::NoSpace) }
     }
 
     /// Holds a block that `part` of a file has no more, while reads that began earlier may read it.

@@ -12,7 +12,7 @@ use base::{FsBlock, Result};
 use super::clean::Section;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::sit::{RawSitEntry, SIT_MAP_BYTES};
-use crate::sit::{COUNT_BITS, SegmentEntry};
+use crate::sit::{COUNT_BITS, SegmentEntry, check_totals};
 use crate::summaries::LOGS;
 use crate::volume::Volume;
 
@@ -72,9 +72,16 @@ impl Space {
     /// Reads the whole table. Entries in `journal` override it.
     pub(super) fn read(volume: &Volume, journal: &BTreeMap<u32, RawSitEntry>) -> Result<Self> {
         let geometry = volume.geometry();
-        let read =
-            |segment| SegmentEntry::read(volume, journal, segment).map(|entry| entry.raw().clone());
-        let entries: Vec<_> = (0..geometry.main_segments()).map(read).collect::<Result<_>>()?;
+        let mut used = [0, 0];
+        let mut read = |segment| {
+            let entry = SegmentEntry::read(volume, journal, segment)?;
+            entry.check_count()?;
+            used[usize::from(is_node(entry.kind()))] += u64::from(entry.count());
+            Ok(entry.raw().clone())
+        };
+        let entries: Vec<_> =
+            (0..geometry.main_segments()).map(&mut read).collect::<Result<_>>()?;
+        check_totals(volume, used)?;
         let mut space = Self {
             entries,
             allocated: BTreeMap::new(),

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use device::{MemoryDevice, RecordDevice, Recording, Replay, SharedDevice};
 
 use super::Kind;
-use super::layout::{BLOCK, FOOTER, Layout, SEGMENT, is_inode, mend_checkpoint, word};
+use super::layout::{BLOCK, FOOTER, Layout, SEGMENT, mend_checkpoint, word};
 use crate::guest::{self, Job, Machine, Task};
 use crate::turns::Turn;
 use crate::{Random, command, log_writes, must};
@@ -209,7 +209,7 @@ pub fn tear_synced_inode(image: &mut [u8], seed: u64, torn: Torn) -> bool {
     let version = word(image, layout.checkpoint(image));
     let mut nodes = layout.nodes(image);
     let is_synced = |node: &usize| word(image, node + FOOTER + 12) == version;
-    nodes.retain(|node| is_synced(node) && is_inode(&image[*node..node + BLOCK]));
+    nodes.retain(|node| is_synced(node) && layout.is_inode(&image[*node..node + BLOCK]));
     let Some(node) = Random(seed).pick(&nodes).copied() else { return false };
     let kept = if torn == Torn::Last { SECTOR as usize } else { 0 };
     image[node..node + BLOCK - kept].fill(0);

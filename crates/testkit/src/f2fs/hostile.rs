@@ -3,9 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
+use f2fs::ondisk::dentry::{DentryLayout, RawDentry, SLOT_NAME_BYTES};
+
 use super::layout::{
-    ADDRESSES, BLOCK, FOOTER, INLINE_DENTRIES, Layout, SEGMENT, SUPERBLOCKS, extra_bytes, half,
-    is_inode, mend_checkpoint, word,
+    ADDRESSES, INLINE_DENTRIES, Layout, NODE_ENTRY, SEGMENT, SUPERBLOCK, extra_bytes, half,
+    mend_checkpoint, word,
 };
 use super::{Kind, fill};
 use crate::guest::Job;
@@ -170,11 +172,10 @@ const QUOTA_FIELDS: &[(usize, usize)] =
 const QUOTA_ENTRY: usize = 5 * 1024 + 16;
 
 /// The sizes of entries in bytes.
-const NODE_ENTRY: usize = 9;
 const SEGMENT_ENTRY: usize = 74;
 const SUMMARY_ENTRY: usize = 7;
-/// The offset of the footer of a summary.
-const SUMMARY_FOOTER: usize = BLOCK - 5;
+/// The size of the footer of a summary.
+const SUMMARY_FOOTER: usize = 5;
 
 /// The size of a small image in MiB. mkfs.f2fs makes none that are much smaller.
 const SMALL_MEGABYTES: u64 = 64;
@@ -234,15 +235,72 @@ pub fn damage(image: &mut [u8], structure: Structure, seed: u64) -> Damage {
     Damage { field, values: [old, new], description }
 }
 
+/// Changes fields of an inode that say which features it has, to values that have a meaning. The choice is by `seed`.
+pub fn damage_features(image: &mut [u8], seed: u64) -> String {
+    let layout = Layout::of(image);
+    let mut random = Random(seed);
+    let at = node(image, &layout, &mut random, |node| layout.is_inode(node));
+    let mut changes = Vec::new();
+    for _ in 0..=random.below(3) {
+        let (field, value): (usize, Vec<u8>) = match random.below(11) {
+            // The features that are stored in the inode, as bits.
+            0 => (2, vec![image[at + 2] ^ 1 << random.below(8)]),
+            1 => (3, vec![image[at + 3] ^ 1 << random.below(8)]),
+            2 => (80, vec![image[at + 80] ^ 4]),
+            3 => {
+                let bit = random.pick(&[2, 4, 5, 10, 11, 20, 29, 30]).copied().unwrap_or_default();
+                (80, (word(image, at + 80) ^ 1 << bit).to_le_bytes().to_vec())
+            }
+            // The size, up to the largest one of any type.
+            4 => (16, (random.draw() >> (1 + random.below(63))).to_le_bytes().to_vec()),
+            // The counted blocks, the depth and the pin failures.
+            5 => (24, random.below(20).to_le_bytes().to_vec()),
+            6 => (72, (random.below(70) as u32).to_le_bytes().to_vec()),
+            // The extra attributes: sizes, saved blocks, algorithm and cluster size.
+            7 => (360, ((random.below(12) * 4) as u16).to_le_bytes().to_vec()),
+            8 => (362, (random.below(900) as u16).to_le_bytes().to_vec()),
+            9 => (384, random.below(100).to_le_bytes().to_vec()),
+            _ => (392, vec![random.below(5) as u8, 2 + random.below(7) as u8]),
+        };
+        changes.push(format!("{field} := {value:02x?}"));
+        image[at + field..at + field + value.len()].copy_from_slice(&value);
+    }
+    layout.mend_node(image, at);
+    format!("Features of the inode at {at:#x}: {}", changes.join(", "))
+}
+
+/// Changes a word of the orphan blocks of the current checkpoint pack. Returns `None` if it has none.
+pub fn damage_orphans(image: &mut [u8], seed: u64) -> Option<String> {
+    let layout = Layout::of(image);
+    let mut random = Random(seed);
+    let pack = layout.checkpoint(image);
+    let (first, end) = (1 + word(image, SUPERBLOCK + 1664), word(image, pack + 140));
+    let block = pack + first as usize * layout.block;
+    if first >= end {
+        return None;
+    }
+    let at = match random.below(3) {
+        0 => block + layout.block - 4 * (1 + random.below(4) as usize),
+        _ => block + word_in_use(&image[block..block + layout.block], &mut random),
+    };
+    let new = match random.below(3) {
+        0 => random.below(900),
+        1 => random.below(12),
+        _ => random.draw(),
+    };
+    image[at..at + 4].copy_from_slice(&(new as u32).to_le_bytes());
+    Some(format!("orphan block: byte {} is {new:#x}", at - block))
+}
+
 /// Returns the offset in its structure of the field at `at`.
 fn field(layout: &Layout, structure: Structure, at: usize) -> usize {
     match structure {
-        Structure::Superblock => at - SUPERBLOCKS[0],
-        Structure::NodeTable => (at - layout.node_table.start) % BLOCK % NODE_ENTRY,
-        Structure::SegmentTable => (at - layout.segment_table.start) % BLOCK % SEGMENT_ENTRY,
-        Structure::Summary => (at - layout.summaries.start) % BLOCK % SUMMARY_ENTRY,
-        Structure::Footer => at % BLOCK - FOOTER,
-        _ => at % BLOCK,
+        Structure::Superblock => at - SUPERBLOCK,
+        Structure::NodeTable => (at - layout.node_table.start) % layout.block % NODE_ENTRY,
+        Structure::SegmentTable => (at - layout.segment_table.start) % layout.block % SEGMENT_ENTRY,
+        Structure::Summary => (at - layout.summaries.start) % layout.block % SUMMARY_ENTRY,
+        Structure::Footer => at % layout.block - layout.footer(),
+        _ => at % layout.block,
     }
 }
 
@@ -261,22 +319,22 @@ fn places(
     match structure {
         Structure::Superblock => {
             let (at, size) = pick(random, SUPERBLOCK_FIELDS);
-            SUPERBLOCKS.map(|superblock| (superblock + at, size)).into()
+            layout.superblocks().map(|superblock| (superblock + at, size)).into()
         }
         Structure::Checkpoint => {
             let (at, size) = pick(random, CHECKPOINT_FIELDS);
-            [pack, last_head(image, pack)].map(|head| (head + at, size)).into()
+            [pack, last_head(image, layout, pack)].map(|head| (head + at, size)).into()
         }
         Structure::CheckpointBlocks => {
-            let start = pack + word(image, pack + 140) as usize * BLOCK;
-            vec![(start + word_in_use(&image[start..last_head(image, pack)], random), 4)]
+            let start = pack + word(image, pack + 140) as usize * layout.block;
+            vec![(start + word_in_use(&image[start..last_head(image, layout, pack)], random), 4)]
         }
         Structure::NodeTable => {
             let (at, size) = pick(random, &[(0, 1), (1, 4), (5, 4)]);
             // The tables of the small images begin with the numbers in use.
             let at = 9 * random.below(100) as usize + at;
             let start = layout.node_table.start;
-            [start, start + SEGMENT * BLOCK].map(|copy| (copy + at, size)).into()
+            [start, start + SEGMENT * layout.block].map(|copy| (copy + at, size)).into()
         }
         Structure::SegmentTable => {
             let (at, size) = pick(random, &[(0, 2), (2, 4), (40, 8), (66, 8)]);
@@ -288,34 +346,37 @@ fn places(
             let entry = summary_in_use(image, layout, random);
             // One in eight is the type in the footer.
             if random.below(8) == 0 {
-                return vec![(entry / BLOCK * BLOCK + SUMMARY_FOOTER, 1)];
+                return vec![((entry / layout.block + 1) * layout.block - SUMMARY_FOOTER, 1)];
             }
             let (at, size) = pick(random, &[(0, 4), (4, 1), (5, 2)]);
             vec![(entry + at, size)]
         }
         Structure::Inode => {
-            let inode = node(image, layout, random, is_inode);
+            let inode = node(image, layout, random, |node| layout.is_inode(node));
             let (at, size) = pick(random, INODE_FIELDS);
             vec![(inode + at, size)]
         }
         Structure::Addresses => {
-            let inode = node(image, layout, random, is_inode);
+            let inode = node(image, layout, random, |node| layout.is_inode(node));
             let first = ADDRESSES + extra_bytes(&image[inode..]);
-            vec![(inode + first + word_in_use(&image[inode + first..inode + FOOTER], random), 4)]
+            vec![(
+                inode + first + word_in_use(&image[inode + first..inode + layout.footer()], random),
+                4,
+            )]
         }
         Structure::Node => {
-            let other = node(image, layout, random, |node| !is_inode(node));
-            vec![(other + word_in_use(&image[other..other + FOOTER], random), 4)]
+            let other = node(image, layout, random, |node| !layout.is_inode(node));
+            vec![(other + word_in_use(&image[other..other + layout.footer()], random), 4)]
         }
         Structure::Footer => {
             let any = node(image, layout, random, |_| true);
             let (at, size) = pick(random, &[(0, 4), (4, 4), (8, 4), (12, 8), (20, 4)]);
-            vec![(any + FOOTER + at, size)]
+            vec![(any + layout.footer() + at, size)]
         }
         Structure::QuotaFile => {
             let (at, size) = pick(random, QUOTA_FIELDS);
             let blocks = *random.pick(&layout.quota_files(image)).expect("a quota file");
-            vec![(blocks[at / BLOCK] + at % BLOCK, size)]
+            vec![(blocks[at / layout.block] + at % layout.block, size)]
         }
         Structure::DirectoryEntry => vec![directory_field(image, layout, random)],
     }
@@ -325,22 +386,23 @@ fn places(
 fn mend(image: &mut [u8], layout: &Layout, structure: Structure, at: usize) {
     match structure {
         Structure::Superblock => {
-            for superblock in SUPERBLOCKS {
+            for superblock in layout.superblocks() {
                 layout.mend_superblock(image, superblock);
             }
         }
         Structure::Checkpoint => {
             // The number of blocks may have changed, so that the last head is no longer where it was.
-            let pack = at / BLOCK * BLOCK;
-            mend_checkpoint(&mut image[pack..pack + BLOCK]);
-            let head = image[pack..pack + BLOCK].to_vec();
-            let last = last_head(image, pack).min(layout.segment_table.start - BLOCK);
-            image[last..last + BLOCK].copy_from_slice(&head);
+            let pack = at / layout.block * layout.block;
+            mend_checkpoint(&mut image[pack..pack + layout.block]);
+            let head = image[pack..pack + layout.block].to_vec();
+            let last =
+                last_head(image, layout, pack).min(layout.segment_table.start - layout.block);
+            image[last..last + layout.block].copy_from_slice(&head);
         }
         Structure::Inode | Structure::Addresses | Structure::Footer | Structure::DirectoryEntry
             if layout.main.contains(&at) =>
         {
-            let block = at / BLOCK * BLOCK;
+            let block = at / layout.block * layout.block;
             if layout.nodes(image).contains(&block) {
                 layout.mend_node(image, block);
             }
@@ -354,14 +416,19 @@ fn pick(random: &mut Random, fields: &[(usize, usize)]) -> (usize, usize) {
 }
 
 /// Returns the offset of the second head of the pack at `pack`.
-fn last_head(image: &[u8], pack: usize) -> usize {
-    pack + (word(image, pack + 136) as usize).clamp(1, SEGMENT) * BLOCK - BLOCK
+fn last_head(image: &[u8], layout: &Layout, pack: usize) -> usize {
+    pack + (word(image, pack + 136) as usize).clamp(1, SEGMENT) * layout.block - layout.block
 }
 
 /// Returns the offset of a node that `is_wanted`.
-fn node(image: &[u8], layout: &Layout, random: &mut Random, is_wanted: fn(&[u8]) -> bool) -> usize {
+fn node(
+    image: &[u8],
+    layout: &Layout,
+    random: &mut Random,
+    is_wanted: impl Fn(&[u8]) -> bool,
+) -> usize {
     let mut nodes = layout.nodes(image);
-    nodes.retain(|at| is_wanted(&image[*at..at + BLOCK]));
+    nodes.retain(|at| is_wanted(&image[*at..at + layout.block]));
     *random.pick(&nodes).expect("a node of this type")
 }
 
@@ -380,24 +447,24 @@ fn word_in_use(bytes: &[u8], random: &mut Random) -> usize {
 /// Returns the offset and size of a field of an entry in a block of a directory or in its inode.
 fn directory_field(image: &[u8], layout: &Layout, random: &mut Random) -> (usize, usize) {
     let is_small = |node: &[u8]| {
-        is_inode(node) && half(node, 0) & 0xF000 == 0x4000 && node[3] & INLINE_DENTRIES != 0
+        layout.is_inode(node) && half(node, 0) & 0xF000 == 0x4000 && node[3] & INLINE_DENTRIES != 0
     };
     let blocks = layout.directory_blocks(image);
     let mut inodes = layout.nodes(image);
-    inodes.retain(|at| is_small(&image[*at..at + BLOCK]));
+    inodes.retain(|at| is_small(&image[*at..at + layout.block]));
     if blocks.is_empty() || !inodes.is_empty() && random.below(3) == 0 {
         let inode = *random.pick(&inodes).expect("a small directory");
         let first = inode + ADDRESSES + extra_bytes(&image[inode..]) + 4;
-        return (first + word_in_use(&image[first..inode + FOOTER - 20], random), 4);
+        return (first + word_in_use(&image[first..inode + layout.footer() - 20], random), 4);
     }
     let block = *random.pick(&blocks).expect("a block of a directory");
+    let areas = DentryLayout::of(layout.block);
     let slot = random.below(30) as usize;
     let (at, size) = pick(random, &[(0, 4), (4, 4), (8, 2), (10, 1)]);
     match random.below(4) {
-        // The bitmap, or the names.
-        0 => (block + random.below(27) as usize, 1),
-        1 => (block + 30 + 214 * 11 + 8 * slot, 8),
-        _ => (block + 30 + 11 * slot + at, size),
+        0 => (block + random.below(areas.bitmap_bytes as u64) as usize, 1),
+        1 => (block + areas.names_at + SLOT_NAME_BYTES * slot, SLOT_NAME_BYTES),
+        _ => (block + areas.entries_at + size_of::<RawDentry>() * slot + at, size),
     }
 }
 
@@ -405,7 +472,7 @@ fn directory_field(image: &[u8], layout: &Layout, random: &mut Random) -> (usize
 fn summary_in_use(image: &[u8], layout: &Layout, random: &mut Random) -> usize {
     let mut at = layout.summaries.start;
     for _ in 0..64 {
-        let segment = layout.summaries.start + random.below(15) as usize * BLOCK;
+        let segment = layout.summaries.start + random.below(15) as usize * layout.block;
         at = segment + SUMMARY_ENTRY * random.below(SEGMENT as u64) as usize;
         if word(image, at) != 0 {
             break;

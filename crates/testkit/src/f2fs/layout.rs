@@ -1,24 +1,29 @@
 //! Where the structures of an f2fs image are, for changes of single fields, and their checksums. Independent of the
 //! reader under test. Not here: checks, since the images are valid.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use super::BLOCK_SIZE;
 
-/// The size of a block in bytes.
+/// The usual size of a block in bytes.
 pub(super) const BLOCK: usize = BLOCK_SIZE as usize;
-/// The offsets of both superblocks.
-pub(super) const SUPERBLOCKS: [usize; 2] = [1024, BLOCK + 1024];
+/// The offset of the first superblock. That of the second one is larger by a block.
+pub(super) const SUPERBLOCK: usize = 1024;
 /// The offset of the checksum in an inode that has one.
 const INODE_CHECKSUM: usize = 368;
+/// The size of an entry of the node address table.
+pub(super) const NODE_ENTRY: usize = 9;
 /// The number of blocks in a segment.
 pub(super) const SEGMENT: usize = 512;
 /// The offset of the checksum in a superblock.
 const SUPERBLOCK_CHECKSUM: usize = 3068;
 /// The offset of an inode's addresses, before the extra attributes.
 pub(super) const ADDRESSES: usize = 360;
-/// The offset of the footer in a node.
-pub(super) const FOOTER: usize = BLOCK - 24;
+/// The size of the footer of a node.
+const FOOTER_BYTES: usize = 24;
+/// The offset of the footer in a node of the usual size.
+pub(super) const FOOTER: usize = BLOCK - FOOTER_BYTES;
 
 /// Returns two bytes at `at`.
 pub(super) fn half(bytes: &[u8], at: usize) -> u16 {
@@ -50,6 +55,8 @@ const SEED: u32 = 0xF2F5_2010;
 
 /// The offsets of an image's areas, in bytes.
 pub(super) struct Layout {
+    /// The size of a block.
+    pub block: usize,
     pub checkpoints: usize,
     pub segment_table: Range<usize>,
     pub node_table: Range<usize>,
@@ -63,11 +70,13 @@ pub(super) struct Layout {
 impl Layout {
     /// Returns the layout of a valid image.
     pub fn of(image: &[u8]) -> Self {
-        let superblock = &image[SUPERBLOCKS[0]..];
-        let area = |at: usize| word(superblock, at) as usize * BLOCK;
-        let segments = |at: usize| word(superblock, at) as usize * SEGMENT * BLOCK;
+        let superblock = &image[SUPERBLOCK..];
+        let block = 1 << word(superblock, 16);
+        let area = |at: usize| word(superblock, at) as usize * block;
+        let segments = |at: usize| word(superblock, at) as usize * SEGMENT * block;
         let range = |start: usize, size: usize| area(start)..area(start) + segments(size);
         Self {
+            block,
             checkpoints: area(76),
             segment_table: range(80, 56),
             node_table: range(84, 60),
@@ -78,11 +87,26 @@ impl Layout {
         }
     }
 
+    /// Returns the offsets of both superblocks.
+    pub fn superblocks(&self) -> [usize; 2] {
+        [SUPERBLOCK, self.block + SUPERBLOCK]
+    }
+
+    /// Returns the offset of the footer in a node.
+    pub fn footer(&self) -> usize {
+        self.block - FOOTER_BYTES
+    }
+
+    /// Returns whether a node is an inode.
+    pub fn is_inode(&self, node: &[u8]) -> bool {
+        word(node, self.footer()) == word(node, self.footer() + 4)
+    }
+
     /// Returns the offset of the current checkpoint pack.
     pub fn checkpoint(&self, image: &[u8]) -> usize {
-        let packs = [self.checkpoints, self.checkpoints + SEGMENT * BLOCK];
+        let packs = [self.checkpoints, self.checkpoints + SEGMENT * self.block];
         let version = |pack: &usize| {
-            let head = &image[*pack..*pack + BLOCK];
+            let head = &image[*pack..*pack + self.block];
             if checkpoint_checksum(head) == word(head, checksum_offset(head)) {
                 double_word(head, 0)
             } else {
@@ -96,31 +120,43 @@ impl Layout {
     pub fn nodes(&self, image: &[u8]) -> Vec<usize> {
         let checkpoint = self.checkpoint(image);
         let version = word(image, checkpoint);
+        let listed = self.listed_nodes(image);
         let is_node = |at: &usize| {
-            let footer = &image[at + FOOTER..at + BLOCK];
+            let footer = &image[at + self.footer()..at + self.block];
             let [number, inode, flags] = [0, 4, 8].map(|at| word(footer, at));
             // The other half of a version is a checksum, or zero. mkfs.f2fs writes version 1.
             let age = version.wrapping_sub(word(footer, 12));
-            let is_recent = age < 1000 || word(footer, 12) == 1;
+            // Bifolio writes version 0, and has all of its nodes in the table.
+            let is_recent = match word(footer, 12) {
+                0 => listed.contains(&((at / self.block) as u32)),
+                version => age < 1000 || version == 1,
+            };
             let are_numbers = [number, inode].iter().all(|number| (1..1 << 24).contains(number));
             are_numbers && flags < 1 << 28 && is_recent
         };
-        self.main.clone().step_by(BLOCK).filter(is_node).collect()
+        self.main.clone().step_by(self.block).filter(is_node).collect()
+    }
+
+    /// Returns the blocks in the entries of the node address table, in both copies.
+    fn listed_nodes(&self, image: &[u8]) -> HashSet<u32> {
+        let blocks = image[self.node_table.clone()].chunks(self.block);
+        let entries = blocks.flat_map(|block| block.chunks_exact(NODE_ENTRY));
+        entries.map(|entry| word(entry, 5)).filter(|block| *block != 0).collect()
     }
 
     /// Returns the offsets of directory blocks, of directories with blocks that their inodes map.
     pub fn directory_blocks(&self, image: &[u8]) -> Vec<usize> {
         let mut blocks = Vec::new();
         for at in self.nodes(image) {
-            let node = &image[at..at + BLOCK];
-            let is_directory = is_inode(node) && half(node, 0) & 0xF000 == 0x4000;
+            let node = &image[at..at + self.block];
+            let is_directory = self.is_inode(node) && half(node, 0) & 0xF000 == 0x4000;
             let has_blocks = node[3] & INLINE_DENTRIES == 0;
             if !is_directory || !has_blocks {
                 continue;
             }
             let first = ADDRESSES + extra_bytes(node);
             let addresses =
-                (first..first + 400).step_by(4).map(|at| word(node, at) as usize * BLOCK);
+                (first..first + 400).step_by(4).map(|at| word(node, at) as usize * self.block);
             blocks.extend(addresses.filter(|address| self.main.contains(address)));
         }
         blocks
@@ -128,17 +164,18 @@ impl Layout {
 
     /// Returns the offsets of the first two blocks of each quota file.
     pub fn quota_files(&self, image: &[u8]) -> Vec<[usize; 2]> {
-        let numbers = [2745, 2749, 2753].map(|at| word(image, SUPERBLOCKS[0] + at));
+        let numbers = [2745, 2749, 2753].map(|at| word(image, SUPERBLOCK + at));
         let mut files = Vec::new();
         for number in numbers.into_iter().filter(|number| *number != 0) {
             let nodes = self.nodes(image);
             let own = nodes.into_iter().filter(|at| {
-                is_inode(&image[*at..at + BLOCK]) && word(image, at + FOOTER) == number
+                self.is_inode(&image[*at..at + self.block])
+                    && word(image, at + self.footer()) == number
             });
             // The block that was written last.
-            files.extend(own.max_by_key(|at| word(image, at + FOOTER + 12)).map(|at| {
+            files.extend(own.max_by_key(|at| word(image, at + self.footer() + 12)).map(|at| {
                 let first = at + ADDRESSES + extra_bytes(&image[at..]);
-                [0, 4].map(|word_at| word(image, first + word_at) as usize * BLOCK)
+                [0, 4].map(|word_at| word(image, first + word_at) as usize * self.block)
             }));
         }
         files
@@ -156,12 +193,12 @@ impl Layout {
     /// Corrects the checksum of the node at `at`, if it is an inode that has one.
     pub fn mend_node(&self, image: &mut [u8], at: usize) {
         const CHECKED_INODES: u32 = 0x20;
-        let node = &mut image[at..at + BLOCK];
-        if self.features & CHECKED_INODES == 0 || !is_inode(node) || extra_bytes(node) < 12 {
+        let node = &mut image[at..at + self.block];
+        if self.features & CHECKED_INODES == 0 || !self.is_inode(node) || extra_bytes(node) < 12 {
             return;
         }
         set_word(node, INODE_CHECKSUM, 0);
-        let number = crc(self.inode_seed, &node[FOOTER + 4..FOOTER + 8]);
+        let number = crc(self.inode_seed, &node[self.footer() + 4..self.footer() + 8]);
         let generation = crc(number, &node[68..72]);
         let sum = crc(generation, node);
         set_word(node, INODE_CHECKSUM, sum);
@@ -173,11 +210,6 @@ pub(super) const INLINE_DENTRIES: u8 = 4;
 /// The bit of an inode with extra attributes.
 const EXTRA_ATTRIBUTES: u8 = 0x20;
 
-/// Returns whether a node is an inode.
-pub(super) fn is_inode(node: &[u8]) -> bool {
-    word(node, FOOTER) == word(node, FOOTER + 4)
-}
-
 /// Returns the size of an inode's extra attributes in bytes.
 pub(super) fn extra_bytes(inode: &[u8]) -> usize {
     if inode[3] & EXTRA_ATTRIBUTES == 0 { 0 } else { usize::from(half(inode, ADDRESSES)).min(36) }
@@ -185,7 +217,7 @@ pub(super) fn extra_bytes(inode: &[u8]) -> usize {
 
 /// Returns the offset of the checksum in the head of a checkpoint.
 fn checksum_offset(head: &[u8]) -> usize {
-    (word(head, 164) as usize).clamp(192, BLOCK - 4)
+    (word(head, 164) as usize).clamp(192, head.len() - 4)
 }
 
 fn checkpoint_checksum(head: &[u8]) -> u32 {
@@ -222,7 +254,7 @@ mod tests {
         assert!(!nodes.is_empty());
         let mut mended = image.clone();
         // Each checksum must be restored, not only kept.
-        for at in SUPERBLOCKS {
+        for at in layout.superblocks() {
             mended[at + SUPERBLOCK_CHECKSUM] ^= 1;
             layout.mend_superblock(&mut mended, at);
         }

@@ -196,6 +196,7 @@ fn calls_that_change_blocks_are_refused_during_an_atomic_write() {
         refused(file.fallocate(mode, bytes(0..BLOCK as u64), Privileges::Keep));
     }
     // Only the size of the file on the device has to stay.
+    file.node().set_size(10 * BLOCK as u64, Privileges::Keep).unwrap();
     file.node().set_size(11 * BLOCK as u64, Privileges::Keep).unwrap();
     let new = [data(2, BLOCK), old[BLOCK..].to_vec(), vec![0; BLOCK]].concat();
     assert!(stage::read(&file) == new);

@@ -1,0 +1,168 @@
+//! Single faults of f2fs images: the error of the change that meets one, and that nothing else is lost.
+
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{Error, FileOffset, Result};
+use device::MemoryDevice;
+use testkit::f2fs::hostile::{Structure, damage};
+use vfs::{
+    Creation, Credentials, Fallocate, File, Node, OpenMode, Privileges, Volume, VolumeOptions,
+};
+
+use super::images::{UNCHECKED, empty};
+
+const BY: &Credentials = &Credentials::ROOT;
+const WRITE: OpenMode = OpenMode { write: true, append: false };
+const KEEP: Privileges = Privileges::Keep;
+const BLOCK: u64 = 4096;
+/// The first address in an inode with all extra attributes.
+const FIRST_ADDRESS: usize = 360 + 36;
+
+fn open(image: Vec<u8>) -> Result<Volume> {
+    let mut options = VolumeOptions::new();
+    options.writable(true).cache_bytes_max(8 << 20);
+    Volume::open_device(Arc::new(MemoryDevice::new(image)), &options)
+}
+
+fn create(volume: &Volume, name: &str) -> File {
+    let root = volume.root().unwrap();
+    let creation = Creation::of(FileType::Regular, 0o644);
+    let node = volume.create_in(&root, name.as_bytes(), &creation, BY).unwrap();
+    node.open_for(WRITE).unwrap()
+}
+
+fn find(volume: &Volume, name: &str) -> Arc<Node> {
+    volume.lookup(&volume.root().unwrap(), name.as_bytes()).unwrap()
+}
+
+/// Returns an image with the files `data`, of three blocks, and `empty`.
+fn image() -> Vec<u8> {
+    let device = Arc::new(MemoryDevice::new(empty(12, UNCHECKED)));
+    let mut options = VolumeOptions::new();
+    options.writable(true).cache_bytes_max(8 << 20);
+    let volume = Volume::open_device(device.clone(), &options).unwrap();
+    create(&volume, "data").write_all_at(&[b'd'; 3 * BLOCK as usize], 0).unwrap();
+    create(&volume, "empty");
+    volume.close().unwrap();
+    device.snapshot()
+}
+
+/// Changes the inode of a file, in all blocks of the image that have had it.
+fn change_inode(image: &mut [u8], name: &str, change: impl Fn(&mut [u8])) {
+    let number = find(&open(image.to_vec()).unwrap(), name).number().0 as u32;
+    let footer = [number.to_le_bytes(), number.to_le_bytes()].concat();
+    for block in image.chunks_mut(BLOCK as usize) {
+        if block[BLOCK as usize - 24..][..8] == footer {
+            change(block);
+        }
+    }
+}
+
+/// Checks that the volume can still be changed, and `data` has its contents.
+#[track_caller]
+fn check_usable(volume: &Volume) {
+    create(volume, "new").write_all_at(&[b'n'; 2 * BLOCK as usize], 0).unwrap();
+    volume.sync().unwrap();
+    let mut data = vec![0; 3 * BLOCK as usize];
+    find(volume, "data").open().unwrap().read_exact_at(&mut data, 0).unwrap();
+    assert!(data.iter().all(|byte| *byte == b'd'));
+    volume.close().unwrap();
+}
+
+#[test]
+fn a_wrong_count_of_blocks_fails_changes_of_its_file_only() {
+    let mut image = image();
+    change_inode(&mut image, "data", |inode| inode[24..32].copy_from_slice(&1_u64.to_le_bytes()));
+    let volume = open(image).unwrap();
+    let error = find(&volume, "data").set_size(0, KEEP).unwrap_err();
+    assert!(matches!(error, Error::Corrupt(_)), "{error}");
+    assert!(error.to_string().contains("blocks is invalid: 0x1"), "{error}");
+    check_usable(&volume);
+}
+
+#[test]
+fn the_word_before_inline_data_is_no_address() {
+    let mut image = image();
+    let address = std::cell::Cell::new([0; 4]);
+    change_inode(&mut image.clone(), "data", |inode| {
+        address.set(*inode[FIRST_ADDRESS..].first_chunk().unwrap());
+    });
+    // The empty file gets inline data, of zeroes.
+    change_inode(&mut image, "empty", |inode| {
+        inode[3] |= 0xA;
+        inode[16] = 100;
+        inode[FIRST_ADDRESS..][..4].copy_from_slice(&address.get());
+    });
+    let volume = open(image).unwrap();
+    let file = find(&volume, "empty").open_for(WRITE).unwrap();
+    file.write_all_at(&[b'z'; 100], 5 * BLOCK).unwrap();
+    let mut first = [1; 100];
+    file.read_exact_at(&mut first, 0).unwrap();
+    assert_eq!(first, [0; 100]);
+    check_usable(&volume);
+}
+
+#[test]
+fn files_without_extra_attributes_do_not_become_compressed() {
+    let mut image = image();
+    change_inode(&mut image, "empty", |inode| {
+        inode[3] &= !0x20;
+        inode[360..FIRST_ADDRESS].fill(0);
+    });
+    let volume = open(image).unwrap();
+    let node = find(&volume, "empty");
+    let result = node.set_flags(node.attributes().flags | 4, BY);
+    assert!(matches!(result, Err(Error::Unsupported(_))), "{result:?}");
+    check_usable(&volume);
+}
+
+#[test]
+fn segments_and_checkpoints_whose_counts_are_impossible_are_refused() {
+    let valid = image();
+    let word = |at: usize| u32::from_le_bytes(*valid[1024 + at..].first_chunk().unwrap()) as usize;
+    let (table, half) = (word(80) * BLOCK as usize, word(56) * 256 * BLOCK as usize);
+    let mut wrong_map = valid.clone();
+    // The first block of the first segment in use.
+    let entry = (0..14).map(|segment| 74 * segment).find(|at| {
+        [table, table + half].iter().any(|copy| valid[copy + at] | valid[copy + at + 1] & 3 != 0)
+    });
+    for copy in [table, table + half] {
+        wrong_map[copy + entry.unwrap() + 2] ^= 0x80;
+    }
+    let mut wrong_count = valid.clone();
+    let is_large = |seed: &u64| {
+        wrong_count.copy_from_slice(&valid);
+        let damage = damage(&mut wrong_count, Structure::Checkpoint, *seed);
+        damage.field == 16 && damage.values[1] > 1 << 32
+    };
+    (0..).find(is_large).unwrap();
+    for (image, expected) in [(wrong_map, "block count is"), (wrong_count, "blocks in use is")] {
+        let error = open(image.clone()).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+        let device = Arc::new(MemoryDevice::new(image));
+        let volume = Volume::open_device(device, &VolumeOptions::new()).unwrap();
+        find(&volume, "data").open().unwrap().read_exact_at(&mut [0; 100], 0).unwrap();
+    }
+}
+
+#[test]
+fn sparse_files_of_terabytes_take_no_memory() {
+    const FAR: u64 = 3 << 40;
+    let volume = open(image()).unwrap();
+    let file = create(&volume, "sparse");
+    file.write_all_at(&[b's'; BLOCK as usize], FAR).unwrap();
+    let bytes = |range: std::ops::Range<u64>| FileOffset(range.start)..FileOffset(range.end);
+    file.fallocate(Fallocate::CollapseRange, bytes(0..1 << 30), KEEP).unwrap();
+    file.fallocate(Fallocate::InsertRange, bytes(BLOCK..3 * BLOCK), KEEP).unwrap();
+    let mut found = [0; BLOCK as usize];
+    file.read_exact_at(&mut found, FAR - (1 << 30) + 2 * BLOCK).unwrap();
+    assert_eq!(found, [b's'; BLOCK as usize]);
+    for mode in [Fallocate::Allocate { keep_size: true }, Fallocate::ZeroRange { keep_size: true }]
+    {
+        let result = file.fallocate(mode, bytes(0..1 << 40), KEEP);
+        assert_eq!(result, Err(Error::NoSpace));
+    }
+    drop(file);
+    check_usable(&volume);
+}

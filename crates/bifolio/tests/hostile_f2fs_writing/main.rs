@@ -1,0 +1,158 @@
+//! Changes of damaged f2fs images: every change ends soon, and only with typed errors, no thread panics, and a volume in
+//! which the check finds nothing stays so. `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and
+//! `BIFOLIO_TEST_SEED` is the first seed.
+
+#[path = "../changing/mod.rs"]
+mod changing;
+mod faults;
+mod images;
+
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use base::BlockSize;
+use changing::Changer;
+use device::{MemoryDevice, OverlayDevice, SharedDevice};
+use testkit::Random;
+use testkit::f2fs::damage_synced_node;
+use testkit::f2fs::hostile::{STRUCTURES, damage, damage_features, damage_orphans, has};
+use vfs::{Volume, VolumeOptions};
+
+/// Number of damaged copies of each image. Failure messages have the seed.
+const SEEDS: u64 = 12;
+/// The time limit for an image, much longer than any test takes on a busy machine.
+const TIME_MAX: Duration = Duration::from_secs(60);
+/// The maximum memory for what the changes of an image write.
+const WRITTEN_BYTES_MAX: u64 = 256 << 20;
+/// The unit of copies, in bytes.
+const COPIED: usize = 1 << 16;
+/// The block size of the images with nodes that `damage_synced_node` finds.
+const SMALL_SHIFT: u32 = 12;
+
+/// The number of panics in all threads.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok())
+}
+
+/// Damages one to three fields, chosen by `seed`. Returns a description.
+fn damage_fields(image: &mut [u8], has_small_blocks: bool, seed: u64) -> String {
+    let mut random = Random(seed);
+    let structures = STRUCTURES.len() as u64;
+    let mut kinds: Vec<u64> = (0..=random.below(3)).map(|_| random.below(structures + 6)).collect();
+    // The superblock and the checkpoint come last, since the others are found through them.
+    kinds.sort_unstable_by(|one, other| other.cmp(one));
+    let described = kinds.into_iter().map(|kind| {
+        let seed = random.draw();
+        match STRUCTURES.get(kind as usize) {
+            Some(structure) if !has(image, *structure) => String::new(),
+            Some(structure) => damage(image, *structure, seed).description,
+            None if kind == structures => damage_orphans(image, seed).unwrap_or_default(),
+            None if kind == structures + 1 && has_small_blocks => {
+                damage_synced_node(image, seed).unwrap_or_default()
+            }
+            None => damage_features(image, seed),
+        }
+    });
+    described.collect::<Vec<_>>().join("; ")
+}
+
+/// Returns the findings of the check about the last checkpoint, or `None` if the volume is refused.
+fn findings(device: &SharedDevice) -> Option<Vec<String>> {
+    let mut options = VolumeOptions::new();
+    options.no_recovery(true).cache_bytes_max(8 << 20);
+    let volume = Volume::open_device(Arc::clone(device), &options).ok()?;
+    let mut findings = Vec::new();
+    volume.check(&mut |error| {
+        findings.push(error.to_string());
+        ControlFlow::Continue(())
+    });
+    Some(findings)
+}
+
+/// Ends the program with `what` unless it is dropped soon.
+struct Watchdog(#[expect(dead_code, reason = "its drop is seen")] mpsc::Sender<()>);
+
+impl Watchdog {
+    #[allow(clippy::print_stderr, reason = "the test that hangs")]
+    fn start(what: String) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            if receiver.recv_timeout(TIME_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("{what}: takes too long");
+                std::process::abort();
+            }
+        });
+        Self(sender)
+    }
+}
+
+/// Returns a device with `image`, which keeps writes to itself.
+fn over(image: &Arc<Vec<u8>>) -> SharedDevice {
+    let base: SharedDevice = Arc::new(MemoryDevice::shared(Arc::clone(image)));
+    let block_size = BlockSize::from_shift(SMALL_SHIFT).expect("a block size");
+    Arc::new(OverlayDevice::new(base, block_size, WRITTEN_BYTES_MAX))
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    images: u64,
+    opened: u64,
+    /// Those in which the check found nothing.
+    sound: u64,
+}
+
+/// Changes copies of an image, with different damage.
+fn check_image(name: &str, valid: &[u8], counts: &mut Counts) {
+    let has_small_blocks = valid[1024 + 16] == SMALL_SHIFT as u8;
+    let mut shared = Arc::new(valid.to_vec());
+    let made = Changer::open(over(&shared), 1).expect("the valid image opens").run();
+    assert!(made > 200, "{name}: {made} changes of the valid image");
+    let first = number("BIFOLIO_TEST_SEED").unwrap_or(0);
+    for seed in first..first + SEEDS * number("BIFOLIO_SOAK_FACTOR").unwrap_or(1) {
+        let image = Arc::get_mut(&mut shared).expect("no volume is open");
+        let damage = damage_fields(image, has_small_blocks, seed);
+        let what = format!("{name}, seed {seed}: {damage}");
+        let watchdog = Watchdog::start(what.clone());
+        let device = over(&shared);
+        let before = findings(&device);
+        let changed = catch_unwind(AssertUnwindSafe(|| {
+            Changer::open(Arc::clone(&device), seed).map(Changer::run)
+        }));
+        let panics = PANICS.load(Ordering::Relaxed);
+        assert!(changed.is_ok() && panics == 0, "{what}: panicked");
+        counts.images += 1;
+        counts.opened += u64::from(changed.is_ok_and(|changed| changed.is_some()));
+        if before.is_some_and(|before| before.is_empty()) {
+            counts.sound += 1;
+            assert_eq!(findings(&device), Some(Vec::new()), "{what}");
+        }
+        drop((device, watchdog));
+        let image = Arc::get_mut(&mut shared).expect("the volume is closed");
+        for (part, valid) in image.chunks_mut(COPIED).zip(valid.chunks(COPIED)) {
+            if part != valid {
+                part.copy_from_slice(valid);
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_volumes_are_changed_or_refused_and_sound_ones_stay_sound() {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        PANICS.fetch_add(1, Ordering::Relaxed);
+        hook(panic);
+    }));
+    let mut counts = Counts::default();
+    for (name, valid) in images::images() {
+        check_image(name, &valid, &mut counts);
+    }
+    let Counts { images, opened, sound } = counts;
+    // Damage that has no effect, or is always refused, would not test anything.
+    assert!(opened * 2 > images && opened < images && sound > 0, "{counts:?}");
+}
