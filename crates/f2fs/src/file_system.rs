@@ -254,6 +254,10 @@ impl Data for Inode {
 }
 
 impl Allocation for Inode {
+    fn check_movable(&self) -> Result<()> {
+        self.check_movable()
+    }
+
     fn pin_failures(&self) -> Result<Option<u32>> {
         Ok(self.pin_failures())
     }
@@ -504,6 +508,20 @@ impl Allocation for WritableInode {
 
     fn set_pinned(&self, is_pinned: bool) -> Result<()> {
         self.0.set_pinned(is_pinned)
+    }
+
+    fn is_moved_by_writing(&self) -> bool {
+        true
+    }
+
+    fn check_room_to_move(&self, bytes: u64) -> Result<()> {
+        let volume = self.0.volume();
+        volume.writer()?.check_room_to_move(volume, bytes)
+    }
+
+    fn check_movable(&self) -> Result<()> {
+        self.0.check_changeable()?;
+        self.0.current().check_movable()
     }
 
     fn allocation_unit(&self) -> u64 {

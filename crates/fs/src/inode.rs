@@ -335,7 +335,19 @@ pub trait Allocation {
         Err(Unsupported::Operation("pinning files").into())
     }
 
-    /// Fails for regular files whose blocks cannot be [exchanged](Self::move_extents).
+    /// Returns whether the data of a regular file gets other blocks when it is written again.
+    fn is_moved_by_writing(&self) -> bool {
+        false
+    }
+
+    /// Fails with `NoSpace` if `bytes` of data that is written now would be scattered.
+    fn check_room_to_move(&self, bytes: u64) -> Result<()> {
+        let _ = bytes;
+        Ok(())
+    }
+
+    /// Fails for regular files whose blocks cannot be [exchanged](Self::move_extents), or
+    /// [moved by writing](Self::is_moved_by_writing).
     fn check_movable(&self) -> Result<()> {
         Err(Unsupported::Operation("moving extents").into())
     }

@@ -1,5 +1,6 @@
 //! Defragmentation: moving a file to blocks in fewer pieces.
-//! Not here: the exchange of blocks (`move_extents.rs`), and the search for free blocks (the format).
+//! Not here: the exchange of blocks (`move_extents.rs`), data that is written again (`write_again.rs`), and the search for
+//! free blocks (the format).
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -69,6 +70,9 @@ impl Volume {
         let (before, regions) = node.layout_and_regions()?;
         if before.pieces < 2 {
             return Ok(Defragmented::Kept(before));
+        }
+        if node.inode().is_moved_by_writing() {
+            return node.move_by_writing(before, &regions);
         }
         let donor = self.create_unnamed(
             &self.root()?,

@@ -197,14 +197,9 @@ impl File {
     }
 
     pub(crate) fn context<'a>(&'a self, data: FileData<'a>, flags: RwFlags) -> ReadContext<'a> {
-        let volume = self.node.volume();
-        ReadContext {
-            mapping: self.node.mapping(),
-            mapper: data.mapper,
-            device: volume.file_system.device(),
-            size: data.size,
-            options: ReadOptions { caching: self.caching(flags), ..volume.read_options },
-        }
+        let context = self.node.read_context(data);
+        let options = ReadOptions { caching: self.caching(flags), ..context.options };
+        ReadContext { options, ..context }
     }
 }
 

@@ -34,6 +34,7 @@ mod std_path;
 mod synchronous;
 mod tree;
 mod volume;
+mod write_again;
 mod writeback;
 
 pub use ::ext4::{Format as Ext4Format, SuperblockLocation};

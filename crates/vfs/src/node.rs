@@ -7,7 +7,7 @@ use base::attributes::{Attributes, DirCursor, DirEntry, FileType};
 use base::locks::{Rank, RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use base::{Error, FileOffset, InodeNumber, Result};
 use fs::{FileData, Inode};
-use iomap::{FiemapExtent, WritableFile};
+use iomap::{FiemapExtent, ReadContext, WritableFile};
 use pagecache::{Mapping, PAGE_SIZE};
 
 use crate::atomic::AtomicWrites;
@@ -246,6 +246,17 @@ impl Node {
             Some(file) => FileData { size: file.size(), ..data },
             None => data,
         })
+    }
+
+    /// Returns what reads of `data` need.
+    pub(crate) fn read_context<'a>(&'a self, data: FileData<'a>) -> ReadContext<'a> {
+        ReadContext {
+            mapping: self.mapping(),
+            mapper: data.mapper,
+            device: self.volume.file_system.device(),
+            size: data.size,
+            options: self.volume.read_options,
+        }
     }
 
     pub(crate) fn inode(&self) -> &Arc<dyn Inode> {

@@ -14,16 +14,18 @@ use crate::walk::{self, Flow, Order, Visit, Visitor};
 use crate::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
-A file is moved if it fits into fewer pieces elsewhere in the image. Its contents do not change.
+A file is moved if it fits into fewer pieces elsewhere in the image. Its contents do not change. On f2fs, a file in \
+several pieces is written again if there are enough free segments.
 
-These files are skipped: immutable and append-only files; swap files; files with inline data, encryption, \
-fs-verity, data journaling or block maps; on f2fs and on volumes with bigalloc, all files. Use -v to print the reasons.
+These files are skipped: immutable and append-only files; swap files; files with inline data, fs-verity, data \
+journaling or block maps; encrypted files of ext4; compressed and pinned files of f2fs; on volumes with bigalloc, \
+all files. Use -v to print the reasons.
 
 The score of a file is the percentage of its reading time that is lost to seeks between its pieces, if a \
 seek takes as long as reading 256 KiB.
 
 The image must not be mounted. Files on a mount cannot be moved, not even with e4defrag. \
-For f2fs, use `bifolio gc`.";
+To make scattered free space of f2fs contiguous, use `bifolio gc`.";
 
 /// The arguments of `bifolio defrag`.
 #[derive(Args)]

@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use ::verity::Verifier;
 use base::attributes::{Attributes, FileType};
 use base::view::view_at;
-use base::{Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result};
+use base::{Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result, Unsupported};
 use fscrypt::Ciphers;
 use iomap::{Cluster, Encoding, Iomap, IomapKind, MapFlags, MapRead, Transform};
 
@@ -186,6 +186,23 @@ impl Inode {
             kind,
             address: None,
             flags: MapFlags { last: true, ..MapFlags::default() },
+        }
+    }
+}
+
+impl Inode {
+    /// Fails for files whose data is not moved to other blocks on request.
+    pub(crate) fn check_movable(&self) -> Result<()> {
+        let record = self.record();
+        let refused = [
+            (record.has_flag(record::flags::VERITY), "moving files with fs-verity"),
+            (record.has_flag(record::flags::PINNED), "moving pinned files"),
+            (record.compression.is_some(), "moving compressed files"),
+            (record.inline_area.is_some(), "moving files with inline data"),
+        ];
+        match refused.into_iter().find(|(is_refused, _)| *is_refused) {
+            Some((_, feature)) => Err(Unsupported::Inode { inode: self.number(), feature }.into()),
+            None => self.check_readable(),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod background;
 mod clean;
+mod defragment;
 mod dirty_folios;
 mod discards;
 mod full;

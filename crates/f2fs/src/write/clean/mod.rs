@@ -128,6 +128,15 @@ impl Writer {
         Ok(total)
     }
 
+    /// Fails with `NoSpace` unless `bytes` of data fit into free segments, and enough are left for everything else.
+    pub(crate) fn check_room_to_move(&self, volume: &Volume, bytes: u64) -> Result<()> {
+        let state = self.lock()?;
+        let blocks = bytes >> volume.geometry().block_size.shift();
+        let segments = (blocks + state.nodes_to_write(volume)).div_ceil(SEGMENT_BLOCKS);
+        let has_room = state.free_segments() > segments + SEGMENTS_FREE_MIN;
+        if has_room { Ok(()) } else { Err(Error::NoSpace) }
+    }
+
     /// Cleans a section, if there is something to gain. Returns whether there was.
     pub(crate) fn clean_one(&self, volume: &Arc<Volume>) -> Result<bool> {
         let mut state = self.lock()?;
