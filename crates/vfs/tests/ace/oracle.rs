@@ -244,6 +244,11 @@ impl Oracle {
             if !is_synced || (below.is_none() && !(exists && path == to)) {
                 continue;
             }
+            // Preparing a rename over a name replaces what cannot be replaced by a file.
+            let kind_of = |object: Option<&Object>| object.map(|object| object.kind);
+            if path == to && kind_of(state.get(path)) != kind_of(promise.object.as_ref()) {
+                continue;
+            }
             let mut next = Promise { from: point, until: usize::MAX, ..promise.clone() };
             next.paths.extend(below.map(|below| format!("{to}{below}")));
             if path == to || state.get(path) != promise.object.as_ref() {
