@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use base::{Error, Result};
+use base::Result;
 use fs::Compression;
 
 use crate::clock::now;
-use crate::node::{Life, Node};
-use crate::rights;
+use crate::node::Node;
 
 impl Node {
     /// Returns how the data of a regular file is compressed, or `None` if it is not. Errors: `Unsupported` if the volume
@@ -21,7 +20,7 @@ impl Node {
     /// for a file that has blocks; `InvalidArgument` for files that are not compressed, and values that the format does not
     /// have; `Unsupported` for other formats than f2fs.
     pub fn set_compression(self: &Arc<Self>, algorithm: u8, log_cluster_blocks: u8) -> Result<()> {
-        self.change_compression(|node| {
+        self.change_quiesced(|node| {
             node.inode().set_compression(algorithm, log_cluster_blocks)?;
             node.refit_clusters()
         })
@@ -33,7 +32,7 @@ impl Node {
     /// Errors: `InvalidArgument` if the file is not compressed, or they are free; `NotPermitted` for immutable and
     /// append-only files; `Unsupported` for other formats than f2fs; writeback errors of earlier data.
     pub fn release_saved_blocks(self: &Arc<Self>) -> Result<u64> {
-        self.change_compression(|node| node.inode().release_saved_blocks(now()))
+        self.change_quiesced(|node| node.inode().release_saved_blocks(now()))
     }
 
     /// Reserves the blocks that [`release_saved_blocks`](Self::release_saved_blocks) has freed. Returns their number. The data
@@ -42,27 +41,6 @@ impl Node {
     /// Errors: `InvalidArgument` if the file is not compressed, or they were not released; `NoSpace`; `NotPermitted` for
     /// immutable and append-only files; `Unsupported` for other formats than f2fs.
     pub fn reserve_saved_blocks(self: &Arc<Self>) -> Result<u64> {
-        self.change_compression(|node| node.inode().reserve_saved_blocks(now()))
-    }
-
-    /// Calls `change` while the file has no dirty data, and none is in flight.
-    fn change_compression<R>(
-        self: &Arc<Self>,
-        change: impl FnOnce(&Self) -> Result<R>,
-    ) -> Result<R> {
-        self.volume().file_system.check_writable()?;
-        let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
-        let state = self.lock();
-        let writeback = self.writeback()?;
-        rights::may_overwrite(&self.attributes())?;
-        state.atomic.check_none()?;
-        let errors = file.errors().cursor();
-        iomap::quiesce_cache(file, 0..file.size());
-        file.errors().check(&errors)?;
-        let changed = change(self)?;
-        if state.life == Life::Named {
-            writeback.note(self);
-        }
-        Ok(changed)
+        self.change_quiesced(|node| node.inode().reserve_saved_blocks(now()))
     }
 }

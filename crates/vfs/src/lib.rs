@@ -24,6 +24,7 @@ mod path;
 mod path_change;
 mod pinned;
 mod probe;
+mod quiesced;
 mod read_dir;
 mod rename;
 mod replacing;

@@ -7,8 +7,7 @@ use base::attributes::FileType;
 use base::{Error, Result};
 
 use crate::clock::now;
-use crate::node::{Life, Node};
-use crate::rights;
+use crate::node::Node;
 
 impl Node {
     /// Returns how often cleaning has failed to move the blocks of a pinned file; `None` for a file that is not pinned.
@@ -28,23 +27,11 @@ impl Node {
     /// and during an atomic write; writeback errors of earlier data.
     pub fn set_pinned(self: &Arc<Self>, is_pinned: bool) -> Result<()> {
         self.check_pinnable()?;
-        self.volume().file_system.check_writable()?;
-        let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
-        let state = self.lock();
-        // The volume may have been closed before the lock was taken.
-        let writeback = self.writeback()?;
-        rights::may_overwrite(&self.attributes())?;
-        state.atomic.check_none()?;
-        let errors = file.errors().cursor();
-        // From here to the change, no write is in flight: each is in place, or not.
-        iomap::quiesce_cache(file, 0..file.size());
-        file.errors().check(&errors)?;
-        self.inode().note_modified(now());
-        self.inode().set_pinned(is_pinned)?;
-        if state.life == Life::Named {
-            writeback.note(self);
-        }
-        Ok(())
+        // From the time when the cache is quiesced to the change, no write is in flight: each is in place, or not.
+        self.change_quiesced(|node| {
+            node.inode().note_modified(now());
+            node.inode().set_pinned(is_pinned)
+        })
     }
 
     fn check_pinnable(&self) -> Result<()> {

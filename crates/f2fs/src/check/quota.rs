@@ -13,7 +13,7 @@ use crate::volume::Volume;
 
 const STRUCTURE: &str = "quota file";
 
-/// What is known for the check of quota files.
+/// What the check of quota files compares.
 #[derive(Debug)]
 pub(super) struct QuotaCheck {
     files: [Option<InodeNumber>; QuotaKind::ALL.len()],
