@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fuse::{MountOptions, OptionError, split_option};
 use vfs::{
-    ErrorPolicy, F2fsAlgorithm as Algorithm, F2fsCompression as Compression, F2fsMode as Mode,
-    VolumeOptions,
+    ErrorPolicy, F2fsAlgorithm as Algorithm, F2fsCompressedNames as CompressedNames,
+    F2fsCompression as Compression, F2fsMode as Mode, VolumeOptions,
 };
 
 /// All options of an `-o` list.
@@ -34,8 +34,10 @@ struct VolumeMountOptions {
     mode: Mode,
     /// Whether segments of f2fs are cleaned while nothing else is done.
     background_gc: bool,
-    /// How new files of f2fs are compressed whose directory says so.
+    /// How new files of f2fs are compressed.
     compression: Compression,
+    /// The new files of f2fs that are compressed, or are not, whatever their directory says.
+    compressed_names: CompressedNames,
 }
 
 impl Default for VolumeMountOptions {
@@ -49,6 +51,7 @@ impl Default for VolumeMountOptions {
             mode: Mode::default(),
             background_gc: true,
             compression: Compression::default(),
+            compressed_names: CompressedNames::default(),
         }
     }
 }
@@ -76,6 +79,7 @@ impl Options {
         options.f2fs.mode = self.volume.mode;
         options.f2fs.cleans_in_background = self.volume.background_gc;
         options.f2fs.compression = self.volume.compression;
+        options.f2fs.compressed_names = self.volume.compressed_names.clone();
     }
 }
 
@@ -128,6 +132,19 @@ impl VolumeMountOptions {
                     .ok_or_else(|| wrong("must be a number from 2 to 8"))?;
                 return Ok(true);
             }
+            "compress_extension" => {
+                let CompressedNames { compressed, uncompressed } = &mut self.compressed_names;
+                add_extension(value, compressed, uncompressed).map_err(wrong)?;
+                return Ok(true);
+            }
+            "nocompress_extension" => {
+                if value == Some(CompressedNames::ALL_NAMES) {
+                    return Err(wrong("needs an extension"));
+                }
+                let CompressedNames { compressed, uncompressed } = &mut self.compressed_names;
+                add_extension(value, uncompressed, compressed).map_err(wrong)?;
+                return Ok(true);
+            }
             "background_gc" => {
                 self.background_gc = match value {
                     Some("on") => true,
@@ -150,6 +167,34 @@ impl VolumeMountOptions {
     }
 }
 
+/// Adds an extension to `list`. Errors are what is wrong with it.
+fn add_extension(
+    extension: Option<&str>,
+    list: &mut Vec<String>,
+    other: &[String],
+) -> Result<(), &'static str> {
+    // As in Linux.
+    const BYTES_MAX: usize = 7;
+    const COUNT_MAX: usize = 16;
+    let extension = extension.filter(|extension| !extension.is_empty());
+    let extension = extension.ok_or("needs an extension")?;
+    if extension.len() > BYTES_MAX {
+        return Err("must have 7 bytes at most");
+    }
+    let is_same = |one: &String| one.eq_ignore_ascii_case(extension);
+    if other.iter().any(is_same) {
+        return Err("contradicts another one");
+    }
+    if list.iter().any(is_same) {
+        return Ok(());
+    }
+    if list.len() == COUNT_MAX {
+        return Err("must be there 16 times at most");
+    }
+    list.push(extension.to_owned());
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use vfs::AccessTimes;
@@ -166,6 +211,8 @@ mod tests {
         let list = "rw,sync,strictatime,commit=7,dirsync,errors=panic,discard,noauto_da_alloc";
         let list = format!("{list},mode=lfs,background_gc=off,compress_chksum");
         let list = format!("{list},compress_algorithm=zstd:3,compress_log_size=8");
+        let list = format!("{list},compress_extension=so,compress_extension=*");
+        let list = format!("{list},nocompress_extension=gz,compress_extension=SO");
         let options = parse(&list).unwrap();
         assert!(options.mount.writable);
         let mut volume = VolumeOptions::default();
@@ -177,6 +224,8 @@ mod tests {
         let compression =
             Compression { algorithm: Algorithm::Zstd, log_cluster_size: 8, has_checksums: true };
         assert_eq!(volume.f2fs.compression, compression);
+        assert_eq!(volume.f2fs.compressed_names.compressed, ["so", "*"]);
+        assert_eq!(volume.f2fs.compressed_names.uncompressed, ["gz"]);
         assert!(volume.sync && volume.dirsync && volume.discard && !volume.auto_da_alloc);
     }
 
@@ -200,6 +249,7 @@ mod tests {
         assert_eq!(options.f2fs.mode, default.f2fs.mode);
         assert_eq!(options.f2fs.cleans_in_background, default.f2fs.cleans_in_background);
         assert_eq!(options.f2fs.compression, default.f2fs.compression);
+        assert_eq!(options.f2fs.compressed_names, default.f2fs.compressed_names);
         assert_eq!(
             (options.sync, options.dirsync, options.discard, options.auto_da_alloc),
             (default.sync, default.dirsync, default.discard, default.auto_da_alloc)
@@ -222,6 +272,16 @@ mod tests {
             (
                 "compress_log_size=9",
                 "mount option `compress_log_size` must be a number from 2 to 8",
+            ),
+            ("compress_extension", "mount option `compress_extension` needs an extension"),
+            ("nocompress_extension=*", "mount option `nocompress_extension` needs an extension"),
+            (
+                "compress_extension=longname",
+                "mount option `compress_extension` must have 7 bytes at most",
+            ),
+            (
+                "compress_extension=so,nocompress_extension=SO",
+                "mount option `nocompress_extension` contradicts another one",
             ),
             ("discard=1", "mount option `discard` takes no value"),
             ("rw=1", "mount option `rw` takes no value"),

@@ -17,7 +17,7 @@ use fs::{
 };
 use iomap::{EndIo, Mapping, PageCache, ReadOptions, WritableFile};
 
-use crate::compress::NewCompression;
+use crate::compress::{CompressedNames, NewCompression};
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::live::{LiveInode, Named, RenameMode};
@@ -33,8 +33,10 @@ pub struct Format {
     pub mode: Mode,
     /// Whether segments are cleaned while nothing else is done.
     pub cleans_in_background: bool,
-    /// How the data of new files is compressed whose directory says so.
+    /// How the data of new files is compressed.
     pub compression: NewCompression,
+    /// The new files that are compressed, or are not, whatever their directory says.
+    pub compressed_names: CompressedNames,
 }
 
 impl Default for Format {
@@ -43,6 +45,7 @@ impl Default for Format {
             mode: Mode::default(),
             cleans_in_background: true,
             compression: NewCompression::default(),
+            compressed_names: CompressedNames::default(),
         }
     }
 }

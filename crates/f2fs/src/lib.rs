@@ -13,6 +13,7 @@ pub mod xattr;
 mod check;
 mod checkpoint;
 mod edit;
+mod extension;
 mod features;
 mod file_system;
 mod geometry;

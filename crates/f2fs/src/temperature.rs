@@ -2,6 +2,7 @@
 //! so that the blocks of a segment become free at about the same time.
 //! Not here: the logs.
 
+use crate::extension;
 use crate::inode::record::advise;
 use crate::ondisk::superblock::RawSuperblock;
 
@@ -36,30 +37,35 @@ impl Temperature {
 
     /// Returns the temperature of a new file, by the superblock's lists of file name extensions.
     pub(crate) fn of_name(name: &[u8], superblock: &RawSuperblock) -> Self {
-        let cold = superblock.cold_extension_count.get() as usize;
-        let hot = usize::from(superblock.hot_extension_count);
-        let extensions = superblock.extensions.iter().take(cold.saturating_add(hot));
-        let found = extensions.into_iter().position(|padded| {
-            let extension = padded.split(|byte| *byte == 0).next().unwrap_or_default();
-            has_extension(name, extension)
-        });
-        match found {
-            Some(index) if index < cold => Self::Cold,
-            Some(_) => Self::Hot,
-            None => Self::Warm,
+        let (cold, hot) = extensions(superblock);
+        match () {
+            () if has_any(name, cold) => Self::Cold,
+            () if has_any(name, hot) => Self::Hot,
+            () => Self::Warm,
         }
+    }
+
+    /// Returns whether a name has an extension of hot files, whether or not it has one of cold files, too.
+    pub(crate) fn is_hot_name(name: &[u8], superblock: &RawSuperblock) -> bool {
+        has_any(name, extensions(superblock).1)
     }
 }
 
-/// Returns whether `extension` comes after a dot in a name, but for one at its start. Anything may follow it, as the suffix
-/// of a download does. The cases of letters may differ.
-fn has_extension(name: &[u8], extension: &[u8]) -> bool {
-    let starts = name.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'.');
-    let mut rests = starts.map(|(dot, _)| &name[dot + 1..]);
-    !extension.is_empty()
-        && rests.any(|rest| {
-            rest.get(..extension.len()).is_some_and(|start| start.eq_ignore_ascii_case(extension))
-        })
+type Extension = [u8; 8];
+
+/// Returns the extensions of cold and of hot files.
+fn extensions(superblock: &RawSuperblock) -> (&[Extension], &[Extension]) {
+    let extensions = &superblock.extensions;
+    let cold = (superblock.cold_extension_count.get() as usize).min(extensions.len());
+    let (cold, others) = extensions.split_at(cold);
+    (cold, &others[..usize::from(superblock.hot_extension_count).min(others.len())])
+}
+
+fn has_any(name: &[u8], extensions: &[Extension]) -> bool {
+    extensions.iter().any(|padded| {
+        let extension = padded.split(|byte| *byte == 0).next().unwrap_or_default();
+        extension::begins_one(name, extension)
+    })
 }
 
 #[cfg(test)]
@@ -89,6 +95,18 @@ mod tests {
         check("data.db-journal", Temperature::Hot);
         // Cold extensions come first.
         check("data.db.mp4", Temperature::Cold);
+    }
+
+    #[test]
+    fn cold_names_may_be_hot_ones_too() {
+        let mut superblock = RawSuperblock::new_zeroed();
+        superblock.cold_extension_count.set(1);
+        superblock.hot_extension_count = 1;
+        superblock.extensions[0][..2].copy_from_slice(b"so");
+        superblock.extensions[1][..2].copy_from_slice(b"db");
+        for (name, expected) in [("a.so", false), ("a.db", true), ("a.so.db", true)] {
+            assert_eq!(Temperature::is_hot_name(name.as_bytes(), &superblock), expected, "{name}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use fscrypt::Keys;
 use iomap::{DecodePool, MetadataBuffer, MetadataCache, PageCache};
 
 use crate::checkpoint::Checkpoint;
-use crate::compress::NewCompression;
+use crate::compress::{CompressedNames, NewCompression};
 use crate::edit::{Change, Counts, Overlay};
 use crate::features::Feature;
 use crate::file_system::Format;
@@ -136,6 +136,11 @@ impl Volume {
     /// Returns how the data of new files is compressed whose directory says so.
     pub(crate) fn new_compression(&self) -> NewCompression {
         self.writer.get().map_or_else(NewCompression::default, Writer::new_compression)
+    }
+
+    /// Returns the names of new files that decide whether these are compressed.
+    pub(crate) fn compressed_names(&self) -> Option<&CompressedNames> {
+        self.writer.get().map(Writer::compressed_names)
     }
 
     /// Returns the writing side. Errors: `ReadOnly` if the volume is open for reading only.

@@ -1,14 +1,15 @@
 //! Compressed files of f2fs that Linux has written and the library changes: Linux and fsck.f2fs find what the library wrote.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use base::Error;
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 use testkit::f2fs::{self, Kind};
-use testkit::turns::{OnVolume, Step};
+use testkit::turns::{Bytes, OnVolume, Step};
 use testkit::{Manifest, Random, guest, must};
-use vfs::{File, Follow, OpenMode, Privileges, Volume};
+use vfs::{F2fsCompressedNames, File, Follow, OpenMode, Privileges, Volume, VolumeOptions};
 
 /// An empty image of a kind.
 type Image = (&'static Kind, PathBuf);
@@ -196,12 +197,59 @@ fn changed_files() {
     }
 }
 
+/// Lets Linux and the library create the same files, and compares which of them are compressed.
+fn names() {
+    static KIND: LazyLock<Kind> = LazyLock::new(|| Kind {
+        options: "compress_extension=so,compress_extension=txt,nocompress_extension=gz",
+        ..*Kind::named("lz4")
+    });
+    // Extensions, others that begin like them, and those of hot files.
+    let names = [
+        ["a.so", "a.SO.tmp", "a.soup", ".so", "so", "a"],
+        ["a.txt", "a.so.txt", "a.so.gz", "a.gz.so", "a.gz", "a.GZ.so.tmp"],
+        ["a.gzip.so", "a.txt.gzip", "a.txt.gzip.tmp", "a.so.db", "a.db.txt", "a.dbx.txt"],
+    ]
+    .concat();
+    let names = &names;
+    let bytes = Bytes { seed: 1, length: 100 };
+    let steps: Vec<_> = names.iter().map(|&name| Step::Write(name.to_owned(), 0, bytes)).collect();
+    let folder = must(TempDir::new(), "a folder");
+    let [of_linux, of_library] = ["Linux", "library"].map(|name| folder.path().join(name));
+    for image in [&of_linux, &of_library] {
+        KIND.make(image, KIND.megabytes);
+    }
+    let of_linux = f2fs::change_all(&[(&KIND, of_linux)], &steps).remove(0);
+    let list = |list: &[&str]| list.iter().map(|&one| one.to_owned()).collect();
+    let mut options = VolumeOptions::default();
+    options.f2fs.compressed_names =
+        F2fsCompressedNames { compressed: list(&["so", "txt"]), uncompressed: list(&["gz"]) };
+    let mut ours = OnVolume::open_with(&of_library, options);
+    ours.run(&steps);
+    ours.close();
+    let ours = Manifest::of_image(&of_library);
+    // The flags that Linux shows have those of inline data, too.
+    let compressed = |manifest: &Manifest| -> Vec<&str> {
+        let is_compressed = |name: &&&str| manifest.fact(name, "flags") == Some("0x4");
+        names.iter().filter(is_compressed).copied().collect()
+    };
+    let [ours, of_linux] = [&ours, &of_linux].map(compressed);
+    assert_eq!(ours, of_linux);
+    assert_eq!(ours.len(), 7, "{ours:?}");
+    f2fs::check_by_both(&of_library);
+}
+
 fn main() {
     guest::run_if_guest();
     let arguments = Arguments::from_args();
-    let trial = Trial::test("linux_reads_compressed_files_that_the_library_changed", || {
-        changed_files();
-        Ok(())
-    });
-    libtest_mimic::run(&arguments, vec![trial]).exit();
+    let trial = |name, test: fn()| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    let trials = vec![
+        trial("linux_reads_compressed_files_that_the_library_changed", changed_files),
+        trial("names_decide_which_files_are_compressed", names),
+    ];
+    libtest_mimic::run(&arguments, trials).exit();
 }

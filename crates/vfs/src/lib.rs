@@ -40,7 +40,10 @@ mod writeback;
 
 pub use ::ext4::{Format as Ext4Format, SuperblockLocation};
 pub use ::f2fs::Mode as F2fsMode;
-pub use ::f2fs::compress::{Algorithm as F2fsAlgorithm, NewCompression as F2fsCompression};
+pub use ::f2fs::compress::{
+    Algorithm as F2fsAlgorithm, CompressedNames as F2fsCompressedNames,
+    NewCompression as F2fsCompression,
+};
 pub use ::fs::{AtomicWrite, Cleaning, Compression, Credentials, ErrorPolicy, FileSystem};
 pub use ::fscrypt::Keys;
 pub use access::{AccessOptions, AccessTimes};

@@ -94,10 +94,13 @@ Mount options, separated by commas. Later options override earlier ones.
       than 40% of the free blocks lie between others. Default: on.
   compress_algorithm=lz4|zstd|lzo|lzo-rle, compress_log_size=N,
   compress_chksum
-      How f2fs compresses new files in directories with `chattr +c`: in
-      clusters of 2^N blocks (2 to 8), with a checksum each. Data of
-      files with LZO is stored without compression. Default: lz4, 2, and
-      no checksums.
+      How f2fs compresses new files: in clusters of 2^N blocks (2 to 8),
+      with a checksum each. Data of files with LZO is stored without
+      compression. Default: lz4, 2, and no checksums.
+  compress_extension=EXT, nocompress_extension=EXT
+      Compress new f2fs files whose names have the extension EXT, or *
+      for all, or do not compress them. Can be repeated, 16 times each.
+      Default: files in directories with `chattr +c` are compressed.
   [no]writeback
       Let the kernel cache writes: faster for small writes, slower for
       large writes. Writes of all users may then use the blocks that

@@ -10,4 +10,4 @@ mod zstd;
 
 pub use cluster::{Cluster, ClusterSize};
 pub use decode::{Algorithm, ClusterCodec};
-pub use new::NewCompression;
+pub use new::{CompressedNames, NewCompression};

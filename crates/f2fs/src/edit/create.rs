@@ -82,7 +82,7 @@ impl Editor<'_> {
         self.count_inodes(1);
         self.count_blocks_of_deleted(1);
         let mut raw = new_inode(new, parent, name);
-        raw.flags.set(raw.flags.get() | inherited_compression(parent, new.kind, name));
+        raw.flags.set(raw.flags.get() | flags_of_compression(parent, new.kind, name));
         if context.is_some() {
             raw.advise |= advise::ENCRYPTED;
         }
@@ -253,26 +253,30 @@ fn new_inode(new: &NewInode<'_>, parent: &Inode, name: Option<&EntryName<'_>>) -
     raw
 }
 
-/// Returns the flags of compression of a new inode. As in Linux, a file takes over those of its directory if it has a name,
-/// unless that says that the data is often overwritten.
-fn inherited_compression(parent: &Inode, kind: FileType, name: Option<&EntryName<'_>>) -> u32 {
+/// Returns the flags of compression of a new inode. As in Linux, a file without a name is not compressed, nor is one whose name
+/// says that the data is often overwritten. The names of others decide, or the directory does.
+fn flags_of_compression(parent: &Inode, kind: FileType, name: Option<&EntryName<'_>>) -> u32 {
     let volume = parent.volume();
     if !volume.geometry().features.has(Feature::Compression) {
         return 0;
     }
-    let is_inherited = match kind {
-        FileType::Directory => true,
-        FileType::Regular => name.is_some_and(|name| {
-            name.is_encrypted
-                || Temperature::of_name(&name.stored, volume.superblock().raw()) != Temperature::Hot
-        }),
-        _ => false,
+    let by_name = match (kind, name) {
+        (FileType::Directory, _) => None,
+        (FileType::Regular, Some(name)) if name.is_encrypted => None,
+        (FileType::Regular, Some(name)) => {
+            if Temperature::is_hot_name(&name.stored, volume.superblock().raw()) {
+                return 0;
+            }
+            volume.compressed_names().and_then(|names| names.is_compressed(&name.stored))
+        }
+        _ => return 0,
     };
     let of_parent = parent.attributes().flags & flags::OF_COMPRESSION;
-    match (is_inherited, of_parent & flags::NOT_COMPRESSED != 0) {
-        (false, _) => 0,
-        (true, true) => flags::NOT_COMPRESSED,
-        (true, false) => of_parent,
+    match by_name {
+        Some(true) => flags::COMPRESSED,
+        Some(false) => 0,
+        None if of_parent & flags::NOT_COMPRESSED != 0 => flags::NOT_COMPRESSED,
+        None => of_parent,
     }
 }
 

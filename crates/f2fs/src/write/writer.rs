@@ -22,7 +22,7 @@ use super::reserved::Reserved;
 use super::space::{Space, segment_of};
 use super::summary_blocks::SummaryBlocks;
 use super::sync::Chain;
-use crate::compress::NewCompression;
+use crate::compress::{CompressedNames, NewCompression};
 use crate::edit::Editor;
 use crate::features::Feature;
 use crate::file_system::Format;
@@ -64,6 +64,7 @@ pub(crate) struct Writer {
     syncs: Syncs,
     /// How the data of new files is compressed whose directory says so.
     new_compression: NewCompression,
+    compressed_names: CompressedNames,
     /// The error after which nothing is written any more.
     failure: OnceLock<Error>,
 }
@@ -167,12 +168,17 @@ impl Writer {
             write_ended: Condvar::new(),
             syncs: Syncs::new(),
             new_compression: format.compression,
+            compressed_names: format.compressed_names.clone(),
             failure: OnceLock::new(),
         })
     }
 
     pub(crate) fn new_compression(&self) -> NewCompression {
         self.new_compression
+    }
+
+    pub(crate) fn compressed_names(&self) -> &CompressedNames {
+        &self.compressed_names
     }
 
     /// Returns the error after which nothing is written any more. `ReadOnly` after the volume was closed.
