@@ -1,6 +1,6 @@
 //! Data that overwrites its old blocks since it is synced soon: the sync need not write nodes with new addresses.
 //!
-//! Only a few blocks are overwritten for each sync, as in Linux: more of them are written faster to new places. The lock of
+//! Only a few blocks are overwritten for each sync, as in Linux: many of them are written faster to new places. The lock of
 //! changes is held while the addresses are looked up and the write is recorded. Until it has ended, cleaning does not move
 //! the blocks, and no other file gets them (`State::placements`).
 
@@ -12,8 +12,9 @@ use base::{FileBlock, FsBlock, Result};
 use super::LiveInode;
 use crate::inode::map::State;
 
-/// The maximum number of blocks that are overwritten for a sync. As in Linux (`min_fsync_blocks`).
-const BLOCKS_MAX: u64 = 8;
+/// The maximum number of blocks that are overwritten for a sync. Linux has 8 (`min_fsync_blocks`), with which a sync of 64 KiB
+/// takes as long again on devices with a latency.
+const BLOCKS_MAX: u64 = 16;
 
 impl LiveInode {
     /// Lets the data of the next few blocks overwrite the old one.
