@@ -46,13 +46,13 @@ fn an_archive_copy_equals_the_kernels_mount() {
     Mke2fs::new("ext4", 4096).make(&copy, None);
     let copy = LoopMount::new(&copy, "ext4", "rw");
     let into = copy.path().display().to_string();
-    run_ok(&["cp", "-a", &image.at("/"), &into]);
+    run_ok(&["cp", "-a", "--privileged", &image.at("/"), &into]);
     let found = comparable(Manifest::of_host(copy.path()));
     assert!(found.len() > 1000, "{}", found.len());
     found.assert_equal("the copy", &expected, "the kernel");
 
     // A copy over a copy changes nothing.
-    run_ok(&["cp", "-a", &image.at("/"), &into]);
+    run_ok(&["cp", "-a", "--privileged", &image.at("/"), &into]);
     let again = comparable(Manifest::of_host(copy.path()));
     again.assert_equal("the second copy", &expected, "the kernel");
     assert_eq!(leftovers(copy.path()), "");
@@ -265,7 +265,13 @@ fn users_other_than_root_get_warnings_for_privileged_attributes() {
     shell(image.folder.path(), "chmod 755 . bifolio; chmod 644 image; chown 65534:65534 out");
     let mut command = std::process::Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&program);
-    let result = output(command.args(["cp", "-a", &image.at("/"), &out.display().to_string()]));
+    let result = output(command.args([
+        "cp",
+        "-a",
+        "--privileged",
+        &image.at("/"),
+        &out.display().to_string(),
+    ]));
     let text = result.text();
     assert_eq!(result.status.code(), Some(0), "{text}");
     for warning in

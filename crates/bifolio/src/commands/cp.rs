@@ -14,11 +14,11 @@ use rustix::process::Resource;
 use vfs::{Follow, Node};
 
 use crate::console::Console;
-use crate::copy::{Directory, Engine, Options};
+use crate::copy::{Directory, Engine, Maximum, Options};
 use crate::failure::{Failure, Result, Status};
 use crate::import::{self, Destination, Importer};
 use crate::signals;
-use crate::target::{ImageOptions, Target, Volumes};
+use crate::target::{ImageOptions, Target, Volumes, parse_size};
 use crate::writing::{Ownership, change_images};
 
 /// Minimum and maximum of the default number of threads. The minimum may exceed the number of processors, because
@@ -32,9 +32,11 @@ are not followed. Names that are invalid on the host are refused.
 Copying into an image: all attributes can be preserved without root. Without -a, --owner and --group set the \
 owner of the copies. Files are copied one at a time, and --jobs has no effect.
 
-Copying out of an image: only root can preserve owners, device files and privileged attributes. For other \
-users, the command prints a warning that lists what it left out, and succeeds. If anything else cannot be \
-copied, the command prints an error for it, copies the rest, and fails.";
+Copying out of an image: what gives rights on the host is left out, unless --privileged is given: device \
+files, set-user-ID and set-group-ID bits, and capabilities. Only root can preserve owners, device files and \
+privileged attributes. The command prints a warning that counts what it left out, and succeeds. If anything \
+else cannot be copied, the command prints an error for it, copies the rest, and fails. It warns when the \
+copies have more than 100 times the bytes of the image.";
 
 /// The arguments of `bifolio cp`.
 #[derive(Args)]
@@ -50,6 +52,16 @@ pub struct Arguments {
     /// Treat DESTINATION as the name of the copy even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
+    /// Out of an image: also copy device files, and with -a, set-user-ID and set-group-ID bits and capabilities.
+    /// Only for images that you trust
+    #[arg(long)]
+    privileged: bool,
+    /// Out of an image: stop when the copies have more than BYTES of data
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    max_bytes: Option<u64>,
+    /// Out of an image: stop after N files and directories
+    #[arg(long, value_name = "N")]
+    max_files: Option<u64>,
     /// Do not keep copied data in the cache; always the case for files larger than half of the cache
     #[arg(long)]
     uncached: bool,
@@ -95,6 +107,8 @@ fn copy_out(arguments: &Arguments, console: &mut Console) -> Result<()> {
     let options = Options {
         preserve: arguments.archive,
         recursive: arguments.archive || arguments.recursive,
+        privileged: arguments.privileged,
+        maximum: Maximum { bytes: arguments.max_bytes, files: arguments.max_files },
         umask: take_umask(),
         threads: arguments.jobs.unwrap_or_else(default_threads),
     };

@@ -1,6 +1,8 @@
 //! Copies of trees out of an image: the walk through the tree, which copies directories, links and special files.
 //! Not here: the threads that copy regular files (`worker.rs`).
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -14,7 +16,8 @@ use vfs::{Node, Volume};
 use super::destination::Directory;
 use super::hard_links::{First, Links};
 use super::left_out::LeftOut;
-use super::losses::{Losses, is_privilege};
+use super::limits::{self, Limits, Maximum};
+use super::losses::{Loss, Losses, Reason, is_privilege};
 use super::progress::Progress;
 use super::worker::{Job, Worker};
 use crate::console::Console;
@@ -30,6 +33,10 @@ pub struct Options {
     pub preserve: bool,
     /// Whether directories are copied.
     pub recursive: bool,
+    /// Whether what gives rights on the host is copied: device files, and of what is preserved, set-ID bits and capabilities.
+    pub privileged: bool,
+    /// The maximum size of the copy.
+    pub maximum: Maximum,
     /// The umask for copies without preserved permissions.
     pub umask: u16,
     /// The number of threads that copy data.
@@ -64,14 +71,16 @@ pub struct Engine<'a> {
     pub(super) progress: Progress<'a>,
     pub(super) losses: Losses,
     pub(super) left_out: Mutex<LeftOut>,
+    pub(super) limits: Limits,
 }
 
 impl<'a> Engine<'a> {
     /// Creates an engine. It stops when `interrupted` is set.
     pub fn new(options: Options, interrupted: &'a AtomicBool, console: &'a mut Console) -> Self {
         let progress = Progress::new(console);
-        let losses = Losses::default();
-        Self { options, interrupted, progress, losses, left_out: Mutex::default() }
+        let (losses, left_out) = Default::default();
+        let limits = Limits::new(options.maximum);
+        Self { options, interrupted, progress, losses, left_out, limits }
     }
 
     /// Copies `node`, which is at the path of `target`, to the name `name` in `directory`. Without a name, copies the
@@ -94,6 +103,7 @@ impl<'a> Engine<'a> {
             target,
             links: &links,
             cached_bytes_max: super::cached_bytes_max(volume),
+            suspicious_bytes: limits::suspicious_bytes(&target.image),
         };
         let outcome = std::thread::scope(|scope| {
             for _ in 0..self.options.threads.get() {
@@ -105,7 +115,10 @@ impl<'a> Engine<'a> {
         });
         worker.release(start);
         outcome?;
-        if self.is_interrupted() { Err(Failure::interrupted()) } else { Ok(()) }
+        match self.interrupted.load(Ordering::Relaxed) {
+            true => Err(Failure::interrupted()),
+            false => Ok(()),
+        }
     }
 
     /// Reports a failure that is not fatal. Errors: a fatal failure.
@@ -119,9 +132,12 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Removes the progress bar, and reports the files and attributes that were not copied.
+    /// Removes the progress bar, and reports what was not copied.
     pub fn finish(self, destination: &[u8]) {
         self.progress.finish();
+        if let Some(failure) = self.limits.failure(destination) {
+            self.progress.report(&failure);
+        }
         if let Some(failure) = self.left_out.into_inner().failure(destination) {
             self.progress.report(&failure);
         }
@@ -134,8 +150,9 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// Returns whether the copy ends early: by a signal, or since it has reached a limit.
     pub(super) fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed)
+        self.interrupted.load(Ordering::Relaxed) || self.limits.is_exceeded()
     }
 }
 
@@ -147,8 +164,27 @@ struct Feeder<'w, 'a> {
     /// The name of the copy in `start`. Without a name, `start` itself is the copy.
     name: Option<Vec<u8>>,
     /// The directories from `start` down to the current one.
-    stack: Vec<Arc<Directory>>,
+    stack: Vec<Level>,
     sender: SyncSender<Job>,
+}
+
+/// A directory that the walk is in.
+struct Level {
+    directory: Arc<Directory>,
+    /// The hashes of the names that it has got, with a random key.
+    names: HashSet<u64>,
+    key: RandomState,
+}
+
+impl Level {
+    fn new(directory: Arc<Directory>) -> Self {
+        Self { directory, names: HashSet::new(), key: RandomState::new() }
+    }
+
+    /// Returns whether the directory has got a file of this name before, which another one would replace.
+    fn has_copied(&mut self, name: &[u8]) -> bool {
+        !self.names.insert(self.key.hash_one(name))
+    }
 }
 
 impl Feeder<'_, '_> {
@@ -161,7 +197,7 @@ impl Feeder<'_, '_> {
         }
         match Directory::create(parent, name, (Arc::clone(visit.node), visit.path.to_vec())) {
             Ok(directory) => {
-                self.stack.push(directory);
+                self.stack.push(Level::new(directory));
                 Flow::Enter
             }
             Err(error) => {
@@ -176,6 +212,10 @@ impl Feeder<'_, '_> {
     fn copy_file(&self, directory: &Arc<Directory>, name: &[u8], visit: &Visit<'_>) {
         let worker = self.worker;
         let attributes = visit.node.attributes();
+        if is_device(attributes.kind) && !worker.engine.options.privileged {
+            worker.engine.losses.add(Loss::Devices, Reason::GivesRights, visit.path);
+            return;
+        }
         // Whether later names are linked to this copy. False for a separate copy after a failed link.
         let mut is_first = false;
         if worker.engine.options.preserve && attributes.links > 1 {
@@ -233,15 +273,21 @@ fn is_device(kind: FileType) -> bool {
 
 impl Visitor for Feeder<'_, '_> {
     fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow> {
+        self.worker.engine.limits.add_file();
         if self.worker.engine.is_interrupted() {
             return Ok(Flow::Quit);
         }
         self.worker.engine.progress.begin_file(visit.path);
         if visit.depth == 0 && self.name.is_none() {
-            self.stack.push(Arc::clone(self.start));
+            self.stack.push(Level::new(Arc::clone(self.start)));
             return Ok(Flow::Enter);
         }
-        let parent = Arc::clone(self.stack.last().unwrap_or(self.start));
+        if self.stack.last_mut().is_some_and(|level| level.has_copied(visit.name)) {
+            let error = "is a name that its directory has twice; only the first file was copied";
+            self.worker.report(visit.path, Err(CopyError::Other(error)));
+            return Ok(Flow::Skip);
+        }
+        let parent = Arc::clone(self.stack.last().map_or(self.start, |level| &level.directory));
         let name = match (visit.depth, self.name.take()) {
             (0, Some(name)) => name,
             _ => visit.name.to_vec(),
@@ -258,8 +304,8 @@ impl Visitor for Feeder<'_, '_> {
     }
 
     fn leave(&mut self, _stop: &Visit<'_>) -> Result<()> {
-        if let Some(directory) = self.stack.pop() {
-            self.worker.release(directory);
+        if let Some(level) = self.stack.pop() {
+            self.worker.release(level.directory);
         }
         Ok(())
     }
@@ -273,8 +319,8 @@ impl Visitor for Feeder<'_, '_> {
 impl Drop for Feeder<'_, '_> {
     fn drop(&mut self) {
         // For a walk that was interrupted. Innermost directories first.
-        while let Some(directory) = self.stack.pop() {
-            self.worker.release(directory);
+        while let Some(level) = self.stack.pop() {
+            self.worker.release(level.directory);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Attributes that a copy did not preserve, because the host does not support them or the user has no privilege. They
-//! are counted, and reported once at the end of the copy.
+//! What a copy did not preserve, because the host does not support it, the user has no privilege, or did not ask for what
+//! gives rights on the host. This is counted, and reported once at the end of the copy.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::failure::host_error;
 use crate::format::text;
 
-/// Kind of attribute that was not preserved.
+/// What was not preserved.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Loss {
     /// The owner or group.
@@ -19,12 +19,31 @@ pub enum Loss {
     SetId,
     /// Extended attributes with this prefix.
     Xattr(Vec<u8>),
+    /// Capabilities that a program gets.
+    Capabilities,
+    /// Device files.
+    Devices,
 }
 
-/// Counts of attributes that were not preserved, by reason.
+/// Why something was not preserved.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Reason {
+    /// It gives rights on the host, and the user did not ask for it.
+    GivesRights,
+    /// The error of the host with this number.
+    Host(i32),
+}
+
+impl From<Errno> for Reason {
+    fn from(error: Errno) -> Self {
+        Self::Host(error.raw_os_error())
+    }
+}
+
+/// Counts of what was not preserved, by reason.
 #[derive(Debug, Default)]
 pub struct Losses {
-    counts: Mutex<BTreeMap<(Loss, i32), Count>>,
+    counts: Mutex<BTreeMap<(Loss, Reason), Count>>,
 }
 
 #[derive(Debug)]
@@ -34,11 +53,11 @@ struct Count {
 }
 
 impl Losses {
-    /// Counts an attribute of the file at `path` in the image.
-    pub fn add(&self, loss: Loss, reason: Errno, path: &[u8]) {
-        let key = (loss, reason.raw_os_error());
+    /// Counts what was not preserved of the file at `path` in the image.
+    pub fn add(&self, loss: Loss, reason: impl Into<Reason>, path: &[u8]) {
         let mut counts = self.counts.lock();
-        counts.entry(key).or_insert_with(|| Count { files: 0, first: path.to_vec() }).files += 1;
+        let count = counts.entry((loss, reason.into()));
+        count.or_insert_with(|| Count { files: 0, first: path.to_vec() }).files += 1;
     }
 
     /// Returns the lines of the report. The flag of a line is true for a failure, and false for a lack of privilege.
@@ -48,27 +67,48 @@ impl Losses {
             .iter()
             .map(|((loss, reason), count)| {
                 let Count { files, first } = count;
-                let name = match loss {
-                    Loss::Owner => "owners".to_owned(),
-                    Loss::SetId => "set-user-ID and set-group-ID bits".to_owned(),
-                    Loss::Xattr(prefix) => format!("attributes {}*", text::escape(prefix)),
+                let (s, was) = if *files == 1 { ("", "was") } else { ("s", "were") };
+                let what = match loss {
+                    Loss::Devices => format!("{files} device file{s} {was} not copied"),
+                    loss => format!("{} of {files} file{s} were not preserved", loss.name()),
                 };
-                let reason = Errno::from_raw_os_error(*reason);
-                let is_privilege = is_privilege(reason);
-                let advice = if is_privilege {
-                    "run as root to preserve them"
-                } else {
-                    "the file system of the destination does not support them"
-                };
-                let s = if *files == 1 { "" } else { "s" };
                 let first = text::escape(first);
-                let reason = host_error(&io::Error::from(reason));
-                let line = format!(
-                    "{name} of {files} file{s} were not preserved, the first is {first}: {reason}; {advice}"
-                );
-                (line, !is_privilege)
+                let (reason, is_failure) = reason.describe();
+                (format!("{what}, the first is {first}: {reason}"), is_failure)
             })
             .collect()
+    }
+}
+
+impl Loss {
+    fn name(&self) -> String {
+        match self {
+            Self::Owner => "owners".to_owned(),
+            Self::SetId => "set-user-ID and set-group-ID bits".to_owned(),
+            Self::Xattr(prefix) => format!("attributes {}*", text::escape(prefix)),
+            Self::Capabilities => "capabilities".to_owned(),
+            Self::Devices => "device files".to_owned(),
+        }
+    }
+}
+
+impl Reason {
+    /// Returns the reason with advice, and whether it is a failure.
+    fn describe(self) -> (String, bool) {
+        let error = match self {
+            Self::GivesRights => {
+                let text =
+                    "copies would give rights on the host; use --privileged if you trust the image";
+                return (text.to_owned(), false);
+            }
+            Self::Host(error) => Errno::from_raw_os_error(error),
+        };
+        let is_privilege = is_privilege(error);
+        let advice = match is_privilege {
+            true => "run as root to preserve them",
+            false => "the file system of the destination does not support them",
+        };
+        (format!("{}; {advice}", host_error(&io::Error::from(error))), !is_privilege)
     }
 }
 

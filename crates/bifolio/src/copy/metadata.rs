@@ -12,10 +12,12 @@ use rustix::io::Errno;
 use vfs::Node;
 
 use super::engine::CopyError;
-use super::losses::{Loss, Losses, is_privilege};
+use super::losses::{Loss, Losses, Reason, is_privilege};
 use crate::format::acl;
 
 const SET_ID: u16 = 0o6000;
+/// The extended attribute with the capabilities of a program.
+const CAPABILITIES: &[u8] = b"security.capability";
 
 /// Metadata to set.
 #[derive(Clone, Copy)]
@@ -26,7 +28,9 @@ pub struct Wanted<'a> {
     pub path: &'a [u8],
     /// The attributes of the original.
     pub attributes: &'a Attributes,
-    /// Counts of attributes that cannot be preserved.
+    /// Whether what gives rights on the host is set.
+    pub privileged: bool,
+    /// Counts of attributes that are not preserved.
     pub losses: &'a Losses,
 }
 
@@ -46,9 +50,10 @@ pub fn preserve(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMu
         report(error);
         false
     });
-    if !is_owned && permissions & SET_ID != 0 {
-        // With another owner, the set-ID bits would grant the rights of another user.
-        wanted.losses.add(Loss::SetId, Errno::PERM, wanted.path);
+    // With another owner, the set-ID bits would grant the rights of another user.
+    if permissions & SET_ID != 0 && !(is_owned && wanted.privileged) {
+        let reason = if wanted.privileged { Errno::PERM.into() } else { Reason::GivesRights };
+        wanted.losses.add(Loss::SetId, reason, wanted.path);
         permissions &= !SET_ID;
     }
     set_xattrs(wanted, subject, report);
@@ -119,6 +124,10 @@ fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMut(
         }
     }
     for name in names {
+        if name == CAPABILITIES && !wanted.privileged {
+            wanted.losses.add(Loss::Capabilities, Reason::GivesRights, wanted.path);
+            continue;
+        }
         let value = match wanted.node.get_xattr(&name) {
             Ok(value) => value,
             Err(error) => {

@@ -2,13 +2,15 @@
 //!
 //! The image is not trusted. A copy accesses paths below the destination through open directories, one checked name
 //! at a time, and follows no symbolic links there. So it cannot change files outside of the destination. A file gets
-//! its final name only when it is complete.
+//! its final name only when it is complete. What gives rights on the host, such as set-ID bits, is copied only on request
+//! ([`Options::privileged`]).
 
 mod contents;
 mod destination;
 mod engine;
 mod hard_links;
 mod left_out;
+mod limits;
 mod losses;
 mod metadata;
 mod progress;
@@ -19,6 +21,7 @@ use vfs::Volume;
 pub use destination::{Directory, temporary_name};
 pub use engine::{Engine, Options};
 pub use left_out::LeftOut;
+pub use limits::Maximum;
 
 /// Returns the size of the largest file that is copied through the cache of the volume, which is half of the cache.
 /// Copied data is used once, and larger files would evict data that is used again.

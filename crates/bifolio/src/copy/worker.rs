@@ -16,6 +16,7 @@ use super::contents;
 use super::destination::{Directory, check_name};
 use super::engine::{CANNOT_CREATE, CopyError, Engine};
 use super::hard_links::{FirstCopy, Links};
+use super::limits;
 use super::metadata::{self, Subject, Wanted};
 use crate::failure::Failure;
 use crate::target::Target;
@@ -39,6 +40,8 @@ pub struct Worker<'w, 'a> {
     pub links: &'w Links,
     /// The size above which files are read without the cache.
     pub cached_bytes_max: u64,
+    /// The number of bytes above which the copy is suspicious.
+    pub suspicious_bytes: u64,
 }
 
 impl Worker<'_, '_> {
@@ -120,6 +123,9 @@ impl Worker<'_, '_> {
         let (temporary, file) = job.directory.temporary_file().map_err(create)?;
         contents::copy(&source, job.attributes.size, &file, |bytes| {
             self.engine.progress.add_bytes(bytes);
+            if self.engine.limits.add_bytes(bytes, self.suspicious_bytes) {
+                self.engine.progress.warn(&limits::warning(&self.target.image));
+            }
             self.check_interrupt()
         })?;
         self.set_attributes(&job.node, &job.path, &job.attributes, Subject::Open(file.as_fd()));
@@ -139,7 +145,8 @@ impl Worker<'_, '_> {
         let engine = self.engine;
         let mut report = |error| self.report(path, Err(error));
         if engine.options.preserve {
-            let wanted = Wanted { node, path, attributes, losses: &engine.losses };
+            let (privileged, losses) = (engine.options.privileged, &engine.losses);
+            let wanted = Wanted { node, path, attributes, privileged, losses };
             metadata::preserve(&wanted, subject, &mut report);
         } else if let Err(error) =
             metadata::set_permissions(subject, self.masked_permissions(attributes))

@@ -1,0 +1,122 @@
+//! `bifolio cp` out of a stranger's image: nothing gets rights on the host, nothing is lost without a word, and the size
+//! of the copy is watched.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use support::{Image, run_ok, run_with_status, shell};
+use testkit::must;
+
+/// Runs a command that succeeds, and returns what it printed.
+fn warnings(arguments: &[&str]) -> String {
+    run_with_status(arguments, 0).text()
+}
+
+fn mode(path: &Path) -> u32 {
+    must(fs::metadata(path), path.display()).permissions().mode() & 0o7777
+}
+
+#[test]
+fn rights_on_the_host_are_copied_on_request_only() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir dir; chmod 2775 dir; echo x > dir/program; cp dir/program other
+         chown 12:34 dir/program; chmod 6755 dir/program; setfattr -n user.x -v y dir/program
+         setcap cap_net_raw+ep other; mknod null c 1 3; mknod dir/disk b 7 0; mkfifo pipe",
+    );
+    let out = image.beside("out");
+    let text = warnings(&["cp", "-a", &image.at("/"), &out.display().to_string()]);
+    for line in [
+        "set-user-ID and set-group-ID bits of 2 files were not preserved, the first is /dir",
+        "capabilities of 1 file were not preserved, the first is /other: copies would",
+        "2 device files were not copied, the first is /",
+        "use --privileged if you trust the image",
+    ] {
+        assert!(text.contains(line) && text.contains("warning: "), "{line}: {text}");
+    }
+    let program = out.join("dir/program");
+    let found = must(program.metadata(), "program");
+    assert_eq!((found.uid(), found.gid(), mode(&program)), (12, 34, 0o755));
+    assert_eq!(mode(&out.join("dir")), 0o775);
+    assert!(!out.join("null").exists() && !out.join("dir/disk").exists());
+    assert!(out.join("pipe").exists());
+    assert_eq!(shell(&out, "getcap other").trim(), "");
+    assert!(shell(&out, "getfattr -n user.x dir/program").contains("user.x=\"y\""));
+
+    // Without -a, too.
+    let plain = image.beside("plain");
+    let text = warnings(&["cp", "-r", &image.at("/"), &plain.display().to_string()]);
+    assert!(text.contains("2 device files were not copied"), "{text}");
+    assert!(!plain.join("null").exists());
+
+    let all = image.beside("all");
+    let text = warnings(&["cp", "-a", "--privileged", &image.at("/"), &all.display().to_string()]);
+    assert_eq!(text, "");
+    assert_eq!((mode(&all.join("dir/program")), mode(&all.join("dir"))), (0o6755, 0o2775));
+    assert_eq!(shell(&all, "getcap other").trim(), "other cap_net_raw=ep");
+    assert_eq!(shell(&all, "stat -c %t:%T null dir/disk"), "1:3\n7:0\n");
+}
+
+#[test]
+fn a_second_file_of_the_same_name_is_reported() {
+    let image = Image::from_script(
+        "ext2",
+        1024,
+        "mkdir dir; echo first > dir/name-one; echo second > dir/name-two; echo third > dir/other",
+    );
+    let mut bytes = must(fs::read(&image.path), "image");
+    let at = bytes.windows(8).position(|window| window == b"name-two").expect("the entry");
+    bytes[at..at + 8].copy_from_slice(b"name-one");
+    must(fs::write(&image.path, bytes), "image");
+    let out = image.beside("out");
+    let arguments = ["cp", "-a", &image.at("/dir"), &out.display().to_string()];
+    let result = run_with_status(&arguments, 1);
+    let text = "/dir/name-one: is a name that its directory has twice; only the first file was";
+    assert!(result.text().contains(text), "{}", result.text());
+    assert_eq!(shell(&out, "cat name-one other"), "first\nthird\n");
+    // A second copy replaces the first one.
+    run_with_status(&["cp", "-aT", &image.at("/dir"), &out.display().to_string()], 1);
+    assert_eq!(shell(&out, "cat name-one other"), "first\nthird\n");
+}
+
+#[test]
+fn copies_end_at_the_limits_that_were_chosen() {
+    let image = Image::from_script(
+        "ext2",
+        4096,
+        "mkdir dir; cd dir; for i in $(seq 8); do head -c 2000000 /dev/urandom > file$i; done",
+    );
+    let out = |name| image.beside(name).display().to_string();
+    for (option, most, name) in
+        [("--max-bytes=5M", 3, "bytes"), ("--max-files=4", 3, "files"), ("--max-files=0", 0, "no")]
+    {
+        let result = run_with_status(&["cp", "-a", option, &image.at("/dir"), &out(name)], 1);
+        let (option, _) = option.split_once('=').expect("an option");
+        let text = format!("the copy has reached {option}; the rest was not copied");
+        assert!(result.text().contains(&text), "{}", result.text());
+        let copied = fs::read_dir(image.beside(name)).map_or(0, |entries| entries.count());
+        assert!(copied <= most, "{copied} files with {option}");
+    }
+    run_ok(&["cp", "-a", "--max-bytes=16M", "--max-files=9", &image.at("/dir"), &out("all")]);
+    assert_eq!(fs::read_dir(image.beside("all")).map_or(0, |entries| entries.count()), 8);
+}
+
+#[test]
+fn a_copy_that_is_much_larger_than_the_image_warns() {
+    let image = Image::from_script(
+        "ext2",
+        4096,
+        "head -c 1000000 /dev/urandom > file0; for i in $(seq 199); do ln file0 file$i; done",
+    );
+    let out = |name| image.beside(name).display().to_string();
+    let warning = "the copy has more than 100 times the bytes of the image; --max-bytes limits it";
+    let text = warnings(&["cp", "-r", &image.at("/"), &out("many")]);
+    assert_eq!(text.matches(warning).count(), 1, "{text}");
+    // With hard links, the copy has one file.
+    let text = warnings(&["cp", "-a", &image.at("/"), &out("one")]);
+    assert_eq!(text, "");
+}
