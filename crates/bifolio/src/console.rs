@@ -1,6 +1,6 @@
 //! Standard output, standard error and the exit status of a command.
 
-use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::io::{self, BufWriter, Stdout, Write};
 
 use crate::failure::{Failure, Result, Status};
 use crate::format::text;
@@ -8,7 +8,8 @@ use crate::format::text;
 /// Output of a command, and the worst status that was reported.
 pub struct Console {
     out: BufWriter<Stdout>,
-    is_terminal: bool,
+    /// Whether names are written without escapes.
+    is_raw: bool,
     worst: Status,
 }
 
@@ -18,11 +19,10 @@ pub fn warn(text: impl std::fmt::Display) {
 }
 
 impl Console {
-    /// Creates a console for the streams of the process.
-    pub fn standard() -> Self {
-        let out = io::stdout();
-        let is_terminal = out.is_terminal();
-        Self { out: BufWriter::with_capacity(64 * 1024, out), is_terminal, worst: Status::Success }
+    /// Creates a console for the streams of the process. With `is_raw`, it writes names without escapes.
+    pub fn standard(is_raw: bool) -> Self {
+        let out = BufWriter::with_capacity(64 * 1024, io::stdout());
+        Self { out, is_raw, worst: Status::Success }
     }
 
     /// Writes bytes unchanged.
@@ -35,9 +35,10 @@ impl Console {
         write!(self.out, "{text}").map_err(|error| Failure::output(&error))
     }
 
-    /// Writes a name from an image. Escapes it if standard output is a terminal.
+    /// Writes a name from an image, with escapes: in a pipe, too, since it often leads to a terminal or to a program that
+    /// takes a line break for the end of a name.
     pub fn print_name(&mut self, name: &[u8]) -> Result<()> {
-        if self.is_terminal { self.print(text::escape(name)) } else { self.write(name) }
+        if self.is_raw { self.write(name) } else { self.print(text::escape(name)) }
     }
 
     /// Flushes standard output.

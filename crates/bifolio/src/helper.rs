@@ -79,7 +79,7 @@ pub fn is_called(program: Option<&OsString>) -> bool {
 
 /// Runs the helper. Returns an exit status that mount(8) defines.
 pub fn main(arguments: &[OsString]) -> ExitCode {
-    let mut console = Console::standard();
+    let mut console = Console::standard(false);
     let outcome = run(arguments, &mut console);
     ExitCode::from(match console.finish(outcome) {
         Status::Success => 0,

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         return helper::main(&arguments[1..]);
     }
     let cli = Cli::parse_from(arguments);
-    let mut console = Console::standard();
+    let mut console = Console::standard(cli.raw);
     let outcome = cli.command.run(&mut console);
     ExitCode::from(console.finish(outcome).code())
 }

@@ -49,7 +49,7 @@ impl Subject {
     #[track_caller]
     fn check_find(&self, start: &str, expression: &str) {
         let target = self.image.at(start);
-        let mut arguments = vec!["find", &target];
+        let mut arguments = vec!["find", "--raw", &target];
         arguments.extend(expression.split_whitespace());
         let ours = run_ok(&arguments);
         let at = if start == "/" { String::new() } else { start.to_owned() };
@@ -138,7 +138,7 @@ fn du_and_df(subject: &Subject) {
     let root = subject.image.at("/");
     let paths = |text: &str| text.replace("\t.\n", "\t./\n").replace("\t./", "\t/");
     for flags in ["-a", "", "-s", "-d1", "-d2", "-ab", "-sb", "-h", "-s --apparent-size"] {
-        let mut arguments = vec!["du", &root];
+        let mut arguments = vec!["du", "--raw", &root];
         arguments.extend(flags.split_whitespace());
         // The name for which a hard link is counted depends on the order, so lines with hard links are not compared.
         let ours = run_ok(&arguments);
@@ -166,7 +166,7 @@ fn du_and_df(subject: &Subject) {
 }
 
 fn ls(subject: &Subject) {
-    let ours = run_ok(&["ls", "-alR", &subject.image.at("/find")]);
+    let ours = run_ok(&["ls", "--raw", "-alR", &subject.image.at("/find")]);
     let theirs = subject.host(
         "ls -alRnU --time-style='+%Y-%m-%d %H:%M' find | grep -v '^total' | sed 's,^find,/find,'",
     );
@@ -177,7 +177,7 @@ fn ls(subject: &Subject) {
         lines
     };
     assert_eq!(normal(&ours), normal(&theirs));
-    let ours = run_ok(&["ls", "-i", &subject.image.at("/names")]);
+    let ours = run_ok(&["ls", "--raw", "-i", &subject.image.at("/names")]);
     let theirs = subject.host("ls -i --quoting-style=literal names | cat");
     assert_eq!(normal(&ours), normal(&theirs));
     assert_eq!(run_ok(&["ls", "-d", &subject.image.at("/find")]), "/find\n");

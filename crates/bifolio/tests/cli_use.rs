@@ -156,7 +156,7 @@ fn info_equals_dumpe2fs() {
 }
 
 #[test]
-fn names_that_are_not_text_are_exact_in_json_and_escaped_on_terminals() {
+fn names_that_are_not_text_are_exact_in_json_and_escaped_in_text() {
     let image =
         Image::from_script("ext4", 1024, r"echo > $'caf\xe9\n\x1b[31m'; ln -s $'t\xff' link");
     let found = json(&["ls", "--json", &image.at("/")]);
@@ -165,8 +165,16 @@ fn names_that_are_not_text_are_exact_in_json_and_escaped_on_terminals() {
     assert_eq!(entry["name_bytes"], "636166e90a1b5b33316d");
     assert_eq!(entry["path_bytes"], "2f636166e90a1b5b33316d");
     assert_eq!((&found[1]["target_bytes"], found[1].get("name_bytes")), (&"74ff".into(), None));
-    // Without a terminal, names are not escaped.
-    assert_eq!(run_ok_bytes(&["find", &image.at("/"), "-name", "caf*"]), b"/caf\xe9\n\x1b[31m\n");
+    // With --raw and -print0, names are not escaped, and in a pipe, they are.
+    let root = &image.at("/");
+    let raw = b"/caf\xe9\n\x1b[31m\n";
+    assert_eq!(run_ok_bytes(&["--raw", "find", root, "-name", "caf*"]), raw);
+    assert_eq!(run_ok_bytes(&["find", "--raw", root, "-name", "caf*"]), raw);
+    let null = b"/caf\xe9\n\x1b[31m\0";
+    assert_eq!(run_ok_bytes(&["find", root, "-name", "caf*", "-print0"]), null);
+    assert_eq!(run_ok(&["find", root, "-name", "caf*"]), "/caf\\351\\n\\033[31m\n");
+    assert_eq!(run_ok_bytes(&["ls", "--raw", root]), b"caf\xe9\n\x1b[31m\nlink\nlost+found\n");
+    assert_eq!(run_ok(&["ls", root]), "caf\\351\\n\\033[31m\nlink\nlost+found\n");
     let program = env!("CARGO_BIN_EXE_bifolio");
     for command in ["ls -l", "tree", "find", "du -a"] {
         let line = format!("{program} {command} image");
