@@ -40,7 +40,7 @@ impl Error {
             Self::NotPermitted(_) => Errno::PERM,
             Self::OtherPolicy | Self::OtherProject => Errno::XDEV,
             Self::Interrupted => Errno::INTR,
-            Self::OutOfMemory => Errno::NOMEM,
+            Self::OutOfMemory | Self::NoAddressSpace { .. } => Errno::NOMEM,
         };
         errno.raw_os_error()
     }
@@ -171,6 +171,8 @@ mod tests {
         check(refused, Errno::BUSY, Some(Kind::ResourceBusy), true);
         check(Error::InUse { by: "host".into() }, Errno::BUSY, Some(Kind::ResourceBusy), true);
         check(Error::OutOfMemory, Errno::NOMEM, Some(Kind::OutOfMemory), true);
+        let refused = Error::NoAddressSpace { bytes_max: 1 << 30 };
+        check(refused, Errno::NOMEM, Some(Kind::OutOfMemory), true);
         check(Error::UnexpectedEof, Errno::NXIO, Some(Kind::UnexpectedEof), true);
         check(Error::NoSuchOffset, Errno::NXIO, None, true);
         check(Error::NotOpenFor("reading"), Errno::BADF, None, true);

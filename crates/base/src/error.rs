@@ -129,6 +129,12 @@ pub enum Error {
     /// The cache's limit is too small for the folios in use.
     #[error("out of cache memory")]
     OutOfMemory,
+    /// The host provides no address space for a cache of this size.
+    #[error("no address space for a cache of {bytes_max} bytes")]
+    NoAddressSpace {
+        /// The size, in bytes.
+        bytes_max: u64,
+    },
     /// A thread panicked in the named operation, which the panic hook has reported. Data that the thread was
     /// writing is lost, or the state in memory may be inconsistent.
     #[error("a panic in {0}")]

@@ -203,6 +203,12 @@ fn advice(error: &base::Error) -> Option<&'static str> {
         ),
         base::Error::Io(_) => Some("check that the image is complete and its storage device works"),
         base::Error::OutOfMemory => Some("use a larger --cache-size"),
+        base::Error::NoAddressSpace { .. } => {
+            Some("use a smaller --cache-size, or raise the limit (ulimit -v)")
+        }
+        base::Error::ThreadSpawn { .. } => {
+            Some("raise the limits of address space and of processes (ulimit -v, ulimit -u)")
+        }
         _ => None,
     }
 }

@@ -1,6 +1,7 @@
 //! Entry point of the `bifolio` command line.
 #![forbid(unsafe_code)]
 
+mod address_space;
 mod archive;
 mod cli;
 mod commands;
@@ -34,6 +35,7 @@ use crate::console::Console;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
+    address_space::spare_arenas(&arguments);
     if helper::is_called(arguments.first()) {
         return helper::main(&arguments[1..]);
     }

@@ -488,3 +488,25 @@ fn a_volume_with_a_damaged_superblock_is_read_through_a_backup_with_a_warning() 
     let refused = run_with_status(&["ls", noise.to_str().unwrap()], 1).text();
     assert!(refused.contains("no known file system found"), "{refused}");
 }
+
+#[test]
+fn commands_run_with_little_address_space() {
+    let image = Image::from_script("ext4", 4096, SMALL);
+    let program = env!("CARGO_BIN_EXE_bifolio");
+    let folder = image.folder.path();
+    // In KiB. The program and its libraries take a part of it.
+    for limit in [60_000, 100_000, 300_000, 1_000_000, 4_000_000] {
+        let limited = |command: &str| shell(folder, &format!("ulimit -v {limit}; {command}"));
+        assert!(limited(&format!("{program} ls image")).contains("dir"), "{limit} KiB");
+        limited(&format!("echo {limit} | {program} put - image:/put"));
+        assert_eq!(limited(&format!("{program} cat image:/put")), format!("{limit}\n"));
+        limited(&format!("{program} cp -a image:/ out{limit}"));
+        assert_eq!(shell(folder, &format!("cat out{limit}/put")), format!("{limit}\n"));
+    }
+    let mut command = Command::new("sh");
+    let script = format!("ulimit -v 300000; {program} ls --cache-size=2G image");
+    let result = output(command.current_dir(folder).args(["-c", &script]));
+    let text = "no address space for a cache of 2147483648 bytes; use a smaller --cache-size";
+    assert!(result.text().contains(text), "{}", result.text());
+    image.check_by_e2fsck();
+}

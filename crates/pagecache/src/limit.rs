@@ -1,7 +1,10 @@
-//! The default size of a cache, from the machine's memory and the limits of the control group.
+//! The default size of a cache, from the machine's memory, the limits of the control group, and that of address space.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use rustix::param::page_size;
+use rustix::process::{Resource, getrlimit};
 
 /// The default cache size is the usable memory divided by this.
 const SHARE: u64 = 4;
@@ -12,7 +15,7 @@ const FALLBACK: u64 = 256 << 20;
 pub fn bytes_max_default() -> u64 {
     let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory_total(&text));
     let allowed = group_limit();
-    let usable = memory.into_iter().chain(allowed).min();
+    let usable = memory.into_iter().chain(allowed).chain(address_space()).min();
     usable.map_or(FALLBACK, |bytes| bytes / SHARE)
 }
 
@@ -21,6 +24,15 @@ fn memory_total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
+}
+
+/// Returns the address space that this process can still use, in bytes. `None` if it is not limited.
+fn address_space() -> Option<u64> {
+    let limit = getrlimit(Resource::As).current?;
+    let sizes = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = sizes.split_whitespace().next().and_then(|pages| pages.parse::<u64>().ok());
+    let used = pages.unwrap_or_default().saturating_mul(page_size() as u64);
+    Some(limit.saturating_sub(used))
 }
 
 /// Returns the least memory limit of this process's control groups and their ancestors, of version 1 and 2.

@@ -58,9 +58,10 @@ impl Pool {
             return Err(Error::InvalidArgument("the cache limit is less than 512 KiB"));
         }
         let frames = (bytes_max / (PAGE_SIZE + size_of::<Frame>()) as u64).min(FRAMES_MAX);
-        let frames = usize::try_from(frames).map_err(|_| Error::OutOfMemory)?;
-        let descriptors = Region::new(frames * size_of::<Frame>())?;
-        let arena = Region::new(frames << PAGE_SHIFT)?;
+        let refused = |_| Error::NoAddressSpace { bytes_max };
+        let frames = usize::try_from(frames).map_err(|_| Error::NoAddressSpace { bytes_max })?;
+        let descriptors = Region::new(frames * size_of::<Frame>()).map_err(refused)?;
+        let arena = Region::new(frames << PAGE_SHIFT).map_err(refused)?;
         let stats = CacheStats { bytes_max, ..CacheStats::default() };
         // SAFETY: as in `frames`.
         let all =

@@ -106,8 +106,17 @@ impl<'a> Engine<'a> {
             suspicious_bytes: limits::suspicious_bytes(&target.image),
         };
         let outcome = std::thread::scope(|scope| {
-            for _ in 0..self.options.threads.get() {
-                scope.spawn(|| worker.run(&receiver));
+            for number in 0..self.options.threads.get() {
+                let thread = std::thread::Builder::new();
+                match thread.spawn_scoped(scope, || worker.run(&receiver)) {
+                    Ok(_) => {}
+                    // Fewer threads do it, too.
+                    Err(_) if number > 0 => break,
+                    Err(error) => {
+                        let error = base::Error::thread_spawn(&error);
+                        return Err(target.failure(&target.path, &error));
+                    }
+                }
             }
             let (name, stack) = (name.map(<[u8]>::to_vec), Vec::new());
             let mut feeder = Feeder { worker: &worker, start: &start, name, stack, sender };

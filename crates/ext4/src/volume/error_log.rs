@@ -72,7 +72,7 @@ const CODES: [&str; 17] = [
 fn code_of(error: &Error) -> u8 {
     match error {
         Error::Io(_) => 2,
-        Error::OutOfMemory => 3,
+        Error::OutOfMemory | Error::NoAddressSpace { .. } => 3,
         Error::Corrupt(corrupt) if matches!(corrupt.problem, Problem::Checksum { .. }) => 4,
         Error::Corrupt(_) => 5,
         Error::NoSpace => 6,
