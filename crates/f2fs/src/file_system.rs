@@ -2,18 +2,18 @@
 //! Not here: the format.
 
 use std::any::Any;
-use std::ops::{ControlFlow, Range};
+use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::sync::Arc;
 
 use base::attributes::{
     AttributeChange, Attributes, CheckSummary, DirCursor, DirEntry, StatFs, Timestamp, VolumeInfo,
     XattrMode,
 };
-use base::{BlockSize, Error, FileOffset, InodeNumber, Result, Unsupported};
+use base::{BlockSize, Error, FileOffset, FsBlock, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 use fs::{
     Allocation, AtomicWrite, Cleaning, Data, Directory, FileData, FileSystem, NewInode,
-    RenameTarget, Shift,
+    RangeCleaning, RenameTarget, Shift,
 };
 use iomap::{EndIo, Mapping, PageCache, ReadOptions, WritableFile};
 
@@ -181,6 +181,14 @@ impl FileSystem for F2fs {
 
     fn clean_some(&self) -> Result<bool> {
         self.volume.writer()?.clean_one(&self.volume)
+    }
+
+    fn clean_range(
+        &self,
+        blocks: RangeInclusive<FsBlock>,
+        skips_kept: bool,
+    ) -> Result<RangeCleaning> {
+        self.volume.writer()?.clean_range(&self.volume, blocks, skips_kept)
     }
 
     fn clean_in_background(&self) -> Result<bool> {

@@ -1,12 +1,12 @@
 //! The interface of open volumes for the vfs.
 
 use std::fmt::Debug;
-use std::ops::{ControlFlow, Range};
+use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::sync::{Arc, Weak};
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
 use base::space::ReserveAccess;
-use base::{BlockSize, Error, InodeNumber, Result, Unsupported};
+use base::{BlockSize, Error, FsBlock, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 
 use crate::{Credentials, Host, Inode};
@@ -22,6 +22,19 @@ pub struct Cleaning {
     pub sections: u64,
     /// The number of blocks that were moved.
     pub blocks: u64,
+}
+
+/// The result of cleaning sections that the caller has chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RangeCleaning {
+    /// All of them were cleaned.
+    Done,
+    /// One of them has no blocks in use.
+    Empty,
+    /// A log writes to one of them.
+    InLog,
+    /// One of them has blocks that stay, such as those of pinned files.
+    Kept,
 }
 
 /// An open volume of some format.
@@ -75,6 +88,18 @@ pub trait FileSystem: Send + Sync + Debug {
 
     /// Does a small part of [`clean`](Self::clean). Returns whether there was something to gain.
     fn clean_some(&self) -> Result<bool> {
+        Err(Unsupported::Operation("cleaning").into())
+    }
+
+    /// Cleans the sections that have `blocks`, also those with nothing to gain, up to the first one that does not become
+    /// free. With `skips_kept`, goes on after sections with blocks that stay. Errors: `InvalidArgument` unless all blocks
+    /// are in the area of sections.
+    fn clean_range(
+        &self,
+        blocks: RangeInclusive<FsBlock>,
+        skips_kept: bool,
+    ) -> Result<RangeCleaning> {
+        let _ = (blocks, skips_kept);
         Err(Unsupported::Operation("cleaning").into())
     }
 

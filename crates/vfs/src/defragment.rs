@@ -20,6 +20,8 @@ use crate::volume::Volume;
 const JUMP_BYTES: u64 = 256 << 10;
 /// The last bytes of the first page of a swap area.
 const SWAP_MARKS: [&[u8; 10]; 2] = [b"SWAPSPACE2", b"SWAP-SPACE"];
+/// All blocks of a file.
+const WHOLE_FILE: Range<FileOffset> = FileOffset(0)..FileOffset(u64::MAX);
 
 /// The pieces of a file on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -67,7 +69,7 @@ impl Volume {
         let file = node.open_for(OpenMode { write: true, append: false })?;
         // Allocates blocks for delayed data.
         node.write_back_and_wait();
-        let (before, regions) = node.layout_and_regions()?;
+        let (before, regions) = node.layout_and_regions(WHOLE_FILE)?;
         if before.pieces < 2 {
             return Ok(Defragmented::Kept(before));
         }
@@ -138,25 +140,37 @@ impl Node {
 
     /// Returns the pieces of the file on the device. Delayed blocks are not counted.
     pub fn layout(&self) -> Result<Layout> {
-        self.layout_and_regions().map(|(layout, _)| layout)
+        self.layout_and_regions(WHOLE_FILE).map(|(layout, _)| layout)
     }
 
-    /// Returns the pieces, and the ranges of the file that have blocks. Ignores blocks past the end of the file.
-    fn layout_and_regions(&self) -> Result<(Layout, Vec<Range<FileOffset>>)> {
+    /// Returns the pieces in `range`, which begins and ends with whole blocks, and the parts of it that have blocks. Ignores
+    /// blocks past the end of the file, and preallocated ones to which the format gives no place yet.
+    pub(crate) fn layout_and_regions(
+        &self,
+        range: Range<FileOffset>,
+    ) -> Result<(Layout, Vec<Range<FileOffset>>)> {
         let mut layout = Layout::default();
         let mut regions = Vec::<Range<FileOffset>>::new();
         let mut expected = None;
         let size = self.attributes().size;
         let end = size.next_multiple_of(self.inode().allocation_unit());
-        self.extents(FileOffset(0)..FileOffset(size), &mut |extent| {
-            if !extent.flags.delalloc && !extent.flags.inline {
-                layout.pieces += u64::from(expected != Some(extent.physical.0));
-                layout.bytes += extent.length;
-                expected = extent.physical.0.checked_add(extent.length);
-                let end = FileOffset(extent.logical.0.saturating_add(extent.length).min(end));
+        let gets_place_later = self.inode().is_moved_by_writing();
+        self.extents(range.start..FileOffset(range.end.0.min(size)), &mut |extent| {
+            let flags = &extent.flags;
+            let has_no_place =
+                flags.delalloc || flags.inline || (flags.unwritten && gets_place_later);
+            let start = extent.logical.max(range.start);
+            let extent_end = extent.logical.0.saturating_add(extent.length).min(range.end.0);
+            let length = extent_end.saturating_sub(start.0);
+            if !has_no_place && length > 0 {
+                let physical = extent.physical.0 + (start.0 - extent.logical.0);
+                layout.pieces += u64::from(expected != Some(physical));
+                layout.bytes += length;
+                expected = physical.checked_add(length);
+                let end = FileOffset(extent_end.min(end));
                 match regions.last_mut() {
-                    Some(last) if last.end == extent.logical => last.end = end,
-                    _ => regions.push(extent.logical..end),
+                    Some(last) if last.end == start => last.end = end,
+                    _ => regions.push(start..end),
                 }
             }
             ControlFlow::Continue(())

@@ -44,7 +44,9 @@ pub use ::f2fs::compress::{
     Algorithm as F2fsAlgorithm, CompressedNames as F2fsCompressedNames,
     NewCompression as F2fsCompression,
 };
-pub use ::fs::{AtomicWrite, Cleaning, Compression, Credentials, ErrorPolicy, FileSystem};
+pub use ::fs::{
+    AtomicWrite, Cleaning, Compression, Credentials, ErrorPolicy, FileSystem, RangeCleaning,
+};
 pub use ::fscrypt::Keys;
 pub use access::{AccessOptions, AccessTimes};
 pub use base::attributes::XattrMode;

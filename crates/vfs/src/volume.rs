@@ -1,6 +1,6 @@
 //! Open volumes, and the options for opening them.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
 use base::locks::{Rank, RankedMutex, RankedRwLock};
 use base::space::{self, ReserveAccessGuard};
-use base::{BlockSize, Error, InodeNumber, Location, Problem, Result, WaitCallback};
+use base::{BlockSize, Error, FsBlock, InodeNumber, Location, Problem, Result, WaitCallback};
 use device::{OpenDevice, Part, SharedDevice};
 use fs::{Credentials, ErrorPolicy, FileSystem, Format, FormatOptions, Host, Inode};
 use fscrypt::Keys;
@@ -370,6 +370,18 @@ impl Volume {
     pub fn clean_some(&self) -> Result<bool> {
         self.shared.file_system.check_writable()?;
         self.shared.file_system.clean_some()
+    }
+
+    /// Cleans the sections that have `blocks`, also those with nothing to gain, up to the first one that does not become
+    /// free. With `skips_kept`, goes on after sections with blocks that stay. Errors: `InvalidArgument` unless all blocks
+    /// are in the main area; `Unsupported` for formats other than f2fs.
+    pub fn clean_range(
+        &self,
+        blocks: RangeInclusive<FsBlock>,
+        skips_kept: bool,
+    ) -> Result<fs::RangeCleaning> {
+        self.shared.file_system.check_writable()?;
+        self.shared.file_system.clean_range(blocks, skips_kept)
     }
 
     /// Returns the current label, without padding.

@@ -4,10 +4,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{Error, FileOffset, Result};
+use base::attributes::FileType;
+use base::{Error, FileOffset, Result, Unsupported};
 use iomap::{Caching, IomapKind, Readahead};
 
 use crate::defragment::{Defragmented, Layout};
+use crate::file::OpenMode;
 use crate::node::Node;
 
 /// The bytes that are written again while the inode is locked.
@@ -25,6 +27,65 @@ impl Node {
             Err(Error::NoSpace) => return Ok(Defragmented::Skipped(Error::NoSpace)),
             checked => checked?,
         }
+        self.write_again(regions)?;
+        let after = self.layout()?;
+        Ok(match after.pieces < before.pieces {
+            true => Defragmented::Moved { before, after },
+            false => Defragmented::Kept(after),
+        })
+    }
+
+    /// Moves the data in `range` by writing it again, durably, if it is in several pieces on the device, as
+    /// F2FS_IOC_DEFRAGMENT does. Returns the number of bytes that were moved. Other threads may read and write the file
+    /// concurrently.
+    ///
+    /// Errors: `InvalidArgument` unless `range` has whole blocks, and for pinned files and during an atomic write; `NoSpace`
+    /// if there are too few free segments; `Unsupported` for other formats than f2fs, and for files that cannot be moved;
+    /// `WrongType` for other inodes than regular files; `NotPermitted` for immutable and append-only files; errors of
+    /// writing, which lose no data.
+    pub fn defragment_range(self: &Arc<Self>, range: Range<FileOffset>) -> Result<u64> {
+        self.volume().file_system.check_writable()?;
+        if self.kind() != FileType::Regular {
+            return Err(Error::WrongType("only regular files can be defragmented"));
+        }
+        if !self.inode().is_moved_by_writing() {
+            return Err(Unsupported::Operation("defragmenting a part of a file").into());
+        }
+        self.check_defragmentable(&range)?;
+        // Gives delayed data its blocks.
+        self.write_back_and_wait();
+        let (before, regions) = self.layout_and_regions(range)?;
+        if before.pieces < 2 {
+            return Ok(0);
+        }
+        if let Some(obstacle) = self.obstacle_to_moving()? {
+            return Err(obstacle);
+        }
+        self.inode().check_room_to_move(before.bytes)?;
+        self.write_again(&regions)?;
+        self.open_for(OpenMode { write: true, append: false })?.sync_data()?;
+        Ok(before.bytes)
+    }
+
+    fn check_defragmentable(&self, range: &Range<FileOffset>) -> Result<()> {
+        let state = self.lock_shared();
+        let unit = self.inode().allocation_unit();
+        let is_possible = range.start <= range.end && range.end.0 <= self.inode().size_max();
+        if !range.start.0.is_multiple_of(unit) || !range.end.0.is_multiple_of(unit) || !is_possible
+        {
+            return Err(Error::InvalidArgument("the range does not consist of whole blocks"));
+        }
+        if self.inode().pin_failures()?.is_some() {
+            return Err(Error::InvalidArgument("the file is pinned"));
+        }
+        if state.is_some_and(|state| state.atomic.is_any()) {
+            return Err(Error::InvalidArgument("the file is being written atomically"));
+        }
+        Ok(())
+    }
+
+    /// Writes the data in `regions` again, and waits until it is on the device.
+    fn write_again(self: &Arc<Self>, regions: &[Range<FileOffset>]) -> Result<()> {
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
         let errors = file.errors().cursor();
         for region in regions {
@@ -36,12 +97,7 @@ impl Node {
             }
         }
         self.write_back_and_wait();
-        file.errors().check(&errors)?;
-        let after = self.layout()?;
-        Ok(match after.pieces < before.pieces {
-            true => Defragmented::Moved { before, after },
-            false => Defragmented::Kept(after),
-        })
+        file.errors().check(&errors)
     }
 
     /// Makes the data in `range` dirty, as far as it has blocks and is in the file.

@@ -11,6 +11,8 @@
 //! | features, compression of a file, whether it is an alias of a device | as in Linux |
 //! | checkpoint | the volume is synced (for root) |
 //! | cleaning | a section is cleaned (for root); ENODATA if there is nothing to gain |
+//! | cleaning of a range | as in Linux (for root), but that it waits for other cleaning, and never fails with EBUSY |
+//! | defragmentation | a range in several pieces is written again, durably (for root) |
 //! | caching of extents | the map is read |
 //! | flush of a device | EINVAL, as for all volumes with one device |
 //! | options of compression, release and reservation of the blocks that it saves | as in Linux, for owners |
@@ -22,9 +24,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::attributes::FileType;
-use base::{Error, FileOffset};
+use base::{Error, FileOffset, FsBlock};
 use rustix::io::Errno;
-use vfs::{AtomicWrite, Node};
+use vfs::{AtomicWrite, Node, RangeCleaning};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::open_files::OpenFile;
@@ -45,8 +47,10 @@ mod command {
     pub(super) const ABORT_ATOMIC_WRITE: u32 = 0xf505;
     pub(super) const GARBAGE_COLLECT: u32 = 0x4004_f506;
     pub(super) const WRITE_CHECKPOINT: u32 = 0xf507;
+    pub(super) const DEFRAGMENT: u32 = 0xc010_f508;
     pub(super) const MOVE_RANGE: u32 = 0xc020_f509;
     pub(super) const FLUSH_DEVICE: u32 = 0x4008_f50a;
+    pub(super) const GARBAGE_COLLECT_RANGE: u32 = 0x4018_f50b;
     pub(super) const GET_FEATURES: u32 = 0x8004_f50c;
     pub(super) const SET_PIN_FILE: u32 = 0x4004_f50d;
     pub(super) const GET_PIN_FILE: u32 = 0x8004_f50e;
@@ -74,6 +78,26 @@ struct CompressOption {
 }
 const _: () = assert!(size_of::<CompressOption>() == 2);
 
+/// `struct f2fs_defragment`: a range in bytes, and the length that was moved.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Defragment {
+    start: u64,
+    length: u64,
+}
+const _: () = assert!(size_of::<Defragment>() == 16);
+
+/// `struct f2fs_gc_range`: a range of blocks of the volume.
+#[derive(FromBytes)]
+#[repr(C)]
+struct CleanRange {
+    sync: u32,
+    _padding: u32,
+    start: u64,
+    length: u64,
+}
+const _: () = assert!(size_of::<CleanRange>() == 24);
+
 impl Server {
     /// Answers an IOCTL of f2fs. Returns `None` for other commands, and for volumes of other formats.
     pub(super) fn f2fs_ioctl(
@@ -84,7 +108,7 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> Result<Option<Answer>, Failure> {
         let Some(features) = self.volume.feature_bits() else { return Ok(None) };
-        let (word, count, option);
+        let (word, count, option, defragmented);
         let data: &[u8] = match operation.command {
             command::START_ATOMIC_WRITE => {
                 self.start_atomic_write(header, operation, AtomicWrite::Update)?;
@@ -110,6 +134,16 @@ impl Server {
                     return Err(Errno::NODATA.into());
                 }
                 &[]
+            }
+            command::GARBAGE_COLLECT_RANGE => {
+                self.require_root(header)?;
+                self.clean_range(rest)?;
+                &[]
+            }
+            command::DEFRAGMENT => {
+                self.require_root(header)?;
+                defragmented = self.defragment(header, operation, rest)?;
+                defragmented.as_bytes()
             }
             command::WRITE_CHECKPOINT => {
                 self.require_root(header)?;
@@ -292,6 +326,45 @@ impl Server {
         node.set_pinned(is_pinned != 0)?;
         self.invalidate_attributes(header.node);
         Ok(())
+    }
+
+    /// Cleans the sections of a range.
+    fn clean_range(&self, rest: &[u8]) -> Result<(), Failure> {
+        let (range, _) = CleanRange::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
+        let last = range.start.checked_add(range.length).ok_or(Errno::INVAL)?;
+        base::waiting::about_to_wait();
+        match self.volume.clean_range(FsBlock(range.start)..=FsBlock(last), range.sync == 0)? {
+            RangeCleaning::Done => Ok(()),
+            RangeCleaning::Empty => Err(Errno::NODATA.into()),
+            RangeCleaning::InLog | RangeCleaning::Kept => Err(Errno::AGAIN.into()),
+        }
+    }
+
+    /// Writes a range of a file again, if it is in several pieces.
+    fn defragment(
+        &self,
+        header: &InHeader,
+        operation: &IoctlIn,
+        rest: &[u8],
+    ) -> Result<Defragment, Failure> {
+        let (Defragment { start, length }, _) =
+            Defragment::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
+        let end = start.checked_add(length).ok_or(Errno::INVAL)?;
+        let node = Arc::clone(&self.known(header.node)?.node);
+        if node.kind() != FileType::Regular {
+            return Err(Errno::INVAL.into());
+        }
+        if !self.volume.is_writable() {
+            return Err(Errno::ROFS.into());
+        }
+        let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
+        base::waiting::about_to_wait();
+        self.receive_kernel_data(header.node, &opened)?;
+        match node.defragment_range(FileOffset(start)..FileOffset(end)) {
+            // As in Linux.
+            Err(Error::NoSpace) => Err(Errno::AGAIN.into()),
+            length => Ok(Defragment { start, length: length? }),
+        }
     }
 
     /// Returns the open file of a request that changes the compression of a file. The kernel holds no data of it.

@@ -4,11 +4,13 @@
 //! - `victims.rs`: the choice of a section
 //! - `owners.rs`: the live blocks of a segment, and what refers to them
 //! - `mover.rs`: the move of a section
+//! - `range.rs`: sections that the caller has chosen
 //! - `held.rs`: old blocks that are still being read
 
 mod held;
 mod mover;
 mod owners;
+mod range;
 mod victims;
 
 use std::collections::BTreeSet;

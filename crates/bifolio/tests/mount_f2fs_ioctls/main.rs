@@ -1,6 +1,8 @@
 //! ioctls of f2fs on mounts, sent by f2fs_io and directly: atomic writes, and requests for the volume.
 
+#[path = "../mounting/mod.rs"]
 mod mounting;
+mod moves;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
