@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use base::FileOffset;
 use device::{Bio, BioOperation, DeviceHooks, HookedDevice, MemoryDevice, SharedDevice};
-use vfs::{Volume, VolumeOptions};
+use vfs::{Fallocate, Follow, Privileges, Volume, VolumeOptions};
 
-use crate::model::{ROOT, check, close, fill, image, open};
+use crate::model::{BLOCK, Model, ROOT, WRITE, check, close, fill, image, open};
 
 /// Several times the interval at which the volume looks whether it is idle.
 const IDLE: Duration = Duration::from_millis(2500);
@@ -78,5 +79,32 @@ fn a_volume_with_little_scattered_space_is_not_cleaned() {
     let opened = device.0.load(Ordering::Relaxed);
     thread::sleep(IDLE);
     assert_eq!(device.0.load(Ordering::Relaxed), opened);
+    close(&memory, volume);
+}
+
+#[test]
+fn a_volume_whose_free_blocks_are_mostly_in_free_sections_is_not_cleaned() {
+    let memory = Arc::new(MemoryDevice::new(image(128)));
+    let volume = open(&memory);
+    let mut model = Model { path: "/f".into(), versions: Vec::new() };
+    assert!(!model.fill(&volume, 4096), "the volume is full");
+    let file = volume.resolve(b"/f", Follow::No).unwrap().open_for(WRITE).unwrap();
+    for block in (0..4096).step_by(4) {
+        let range = FileOffset(block * BLOCK)..FileOffset((block + 1) * BLOCK);
+        file.fallocate(Fallocate::PunchHole, range, Privileges::Keep).unwrap();
+        model.punch(block as usize..block as usize + 1);
+    }
+    drop(file);
+    volume.close().unwrap();
+    drop(volume);
+    let device = Arc::new(HookedDevice::new(memory.clone(), Counter::default()));
+    let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
+    let volume = Volume::open_device(device.clone(), &options).unwrap();
+    let opened = device.0.load(Ordering::Relaxed);
+    thread::sleep(IDLE);
+    assert_eq!(device.0.load(Ordering::Relaxed), opened, "cleaning writes, although it need not");
+    let cleaned = volume.clean().unwrap();
+    assert!(cleaned.free_after > cleaned.free_before, "there was something to gain: {cleaned:?}");
+    check(&volume, &[vec![model]], "cleaned");
     close(&memory, volume);
 }

@@ -2,6 +2,7 @@
 //! library's own check.
 
 mod background;
+mod chosen;
 mod clean;
 mod defragment;
 mod dirty_folios;
