@@ -64,7 +64,7 @@ impl State {
         self.is_cleaning_futile = false;
         self.summaries.clear();
         self.sit_journal.clear();
-        self.chain = Chain::default();
+        self.chain = Chain::after_checkpoint();
         Ok(())
     }
 }

@@ -34,6 +34,22 @@ pub(super) struct Chain {
     nodes: u64,
     /// The block of the next node. `None` before the first one, and after an error.
     next: Option<FsBlock>,
+    /// Whether the last checkpoint was written since the volume was opened. Otherwise, nodes that an earlier writer has written
+    /// after it may lie where the chain leads to, if a power cut has kept them and not those before. They have its version,
+    /// and a recovery would take them for a part of this chain.
+    is_alone: bool,
+}
+
+impl Chain {
+    /// Returns the chain after a checkpoint.
+    pub(super) fn after_checkpoint() -> Self {
+        Self { is_alone: true, ..Self::default() }
+    }
+
+    /// Returns whether all nodes with the version of the last checkpoint are in this chain.
+    pub(super) fn is_alone(&self) -> bool {
+        self.is_alone
+    }
 }
 
 /// The changed nodes of an inode, in the order in which they are written.
@@ -143,7 +159,7 @@ impl State {
                 Err(error) => drop(failed.insert(number, error)),
             }
         }
-        if self.chain.nodes + count > CHAIN_NODES_MAX {
+        if !self.chain.is_alone || self.chain.nodes + count > CHAIN_NODES_MAX {
             return Ok(None);
         }
         let expected = match self.chain.next {

@@ -322,7 +322,8 @@ impl Writer {
     }
 
     /// Writes a checkpoint if the overlay would grow too large, or if it could not be written after `blocks` more nodes and
-    /// directory blocks have changed.
+    /// directory blocks have changed; and before the first change, for a version of
+    /// its own ([`Chain`]).
     pub(super) fn make_room(
         &self,
         state: &mut State,
@@ -335,7 +336,8 @@ impl Writer {
             (!overlay.is_empty(), overlay.bytes())
         };
         let is_short = state.nodes_to_write(volume) + blocks > state.room_for_nodes();
-        if (is_short || bytes > CHANGED_BYTES_MAX) && is_changed {
+        let is_needed = (is_short || bytes > CHANGED_BYTES_MAX) && is_changed;
+        if is_needed || !state.chain.is_alone() {
             self.write_checkpoint(state, volume, false)?;
         }
         if state.needs_cleaning(volume) {

@@ -41,8 +41,8 @@ fn synced_overwrites_of_few_blocks_stay_in_place() {
     let volume = open(&device);
     let file = make(&volume, 40);
     assert_eq!(moved(&file, 3, 1), NONE);
-    assert_eq!(moved(&file, 10, 8), NONE);
-    assert_eq!(moved(&file, 10, 9), (10..19).collect::<Vec<_>>());
+    assert_eq!(moved(&file, 10, 16), NONE);
+    assert_eq!(moved(&file, 10, 17), (10..27).collect::<Vec<_>>());
     assert_eq!(moved(&file, 10, 1), NONE);
     // Each write is synced.
     let before = blocks(&file);
