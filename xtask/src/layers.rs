@@ -8,6 +8,7 @@ use serde_json::Value;
 /// All crates and their layers. A crate may depend only on crates of lower layers.
 const LAYERS: &[(&str, u32)] = &[
     ("bifolio-base", 0),
+    ("bifolio-confine", 0),
     ("bifolio-device", 1),
     ("bifolio-pagecache", 1),
     ("bifolio-iomap", 2),

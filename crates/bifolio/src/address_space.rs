@@ -4,8 +4,6 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rustix::process::{Resource, getrlimit};
-
 /// The variable with the maximum number of the C library's arenas.
 const ARENAS_MAX: &str = "MALLOC_ARENA_MAX";
 
@@ -13,7 +11,7 @@ const ARENAS_MAX: &str = "MALLOC_ARENA_MAX";
 /// reserves 64 MiB for an arena, of which threads would have several, and leaves no room for the stacks of others.
 /// Returns if there is no need, or if it fails.
 pub fn spare_arenas(arguments: &[OsString]) {
-    let is_limited = getrlimit(Resource::As).current.is_some();
+    let is_limited = pagecache::address_space_limit().is_some();
     let Some((name, rest)) = arguments.split_first().filter(|_| is_limited) else { return };
     if std::env::var_os(ARENAS_MAX).is_none() {
         // The error is not needed: the program goes on as it is.

@@ -5,6 +5,7 @@ mod address_space;
 mod archive;
 mod cli;
 mod commands;
+mod confinement;
 mod console;
 mod copy;
 mod destination;

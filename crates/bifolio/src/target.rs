@@ -14,6 +14,9 @@ use device::{Image, OpenDevice, Part, SharedDevice};
 use iomap::Caching;
 use vfs::{Follow, Keys, Node, SuperblockLocation, Volume, VolumeOptions};
 
+use confine::Inherited;
+
+use crate::confinement::{ConfinementOptions, confine_reader};
 use crate::console;
 use crate::failure::{Failure, Result, Subject};
 use crate::format::text;
@@ -128,6 +131,9 @@ pub struct ImageOptions {
     /// Limit the size of folios in the cache to 4 KiB * 2^ORDER; 0 to 9
     #[arg(long, value_name = "ORDER", value_parser = clap::value_parser!(u8).range(0..=9))]
     pub folio_order_max: Option<u8>,
+    /// The layers that confine the process that reads the image.
+    #[command(flatten)]
+    pub confinement: ConfinementOptions,
     /// Whether freed blocks are discarded. Set by commands with an option for it.
     #[arg(skip)]
     pub discard: bool,
@@ -145,19 +151,6 @@ pub struct ImageOptions {
 }
 
 impl ImageOptions {
-    /// Opens the volume on the target's image, read-only.
-    pub fn open(&self, target: &Target) -> Result<Volume> {
-        let device = self.open_device(target)?;
-        let image = target.image.as_path();
-        let options = self.volume_options()?;
-        let volume = Volume::open_device(device, &options);
-        let volume = volume.map_err(|error| Failure::library(image, &error))?;
-        if let Some(warning) = volume.warning() {
-            console::warn(target.warning(&warning));
-        }
-        Ok(volume)
-    }
-
     /// Returns whether the options choose the whole image.
     pub fn is_whole(&self) -> bool {
         self.partition.is_none() && self.offset.is_none()
@@ -174,6 +167,14 @@ impl ImageOptions {
     }
 
     fn options_for(&self, access: Access) -> Result<VolumeOptions> {
+        let (mut options, journal) = self.unread_options(access)?;
+        options.ext4.journal_device =
+            journal.map(|journal| self.journal_device(journal)).transpose()?;
+        Ok(options)
+    }
+
+    /// Returns the options for opening the volume, and the journal device, which is open and not read yet.
+    fn unread_options(&self, access: Access) -> Result<(VolumeOptions, Option<Image>)> {
         let writable = access == Access::Write;
         let no_recovery = self.no_recovery;
         if writable && no_recovery {
@@ -193,13 +194,13 @@ impl ImageOptions {
         if let Some(order) = self.folio_order_max {
             options.cache.folio_order_max = order;
         }
+        let mut journal_device = None;
         if let Some(journal) = &self.journal {
             check_readable(journal)?;
             let opened = OpenDevice { read_only: !writable, ..OpenDevice::default() };
-            let opened = device::open(journal, opened);
-            let opened = opened.map_err(|error| access.failure(journal, &error))?;
+            let opened = Image::open(journal, opened);
+            journal_device = Some(opened.map_err(|error| access.failure(journal, &error))?);
             access.check(journal)?;
-            options.ext4.journal_device = Some(opened);
         }
         if let Some(path) = &self.key {
             let keys = Keys::read_file(path).map_err(|error| {
@@ -207,13 +208,12 @@ impl ImageOptions {
             })?;
             options.keys = Arc::new(keys);
         }
-        Ok(options)
+        Ok((options, journal_device))
     }
 
-    /// Opens the part of the image that the options choose.
-    pub fn open_device(&self, target: &Target) -> Result<SharedDevice> {
-        let opened = self.open_image(target)?.device();
-        opened.map_err(|error| Failure::library(target.image.as_path(), &error))
+    fn journal_device(&self, journal: Image) -> Result<SharedDevice> {
+        let path = self.journal.as_deref().unwrap_or(Path::new("--journal"));
+        journal.device().map_err(|error| Failure::library(path, &error))
     }
 
     /// Opens the part of the image that the options choose, for writing. Fails if another program uses the image.
@@ -314,29 +314,123 @@ fn has_relative_path(argument: &Path) -> bool {
     !argument.exists() && colons.any(|at| Path::new(OsStr::from_bytes(&bytes[..at])).is_file())
 }
 
+/// The images of a command that only reads them. They are opened by their paths first, and then the process is confined,
+/// so that what parses them has access to nothing else.
+pub struct Images<'a> {
+    options: &'a ImageOptions,
+    volume_options: VolumeOptions,
+    /// The images, or why each could not be opened.
+    opened: Vec<(&'a Path, Result<Opened>)>,
+}
+
+/// An image of a command.
+enum Opened {
+    /// It was not read yet.
+    Unread(Image),
+    /// The part that the options choose.
+    Part(SharedDevice),
+}
+
+impl<'a> Images<'a> {
+    /// Opens the images of `targets`, and confines the process.
+    pub fn open(options: &'a ImageOptions, targets: &'a [Target]) -> Result<Self> {
+        // Before anything is opened.
+        let inherited = Inherited::list();
+        let (images, journal) = Self::open_unconfined(options, targets)?;
+        inherited.close();
+        confine_reader(&options.confinement, images.volume_options.cache.bytes_max)?;
+        images.with_journal(journal)
+    }
+
+    fn open_unconfined(
+        options: &'a ImageOptions,
+        targets: &'a [Target],
+    ) -> Result<(Self, Option<Image>)> {
+        let (volume_options, journal) = options.unread_options(Access::Read)?;
+        let mut opened: Vec<(&Path, Result<Opened>)> = Vec::new();
+        for target in targets {
+            let image = target.image.as_path();
+            if !opened.iter().any(|(known, _)| *known == image) {
+                opened.push((image, options.open_image(target).map(Opened::Unread)));
+            }
+        }
+        Ok((Self { options, volume_options, opened }, journal))
+    }
+
+    fn with_journal(mut self, journal: Option<Image>) -> Result<Self> {
+        let journal = journal.map(|journal| self.options.journal_device(journal)).transpose()?;
+        self.volume_options.ext4.journal_device = journal;
+        Ok(self)
+    }
+
+    /// Returns the options for opening volumes.
+    pub fn volume_options(&self) -> &VolumeOptions {
+        &self.volume_options
+    }
+
+    /// Returns the part of the target's image that the options choose.
+    pub fn device(&mut self, target: &Target) -> Result<SharedDevice> {
+        let image = target.image.as_path();
+        let known = self.opened.iter_mut().find(|(known, _)| *known == image);
+        let (_, opened) = known.expect("the images of all targets were opened");
+        // Until it is read without an error.
+        let failed = Err(Failure::new(image, "cannot be read"));
+        let device = match std::mem::replace(opened, failed) {
+            Ok(Opened::Unread(image_file)) => {
+                image_file.device().map_err(|error| Failure::library(image, &error))
+            }
+            Ok(Opened::Part(device)) => Ok(device),
+            Err(failure) => Err(failure),
+        };
+        *opened = device.clone().map(Opened::Part);
+        device
+    }
+
+    /// Opens the volume on the target's image.
+    pub fn volume(&mut self, target: &Target) -> Result<Volume> {
+        let device = self.device(target)?;
+        let volume = Volume::open_device(device, &self.volume_options);
+        let volume = volume.map_err(|error| Failure::library(target.image.as_path(), &error))?;
+        if let Some(warning) = volume.warning() {
+            console::warn(target.warning(&warning));
+        }
+        Ok(volume)
+    }
+}
+
 /// The volumes of one command line. Each image is opened once.
 pub struct Volumes<'a> {
-    options: &'a ImageOptions,
-    open: Vec<(PathBuf, Arc<Volume>)>,
+    images: Images<'a>,
+    open: Vec<(PathBuf, Result<Arc<Volume>>)>,
     /// Whether there are several images. If so, paths are printed with the name of their image.
     has_several: bool,
 }
 
 impl<'a> Volumes<'a> {
-    /// Creates a table for the images of `targets`, without opening them.
-    pub fn new(options: &'a ImageOptions, targets: &[Target]) -> Self {
+    /// Opens the images of `targets`, and confines the process.
+    pub fn new(options: &'a ImageOptions, targets: &'a [Target]) -> Result<Self> {
+        Ok(Self::of_images(Images::open(options, targets)?, targets))
+    }
+
+    /// Opens the images of `targets` for a command that also accesses files of the host.
+    pub fn unconfined(options: &'a ImageOptions, targets: &'a [Target]) -> Result<Self> {
+        let (images, journal) = Images::open_unconfined(options, targets)?;
+        Ok(Self::of_images(images.with_journal(journal)?, targets))
+    }
+
+    fn of_images(images: Images<'a>, targets: &[Target]) -> Self {
         let has_several = targets.windows(2).any(|pair| pair[0].image != pair[1].image);
-        Self { options, open: Vec::new(), has_several }
+        Self { images, open: Vec::new(), has_several }
     }
 
     /// Returns the volume on the target's image. Opens it if necessary.
     pub fn get(&mut self, target: &Target) -> Result<Arc<Volume>> {
         if let Some((_, volume)) = self.open.iter().find(|(image, _)| *image == target.image) {
-            return Ok(Arc::clone(volume));
+            return volume.clone();
         }
-        let volume = Arc::new(self.options.open(target)?);
-        self.open.push((target.image.clone(), Arc::clone(&volume)));
-        Ok(volume)
+        let volume = self.images.volume(target).map(Arc::new);
+        self.open.push((target.image.clone(), volume.clone()));
+        volume
     }
 
     /// Returns `path` as it is printed: with the name of the image if there are several images.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use mounting::{Fixture, Mount, NOBODY, as_user, bifolio, mount_entry};
 use testkit::command::output;
-use testkit::{Denied, deny, private_mounts, wait_until};
+use testkit::{LAYERS_REFUSED, deny, private_mounts, refusals_of_layer, wait_until};
 
 #[test]
 fn the_server_is_confined_by_default() {
@@ -72,58 +72,17 @@ fn the_server_cannot_read_the_callers_terminal() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Returns a refusal of all calls of a system call.
-fn refused(call: libc::c_long, errno: i32) -> Denied {
-    Denied { call, first_argument: None, errno }
-}
-
-/// Returns what a host refuses so that a layer of the confinement is missing.
-fn refusals_of(layer: &str) -> Vec<Denied> {
-    let no_new_privs = Some(libc::PR_SET_NO_NEW_PRIVS as u32);
-    let prctl = Denied { call: libc::SYS_prctl, first_argument: no_new_privs, errno: libc::EPERM };
-    match layer {
-        "no-new-privs" => vec![prctl],
-        "user" => vec![refused(libc::SYS_setresuid, libc::EPERM)],
-        "capabilities" => vec![refused(libc::SYS_capset, libc::EPERM)],
-        "landlock" => vec![refused(libc::SYS_landlock_restrict_self, libc::EPERM)],
-        "landlock of an old kernel" => {
-            vec![refused(libc::SYS_landlock_create_ruleset, libc::ENOSYS)]
-        }
-        "limits" => {
-            let calls = [libc::SYS_setrlimit, libc::SYS_prlimit64];
-            calls.map(|call| refused(call, libc::EPERM)).into()
-        }
-        "seccomp" => vec![
-            refused(libc::SYS_seccomp, libc::EPERM),
-            Denied {
-                call: libc::SYS_prctl,
-                first_argument: Some(libc::PR_SET_SECCOMP as u32),
-                errno: libc::EPERM,
-            },
-        ],
-        _ => panic!("{layer}"),
-    }
-}
-
 #[test]
 fn without_a_layer_nothing_is_mounted_unless_an_option_names_it() {
     private_mounts();
     let fixture = Fixture::with_tree();
-    for case in [
-        "no-new-privs",
-        "user",
-        "capabilities",
-        "landlock",
-        "landlock of an old kernel",
-        "limits",
-        "seccomp",
-    ] {
+    for case in LAYERS_REFUSED {
         let layer = case.split(' ').next().unwrap();
         let option = format!("--no-confine={layer}");
         let mount = |options: &[&str]| {
             let mut command = bifolio("mount");
             command.args(options).arg(&fixture.image).arg(&fixture.directory);
-            deny(&mut command, &refusals_of(case));
+            deny(&mut command, &refusals_of_layer(case));
             output(&mut command)
         };
         let failed = mount(&[]);

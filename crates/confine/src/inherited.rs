@@ -16,8 +16,8 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Lists the descriptors. [`run`](crate::run) closes them all in guard and server, so this must be called before the
-    /// program opens any file. Returns nothing if it was called before.
+    /// Lists the descriptors. [`close`](Self::close) closes them all, so this must be called before the program
+    /// opens any file. Returns nothing if it was called before.
     pub fn list() -> Self {
         static IS_LISTED: AtomicBool = AtomicBool::new(false);
         if IS_LISTED.swap(true, Ordering::Relaxed) {
@@ -38,8 +38,8 @@ impl Inherited {
         Self { descriptors: numbers.into_iter().filter(is_open).collect() }
     }
 
-    /// Closes the descriptors. Does nothing in a process that has closed them.
-    pub(super) fn close(&self) {
+    /// Closes the descriptors. Each process may call this once, before it closes descriptors of its own.
+    pub fn close(&self) {
         for &descriptor in &self.descriptors {
             // SAFETY: `list` was called before the program had descriptors of its own, so none of these has another owner.
             // Each process calls this at most once, and first of all that closes descriptors.

@@ -10,8 +10,13 @@
 //! - `proof.rs`: what the kernel says about the process in /proc
 //!
 //! A layer that is missing is an error, unless the policy leaves it out.
+//!
+//! `inherited.rs` closes the files that the process has got from the one that started it.
+
+#![deny(unsafe_code)]
 
 mod files;
+mod inherited;
 mod limits;
 mod privileges;
 mod proof;
@@ -19,9 +24,11 @@ mod system_calls;
 
 use std::fmt;
 
+pub use inherited::Inherited;
 pub use limits::Resources;
 pub use privileges::limit_guard;
 pub use proof::Proof;
+pub use system_calls::ENABLE_RINGS;
 
 /// A layer of the confinement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,14 +130,16 @@ impl Confinement {
     }
 }
 
-/// The needs of a server beyond those of all servers.
+/// The needs of a process beyond those of all of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
     /// Whether the image is open for writing.
     pub writable: bool,
+    /// Whether open files may get any size: standard output, which the user may have directed to a file.
+    pub output: bool,
     /// Whether there are rings, created already, that threads will enable and use.
     pub rings: bool,
-    /// The resources that the server may use.
+    /// The resources that the process may use.
     pub resources: Resources,
 }
 
@@ -143,7 +152,7 @@ pub struct ConfineError {
 
 impl fmt::Display for ConfineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("cannot confine the server")?;
+        f.write_str("cannot confine the process that reads the image")?;
         for (layer, reason) in &self.missing {
             let name = layer.name();
             write!(f, "; {name}: {reason} (with --no-confine={name}, {})", layer.without())?;

@@ -13,10 +13,10 @@ use super::{Needs, Proof};
 const FILES_MAX: u64 = 4096;
 /// The maximum number of threads of the user. Other servers may have the same user.
 const THREADS_MAX: u64 = 8192;
-/// The maximum of bytes by which messages in files may grow, if the server may not write to the image.
+/// The maximum of bytes by which messages in files may grow, if the process may write to no other file.
 const MESSAGES_BYTES_MAX: u64 = 64 << 20;
 
-/// The resources that a server may use.
+/// The resources that a process may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Resources {
     /// The maximum of memory in addition to what the process has mapped already, in bytes.
@@ -31,7 +31,7 @@ pub fn set(needs: &Needs, proof: &Proof) -> Result<(), String> {
     limit(Resource::Nproc, "threads", THREADS_MAX)?;
     // A dump would have the contents of files, and keys.
     limit(Resource::Core, "core dump", 0)?;
-    if !needs.writable {
+    if !needs.writable && !needs.output {
         let messages = largest_message_file().map_err(|errno| format!("open files: {errno}"))?;
         let bytes = messages.map_or(0, |size| size.saturating_add(MESSAGES_BYTES_MAX));
         limit(Resource::Fsize, "file size", bytes)?;
@@ -67,7 +67,7 @@ fn get(resource: Resource) -> Result<Rlimit, Errno> {
 }
 
 /// Returns the size of the largest regular file that is open for writing: those are for messages. The descriptors that the
-/// server has are low.
+/// process has are low.
 fn largest_message_file() -> Result<Option<u64>, Errno> {
     let mut largest = None;
     for number in 0..FILES_MAX as i32 {

@@ -3,8 +3,16 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use rustix::io::Errno;
+use rustix::process::{geteuid, getuid};
+use rustix::thread::{
+    CapabilitySet, SecureComputingMode, capabilities, no_new_privs, secure_computing_mode,
+};
+
 use super::Layer;
 
+/// The maximum of what the program maps before it opens a volume, in bytes. For limits where /proc does not tell.
+const MAPPED_BYTES_MAX: u64 = 1 << 30;
 /// The maximum size of the file, in bytes.
 const STATUS_BYTES_MAX: usize = 16 << 10;
 
@@ -12,17 +20,28 @@ const STATUS_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug)]
 pub struct Proof {
     status: Result<File, String>,
+    /// Whether the kernel is asked by system calls if there is no such file.
+    asks: bool,
 }
 
 impl Proof {
     /// Opens the calling process's status.
     pub fn open() -> Self {
         let path = "/proc/self/status";
-        Self { status: File::open(path).map_err(|error| format!("{path}: {error}")) }
+        let status = File::open(path).map_err(|error| format!("{path}: {error}"));
+        Self { status, asks: false }
+    }
+
+    /// Opens the calling process's status, or asks the kernel by system calls where /proc is not mounted.
+    pub fn open_or_ask() -> Self {
+        Self { asks: true, ..Self::open() }
     }
 
     /// Checks that a layer is in force. Returns what is not.
     pub fn verify(&self, layer: Layer) -> Result<(), String> {
+        if self.must_ask() {
+            return ask(layer);
+        }
         let status = self.read()?;
         let facts: &[(&str, &[&str])] = match layer {
             Layer::NoNewPrivileges => &[("NoNewPrivs:", &["1"])],
@@ -42,10 +61,17 @@ impl Proof {
 
     /// Returns how much of the address space is mapped, in bytes.
     pub fn mapped_bytes(&self) -> Result<u64, String> {
+        if self.must_ask() {
+            return Ok(MAPPED_BYTES_MAX);
+        }
         let status = self.read()?;
         let words = words_of(&status, "VmSize:")?;
         let kibibytes = words.first().and_then(|word| word.parse::<u64>().ok());
         Ok(kibibytes.ok_or("/proc shows no size of the address space")? << 10)
+    }
+
+    fn must_ask(&self) -> bool {
+        self.asks && self.status.is_err()
     }
 
     fn read(&self) -> Result<String, String> {
@@ -56,6 +82,28 @@ impl Proof {
         let length = length.map_err(|error| format!("it cannot be verified: /proc: {error}"))?;
         bytes.truncate(length);
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// Asks the kernel by a system call whether a layer is in force. Returns what is not.
+fn ask(layer: Layer) -> Result<(), String> {
+    let is_applied = match layer {
+        Layer::NoNewPrivileges => no_new_privs(),
+        Layer::User => Ok(!getuid().is_root() && !geteuid().is_root()),
+        Layer::Capabilities => capabilities(None).map(|sets| {
+            [sets.effective, sets.permitted, sets.inheritable].iter().all(CapabilitySet::is_empty)
+        }),
+        Layer::SystemCalls => match secure_computing_mode() {
+            // The filter does not allow the question.
+            Err(Errno::NOSYS) => Ok(true),
+            mode => mode.map(|mode| mode == SecureComputingMode::Filter),
+        },
+        Layer::Landlock | Layer::Limits => Ok(true),
+    };
+    match is_applied {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("the kernel says that it is not in force".to_owned()),
+        Err(errno) => Err(format!("it cannot be verified: {errno}")),
     }
 }
 
@@ -94,7 +142,10 @@ mod tests {
 
     #[test]
     fn without_proc_nothing_is_verified() {
-        let proof = Proof { status: Err("/proc/self/status: missing".to_owned()) };
+        let proof = Proof { status: Err("/proc/self/status: missing".to_owned()), asks: false };
         assert!(proof.verify(Layer::SystemCalls).unwrap_err().contains("missing"));
+        // The kernel can be asked. The test has no filter.
+        let proof = Proof { asks: true, ..proof };
+        assert!(proof.verify(Layer::SystemCalls).unwrap_err().contains("not in force"));
     }
 }

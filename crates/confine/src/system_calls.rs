@@ -1,4 +1,4 @@
-//! A filter on system calls: those that a server needs, and no others.
+//! A filter on system calls: those that a process needs which reads an image, and no others.
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -6,9 +6,11 @@ use seccompiler::{
 };
 
 use super::Needs;
-use crate::transport::ENABLE_RINGS;
 
-/// The system calls that every server needs to serve, to read the image, for memory and threads, and to end in order.
+/// `IORING_REGISTER_ENABLE_RINGS`: the only operation of `io_uring_register` that is allowed.
+pub const ENABLE_RINGS: u8 = 12;
+
+/// The system calls that every process needs to serve or to print, to read the image, for memory and threads, and to end in order.
 const ALLOWED: &[libc::c_long] = &[
     // Open files.
     libc::SYS_read,
@@ -64,7 +66,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// The commands of fcntl that every server needs. Others can make the kernel send signals to processes of the same
+/// The commands of fcntl that every process needs. Others can make the kernel send signals to processes of the same
 /// user, or let a log file be overwritten (by dropping O_APPEND).
 const ALLOWED_FCNTL: [libc::c_int; 4] =
     [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC];
@@ -94,6 +96,9 @@ const ALLOWED_TO_WRITE: &[libc::c_long] = &[
     libc::SYS_uname,
 ];
 
+/// The further system calls for holes in standard output.
+const ALLOWED_WITH_OUTPUT: &[libc::c_long] = &[libc::SYS_ftruncate];
+
 /// The further system calls that rings need. The rings accept only commands to open devices, and further rings cannot
 /// be created.
 const ALLOWED_WITH_RINGS: &[libc::c_long] = &[libc::SYS_io_uring_enter];
@@ -105,8 +110,9 @@ pub fn filter(needs: &Needs) -> Result<(), String> {
 
 fn apply(needs: &Needs) -> Result<(), Box<dyn std::error::Error>> {
     let writing = if needs.writable { ALLOWED_TO_WRITE } else { &[] };
+    let output = if needs.output { ALLOWED_WITH_OUTPUT } else { &[] };
     let with_rings = if needs.rings { ALLOWED_WITH_RINGS } else { &[] };
-    let allowed = ALLOWED.iter().chain(writing).chain(with_rings);
+    let allowed = ALLOWED.iter().chain(writing).chain(output).chain(with_rings);
     let mut rules: Vec<(i64, Vec<SeccompRule>)> = allowed.map(|&call| (call, Vec::new())).collect();
     if needs.rings {
         let enable = masked(1, u64::from(u32::MAX), ENABLE_RINGS.into())?;

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::param::page_size;
-use rustix::process::{Resource, getrlimit};
 
 /// The default cache size is the usable memory divided by this.
 const SHARE: u64 = 4;
@@ -26,9 +25,20 @@ fn memory_total(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
+/// Returns the limit of this process's address space (`ulimit -v`), in bytes. `None` if there is none, or if it is unknown.
+pub fn address_space_limit() -> Option<u64> {
+    limit_in(&fs::read_to_string("/proc/self/limits").ok()?)
+}
+
+/// Returns the limit of address space in `limits`, the contents of `/proc/self/limits`.
+fn limit_in(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 /// Returns the address space that this process can still use, in bytes. `None` if it is not limited.
 fn address_space() -> Option<u64> {
-    let limit = getrlimit(Resource::As).current?;
+    let limit = address_space_limit()?;
     let sizes = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = sizes.split_whitespace().next().and_then(|pages| pages.parse::<u64>().ok());
     let used = pages.unwrap_or_default().saturating_mul(page_size() as u64);
@@ -93,6 +103,16 @@ mod tests {
             ]
         );
         assert!(names("garbage").is_empty());
+    }
+
+    #[test]
+    fn the_limit_of_address_space_is_the_current_one() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+            Max cpu time              unlimited            unlimited            seconds\n\
+            Max address space         409600000            unlimited            bytes\n";
+        assert_eq!(limit_in(limits), Some(409_600_000));
+        assert_eq!(limit_in(&limits.replace("409600000", "unlimited")), None);
+        assert_eq!(limit_in(""), None);
     }
 
     #[test]

@@ -74,3 +74,47 @@ fn filter(denied: &[Denied]) -> Vec<libc::sock_filter> {
     filter.push(end(libc::SECCOMP_RET_ALLOW));
     filter
 }
+
+/// The layers of the confinement that a host may refuse: the name of each on the command line, and perhaps the reason.
+pub const LAYERS_REFUSED: [&str; 7] = [
+    "no-new-privs",
+    "user",
+    "capabilities",
+    "landlock",
+    "landlock of an old kernel",
+    "limits",
+    "seccomp",
+];
+
+/// Returns a refusal of all calls of a system call.
+fn refused(call: libc::c_long, errno: i32) -> Denied {
+    Denied { call, first_argument: None, errno }
+}
+
+/// Returns what a host refuses so that a layer of the confinement is missing, by a case of [`LAYERS_REFUSED`].
+pub fn refusals_of_layer(layer: &str) -> Vec<Denied> {
+    let no_new_privs = Some(libc::PR_SET_NO_NEW_PRIVS as u32);
+    let prctl = Denied { call: libc::SYS_prctl, first_argument: no_new_privs, errno: libc::EPERM };
+    match layer {
+        "no-new-privs" => vec![prctl],
+        "user" => vec![refused(libc::SYS_setresuid, libc::EPERM)],
+        "capabilities" => vec![refused(libc::SYS_capset, libc::EPERM)],
+        "landlock" => vec![refused(libc::SYS_landlock_restrict_self, libc::EPERM)],
+        "landlock of an old kernel" => {
+            vec![refused(libc::SYS_landlock_create_ruleset, libc::ENOSYS)]
+        }
+        "limits" => {
+            let calls = [libc::SYS_setrlimit, libc::SYS_prlimit64];
+            calls.map(|call| refused(call, libc::EPERM)).into()
+        }
+        "seccomp" => vec![
+            refused(libc::SYS_seccomp, libc::EPERM),
+            Denied {
+                call: libc::SYS_prctl,
+                first_argument: Some(libc::PR_SET_SECCOMP as u32),
+                errno: libc::EPERM,
+            },
+        ],
+        _ => panic!("{layer}"),
+    }
+}

@@ -32,7 +32,7 @@ mod waiting;
 mod waiting_tests;
 pub mod walk;
 
-pub use deny::{Denied, deny};
+pub use deny::{Denied, LAYERS_REFUSED, deny, refusals_of_layer};
 pub use device::{DeviceHooks, HookedDevice};
 pub use digest::digest;
 pub use image::{MKE2FS_CONF, Mke2fs, check_by_e2fsck};

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 
 use base::FileOffset;
 use clap::Args;
+use rustix::fs::FileType;
 use vfs::{File, Follow};
 
 use crate::console::Console;
@@ -27,7 +28,7 @@ pub struct Arguments {
 
 /// Writes all targets to standard output, in order.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
-    let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
+    let mut volumes = Volumes::new(&arguments.image, &arguments.targets)?;
     let mut sink = Sink::standard_output()?;
     for target in &arguments.targets {
         let outcome = volumes.get(target).and_then(|volume| {
@@ -118,7 +119,7 @@ impl Sink {
                 .stream_position()?
                 .checked_add(skipped)
                 .ok_or(io::ErrorKind::FileTooLarge)?;
-            if output.metadata()?.len() < end {
+            if size_of_regular(output)? < Some(end) {
                 output.set_len(end)?;
             }
             output.seek(SeekFrom::Start(end))
@@ -131,12 +132,20 @@ impl Sink {
     }
 }
 
+/// Returns the size of a regular file. `None` for other files. The confined process may not call what the standard library
+/// calls for it.
+fn size_of_regular(output: &fs::File) -> io::Result<Option<u64>> {
+    let stat = rustix::fs::fstat(output)?;
+    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    Ok(is_regular.then_some(u64::try_from(stat.st_size).unwrap_or(0)))
+}
+
 /// Returns whether the output is a regular file that is written at its end and not opened for appending. If such a
 /// file is extended, the new bytes are zero.
 fn is_written_at_end(output: &mut fs::File) -> bool {
     let is_at_end = |output: &mut fs::File| {
-        let metadata = output.metadata()?;
-        Ok::<_, io::Error>(metadata.is_file() && output.stream_position()? == metadata.len())
+        let size = size_of_regular(output)?;
+        Ok::<_, io::Error>(size.is_some() && Some(output.stream_position()?) == size)
     };
     let appends = rustix::fs::fcntl_getfl(&*output)
         .map_or(true, |flags| flags.contains(rustix::fs::OFlags::APPEND));

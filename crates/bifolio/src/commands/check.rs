@@ -2,17 +2,19 @@
 
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use base::attributes::CheckSummary;
 use base::{Corrupt, Error, Location};
 use clap::Args;
+use device::SharedDevice;
 use serde::Serialize;
 use vfs::{Volume, VolumeOptions};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
 use crate::format::json;
-use crate::target::{ImageOptions, Target};
+use crate::target::{ImageOptions, Images, Target};
 
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -44,8 +46,11 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut findings =
         Findings { console, json: arguments.json, count: 0, status: Status::Success };
-    let mut options = arguments.image.volume_options().map_err(operational)?;
-    let mut opened = open(&arguments, &options)?;
+    let targets = std::slice::from_ref(&arguments.target);
+    let mut images = Images::open(&arguments.image, targets).map_err(operational)?;
+    let device = images.device(&arguments.target).map_err(operational)?;
+    let mut options = images.volume_options().clone();
+    let mut opened = open(&arguments.target, &device, &options)?;
     findings.begin(&arguments.target)?;
     // Corruption that prevents opening is a finding, too. The state before the recovery may still be checked.
     let refused = opened.as_ref().err().cloned();
@@ -53,7 +58,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         findings.add(refused)?;
         if !options.no_recovery {
             options.no_recovery = true;
-            opened = open(&arguments, &options)?;
+            opened = open(&arguments.target, &device, &options)?;
         }
     }
     let summary = match opened {
@@ -75,10 +80,12 @@ fn operational(failure: Failure) -> Failure {
 }
 
 /// Opens the volume. The inner error is corruption that prevents opening.
-fn open(arguments: &Arguments, options: &VolumeOptions) -> Result<Result<Volume, Error>> {
-    let Arguments { image, target, .. } = arguments;
-    let device = image.open_device(target).map_err(operational)?;
-    match Volume::open_device(device, options) {
+fn open(
+    target: &Target,
+    device: &SharedDevice,
+    options: &VolumeOptions,
+) -> Result<Result<Volume, Error>> {
+    match Volume::open_device(Arc::clone(device), options) {
         Ok(volume) => Ok(Ok(volume)),
         Err(error @ Error::Corrupt(_)) => Ok(Err(error)),
         Err(error) => Err(operational(Failure::library(target.image.as_path(), &error))),

@@ -112,7 +112,7 @@ fn copy_out(arguments: &Arguments, console: &mut Console) -> Result<()> {
         umask: take_umask(),
         threads: arguments.jobs.unwrap_or_else(default_threads),
     };
-    let mut volumes = Volumes::new(&arguments.image, &sources);
+    let mut volumes = Volumes::unconfined(&arguments.image, &sources)?;
     let engine = Engine::new(options, &interrupted, console);
     let outcome = sources.iter().try_for_each(|source| {
         let outcome = copy(source, destination, is_directory, options, &mut volumes, &engine);

@@ -48,7 +48,7 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut sums = Sums::default();
     if arguments.dry_run {
-        let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
+        let mut volumes = Volumes::new(&arguments.image, &arguments.targets)?;
         for target in &arguments.targets {
             let outcome = volumes.get(target).and_then(|volume| {
                 Walk {

@@ -36,7 +36,7 @@ pub struct Arguments {
 
 /// Shows the space of all targets.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
-    let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
+    let mut volumes = Volumes::new(&arguments.image, &arguments.targets)?;
     let mut counts = Vec::new();
     for target in &arguments.targets {
         let outcome = volumes.get(target).map(|volume| Counts::of(&volume.statfs()));

@@ -57,7 +57,7 @@ pub struct Arguments {
 
 /// Shows the space of all targets.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
-    let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
+    let mut volumes = Volumes::new(&arguments.image, &arguments.targets)?;
     let array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
     let mut output = Output { arguments: &arguments, console, array };
     let mut total = 0u64;

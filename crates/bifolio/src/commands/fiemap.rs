@@ -28,7 +28,7 @@ pub struct Arguments {
 
 /// Shows all targets in the format of `filefrag -v`: in blocks from the start of the file system.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
-    let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
+    let mut volumes = Volumes::new(&arguments.image, &arguments.targets)?;
     let mut array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
     for target in &arguments.targets {
         let outcome = volumes.get(target).and_then(|volume| {

@@ -13,7 +13,7 @@ use vfs::Volume;
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::format::{json, size};
-use crate::target::{ImageOptions, Target};
+use crate::target::{ImageOptions, Images, Target};
 
 /// The arguments of `bifolio info`.
 #[derive(Args)]
@@ -30,22 +30,23 @@ pub struct Arguments {
 
 /// Shows all images.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let mut images = Images::open(&arguments.image, &arguments.targets)?;
     let mut array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
     for (number, target) in arguments.targets.iter().enumerate() {
-        let outcome =
-            read_contents(&arguments.image, target).and_then(|contents| match &mut array {
-                Some(array) => {
-                    let image = target.image.as_os_str().as_bytes();
-                    let image = json::bytes(json::IMAGE, image);
-                    array.push(console, &JsonImage { image, contents: contents.json() })
+        let contents = read_contents(&arguments.image, &mut images, target);
+        let outcome = contents.and_then(|contents| match &mut array {
+            Some(array) => {
+                let image = target.image.as_os_str().as_bytes();
+                let image = json::bytes(json::IMAGE, image);
+                array.push(console, &JsonImage { image, contents: contents.json() })
+            }
+            None => {
+                if number > 0 {
+                    console.print('\n')?;
                 }
-                None => {
-                    if number > 0 {
-                        console.print('\n')?;
-                    }
-                    print(target, &contents, console)
-                }
-            });
+                print(target, &contents, console)
+            }
+        });
         console.tolerate(outcome)?;
     }
     match array {
@@ -69,12 +70,16 @@ struct Part {
     volume: Result<Box<VolumeInfo>, Error>,
 }
 
-fn read_contents(options: &ImageOptions, target: &Target) -> Result<Contents> {
+fn read_contents(
+    options: &ImageOptions,
+    images: &mut Images<'_>,
+    target: &Target,
+) -> Result<Contents> {
     let image = target.image.as_path();
     let failure = |error| Failure::library(image, &error);
-    let device = options.open_device(target)?;
-    let volume_options = options.volume_options()?;
-    match Volume::open_device(device.clone(), &volume_options) {
+    let device = images.device(target)?;
+    let volume_options = images.volume_options();
+    match Volume::open_device(device.clone(), volume_options) {
         Ok(volume) => Ok(Contents::Volume(Box::new(volume.info()))),
         Err(error @ Error::Unsupported(Unsupported::Format)) if options.is_whole() => {
             let table = match PartitionTable::read(&*device, None) {
@@ -89,7 +94,7 @@ fn read_contents(options: &ImageOptions, target: &Target) -> Result<Contents> {
                 let sector = table.sector_size.bytes();
                 let open = || {
                     let part = table.open(device.clone(), partition.number)?;
-                    let volume = Volume::open_device(std::sync::Arc::new(part), &volume_options)?;
+                    let volume = Volume::open_device(std::sync::Arc::new(part), volume_options)?;
                     Ok(Box::new(volume.info()))
                 };
                 Part {

@@ -58,7 +58,7 @@ pub struct Arguments {
 /// Lists all targets. Reports failures, and continues with the next target.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
-    let volumes = Volumes::new(&arguments.image, &arguments.targets);
+    let volumes = Volumes::new(&arguments.image, &arguments.targets)?;
     let has_titles = arguments.recursive || arguments.targets.len() > 1;
     let mut lister = Lister {
         arguments: &arguments,

@@ -10,10 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use device::Image;
-use fuse::{
-    Claim, Confinement, Inherited, Layer, MountOptions, OptionError, Plan, SessionError,
-    THREADS_DEFAULT,
-};
+use fuse::{Claim, Inherited, MountOptions, OptionError, Plan, SessionError, THREADS_DEFAULT};
 use vfs::Volume;
 
 use crate::console::Console;
@@ -198,11 +195,6 @@ pub struct Arguments {
     /// Append errors and warnings to FILE; in the background, they are not printed
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Mount even without a layer of the confinement of the process that reads the image: no-new-privs, user,
-    /// capabilities, landlock, limits or seccomp, or several of them, separated by commas; without LAYER, none confines it
-    #[arg(long, value_name = "LAYER", num_args = 0..=1, require_equals = true, value_delimiter = ',',
-        default_missing_value = EVERY_LAYER, value_parser = parse_layer)]
-    no_confine: Vec<Confinement>,
     /// Image to mount
     #[arg(value_name = "IMAGE", value_parser = Target::parser())]
     target: Target,
@@ -210,21 +202,6 @@ pub struct Arguments {
     directory: PathBuf,
     #[command(flatten)]
     image: ImageOptions,
-}
-
-/// The value of `--no-confine` that stands for all layers.
-const EVERY_LAYER: &str = "all";
-
-/// Returns the confinement without a layer.
-fn parse_layer(name: &str) -> Result<Confinement, String> {
-    if name == EVERY_LAYER {
-        return Ok(Confinement::NONE);
-    }
-    let layer = Layer::from_name(name);
-    layer.map(|layer| Confinement::FULL.without(layer)).ok_or_else(|| {
-        let names = Layer::ALL.map(Layer::name).join(", ");
-        format!("expected {names} or {EVERY_LAYER}")
-    })
 }
 
 /// A valid list of `-o`.
@@ -247,8 +224,7 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     // Before anything is opened.
     let inherited = Inherited::list();
-    let Arguments { mut image, options, foreground, threads, log, no_confine, target, directory } =
-        arguments;
+    let Arguments { mut image, options, foreground, threads, log, target, directory } = arguments;
     if target.path != b"/" {
         return Err(Failure::new(&target, "cannot mount a path in an image; give the image only")
             .with_status(Status::Usage));
@@ -283,7 +259,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         directory: mount_point(&directory)?,
         options: all.mount.clone(),
         foreground,
-        confinement: no_confine.into_iter().fold(Confinement::FULL, Confinement::and),
+        confinement: image.confinement.layers(),
         memory_max: volume_options
             .cache
             .bytes_max

@@ -30,7 +30,7 @@ pub struct Arguments {
 
 /// Shows all targets.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
-    let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
+    let mut volumes = Volumes::new(&arguments.image, &arguments.targets)?;
     let mut array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
     let follow = if arguments.dereference { Follow::Yes } else { Follow::No };
     for target in &arguments.targets {

@@ -33,7 +33,7 @@ pub struct Arguments {
 
 /// Draws the trees of all targets.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
-    let mut volumes = Volumes::new(&arguments.image, &arguments.targets);
+    let mut volumes = Volumes::new(&arguments.image, &arguments.targets)?;
     let mut drawer = Drawer::new(&arguments, console)?;
     for target in &arguments.targets {
         let outcome = volumes.get(target).and_then(|volume| {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::confine;
 use super::control::{Control, Event, Message, wait};
 use super::peer::announce;
 use super::process::{self, Child};

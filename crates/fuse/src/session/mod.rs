@@ -16,10 +16,8 @@
 //! In the foreground, the caller is the guard. `control` has the messages between guard and server, `questions` the
 //! server's questions about other processes.
 
-mod confine;
 mod control;
 mod guard;
-mod inherited;
 mod kill_check;
 mod locate;
 mod namespace;
@@ -49,8 +47,7 @@ use crate::socket;
 use crate::transport::NoRings;
 use process::Side;
 
-pub use confine::{ConfineError, Confinement, Layer};
-pub use inherited::Inherited;
+pub use confine::{ConfineError, Confinement, Inherited, Layer};
 pub use remount::{Remount, RemountError, remount};
 pub use sync::{SyncError, sync};
 pub use umount::{UmountError, umount};

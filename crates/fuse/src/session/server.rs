@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::confine;
 use super::control::{Control, Event, Message, wait};
 use super::kill_check::KillCheck;
 use super::namespace;
@@ -73,8 +72,12 @@ pub fn run<P, E>(
     }
     if plan.confinement.is_any() {
         let resources = confine::Resources { memory_max: plan.memory_max };
-        let needs =
-            confine::Needs { writable: plan.options.writable, rings: rings.is_some(), resources };
+        let needs = confine::Needs {
+            writable: plan.options.writable,
+            output: false,
+            rings: rings.is_some(),
+            resources,
+        };
         namespace::leave_others();
         confine::confine(plan.confinement, needs, &proof).map_err(SessionError::Confine)?;
     }

@@ -17,7 +17,7 @@ use crate::console::Console;
 use crate::failure::Result;
 use crate::format::json;
 use crate::listing::{self, Columns};
-use crate::target::{ImageOptions, Target};
+use crate::target::{ImageOptions, Images, Target};
 use crate::walk::{self, Flow, Order, Visit, Visitor};
 
 const EXPRESSION_HELP: &str = "\
@@ -73,7 +73,7 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let Arguments { json, image, target, expression } = arguments;
     let words: Vec<_> = expression.into_iter().map(OsString::into_vec).collect();
-    let volume = image.open(&target)?;
+    let volume = Images::open(&image, std::slice::from_ref(&target))?.volume(&target)?;
     let query = parse::parse(&words, &volume)?;
     let start = target.resolve(&volume, Follow::No)?;
     let array = if json { Some(json::Array::begin(console)?) } else { None };

@@ -17,13 +17,12 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use zerocopy::IntoBytes;
 
+use confine::ENABLE_RINGS;
+
 use super::delivery::{ENTRY_BYTES, PAYLOAD_AT};
 use crate::protocol::{RING_COMMIT_AND_FETCH, RING_REGISTER, RING_VECTORS, RingCommand};
 use crate::transport::busy_poll::BusyPoll;
 
-/// `IORING_REGISTER_ENABLE_RINGS`: the only operation of `io_uring_register` that is permitted on a ring after
-/// [`Ring::new`].
-pub const ENABLE_RINGS: u8 = 12;
 /// `IORING_ENTER_GETEVENTS`: makes the kernel process completions.
 const GET_EVENTS: u32 = 1;
 /// The byte offset of the number of vectors in a submission (`sqe->len`).

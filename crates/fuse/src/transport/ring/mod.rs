@@ -6,5 +6,4 @@ mod entry;
 mod processors;
 mod worker_pool;
 
-pub use entry::ENABLE_RINGS;
 pub use worker_pool::{NoRings, RingWorkerPool, Rings};

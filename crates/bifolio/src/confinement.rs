@@ -1,0 +1,88 @@
+//! The confinement of commands that read images: after the images are open, and before a byte of them is parsed.
+//! Not here: the layers (`confine`), mounts.
+
+use clap::Args;
+use confine::{Confinement, Layer, Needs, Proof, Resources};
+
+use crate::failure::{Failure, Result};
+
+/// The memory that a command may map beside its cache, in bytes: stacks, and what it keeps of large directories.
+const MEMORY_BESIDE_CACHE: u64 = 8 << 30;
+/// The value of `--no-confine` that stands for all layers.
+const EVERY_LAYER: &str = "all";
+/// The user and group that root becomes.
+const NOBODY: u64 = 65_534;
+
+/// The option for the confinement of the process that reads an image.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ConfinementOptions {
+    /// Read the image even without a layer of the confinement of the process that reads it: no-new-privs, user,
+    /// capabilities, landlock, limits or seccomp, or several of them, separated by commas; without LAYER, none confines it
+    #[arg(long, value_name = "LAYER", num_args = 0..=1, require_equals = true, value_delimiter = ',',
+        default_missing_value = EVERY_LAYER, value_parser = parse_layer, env = "BIFOLIO_NO_CONFINE")]
+    no_confine: Vec<Confinement>,
+}
+
+impl ConfinementOptions {
+    /// Returns the layers that the options leave.
+    pub fn layers(&self) -> Confinement {
+        self.no_confine.iter().copied().fold(Confinement::FULL, Confinement::and)
+    }
+}
+
+/// Returns the confinement without a layer.
+fn parse_layer(name: &str) -> Result<Confinement, String> {
+    if name == EVERY_LAYER {
+        return Ok(Confinement::NONE);
+    }
+    let layer = Layer::from_name(name);
+    layer.map(|layer| Confinement::FULL.without(layer)).ok_or_else(|| {
+        let names = Layer::ALL.map(Layer::name).join(", ");
+        format!("expected {names} or {EVERY_LAYER}")
+    })
+}
+
+/// Confines the process, which must have no other threads yet, to reading open files and to printing. Errors: a layer is
+/// missing.
+pub fn confine_reader(options: &ConfinementOptions, cache_bytes_max: u64) -> Result<()> {
+    let mut layers = options.layers();
+    if !has_nobody("/proc/self/uid_map") || !has_nobody("/proc/self/gid_map") {
+        // In a user namespace with one user, root is that ordinary user.
+        layers = layers.without(Layer::User);
+    }
+    if !layers.is_any() {
+        return Ok(());
+    }
+    let memory_max = cache_bytes_max.saturating_mul(2).saturating_add(MEMORY_BESIDE_CACHE);
+    let resources = Resources { memory_max };
+    let needs = Needs { writable: false, output: true, rings: false, resources };
+    let confined = confine::confine(layers, needs, &Proof::open_or_ask());
+    confined.map_err(|error| Failure::new("bifolio", error.to_string()))
+}
+
+/// Returns whether a map of the user namespace, of users or groups, has nobody. Without /proc, nothing is known.
+fn has_nobody(path: &str) -> bool {
+    std::fs::read_to_string(path).map_or(true, |map| contains_nobody(&map))
+}
+
+fn contains_nobody(map: &str) -> bool {
+    map.lines().any(|line| {
+        let words: Vec<u64> =
+            line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        matches!(words[..], [first, _, count] if (first..first.saturating_add(count)).contains(&NOBODY))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_with_all_users_have_nobody() {
+        assert!(contains_nobody("         0          0 4294967295\n"));
+        assert!(contains_nobody("0 1000 1\n1 100000 65536\n"));
+        assert!(!contains_nobody("0 1000 1\n"));
+        assert!(!contains_nobody("0 1000 1\n1 100000 65533\n"));
+        assert!(!contains_nobody(""));
+    }
+}

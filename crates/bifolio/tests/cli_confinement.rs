@@ -1,0 +1,151 @@
+//! Confinement of the commands that read images: the process has no privileges and no access to files when it parses.
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+
+use support::{Image, bifolio, shell};
+use testkit::command::output;
+use testkit::{LAYERS_REFUSED, deny, must, refusals_of_layer, wait_until};
+
+/// All commands that only read images.
+const READERS: [&[&str]; 11] = [
+    &["info"],
+    &["ls", "-lR"],
+    &["tree"],
+    &["stat"],
+    &["cat"],
+    &["du", "-a"],
+    &["df"],
+    &["find"],
+    &["fiemap"],
+    &["check"],
+    &["defrag", "-n"],
+];
+
+fn image() -> Image {
+    Image::from_script("ext4", 4096, "mkdir dir; echo x > dir/file; echo secret > file")
+}
+
+fn reader(command: &[&str], image: &Image) -> Command {
+    let mut call = bifolio();
+    let path = if command == ["cat"] || command == ["fiemap"] { "/file" } else { "/" };
+    call.args(command).arg(image.at(path));
+    call
+}
+
+/// A command that waits in its first write to a full pipe.
+struct Stopped {
+    child: Child,
+    /// The other end of the pipe.
+    pipe: File,
+}
+
+impl Stopped {
+    /// Starts a command, and waits until it writes.
+    fn start(mut command: Command) -> Self {
+        let (pipe, end) = must(std::io::pipe(), "a pipe");
+        let (pipe, end) = (OwnedFd::from(pipe), OwnedFd::from(end));
+        let size = rustix::pipe::fcntl_getpipe_size(&end).unwrap();
+        must(File::from(must(end.try_clone(), "pipe")).write_all(&vec![0; size]), "filling");
+        let child = must(command.stdout(Stdio::from(end)).spawn(), "bifolio");
+        let call = format!("/proc/{}/syscall", child.id());
+        let write = format!("{} ", libc::SYS_write);
+        let is_writing = || fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&write));
+        wait_until("the command writes", is_writing);
+        Self { child, pipe: pipe.into() }
+    }
+
+    fn fact(&self, name: &str) -> String {
+        let status =
+            must(fs::read_to_string(format!("/proc/{}/status", self.child.id())), "status");
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_whitespace().nth(1).unwrap_or_default().to_owned()
+    }
+
+    /// Returns what the other files of the process are.
+    fn files(&self) -> Vec<String> {
+        let folder = format!("/proc/{}/fd", self.child.id());
+        let entries = must(fs::read_dir(&folder), &folder).map(|entry| must(entry, &folder).path());
+        let named = entries.map(|path| must(fs::read_link(path), "a file").display().to_string());
+        named.filter(|name| !name.contains("pipe:")).collect()
+    }
+
+    /// Lets the command end. Returns whether it has succeeded.
+    fn end(mut self) -> bool {
+        must(self.pipe.read_to_end(&mut Vec::new()), "reading");
+        must(self.child.wait(), "waiting").success()
+    }
+}
+
+#[test]
+fn commands_that_read_are_confined_when_they_print() {
+    let image = image();
+    let secret = must(File::open("/etc/hostname"), "a file of the host");
+    // Inherited by the commands.
+    must(rustix::io::fcntl_setfd(&secret, rustix::io::FdFlags::empty()), "inherited");
+    assert!(shell(image.folder.path(), "ls -l /proc/self/fd").contains("hostname"));
+    for command in READERS {
+        let stopped = Stopped::start(reader(command, &image));
+        let facts = ["Uid:", "CapEff:", "CapPrm:", "CapBnd:", "NoNewPrivs:", "Seccomp:"]
+            .map(|name| stopped.fact(name));
+        let none = "0000000000000000";
+        assert_eq!(facts, ["65534", none, none, none, "1", "2"], "{command:?}");
+        let files = stopped.files();
+        assert!(!files.iter().any(|name| name.contains("hostname")), "{command:?}: {files:?}");
+        assert!(stopped.end(), "{command:?}");
+    }
+    let mut call = bifolio();
+    call.args(["ls", "--no-confine", &image.at("/")]);
+    let stopped = Stopped::start(call);
+    assert_eq!([stopped.fact("Uid:"), stopped.fact("Seccomp:")], ["0", "0"]);
+    assert!(stopped.end());
+}
+
+#[test]
+fn without_a_layer_nothing_is_read_unless_an_option_names_it() {
+    let image = image();
+    for case in LAYERS_REFUSED {
+        let layer = case.split(' ').next().unwrap_or_default();
+        let run = |options: &[&str]| {
+            let mut command = bifolio();
+            command.arg("cat").args(options).arg(image.at("/file"));
+            deny(&mut command, &refusals_of_layer(case));
+            output(&mut command)
+        };
+        let failed = run(&[]);
+        assert_eq!(failed.status.code(), Some(1), "{case}: {}", failed.text());
+        assert!(failed.text().contains(&format!("--no-confine={layer}")), "{case}");
+        assert!(!failed.text().contains("secret"), "{case}: {}", failed.text());
+        // The kernel takes both filters only from processes that cannot get new privileges.
+        let all = format!("--no-confine={layer},landlock,seccomp");
+        let one = format!("--no-confine={layer}");
+        let named = run(&[if layer == "no-new-privs" { &all } else { &one }]);
+        assert_eq!(named.text(), "secret\n", "{case}");
+        let mut command = bifolio();
+        command.arg("cat").arg(image.at("/file")).env("BIFOLIO_NO_CONFINE", "all");
+        deny(&mut command, &refusals_of_layer(case));
+        assert_eq!(output(&mut command).text(), "secret\n", "{case}");
+    }
+}
+
+#[test]
+fn commands_run_where_proc_or_other_users_are_missing() {
+    let image = image();
+    let program = env!("CARGO_BIN_EXE_bifolio");
+    let run = |wrapper: &str| {
+        let script = format!("{wrapper} {program} cat image:/file");
+        assert_eq!(shell(image.folder.path(), &script), "secret\n", "{wrapper}");
+    };
+    // Root of a namespace with one user, an ordinary user, and a host whose /proc is empty.
+    run("unshare --user --map-root-user");
+    run("unshare --mount sh -c 'mount -t tmpfs none /proc; exec \"$@\"' sh");
+    let folder = image.folder.path();
+    shell(folder, "chmod 755 .; chmod 644 image");
+    must(fs::copy(program, folder.join("bifolio")), "the program");
+    let user = "setpriv --reuid=65534 --regid=65534 --clear-groups ./bifolio cat image:/file";
+    assert_eq!(shell(folder, user), "secret\n");
+}
