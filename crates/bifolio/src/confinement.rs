@@ -1,4 +1,4 @@
-//! The confinement of commands that read images: after the images are open, and before a byte of them is parsed.
+//! The confinement of commands: after all images are open, and before a byte of them is parsed.
 //! Not here: the layers (`confine`), mounts.
 
 use clap::Args;
@@ -42,9 +42,13 @@ fn parse_layer(name: &str) -> Result<Confinement, String> {
     })
 }
 
-/// Confines the process, which must have no other threads yet, to reading open files and to printing. Errors: a layer is
-/// missing.
-pub fn confine_reader(options: &ConfinementOptions, cache_bytes_max: u64) -> Result<()> {
+/// Confines the process, which must have no other threads yet, to open files and to printing. If it is `writable`, it may
+/// write to an image. Errors: a layer is missing.
+pub fn confine_command(
+    options: &ConfinementOptions,
+    writable: bool,
+    cache_bytes_max: u64,
+) -> Result<()> {
     let mut layers = options.layers();
     if !has_nobody("/proc/self/uid_map") || !has_nobody("/proc/self/gid_map") {
         // In a user namespace with one user, root is that ordinary user.
@@ -55,7 +59,7 @@ pub fn confine_reader(options: &ConfinementOptions, cache_bytes_max: u64) -> Res
     }
     let memory_max = cache_bytes_max.saturating_mul(2).saturating_add(MEMORY_BESIDE_CACHE);
     let resources = Resources { memory_max };
-    let needs = Needs { writable: false, output: true, rings: false, resources };
+    let needs = Needs { writable, output: true, rings: false, resources };
     let confined = confine::confine(layers, needs, &Proof::open_or_ask());
     confined.map_err(|error| Failure::new("bifolio", error.to_string()))
 }

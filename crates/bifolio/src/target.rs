@@ -16,7 +16,7 @@ use vfs::{Follow, Keys, Node, SuperblockLocation, Volume, VolumeOptions};
 
 use confine::Inherited;
 
-use crate::confinement::{ConfinementOptions, confine_reader};
+use crate::confinement::{ConfinementOptions, confine_command};
 use crate::console;
 use crate::failure::{Failure, Result, Subject};
 use crate::format::text;
@@ -173,6 +173,11 @@ impl ImageOptions {
         Ok(options)
     }
 
+    /// Returns the options for opening the volume for writing, and the journal device, which is open and not read yet.
+    pub fn unread_options_for_writing(&self) -> Result<(VolumeOptions, Option<Image>)> {
+        self.unread_options(Access::Write)
+    }
+
     /// Returns the options for opening the volume, and the journal device, which is open and not read yet.
     fn unread_options(&self, access: Access) -> Result<(VolumeOptions, Option<Image>)> {
         let writable = access == Access::Write;
@@ -211,15 +216,10 @@ impl ImageOptions {
         Ok((options, journal_device))
     }
 
-    fn journal_device(&self, journal: Image) -> Result<SharedDevice> {
+    /// Returns the device of the external journal, which is read now.
+    pub fn journal_device(&self, journal: Image) -> Result<SharedDevice> {
         let path = self.journal.as_deref().unwrap_or(Path::new("--journal"));
         journal.device().map_err(|error| Failure::library(path, &error))
-    }
-
-    /// Opens the part of the image that the options choose, for writing. Fails if another program uses the image.
-    pub fn open_device_for_writing(&self, target: &Target) -> Result<SharedDevice> {
-        let opened = self.open_image_for_writing(target)?.device();
-        opened.map_err(|error| Failure::library(target.image.as_path(), &error))
     }
 
     /// Opens the image without reading it.
@@ -338,7 +338,8 @@ impl<'a> Images<'a> {
         let inherited = Inherited::list();
         let (images, journal) = Self::open_unconfined(options, targets)?;
         inherited.close();
-        confine_reader(&options.confinement, images.volume_options.cache.bytes_max)?;
+        let cache_bytes_max = images.volume_options.cache.bytes_max;
+        confine_command(&options.confinement, false, cache_bytes_max)?;
         images.with_journal(journal)
     }
 

@@ -18,7 +18,7 @@ pub fn change(
     node: Arc<Node>,
     recursive: bool,
     action: &str,
-    (writing, console): (&Writing<'_>, &mut Console),
+    (writing, console): (&Writing, &mut Console),
     change: impl FnMut(&Node) -> Result<(), Error>,
 ) -> Result<()> {
     let mut changer = Changer { target, action, writing, console, recursive, change };
@@ -28,7 +28,7 @@ pub fn change(
 struct Changer<'a, C> {
     target: &'a Target,
     action: &'a str,
-    writing: &'a Writing<'a>,
+    writing: &'a Writing,
     console: &'a mut Console,
     recursive: bool,
     change: C,

@@ -13,11 +13,13 @@ use std::sync::{Arc, Once};
 
 use base::{Error, Unsupported, WaitCallback};
 use clap::Args;
-use device::SharedDevice;
+use confine::Inherited;
+use device::{Image, SharedDevice};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use vfs::{Credentials, Volume, VolumeOptions};
 
+use crate::confinement::confine_command;
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::loop_device;
@@ -44,49 +46,107 @@ impl Ownership {
     }
 }
 
+/// What a command accesses while it changes images, beside them and what it has opened itself.
+#[derive(Debug)]
+pub enum HostFiles {
+    /// Nothing, so that the process is confined before it reads an image. The files that it has inherited are closed.
+    None(Inherited),
+    /// Files by their paths.
+    ByPath,
+}
+
 /// The images that a command changes.
-pub struct Writing<'a> {
-    options: &'a ImageOptions,
-    open: Vec<Open>,
+pub struct Writing {
+    volume_options: VolumeOptions,
+    images: Vec<OpenImage>,
     interrupted: Arc<AtomicBool>,
     /// The umask of the command.
     pub umask: u16,
 }
 
-struct Open {
-    image: PathBuf,
-    /// Device and inode number, because an image can have several paths.
-    identity: (u64, u64),
-    volume: Arc<Volume>,
+struct OpenImage {
+    /// Its paths on the command line. An image can have several.
+    paths: Vec<PathBuf>,
+    /// Device and inode number. `None` if they could not be found.
+    identity: Option<(u64, u64)>,
+    state: State,
 }
 
-/// Calls `work`, which changes images, and then closes the images. A failure to close an image fails the command.
-pub fn change_images(
+enum State {
+    /// It was not read yet.
+    Unread(Image),
+    Volume(Arc<Volume>),
+    Failed(Failure),
+}
+
+/// Opens the images of `targets`, calls `work`, which changes them, and then closes them. A failure to close an image fails
+/// the command.
+pub fn change_images<'t>(
     options: &ImageOptions,
+    targets: impl IntoIterator<Item = &'t Target>,
+    host_files: HostFiles,
     console: &mut Console,
-    work: impl FnOnce(&mut Writing<'_>, &mut Console) -> Result<()>,
+    work: impl FnOnce(&mut Writing, &mut Console) -> Result<()>,
 ) -> Result<()> {
     let interrupted = signals::catch()?;
     let umask = (rustix::process::umask(Mode::empty()).as_raw_mode() & 0o777) as u16;
-    let mut writing = Writing { options, open: Vec::new(), interrupted, umask };
+    let (mut volume_options, journal) = options.unread_options_for_writing()?;
+    let mut images = Vec::new();
+    for target in targets {
+        open_image(options, target, &mut images);
+    }
+    if let HostFiles::None(inherited) = host_files {
+        inherited.close();
+        confine_command(&options.confinement, true, volume_options.cache.bytes_max)?;
+    }
+    volume_options.ext4.journal_device =
+        journal.map(|journal| options.journal_device(journal)).transpose()?;
+    let mut writing = Writing { volume_options, images, interrupted, umask };
     let outcome = work(&mut writing, console);
-    for Open { image, volume, .. } in writing.open {
+    for image in writing.images {
+        let State::Volume(volume) = image.state else { continue };
         if let Err(error) = volume.close() {
             let action = "cannot write all changes, and some may be lost";
-            console.report(&Failure::action(image.as_path(), action, &error));
+            console.report(&Failure::action(image.paths[0].as_path(), action, &error));
         }
     }
     outcome
 }
 
-/// Calls `change` for each target. Reports failures, and continues with the next target.
+/// Opens the image of `target`, unless it is one of `images`, and adds it to them.
+fn open_image(options: &ImageOptions, target: &Target, images: &mut Vec<OpenImage>) {
+    let path = target.image.as_path();
+    if images.iter().any(|image| image.has_path(path)) {
+        return;
+    }
+    let identity = std::fs::metadata(path).map(|metadata| identity(&metadata)).ok();
+    let same = |image: &&mut OpenImage| identity.is_some() && image.identity == identity;
+    if let Some(image) = images.iter_mut().find(same) {
+        image.paths.push(path.into());
+        return;
+    }
+    let opened = options.open_image_for_writing(target);
+    let state = opened.map_or_else(State::Failed, State::Unread);
+    images.push(OpenImage { paths: vec![path.into()], identity, state });
+}
+
+impl OpenImage {
+    fn has_path(&self, path: &Path) -> bool {
+        self.paths.iter().any(|known| known == path)
+    }
+}
+
+/// Calls `change` for each target, which accesses no files of the host. Reports failures, and continues with the next
+/// target.
 pub fn change_targets(
     options: &ImageOptions,
     targets: &[Target],
     console: &mut Console,
-    mut change: impl FnMut(&Target, &mut Writing<'_>, &mut Console) -> Result<()>,
+    mut change: impl FnMut(&Target, &mut Writing, &mut Console) -> Result<()>,
 ) -> Result<()> {
-    change_images(options, console, |writing, console| {
+    // Before anything is opened.
+    let host_files = HostFiles::None(Inherited::list());
+    change_images(options, targets, host_files, console, |writing, console| {
         for target in targets {
             let outcome = change(target, writing, console);
             console.tolerate(outcome)?;
@@ -95,29 +155,30 @@ pub fn change_targets(
     })
 }
 
-impl Writing<'_> {
+impl Writing {
     /// Returns the volume on the target's image, open for writing.
     pub fn get(&mut self, target: &Target) -> Result<Arc<Volume>> {
         self.check_interrupted()?;
-        let image = target.image.as_path();
-        if let Some(open) = self.open.iter().find(|open| open.image == image) {
-            return Ok(Arc::clone(&open.volume));
-        }
-        let cannot_open = |error| Failure::host(image, "cannot open", &error);
-        let metadata = std::fs::metadata(image).map_err(cannot_open)?;
-        let identity = identity(&metadata);
-        let known = self.open.iter().find(|open| open.identity == identity);
-        let volume = match known {
-            Some(open) => Arc::clone(&open.volume),
-            None => {
-                let volume = self.options.open_for_writing(target, &self.interrupted)?;
-                let open = Open { image: image.into(), identity, volume: Arc::new(volume) };
-                let volume = Arc::clone(&open.volume);
-                self.open.push(open);
-                volume
+        let path = target.image.as_path();
+        let known = self.images.iter_mut().find(|image| image.has_path(path));
+        let image = known.expect("the images of all targets were opened");
+        let unknown = State::Failed(Failure::new(path, "cannot be opened for writing"));
+        let opened = match std::mem::replace(&mut image.state, unknown) {
+            State::Unread(unread) => {
+                self.volume_options.wait_callback = wait_callback(path, &self.interrupted);
+                let device = unread.device().map_err(|error| Failure::library(path, &error));
+                let volume =
+                    device.and_then(|device| open_volume(path, device, &self.volume_options));
+                volume.map(Arc::new)
             }
+            State::Volume(volume) => Ok(volume),
+            State::Failed(failure) => Err(failure),
         };
-        Ok(volume)
+        image.state = match &opened {
+            Ok(volume) => State::Volume(Arc::clone(volume)),
+            Err(failure) => State::Failed(failure.clone()),
+        };
+        opened
     }
 
     /// Errors: a signal has interrupted the command.
@@ -146,29 +207,9 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-impl ImageOptions {
-    /// Opens the volume on the target's image for writing, and replays its journal in place. The caller closes it.
-    /// If it waits for another host, it prints the reason. Setting `interrupted` cancels the wait.
-    pub fn open_for_writing(
-        &self,
-        target: &Target,
-        interrupted: &Arc<AtomicBool>,
-    ) -> Result<Volume> {
-        let image = target.image.as_path();
-        let mut options = self.volume_options_for_writing()?;
-        let device = self.open_device_for_writing(target)?;
-        options.wait_callback = wait_callback(image, interrupted);
-        open_volume_for_writing(image, device, &options)
-    }
-}
-
 /// Opens the volume on `device`, which belongs to `image`, for writing. Errors: if the volume is not supported, the failure
 /// says whether it can be read.
-fn open_volume_for_writing(
-    image: &Path,
-    device: SharedDevice,
-    options: &VolumeOptions,
-) -> Result<Volume> {
+fn open_volume(image: &Path, device: SharedDevice, options: &VolumeOptions) -> Result<Volume> {
     Volume::open_device(Arc::clone(&device), options).map_err(|error| match &error {
         Error::Unsupported(Unsupported::Features { .. } | Unsupported::Operation(_)) => {
             let reading = VolumeOptions { writable: false, no_recovery: true, ..options.clone() };

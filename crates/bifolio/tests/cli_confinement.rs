@@ -1,4 +1,4 @@
-//! Confinement of the commands that read images: the process has no privileges and no access to files when it parses.
+//! Confinement of the commands: the process has no privileges and no access to files when it parses an image.
 
 mod support;
 
@@ -37,6 +37,29 @@ fn reader(command: &[&str], image: &Image) -> Command {
     call
 }
 
+/// Waits until the first thread of a command is in a system call.
+fn wait_for_call(child: &Child, call: libc::c_long) {
+    let path = format!("/proc/{}/syscall", child.id());
+    let call = format!("{call} ");
+    let is_there = || fs::read_to_string(&path).is_ok_and(|found| found.starts_with(&call));
+    wait_until("the command is in the system call", is_there);
+}
+
+/// Returns a fact of the kernel about a command.
+fn fact(child: &Child, name: &str) -> String {
+    let status = must(fs::read_to_string(format!("/proc/{}/status", child.id())), "status");
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    line.split_whitespace().nth(1).unwrap_or_default().to_owned()
+}
+
+/// Checks that a command has no privileges, and a filter of system calls.
+fn check_confined(child: &Child, command: &[&str]) {
+    let names = ["Uid:", "CapEff:", "CapPrm:", "CapBnd:", "NoNewPrivs:", "Seccomp:"];
+    let none = "0000000000000000";
+    let facts = names.map(|name| fact(child, name));
+    assert_eq!(facts, ["65534", none, none, none, "1", "2"], "{command:?}");
+}
+
 /// A command that waits in its first write to a full pipe.
 struct Stopped {
     child: Child,
@@ -52,18 +75,8 @@ impl Stopped {
         let size = rustix::pipe::fcntl_getpipe_size(&end).unwrap();
         must(File::from(must(end.try_clone(), "pipe")).write_all(&vec![0; size]), "filling");
         let child = must(command.stdout(Stdio::from(end)).spawn(), "bifolio");
-        let call = format!("/proc/{}/syscall", child.id());
-        let write = format!("{} ", libc::SYS_write);
-        let is_writing = || fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&write));
-        wait_until("the command writes", is_writing);
+        wait_for_call(&child, libc::SYS_write);
         Self { child, pipe: pipe.into() }
-    }
-
-    fn fact(&self, name: &str) -> String {
-        let status =
-            must(fs::read_to_string(format!("/proc/{}/status", self.child.id())), "status");
-        let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_whitespace().nth(1).unwrap_or_default().to_owned()
     }
 
     /// Returns what the other files of the process are.
@@ -90,10 +103,7 @@ fn commands_that_read_are_confined_when_they_print() {
     assert!(shell(image.folder.path(), "ls -l /proc/self/fd").contains("hostname"));
     for command in READERS {
         let stopped = Stopped::start(reader(command, &image));
-        let facts = ["Uid:", "CapEff:", "CapPrm:", "CapBnd:", "NoNewPrivs:", "Seccomp:"]
-            .map(|name| stopped.fact(name));
-        let none = "0000000000000000";
-        assert_eq!(facts, ["65534", none, none, none, "1", "2"], "{command:?}");
+        check_confined(&stopped.child, command);
         let files = stopped.files();
         assert!(!files.iter().any(|name| name.contains("hostname")), "{command:?}: {files:?}");
         assert!(stopped.end(), "{command:?}");
@@ -101,8 +111,36 @@ fn commands_that_read_are_confined_when_they_print() {
     let mut call = bifolio();
     call.args(["ls", "--no-confine", &image.at("/")]);
     let stopped = Stopped::start(call);
-    assert_eq!([stopped.fact("Uid:"), stopped.fact("Seccomp:")], ["0", "0"]);
+    assert_eq!(["Uid:", "Seccomp:"].map(|name| fact(&stopped.child, name)), ["0", "0"]);
     assert!(stopped.end());
+}
+
+#[test]
+fn commands_that_write_to_images_only_are_confined() {
+    let image = image();
+    let mut call = bifolio();
+    call.args(["defrag", &image.at("/")]);
+    let stopped = Stopped::start(call);
+    check_confined(&stopped.child, &["defrag"]);
+    assert!(stopped.end());
+    // Its standard input is the archive.
+    let mut call = bifolio();
+    call.args(["tar", "-", &image.at("/dir")]).stdin(Stdio::piped());
+    let mut child = must(call.spawn(), "bifolio");
+    wait_for_call(&child, libc::SYS_read);
+    let archive = must(Command::new("tar").args(["-cC", "/etc", "hostname"]).output(), "tar");
+    let mut input = child.stdin.take().expect("a pipe");
+    must(input.write_all(&archive.stdout[..600]), "the start of the archive");
+    // Until it has read that, and has opened the image.
+    wait_until("the command is confined", || fact(&child, "Seccomp:") == "2");
+    wait_for_call(&child, libc::SYS_read);
+    check_confined(&child, &["tar"]);
+    must(input.write_all(&archive.stdout[600..]), "the rest of the archive");
+    drop(input);
+    assert!(must(child.wait(), "waiting").success());
+    let copy = output(bifolio().args(["cat", &image.at("/dir/hostname")]));
+    assert_eq!(copy.text(), must(fs::read_to_string("/etc/hostname"), "the file"));
+    image.check_by_e2fsck();
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
 fn change(
     arguments: &Arguments,
     target: &Target,
-    writing: &mut Writing<'_>,
+    writing: &mut Writing,
     console: &mut Console,
 ) -> Result<()> {
     let volume = writing.get(target)?;

@@ -19,7 +19,7 @@ use crate::failure::{Failure, Result, Status};
 use crate::import::{self, Destination, Importer};
 use crate::signals;
 use crate::target::{ImageOptions, Target, Volumes, parse_size};
-use crate::writing::{Ownership, change_images};
+use crate::writing::{HostFiles, Ownership, change_images};
 
 /// Minimum and maximum of the default number of threads. The minimum may exceed the number of processors, because
 /// threads mostly wait for I/O.
@@ -190,33 +190,40 @@ fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -
         permissions: None,
     };
     raise_file_limit();
-    change_images(&arguments.image, console, |writing, console| {
-        let volume = writing.get(destination)?;
-        let is_directory = !arguments.no_target_directory && destination.is_directory(&volume)?;
-        if arguments.sources.len() > 1 && !is_directory {
-            return Err(destination.refuse_several());
-        }
-        let image = destination.image.as_path();
-        let mut importer = Importer::new(&options, &volume, image, writing, console);
-        let outcome = arguments.sources.iter().try_for_each(|source| {
-            let copy = match import::file_name(source) {
-                Some(name) if is_directory => {
-                    let directory = destination.resolve(&volume, Follow::Yes)?;
-                    Destination::Name(directory, name.to_vec())
-                }
-                _ if is_directory || destination.file_name().is_none() => {
-                    Destination::Into(destination.resolve(&volume, Follow::Yes)?)
-                }
-                _ => {
-                    let (directory, name) = destination.parent_and_name(&volume)?;
-                    Destination::Name(directory, name)
-                }
-            };
-            importer.copy(Path::new(source), &copy)
-        });
-        importer.finish(image);
-        outcome
-    })
+    change_images(
+        &arguments.image,
+        [destination],
+        HostFiles::ByPath,
+        console,
+        |writing, console| {
+            let volume = writing.get(destination)?;
+            let is_directory =
+                !arguments.no_target_directory && destination.is_directory(&volume)?;
+            if arguments.sources.len() > 1 && !is_directory {
+                return Err(destination.refuse_several());
+            }
+            let image = destination.image.as_path();
+            let mut importer = Importer::new(&options, &volume, image, writing, console);
+            let outcome = arguments.sources.iter().try_for_each(|source| {
+                let copy = match import::file_name(source) {
+                    Some(name) if is_directory => {
+                        let directory = destination.resolve(&volume, Follow::Yes)?;
+                        Destination::Name(directory, name.to_vec())
+                    }
+                    _ if is_directory || destination.file_name().is_none() => {
+                        Destination::Into(destination.resolve(&volume, Follow::Yes)?)
+                    }
+                    _ => {
+                        let (directory, name) = destination.parent_and_name(&volume)?;
+                        Destination::Name(directory, name)
+                    }
+                };
+                importer.copy(Path::new(source), &copy)
+            });
+            importer.finish(image);
+            outcome
+        },
+    )
 }
 
 /// Parses `path` as a path in an image. Returns `None` for a path of the host.

@@ -112,7 +112,7 @@ struct Walk<'a> {
     target: &'a Target,
     volume: &'a Volume,
     /// `None` in a dry run.
-    writing: Option<&'a Writing<'a>>,
+    writing: Option<&'a Writing>,
     console: &'a mut Console,
     sums: &'a mut Sums,
 }

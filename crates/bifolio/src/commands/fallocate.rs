@@ -85,7 +85,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     })
 }
 
-fn change(arguments: &Arguments, target: &Target, writing: &mut Writing<'_>) -> Result<()> {
+fn change(arguments: &Arguments, target: &Target, writing: &mut Writing) -> Result<()> {
     let volume = writing.get(target)?;
     let failure = |error: &Error| match error {
         Error::Unsupported(_) => Failure::new(target, format!("{CANNOT_CHANGE}: {error}")),

@@ -7,12 +7,13 @@ use std::path::Path;
 use base::Error;
 use base::attributes::FileType;
 use clap::Args;
+use confine::Inherited;
 use vfs::{Creation, Credentials, Follow, RenameFlags, Volume};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::target::{ImageOptions, Target};
-use crate::writing::{Ownership, Writing, change_images};
+use crate::writing::{HostFiles, Ownership, Writing, change_images};
 
 const CANNOT_LINK: &str = "cannot create link";
 
@@ -73,7 +74,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         source.require_same_image(destination)?;
         sources.push(Source::File(source));
     }
-    change_images(&arguments.image, console, |writing, console| {
+    let host_files = HostFiles::None(Inherited::list());
+    change_images(&arguments.image, [destination], host_files, console, |writing, console| {
         let volume = writing.get(destination)?;
         let is_directory = !arguments.no_target_directory && destination.is_directory(&volume)?;
         if sources.len() > 1 && !is_directory {
@@ -92,7 +94,7 @@ fn link(
     source: &Source,
     is_directory: bool,
     volume: &Volume,
-    writing: &Writing<'_>,
+    writing: &Writing,
 ) -> Result<()> {
     writing.check_interrupted()?;
     let destination = &arguments.destination;

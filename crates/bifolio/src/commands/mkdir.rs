@@ -42,7 +42,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     })
 }
 
-fn create(arguments: &Arguments, target: &Target, writing: &mut Writing<'_>) -> Result<()> {
+fn create(arguments: &Arguments, target: &Target, writing: &mut Writing) -> Result<()> {
     let volume = writing.get(target)?;
     let creator = Creator { arguments, volume: &volume, umask: writing.umask };
     if arguments.parents {

@@ -2,6 +2,7 @@
 
 use base::Error;
 use clap::Args;
+use confine::Inherited;
 use vfs::{Credentials, Follow, RenameFlags, Volume};
 
 use crate::console::Console;
@@ -9,7 +10,7 @@ use crate::destination::NO_NAME;
 use crate::failure::{Failure, Result};
 use crate::format::text;
 use crate::target::{ImageOptions, Target};
-use crate::writing::{Writing, change_images};
+use crate::writing::{HostFiles, Writing, change_images};
 
 const CANNOT_MOVE: &str = "cannot move";
 
@@ -41,7 +42,9 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     for source in &arguments.sources {
         source.require_same_image(destination)?;
     }
-    change_images(&arguments.image, console, |writing, console| {
+    let host_files = HostFiles::None(Inherited::list());
+    let targets = arguments.sources.iter().chain([destination]);
+    change_images(&arguments.image, targets, host_files, console, |writing, console| {
         let volume = writing.get(destination)?;
         let is_directory = !arguments.no_target_directory && destination.is_directory(&volume)?;
         if arguments.sources.len() > 1 && !is_directory {
@@ -60,7 +63,7 @@ fn rename(
     source: &Target,
     is_directory: bool,
     volume: &Volume,
-    writing: &Writing<'_>,
+    writing: &Writing,
 ) -> Result<()> {
     writing.check_interrupted()?;
     let failure = |error: &Error| Failure::action(source, CANNOT_MOVE, error);

@@ -12,7 +12,7 @@ use crate::failure::{Failure, Result};
 use crate::import::{self, Destination, Importer, Options};
 use crate::mode_change::{ModeChange, Subject};
 use crate::target::{ImageOptions, Target};
-use crate::writing::{Ownership, change_images};
+use crate::writing::{HostFiles, Ownership, change_images};
 
 /// Default permissions of new files, before the umask.
 const PERMISSIONS: u16 = 0o666;
@@ -47,46 +47,54 @@ pub struct Arguments {
 /// Writes all files.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let Arguments { sources, destination, ownership, .. } = &arguments;
-    change_images(&arguments.image, console, |writing, console| {
-        let volume = writing.get(destination)?;
-        let is_directory = !arguments.no_target_directory && destination.is_directory(&volume)?;
-        if sources.len() > 1 && !is_directory {
-            return Err(destination.refuse_several());
-        }
-        let plain = Subject { permissions: PERMISSIONS, is_directory: false, umask: writing.umask };
-        let options = Options {
-            preserve: false,
-            recursive: false,
-            follow: true,
-            by: ownership.credentials(),
-            permissions: arguments.mode.as_ref().map(|mode| mode.apply(plain)),
-        };
-        let image = destination.image.as_path();
-        let mut importer = Importer::new(&options, &volume, image, writing, console);
-        let outcome = sources.iter().try_for_each(|source| {
-            let is_stream = source == "-";
-            let name = import::file_name(source).filter(|_| !is_stream);
-            let target = match (is_directory, name) {
-                (false, _) => destination.clone(),
-                (true, Some(name)) => destination.join(name),
-                (true, None) => {
-                    let failure = Failure::new(destination, "is a directory");
-                    return Err(failure.advise("add the name of the new file").usage());
-                }
-            };
-            let (directory, name) = target.parent_and_name(&volume)?;
-            let copy = Destination::Name(directory, name);
-            if is_stream {
-                let stream = io::stdin().as_fd().try_clone_to_owned();
-                let stream = stream
-                    .map_err(|error| Failure::host("standard input", "cannot read", &error))?;
-                importer.copy_stream(&stream.into(), &copy)?;
-            } else {
-                importer.copy(Path::new(source), &copy)?;
+    change_images(
+        &arguments.image,
+        [destination],
+        HostFiles::ByPath,
+        console,
+        |writing, console| {
+            let volume = writing.get(destination)?;
+            let is_directory =
+                !arguments.no_target_directory && destination.is_directory(&volume)?;
+            if sources.len() > 1 && !is_directory {
+                return Err(destination.refuse_several());
             }
-            Ok(())
-        });
-        importer.finish(image);
-        outcome
-    })
+            let plain =
+                Subject { permissions: PERMISSIONS, is_directory: false, umask: writing.umask };
+            let options = Options {
+                preserve: false,
+                recursive: false,
+                follow: true,
+                by: ownership.credentials(),
+                permissions: arguments.mode.as_ref().map(|mode| mode.apply(plain)),
+            };
+            let image = destination.image.as_path();
+            let mut importer = Importer::new(&options, &volume, image, writing, console);
+            let outcome = sources.iter().try_for_each(|source| {
+                let is_stream = source == "-";
+                let name = import::file_name(source).filter(|_| !is_stream);
+                let target = match (is_directory, name) {
+                    (false, _) => destination.clone(),
+                    (true, Some(name)) => destination.join(name),
+                    (true, None) => {
+                        let failure = Failure::new(destination, "is a directory");
+                        return Err(failure.advise("add the name of the new file").usage());
+                    }
+                };
+                let (directory, name) = target.parent_and_name(&volume)?;
+                let copy = Destination::Name(directory, name);
+                if is_stream {
+                    let stream = io::stdin().as_fd().try_clone_to_owned();
+                    let stream = stream
+                        .map_err(|error| Failure::host("standard input", "cannot read", &error))?;
+                    importer.copy_stream(&stream.into(), &copy)?;
+                } else {
+                    importer.copy(Path::new(source), &copy)?;
+                }
+                Ok(())
+            });
+            importer.finish(image);
+            outcome
+        },
+    )
 }

@@ -55,7 +55,7 @@ pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
 fn remove(
     arguments: &Arguments,
     target: &Target,
-    writing: &mut Writing<'_>,
+    writing: &mut Writing,
     console: &mut Console,
 ) -> Result<()> {
     let volume = writing.get(target)?;
@@ -81,7 +81,7 @@ fn remove(
 struct Remover<'a> {
     volume: &'a Volume,
     target: &'a Target,
-    writing: &'a Writing<'a>,
+    writing: &'a Writing,
     console: &'a mut Console,
     /// The name of the directory that the walk starts from.
     name: Vec<u8>,

@@ -6,13 +6,14 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use clap::Args;
+use confine::Inherited;
 use vfs::Follow;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::import::{Unpacker, check_uncompressed};
 use crate::target::{ImageOptions, Target};
-use crate::writing::change_images;
+use crate::writing::{HostFiles, change_images};
 
 const AFTER_HELP: &str = "\
 Owners (as numbers), permissions, times, extended attributes, hard links, device files and holes are \
@@ -42,6 +43,8 @@ pub struct Arguments {
 /// Unpacks the archive.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let Arguments { strip_components, archive, destination, .. } = &arguments;
+    // Before the archive is opened.
+    let inherited = Inherited::list();
     let (name, input): (_, Box<dyn Read>) = if archive == "-" {
         (Path::new("standard input"), Box::new(io::stdin().lock()))
     } else {
@@ -56,16 +59,22 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         let failure = Failure::new(name, format!("is compressed ({compression})"));
         failure.advise("decompress it, and pipe it to `bifolio tar -`")
     })?;
-    change_images(&arguments.image, console, |writing, console| {
-        let volume = writing.get(destination)?;
-        let root = destination.resolve(&volume, Follow::Yes)?;
-        if root.kind() != base::attributes::FileType::Directory {
-            return Err(Failure::library(destination, &base::Error::NotDirectory));
-        }
-        Unpacker::new(&volume, root, *strip_components, writing, console).unpack(
-            name,
-            input,
-            &destination.image,
-        )
-    })
+    change_images(
+        &arguments.image,
+        [destination],
+        HostFiles::None(inherited),
+        console,
+        |writing, console| {
+            let volume = writing.get(destination)?;
+            let root = destination.resolve(&volume, Follow::Yes)?;
+            if root.kind() != base::attributes::FileType::Directory {
+                return Err(Failure::library(destination, &base::Error::NotDirectory));
+            }
+            Unpacker::new(&volume, root, *strip_components, writing, console).unpack(
+                name,
+                input,
+                &destination.image,
+            )
+        },
+    )
 }

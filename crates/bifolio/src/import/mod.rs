@@ -55,7 +55,7 @@ pub enum Destination {
 pub struct Importer<'a> {
     options: &'a Options,
     volume: &'a Volume,
-    writing: &'a Writing<'a>,
+    writing: &'a Writing,
     console: &'a mut Console,
     /// The device and inode number of the image file.
     image: (u64, u64),
@@ -91,7 +91,7 @@ impl<'a> Importer<'a> {
         options: &'a Options,
         volume: &'a Volume,
         image: &Path,
-        writing: &'a Writing<'a>,
+        writing: &'a Writing,
         console: &'a mut Console,
     ) -> Self {
         let image = fs::metadata(image).map_or((0, 0), |image| identity(&image));

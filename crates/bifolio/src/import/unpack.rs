@@ -30,7 +30,7 @@ pub struct Unpacker<'a> {
     root: Arc<Node>,
     /// The number of leading components to remove from each path.
     strip: usize,
-    writing: &'a Writing<'a>,
+    writing: &'a Writing,
     console: &'a mut Console,
     /// Directories whose attributes are set at the end, because new files in them change their times, and their
     /// permissions may forbid new files. If a directory has several members, the last one is used.
@@ -46,7 +46,7 @@ impl<'a> Unpacker<'a> {
         volume: &'a Volume,
         root: Arc<Node>,
         strip: usize,
-        writing: &'a Writing<'a>,
+        writing: &'a Writing,
         console: &'a mut Console,
     ) -> Self {
         Self {
