@@ -25,6 +25,7 @@ use fs::AtomicWrite;
 use iomap::{Iomap, IomapKind, MapFlags, MapRead};
 
 use super::{LiveInode, NODES_MAX};
+use crate::edit::Editor;
 use crate::inode::map::END;
 use crate::inode::record::advise;
 use crate::write::{Placed, Reserved};
@@ -126,7 +127,11 @@ impl LiveInode {
         };
         let Some((kind, runs, used)) = pending else { return Ok(()) };
         debug_assert_eq!(self.delayed.lock().reserved(), 0, "data was not written back");
-        self.change(NODES_MAX, &[], |editor, reserved| {
+        // Each run is in a node, and may go on in others.
+        let blocks: u64 = runs.iter().map(|run| run.blocks.end.0 - run.blocks.start.0).sum();
+        let in_node = u64::from(self.volume.geometry().addresses_per_node());
+        let nodes = runs.len() as u64 + blocks / in_node + NODES_MAX;
+        let commit = |editor: &mut Editor<'_>, reserved: &mut Reserved<'_>| {
             let mut at = FileBlock(0);
             for run in &runs {
                 if kind == AtomicWrite::Replace {
@@ -146,16 +151,22 @@ impl LiveInode {
                     raw.advise &= !advise::KEEP_SIZE;
                 }
             })?;
-            // Nothing fails from here on.
             reserved.remove(used);
             runs.iter().for_each(|run| reserved.commit_pending(&run.blocks));
             Ok(())
+        };
+        self.change_or_take_back(nodes, &[], commit, |reserved| {
+            runs.iter().for_each(|run| reserved.keep_pending(&run.blocks));
         })?;
         // In this order: readers find the new addresses in both places.
         *self.atomic.lock() = None;
         self.map_changed();
-        // A failed chain leaves nothing that a recovery would find, and a checkpoint writes everything again.
-        self.sync(false).or_else(|_| self.volume.writer()?.checkpoint(&self.volume))
+        // After a failed chain, a checkpoint writes everything again.
+        let writer = self.volume.writer()?;
+        self.sync(false).or_else(|_| writer.checkpoint(&self.volume)).inspect_err(|error| {
+            // A later checkpoint would have the new data, which the caller takes for refused.
+            writer.fail(error.clone());
+        })
     }
 
     /// Ends the atomic write, and drops its data. The cache has no dirty data, and none is in flight.

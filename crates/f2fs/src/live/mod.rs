@@ -31,6 +31,7 @@ use self::clusters::PlacedClusters;
 pub(crate) use self::names::{Named, RenameMode};
 pub(crate) use self::registry::LiveInodes;
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -83,6 +84,14 @@ struct Noted {
     modified: Option<Timestamp>,
     /// The time of the last read.
     accessed: Option<Timestamp>,
+}
+
+impl Noted {
+    /// Puts back times that a change has taken which failed, unless there are newer ones.
+    fn put_back(&mut self, taken: &Self) {
+        self.modified = self.modified.or(taken.modified);
+        self.accessed = self.accessed.or(taken.accessed);
+    }
 }
 
 impl LiveInode {
@@ -150,8 +159,34 @@ impl LiveInode {
         others: &[&Self],
         work: impl FnOnce(&mut Editor<'_>, &mut Reserved<'_>) -> Result<R>,
     ) -> Result<R> {
-        let result = self.volume.writer()?.change(&self.volume, blocks, work)?;
-        for inode in std::iter::once(&self).chain(others) {
+        self.change_or_take_back(blocks, others, work, |_| ())
+    }
+
+    /// [`change`](Self::change), which calls `take_back` if it fails.
+    fn change_or_take_back<R>(
+        &self,
+        blocks: u64,
+        others: &[&Self],
+        work: impl FnOnce(&mut Editor<'_>, &mut Reserved<'_>) -> Result<R>,
+        take_back: impl FnOnce(&mut Reserved<'_>),
+    ) -> Result<R> {
+        let inodes = || std::iter::once(&self).chain(others);
+        let noted = RefCell::new(Vec::new());
+        let result = self.volume.writer()?.change(
+            &self.volume,
+            blocks,
+            |editor, reserved| {
+                noted.borrow_mut().extend(inodes().map(|inode| *inode.noted.lock()));
+                work(editor, reserved)
+            },
+            |reserved| {
+                take_back(reserved);
+                for (inode, noted) in inodes().zip(noted.borrow().iter()) {
+                    inode.noted.lock().put_back(noted);
+                }
+            },
+        )?;
+        for inode in inodes() {
             inode.refresh()?;
         }
         Ok(result)
@@ -304,12 +339,13 @@ impl LiveInode {
         let writer = self.volume.writer()?;
         let delayed = std::mem::take(&mut *self.delayed.lock());
         writer.unreserve(delayed.reserved());
-        writer.change(&self.volume, 0, |editor, _| {
+        let delete = |editor: &mut Editor<'_>, _: &mut Reserved<'_>| {
             let inode = editor.inode(self.number)?;
             delete_inode(editor, &inode)?;
             editor.overlay.write().set_orphan(self.number, false);
             Ok(())
-        })
+        };
+        writer.change(&self.volume, 0, delete, |_| ())
     }
 
     /// Fails for inodes whose data or names cannot be changed. Of an encrypted file, this finds the cipher, without which

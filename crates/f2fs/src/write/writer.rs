@@ -280,8 +280,9 @@ impl Writer {
         }
     }
 
-    /// Changes nodes. If `work` fails, none of its changes stays. `blocks` is about how many blocks it adds. If there are none,
-    /// it does not matter whether a checkpoint finds room before.
+    /// Changes nodes. If `work` fails, or there is no room for what it did, none of its changes of nodes stays, and then
+    /// `take_back` is called for others. `blocks` is about how many blocks it adds. If there are none, it does not matter
+    /// whether a checkpoint finds room before.
     ///
     /// # Errors
     ///
@@ -291,6 +292,7 @@ impl Writer {
         volume: &Arc<Volume>,
         blocks: u64,
         work: impl FnOnce(&mut Editor<'_>, &mut Reserved<'_>) -> Result<R>,
+        take_back: impl FnOnce(&mut Reserved<'_>),
     ) -> Result<R> {
         let mut state = self.lock()?;
         match self.make_room(&mut state, volume, blocks) {
@@ -316,6 +318,7 @@ impl Writer {
         };
         volume.overlay_or_new().write().end(result.is_ok());
         if result.is_err() {
+            take_back(&mut Reserved { state: &mut state });
             state.reserved = before.reserved;
         }
         result

@@ -7,7 +7,7 @@ use std::thread;
 use base::{Error, FileOffset};
 use device::MemoryDevice;
 use testkit::Random;
-use vfs::{Creation, Fallocate, Follow, Privileges};
+use vfs::{Creation, Fallocate, Follow, Privileges, XattrMode};
 
 use crate::model::{BLOCK, Model, ROOT, THREADS, WRITE, check, close, fill, image, image_of, open};
 
@@ -161,4 +161,37 @@ fn empty_segments_of_sections_in_use_can_be_written() {
     check(&volume, &models, "written");
     close(&device, volume);
     check(&open(&device), &models, "after closing");
+}
+
+#[test]
+fn a_change_that_finds_no_room_loses_no_time_of_another() {
+    let device = Arc::new(MemoryDevice::new(image(64)));
+    let volume = open(&device);
+    let file = volume.create("/file").unwrap();
+    file.write_at(&[1; 4 * BLOCK as usize], 0).unwrap();
+    file.sync_all().unwrap();
+    let filler = volume.create("/filler").unwrap();
+    let mut at = 0;
+    for size in [1 << 20, BLOCK as usize] {
+        while filler.write_at(&vec![2; size], at).is_ok_and(|written| written == size) {
+            at += size as u64;
+        }
+    }
+    filler.sync_all().unwrap();
+    // Until a tick of the clock has passed.
+    thread::sleep(std::time::Duration::from_millis(20));
+    let before = file.node().attributes().modified;
+    file.write_at(b"new", 0).unwrap();
+    let modified = file.node().attributes().modified;
+    assert_ne!(modified, before);
+    // It needs a block of its own.
+    let value = vec![3; 3000];
+    let refused = file.node().set_xattr(b"user.large", &value, XattrMode::Create, Privileges::Keep);
+    assert_eq!(refused, Err(Error::NoSpace));
+    assert_eq!(file.node().attributes().modified, modified);
+    drop((file, filler));
+    close(&device, volume);
+    let volume = open(&device);
+    let node = volume.resolve(b"/file", Follow::No).unwrap();
+    assert_eq!(node.attributes().modified, modified);
 }
