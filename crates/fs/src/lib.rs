@@ -18,6 +18,7 @@ mod format;
 mod free_extents;
 mod host;
 mod inode;
+mod sync_delays;
 
 pub use check::Report;
 pub use credentials::Credentials;
@@ -32,3 +33,4 @@ pub use inode::{
     Allocation, AtomicWrite, Compression, Data, Directory, FileData, Inode, NewInode, RenameMode,
     RenameTarget, Shift,
 };
+pub use sync_delays::SyncDelays;

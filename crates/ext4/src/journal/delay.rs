@@ -6,30 +6,9 @@
 //! So may the threads that it waits for. Such a commit waits for no delay, and the data becomes durable with the
 //! next commit.
 
-use std::collections::BTreeSet;
-
 use base::locks::RankedGuard;
 
 use super::{Journal, State};
-
-/// The delays in progress, numbered in the order in which they began.
-#[derive(Debug, Default)]
-pub(super) struct Delays {
-    open: BTreeSet<u64>,
-    next: u64,
-}
-
-impl Delays {
-    /// Returns the number of delays that have begun.
-    pub(super) fn begun(&self) -> u64 {
-        self.next
-    }
-
-    /// Ends all current delays: commits do not wait for them any more. Returns whether there were any.
-    pub(super) fn end(&mut self) -> bool {
-        !std::mem::take(&mut self.open).is_empty()
-    }
-}
 
 /// A guard that delays the commits that are requested before it is dropped.
 #[derive(Debug)]
@@ -42,16 +21,14 @@ impl Journal {
     /// Delays commits until the result is dropped.
     pub(crate) fn delay_commits(&self) -> Delay<'_> {
         let mut state = self.state.lock();
-        let number = state.delays.next;
-        state.delays.next += 1;
-        state.delays.open.insert(number);
+        let number = state.delays.begin();
         Delay { journal: self, number }
     }
 
-    /// Waits for the first `end` delays. It does not wait for later ones: they might never end, and a thread that a
+    /// Waits for the first `count` delays. It does not wait for later ones: they might never end, and a thread that a
     /// later delay waits for may itself wait for this commit to make room.
-    pub(super) fn wait_for_delays(&self, state: &mut RankedGuard<'_, State>, end: u64) {
-        while state.end.is_none() && state.delays.open.first().is_some_and(|&first| first < end) {
+    pub(super) fn wait_for_delays(&self, state: &mut RankedGuard<'_, State>, count: u64) {
+        while state.end.is_none() && state.delays.has_any_of_first(count) {
             state.wait(&self.changed);
         }
     }
@@ -60,7 +37,7 @@ impl Journal {
 impl Drop for Delay<'_> {
     fn drop(&mut self) {
         let mut state = self.journal.state.lock();
-        if state.delays.open.remove(&self.number) && state.is_committing {
+        if state.delays.end(self.number) && state.is_committing {
             self.journal.changed.notify_all();
         }
     }

@@ -30,11 +30,11 @@ use base::cancellation::CHECK_EVERY;
 use base::locks::{Held, RankedMutex};
 use base::{Error, FsBlock, Result, TransactionId};
 use device::{BlockDevice, LatchDevice};
+use fs::SyncDelays;
 use iomap::MetadataCache;
 use parking_lot::{Condvar, Mutex};
 
 use self::checkpoint::Checkpoint;
-use self::delay::Delays;
 use self::discard::Discards;
 pub(crate) use self::handle::Handle;
 use self::transaction::{Frozen, Transaction};
@@ -93,7 +93,7 @@ struct State {
     is_locked: bool,
     /// Whether a thread commits.
     is_committing: bool,
-    delays: Delays,
+    delays: SyncDelays,
     /// The last durable transaction.
     committed: TransactionId,
     end: Option<End>,
@@ -117,7 +117,7 @@ impl Journal {
             credits: 0,
             is_locked: false,
             is_committing: false,
-            delays: Delays::default(),
+            delays: SyncDelays::default(),
             committed: TransactionId(first.0.wrapping_sub(1)),
             end: None,
         };
@@ -230,7 +230,7 @@ impl Journal {
                 return state.check().map(|()| false);
             }
             state.check_not_lost()?;
-            if urgency == Urgency::NeedsRoom && state.delays.end() {
+            if urgency == Urgency::NeedsRoom && state.delays.end_all() {
                 self.changed.notify_all();
             }
             if !state.is_committing {

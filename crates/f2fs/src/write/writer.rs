@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use base::locks::{RankedGuard, RankedMutex};
 use base::{Error, FsBlock, Ranges, Result, Unsupported};
 
+use fs::SyncDelays;
 use parking_lot::Condvar;
 
 use super::clean::HeldBlocks;
@@ -56,8 +57,8 @@ const REFUSED: [(Feature, &str); 2] = [
 pub(crate) struct Writer {
     state: RankedMutex<State>,
     /// The number of calls that delay the checkpoints which callers request.
-    delays: RankedMutex<usize>,
-    no_delays: Condvar,
+    delays: RankedMutex<SyncDelays>,
+    delay_ended: Condvar,
     /// Notified when writes of data have ended.
     pub(super) write_ended: Condvar,
     /// The callers of fsync(2).
@@ -163,8 +164,8 @@ impl Writer {
         };
         Ok(Self {
             state: RankedMutex::new(ranks::CHANGES, state),
-            delays: RankedMutex::new(ranks::DELAYS, 0),
-            no_delays: Condvar::new(),
+            delays: RankedMutex::new(ranks::DELAYS, SyncDelays::default()),
+            delay_ended: Condvar::new(),
             write_ended: Condvar::new(),
             syncs: Syncs::new(),
             new_compression: format.compression,
@@ -224,24 +225,29 @@ impl Writer {
     /// Calls `work`. Checkpoints that are requested during the call wait for its end, unless they make room.
     pub(crate) fn delay_checkpoints(&self, work: &mut dyn FnMut()) {
         /// Ends the delay, also after a panic.
-        struct Delay<'w>(&'w Writer);
+        struct Delay<'w> {
+            writer: &'w Writer,
+            number: u64,
+        }
 
         impl Drop for Delay<'_> {
             fn drop(&mut self) {
-                *self.0.delays.lock() -= 1;
-                self.0.no_delays.notify_all();
+                self.writer.delays.lock().end(self.number);
+                self.writer.delay_ended.notify_all();
             }
         }
 
-        *self.delays.lock() += 1;
-        let _delay = Delay(self);
+        let number = self.delays.lock().begin();
+        let _delay = Delay { writer: self, number };
         work();
     }
 
+    /// Waits for the delays in progress, and not for those that begin meanwhile.
     pub(super) fn wait_for_delays(&self) {
         let mut delays = self.delays.lock();
-        while *delays > 0 {
-            delays.wait(&self.no_delays);
+        let begun = delays.begun();
+        while delays.has_any_of_first(begun) {
+            delays.wait(&self.delay_ended);
         }
     }
 
