@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::{AttributeChange, DirCursor, FileType, XattrMode};
-use base::{Error, FileOffset, Result, WaitCallback};
+use base::{Error, FileOffset, FsBlock, Result, WaitCallback};
 use device::SharedDevice;
 use iomap::CacheOptions;
 use testkit::Random;
@@ -252,9 +252,18 @@ impl Changer {
                     _ => file.atomic_commit(),
                 }
             }
-            28 => match self.random.below(2) {
+            28 => match self.random.below(4) {
                 0 => self.volume.clean().map(drop),
-                _ => self.volume.clean_some().map(drop),
+                1 => self.volume.clean_some().map(drop),
+                2 => {
+                    let block = FsBlock(self.random.below(self.volume.statfs().blocks.max(1)));
+                    self.volume.clean_range(block..=block, true).map(drop)
+                }
+                _ => {
+                    let file = self.some_file()?;
+                    let end = file.node().attributes().size / 4096 * 4096;
+                    file.node().defragment_range(FileOffset(0)..FileOffset(end)).map(drop)
+                }
             },
             29 | 30 => {
                 // Whole clusters of a compressed file, and parts.
