@@ -493,6 +493,10 @@ impl Allocation for WritableInode {
         self.0.size_max()
     }
 
+    fn check_truncation(&self, size: u64) -> Result<()> {
+        self.0.check_truncation(size)
+    }
+
     fn set_size(&self, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {
         self.0.set_size(size, keeps_space, time)
     }

@@ -287,6 +287,13 @@ pub trait Allocation {
         i64::MAX as u64
     }
 
+    /// Fails if a regular file cannot be truncated to `size`, which is not greater than its size. Called before the cache
+    /// changes.
+    fn check_truncation(&self, size: u64) -> Result<()> {
+        let _ = size;
+        Ok(())
+    }
+
     /// Sets the size of a regular file, and the times of its change. Frees the blocks past the size, unless
     /// `keeps_space`.
     fn set_size(&self, size: u64, keeps_space: bool, time: Timestamp) -> Result<()> {

@@ -203,6 +203,9 @@ impl Node {
             return Err(Error::FileTooLarge);
         }
         self.inode().check_changeable()?;
+        if size <= before {
+            self.inode().check_truncation(size)?;
+        }
         if let Some(file) = file {
             iomap::truncate_cache(file, size)?;
         }

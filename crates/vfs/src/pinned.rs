@@ -20,7 +20,8 @@ impl Node {
 
     /// Pins a file, or ends that. Blocks of a pinned file are overwritten in place, and cleaning does not move them. They
     /// are allocated by [`File::fallocate`](crate::File::fallocate) only: a write to a hole fails, and so does punching,
-    /// zeroing, collapsing and inserting ranges, and an atomic write.
+    /// zeroing, collapsing and inserting ranges, and an atomic write. A truncation leaves whole sections, or fails with
+    /// `InvalidArgument`.
     ///
     /// Errors: `WrongType` for other inodes than regular files; `FileTooLarge` for a file that has blocks already;
     /// `NotPermitted` for immutable and append-only files; `Unsupported` for other formats than f2fs, for compressed files

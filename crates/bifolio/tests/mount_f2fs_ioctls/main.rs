@@ -381,7 +381,14 @@ fn pinned_files_are_overwritten_and_nothing_else() {
                 rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
             let punched = rustix::fs::fallocate(&file, punch, 0, 4096);
             assert_eq!(punched, Err(Errno::OPNOTSUPP), "{options}");
+            for size in [1, 50_000, 100_000] {
+                let truncated = file.set_len(size).unwrap_err();
+                assert_eq!(truncated.raw_os_error(), Some(libc::EINVAL), "{options}: {size}");
+            }
+            assert!(fs::read(&path).unwrap() == now, "{options}");
+            file.set_len(200_000).unwrap();
             pin(&file, 0).unwrap();
+            file.set_len(50_000).unwrap();
             assert_eq!(pin(&file, 1), Err(Errno::FBIG), "{options}");
             assert_eq!(pin(&File::open(mount).unwrap(), 1), Err(Errno::INVAL));
             fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();

@@ -121,7 +121,7 @@ impl LiveInode {
     }
 
     /// Loads the inode anew after a change.
-    fn refresh(&self) -> Result<()> {
+    pub(crate) fn refresh(&self) -> Result<()> {
         // Under the lock: another thread must not replace the inode by an older one.
         let mut current = self.current.write();
         let mut changed = self.volume.inode(self.number)?;

@@ -31,8 +31,7 @@ impl Inode {
         self.record().has_flag(flags::PINNED)
     }
 
-    /// Returns how often Linux has failed to clean the blocks of a pinned file; `None` if the file is not pinned. Cleaning
-    /// here counts nothing.
+    /// Returns how often cleaning has failed to move the blocks of a pinned file; `None` if the file is not pinned.
     pub(crate) fn pin_failures(&self) -> Option<u32> {
         self.is_pinned().then_some(self.record().depth & FAILURES)
     }
@@ -90,6 +89,18 @@ impl LiveInode {
         }
         let feature = "writing to blocks of pinned files that fallocate has not allocated";
         Err(Unsupported::Inode { inode: self.number, feature }.into())
+    }
+
+    /// Fails for a pinned file if a truncation to `size` bytes would free a part of a section, which cleaning could not gain.
+    pub(crate) fn check_truncation(&self, size: u64) -> Result<()> {
+        let geometry = self.volume.geometry();
+        let section_bytes = geometry.section_blocks() << geometry.block_size.shift();
+        if !size.is_multiple_of(section_bytes) && self.is_pinned() {
+            return Err(Error::InvalidArgument(
+                "pinned files are truncated to whole sections only",
+            ));
+        }
+        Ok(())
     }
 
     pub(super) fn is_hole(&self, blocks: Range<FileBlock>) -> Result<bool> {

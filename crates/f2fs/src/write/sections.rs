@@ -1,11 +1,11 @@
 //! Whole free sections for pinned files: no log writes to them, and cleaning finds nothing to gain in them.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
 
+use super::clean::Tried;
 use super::logs::LogName;
 use super::placements::Placed;
 use super::writer::{State, Writer};
@@ -37,7 +37,7 @@ impl Writer {
         if !state.has_blocks(volume, count) {
             return Err(Error::NoSpace);
         }
-        let (mut is_written, mut tried) = (false, BTreeSet::new());
+        let (mut is_written, mut tried) = (false, Tried::default());
         loop {
             if let Some(blocks) = state.take_sections(volume, count) {
                 return Ok(state.place_pieces(inode, pieces, blocks));

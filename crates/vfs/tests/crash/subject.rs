@@ -139,7 +139,7 @@ impl Subject {
             45..=54 => self.submit_direct(notes, random),
             55..=69 => self.store(notes, random),
             70..=79 => {
-                self.truncate(notes, random);
+                self.truncate_pinned(notes, random);
                 self.preallocate();
             }
             80..=87 => self.sync_range(notes, random),
@@ -257,7 +257,16 @@ impl Subject {
 
     fn truncate(&self, notes: &mut Notes<'_>, random: &mut Random) {
         let size = random.below(notes.size() as u64 * 5 / 4 + 1) as usize;
-        let size = size.min(self.size_max);
+        self.set_size(notes, size.min(self.size_max));
+    }
+
+    /// Frees all blocks of the file, which is pinned and has less than a section, or extends it.
+    fn truncate_pinned(&self, notes: &mut Notes<'_>, random: &mut Random) {
+        let grown = random.below(self.size_max as u64 + 1) as usize;
+        self.set_size(notes, if grown > notes.size() { grown } else { 0 });
+    }
+
+    fn set_size(&self, notes: &mut Notes<'_>, size: usize) {
         self.file.node().set_size(size as u64, Privileges::Keep).unwrap();
         notes.history.set_size(size);
     }

@@ -6,14 +6,17 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use base::{Error, FileOffset};
+use base::{Error, FileOffset, FsBlock, InodeNumber};
 use device::{Bio, BioOperation, DeviceHooks, HookedDevice, MemoryDevice, SharedDevice};
 use fs::AtomicWrite;
 use testkit::Random;
-use vfs::{DirectIo, Fallocate, File, Follow, Privileges, SyncRange, Volume, WriteAt, WriteSync};
+use vfs::{
+    DirectIo, F2fsMode, Fallocate, File, Follow, Node, Privileges, RangeCleaning, SyncRange,
+    Volume, WriteAt, WriteSync,
+};
 
 use crate::clean::scattered;
-use crate::model::{BLOCK, Model, ROOT, WRITE, check, close, image, open, open_on};
+use crate::model::{BLOCK, Model, ROOT, WRITE, check, close, image, open, open_in, open_on};
 
 const PATH: &str = "/pinned";
 const KEEP_SIZE: Fallocate = Fallocate::Allocate { keep_size: true };
@@ -98,11 +101,13 @@ fn overwrites_and_cleaning_leave_pinned_files_where_they_are() {
     let file = make(&volume, 100);
     let addresses = blocks(&file);
     assert_eq!(addresses.len() as u64, SECTION, "the rest of the section is the file's");
-    // The size covers a part, so that the section of the file is cleaned if the pin is ignored.
     let mut model = fill(&file, 90);
-    file.node().set_size(90 * BLOCK, Privileges::Keep).unwrap();
-    let addresses = addresses[..90].to_vec();
-    assert_eq!(blocks(&file), addresses);
+    // A section with a free part would be a victim that cannot be cleaned.
+    for size in [1, 89 * BLOCK, 90 * BLOCK] {
+        let truncated = file.node().set_size(size, Privileges::Keep);
+        assert!(matches!(truncated, Err(Error::InvalidArgument(_))), "{size}: {truncated:?}");
+    }
+    model.check(&volume, "not truncated");
     let mut models = scattered(&volume, 7);
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -119,6 +124,9 @@ fn overwrites_and_cleaning_leave_pinned_files_where_they_are() {
         for _ in 0..4 {
             models.iter_mut().flatten().for_each(|model| model.overwrite(volume, &mut random, 1));
             sections += volume.clean().unwrap().sections;
+            // Also if the section is chosen, which has nothing to gain.
+            let block = FsBlock(addresses[0]);
+            assert_eq!(volume.clean_range(block..=block, false), Ok(RangeCleaning::Kept));
         }
         is_done.store(true, Ordering::Release);
         assert!(sections > 10, "only {sections} sections were cleaned");
@@ -295,4 +303,75 @@ fn no_late_write_reaches_a_block_that_a_truncation_has_freed() {
     }
     drop(file);
     close(&memory, volume);
+}
+
+/// Sets the mark of a pinned inode in an image. As Linux pins a file that has blocks, among those of others.
+fn set_mark(image: &mut [u8], inode: InodeNumber) {
+    let (mut marked, number) = (0, (inode.0 as u32).to_le_bytes());
+    for node in image.chunks_mut(BLOCK as usize) {
+        let footer = BLOCK as usize - 24;
+        if node[footer..footer + 4] == number && node[footer + 4..footer + 8] == number {
+            node[3] |= 0x40;
+            marked += 1;
+        }
+    }
+    assert!(marked > 0, "inode {inode} has no node");
+}
+
+#[test]
+fn cleaning_counts_its_failures_to_move_pinned_blocks() {
+    let device = Arc::new(MemoryDevice::new(image(128)));
+    let volume = open(&device);
+    let mut model = Model { path: PATH.to_owned(), versions: Vec::new() };
+    assert!(!model.fill(&volume, 8192), "the volume is full");
+    let file = volume.resolve(PATH.as_bytes(), Follow::No).unwrap().open_for(WRITE).unwrap();
+    for block in (0..8192).step_by(8) {
+        file.fallocate(Fallocate::PunchHole, bytes(block..block + 7), Privileges::Keep).unwrap();
+        model.punch(block as usize..block as usize + 7);
+    }
+    let number = file.node().number();
+    drop(file);
+    volume.close().unwrap();
+    drop(volume);
+    let mut image = device.snapshot();
+    set_mark(&mut image, number);
+
+    let device = Arc::new(MemoryDevice::new(image));
+    // Logs do not fill the holes.
+    let volume = open_in(Arc::clone(&device) as _, F2fsMode::Lfs);
+    let node = volume.resolve(PATH.as_bytes(), Follow::No).unwrap();
+    assert_eq!(node.pin_failures(), Ok(Some(0)));
+    let addresses = |node: &Arc<Node>| {
+        let mut found = Vec::new();
+        node.extents(FileOffset(0)..FileOffset(u64::MAX), &mut |extent| {
+            found.push((extent.logical, extent.physical, extent.length));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        found
+    };
+    let before = addresses(&node);
+    // Cleaning on request counts nothing.
+    volume.clean().unwrap();
+    assert_eq!(node.pin_failures(), Ok(Some(0)));
+    let mut others = crate::model::fill(&volume, "file", 64);
+    for _ in 0..3 {
+        others.iter_mut().flatten().for_each(|other| other.overwrite(&volume, &mut Random(3), 2));
+        volume.sync().unwrap();
+    }
+    let failures = node.pin_failures().unwrap().unwrap();
+    assert!((1..2048).contains(&failures), "{failures} failures");
+    assert_eq!(addresses(&node), before);
+    model.check(&volume, "not moved");
+    check(&volume, &others, "full");
+    drop(node);
+    close(&device, volume);
+    let volume = open(&device);
+    let node = volume.resolve(PATH.as_bytes(), Follow::No).unwrap();
+    let durable = node.pin_failures().unwrap().unwrap();
+    assert!(durable >= failures, "{durable} of {failures} failures are durable");
+    node.set_pinned(false).unwrap();
+    assert_eq!(node.pin_failures(), Ok(None));
+    drop(node);
+    close(&device, volume);
 }

@@ -5,8 +5,10 @@
 //! - `owners.rs`: the live blocks of a segment, and what refers to them
 //! - `mover.rs`: the move of a section
 //! - `range.rs`: sections that the caller has chosen
+//! - `failures.rs`: the count of failures to clean the blocks of pinned files
 //! - `held.rs`: old blocks that are still being read
 
+mod failures;
 mod held;
 mod mover;
 mod owners;
@@ -16,7 +18,7 @@ mod victims;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use base::{Error, Result};
+use base::{Error, InodeNumber, Result};
 use fs::Cleaning;
 
 pub(super) use self::held::HeldBlocks;
@@ -27,6 +29,13 @@ use super::mode::Mode;
 use super::writer::{State, Writer};
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::volume::Volume;
+
+/// The sections that were chosen since cleaning began, and the pinned files that kept some of them.
+#[derive(Debug, Default)]
+pub(super) struct Tried {
+    sections: BTreeSet<u32>,
+    pinned: BTreeSet<InodeNumber>,
+}
 
 /// The number of sections that are cleaned before a checkpoint frees them. More of them would let others wait longer.
 const SECTIONS_MAX: usize = 4;
@@ -75,7 +84,7 @@ impl Writer {
             Mode::Adaptive => 1,
             Mode::Lfs => ROUNDS_MAX,
         };
-        let (before, mut tried) = (state.free_segments(), BTreeSet::new());
+        let (before, mut tried) = (state.free_segments(), Tried::default());
         let mut is_futile = true;
         for _ in 0..rounds {
             let cleaned = self.clean_some(state, volume, Policy::Greedy, &mut tried)?;
@@ -85,6 +94,9 @@ impl Writer {
             }
         }
         state.is_cleaning_futile = is_futile;
+        if is_futile {
+            state.count_failures(volume, &tried.pinned);
+        }
         Ok(())
     }
 
@@ -94,7 +106,7 @@ impl Writer {
         &self,
         state: &mut State,
         volume: &Arc<Volume>,
-        tried: &mut BTreeSet<u32>,
+        tried: &mut Tried,
     ) -> Result<bool> {
         if !state.space.has_section_to_gain(&state.logs.segments()) {
             return Ok(false);
@@ -107,7 +119,7 @@ impl Writer {
     pub(crate) fn clean_all(&self, volume: &Arc<Volume>) -> Result<Cleaning> {
         let mut total = Cleaning::default();
         // Each section is cleaned once, so that this ends.
-        let mut tried = BTreeSet::new();
+        let mut tried = Tried::default();
         for round in 0.. {
             let mut state = self.lock()?;
             if round == 0 {
@@ -148,7 +160,7 @@ impl Writer {
             return Ok(false);
         }
         let cleaned =
-            self.clean_up_to(&mut state, volume, Policy::Greedy, &mut BTreeSet::new(), 1)?;
+            self.clean_up_to(&mut state, volume, Policy::Greedy, &mut Tried::default(), 1)?;
         Ok(cleaned.sections > 0)
     }
 
@@ -167,7 +179,7 @@ impl Writer {
             return Ok(false);
         }
         let policy = Policy::CostBenefit { now: state.clock.now() };
-        let cleaned = self.clean_up_to(&mut state, volume, policy, &mut BTreeSet::new(), 1)?;
+        let cleaned = self.clean_up_to(&mut state, volume, policy, &mut Tried::default(), 1)?;
         Ok(cleaned.sections > 0)
     }
 
@@ -176,7 +188,7 @@ impl Writer {
         state: &mut State,
         volume: &Arc<Volume>,
         policy: Policy,
-        tried: &mut BTreeSet<u32>,
+        tried: &mut Tried,
     ) -> Result<Cleaning> {
         self.clean_up_to(state, volume, policy, tried, SECTIONS_MAX)
     }
@@ -188,7 +200,7 @@ impl Writer {
         state: &mut State,
         volume: &Arc<Volume>,
         policy: Policy,
-        tried: &mut BTreeSet<u32>,
+        tried: &mut Tried,
         sections_max: usize,
     ) -> Result<Cleaning> {
         let mut done = Cleaning::default();
@@ -198,14 +210,19 @@ impl Writer {
             }
             let logs = state.logs.segments();
             let sections = state.space.sections(&logs);
-            let victim =
-                choose(sections.filter(|section| !tried.contains(&section.number)), policy);
+            let victim = choose(
+                sections.filter(|section| !tried.sections.contains(&section.number)),
+                policy,
+            );
             let Some(victim) = victim else { break };
-            tried.insert(victim.number);
+            tried.sections.insert(victim.number);
             match state.clean_section(volume, victim.number) {
                 Ok(Cleaned::Moved(blocks)) => {
                     done.sections += 1;
                     done.blocks += blocks;
+                }
+                Ok(Cleaned::Pinned(inode)) => {
+                    tried.pinned.insert(inode);
                 }
                 Ok(Cleaned::Unmovable) => {}
                 Err(Error::NoSpace) => break,

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{DeviceOffset, Error, FileBlock, FsBlock, Result};
+use base::{DeviceOffset, Error, FileBlock, FsBlock, InodeNumber, Result};
 
 use super::owners::{DataBlock, LiveBlocks, Owners};
 use crate::edit::{Editor, OverlayNode, Owner};
@@ -29,7 +29,9 @@ use crate::write::writer::State;
 pub(in crate::write) enum Cleaned {
     /// The number of blocks that were moved, or will be by the next checkpoint, after which the section is free.
     Moved(u64),
-    /// Nothing was moved, since a part of it must not be, or is damaged.
+    /// Nothing was moved, since this pinned file has blocks there.
+    Pinned(InodeNumber),
+    /// Nothing was moved, since a part of it is being overwritten, or is damaged.
     Unmovable,
 }
 
@@ -54,8 +56,8 @@ impl State {
             }
             let live = self.live_blocks(volume, &mut owners, segment);
             match live {
-                Ok(live) if !live.is_pinned => found.push((segment, live)),
-                Ok(_) => return Ok(Cleaned::Unmovable),
+                Ok(LiveBlocks { pinned: Some(inode), .. }) => return Ok(Cleaned::Pinned(inode)),
+                Ok(live) => found.push((segment, live)),
                 Err(error @ Error::Corrupt(_)) => {
                     tracing::debug!(section, %error, "a section cannot be cleaned");
                     return Ok(Cleaned::Unmovable);

@@ -39,8 +39,8 @@ pub(super) struct LiveBlocks {
     pub(super) data: Vec<DataBlock>,
     /// Nodes that have not changed since the last checkpoint. The next one moves the others in any case.
     pub(super) nodes: Vec<Nid>,
-    /// Whether there are blocks that must not move.
-    pub(super) is_pinned: bool,
+    /// A pinned file with blocks there, which must not move.
+    pub(super) pinned: Option<InodeNumber>,
 }
 
 /// Finds the owners of blocks.
@@ -71,7 +71,9 @@ impl<'v> Owners<'v> {
                 BlockKind::Data => {
                     let (nid, index) = (Nid(owner.nid.get()), owner.index.get().into());
                     let Some(data) = self.data(nid, index, block)? else { continue };
-                    live.is_pinned |= self.inodes[&data.slot.inode].has_flag(flags::PINNED);
+                    if self.inodes[&data.slot.inode].has_flag(flags::PINNED) {
+                        live.pinned = Some(data.slot.inode);
+                    }
                     live.data.push(data);
                 }
             }

@@ -53,7 +53,7 @@ impl Writer {
         }
         // Blocks that no checkpoint has stay: data in flight, and that of atomic writes.
         let is_cleanable = state.space.sections(&logs).any(|other| other.number == section);
-        if !is_cleanable || state.clean_section(volume, section)? == Cleaned::Unmovable {
+        if !is_cleanable || !matches!(state.clean_section(volume, section)?, Cleaned::Moved(_)) {
             return Ok(RangeCleaning::Kept);
         }
         self.write_checkpoint(&mut state, volume, false)?;
