@@ -261,12 +261,9 @@ fn check(number: usize, layout: &Layout) {
     if machine == Machine::UserMode {
         f2fs::check_by_fsck(path);
     }
-    // The library does not write compressed files.
-    if layout.mount.is_empty() {
-        change(path, &changed.next[image]);
-        if machine == Machine::UserMode {
-            f2fs::check_by_fsck(path);
-        }
+    change(path, &changed.next[image]);
+    if machine == Machine::UserMode {
+        f2fs::check_by_fsck(path);
     }
 }
 

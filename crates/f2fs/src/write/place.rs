@@ -29,6 +29,7 @@ use std::time::Duration;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
 
 use super::logs::LogName;
+use super::mode::Mode;
 use super::placements::Placed;
 use super::writer::{State, Writer};
 use crate::temperature::Temperature;
@@ -147,12 +148,16 @@ impl Writer {
     }
 
     /// Records a write to the blocks that `look_up` returns, which the file has at `at`. No address changes during the call.
+    /// `None` with `mode=lfs`, which writes nothing in place.
     pub(crate) fn place_over(
         &self,
         (inode, at): (InodeNumber, FileBlock),
         look_up: impl FnOnce() -> Result<Option<Range<FsBlock>>>,
     ) -> Result<Option<(u64, Range<FsBlock>)>> {
         let mut state = self.lock()?;
+        if state.logs.mode() == Mode::Lfs {
+            return Ok(None);
+        }
         state.is_busy = true;
         Ok(look_up()?.map(|range| {
             let placed = Placed { inode, at, range: range.clone(), is_overwrite: true };

@@ -6,10 +6,10 @@ use std::thread;
 use base::FileOffset;
 use device::{HookedDevice, MemoryDevice};
 use fs::AtomicWrite;
-use vfs::{Fallocate, File, Follow, Privileges, RwFlags, Volume, WriteAt, WriteSync};
+use vfs::{F2fsMode, Fallocate, File, Follow, Privileges, RwFlags, Volume, WriteAt, WriteSync};
 
 use crate::clean::scattered;
-use crate::model::{BLOCK, WRITE, check, close, image, open, open_on};
+use crate::model::{BLOCK, WRITE, check, close, image, open, open_in, open_on};
 use crate::pinned::{Late, blocks};
 
 const PATH: &str = "/file";
@@ -65,6 +65,17 @@ fn synced_overwrites_of_few_blocks_stay_in_place() {
     assert_eq!(file.read_at(&mut found, 0), Ok(100));
     assert_eq!(found, [2; 100].map(|_| found[0]));
     assert_ne!(found[0], 9);
+    drop(file);
+    close(&device, volume);
+}
+
+#[test]
+fn nothing_is_overwritten_with_mode_lfs() {
+    let device = Arc::new(MemoryDevice::new(image(64)));
+    let volume = open_in(Arc::clone(&device) as _, F2fsMode::Lfs);
+    let file = make(&volume, 40);
+    assert_eq!(moved(&file, 3, 1), [3]);
+    assert_eq!(moved(&file, 10, 3), [10, 11, 12]);
     drop(file);
     close(&device, volume);
 }
