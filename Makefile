@@ -43,7 +43,7 @@ ace: ## Check power cuts in all sequences of two operations and syncs (EVERY=N: 
 
 OPERATIONS ?= 200000
 SEED ?= 1
-exercise: ## Run OPERATIONS random operations, chosen by SEED, on files of several kinds of ext4 volumes, and on mounts
+exercise: ## Run OPERATIONS random operations, chosen by SEED, on files of several kinds of volumes, and on mounts
 	@BIFOLIO_EXERCISE_OPERATIONS=$(OPERATIONS) BIFOLIO_EXERCISE_SEED=$(SEED) scripts/test $(LONG) --release --package bifolio-vfs --package bifolio --test exercise --test mount_exercise
 
 FSX_FACTOR ?= 8

@@ -183,13 +183,13 @@ fn add_extension(
     }
     let is_same = |one: &String| one.eq_ignore_ascii_case(extension);
     if other.iter().any(is_same) {
-        return Err("contradicts another one");
+        return Err("is also given the other way round");
     }
     if list.iter().any(is_same) {
         return Ok(());
     }
     if list.len() == COUNT_MAX {
-        return Err("must be there 16 times at most");
+        return Err("can be given 16 times at most");
     }
     list.push(extension.to_owned());
     Ok(())
@@ -281,7 +281,7 @@ mod tests {
             ),
             (
                 "compress_extension=so,nocompress_extension=SO",
-                "mount option `nocompress_extension` contradicts another one",
+                "mount option `nocompress_extension` is also given the other way round",
             ),
             ("discard=1", "mount option `discard` takes no value"),
             ("rw=1", "mount option `rw` takes no value"),

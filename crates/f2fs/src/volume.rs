@@ -133,7 +133,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Returns how the data of new files is compressed whose directory says so.
+    /// Returns how the data of new files is compressed, if it is.
     pub(crate) fn new_compression(&self) -> NewCompression {
         self.writer.get().map_or_else(NewCompression::default, Writer::new_compression)
     }

@@ -94,10 +94,13 @@ Mount options, separated by commas. Later options override earlier ones.
       How f2fs compresses new files: in clusters of 2^N blocks (2 to 8),
       with a checksum each. Data of files with LZO is stored without
       compression. Default: lz4, 2, and no checksums.
-  compress_extension=EXT, nocompress_extension=EXT
-      Compress new f2fs files whose names have the extension EXT, or *
-      for all, or do not compress them. Can be repeated, 16 times each.
-      Default: files in directories with `chattr +c` are compressed.
+  compress_extension=EXT
+      Compress new f2fs files whose names have the extension EXT, or all
+      files with *. Can be given up to 16 times. Other files are
+      compressed if their directory has the flag c (chattr +c).
+  nocompress_extension=EXT
+      Do not compress new f2fs files whose names have the extension EXT.
+      Can be given up to 16 times.
   [no]writeback
       Let the kernel cache writes: faster for small writes, slower for
       large writes. Writes of all users may then use the blocks that

@@ -253,8 +253,8 @@ fn new_inode(new: &NewInode<'_>, parent: &Inode, name: Option<&EntryName<'_>>) -
     raw
 }
 
-/// Returns the flags of compression of a new inode. As in Linux, a file without a name is not compressed, nor is one whose name
-/// says that the data is often overwritten. The names of others decide, or the directory does.
+/// Returns the flags of compression of a new inode. As in Linux, a file without a name is not compressed, nor is one with an
+/// extension of hot files. Otherwise the extensions of its name decide, or else the directory.
 fn flags_of_compression(parent: &Inode, kind: FileType, name: Option<&EntryName<'_>>) -> u32 {
     let volume = parent.volume();
     if !volume.geometry().features.has(Feature::Compression) {

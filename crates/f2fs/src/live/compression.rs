@@ -29,7 +29,9 @@ impl LiveInode {
         }
         self.convert_inline()?;
         if self.has_blocks()? {
-            return Err(Error::InvalidArgument("only a file without blocks becomes compressed"));
+            return Err(Error::InvalidArgument(
+                "compression changes only while a file has no blocks",
+            ));
         }
         Ok(())
     }
@@ -44,7 +46,7 @@ impl LiveInode {
     pub(crate) fn set_compression(&self, algorithm: u8, log_cluster_size: u8) -> Result<()> {
         self.compression()?;
         let location = Location::inode(self.number);
-        let invalid = |_| Error::InvalidArgument("no such algorithm or size of clusters");
+        let invalid = |_| Error::InvalidArgument("no such compression algorithm or cluster size");
         let algorithm = Algorithm::from_number(algorithm, location).map_err(invalid)?;
         ClusterSize::from_log(log_cluster_size, location).map_err(invalid)?;
         self.check_changeable()?;

@@ -1,4 +1,4 @@
-//! Data that overwrites its old blocks since it is synced soon: the sync need not write nodes with new addresses.
+//! Data that overwrites its old blocks because a sync is about to follow: the sync need not write nodes with new addresses.
 //!
 //! Only a few blocks are overwritten for each sync, as in Linux: many of them are written faster to new places. The lock of
 //! changes is held while the addresses are looked up and the write is recorded. Until it has ended, cleaning does not move

@@ -11,9 +11,9 @@
 //! - Once those writes and reads have ended, and a checkpoint is written, only blocks in use, reserved ones and those of
 //!   atomic writes, which are reserved, are taken. A write that ends only after the waiting one, since it lies behind it in
 //!   a new part of the same file, is among the reserved ones.
-//! - Of the blocks that are free then, data cannot have: the rest of three segments of the logs of nodes, one block of each
-//!   log of data, the room for changed nodes, and three segments more (`State::nodes_to_keep`, `Logs::begin_segment`). That
-//!   is less than 8 segments. Others are in free segments, or between data, where a log fills them. Between nodes, cleaning
+//! - Data cannot have all of the blocks that are free then. It leaves the rest of three segments of the logs of nodes, one block
+//!   of each log of data, the room for changed nodes, and three more segments (`State::nodes_to_keep`,
+//!   `Logs::begin_segment`): together less than 8 segments. Others are in free segments, or between data, where a log fills them. Between nodes, cleaning
 //!   makes a free segment of them once they are as many.
 //!
 //! A checkpoint names the next block of each log, so a log of data never takes the last block that it can have. The end of a

@@ -42,8 +42,8 @@ const SPARE_BLOCKS: u64 = 64;
 
 /// The changed nodes of a write of data: the inode, and the node with its addresses.
 const NODES_OF_WRITE: u64 = 2;
-/// The least number of blocks of the main area that users cannot have, of which `place.rs` says what they are for. Volumes of
-/// mkfs.f2fs leave more.
+/// The minimum number of blocks of the main area that users cannot have; `place.rs` says what they are for. Volumes of mkfs.f2fs
+/// leave more.
 const KEPT_BLOCKS_MIN: u64 = 8 * SEGMENT_BLOCKS;
 
 /// Features whose structures writing would have to change, too.
@@ -182,7 +182,7 @@ impl Writer {
         &self.compressed_names
     }
 
-    /// Returns the error after which nothing is written any more. `ReadOnly` after the volume was closed.
+    /// Fails after an error that has shut the volume down.
     pub(crate) fn check(&self) -> Result<()> {
         match self.failure.get() {
             Some(error) => Err(Error::ShutDown(Arc::new(error.clone()))),
@@ -190,7 +190,7 @@ impl Writer {
         }
     }
 
-    /// Lets nothing be written any more.
+    /// Shuts the volume down: all later changes fail.
     pub(crate) fn fail(&self, error: Error) {
         if self.failure.set(error).is_ok() {
             tracing::error!(error = %self.failure.get().expect("it was just set"), "the volume is shut down");

@@ -237,13 +237,14 @@ fn recover_in_place(
     volume.close().map_err(|error| failure(error.to_string()))?;
     drop(volume);
     if is_checked {
-        CHECKED.fetch_add(1, Ordering::Relaxed);
         let complaint = match disks.format {
             VolumeFormat::Ext4 => {
+                CHECKED.fetch_add(1, Ordering::Relaxed);
                 let outcome = e2fsck::run("-fn", disks);
                 (outcome.code != 0).then_some(outcome.text)
             }
             VolumeFormat::F2fs if fsck_f2fs::can_read(&disks.volume) => {
+                CHECKED.fetch_add(1, Ordering::Relaxed);
                 fsck_f2fs::complaint(&disks.volume)
             }
             VolumeFormat::F2fs => None,

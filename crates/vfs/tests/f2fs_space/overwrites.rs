@@ -63,8 +63,7 @@ fn synced_overwrites_of_few_blocks_stay_in_place() {
     file.atomic_abort().unwrap();
     let mut found = [0; 100];
     assert_eq!(file.read_at(&mut found, 0), Ok(100));
-    assert_eq!(found, [2; 100].map(|_| found[0]));
-    assert_ne!(found[0], 9);
+    assert_eq!(found, [1; 100]);
     drop(file);
     close(&device, volume);
 }

@@ -11,8 +11,8 @@
 //! reads A: the other file's data
 //! ```
 //!
-//! So A is not free before a moment after the change of the address at which no read was in flight that may have begun
-//! before it. Each read can be seen (`iomap::WritableFile::may_be_read`). The cleaner looks after it has changed the address,
+//! So A stays taken until, after the change of the address, there was a moment without any read that may have begun before
+//! the change. Each read can be seen (`iomap::WritableFile::may_be_read`). The cleaner looks after it has changed the address,
 //! and each checkpoint looks again. An inode that is loaded, or opened, after the change maps B.
 
 use std::collections::BTreeSet;
