@@ -244,9 +244,10 @@ impl Oracle {
             if !is_synced || (below.is_none() && !(exists && path == to)) {
                 continue;
             }
-            // Preparing a rename over a name replaces what cannot be replaced by a file.
+            // Preparing a rename replaces what is no file at its names.
             let kind_of = |object: Option<&Object>| object.map(|object| object.kind);
-            if path == to && kind_of(state.get(path)) != kind_of(promise.object.as_ref()) {
+            let is_replaced = kind_of(state.get(path)) != kind_of(promise.object.as_ref());
+            if (path == to || path == from) && is_replaced {
                 continue;
             }
             let mut next = Promise { from: point, until: usize::MAX, ..promise.clone() };
