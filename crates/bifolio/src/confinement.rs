@@ -10,8 +10,6 @@ use crate::failure::{Failure, Result};
 const MEMORY_BESIDE_CACHE: u64 = 8 << 30;
 /// The value of `--no-confine` that stands for all layers.
 const EVERY_LAYER: &str = "all";
-/// The user and group that root becomes.
-const NOBODY: u64 = 65_534;
 
 /// The option for the confinement of the process that reads an image.
 #[derive(Args, Clone, Debug, Default)]
@@ -50,7 +48,7 @@ pub fn confine_command(
     cache_bytes_max: u64,
 ) -> Result<()> {
     let mut layers = options.layers();
-    if !has_nobody("/proc/self/uid_map") || !has_nobody("/proc/self/gid_map") {
+    if !confine::has_nobody() {
         // In a user namespace with one user, root is that ordinary user.
         layers = layers.without(Layer::User);
     }
@@ -62,31 +60,4 @@ pub fn confine_command(
     let needs = Needs { writable, output: true, rings: false, resources };
     let confined = confine::confine(layers, needs, &Proof::open_or_ask());
     confined.map_err(|error| Failure::new("bifolio", error.to_string()))
-}
-
-/// Returns whether a map of the user namespace, of users or groups, has nobody. Without /proc, nothing is known.
-fn has_nobody(path: &str) -> bool {
-    std::fs::read_to_string(path).map_or(true, |map| contains_nobody(&map))
-}
-
-fn contains_nobody(map: &str) -> bool {
-    map.lines().any(|line| {
-        let words: Vec<u64> =
-            line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        matches!(words[..], [first, _, count] if (first..first.saturating_add(count)).contains(&NOBODY))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn maps_with_all_users_have_nobody() {
-        assert!(contains_nobody("         0          0 4294967295\n"));
-        assert!(contains_nobody("0 1000 1\n1 100000 65536\n"));
-        assert!(!contains_nobody("0 1000 1\n"));
-        assert!(!contains_nobody("0 1000 1\n1 100000 65533\n"));
-        assert!(!contains_nobody(""));
-    }
 }

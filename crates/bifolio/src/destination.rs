@@ -30,8 +30,19 @@ impl Target {
         Ok((directory.map_err(|error| Failure::library(self, &error))?, name.to_vec()))
     }
 
+    /// Returns whether `count` sources go into the target: it is a directory, or a symbolic link to one, and `no_directory` does
+    /// not take it for the new name. Fails for several sources otherwise.
+    pub fn takes_sources(&self, volume: &Volume, no_directory: bool, count: usize) -> Result<bool> {
+        let is_directory = !no_directory && self.is_directory(volume)?;
+        if count > 1 && !is_directory {
+            let text = "is not a directory; several sources need a directory as the destination";
+            return Err(Failure::new(self, text).usage());
+        }
+        Ok(is_directory)
+    }
+
     /// Returns whether the target is a directory, or a symbolic link to one.
-    pub fn is_directory(&self, volume: &Volume) -> Result<bool> {
+    fn is_directory(&self, volume: &Volume) -> Result<bool> {
         match volume.resolve(&self.path, Follow::Yes) {
             Ok(node) => Ok(node.kind() == FileType::Directory),
             Err(Error::NotFound) => Ok(false),
@@ -49,15 +60,6 @@ impl Target {
             return Ok(());
         }
         Err(Failure::new(destination, "is not in the same image as the source").usage())
-    }
-
-    /// Returns the failure for several sources if the destination is not a directory.
-    pub fn refuse_several(&self) -> Failure {
-        Failure::new(
-            self,
-            "is not a directory; several sources need a directory as the destination",
-        )
-        .usage()
     }
 
     /// Calls `make` with temporary paths in the target's directory until one does not exist. Returns that path.

@@ -26,7 +26,7 @@ use std::fmt;
 
 pub use inherited::Inherited;
 pub use limits::Resources;
-pub use privileges::limit_guard;
+pub use privileges::{has_nobody, limit_guard};
 pub use proof::Proof;
 pub use system_calls::ENABLE_RINGS;
 

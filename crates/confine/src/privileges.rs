@@ -40,6 +40,22 @@ pub fn become_nobody() -> Result<(), String> {
     forbid_dumps()
 }
 
+/// Returns whether the user namespace has the user and the group nobody, or whether it cannot be known: /proc says so.
+pub fn has_nobody() -> bool {
+    ["/proc/self/uid_map", "/proc/self/gid_map"]
+        .iter()
+        .all(|path| std::fs::read_to_string(path).map_or(true, |map| contains_nobody(&map)))
+}
+
+fn contains_nobody(map: &str) -> bool {
+    let nobody = u64::from(NOBODY);
+    map.lines().any(|line| {
+        let words: Vec<u64> =
+            line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        matches!(words[..], [first, _, count] if (first..first.saturating_add(count)).contains(&nobody))
+    })
+}
+
 /// Removes all capabilities that the kernel knows from the bounding set.
 fn empty_bounding_set() -> Result<(), Errno> {
     for number in 0..u64::BITS {
@@ -88,5 +104,19 @@ pub fn limit_guard() {
         .and_then(|()| set_capabilities(None, kept));
     if let Err(errno) = limited {
         tracing::warn!("the guard keeps privileges that it does not need: {errno}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_with_all_users_have_nobody() {
+        assert!(contains_nobody("         0          0 4294967295\n"));
+        assert!(contains_nobody("0 1000 1\n1 100000 65536\n"));
+        assert!(!contains_nobody("0 1000 1\n"));
+        assert!(!contains_nobody("0 1000 1\n1 100000 65533\n"));
+        assert!(!contains_nobody(""));
     }
 }

@@ -197,11 +197,9 @@ fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -
         console,
         |writing, console| {
             let volume = writing.get(destination)?;
+            let count = arguments.sources.len();
             let is_directory =
-                !arguments.no_target_directory && destination.is_directory(&volume)?;
-            if arguments.sources.len() > 1 && !is_directory {
-                return Err(destination.refuse_several());
-            }
+                destination.takes_sources(&volume, arguments.no_target_directory, count)?;
             let image = destination.image.as_path();
             let mut importer = Importer::new(&options, &volume, image, writing, console);
             let outcome = arguments.sources.iter().try_for_each(|source| {

@@ -77,10 +77,9 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let host_files = HostFiles::None(Inherited::list());
     change_images(&arguments.image, [destination], host_files, console, |writing, console| {
         let volume = writing.get(destination)?;
-        let is_directory = !arguments.no_target_directory && destination.is_directory(&volume)?;
-        if sources.len() > 1 && !is_directory {
-            return Err(destination.refuse_several());
-        }
+        let count = sources.len();
+        let is_directory =
+            destination.takes_sources(&volume, arguments.no_target_directory, count)?;
         for source in &sources {
             let outcome = link(&arguments, source, is_directory, &volume, writing);
             console.tolerate(outcome)?;

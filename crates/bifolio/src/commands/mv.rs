@@ -46,10 +46,9 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let targets = arguments.sources.iter().chain([destination]);
     change_images(&arguments.image, targets, host_files, console, |writing, console| {
         let volume = writing.get(destination)?;
-        let is_directory = !arguments.no_target_directory && destination.is_directory(&volume)?;
-        if arguments.sources.len() > 1 && !is_directory {
-            return Err(destination.refuse_several());
-        }
+        let count = arguments.sources.len();
+        let is_directory =
+            destination.takes_sources(&volume, arguments.no_target_directory, count)?;
         for source in &arguments.sources {
             let outcome = rename(&arguments, source, is_directory, &volume, writing);
             console.tolerate(outcome)?;

@@ -54,11 +54,9 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         console,
         |writing, console| {
             let volume = writing.get(destination)?;
+            let count = sources.len();
             let is_directory =
-                !arguments.no_target_directory && destination.is_directory(&volume)?;
-            if sources.len() > 1 && !is_directory {
-                return Err(destination.refuse_several());
-            }
+                destination.takes_sources(&volume, arguments.no_target_directory, count)?;
             let plain =
                 Subject { permissions: PERMISSIONS, is_directory: false, umask: writing.umask };
             let options = Options {

@@ -282,11 +282,11 @@ fn is_device(kind: FileType) -> bool {
 
 impl Visitor for Feeder<'_, '_> {
     fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow> {
-        self.worker.engine.limits.add_file();
+        let files = self.worker.engine.limits.add_file();
         if self.worker.engine.is_interrupted() {
             return Ok(Flow::Quit);
         }
-        self.worker.engine.progress.begin_file(visit.path);
+        self.worker.engine.progress.begin_file(visit.path, files);
         if visit.depth == 0 && self.name.is_none() {
             self.stack.push(Level::new(Arc::clone(self.start)));
             return Ok(Flow::Enter);

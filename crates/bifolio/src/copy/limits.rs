@@ -35,12 +35,13 @@ impl Limits {
         Self { maximum, bytes, files, exceeded }
     }
 
-    /// Counts a file.
-    pub fn add_file(&self) {
+    /// Counts a file. Returns the number of files.
+    pub fn add_file(&self) -> u64 {
         let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
         if self.maximum.files.is_some_and(|max| files > max) {
             let _ = self.exceeded.set("--max-files");
         }
+        files
     }
 
     /// Counts bytes of data. Returns whether they are the first ones past `suspicious`, and no limit was chosen.

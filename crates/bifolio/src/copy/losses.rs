@@ -67,12 +67,7 @@ impl Losses {
             .iter()
             .map(|((loss, reason), count)| {
                 let Count { files, first } = count;
-                let (s, was) = if *files == 1 { ("", "was") } else { ("s", "were") };
-                let what = match loss {
-                    Loss::Devices => format!("{files} device file{s} {was} not copied"),
-                    loss => format!("{} of {files} file{s} were not preserved", loss.name()),
-                };
-                let first = text::escape(first);
+                let (what, first) = (loss.describe(*files), text::escape(first));
                 let (reason, is_failure) = reason.describe();
                 (format!("{what}, the first is {first}: {reason}"), is_failure)
             })
@@ -81,14 +76,17 @@ impl Losses {
 }
 
 impl Loss {
-    fn name(&self) -> String {
-        match self {
+    /// Returns what was not preserved of so many files.
+    fn describe(&self, files: u64) -> String {
+        let (s, was) = if files == 1 { ("", "was") } else { ("s", "were") };
+        let name = match self {
+            Self::Devices => return format!("{files} device file{s} {was} not copied"),
             Self::Owner => "owners".to_owned(),
             Self::SetId => "set-user-ID and set-group-ID bits".to_owned(),
             Self::Xattr(prefix) => format!("attributes {}*", text::escape(prefix)),
             Self::Capabilities => "capabilities".to_owned(),
-            Self::Devices => "device files".to_owned(),
-        }
+        };
+        format!("{name} of {files} file{s} were not preserved")
     }
 }
 

@@ -1,6 +1,5 @@
 //! Progress bar of a copy, and reports from its threads.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -17,7 +16,6 @@ const PATH_CHARACTERS_MAX: usize = 50;
 pub struct Progress<'a> {
     console: Mutex<&'a mut Console>,
     bar: ProgressBar,
-    files: AtomicU64,
 }
 
 impl<'a> Progress<'a> {
@@ -29,12 +27,11 @@ impl<'a> Progress<'a> {
         if !bar.is_hidden() {
             bar.enable_steady_tick(Duration::from_millis(120));
         }
-        Self { console: Mutex::new(console), bar, files: AtomicU64::new(0) }
+        Self { console: Mutex::new(console), bar }
     }
 
-    /// Counts a file, and shows its path.
-    pub fn begin_file(&self, path: &[u8]) {
-        let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
+    /// Shows the path of a file, and the number of files with it.
+    pub fn begin_file(&self, path: &[u8], files: u64) {
         if !self.bar.is_hidden() {
             let path = text::escape(path);
             let characters = path.chars().count();
