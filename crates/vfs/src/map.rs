@@ -68,6 +68,12 @@ pub enum MapSync {
 #[derive(Debug)]
 pub struct FileMap(Arc<Map>);
 
+impl Drop for FileMap {
+    fn drop(&mut self) {
+        self.0.is_dropped.store(true, Ordering::Release);
+    }
+}
+
 #[derive(Debug)]
 struct Map {
     /// Dropped first: faults may occur until then, and need the other fields.
@@ -77,6 +83,8 @@ struct Map {
     is_random: AtomicBool,
     /// The page after the last one that can be stored to because of the last fault.
     stored_end: AtomicU64,
+    /// Whether its owner has dropped it. A fault may still be handled then: of a thread that another fault has woken.
+    is_dropped: AtomicBool,
 }
 
 impl File {
@@ -110,6 +118,7 @@ impl File {
             readahead: Readahead::default(),
             is_random: AtomicBool::new(false),
             stored_end: AtomicU64::new(u64::MAX),
+            is_dropped: AtomicBool::new(false),
         });
         let served = Arc::downgrade(&map);
         map.window.set_fault_handler(served);
@@ -247,6 +256,10 @@ impl Map {
         let state = node.lock();
         // The volume may have been closed before the lock was taken.
         node.writeback()?;
+        // Nothing is stored any more, and the owner may have freed the block, and synced the file.
+        if self.is_dropped.load(Ordering::Acquire) {
+            return Ok(page + 1);
+        }
         let dirtied = || self.note_stored(&state);
         iomap::fault_for_store(file, self.readahead(), &self.window, page, pages, dirtied)
     }

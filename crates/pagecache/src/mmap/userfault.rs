@@ -33,6 +33,10 @@ const MINOR: u64 = 4;
 
 /// UFFDIO_WRITEPROTECT_MODE_WP.
 const PROTECT: u64 = 1;
+/// UFFDIO_WRITEPROTECT_MODE_DONTWAKE.
+const UNPROTECT_ASLEEP: u64 = 2;
+/// UFFDIO_CONTINUE_MODE_DONTWAKE.
+const CONTINUE_ASLEEP: u64 = 1;
 /// UFFDIO_CONTINUE_MODE_WP.
 const CONTINUE_PROTECTED: u64 = 2;
 
@@ -119,10 +123,10 @@ impl Userfaults {
         self.update::<{ opcode::read_write::<Register>(GROUP, 0x00) }, _>(&mut register)
     }
 
-    /// Shows existing pages, `protected` or not, up to the first page that is already shown. Wakes the threads that
-    /// wait for them. Returns the address after the last page shown.
+    /// Shows existing pages, `protected` or not, up to the first page that is already shown. Threads that wait for them
+    /// go on waiting. Returns the address after the last page shown.
     pub(crate) fn show(&self, range: &Addresses, protected: bool) -> Result<usize, Errno> {
-        let mode = if protected { CONTINUE_PROTECTED } else { 0 };
+        let mode = CONTINUE_ASLEEP | if protected { CONTINUE_PROTECTED } else { 0 };
         let mut at = range.start;
         while at < range.end {
             let mut fill = Fill { range: Bytes::of(&(at..range.end)), mode, done: 0 };
@@ -137,9 +141,9 @@ impl Userfaults {
         Ok(at)
     }
 
-    /// Protects pages from stores, or ends the protection and wakes the threads that wait for that.
+    /// Protects pages from stores, or ends the protection. Threads that wait for that go on waiting.
     pub(crate) fn protect(&self, range: &Addresses, protected: bool) -> Result<(), Errno> {
-        let mode = if protected { PROTECT } else { 0 };
+        let mode = if protected { PROTECT } else { UNPROTECT_ASLEEP };
         let mut protect = WriteProtect { range: Bytes::of(range), mode };
         self.update::<{ opcode::read_write::<WriteProtect>(GROUP, 0x06) }, _>(&mut protect)
     }

@@ -131,7 +131,7 @@ impl MapWindow {
     }
 
     /// Shows uptodate `pages` of a folio that is in the [file's memory](Mapping::place), and wakes the threads that
-    /// wait for them. Stores to pages of `stored` do not fault any more (W3).
+    /// wait for the first of them. Stores to pages of `stored`, which begins with the same page, do not fault any more (W3).
     pub fn show(&self, folio: &LockedFolio, pages: &Range<u64>, stored: &Range<u64>) -> Result<()> {
         debug_assert!(self.mapping.holds(folio), "a folio of this file");
         self.area.show(pages, stored).map_err(|_| Error::OutOfMemory)
@@ -195,25 +195,22 @@ impl Area {
         at(pages.start)..at(pages.end)
     }
 
+    /// Shows pages, and then wakes the threads that wait for the first one. A thread that waits for another page has a fault
+    /// of its own. If it were woken here, its store might fault a second time, at a protected page, and one of both faults
+    /// would be handled when the store is long done.
     fn show(&self, pages: &Range<u64>, stored: &Range<u64>) -> Result<(), Errno> {
-        let is_writable = self.is_writable;
         let (range, stored) = (self.of(pages), self.of(stored));
-        let mut at = range.start;
-        if !stored.is_empty() {
-            at = stored.start;
-            while at < stored.end {
-                at = self.userfaults.show(&(at..stored.end), false)?;
-                if at < stored.end {
-                    // The page is already shown, and may be protected.
-                    self.userfaults.protect(&(at..at + PAGE_SIZE), false)?;
-                    at += PAGE_SIZE;
-                }
+        let mut at = stored.start;
+        while at < stored.end {
+            at = self.userfaults.show(&(at..stored.end), false)?;
+            if at < stored.end {
+                // The page is already shown, and may be protected.
+                self.userfaults.protect(&(at..at + PAGE_SIZE), false)?;
+                at += PAGE_SIZE;
             }
         }
-        if self.userfaults.show(&(at..range.end), is_writable)? == at && at < range.end {
-            self.userfaults.wake(&(at..at + PAGE_SIZE))?;
-        }
-        Ok(())
+        self.userfaults.show(&(at.max(range.start)..range.end), self.is_writable)?;
+        self.userfaults.wake(&(range.start..range.start + PAGE_SIZE))
     }
 
     /// Protects the shown pages of `pages` from stores.

@@ -1,5 +1,9 @@
 //! Coherence: a map and its file have the same bytes.
 
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use iomap::FiemapExtent;
 use vfs::{Fallocate, MapSync, Privileges};
 
 use crate::{PAGE, Stage, bytes, load, map, read, store, write};
@@ -77,4 +81,30 @@ fn a_file_that_becomes_shorter_and_longer_shows_zeroes() {
     assert_eq!(file.read_at(&mut [0], (50 * PAGE) as u64).unwrap(), 1);
     drop((memory, file));
     stage.close();
+}
+
+#[test]
+fn no_store_comes_after_the_map() {
+    let stage = Stage::new(4096, 8 << 20);
+    for round in 0..300 {
+        let file = stage.make(&format!("file {round}"));
+        write(&file, 0, &[1; 10_000]);
+        for is_dropped in [true, false] {
+            let map = map(&file, 0..10_000);
+            store(&map, 0, &[2; 8192]);
+            let map = Some(map).filter(|_| !is_dropped);
+            file.fallocate(Fallocate::PunchHole, bytes(4096..8192), Privileges::Keep).unwrap();
+            stage.volume().sync().unwrap();
+            // A late fault would allocate the block again.
+            std::thread::sleep(Duration::from_micros(200));
+            let mut extents = Vec::new();
+            let add = &mut |extent: FiemapExtent| {
+                extents.push((extent.logical.0, extent.length));
+                ControlFlow::Continue(())
+            };
+            file.extents(bytes(0..u64::MAX), add).unwrap();
+            assert_eq!(extents, [(0, 4096), (8192, 4096)], "round {round}");
+            drop(map);
+        }
+    }
 }
