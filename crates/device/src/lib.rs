@@ -35,7 +35,7 @@ pub use latency::LatencyDevice;
 pub use memory::MemoryDevice;
 pub use open::{Backend, Image, OpenDevice, Part, is_write_protected, open};
 pub use overlay::{OverlayBlocks, OverlayDevice};
-pub use record::{Completed, RecordDevice, RecordedWrite, Recording, Replay};
+pub use record::{Completed, RebuiltDevice, RecordDevice, RecordedWrite, Recording, Replay};
 pub use slice::Slice;
 pub use sparse::SparseDevice;
 pub use threaded::ThreadedDevice;

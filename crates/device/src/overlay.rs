@@ -62,6 +62,16 @@ impl OverlayDevice {
         Self { used, blocks, ..Self::new(Arc::clone(&self.base), self.block_size, self.bytes_max) }
     }
 
+    /// Calls `visit` with the number and the contents of each written block, in order.
+    pub fn for_each_written(&self, mut visit: impl FnMut(u64, &[u8])) {
+        self.blocks.read().iter().for_each(|(number, block)| visit(*number, block));
+    }
+
+    /// Returns whether a block was written.
+    pub fn is_written(&self, number: u64) -> bool {
+        self.blocks.read().contains_key(&number)
+    }
+
     /// Returns the memory that the written blocks take, in bytes.
     pub fn bytes_used(&self) -> u64 {
         self.blocks.read().len() as u64 * u64::from(self.block_size.bytes())

@@ -80,10 +80,14 @@ impl RecordDevice {
         Ok(Self { inner, part: 0, start: 0, before, events })
     }
 
-    /// Records a device in memory that begins with these contents, which it does not copy.
-    pub fn over_memory(contents: &Arc<Vec<u8>>) -> Self {
+    /// Records a device in memory that begins with these contents, which it does not copy. `wrap` can add a device between it
+    /// and the recorder.
+    pub fn over_memory(
+        contents: &Arc<Vec<u8>>,
+        wrap: impl FnOnce(SharedDevice) -> SharedDevice,
+    ) -> Self {
         let base: SharedDevice = Arc::new(MemoryDevice::shared(Arc::clone(contents)));
-        let inner = Arc::new(OverlayDevice::new(base, OVERLAY_BLOCK, u64::MAX));
+        let inner = wrap(Arc::new(OverlayDevice::new(base, OVERLAY_BLOCK, u64::MAX)));
         Self { inner, part: 0, start: 0, before: Arc::clone(contents), events: Arc::default() }
     }
 
@@ -374,17 +378,20 @@ impl<'r> Replay<'r> {
         &mut self,
         point: usize,
         keep: impl FnMut(&RecordedWrite, u64) -> bool,
-    ) -> Result<SharedDevice> {
+    ) -> Result<RebuiltDevice> {
         self.go_to(point);
-        let base: SharedDevice = Arc::clone(&self.base) as SharedDevice;
-        let device: SharedDevice = Arc::new(OverlayDevice::new(base, OVERLAY_BLOCK, u64::MAX));
+        let durable = Arc::clone(&self.base);
+        let base: SharedDevice = Arc::clone(&durable) as SharedDevice;
+        let device = Arc::new(OverlayDevice::new(base, OVERLAY_BLOCK, u64::MAX));
+        let writable: &dyn BlockDevice = &*device;
         let mut written = Ok(());
         self.patch(keep, |offset, data| {
             if written.is_ok() {
-                written = device.write_at(offset, data);
+                written = writable.write_at(offset, data);
             }
         });
-        written.map(|()| device)
+        let before = Arc::clone(&self.recording.before);
+        written.map(|()| RebuiltDevice { before, durable, device })
     }
 
     /// Calls `write_to` with the changes to the base, in order.
@@ -451,6 +458,40 @@ impl<'r> Replay<'r> {
             }
             self.in_base += 1;
         }
+    }
+}
+
+/// The contents after a crash, as layers of changed blocks over the contents before the first event.
+#[derive(Clone, Debug)]
+pub struct RebuiltDevice {
+    before: Arc<Vec<u8>>,
+    durable: Arc<OverlayDevice>,
+    device: Arc<OverlayDevice>,
+}
+
+impl RebuiltDevice {
+    /// The size of changed blocks.
+    pub const BLOCK: BlockSize = OVERLAY_BLOCK;
+
+    /// Returns the writable device.
+    pub fn device(&self) -> SharedDevice {
+        Arc::clone(&self.device) as SharedDevice
+    }
+
+    /// Returns the contents before the first event.
+    pub fn before(&self) -> &Arc<Vec<u8>> {
+        &self.before
+    }
+
+    /// Calls `visit` with the number and the contents of each block of [`BLOCK`](Self::BLOCK) bytes that may differ from the
+    /// contents before.
+    pub fn for_each_changed(&self, mut visit: impl FnMut(u64, &[u8])) {
+        self.durable.for_each_written(|number, block| {
+            if !self.device.is_written(number) {
+                visit(number, block);
+            }
+        });
+        self.device.for_each_written(visit);
     }
 }
 
@@ -609,9 +650,14 @@ mod tests {
                 let odd = |_: &RecordedWrite, sector| sector % 2 == 1;
                 let image = recording.image(point, odd);
                 let mut of_device = vec![0; image.len()];
-                let device = replay.device(point, odd).unwrap();
-                device.read_at(DeviceOffset(0), &mut of_device).unwrap();
+                let rebuilt = replay.device(point, odd).unwrap();
+                rebuilt.device().read_at(DeviceOffset(0), &mut of_device).unwrap();
                 prop_assert!(of_device == image && replay.image(point, odd) == image);
+                let mut changed = rebuilt.before().to_vec();
+                rebuilt.for_each_changed(|number, block| {
+                    changed[number as usize * block.len()..][..block.len()].copy_from_slice(block);
+                });
+                prop_assert!(changed == image);
             }
             for (point, expected) in recording.flush_points().into_iter().zip(&flushed) {
                 prop_assert!(&recording.image(point, |_, _| false) == expected);

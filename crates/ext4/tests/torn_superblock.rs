@@ -96,7 +96,7 @@ fn check_tears(options: &str, with_errors: bool) {
                 at if SECTORS.contains(&at) => at == kept,
                 _ => others,
             };
-            let device = replay.device(point, keep).unwrap();
+            let device = replay.device(point, keep).unwrap().device();
             if Superblock::read(&device).is_ok() {
                 continue;
             }

@@ -102,7 +102,7 @@ fn check_cuts(kind: &str, is_first_damaged: bool) {
                 let half = u64::from(sector >= SECOND_HALF);
                 halves >> half & 1 != 0
             };
-            let device = replay.device(point, keep).unwrap();
+            let device = replay.device(point, keep).unwrap().device();
             torn += u32::from(!is_first_whole(&device));
             let found = open(device, false).label().unwrap();
             let is_new = found == b"new";

@@ -21,9 +21,9 @@ pub fn judge_whole_commits(history: &Data) -> Option<Violation> {
     let points = recording.flush_points().into_iter().map(|point| point - 1);
     for point in points.filter(|point| *point > run.begun) {
         let keep = |write: &RecordedWrite, _| is_metadata(&before, write);
-        let device = replay.device(point, keep).unwrap();
+        let device = replay.device(point, keep).unwrap().device();
         count_mended_state();
-        let disks = Disks::of(Arc::clone(&device), None, VolumeFormat::Ext4);
+        let disks = Disks::new(Arc::clone(&device), VolumeFormat::Ext4);
         let found = mended(&disks).and_then(|mended| read(&mended));
         if let Err(what) = found.and_then(|found| history.files.check_all(point, &found)) {
             return Some(Violation::new(format!("cut at {point}: {what}"), None, &device));

@@ -15,6 +15,7 @@ const STRUCTURE: &str = "NAT entry";
 /// The numbers of the inodes that stand for nodes and for other metadata. They have no blocks, and this address.
 const INODES_WITHOUT_BLOCKS: [u32; 2] = [1, 2];
 const NO_BLOCK: u32 = 1;
+const ZEROES: [u8; 4096] = [0; 4096];
 
 impl Check<'_> {
     pub(super) fn check_nat(&mut self) {
@@ -31,6 +32,10 @@ impl Check<'_> {
             let location = Location::block(block);
             let read = self.volume.metadata().read(block, "NAT block", location);
             let Some(buffer) = self.report.ok(read) else { continue };
+            // Most blocks have no entries.
+            if buffer.chunks(ZEROES.len()).all(|part| part == &ZEROES[..part.len()]) {
+                continue;
+            }
             let entries = buffer.chunks_exact(size_of::<RawNatEntry>());
             for (nid, bytes) in (first..).zip(entries) {
                 if bytes != [0; size_of::<RawNatEntry>()] {

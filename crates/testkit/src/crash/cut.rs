@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::Random;
-use device::{RecordedWrite, Recording, Replay, SharedDevice};
+use device::{RebuiltDevice, RecordedWrite, Recording, Replay};
 
 /// The unit that a device writes atomically, in bytes.
 const SECTOR: u64 = 512;
@@ -84,14 +84,14 @@ impl Cut {
         cuts
     }
 
-    /// Returns the device after the cut. Blocks of `unit` bytes are written or not, but never torn. Returns `None` if the contents are those of an earlier cut, or if no volatile
-    /// write remains although some should.
+    /// Returns the device after the cut. Blocks of `unit` bytes are written or not, but never torn. Returns `None` if the
+    /// contents are those of an earlier cut, or if no volatile write remains although some should.
     pub fn device(
         &self,
         replay: &mut Replay<'_>,
         unit: u64,
         seen: &mut HashSet<u64>,
-    ) -> Option<SharedDevice> {
+    ) -> Option<RebuiltDevice> {
         let writes = replay.volatile(self.point);
         let mut keeper = Keeper {
             rest: self.rest,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::{DeviceOffset, Result};
-use device::{SharedDevice, Slice};
+use device::{RebuiltDevice, SharedDevice, Slice};
 use fs::{FileSystem, Format, FormatOptions};
 use iomap::PageCache;
 
@@ -25,18 +25,26 @@ pub struct Disks {
     pub journal: Option<SharedDevice>,
     /// The volume's format.
     pub format: VolumeFormat,
+    /// The volume's device, if it was rebuilt after a power cut.
+    pub rebuilt: Option<RebuiltDevice>,
 }
 
 impl Disks {
+    /// Returns a volume of this format without other devices.
+    pub fn new(volume: SharedDevice, format: VolumeFormat) -> Self {
+        Self { volume, journal: None, format, rebuilt: None }
+    }
+
     /// Returns the devices in `whole`: the volume's first `volume_bytes` bytes, and then those of an external journal.
     /// With `None`, the volume has all bytes.
-    pub fn of(whole: SharedDevice, volume_bytes: Option<u64>, format: VolumeFormat) -> Self {
+    pub fn of(whole: RebuiltDevice, volume_bytes: Option<u64>, format: VolumeFormat) -> Self {
+        let device = whole.device();
         let Some(bytes) = volume_bytes else {
-            return Self { volume: whole, journal: None, format };
+            return Self { rebuilt: Some(whole), ..Self::new(device, format) };
         };
-        let volume = Slice::new(Arc::clone(&whole), DeviceOffset(0), bytes).unwrap();
-        let journal = Slice::from(whole, DeviceOffset(bytes)).unwrap();
-        Self { volume: Arc::new(volume), journal: Some(Arc::new(journal)), format }
+        let volume = Slice::new(Arc::clone(&device), DeviceOffset(0), bytes).unwrap();
+        let journal = Slice::from(device, DeviceOffset(bytes)).unwrap();
+        Self { journal: Some(Arc::new(journal)), ..Self::new(Arc::new(volume), format) }
     }
 
     /// Opens the volume, and recovers it in memory.

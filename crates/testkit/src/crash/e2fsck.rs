@@ -57,7 +57,8 @@ fn run_with(arguments: &[&str], disks: &Disks) -> Outcome {
         let status = command.stdout(output.try_clone().unwrap()).stderr(output).status();
         let code = status.expect("e2fsck runs").code().unwrap_or(i32::MAX);
         let text = std::fs::read_to_string(path(text)).unwrap();
-        Outcome { code, text, disks: Disks { volume, journal: journal_copy, format: disks.format } }
+        let disks = Disks { journal: journal_copy, ..Disks::new(volume, disks.format) };
+        Outcome { code, text, disks }
     })
 }
 

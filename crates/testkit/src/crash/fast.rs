@@ -37,7 +37,7 @@ pub fn leave_fast_commits(image: &Path) -> Vec<u8> {
     mount.unmount();
     let device = Arc::new(MemoryDevice::new(bytes.clone()));
     let cache = PageCache::new(CacheOptions::default()).unwrap();
-    let volume = Disks::of(device, None, VolumeFormat::Ext4).open_ext4(&cache).unwrap();
+    let volume = Disks::new(device, VolumeFormat::Ext4).open_ext4(&cache).unwrap();
     let recovered = volume.recovery().expect("it was not unmounted");
     assert!(recovered.fast_commits > 5, "only {} fast commits", recovered.fast_commits);
     bytes

@@ -138,8 +138,8 @@ fn judge_by(
         let judged = catch_unwind(AssertUnwindSafe(|| judge(&cut, disks, &mut random)));
         let judged = judged.unwrap_or_else(|_| Err("a panic, whose message is above".into()));
         if let Err(what) = judged {
-            let device = cut.device(&mut replay, unit, &mut HashSet::new()).unwrap();
-            return Some(Violation::new(what, Some(cut), &device));
+            let rebuilt = cut.device(&mut replay, unit, &mut HashSet::new()).unwrap();
+            return Some(Violation::new(what, Some(cut), &rebuilt.device()));
         }
     }
     None
@@ -217,8 +217,8 @@ fn record(disks: &Disks) -> base::Result<(Arc<RecordDevice>, Disks)> {
         }
     };
     let volume = Arc::new(volume);
-    let format = disks.format;
-    Ok((Arc::clone(&volume), Disks { volume, journal, format }))
+    let written: SharedDevice = volume.clone();
+    Ok((volume, Disks { journal, ..Disks::new(written, disks.format) }))
 }
 
 /// Recovers `disks` in place, through `written`, which may record the writes. Compares their contents. With `is_checked`,
@@ -243,11 +243,11 @@ fn recover_in_place(
                 let outcome = e2fsck::run("-fn", disks);
                 (outcome.code != 0).then_some(outcome.text)
             }
-            VolumeFormat::F2fs if fsck_f2fs::can_read(&disks.volume) => {
-                CHECKED.fetch_add(1, Ordering::Relaxed);
-                fsck_f2fs::complaint(&disks.volume)
+            VolumeFormat::F2fs => {
+                let rebuilt = disks.rebuilt.as_ref().filter(|it| fsck_f2fs::can_read(it));
+                CHECKED.fetch_add(usize::from(rebuilt.is_some()), Ordering::Relaxed);
+                rebuilt.and_then(fsck_f2fs::complaint)
             }
-            VolumeFormat::F2fs => None,
         };
         if let Some(complaint) = complaint {
             return Err(failure(complaint));

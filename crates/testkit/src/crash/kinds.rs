@@ -1,12 +1,14 @@
 //! The kinds of volumes for power cuts, and their creation.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use base::{BlockSize, DeviceOffset};
+use base::BlockSize;
 use device::{LatencyDevice, MemoryDevice, RecordDevice, SharedDevice};
+use parking_lot::Mutex;
 
 use super::disks::{Disks, VolumeFormat};
 use super::fast::leave_fast_commits;
@@ -51,6 +53,9 @@ pub struct Kind {
     pub(super) atomic_bytes: u64,
 }
 
+/// The contents of a new volume, once it was made.
+type Made = OnceLock<Arc<Vec<u8>>>;
+
 /// A new volume whose devices are recorded.
 #[derive(Debug)]
 pub struct Recorded {
@@ -60,37 +65,7 @@ pub struct Recorded {
     pub disks: Disks,
 }
 
-/// A new volume that is made once and recorded many times, without copies of its contents.
-#[derive(Debug)]
-pub struct Template {
-    contents: Arc<Vec<u8>>,
-    format: VolumeFormat,
-}
-
-impl Template {
-    /// Returns a volume with these contents, which is recorded. `wrap` can add a device between the volume and the
-    /// recorded device.
-    pub fn record(&self, wrap: impl Fn(SharedDevice) -> SharedDevice) -> Recorded {
-        let recorder = Arc::new(RecordDevice::over_memory(&self.contents));
-        let disks = Disks { volume: wrap(recorder.clone()), journal: None, format: self.format };
-        Recorded { recorder, disks }
-    }
-}
-
 impl Kind {
-    /// Creates a volume like [`record`](Self::record) for many recordings.
-    ///
-    /// # Panics
-    ///
-    /// If the journal is external.
-    pub fn template(&self) -> Template {
-        assert_eq!(self.journal_megabytes, None, "{self:?}");
-        let memory: SharedDevice = Arc::new(self.memory());
-        let mut contents = vec![0; memory.size() as usize];
-        must(memory.read_at(DeviceOffset(0), &mut contents), "the contents");
-        Template { contents: Arc::new(contents), format: self.format }
-    }
-
     const fn new(name: &'static str, megabytes: u64, options: &'static str) -> Self {
         let (has_fast_commits, journal_megabytes) = (false, None);
         let (format, atomic_bytes) = (VolumeFormat::Ext4, 512);
@@ -102,32 +77,38 @@ impl Kind {
         Self { format: VolumeFormat::F2fs, atomic_bytes: 4096, ..Self::new(name, 64, image) }
     }
 
-    /// Creates a volume, and fills its free blocks with contents that no file has. `wrap` can add a
-    /// device between the volume and each recorded device.
+    /// Creates a volume, and fills its free blocks with contents that no file has. `wrap` can add a device between the volume
+    /// and each recorded device. All volumes of a kind have the same contents at first.
     pub fn record(&self, pace: Pace, wrap: impl Fn(SharedDevice) -> SharedDevice) -> Recorded {
-        let memory = Arc::new(self.memory());
-        let device: SharedDevice = match pace {
-            Pace::AtOnce => memory,
-            Pace::Slow => Arc::new(
-                LatencyDevice::new(memory, LATENCY, QUEUE_DEPTH)
-                    .with_stragglers(STRAGGLERS_EVERY, STRAGGLERS_LATENCY),
-            ),
+        let contents = self.contents();
+        let at_pace = |device: SharedDevice| -> SharedDevice {
+            match pace {
+                Pace::AtOnce => device,
+                Pace::Slow => Arc::new(
+                    LatencyDevice::new(device, LATENCY, QUEUE_DEPTH)
+                        .with_stragglers(STRAGGLERS_EVERY, STRAGGLERS_LATENCY),
+                ),
+            }
         };
         let Some(megabytes) = self.journal_megabytes else {
-            let recorder = Arc::new(must(RecordDevice::new(device), "recording"));
-            let volume = wrap(recorder.clone());
-            let disks = Disks { volume, journal: None, format: self.format };
+            let recorder = Arc::new(RecordDevice::over_memory(&contents, at_pace));
+            let disks = Disks::new(wrap(recorder.clone()), self.format);
             return Recorded { recorder, disks };
         };
+        let volume = at_pace(Arc::new(MemoryDevice::new(contents.to_vec())));
         let journal = Arc::new(journal(self.options, megabytes));
-        let [recorder, journal] = must(RecordDevice::pair(device, journal), "recording");
+        let [recorder, journal] = must(RecordDevice::pair(volume, journal), "recording");
         let recorder = Arc::new(recorder);
-        let disks = Disks {
-            volume: wrap(recorder.clone()),
-            journal: Some(wrap(Arc::new(journal))),
-            format: self.format,
-        };
+        let journal = Some(wrap(Arc::new(journal)));
+        let disks = Disks { journal, ..Disks::new(wrap(recorder.clone()), self.format) };
         Recorded { recorder, disks }
+    }
+
+    /// Returns the contents of a new volume, which is made once.
+    fn contents(&self) -> Arc<Vec<u8>> {
+        static CONTENTS: Mutex<BTreeMap<&str, Arc<Made>>> = Mutex::new(BTreeMap::new());
+        let made = Arc::clone(CONTENTS.lock().entry(self.name).or_default());
+        Arc::clone(made.get_or_init(|| Arc::new(self.make())))
     }
 
     /// Returns the size of the volume in bytes, if an external journal follows it in the recording.
@@ -135,9 +116,9 @@ impl Kind {
         self.journal_megabytes.map(|_| self.megabytes << 20)
     }
 
-    fn memory(&self) -> MemoryDevice {
+    fn make(&self) -> Vec<u8> {
         if self.format == VolumeFormat::F2fs {
-            return self.memory_with_f2fs();
+            return self.make_f2fs();
         }
         let arguments: Vec<&str> = self.options.split_whitespace().collect();
         let folder = must(tempfile::tempdir(), "a folder");
@@ -160,10 +141,10 @@ impl Kind {
             must(std::fs::write(&image, bytes), "the image");
             bytes = leave_fast_commits(&image);
         }
-        MemoryDevice::new(bytes)
+        bytes
     }
 
-    fn memory_with_f2fs(&self) -> MemoryDevice {
+    fn make_f2fs(&self) -> Vec<u8> {
         let folder = must(tempfile::tempdir(), "a folder");
         let image = folder.path().join("image");
         if self.options == BLOCKS_OF_16K {
@@ -181,7 +162,7 @@ impl Kind {
                 block.fill(super::stale::STALE);
             }
         }
-        MemoryDevice::new(bytes)
+        bytes
     }
 
     /// Returns whether the format is ext2, ext3 or ext4.

@@ -11,15 +11,15 @@ mod common;
 mod operation;
 mod oracle;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use base::Result;
 use device::{DeviceHooks, HookedDevice, SharedDevice};
 use libtest_mimic::{Arguments, Failed, Trial};
 use pagecache::CacheOptions;
 use testkit::crash::{
-    DEFAULT, F2FS, History, Kind, Recorded, RecordedRun, SMALL_BLOCKS, Snapshot, Template, judge,
+    DEFAULT, F2FS, History, Kind, Pace, Recorded, RecordedRun, SMALL_BLOCKS, Snapshot, judge,
     judge_in_memory,
 };
 use vfs::{Follow, MapAccess, MapSync, Volume, VolumeOptions};
@@ -160,14 +160,6 @@ impl DeviceHooks for OmittedFlushes {
     }
 }
 
-/// Returns a new volume of a kind, which is made once.
-fn template(kind: &'static Kind) -> &'static Template {
-    static TEMPLATES: [OnceLock<Template>; 4] = [const { OnceLock::new() }; 4];
-    let index =
-        [&DEFAULT, &SMALL_BLOCKS, &F2FS[0], &F2FS[1]].iter().position(|it| it.name == kind.name);
-    TEMPLATES[index.expect("a kind of these")].get_or_init(|| kind.template())
-}
-
 /// A recorded sequence and its promises.
 struct Sequence {
     run: RecordedRun,
@@ -180,7 +172,7 @@ impl Sequence {
         steps: &[Step],
         wrap: fn(SharedDevice) -> SharedDevice,
     ) -> Result<Self> {
-        let Recorded { recorder, disks } = template(kind).record(wrap);
+        let Recorded { recorder, disks } = kind.record(Pace::AtOnce, wrap);
         let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
         let options = VolumeOptions { writable: true, cache, ..VolumeOptions::default() };
         let volume = Volume::open_device(disks.volume, &options)?;

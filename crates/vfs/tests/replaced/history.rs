@@ -57,7 +57,7 @@ impl History {
                 }
                 keeps
             });
-            let found = catch_unwind(AssertUnwindSafe(|| read_target(device.unwrap())));
+            let found = catch_unwind(AssertUnwindSafe(|| read_target(device.unwrap().device())));
             let found = found
                 .map_err(|_| format!("a panic after a cut at {point}; its message is above"))?;
             if !self.allows(point, &found) {
