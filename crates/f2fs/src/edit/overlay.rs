@@ -336,9 +336,12 @@ impl Overlay {
     fn charge(&mut self, bytes: u64) -> Result<()> {
         self.bytes += bytes + ENTRY_BYTES;
         if self.bytes > BYTES_MAX {
-            return Err(Unsupported::Operation(
-                "recovering more than 1 GiB of changes in memory (--no-recovery reads the checkpoint)",
-            )
+            let is_recovery = self.blocks.is_some();
+            return Err(Unsupported::Operation(if is_recovery {
+                "recovering more than 1 GiB of changes in memory (--no-recovery reads the checkpoint)"
+            } else {
+                "changing more than 1 GiB of nodes in one operation"
+            })
             .into());
         }
         Ok(())

@@ -15,17 +15,59 @@ use crate::volume::Volume;
 #[derive(Debug, Default)]
 pub(super) struct AddressChanges {
     /// Blocks that no address refers to any more.
-    pub(super) removed: Vec<FsBlock>,
-    /// Blocks that the checkpoint does not use.
-    pub(super) added: BTreeMap<FsBlock, Owner>,
-    /// Blocks of the checkpoint that other addresses refer to.
-    pub(super) moved: BTreeMap<FsBlock, Owner>,
+    pub(super) removed: BlockSet,
+    /// Blocks that the checkpoint does not use, in order.
+    pub(super) added: Vec<(FsBlock, Owner)>,
+    /// Blocks of the checkpoint that other addresses refer to, in order.
+    pub(super) moved: Vec<(FsBlock, Owner)>,
+}
+
+/// A set of blocks, one bit each: a checkpoint after the removal of a large file frees hundreds of millions.
+#[derive(Debug, Default)]
+pub(super) struct BlockSet(BTreeMap<u64, [u64; WORDS]>);
+
+/// The number of words of bits of an entry.
+const WORDS: usize = 8;
+/// The number of blocks of an entry.
+const BITS: u64 = WORDS as u64 * u64::BITS as u64;
+
+impl BlockSet {
+    fn insert(&mut self, block: FsBlock) {
+        let (word, mask) = place(block);
+        self.0.entry(block.0 / BITS).or_default()[word] |= mask;
+    }
+
+    /// Removes a block. Returns whether the set had it.
+    fn remove(&mut self, block: FsBlock) -> bool {
+        let (word, mask) = place(block);
+        let Some(words) = self.0.get_mut(&(block.0 / BITS)) else { return false };
+        let had = words[word] & mask != 0;
+        words[word] &= !mask;
+        had
+    }
+
+    /// Returns the blocks, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = FsBlock> + '_ {
+        self.0.iter().flat_map(|(entry, words)| {
+            let numbers = (0..BITS).filter(|bit| {
+                let (word, mask) = place(FsBlock(*bit));
+                words[word] & mask != 0
+            });
+            numbers.map(move |bit| FsBlock(entry * BITS + bit))
+        })
+    }
+}
+
+/// Returns the word of a block in its entry, and its bit there.
+fn place(block: FsBlock) -> (usize, u64) {
+    let bit = block.0 % BITS;
+    ((bit / u64::from(u64::BITS)) as usize, 1 << (bit % u64::from(u64::BITS)))
 }
 
 impl AddressChanges {
     /// Compares `nodes`, which the overlay has, with the checkpoint.
     pub(super) fn find(volume: &Volume, nodes: &[(Nid, Change)]) -> Result<Self> {
-        let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
+        let (mut before, mut after) = (BlockSet::default(), Vec::new());
         for (nid, change) in nodes {
             let old = match checkpointed_node(volume, *nid)? {
                 Some(node) => addresses(volume, &node)?,
@@ -43,28 +85,24 @@ impl AddressChanges {
                 if old == new {
                     continue;
                 }
-                // A node has about a thousand addresses.
-                let owner = Owner { nid: *nid, index: index as u16 };
-                for (address, blocks) in [(old, &mut before), (new, &mut after)] {
-                    let block = address.map(|address| FsBlock(u64::from(*address)));
-                    if let Some(block) =
-                        block.filter(|block| volume.geometry().main.contains(block))
-                    {
-                        blocks.insert(block, owner);
-                    }
+                let in_main = |address: &u32| {
+                    let block = FsBlock(u64::from(*address));
+                    volume.geometry().main.contains(&block).then_some(block)
+                };
+                if let Some(block) = old.and_then(in_main) {
+                    before.insert(block);
+                }
+                if let Some(block) = new.and_then(in_main) {
+                    // A node has about a thousand addresses.
+                    after.push((block, Owner { nid: *nid, index: index as u16 }));
                 }
             }
         }
-        let mut changes = Self::default();
-        for (block, owner) in after {
-            match before.remove(&block) {
-                None => drop(changes.added.insert(block, owner)),
-                Some(old) if old != owner => drop(changes.moved.insert(block, owner)),
-                Some(_) => {}
-            }
-        }
-        changes.removed = before.into_keys().collect();
-        Ok(changes)
+        after.sort_unstable_by_key(|(block, _)| *block);
+        after.dedup_by_key(|(block, _)| *block);
+        // What is the same at its place was left out, so a block that was there before has another owner now.
+        let (moved, added) = after.into_iter().partition(|(block, _)| before.remove(*block));
+        Ok(Self { removed: before, added, moved })
     }
 }
 
@@ -94,4 +132,29 @@ fn addresses(volume: &Volume, node: &Node) -> Result<Vec<u32>> {
         (0, if is_direct { nids } else { 0 })
     };
     Ok(node.words(start, 0, count).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn block_sets_equal_sets(steps in proptest::collection::vec((any::<bool>(), 0_u64..3000), 0..200)) {
+            let (mut blocks, mut expected) = (BlockSet::default(), BTreeSet::new());
+            for (is_new, number) in steps {
+                if is_new {
+                    blocks.insert(FsBlock(number));
+                    expected.insert(FsBlock(number));
+                } else {
+                    prop_assert_eq!(blocks.remove(FsBlock(number)), expected.remove(&FsBlock(number)));
+                }
+            }
+            prop_assert!(blocks.iter().eq(expected));
+        }
+    }
 }

@@ -107,10 +107,10 @@ impl Writer<'_> {
         logs.find_next(space)?;
         let times = WriteTimes { now: clock.now(), of_moved: written };
         let mut segments = SegmentChanges::new(space, logs.segments(), times);
-        for block in changes.removed.iter().chain(&freed) {
-            segments.set_free(geometry, *block)?;
+        for block in changes.removed.iter().chain(freed.iter().copied()) {
+            segments.set_free(geometry, block)?;
         }
-        for block in changes.added.keys() {
+        for (block, _) in &changes.added {
             segments.set_used(geometry, *block, WARM_DATA)?;
         }
         for (block, log) in new {

@@ -137,7 +137,7 @@ impl State {
     pub(in crate::write) fn copy_shifted(
         &mut self,
         volume: &Arc<Volume>,
-        shifted: &BTreeMap<FsBlock, Owner>,
+        shifted: &[(FsBlock, Owner)],
     ) -> Result<bool> {
         let logs = Log::all(&volume.checkpoint()).map(|log| log.segment);
         let mut owners = Owners::new(volume);
