@@ -54,6 +54,12 @@ pub fn policies() -> Vec<(&'static str, Policy)> {
     ]
 }
 
+/// Returns the policy of [`policies`] with this name.
+pub fn policy(name: &str) -> Policy {
+    let found = policies().into_iter().find(|(found, _)| *found == name);
+    found.unwrap_or_else(|| panic!("no policy {name}")).1
+}
+
 /// Returns policies with other ciphers, with names. Few kernels have all of these. Debian's have no HCTR2.
 pub fn rare_policies() -> Vec<(&'static str, Policy)> {
     let identifier = must(Keys::default().add(&MASTER_KEY), "the master key");

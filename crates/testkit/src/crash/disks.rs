@@ -5,7 +5,15 @@ use std::sync::Arc;
 use base::{DeviceOffset, Result};
 use device::{RebuiltDevice, SharedDevice, Slice};
 use fs::{FileSystem, Format, FormatOptions};
+use fscrypt::Keys;
 use iomap::PageCache;
+
+use crate::encryption;
+
+/// Returns the keys of all encrypted files.
+fn keys() -> Arc<Keys> {
+    Arc::new(encryption::master_keys())
+}
 
 /// A format of recorded volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,12 +57,13 @@ impl Disks {
 
     /// Opens the volume, and recovers it in memory.
     pub fn open(&self, cache: &Arc<PageCache>) -> Result<Arc<dyn FileSystem>> {
-        self.open_with(cache, &FormatOptions::default())
+        self.open_with(cache, &FormatOptions { keys: keys(), ..FormatOptions::default() })
     }
 
     /// Opens the volume for writing, and recovers it in place.
     pub fn open_for_writing(&self, cache: &Arc<PageCache>) -> Result<Arc<dyn FileSystem>> {
-        self.open_with(cache, &FormatOptions { writable: true, ..FormatOptions::default() })
+        let options = FormatOptions { writable: true, keys: keys(), ..FormatOptions::default() };
+        self.open_with(cache, &options)
     }
 
     fn open_with(

@@ -153,6 +153,9 @@ impl Kind {
             crate::f2fs::Kind::named(self.options).make(&image, self.megabytes);
         }
         let mut bytes = must(std::fs::read(&image), "the image");
+        if self.is_encrypted() {
+            crate::f2fs::encrypt_root(&mut bytes, crate::encryption::policy(POLICY));
+        }
         let device: SharedDevice = Arc::new(MemoryDevice::new(bytes.clone()));
         let superblock = must(f2fs::Superblock::read(&device), "the superblock");
         let geometry = &superblock.geometry;
@@ -173,6 +176,11 @@ impl Kind {
     /// Returns whether new files are to be compressed.
     pub fn is_compressed(&self) -> bool {
         self.name == COMPRESSED
+    }
+
+    /// Returns whether all files are encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.options == ENCRYPTED
     }
 
     /// Returns whether commits are atomic.
@@ -210,6 +218,10 @@ fn make(image: &Path, megabytes: u64, options: &[&str]) {
 
 /// The name of the kind with compressed files.
 const COMPRESSED: &str = "f2fs_compressed";
+/// The kind of the images of volumes with encrypted files.
+const ENCRYPTED: &str = "encrypt";
+/// The policy of encrypted files.
+const POLICY: &str = "v2";
 /// The image of volumes of f2fs with blocks of 16 KiB, which mkfs.f2fs does not make.
 const BLOCKS_OF_16K: &str = "blocks of 16 KiB";
 
@@ -239,6 +251,8 @@ pub const F2FS_TORN: Kind =
     Kind { atomic_bytes: 512, ..Kind::f2fs("f2fs_torn_blocks", "attributes") };
 /// A volume of f2fs that can have compressed files.
 pub const F2FS_COMPRESSED: Kind = Kind::f2fs(COMPRESSED, "lz4");
+/// A volume of f2fs whose root directory is encrypted, and so all files in it.
+pub const F2FS_ENCRYPTED: Kind = Kind::f2fs("f2fs_encrypted", ENCRYPTED);
 /// A volume of f2fs with blocks of 16 KiB.
 pub const F2FS_16K: Kind = Kind {
     megabytes: 256,

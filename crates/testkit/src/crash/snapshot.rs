@@ -60,7 +60,8 @@ impl Snapshot {
                 let data = inode.data()?;
                 let maps = maps(data.mapper);
                 let is_encoded = maps.iter().any(|map| map.kind == IomapKind::Encoded);
-                let contents = if is_encoded {
+                let is_encrypted = data.mapper.transform().is_some();
+                let contents = if is_encoded || is_encrypted {
                     read_through_cache(volume, data)?
                 } else {
                     read_maps(volume.device(), data.mapper, data.size, &maps)
@@ -195,7 +196,7 @@ fn allocated_ranges(maps: &[Iomap]) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Returns the contents of a file with encoded data.
+/// Returns the contents of a file with encoded or encrypted data.
 fn read_through_cache(volume: &dyn FileSystem, data: FileData<'_>) -> base::Result<Vec<u8>> {
     let mapping = super::judge::cache().new_mapping(volume.block_size());
     let context = ReadContext {

@@ -13,6 +13,7 @@
 
 mod check;
 mod cut;
+mod encrypted;
 mod fill;
 pub mod hostile;
 mod kind;
@@ -27,6 +28,7 @@ pub use cut::{
     Torn, cut_states, damage_synced_node, recorded_states, set_checkpoint_flags, states_after_cuts,
     tear_synced_inode,
 };
+pub use encrypted::encrypt_root;
 pub use fill::{
     break_off, change_all, change_all_encrypted, fill_all, fill_and_decrypt_all, list_all,
     list_last_checkpoints,

@@ -11,6 +11,9 @@ use crate::planted::{Bug, Planted};
 use crate::stage::{compress_new_files, open};
 use crate::subject::{Notes, Subject, move_extents};
 
+/// FS_ENCRYPT_FL.
+const ENCRYPTED: u32 = 0x800;
+
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 pub struct Files {
@@ -29,6 +32,10 @@ impl Files {
         }
         let mut subjects: Vec<Subject> =
             NAMES.iter().map(|name| Subject::new(make(&volume, name))).collect();
+        for subject in &subjects {
+            let flags = subject.file.node().attributes().flags;
+            assert_eq!(flags & ENCRYPTED != 0, kind.is_encrypted(), "{kind:?}");
+        }
         let history = |number| match kind.is_compressed() {
             true => FileHistory::compressible(number),
             false => FileHistory::new(number, false),

@@ -19,9 +19,9 @@ mod synced;
 mod threads;
 
 use testkit::crash::{
-    DEFAULT, F2FS, F2FS_16K, F2FS_COMPRESSED, F2FS_TORN, FAST_COMMITS, JOURNAL_DEVICE, JournalBug,
-    Kind, LARGE, Rounds, SMALL, SMALL_BLOCKS, Suite, WITHOUT_CHECKSUMS, WITHOUT_JOURNAL, Written,
-    judge, judge_without_journal,
+    DEFAULT, F2FS, F2FS_16K, F2FS_COMPRESSED, F2FS_ENCRYPTED, F2FS_TORN, FAST_COMMITS,
+    JOURNAL_DEVICE, JournalBug, Kind, LARGE, Rounds, SMALL, SMALL_BLOCKS, Suite, WITHOUT_CHECKSUMS,
+    WITHOUT_JOURNAL, Written, judge, judge_without_journal,
 };
 
 use crate::atomic::Atomic;
@@ -51,6 +51,7 @@ fn main() {
         (F2FS, OF_F2FS),
         (&[F2FS_TORN], rounds(2, 330)),
         (&[F2FS_16K], rounds(2, 200)),
+        (&[F2FS_ENCRYPTED], rounds(1, 330)),
     ] {
         for kind in kinds {
             suite.add(kind, "files_survive_power_cuts", rounds, judge, |kind, seed| {
@@ -70,6 +71,7 @@ fn main() {
     let synced = [
         (&F2FS[0], OF_F2FS),
         (&F2FS_TORN, rounds(4, 330)),
+        (&F2FS_ENCRYPTED, rounds(1, 330)),
         (&F2FS_16K, rounds(2, 200)),
         (&SMALL_BLOCKS, rounds(1, 60)),
     ];
@@ -142,6 +144,9 @@ fn plant_bugs(suite: &mut Suite) {
         |kind, bug, seed| Atomic::record(kind, bug, seed, 30);
     let cleaned: fn(&Kind, Bug, u64) -> Cleaned =
         |kind, bug, seed| Cleaned::record(kind, bug, seed, 4);
+    let encrypted = &F2FS_ENCRYPTED;
+    suite.plant(encrypted, (Bug::OtherBlocksIv, Bug::None), 100, files);
+    suite.plant(encrypted, (Bug::NoFlushOfPackEnd, Bug::None), 100, files);
     suite.plant(f2fs, (Bug::NoFlushOfPack, Bug::None), 100, cleaned);
     suite.plant(f2fs, (Bug::NoFlushOfPackEnd, Bug::None), 100, cleaned);
     let pinned: fn(&Kind, Bug, u64) -> Cleaned =

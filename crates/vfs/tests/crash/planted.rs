@@ -40,6 +40,8 @@ pub enum Bug {
     EarlyReuse,
     /// Checkpoints of f2fs have the quota of the ones before.
     OldQuota,
+    /// Encrypted blocks that are written together have each other's initialization vectors.
+    OtherBlocksIv,
 }
 
 /// A bug, and the state that it needs.
@@ -71,6 +73,7 @@ impl Planted {
                 Arc::new(HookedDevice::new(device, WithEarlyReuse(Arc::clone(&self.freed))))
             }
             Bug::LostOrphans => Arc::new(HookedDevice::new(device, WithoutOrphans)),
+            Bug::OtherBlocksIv => Arc::new(HookedDevice::new(device, WithOtherBlocksIv)),
             Bug::OldQuota => Arc::new(HookedDevice::new(device, OldQuota::default())),
             Bug::CleanBeforeProtect => {
                 Arc::new(HookedDevice::new(device, WithoutLateStore(Arc::clone(&self.late))))
@@ -237,6 +240,31 @@ impl DeviceHooks for OldQuota {
                     block.copy_from_slice(&old);
                 }
             }
+            Some(bytes)
+        });
+    }
+}
+
+/// Exchanges encrypted blocks that are written together. Each is then decrypted with the initialization vector of another.
+#[derive(Debug)]
+struct WithOtherBlocksIv;
+
+impl WithOtherBlocksIv {
+    /// Returns whether a block looks random. Nodes and blocks of directories have zeroes.
+    fn is_encrypted(block: &[u8]) -> bool {
+        !block.chunks(8).any(|word| word == [0; 8])
+    }
+}
+
+impl DeviceHooks for WithOtherBlocksIv {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
+        submit_changed(device, batch, |bio| {
+            let mut bytes = bio.to_vec();
+            let is_pair = bytes.len() == 2 * BLOCK;
+            if !is_pair || !bytes.chunks(BLOCK).all(Self::is_encrypted) {
+                return None;
+            }
+            bytes.rotate_left(BLOCK);
             Some(bytes)
         });
     }

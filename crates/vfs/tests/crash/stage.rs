@@ -1,8 +1,11 @@
 //! Opening a recorded volume.
 
+use std::sync::Arc;
+
 use iomap::{DirectOptions, SplitExtents};
 use pagecache::CacheOptions;
 use testkit::crash::Disks;
+use testkit::encryption;
 use vfs::{Credentials, Volume, VolumeOptions};
 
 use crate::planted::Bug;
@@ -14,6 +17,7 @@ pub fn open(disks: &Disks, bug: Bug, seed: u64) -> Volume {
         writable: true,
         cache: CacheOptions { bytes_max: 32 << 20, ..CacheOptions::default() },
         direct: DirectOptions { split, ..DirectOptions::default() },
+        keys: Arc::new(encryption::master_keys()),
         auto_da_alloc: bug != Bug::LateReplacement,
         ext4: ext4::Format { journal_device: disks.journal.clone(), ..ext4::Format::default() },
         ..VolumeOptions::default()
