@@ -7,7 +7,8 @@ use base::{Error, FileOffset};
 use f2fs::{SEGMENT_BLOCKS, Superblock};
 use testkit::f2fs::{Kind, Tools, check_by_both};
 use vfs::{
-    Credentials, Follow, OpenMode, Privileges, RenameFlags, Volume, VolumeOptions, XattrMode,
+    Credentials, F2fsMode, Follow, OpenMode, Privileges, RenameFlags, Volume, VolumeOptions,
+    XattrMode,
 };
 
 const ROOT: &Credentials = &Credentials::ROOT;
@@ -98,6 +99,34 @@ fn data_goes_to_segments_of_its_temperature() {
         for block in blocks {
             assert_eq!(types.at(block), expected, "{name}: block {block}");
         }
+    }
+}
+
+#[test]
+fn only_cold_files_are_overwritten_in_place() {
+    for (mode, is_cold_in_place) in [(F2fsMode::Adaptive, true), (F2fsMode::Lfs, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        Kind::named("plain").make(&image, 64);
+        let mut options = VolumeOptions::new();
+        options.writable(true).f2fs.mode = mode;
+        let volume = options.open(&image).unwrap();
+        for (name, kind) in FILES {
+            let node = volume.create_file(format!("/{name}").as_bytes(), 0o644, ROOT).unwrap();
+            let file = node.open_for(WRITE).unwrap();
+            let length = 40 * BLOCK as usize;
+            assert_eq!(file.write_at(&vec![1; length], 0), Ok(length));
+            volume.sync().unwrap();
+            let before = blocks(&volume, name);
+            assert_eq!(before.len(), 40, "{name}");
+            assert_eq!(file.write_at(&vec![2; length], 0), Ok(length));
+            volume.sync().unwrap();
+            let is_in_place = blocks(&volume, name) == before;
+            assert_eq!(is_in_place, kind == 2 && is_cold_in_place, "{name}, {mode:?}");
+        }
+        volume.close().unwrap();
+        drop(volume);
+        check_by_both(&image);
     }
 }
 

@@ -64,7 +64,7 @@ impl LiveInode {
     }
 
     /// Returns the temperature of data that is written. That of atomic writes is hot.
-    fn temperature(&self) -> Temperature {
+    pub(super) fn temperature(&self) -> Temperature {
         if self.has_atomic_write() { Temperature::Hot } else { self.current().record().temperature }
     }
 

@@ -1,8 +1,9 @@
-//! Data that overwrites its old blocks because a sync is about to follow: the sync need not write nodes with new addresses.
+//! Data that overwrites its old blocks. If a sync is about to follow, a few blocks are overwritten, so that the sync need not
+//! write nodes with new addresses; many blocks are written faster to new places. All data of cold files is overwritten, so that
+//! files which are read as a whole are not scattered. Linux does both.
 //!
-//! Only a few blocks are overwritten for each sync, as in Linux: many of them are written faster to new places. The lock of
-//! changes is held while the addresses are looked up and the write is recorded. Until it has ended, cleaning does not move
-//! the blocks, and no other file gets them (`State::placements`).
+//! The lock of changes is held while the addresses are looked up and the write is recorded. Until it has ended, cleaning does
+//! not move the blocks, and no other file gets them (`State::placements`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -11,6 +12,7 @@ use base::{FileBlock, FsBlock, Result};
 
 use super::LiveInode;
 use crate::inode::map::State;
+use crate::temperature::Temperature;
 
 /// The maximum number of blocks that are overwritten for a sync. Linux has 8 (`min_fsync_blocks`), with which a sync of 64 KiB
 /// takes as long again on devices with a latency.
@@ -29,7 +31,8 @@ impl LiveInode {
     ) -> Result<Option<(u64, Range<FsBlock>)>> {
         let left = self.overwrites_left.load(Ordering::Relaxed);
         let count = blocks.end.0 - blocks.start.0;
-        if count > left || self.has_atomic_write() {
+        let is_cold = self.temperature() == Temperature::Cold;
+        if count > left && !is_cold || self.has_atomic_write() {
             return Ok(None);
         }
         let end = blocks.end;
@@ -49,7 +52,7 @@ impl LiveInode {
         })?;
         if let Some((_, range)) = &placed {
             let used = range.end.0 - range.start.0;
-            self.overwrites_left.store(left - used, Ordering::Relaxed);
+            self.overwrites_left.store(left.saturating_sub(used), Ordering::Relaxed);
         }
         Ok(placed)
     }

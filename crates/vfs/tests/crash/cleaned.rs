@@ -12,7 +12,10 @@ use crate::planted::{Bug, Planted};
 use crate::stage::open;
 use crate::subject::{Notes, Subject};
 
+/// The name of the other file, if it is not cold.
 const CHANGED: &str = "changed";
+/// The extension is on the list of cold files that mkfs.f2fs writes.
+const COLD: &str = "changed.mp4";
 /// The number of files that stay.
 const KEPT: usize = 24;
 /// The number of files that are deleted and written again in each round.
@@ -24,26 +27,40 @@ pub struct Cleaned {
     run: RecordedRun,
     /// The contents of the files that stay.
     kept: Vec<Vec<u8>>,
+    /// The other file.
     changed: FileHistory,
+    name: &'static str,
 }
 
 impl Cleaned {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
-        Self::record_with(kind, bug, seed, rounds, false)
+        Self::record_with(kind, bug, seed, rounds, CHANGED, false)
     }
 
     /// The file that is changed is pinned.
     pub fn record_pinned(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
-        Self::record_with(kind, bug, seed, rounds, true)
+        Self::record_with(kind, bug, seed, rounds, CHANGED, true)
     }
 
-    fn record_with(kind: &Kind, bug: Bug, seed: u64, rounds: usize, is_pinned: bool) -> Self {
+    /// The file that is changed is cold.
+    pub fn record_cold(kind: &Kind, bug: Bug, seed: u64, rounds: usize) -> Self {
+        Self::record_with(kind, bug, seed, rounds, COLD, false)
+    }
+
+    fn record_with(
+        kind: &Kind,
+        bug: Bug,
+        seed: u64,
+        rounds: usize,
+        name: &'static str,
+        is_pinned: bool,
+    ) -> Self {
         let planted = Planted::new(bug);
         let Recorded { recorder, disks } =
             kind.record(Pace::AtOnce, |device| planted.device(device));
         let volume = open(&disks, bug, seed);
         let mut random = Random(seed);
-        let mut subject = Subject::new(make(&volume, CHANGED));
+        let mut subject = Subject::new(make(&volume, name));
         if is_pinned {
             subject.pin();
         }
@@ -85,7 +102,7 @@ impl Cleaned {
             volume.sync().unwrap();
         }
         assert!(cleaned > 0, "nothing was cleaned");
-        Self { run: RecordedRun::new(kind, &recorder, begun), kept, changed }
+        Self { run: RecordedRun::new(kind, &recorder, begun), kept, changed, name }
     }
 }
 
@@ -118,6 +135,6 @@ impl History for Cleaned {
                 return Err(format!("{path} has other contents, from byte {at:?} on"));
             }
         }
-        self.changed.check_at(&format!("/{CHANGED}"), point, found)
+        self.changed.check_at(&format!("/{}", self.name), point, found)
     }
 }

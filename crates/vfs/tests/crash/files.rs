@@ -15,6 +15,8 @@ use crate::subject::{Notes, Subject, move_extents};
 const ENCRYPTED: u32 = 0x800;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
+/// Names of cold files on f2fs: the extension is on the list that mkfs.f2fs writes.
+const COLD_NAMES: [&str; 3] = ["a.mp4", "b.mp4", "c.mp4"];
 
 pub struct Files {
     run: RecordedRun,
@@ -23,6 +25,21 @@ pub struct Files {
 
 impl Files {
     pub fn record(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
+        Self::record_named(kind, bug, seed, steps, &NAMES)
+    }
+
+    /// The files are cold, so that f2fs overwrites them in place.
+    pub fn record_cold(kind: &Kind, bug: Bug, seed: u64, steps: usize) -> Self {
+        Self::record_named(kind, bug, seed, steps, &COLD_NAMES)
+    }
+
+    fn record_named(
+        kind: &Kind,
+        bug: Bug,
+        seed: u64,
+        steps: usize,
+        names: &'static [&'static str; 3],
+    ) -> Self {
         let planted = Planted::new(bug);
         let Recorded { recorder, disks } =
             kind.record(Pace::AtOnce, |device| planted.device(device));
@@ -31,7 +48,7 @@ impl Files {
             compress_new_files(&volume);
         }
         let mut subjects: Vec<Subject> =
-            NAMES.iter().map(|name| Subject::new(make(&volume, name))).collect();
+            names.iter().map(|name| Subject::new(make(&volume, name))).collect();
         for subject in &subjects {
             let flags = subject.file.node().attributes().flags;
             assert_eq!(flags & ENCRYPTED != 0, kind.is_encrypted(), "{kind:?}");
@@ -41,7 +58,7 @@ impl Files {
             false => FileHistory::new(number, false),
         };
         let mut histories: Vec<FileHistory> =
-            (1..).zip(NAMES).map(|(number, _)| history(number)).collect();
+            (1..).zip(names).map(|(number, _)| history(number)).collect();
         volume.sync().unwrap();
         let begun = recorder.point();
         let shifts_are_durable = kind.is_ext4();
@@ -50,11 +67,11 @@ impl Files {
         // The sum after all steps.
         let mut saved = 0;
         for _ in 0..steps {
-            let index = random.below(NAMES.len() as u64) as usize;
+            let index = random.below(names.len() as u64) as usize;
             touched.push((recorder.point(), index));
             let operation = random.below(100);
             if operation < 5 && kind.is_ext4() {
-                let donor = (index + 1 + random.below(2) as usize) % NAMES.len();
+                let donor = (index + 1 + random.below(2) as usize) % names.len();
                 touched.push((recorder.point(), donor));
                 // A copy, since two histories are changed at once.
                 let mut history = histories[index].clone();
@@ -96,7 +113,7 @@ impl Files {
             saved += subject.saved_blocks();
         }
         assert!(!kind.is_compressed() || saved > 0, "nothing is compressed");
-        let files = NamedFiles::new(kind, &NAMES, histories, touched);
+        let files = NamedFiles::new(kind, names, histories, touched);
         Self { run: RecordedRun::new(kind, &recorder, begun), files }
     }
 }

@@ -97,6 +97,14 @@ fn main() {
             Atomic::record(kind, Bug::None, seed, 40)
         });
     }
+    let cold = rounds(3, 330);
+    suite.add(&F2FS[0], "cold_files_survive_power_cuts", cold, judge, |kind, seed| {
+        Files::record_cold(kind, Bug::None, seed, 150)
+    });
+    let name = "cold_files_survive_power_cuts_during_cleaning";
+    suite.add(&F2FS[1], name, cold, judge, |kind, seed| {
+        Cleaned::record_cold(kind, Bug::None, seed, 6)
+    });
     for kind in F2FS {
         let name = "cleaned_files_survive_power_cuts";
         suite.add(kind, name, OF_F2FS, judge, |kind, seed| {
