@@ -20,9 +20,13 @@ const BLOCK: u64 = 4096;
 const FIRST_ADDRESS: usize = 360 + 36;
 
 fn open(image: Vec<u8>) -> Result<Volume> {
+    open_device(Arc::new(MemoryDevice::new(image)))
+}
+
+fn open_device(device: Arc<MemoryDevice>) -> Result<Volume> {
     let mut options = VolumeOptions::new();
     options.writable(true).cache_bytes_max(8 << 20);
-    Volume::open_device(Arc::new(MemoryDevice::new(image)), &options)
+    Volume::open_device(device, &options)
 }
 
 fn create(volume: &Volume, name: &str) -> File {
@@ -62,7 +66,13 @@ fn change_inode(image: &mut [u8], name: &str, change: impl Fn(&mut [u8])) {
 /// Checks that the volume can still be changed, and `data` has its contents.
 #[track_caller]
 fn check_usable(volume: &Volume) {
-    create(volume, "new").write_all_at(&[b'n'; 2 * BLOCK as usize], 0).unwrap();
+    check_usable_with(volume, "new");
+}
+
+/// Checks the same with the new file `name`.
+#[track_caller]
+fn check_usable_with(volume: &Volume, name: &str) {
+    create(volume, name).write_all_at(&[b'n'; 2 * BLOCK as usize], 0).unwrap();
     volume.sync().unwrap();
     let mut data = vec![0; 3 * BLOCK as usize];
     find(volume, "data").open().unwrap().read_exact_at(&mut data, 0).unwrap();
@@ -74,11 +84,61 @@ fn check_usable(volume: &Volume) {
 fn a_wrong_count_of_blocks_fails_changes_of_its_file_only() {
     let mut image = image();
     change_inode(&mut image, "data", |inode| inode[24..32].copy_from_slice(&1_u64.to_le_bytes()));
-    let volume = open(image).unwrap();
+    let device = Arc::new(MemoryDevice::new(image));
+    let volume = open_device(device.clone()).unwrap();
     let error = find(&volume, "data").set_size(0, KEEP).unwrap_err();
     assert!(matches!(error, Error::Corrupt(_)), "{error}");
     assert!(error.to_string().contains("blocks is invalid: 0x1"), "{error}");
+    check_recorded(&device, false);
     check_usable(&volume);
+    check_recorded(&device, true);
+}
+
+/// Returns the flags of the last checkpoint, as fsck.f2fs names them.
+fn checkpoint_flags(device: &MemoryDevice) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), device.snapshot()).unwrap();
+    let output = std::process::Command::new("dump.f2fs").arg(file.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let state = text.lines().find_map(|line| line.split_once("checkpoint state = "));
+    state.unwrap_or_else(|| panic!("{text}")).1.to_owned()
+}
+
+#[track_caller]
+fn check_recorded(device: &MemoryDevice, is_recorded: bool) {
+    let flags = checkpoint_flags(device);
+    assert_eq!(flags.split_whitespace().any(|flag| flag == "fsck"), is_recorded, "{flags}");
+}
+
+#[test]
+fn a_block_of_two_files_does_not_shut_the_volume_down() {
+    let device = Arc::new(MemoryDevice::new(image()));
+    let volume = open_device(device.clone()).unwrap();
+    for name in ["one", "two"] {
+        create(&volume, name).write_all_at(&[b'o'; 3 * BLOCK as usize], 0).unwrap();
+    }
+    volume.close().unwrap();
+    let mut image = device.snapshot();
+    let address = std::cell::Cell::new([0; 4]);
+    change_inode(&mut image.clone(), "one", |inode| {
+        address.set(*inode[FIRST_ADDRESS..].first_chunk().unwrap());
+    });
+    change_inode(&mut image, "two", |inode| {
+        inode[FIRST_ADDRESS..][..4].copy_from_slice(&address.get());
+    });
+    let device = Arc::new(MemoryDevice::new(image));
+    let volume = open_device(device.clone()).unwrap();
+    find(&volume, "one").set_size(0, KEEP).unwrap();
+    volume.sync().unwrap();
+    check_recorded(&device, false);
+    find(&volume, "two").set_size(0, KEEP).unwrap();
+    volume.sync().unwrap();
+    check_recorded(&device, true);
+    check_usable(&volume);
+    // The counts of blocks still allow changes, and the record stays.
+    let volume = open_device(device.clone()).unwrap();
+    check_usable_with(&volume, "newer");
+    check_recorded(&device, true);
 }
 
 #[test]

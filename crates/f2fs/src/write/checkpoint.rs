@@ -19,6 +19,7 @@ use super::tables::{NodeTable, read_nat_entry, write_nodes, write_segments};
 use super::writer::State;
 use crate::checkpoint::Checkpoint;
 use crate::edit::{Change, Editor, MapShape, OverlayNode, Owner, first_block, nid_of};
+use crate::geometry::Geometry;
 use crate::inode::checksum::seal;
 use crate::nat::Nid;
 use crate::node::{FLAG_BITS, XATTR_POSITION};
@@ -103,13 +104,13 @@ impl Writer<'_> {
         for (nid, entry) in &volume.checkpoint().nat_journal {
             self.table.entry(*nid).or_insert_with(|| entry.clone());
         }
-        let State { logs, space, clock, written, .. } = &mut *self.state;
+        let State { logs, space, clock, written, needs_fsck, .. } = &mut *self.state;
         logs.find_next(space)?;
         let times = WriteTimes { now: clock.now(), of_moved: written };
         let mut segments = SegmentChanges::new(space, logs.segments(), times);
-        for block in changes.removed.iter().chain(freed.iter().copied()) {
-            segments.set_free(geometry, block)?;
-        }
+        let wrong_data = set_all_free(&mut segments, geometry, changes.removed.iter())?;
+        let wrong_nodes = set_all_free(&mut segments, geometry, freed.iter().copied())?;
+        *needs_fsck |= wrong_data + wrong_nodes > 0;
         for (block, _) in &changes.added {
             segments.set_used(geometry, *block, WARM_DATA)?;
         }
@@ -124,13 +125,17 @@ impl Writer<'_> {
         }
         let sit_versions = write_segments(volume, &segments, &mut self.batch)?;
         let nat_versions = write_nodes(volume, &self.table, &mut self.batch)?;
-        let counts = self.counts(free_segments);
+        let mut counts = self.counts(free_segments);
+        // The counts stay those of the table, which a volume must have to be opened for writing.
+        counts.blocks += u64::from(wrong_data + wrong_nodes);
+        counts.nodes = counts.nodes.saturating_add(wrong_nodes);
         let orphans = volume.overlay_or_new().read().orphans().clone();
         let contents = PackContents {
             counts,
             versions: (&sit_versions, &nat_versions),
             orphans: &orphans,
             is_quota_damaged: self.state.quotas.is_damaged(),
+            needs_fsck: self.state.needs_fsck,
             is_closed,
             time: self.state.clock.now(),
         };
@@ -261,4 +266,24 @@ impl Writer<'_> {
         self.state.summaries.set(self.volume, at, BlockKind::Node, owner)?;
         Ok((block, log))
     }
+}
+
+/// Makes blocks free. Returns the number of those that the table had as free already, as one that two files had: that
+/// concerns nothing else, so the checkpoint is written all the same.
+fn set_all_free(
+    segments: &mut SegmentChanges<'_>,
+    geometry: &Geometry,
+    blocks: impl Iterator<Item = FsBlock>,
+) -> Result<u32> {
+    let mut wrong = 0;
+    for block in blocks {
+        match segments.set_free(geometry, block) {
+            Err(error @ Error::Corrupt(_)) => {
+                tracing::error!(%error, "a freed block was not in use");
+                wrong += 1;
+            }
+            result => result?,
+        }
+    }
+    Ok(wrong)
 }

@@ -13,8 +13,8 @@ use super::summary_blocks::SummaryBlocks;
 use crate::checkpoint::VersionBitmap;
 use crate::geometry::{SEGMENT_BLOCKS, WORD_BYTES};
 use crate::ondisk::checkpoint::{
-    COMPACT_SUMMARIES, CRC_RECOVERY, FAST_BOOT, LARGE_NAT_BITMAP, NAT_BITS, NO_CRC_RECOVERY,
-    ORPHANS, QUOTA_NEEDS_FSCK, RawCheckpoint, RawOrphanFooter, UNMOUNTED,
+    COMPACT_SUMMARIES, CRC_RECOVERY, FAST_BOOT, LARGE_NAT_BITMAP, NAT_BITS, NEEDS_FSCK,
+    NO_CRC_RECOVERY, ORPHANS, QUOTA_NEEDS_FSCK, RawCheckpoint, RawOrphanFooter, UNMOUNTED,
 };
 use crate::summaries::{BlockKind, LOGS};
 use crate::superblock::MAGIC;
@@ -41,6 +41,8 @@ pub(crate) struct PackContents<'c> {
     pub(crate) orphans: &'c BTreeSet<InodeNumber>,
     /// Whether the quota files need repair.
     pub(crate) is_quota_damaged: bool,
+    /// Whether corruption was found. The flag stays until fsck.f2fs clears it.
+    pub(crate) needs_fsck: bool,
     /// Whether nothing will be written after this pack.
     pub(crate) is_closed: bool,
     /// The time now, in seconds since the volume was made.
@@ -75,8 +77,7 @@ impl<'v> Pack<'v> {
         logs: &Logs,
         summaries: &mut SummaryBlocks,
     ) -> Result<Self> {
-        let PackContents { counts, versions, orphans, is_quota_damaged, is_closed, time } =
-            contents;
+        let PackContents { counts, versions, orphans, is_closed, time, .. } = contents;
         let geometry = volume.geometry();
         let checkpoint = volume.checkpoint();
         let mut raw = checkpoint.raw.clone();
@@ -106,7 +107,10 @@ impl<'v> Pack<'v> {
         if !orphan_blocks.is_empty() {
             flags |= ORPHANS;
         }
-        if *is_quota_damaged {
+        if contents.needs_fsck {
+            flags |= NEEDS_FSCK;
+        }
+        if contents.is_quota_damaged {
             flags |= QUOTA_NEEDS_FSCK;
         }
         raw.flags.set(raw.flags.get() & !cleared | flags);

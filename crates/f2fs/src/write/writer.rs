@@ -93,6 +93,8 @@ pub(super) struct State {
     pub(super) clock: Clock,
     pub(super) discards: Discards,
     pub(super) quotas: Quotas,
+    /// Whether a change has found corruption, which the next checkpoint records.
+    pub(super) needs_fsck: bool,
     /// The nodes that fsync(2) has written.
     pub(super) chain: Chain,
     next_nid: u32,
@@ -156,6 +158,7 @@ impl Writer {
             is_cleaning_futile: false,
             discards: Discards::new(discards),
             quotas: Quotas::of(volume),
+            needs_fsck: false,
             clock: Clock::start(checkpoint.raw.elapsed_time.get()),
             chain: Chain::default(),
             next_nid: 0,
@@ -323,6 +326,7 @@ impl Writer {
             result => result,
         };
         volume.overlay_or_new().write().end(result.is_ok());
+        state.needs_fsck |= matches!(result, Err(Error::Corrupt(_)));
         if result.is_err() {
             take_back(&mut Reserved { state: &mut state });
             state.reserved = before.reserved;
