@@ -1,10 +1,11 @@
 //! Changes of damaged f2fs images: every change ends soon, and only with typed errors, no thread panics, and a volume in
-//! which the check finds nothing stays so. `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and
+//! which the check finds nothing stays so, and so does one in which fsck.f2fs finds nothing. `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and
 //! `BIFOLIO_TEST_SEED` is the first seed.
 
 #[path = "../changing/mod.rs"]
 mod changing;
 mod faults;
+mod fsck;
 mod images;
 
 use std::ops::ControlFlow;
@@ -104,6 +105,8 @@ struct Counts {
     opened: u64,
     /// Those in which the check found nothing.
     sound: u64,
+    /// Those in which fsck.f2fs found nothing.
+    clean: u64,
 }
 
 /// Changes copies of an image, with different damage.
@@ -112,6 +115,8 @@ fn check_image(name: &str, valid: &[u8], counts: &mut Counts) {
     let mut shared = Arc::new(valid.to_vec());
     let made = Changer::open(over(&shared), 1).expect("the valid image opens").run();
     assert!(made > 200, "{name}: {made} changes of the valid image");
+    // fsck.f2fs reads no blocks of another size than that of pages.
+    let mut fsck_image = has_small_blocks.then(|| fsck::Image::new(valid.len()));
     let first = number("BIFOLIO_TEST_SEED").unwrap_or(0);
     for seed in first..first + SEEDS * number("BIFOLIO_SOAK_FACTOR").unwrap_or(1) {
         let image = Arc::get_mut(&mut shared).expect("no volume is open");
@@ -120,6 +125,7 @@ fn check_image(name: &str, valid: &[u8], counts: &mut Counts) {
         let watchdog = Watchdog::start(what.clone());
         let device = over(&shared);
         let before = findings(&device);
+        let is_clean = fsck_image.as_mut().is_some_and(|judge| judge.complaint(&device).is_none());
         let changed = catch_unwind(AssertUnwindSafe(|| {
             Changer::open(Arc::clone(&device), seed).map(Changer::run)
         }));
@@ -130,6 +136,10 @@ fn check_image(name: &str, valid: &[u8], counts: &mut Counts) {
         if before.is_some_and(|before| before.is_empty()) {
             counts.sound += 1;
             assert_eq!(findings(&device), Some(Vec::new()), "{what}");
+        }
+        if let Some(judge) = fsck_image.as_mut().filter(|_| is_clean) {
+            counts.clean += 1;
+            assert_eq!(judge.complaint(&device), None, "{what}");
         }
         drop((device, watchdog));
         let image = Arc::get_mut(&mut shared).expect("the volume is closed");
@@ -152,7 +162,7 @@ fn damaged_volumes_are_changed_or_refused_and_sound_ones_stay_sound() {
     for (name, valid) in images::images() {
         check_image(name, &valid, &mut counts);
     }
-    let Counts { images, opened, sound } = counts;
+    let Counts { images, opened, sound, clean } = counts;
     // Damage that has no effect, or is always refused, would not test anything.
-    assert!(opened * 2 > images && opened < images && sound > 0, "{counts:?}");
+    assert!(opened * 2 > images && opened < images && sound > 0 && clean > 0, "{counts:?}");
 }

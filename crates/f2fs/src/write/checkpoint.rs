@@ -279,7 +279,10 @@ fn set_all_free(
     for block in blocks {
         match segments.set_free(geometry, block) {
             Err(error @ Error::Corrupt(_)) => {
-                tracing::error!(%error, "a freed block was not in use");
+                // One message tells enough: a damaged table may have hundreds of such blocks.
+                if wrong == 0 {
+                    tracing::error!(%error, "a freed block was not in use");
+                }
                 wrong += 1;
             }
             result => result?,
