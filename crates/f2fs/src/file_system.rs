@@ -377,6 +377,10 @@ impl fs::Inode for WritableInode {
         self.0.will_sync();
     }
 
+    fn set_moving(&self, is_moving: bool) {
+        self.0.set_moving(is_moving);
+    }
+
     fn sync(&self, _range: Range<u64>, data_only: bool) -> Result<()> {
         self.0.sync(data_only)
     }

@@ -113,6 +113,12 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
     /// the sync has less to do.
     fn will_sync(&self) {}
 
+    /// Announces that data is written again to move it, or that this has ended. A format that
+    /// [moves data by writing](Self::is_moved_by_writing) gives it new blocks meanwhile.
+    fn set_moving(&self, is_moving: bool) {
+        let _ = is_moving;
+    }
+
     /// Makes the inode durable, with the map of its data in `range`, in bytes. With `data_only`, makes attributes
     /// durable only if reading the data needs them. The data itself is on the device already.
     fn sync(&self, range: Range<u64>, data_only: bool) -> Result<()> {

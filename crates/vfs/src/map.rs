@@ -258,6 +258,7 @@ impl Map {
         node.writeback()?;
         // Nothing is stored any more, and the owner may have freed the block, and synced the file.
         if self.is_dropped.load(Ordering::Acquire) {
+            self.window.wake(page);
             return Ok(page + 1);
         }
         let dirtied = || self.note_stored(&state);

@@ -15,6 +15,22 @@ use crate::node::Node;
 /// The bytes that are written again while the inode is locked.
 const PART_BYTES: u64 = 1 << 20;
 
+/// While it exists, data of the node gets new blocks.
+struct Moving<'n>(&'n Node);
+
+impl<'n> Moving<'n> {
+    fn begin(node: &'n Node) -> Self {
+        node.inode().set_moving(true);
+        Self(node)
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.0.inode().set_moving(false);
+    }
+}
+
 impl Node {
     /// Moves the data in `regions` by writing it again. It stays durable: the old blocks are in use until the new ones are
     /// durable. `before` is the layout of the file.
@@ -88,6 +104,7 @@ impl Node {
     fn write_again(self: &Arc<Self>, regions: &[Range<FileOffset>]) -> Result<()> {
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
         let errors = file.errors().cursor();
+        let _moving = Moving::begin(self);
         for region in regions {
             let mut at = region.start.0;
             while at < region.end.0 {

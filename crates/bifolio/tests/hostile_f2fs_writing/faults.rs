@@ -141,6 +141,34 @@ fn a_block_of_two_files_does_not_shut_the_volume_down() {
     check_recorded(&device, true);
 }
 
+/// Data of a cold file is overwritten in place.
+#[test]
+fn a_node_is_not_overwritten_as_data_of_a_file() {
+    let device = Arc::new(MemoryDevice::new(image()));
+    let volume = open_device(device.clone()).unwrap();
+    create(&volume, "film.mp4").write_all_at(&[b'f'; 3 * BLOCK as usize], 0).unwrap();
+    let number = find(&volume, "data").number().0 as u32;
+    volume.close().unwrap();
+    let mut image = device.snapshot();
+    let footer = [number.to_le_bytes(), number.to_le_bytes()].concat();
+    let is_node = |block: &[u8]| block[BLOCK as usize - 24..][..8] == footer;
+    let nodes: Vec<u32> = (0..)
+        .zip(image.chunks(BLOCK as usize))
+        .filter_map(|(number, block)| is_node(block).then_some(number))
+        .collect();
+    let [node] = nodes[..] else { panic!("{nodes:?}") };
+    change_inode(&mut image, "film.mp4", |inode| {
+        inode[FIRST_ADDRESS..][..4].copy_from_slice(&node.to_le_bytes());
+    });
+    let device = Arc::new(MemoryDevice::new(image));
+    let volume = open_device(device.clone()).unwrap();
+    let film = find(&volume, "film.mp4").open_for(WRITE).unwrap();
+    film.write_all_at(&[b'o'; 3 * BLOCK as usize], 0).unwrap();
+    film.sync_all().unwrap();
+    let open_again = open_device(Arc::new(MemoryDevice::new(device.snapshot()))).unwrap();
+    check_usable(&open_again);
+}
+
 #[test]
 fn the_word_before_inline_data_is_no_address() {
     let mut image = image();

@@ -73,6 +73,8 @@ pub(crate) struct LiveInode {
     generation: AtomicU64,
     /// The number of blocks that may be overwritten in place before the next sync.
     overwrites_left: AtomicU64,
+    /// The number of threads that write the data again to move it.
+    movers: AtomicU64,
     /// The states for writing that the vfs has got. It uses one of them.
     files: RankedMutex<Vec<Weak<WritableFile>>>,
 }
@@ -107,6 +109,7 @@ impl LiveInode {
             clusters: RankedMutex::new(ranks::CLUSTERS, PlacedClusters::default()),
             generation: AtomicU64::new(0),
             overwrites_left: AtomicU64::new(0),
+            movers: AtomicU64::new(0),
             files: RankedMutex::new(ranks::FILES, Vec::new()),
         })
     }

@@ -24,6 +24,14 @@ impl LiveInode {
         self.overwrites_left.store(BLOCKS_MAX, Ordering::Relaxed);
     }
 
+    /// Gives data new blocks until the same is called with `false`.
+    pub(crate) fn set_moving(&self, is_moving: bool) {
+        match is_moving {
+            true => self.movers.fetch_add(1, Ordering::AcqRel),
+            false => self.movers.fetch_sub(1, Ordering::AcqRel),
+        };
+    }
+
     /// Returns the token and the blocks of an overwrite of the first of `blocks`. `None` if they need new ones.
     pub(super) fn place_over(
         &self,
@@ -32,16 +40,25 @@ impl LiveInode {
         let left = self.overwrites_left.load(Ordering::Relaxed);
         let count = blocks.end.0 - blocks.start.0;
         let is_cold = self.temperature() == Temperature::Cold;
-        if count > left && !is_cold || self.has_atomic_write() {
+        let is_moving = self.movers.load(Ordering::Acquire) > 0;
+        if count > left && !is_cold || is_moving || self.has_atomic_write() {
             return Ok(None);
         }
-        let end = blocks.end;
-        let placed = self.volume.writer()?.place_over((self.number, blocks.start), || {
+        let writer = self.volume.writer()?;
+        let geometry = self.volume.geometry();
+        let placed = writer.place_over(geometry, (self.number, blocks.start), || {
             // The next checkpoint moves the blocks of a range that was collapsed or inserted.
             if self.volume.overlay_or_new().read().is_unsyncable(self.number) {
                 return Ok(None);
             }
-            let piece = self.current().piece_at(blocks.start, end)?;
+            // Blocks behind the size that a power cut leaves must stay zeroed.
+            let current = self.current();
+            let unit = u64::from(self.volume.geometry().block_size.bytes());
+            let end = blocks.end.min(FileBlock(current.attributes().size.div_ceil(unit)));
+            if end <= blocks.start {
+                return Ok(None);
+            }
+            let piece = current.piece_at(blocks.start, end)?;
             Ok(match piece.state {
                 State::Mapped(first) => {
                     let length = piece.end.min(end).0 - blocks.start.0;

@@ -98,7 +98,9 @@ impl AddressChanges {
                 }
             }
         }
-        after.sort_unstable_by_key(|(block, _)| *block);
+        after.sort_unstable_by_key(|(block, owner): &(FsBlock, Owner)| {
+            (*block, owner.nid.0, owner.index)
+        });
         after.dedup_by_key(|(block, _)| *block);
         // What is the same at its place was left out, so a block that was there before has another owner now.
         let (moved, added) = after.into_iter().partition(|(block, _)| before.remove(*block));

@@ -32,6 +32,7 @@ use super::logs::LogName;
 use super::mode::Mode;
 use super::placements::Placed;
 use super::writer::{State, Writer};
+use crate::geometry::Geometry;
 use crate::temperature::Temperature;
 use crate::volume::Volume;
 use crate::write::space::segment_of;
@@ -148,9 +149,11 @@ impl Writer {
     }
 
     /// Records a write to the blocks that `look_up` returns, which the file has at `at`. No address changes during the call.
-    /// `None` with `mode=lfs`, which writes nothing in place.
+    /// `None` with `mode=lfs`, which writes nothing in place, and if the blocks cannot be the file's: in a damaged volume they
+    /// may be a node, or free and another file's next.
     pub(crate) fn place_over(
         &self,
+        geometry: &Geometry,
         (inode, at): (InodeNumber, FileBlock),
         look_up: impl FnOnce() -> Result<Option<Range<FsBlock>>>,
     ) -> Result<Option<(u64, Range<FsBlock>)>> {
@@ -159,10 +162,14 @@ impl Writer {
             return Ok(None);
         }
         state.is_busy = true;
-        Ok(look_up()?.map(|range| {
-            let placed = Placed { inode, at, range: range.clone(), is_overwrite: true };
-            (state.placements.add(placed), range)
-        }))
+        let Some(range) = look_up()? else { return Ok(None) };
+        if !state.space.has_data(geometry, &range) {
+            tracing::error!("inode {inode}: the blocks {range:?} of its data are free or nodes");
+            state.needs_fsck = true;
+            return Ok(None);
+        }
+        let placed = Placed { inode, at, range: range.clone(), is_overwrite: true };
+        Ok(Some((state.placements.add(placed), range)))
     }
 
     /// Ends the placements that overwrite blocks. Returns whether there are others among `tokens`.

@@ -143,6 +143,14 @@ impl Space {
         of_checkpoint || self.allocated.get(&segment).is_some_and(|map| is_in(map))
     }
 
+    /// Returns whether all blocks of a range of the main area are taken, in segments for data.
+    pub(super) fn has_data(&self, geometry: &Geometry, range: &Range<FsBlock>) -> bool {
+        (range.start.0..range.end.0).all(|block| {
+            let (segment, index) = segment_of(geometry, FsBlock(block));
+            self.is_taken(segment, index) && !is_node(self.kind_of(segment))
+        })
+    }
+
     /// Records that a block of the main area was allocated. Does nothing if it is taken.
     pub(super) fn allocate(&mut self, segment: u32, index: u64) {
         if !self.is_taken(segment, index) {

@@ -13,7 +13,11 @@ const BLOCKS: usize = 100;
 
 /// Writes blocks of two files in turns, so that each is in as many pieces as it has blocks.
 fn scatter(volume: &Volume) -> Vec<Model> {
-    let mut files: Vec<_> = ["/a", "/b"]
+    scatter_named(volume, ["/a", "/b"])
+}
+
+fn scatter_named(volume: &Volume, paths: [&str; 2]) -> Vec<Model> {
+    let mut files: Vec<_> = paths
         .into_iter()
         .map(|path| {
             let node = volume.create_file(path.as_bytes(), 0o644, ROOT).unwrap();
@@ -36,8 +40,10 @@ fn scatter(volume: &Volume) -> Vec<Model> {
 fn scattered_files_are_written_again_and_keep_their_contents() {
     let device = Arc::new(MemoryDevice::new(image(64)));
     let volume = open(&device);
-    let models = [scatter(&volume)];
-    for path in ["/a", "/b"] {
+    // Cold files are otherwise overwritten in place.
+    let (warm, cold) = (["/a", "/b"], ["/a.mp4", "/b.mp4"]);
+    let models = [scatter_named(&volume, warm), scatter_named(&volume, cold)];
+    for path in warm.into_iter().chain(cold) {
         let node = volume.resolve(path.as_bytes(), Follow::No).unwrap();
         let before = node.attributes();
         let moved = volume.defragment(&node).unwrap();
