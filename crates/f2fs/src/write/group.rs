@@ -145,6 +145,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc;
     use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
@@ -238,7 +239,8 @@ mod tests {
                 syncs.wait_for_flight();
                 sender.send(syncs.queue.lock().is_in_flight).unwrap();
             });
-            assert!(receiver.try_recv().is_err());
+            // Long enough for a thread that does not wait.
+            assert!(receiver.recv_timeout(Duration::from_millis(200)).is_err());
             drop(flight);
             assert!(!receiver.recv().unwrap());
         });

@@ -71,18 +71,6 @@ fn an_idle_volume_is_cleaned_until_nothing_is_left_to_gain() {
 }
 
 #[test]
-fn a_volume_with_little_scattered_space_is_not_cleaned() {
-    let memory = Arc::new(MemoryDevice::new(image(64)));
-    let device = Arc::new(HookedDevice::new(memory.clone(), Counter::default()));
-    let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
-    let volume = Volume::open_device(device.clone(), &options).unwrap();
-    let opened = device.0.load(Ordering::Relaxed);
-    thread::sleep(IDLE);
-    assert_eq!(device.0.load(Ordering::Relaxed), opened);
-    close(&memory, volume);
-}
-
-#[test]
 fn a_volume_whose_free_blocks_are_mostly_in_free_sections_is_not_cleaned() {
     let memory = Arc::new(MemoryDevice::new(image(128)));
     let volume = open(&memory);
