@@ -1,6 +1,9 @@
 //! Encrypted files of f2fs, written in every way, and on a full volume. The judges are a model, the device, which must have no
 //! plaintext, and fsck.f2fs. Power cuts are in `crash`.
 
+#[path = "common/mod.rs"]
+mod common;
+
 use std::sync::Arc;
 
 use base::{Error, FileOffset};
@@ -8,11 +11,12 @@ use device::MemoryDevice;
 use testkit::f2fs::{Kind, check_by_both, encrypt_root};
 use testkit::{Random, encryption};
 use vfs::{
-    Credentials, File, Follow, MapAccess, MapSync, OpenMode, Privileges, RwFlags, Volume,
-    VolumeOptions, WriteAt, WriteSync,
+    Credentials, File, MapAccess, MapSync, Privileges, RwFlags, Volume, VolumeOptions, WriteAt,
+    WriteSync,
 };
 
-const WRITE: OpenMode = OpenMode { write: true, append: false };
+use crate::common::{WRITE, bytes, file, load, make, store};
+
 const UNCACHED: RwFlags = RwFlags { dontcache: true, append: false, sync: WriteSync::None };
 const BLOCK: usize = 4096;
 /// The largest size of a file, in bytes.
@@ -50,15 +54,6 @@ fn close(device: &MemoryDevice, volume: Volume) {
     check_by_both(&path);
 }
 
-fn create(volume: &Volume, path: &str) -> File {
-    let node = volume.create_file(path.as_bytes(), 0o644, &Credentials::ROOT).unwrap();
-    node.open_for(WRITE).unwrap()
-}
-
-fn find(volume: &Volume, path: &str) -> File {
-    volume.resolve(path.as_bytes(), Follow::No).unwrap().open_for(WRITE).unwrap()
-}
-
 /// Returns data for the bytes from `at` on, which is a multiple of 64.
 fn data(at: usize, length: usize, version: u64) -> Vec<u8> {
     let unit = |unit: usize| {
@@ -84,12 +79,9 @@ fn write(file: &File, model: &mut Vec<u8>, version: u64, random: &mut Random) {
     match way {
         0 if length == 0 => return,
         0 => {
-            let range = FileOffset(at as u64)..FileOffset((at + length) as u64);
+            let range = bytes(at as u64..(at + length) as u64);
             let map = file.map(range, MapAccess::ReadWrite).unwrap();
-            for (index, byte) in new.iter().enumerate() {
-                // SAFETY: the byte is in the map, and no other thread stores to it.
-                unsafe { map.as_ptr().add(index).write_volatile(*byte) };
-            }
+            store(&map, 0, &new);
             if random.below(2) == 0 {
                 map.sync(0..length, MapSync::Sync).unwrap();
             }
@@ -113,12 +105,9 @@ fn check(file: &File, model: &[u8]) {
         assert_eq!(file.read_with(start, &mut found, flags), Ok(model.len()));
         assert!(found == model, "{flags:?}");
     }
-    let map = file.map(start..FileOffset(model.len() as u64), MapAccess::Read).unwrap();
-    let loaded = (0..model.len()).map(|index| {
-        // SAFETY: the byte is in the map, and nobody stores to it now.
-        unsafe { map.as_ptr().add(index).read_volatile() }
-    });
-    assert!(loaded.eq(model.iter().copied()), "loaded");
+    let range = 0..model.len() as u64;
+    let map = file.map(bytes(range.clone()), MapAccess::Read).unwrap();
+    assert!(load(&map, &range) == model, "loaded");
 }
 
 #[test]
@@ -126,27 +115,27 @@ fn files_that_are_written_in_every_way_have_their_contents() {
     let device = device();
     let mut random = Random(7);
     let mut models = [Vec::new(), Vec::new(), Vec::new()];
-    let paths = ["/a", "/b", "/c"];
+    let names = ["a", "b", "c"];
     let volume = open(&device);
-    paths.iter().for_each(|path| drop(create(&volume, path)));
+    names.iter().for_each(|name| drop(make(&volume, name)));
     close(&device, volume);
     for round in 0..6 {
         let volume = open(&device);
         for step in 0..40 {
             let index = random.below(3) as usize;
-            let file = find(&volume, paths[index]);
+            let file = file(&volume, names[index]);
             write(&file, &mut models[index], round * 100 + step, &mut random);
             if random.below(4) == 0 {
                 file.sync_all().unwrap();
             }
         }
-        for (path, model) in paths.iter().zip(&models) {
-            check(&find(&volume, path), model);
+        for (name, model) in names.iter().zip(&models) {
+            check(&file(&volume, name), model);
         }
         close(&device, volume);
         let volume = open(&device);
-        for (path, model) in paths.iter().zip(&models) {
-            check(&find(&volume, path), model);
+        for (name, model) in names.iter().zip(&models) {
+            check(&file(&volume, name), model);
         }
         close(&device, volume);
     }
@@ -159,11 +148,12 @@ fn data_that_was_written_to_a_full_volume_is_kept() {
     let mut models = Vec::new();
     let mut failures = 0;
     'files: for number in 0.. {
-        let path = format!("/file {number}");
+        let name = format!("file {number}");
+        let path = format!("/{name}");
         let node = volume.create_file(path.as_bytes(), 0o644, &Credentials::ROOT);
         let Ok(node) = node else { break };
         let file = node.open_for(WRITE).unwrap();
-        models.push((path, Vec::new()));
+        models.push((name, Vec::new()));
         for step in 0..24 {
             let (_, model) = models.last_mut().unwrap();
             let (at, length) = (model.len(), 10 * BLOCK);
@@ -189,17 +179,17 @@ fn data_that_was_written_to_a_full_volume_is_kept() {
     }
     assert!(failures > 0);
     // Overwriting needs no more space than there is for cleaning.
-    let (path, model) = &mut models[0];
+    let (name, model) = &mut models[0];
     let new = data(0, model.len(), 999);
-    find(&volume, path).write_all_at(&new, 0).unwrap();
+    file(&volume, name).write_all_at(&new, 0).unwrap();
     *model = new;
     volume.sync().unwrap();
     close(&device, volume);
     let volume = open(&device);
-    for (path, model) in &models {
+    for (name, model) in &models {
         let mut found = vec![0; model.len()];
-        find(&volume, path).read_exact_at(&mut found, 0).unwrap();
-        assert!(found == *model, "{path}");
+        file(&volume, name).read_exact_at(&mut found, 0).unwrap();
+        assert!(found == *model, "{name}");
     }
     close(&device, volume);
 }

@@ -55,12 +55,20 @@ fn image() -> Vec<u8> {
 /// Changes the inode of a file, in all blocks of the image that have had it.
 fn change_inode(image: &mut [u8], name: &str, change: impl Fn(&mut [u8])) {
     let number = find(&open(image.to_vec()).unwrap(), name).number().0 as u32;
+    image.chunks_mut(BLOCK as usize).filter(|block| is_inode(block, number)).for_each(change);
+}
+
+/// Returns whether a block is one that an inode has, or has had.
+fn is_inode(block: &[u8], number: u32) -> bool {
     let footer = [number.to_le_bytes(), number.to_le_bytes()].concat();
-    for block in image.chunks_mut(BLOCK as usize) {
-        if block[BLOCK as usize - 24..][..8] == footer {
-            change(block);
-        }
-    }
+    block[BLOCK as usize - 24..][..8] == footer
+}
+
+/// Returns the first address in the inode of a file.
+fn first_address(image: &[u8], name: &str) -> [u8; 4] {
+    let number = find(&open(image.to_vec()).unwrap(), name).number().0 as u32;
+    let inode = image.chunks(BLOCK as usize).rfind(|block| is_inode(block, number)).unwrap();
+    *inode[FIRST_ADDRESS..].first_chunk().unwrap()
 }
 
 /// Checks that the volume can still be changed, and `data` has its contents.
@@ -119,12 +127,9 @@ fn a_block_of_two_files_does_not_shut_the_volume_down() {
     }
     volume.close().unwrap();
     let mut image = device.snapshot();
-    let address = std::cell::Cell::new([0; 4]);
-    change_inode(&mut image.clone(), "one", |inode| {
-        address.set(*inode[FIRST_ADDRESS..].first_chunk().unwrap());
-    });
+    let address = first_address(&image, "one");
     change_inode(&mut image, "two", |inode| {
-        inode[FIRST_ADDRESS..][..4].copy_from_slice(&address.get());
+        inode[FIRST_ADDRESS..][..4].copy_from_slice(&address);
     });
     let device = Arc::new(MemoryDevice::new(image));
     let volume = open_device(device.clone()).unwrap();
@@ -150,11 +155,9 @@ fn a_node_is_not_overwritten_as_data_of_a_file() {
     let number = find(&volume, "data").number().0 as u32;
     volume.close().unwrap();
     let mut image = device.snapshot();
-    let footer = [number.to_le_bytes(), number.to_le_bytes()].concat();
-    let is_node = |block: &[u8]| block[BLOCK as usize - 24..][..8] == footer;
     let nodes: Vec<u32> = (0..)
         .zip(image.chunks(BLOCK as usize))
-        .filter_map(|(number, block)| is_node(block).then_some(number))
+        .filter_map(|(address, block)| is_inode(block, number).then_some(address))
         .collect();
     let [node] = nodes[..] else { panic!("{nodes:?}") };
     change_inode(&mut image, "film.mp4", |inode| {
@@ -172,15 +175,12 @@ fn a_node_is_not_overwritten_as_data_of_a_file() {
 #[test]
 fn the_word_before_inline_data_is_no_address() {
     let mut image = image();
-    let address = std::cell::Cell::new([0; 4]);
-    change_inode(&mut image.clone(), "data", |inode| {
-        address.set(*inode[FIRST_ADDRESS..].first_chunk().unwrap());
-    });
+    let address = first_address(&image, "data");
     // The empty file gets inline data, of zeroes.
     change_inode(&mut image, "empty", |inode| {
         inode[3] |= 0xA;
         inode[16] = 100;
-        inode[FIRST_ADDRESS..][..4].copy_from_slice(&address.get());
+        inode[FIRST_ADDRESS..][..4].copy_from_slice(&address);
     });
     let volume = open(image).unwrap();
     let file = find(&volume, "empty").open_for(WRITE).unwrap();

@@ -1,6 +1,6 @@
 //! Changes of damaged f2fs images: every change ends soon, and only with typed errors, no thread panics, and a volume in
-//! which the check finds nothing stays so, and so does one in which fsck.f2fs finds nothing. `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and
-//! `BIFOLIO_TEST_SEED` is the first seed.
+//! which the check finds nothing stays so, and so does one in which fsck.f2fs finds nothing. `BIFOLIO_SOAK_FACTOR` multiplies
+//! the number of damaged images, and `BIFOLIO_TEST_SEED` is the first seed.
 
 #[path = "../changing/mod.rs"]
 mod changing;

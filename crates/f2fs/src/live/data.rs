@@ -64,7 +64,7 @@ impl LiveInode {
     }
 
     /// Returns the temperature of data that is written. That of atomic writes is hot.
-    pub(super) fn temperature(&self) -> Temperature {
+    fn temperature(&self) -> Temperature {
         if self.has_atomic_write() { Temperature::Hot } else { self.current().record().temperature }
     }
 
@@ -209,12 +209,13 @@ impl MapWrite for LiveInode {
 
     fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
         let blocks = self.blocks_of(&dirty);
-        if let Some(placed) = self.place_over(&blocks)? {
+        let temperature = self.temperature();
+        if let Some(placed) = self.place_over(&blocks, temperature)? {
             return Ok(self.placement(placed));
         }
         let (count, place) = (blocks.end.0 - blocks.start.0, (self.number, blocks.start));
         let writer = self.volume.writer()?;
-        let placed = writer.place(&self.volume, place, count, self.temperature())?;
+        let placed = writer.place(&self.volume, place, count, temperature)?;
         Ok(self.placement(placed))
     }
 

@@ -36,10 +36,11 @@ impl LiveInode {
     pub(super) fn place_over(
         &self,
         blocks: &Range<FileBlock>,
+        temperature: Temperature,
     ) -> Result<Option<(u64, Range<FsBlock>)>> {
         let left = self.overwrites_left.load(Ordering::Relaxed);
         let count = blocks.end.0 - blocks.start.0;
-        let is_cold = self.temperature() == Temperature::Cold;
+        let is_cold = temperature == Temperature::Cold;
         let is_moving = self.movers.load(Ordering::Acquire) > 0;
         if count > left && !is_cold || is_moving || self.has_atomic_write() {
             return Ok(None);
@@ -53,7 +54,7 @@ impl LiveInode {
             }
             // Blocks behind the size that a power cut leaves must stay zeroed.
             let current = self.current();
-            let unit = u64::from(self.volume.geometry().block_size.bytes());
+            let unit = u64::from(geometry.block_size.bytes());
             let end = blocks.end.min(FileBlock(current.attributes().size.div_ceil(unit)));
             if end <= blocks.start {
                 return Ok(None);
