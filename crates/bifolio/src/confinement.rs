@@ -2,7 +2,7 @@
 //! Not here: the layers (`confine`), mounts.
 
 use clap::Args;
-use confine::{Confinement, Layer, Needs, Proof, Resources};
+use confine::{Confinement, FILES_MAX, Layer, Needs, Proof, Resources};
 
 use crate::failure::{Failure, Result};
 
@@ -40,13 +40,17 @@ fn parse_layer(name: &str) -> Result<Confinement, String> {
     })
 }
 
-/// Confines the process, which must have no other threads yet, to open files and to printing. If it is `writable`, it may
-/// write to an image. Errors: a layer is missing.
-pub fn confine_command(
-    options: &ConfinementOptions,
-    writable: bool,
-    cache_bytes_max: u64,
-) -> Result<()> {
+/// What a command needs that is confined.
+#[derive(Clone, Copy, Debug)]
+pub struct CommandNeeds {
+    /// Whether it may write to an image.
+    pub writable: bool,
+    /// The maximum size of its cache.
+    pub cache_bytes_max: u64,
+}
+
+/// Confines the process, which must have no other threads yet, to open files and to printing. Errors: a layer is missing.
+pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds) -> Result<()> {
     let mut layers = options.layers();
     if !confine::has_nobody() {
         // In a user namespace with one user, root is that ordinary user.
@@ -55,9 +59,11 @@ pub fn confine_command(
     if !layers.is_any() {
         return Ok(());
     }
-    let memory_max = cache_bytes_max.saturating_mul(2).saturating_add(MEMORY_BESIDE_CACHE);
-    let resources = Resources { memory_max };
-    let needs = Needs { writable, output: true, rings: false, resources };
+    let resources = Resources {
+        memory_max: needs.cache_bytes_max.saturating_mul(2).saturating_add(MEMORY_BESIDE_CACHE),
+        files_max: FILES_MAX,
+    };
+    let needs = Needs { writable: needs.writable, output: true, rings: false, resources };
     let confined = confine::confine(layers, needs, &Proof::open_or_ask());
     confined.map_err(|error| Failure::new("bifolio", error.to_string()))
 }

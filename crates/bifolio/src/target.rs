@@ -16,7 +16,7 @@ use vfs::{Follow, Keys, Node, SuperblockLocation, Volume, VolumeOptions};
 
 use confine::Inherited;
 
-use crate::confinement::{ConfinementOptions, confine_command};
+use crate::confinement::{CommandNeeds, ConfinementOptions, confine_command};
 use crate::console;
 use crate::failure::{Failure, Result, Subject};
 use crate::format::text;
@@ -339,7 +339,7 @@ impl<'a> Images<'a> {
         let (images, journal) = Self::open_unconfined(options, targets)?;
         inherited.close();
         let cache_bytes_max = images.volume_options.cache.bytes_max;
-        confine_command(&options.confinement, false, cache_bytes_max)?;
+        confine_command(&options.confinement, CommandNeeds { writable: false, cache_bytes_max })?;
         images.with_journal(journal)
     }
 

@@ -19,7 +19,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use vfs::{Credentials, Volume, VolumeOptions};
 
-use crate::confinement::confine_command;
+use crate::confinement::{CommandNeeds, confine_command};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::loop_device;
@@ -46,11 +46,12 @@ impl Ownership {
     }
 }
 
-/// What a command accesses while it changes images, beside them and what it has opened itself.
+/// What a command accesses while it changes images, beside them.
 #[derive(Debug)]
 pub enum HostFiles {
-    /// Nothing, so that the process is confined before it reads an image. The files that it has inherited are closed.
-    None(Inherited),
+    /// Nothing but files that it has opened, so that the process is confined before it reads an image. The files that it has
+    /// inherited are closed.
+    Opened(Inherited),
     /// Files by their paths.
     ByPath,
 }
@@ -95,9 +96,11 @@ pub fn change_images<'t>(
     for target in targets {
         open_image(options, target, &mut images);
     }
-    if let HostFiles::None(inherited) = host_files {
+    if let HostFiles::Opened(inherited) = host_files {
         inherited.close();
-        confine_command(&options.confinement, true, volume_options.cache.bytes_max)?;
+        let cache_bytes_max = volume_options.cache.bytes_max;
+        let needs = CommandNeeds { writable: true, cache_bytes_max };
+        confine_command(&options.confinement, needs)?;
     }
     volume_options.ext4.journal_device =
         journal.map(|journal| options.journal_device(journal)).transpose()?;
@@ -145,7 +148,7 @@ pub fn change_targets(
     mut change: impl FnMut(&Target, &mut Writing, &mut Console) -> Result<()>,
 ) -> Result<()> {
     // Before anything is opened.
-    let host_files = HostFiles::None(Inherited::list());
+    let host_files = HostFiles::Opened(Inherited::list());
     change_images(options, targets, host_files, console, |writing, console| {
         for target in targets {
             let outcome = change(target, writing, console);
@@ -179,6 +182,12 @@ impl Writing {
             Err(failure) => State::Failed(failure.clone()),
         };
         opened
+    }
+
+    /// Returns the device and inode number of the target's image. `None` if they could not be found.
+    pub fn identity(&self, target: &Target) -> Option<(u64, u64)> {
+        let known = self.images.iter().find(|image| image.has_path(&target.image));
+        known.and_then(|image| image.identity)
     }
 
     /// Errors: a signal has interrupted the command.

@@ -144,6 +144,84 @@ fn commands_that_write_to_images_only_are_confined() {
 }
 
 #[test]
+fn put_is_confined_with_its_sources_open() {
+    let image = image();
+    let folder = image.folder.path();
+    shell(folder, "head -c 3000000 /dev/urandom > first; echo second > second; chmod 600 first");
+    let here = |name: &str| image.beside(name).display().to_string();
+    let mut call = bifolio();
+    call.args(["put", &here("first"), &here("none"), &here("image"), &image.at("/dir")]);
+    let printed = output(&mut call).text();
+    assert!(printed.contains("none: cannot copy: No such file"), "{printed}");
+    assert!(printed.contains("image: is the destination image"), "{printed}");
+    shell(folder, "mkdir host; mkfifo host/pipe");
+    let special = [here("host"), here("host/pipe"), "/dev/null".to_owned()];
+    for (source, text) in special.iter().zip(["is a directory", "a special file", "a special"]) {
+        let mut call = bifolio();
+        let printed = output(call.args(["put", source, &image.at("/dir")])).text();
+        assert!(printed.contains(text), "{source}: {printed}");
+    }
+    let mut call = bifolio();
+    call.args(["put", "-", &image.at("/stream")]).stdin(Stdio::piped());
+    let mut child = must(call.spawn(), "bifolio");
+    wait_for_call(&child, libc::SYS_read);
+    check_confined(&child, &["put"]);
+    let mut input = child.stdin.take().expect("a pipe");
+    must(input.write_all(b"streamed\n"), "the input");
+    drop(input);
+    assert!(must(child.wait(), "waiting").success());
+    let mut read = bifolio();
+    read.args(["cat", &image.at("/stream"), &image.at("/dir/first")]);
+    let copied = output(&mut read).stdout;
+    assert!(copied.starts_with(b"streamed\n"));
+    assert!(copied[9..] == must(fs::read(image.beside("first")), "first"), "the copy differs");
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn put_opens_more_files_than_the_limit_of_a_confined_process() {
+    let image = Image::from_script("ext4", 4096, "mkdir dir");
+    let folder = image.folder.path();
+    shell(folder, "mkdir many; cd many; seq 5000 | split -l 1 -a 4 -");
+    let program = bifolio().get_program().to_string_lossy().into_owned();
+    shell(folder, &format!("ulimit -Sn 256; cd many; '{program}' put * ../image:/dir"));
+    let names = output(bifolio().args(["ls", &image.at("/dir")])).text();
+    assert_eq!(names.lines().count(), 5000);
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn commands_with_host_files_do_not_parse_an_image_without_a_layer() {
+    let image = image();
+    let folder = image.folder.path();
+    // A container is found when an image is parsed.
+    shell(folder, "qemu-img convert -O qcow2 image container; echo text > text");
+    let container = format!("{}:/new", image.beside("container").display());
+    let here = |name: &str| image.beside(name).display().to_string();
+    let calls: &[&[&str]] = &[&["put", &here("text"), &container]];
+    for call in calls {
+        for case in LAYERS_REFUSED {
+            let layer = case.split(' ').next().unwrap_or_default();
+            let run = |options: &[&str]| {
+                let mut command = bifolio();
+                command.args(*call).args(options);
+                deny(&mut command, &refusals_of_layer(case));
+                output(&mut command).text()
+            };
+            let failed = run(&[]);
+            assert!(
+                failed.contains(&format!("--no-confine={layer}")),
+                "{call:?}, {case}: {failed}"
+            );
+            assert!(!failed.contains("qcow2"), "{call:?}, {case}: {failed}");
+            // The kernel takes both filters only from processes that cannot get new privileges.
+            let named = run(&[&format!("--no-confine={layer},landlock,seccomp")]);
+            assert!(named.contains("in the format qcow2"), "{call:?}, {case}: {named}");
+        }
+    }
+}
+
+#[test]
 fn without_a_layer_nothing_is_read_unless_an_option_names_it() {
     let image = image();
     for case in LAYERS_REFUSED {

@@ -25,7 +25,7 @@ mod system_calls;
 use std::fmt;
 
 pub use inherited::Inherited;
-pub use limits::Resources;
+pub use limits::{FILES_MAX, Resources, raise_file_limit};
 pub use privileges::{has_nobody, limit_guard};
 pub use proof::Proof;
 pub use system_calls::ENABLE_RINGS;

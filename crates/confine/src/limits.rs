@@ -9,8 +9,8 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::{Needs, Proof};
 
-/// The maximum number of open files.
-const FILES_MAX: u64 = 4096;
+/// The maximum number of open files of a process that needs no more.
+pub const FILES_MAX: u64 = 4096;
 /// The maximum number of threads of the user. Other servers may have the same user.
 const THREADS_MAX: u64 = 8192;
 /// The maximum of bytes by which messages in files may grow, if the process may write to no other file.
@@ -21,13 +21,15 @@ const MESSAGES_BYTES_MAX: u64 = 64 << 20;
 pub struct Resources {
     /// The maximum of memory in addition to what the process has mapped already, in bytes.
     pub memory_max: u64,
+    /// The maximum number of open files.
+    pub files_max: u64,
 }
 
 /// Sets the limits, which cannot be raised again without privileges.
 pub fn set(needs: &Needs, proof: &Proof) -> Result<(), String> {
     let mapped = proof.mapped_bytes()?;
     limit(Resource::As, "address space", mapped.saturating_add(needs.resources.memory_max))?;
-    limit(Resource::Nofile, "open files", FILES_MAX)?;
+    limit(Resource::Nofile, "open files", needs.resources.files_max)?;
     limit(Resource::Nproc, "threads", THREADS_MAX)?;
     // A dump would have the contents of files, and keys.
     limit(Resource::Core, "core dump", 0)?;
@@ -37,6 +39,13 @@ pub fn set(needs: &Needs, proof: &Proof) -> Result<(), String> {
         limit(Resource::Fsize, "file size", bytes)?;
     }
     Ok(())
+}
+
+/// Raises the limit of open files to the highest that the user may have. Ignores errors: opening more files fails then.
+pub fn raise_file_limit() {
+    if let Ok(limit) = get(Resource::Nofile) {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
 }
 
 /// Lowers a limit to `max`, unless it is lower already, and checks it.

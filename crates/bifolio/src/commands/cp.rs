@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use clap::Args;
 use rustix::fs::Mode;
-use rustix::process::Resource;
 use vfs::{Follow, Node};
 
 use crate::console::Console;
@@ -103,7 +102,8 @@ fn copy_out(arguments: &Arguments, console: &mut Console) -> Result<()> {
         return Err(failure.with_status(Status::Usage));
     }
     let interrupted = signals::catch()?;
-    raise_file_limit();
+    // One directory is open for each level of a tree.
+    confine::raise_file_limit();
     let options = Options {
         preserve: arguments.archive,
         recursive: arguments.archive || arguments.recursive,
@@ -189,7 +189,6 @@ fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -
         by: arguments.ownership.credentials(),
         permissions: None,
     };
-    raise_file_limit();
     change_images(
         &arguments.image,
         [destination],
@@ -201,7 +200,7 @@ fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -
             let is_directory =
                 destination.takes_sources(&volume, arguments.no_target_directory, count)?;
             let image = destination.image.as_path();
-            let mut importer = Importer::new(&options, &volume, image, writing, console);
+            let mut importer = Importer::new(&options, &volume, destination, writing, console);
             let outcome = arguments.sources.iter().try_for_each(|source| {
                 let copy = match import::file_name(source) {
                     Some(name) if is_directory => {
@@ -248,14 +247,6 @@ fn refuse_source(image: &Path, copy: &Path) -> Result<()> {
 /// Returns the umask of the process, and clears it, because the copy sets the permissions of each file itself.
 fn take_umask() -> u16 {
     (rustix::process::umask(Mode::empty()).as_raw_mode() & 0o777) as u16
-}
-
-/// Raises the limit of open files, because one directory is open for each level of a tree. If the limit cannot be
-/// raised, copies of deep trees fail.
-fn raise_file_limit() {
-    let mut limit = rustix::process::getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
 fn default_threads() -> NonZeroUsize {

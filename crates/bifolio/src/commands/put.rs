@@ -6,10 +6,11 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use clap::Args;
+use confine::Inherited;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use crate::import::{self, Destination, Importer, Options};
+use crate::import::{self, Importer, Options, Source};
 use crate::mode_change::{ModeChange, Subject};
 use crate::target::{ImageOptions, Target};
 use crate::writing::{HostFiles, Ownership, change_images};
@@ -47,10 +48,17 @@ pub struct Arguments {
 /// Writes all files.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let Arguments { sources, destination, ownership, .. } = &arguments;
+    // Before anything is opened.
+    let inherited = Inherited::list();
+    confine::raise_file_limit();
+    let opened: Vec<Option<Source>> = sources
+        .iter()
+        .map(|source| (source != "-").then(|| Source::open(Path::new(source))))
+        .collect();
     change_images(
         &arguments.image,
         [destination],
-        HostFiles::ByPath,
+        HostFiles::Opened(inherited),
         console,
         |writing, console| {
             let volume = writing.get(destination)?;
@@ -67,10 +75,9 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
                 permissions: arguments.mode.as_ref().map(|mode| mode.apply(plain)),
             };
             let image = destination.image.as_path();
-            let mut importer = Importer::new(&options, &volume, image, writing, console);
-            let outcome = sources.iter().try_for_each(|source| {
-                let is_stream = source == "-";
-                let name = import::file_name(source).filter(|_| !is_stream);
+            let mut importer = Importer::new(&options, &volume, destination, writing, console);
+            let outcome = sources.iter().zip(opened).try_for_each(|(source, opened)| {
+                let name = import::file_name(source).filter(|_| opened.is_some());
                 let target = match (is_directory, name) {
                     (false, _) => destination.clone(),
                     (true, Some(name)) => destination.join(name),
@@ -80,16 +87,13 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
                     }
                 };
                 let (directory, name) = target.parent_and_name(&volume)?;
-                let copy = Destination::Name(directory, name);
-                if is_stream {
+                let Some(opened) = opened else {
                     let stream = io::stdin().as_fd().try_clone_to_owned();
                     let stream = stream
                         .map_err(|error| Failure::host("standard input", "cannot read", &error))?;
-                    importer.copy_stream(&stream.into(), &copy)?;
-                } else {
-                    importer.copy(Path::new(source), &copy)?;
-                }
-                Ok(())
+                    return importer.copy_stream(&stream.into(), &directory, &name);
+                };
+                importer.copy_opened(opened, &directory, &name)
             });
             importer.finish(image);
             outcome

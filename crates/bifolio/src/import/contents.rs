@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use base::FileOffset;
-use rustix::fs::SeekFrom;
+use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 use vfs::{Node, OpenMode, Privileges};
 
@@ -25,18 +25,20 @@ pub fn copy(
     check_interrupted: impl Fn() -> Result<(), CopyError>,
 ) -> Result<(), CopyError> {
     let read = |error| CopyError::Host("cannot read", error);
-    let metadata = from.metadata().map_err(read)?;
+    // Not `File::metadata`, whose system call is refused to a confined process.
+    let metadata = rustix::fs::fstat(from).map_err(|error| read(error.into()))?;
+    let size = u64::try_from(metadata.st_size).unwrap_or(0);
+    let is_regular = FileType::from_raw_mode(metadata.st_mode) == FileType::RegularFile;
     let mut copy = to.open_for(OpenMode { write: true, append: false })?;
-    if metadata.len() > cached_bytes_max {
+    if size > cached_bytes_max {
         copy = copy.uncached();
     }
     let mut writer = Writer { copy: &copy, check_interrupted, buffer: Vec::new() };
     // Virtual files, such as those in /proc, report a size of 0, and are read to their end.
-    if !metadata.is_file() || metadata.len() == 0 {
+    if !is_regular || size == 0 {
         let mut from = from;
         return writer.write(0, u64::MAX, |_, buffer| from.read(buffer)).map(drop);
     }
-    let size = metadata.len();
     let mut end = 0;
     while let Some(data) = next_data(from, end, size).map_err(read)? {
         let (start, data_end) = data;

@@ -5,6 +5,7 @@
 
 mod contents;
 mod metadata;
+mod source;
 mod unpack;
 
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,8 +24,10 @@ use vfs::{Creation, Credentials, Node, RenameFlags, Volume};
 use crate::console::Console;
 use crate::copy::{LeftOut, cached_bytes_max, temporary_name};
 use crate::failure::{self, Failure, Result};
+use crate::target::Target;
 use crate::writing::Writing;
 
+pub use source::Source;
 pub use unpack::{Unpacker, check_uncompressed};
 
 /// Options of a copy into an image.
@@ -57,8 +60,8 @@ pub struct Importer<'a> {
     volume: &'a Volume,
     writing: &'a Writing,
     console: &'a mut Console,
-    /// The device and inode number of the image file.
-    image: (u64, u64),
+    /// The device and inode number of the image file. `None` if they could not be found.
+    image: Option<(u64, u64)>,
     /// The copies of files with several names, by device and inode number of the original.
     links: HashMap<(u64, u64), InodeNumber>,
     left_out: LeftOut,
@@ -78,6 +81,8 @@ enum CopyError {
 }
 
 const CANNOT_CREATE: &str = "cannot create the copy";
+const IS_DIRECTORY: &str = "is a directory and was not copied; use -r or -a to copy it";
+const IS_SPECIAL: &str = "is a special file and was not copied; use -r or -a to copy it";
 
 impl From<Error> for CopyError {
     fn from(error: Error) -> Self {
@@ -86,15 +91,15 @@ impl From<Error> for CopyError {
 }
 
 impl<'a> Importer<'a> {
-    /// Creates an importer to `volume`, which is in the file `image`.
+    /// Creates an importer to `volume`, which is in the image of `destination`.
     pub fn new(
         options: &'a Options,
         volume: &'a Volume,
-        image: &Path,
+        destination: &Target,
         writing: &'a Writing,
         console: &'a mut Console,
     ) -> Self {
-        let image = fs::metadata(image).map_or((0, 0), |image| identity(&image));
+        let image = writing.identity(destination);
         let links = HashMap::new();
         let left_out = LeftOut::default();
         Self { options, volume, writing, console, image, links, left_out }
@@ -105,15 +110,38 @@ impl<'a> Importer<'a> {
         self.copy_entry(from, destination, self.options.follow)
     }
 
-    /// Copies all data of `stream` to a file. Reports failures.
-    pub fn copy_stream(&mut self, stream: &fs::File, destination: &Destination) -> Result<()> {
-        let outcome = match destination {
-            Destination::Name(directory, name) => {
-                let permissions = 0o666 & !self.writing.umask;
-                self.copy_file(stream, None, permissions, directory, name)
-            }
-            Destination::Into(_) => Err(Error::IsDirectory.into()),
+    /// Copies the data of a file that is open already to the name `name` in `directory`. Reports failures.
+    pub fn copy_opened(
+        &mut self,
+        source: Source,
+        directory: &Arc<Node>,
+        name: &[u8],
+    ) -> Result<()> {
+        self.writing.check_interrupted()?;
+        let Source { path, opened } = source;
+        let (original, file) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return self.report(&path, Err(error)),
         };
+        let outcome = match self.check_not_image(&original) {
+            Ok(()) => {
+                let permissions = self.plain_permissions(&original);
+                self.copy_file(&file, None, permissions, directory, name)
+            }
+            refused => refused,
+        };
+        self.report_left_out(&path, &original, outcome)
+    }
+
+    /// Copies all data of `stream`, which is standard input, to the name `name` in `directory`. Reports failures.
+    pub fn copy_stream(
+        &mut self,
+        stream: &fs::File,
+        directory: &Arc<Node>,
+        name: &[u8],
+    ) -> Result<()> {
+        let permissions = 0o666 & !self.writing.umask;
+        let outcome = self.copy_file(stream, None, permissions, directory, name);
         self.report(Path::new("standard input"), outcome)
     }
 
@@ -174,9 +202,7 @@ impl<'a> Importer<'a> {
         destination: &Destination,
     ) -> Result<(), CopyError> {
         if !self.options.recursive {
-            return Err(CopyError::Other(
-                "is a directory and was not copied; use -r or -a to copy it",
-            ));
+            return Err(CopyError::Other(IS_DIRECTORY));
         }
         let entries = fs::read_dir(from).and_then(|entries| {
             entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
@@ -233,10 +259,8 @@ impl<'a> Importer<'a> {
         directory: &Arc<Node>,
         name: &[u8],
     ) -> Result<(), CopyError> {
+        self.check_not_image(original)?;
         let key = identity(original);
-        if key == self.image {
-            return Err(CopyError::Other("is the destination image"));
-        }
         let is_linked = self.options.preserve && original.nlink() > 1;
         if let Some(&copy) = self.links.get(&key).filter(|_| is_linked) {
             let copy = self.volume.node(copy)?;
@@ -246,10 +270,7 @@ impl<'a> Importer<'a> {
             });
         }
         if original.is_file() {
-            // O_NONBLOCK: if the file was replaced by a pipe meanwhile, opening it does not block.
-            let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-            let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(from);
-            let file = opened.map_err(|error| CopyError::Host("cannot open", error))?;
+            let file = source::open(from)?;
             let permissions = self.plain_permissions(original);
             let preserved = self.options.preserve.then_some((from, original));
             self.copy_file(&file, preserved, permissions, directory, name)?;
@@ -273,9 +294,7 @@ impl<'a> Importer<'a> {
     ) -> Result<(), CopyError> {
         let kind = special_kind(original);
         if kind != FileType::Symlink && !self.options.recursive {
-            return Err(CopyError::Other(
-                "is a special file and was not copied; use -r or -a to copy it",
-            ));
+            return Err(CopyError::Other(IS_SPECIAL));
         }
         let target = match kind {
             FileType::Symlink => fs::read_link(from),
@@ -342,6 +361,16 @@ impl<'a> Importer<'a> {
                 (None, _) => set_permissions(&copy, permissions),
             }
         })
+    }
+
+    /// Errors: the original is the image.
+    fn check_not_image(&self, original: &Metadata) -> Result<(), CopyError> {
+        match self.image {
+            Some(image) if image == identity(original) => {
+                Err(CopyError::Other("is the destination image"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn owner_of(&self, original: &Metadata) -> Credentials {

@@ -71,7 +71,8 @@ pub fn run<P, E>(
         tracing::debug!("cannot move the server to its own mount namespace: {errno}");
     }
     if plan.confinement.is_any() {
-        let resources = confine::Resources { memory_max: plan.memory_max };
+        let resources =
+            confine::Resources { memory_max: plan.memory_max, files_max: confine::FILES_MAX };
         let needs = confine::Needs {
             writable: plan.options.writable,
             output: false,
