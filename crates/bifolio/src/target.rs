@@ -156,31 +156,8 @@ impl ImageOptions {
         self.partition.is_none() && self.offset.is_none()
     }
 
-    /// Returns the options for opening the volume read-only.
-    pub fn volume_options(&self) -> Result<VolumeOptions> {
-        self.options_for(Access::Read)
-    }
-
-    /// Returns the options for opening the volume for writing.
-    pub fn volume_options_for_writing(&self) -> Result<VolumeOptions> {
-        self.options_for(Access::Write)
-    }
-
-    fn options_for(&self, access: Access) -> Result<VolumeOptions> {
-        let (mut options, journal) = self.unread_options(access)?;
-        options.ext4.journal_device =
-            journal.map(|journal| self.journal_device(journal)).transpose()?;
-        Ok(options)
-    }
-
-    /// Returns the options for opening the volume for writing, and the journal device, which is open and not read yet.
-    pub fn unread_options_for_writing(&self) -> Result<(VolumeOptions, Option<Image>)> {
-        self.unread_options(Access::Write)
-    }
-
-    /// Returns the options for opening the volume, and the journal device, which is open and not read yet.
-    fn unread_options(&self, access: Access) -> Result<(VolumeOptions, Option<Image>)> {
-        let writable = access == Access::Write;
+    /// Returns the options for opening the volume, for writing if it is `writable`. The journal device is not among them.
+    pub fn volume_options(&self, writable: bool) -> Result<VolumeOptions> {
         let no_recovery = self.no_recovery;
         if writable && no_recovery {
             let text = "cannot be used to change an image, which must be recovered first";
@@ -199,27 +176,32 @@ impl ImageOptions {
         if let Some(order) = self.folio_order_max {
             options.cache.folio_order_max = order;
         }
-        let mut journal_device = None;
-        if let Some(journal) = &self.journal {
-            check_readable(journal)?;
-            let opened = OpenDevice { read_only: !writable, ..OpenDevice::default() };
-            let opened = Image::open(journal, opened);
-            journal_device = Some(opened.map_err(|error| access.failure(journal, &error))?);
-            access.check(journal)?;
-        }
         if let Some(path) = &self.key {
             let keys = Keys::read_file(path).map_err(|error| {
                 Failure::open(path.as_path(), "cannot open the file of keys", &error)
             })?;
             options.keys = Arc::new(keys);
         }
-        Ok((options, journal_device))
+        Ok(options)
+    }
+
+    /// Opens the device of the external journal, without reading it.
+    pub fn open_journal(&self, writable: bool) -> Result<Option<Image>> {
+        let Some(journal) = &self.journal else { return Ok(None) };
+        let access = if writable { Access::Write } else { Access::Read };
+        check_readable(journal)?;
+        let opened = OpenDevice { read_only: !writable, ..OpenDevice::default() };
+        let opened = Image::open(journal, opened);
+        let opened = opened.map_err(|error| access.failure(journal, &error))?;
+        access.check(journal)?;
+        Ok(Some(opened))
     }
 
     /// Returns the device of the external journal, which is read now.
-    pub fn journal_device(&self, journal: Image) -> Result<SharedDevice> {
+    pub fn journal_device(&self, journal: Option<Image>) -> Result<Option<SharedDevice>> {
         let path = self.journal.as_deref().unwrap_or(Path::new("--journal"));
-        journal.device().map_err(|error| Failure::library(path, &error))
+        let device = journal.map(Image::device).transpose();
+        device.map_err(|error| Failure::library(path, &error))
     }
 
     /// Opens the image without reading it.
@@ -347,7 +329,8 @@ impl<'a> Images<'a> {
         options: &'a ImageOptions,
         targets: &'a [Target],
     ) -> Result<(Self, Option<Image>)> {
-        let (volume_options, journal) = options.unread_options(Access::Read)?;
+        let volume_options = options.volume_options(false)?;
+        let journal = options.open_journal(false)?;
         let mut opened: Vec<(&Path, Result<Opened>)> = Vec::new();
         for target in targets {
             let image = target.image.as_path();
@@ -359,8 +342,7 @@ impl<'a> Images<'a> {
     }
 
     fn with_journal(mut self, journal: Option<Image>) -> Result<Self> {
-        let journal = journal.map(|journal| self.options.journal_device(journal)).transpose()?;
-        self.volume_options.ext4.journal_device = journal;
+        self.volume_options.ext4.journal_device = self.options.journal_device(journal)?;
         Ok(self)
     }
 

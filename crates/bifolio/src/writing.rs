@@ -91,7 +91,8 @@ pub fn change_images<'t>(
 ) -> Result<()> {
     let interrupted = signals::catch()?;
     let umask = (rustix::process::umask(Mode::empty()).as_raw_mode() & 0o777) as u16;
-    let (mut volume_options, journal) = options.unread_options_for_writing()?;
+    let mut volume_options = options.volume_options(true)?;
+    let journal = options.open_journal(true)?;
     let mut images = Vec::new();
     for target in targets {
         open_image(options, target, &mut images);
@@ -102,8 +103,7 @@ pub fn change_images<'t>(
         let needs = CommandNeeds { writable: true, cache_bytes_max };
         confine_command(&options.confinement, needs)?;
     }
-    volume_options.ext4.journal_device =
-        journal.map(|journal| options.journal_device(journal)).transpose()?;
+    volume_options.ext4.journal_device = options.journal_device(journal)?;
     let mut writing = Writing { volume_options, images, interrupted, umask };
     let outcome = work(&mut writing, console);
     for image in writing.images {

@@ -5,6 +5,7 @@ mod mounting;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::process::Command;
 
 use mounting::{Fixture, Mount, NOBODY, as_user, bifolio, mount_entry};
 use testkit::command::output;
@@ -98,6 +99,38 @@ fn without_a_layer_nothing_is_mounted_unless_an_option_names_it() {
         let mounted = fixture.mounted();
         assert!(mounted.path().join("small").exists(), "{case}");
         drop(mounted);
+    }
+}
+
+#[test]
+fn the_confined_server_parses_the_journal() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let folder = fixture.image.parent().unwrap();
+    let script = "truncate -s 8M journal; truncate -s 64M journaled; mke2fs -qF -O journal_dev journal
+        device=$(losetup -f --show journal); mke2fs -qF -t ext4 -J device=$device journaled; losetup -d $device
+        img2simg journal sparse";
+    let made = output(Command::new("bash").args(["-ec", script]).current_dir(folder));
+    assert!(made.status.success(), "{}", made.text());
+    let mount = |options: &str, case: Option<&str>| {
+        let mut command = bifolio("mount");
+        command.args(["-o", options, "--journal"]).arg(folder.join("sparse"));
+        command.arg(folder.join("journaled")).arg(&fixture.directory);
+        if let Some(case) = case {
+            deny(&mut command, &refusals_of_layer(case));
+        }
+        output(&mut command)
+    };
+    let mounted = mount("ro", None);
+    assert!(mounted.status.success(), "{}", mounted.text());
+    assert!(fixture.mounted().path().join("lost+found").exists());
+    // It can only be read, which is known when it is parsed.
+    let text = "sparse: the image is an Android sparse image, which can only be read";
+    let refused = mount("rw", None).text();
+    assert!(refused.contains(text), "{refused}");
+    for case in LAYERS_REFUSED {
+        let refused = mount("rw", Some(case)).text();
+        assert!(refused.contains("--no-confine=") && !refused.contains(text), "{case}: {refused}");
     }
 }
 

@@ -251,10 +251,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let writable = all.mount.writable;
     image.timeout = LOCK_TIMEOUT;
     image.uncached = all.mount.uncached;
-    let mut volume_options = match writable {
-        true => image.volume_options_for_writing()?,
-        false => image.volume_options()?,
-    };
+    let mut volume_options = image.volume_options(writable)?;
     all.apply(&mut volume_options);
     let plan = Plan {
         claim,
@@ -271,19 +268,24 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         inherited,
         threads,
     };
-    let open = |image: Image| {
-        let volume = image.device().and_then(|device| Volume::open_device(device, &volume_options));
+    let open = |(unread, journal): (Image, Option<Image>)| {
+        let mut options = volume_options.clone();
+        options.ext4.journal_device = image.journal_device(journal)?;
+        let volume = unread.device().and_then(|device| Volume::open_device(device, &options));
         let volume = volume.map_err(|error| Failure::library(&*target.image, &error))?;
         if let Some(warning) = volume.warning() {
             tracing::warn!("{}", target.warning(&warning));
         }
         Ok(Arc::new(volume))
     };
-    let open_image = || match writable {
-        true => image.open_image_for_writing(&target),
-        false => image.open_image(&target),
+    let open_images = || {
+        let unread = match writable {
+            true => image.open_image_for_writing(&target)?,
+            false => image.open_image(&target)?,
+        };
+        Ok((unread, image.open_journal(writable)?))
     };
-    fuse::run(&plan, open_image, open).map_err(|error| {
+    fuse::run(&plan, open_images, open).map_err(|error| {
         let failure = failure(error, &target, &directory);
         log.append(&failure);
         failure
