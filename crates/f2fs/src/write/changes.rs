@@ -3,19 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use base::{Error, FsBlock, Location, Result};
+use base::{Error, FsBlock, InodeNumber, Location, Result};
 
 use crate::edit::{Change, MapShape, Owner, first_block};
 use crate::inode::record::InodeRecord;
 use crate::nat::Nid;
-use crate::node::{Node, XATTR_POSITION};
+use crate::node::{Node, XATTR_POSITION, footer};
 use crate::volume::Volume;
 
 /// The changes of the use of data blocks.
 #[derive(Debug, Default)]
 pub(super) struct AddressChanges {
-    /// Blocks that no address refers to any more.
+    /// Blocks of the checkpoint that no address refers to any more.
     pub(super) removed: BlockSet,
+    /// The number of removed addresses of blocks that the checkpoint does not use, in damaged files.
+    pub(super) unused: u32,
     /// Blocks that the checkpoint does not use, in order.
     pub(super) added: Vec<(FsBlock, Owner)>,
     /// Blocks of the checkpoint that other addresses refer to, in order.
@@ -65,9 +67,14 @@ fn place(block: FsBlock) -> (usize, u64) {
 }
 
 impl AddressChanges {
-    /// Compares `nodes`, which the overlay has, with the checkpoint.
-    pub(super) fn find(volume: &Volume, nodes: &[(Nid, Change)]) -> Result<Self> {
-        let (mut before, mut after) = (BlockSet::default(), Vec::new());
+    /// Compares `nodes`, which the overlay has, with the checkpoint. `is_used` returns whether the checkpoint uses a block of
+    /// the main area.
+    pub(super) fn find(
+        volume: &Volume,
+        nodes: &[(Nid, Change)],
+        is_used: impl Fn(FsBlock) -> bool,
+    ) -> Result<Self> {
+        let (mut before, mut after, mut unused) = (BlockSet::default(), Vec::new(), 0);
         for (nid, change) in nodes {
             let old = match checkpointed_node(volume, *nid)? {
                 Some(node) => addresses(volume, &node)?,
@@ -89,8 +96,11 @@ impl AddressChanges {
                     let block = FsBlock(u64::from(*address));
                     volume.geometry().main.contains(&block).then_some(block)
                 };
-                if let Some(block) = old.and_then(in_main) {
-                    before.insert(block);
+                match old.and_then(in_main) {
+                    Some(block) if is_used(block) => before.insert(block),
+                    // The block may be a new one of another file.
+                    Some(_) => unused += 1,
+                    None => {}
                 }
                 if let Some(block) = new.and_then(in_main) {
                     // A node has about a thousand addresses.
@@ -104,7 +114,7 @@ impl AddressChanges {
         after.dedup_by_key(|(block, _)| *block);
         // What is the same at its place was left out, so a block that was there before has another owner now.
         let (moved, added) = after.into_iter().partition(|(block, _)| before.remove(*block));
-        Ok(Self { removed: before, added, moved })
+        Ok(Self { removed: before, unused, added, moved })
     }
 }
 
@@ -116,7 +126,9 @@ fn checkpointed_node(volume: &Volume, nid: Nid) -> Result<Option<Node>> {
     };
     let location = Location::inode(address.inode);
     let buffer = volume.metadata().read(address.block, "node", location)?;
-    Node::new(buffer, nid, address.inode).map(Some)
+    // That of the table may be wrong. The change was made to a node of this inode, and mends the table.
+    let inode = InodeNumber(footer(&buffer, location)?.inode.get().into());
+    Node::new(buffer, nid, inode).map(Some)
 }
 
 /// Returns the addresses of data in a node.

@@ -89,10 +89,10 @@ impl Writer<'_> {
         let geometry = volume.geometry();
         self.write_directory_blocks()?;
         let mut nodes = volume.overlay_or_new().read().nodes();
-        let mut changes = AddressChanges::find(volume, &nodes)?;
+        let mut changes = self.address_changes(&nodes)?;
         if self.state.copy_shifted(volume, &changes.moved)? {
             nodes = volume.overlay_or_new().read().nodes();
-            changes = AddressChanges::find(volume, &nodes)?;
+            changes = self.address_changes(&nodes)?;
         }
         for (block, owner) in changes.added.iter().chain(&changes.moved) {
             self.set_owner(*block, *owner)?;
@@ -104,13 +104,14 @@ impl Writer<'_> {
         for (nid, entry) in &volume.checkpoint().nat_journal {
             self.table.entry(*nid).or_insert_with(|| entry.clone());
         }
-        let State { logs, space, clock, written, needs_fsck, .. } = &mut *self.state;
+        let State { logs, space, clock, written, .. } = &mut *self.state;
         logs.find_next(space)?;
         let times = WriteTimes { now: clock.now(), of_moved: written };
         let mut segments = SegmentChanges::new(space, logs.segments(), times);
-        let wrong_data = set_all_free(&mut segments, geometry, changes.removed.iter())?;
-        let wrong_nodes = set_all_free(&mut segments, geometry, freed.iter().copied())?;
-        *needs_fsck |= wrong_data + wrong_nodes > 0;
+        let data = (BlockKind::Data, changes.removed.iter());
+        let wrong_data = changes.unused + set_all_free(&mut segments, geometry, data)?;
+        let nodes = (BlockKind::Node, freed.iter().copied());
+        let wrong_nodes = set_all_free(&mut segments, geometry, nodes)?;
         for (block, _) in &changes.added {
             segments.set_used(geometry, *block, WARM_DATA)?;
         }
@@ -118,7 +119,7 @@ impl Writer<'_> {
             segments.set_used(geometry, block, log.number() as u16)?;
         }
         logs.note_holes(|segment, index| segments.is_used(segment, index));
-        let free_segments = segments.free_segments();
+        let (free_segments, used) = (segments.free_segments(), segments.used());
         let mut segments = segments.into_changed();
         for (number, entry) in &self.state.sit_journal {
             segments.entry(*number).or_insert_with(|| entry.clone());
@@ -126,9 +127,9 @@ impl Writer<'_> {
         let sit_versions = write_segments(volume, &segments, &mut self.batch)?;
         let nat_versions = write_nodes(volume, &self.table, &mut self.batch)?;
         let mut counts = self.counts(free_segments);
-        // The counts stay those of the table, which a volume must have to be opened for writing.
-        counts.blocks += u64::from(wrong_data + wrong_nodes);
-        counts.nodes = counts.nodes.saturating_add(wrong_nodes);
+        counts.blocks += u64::from(wrong_data) + u64::from(wrong_nodes);
+        let is_changed = counts.follow(used);
+        self.state.needs_fsck |= wrong_data > 0 || wrong_nodes > 0 || is_changed;
         let orphans = volume.overlay_or_new().read().orphans().clone();
         let contents = PackContents {
             counts,
@@ -144,6 +145,12 @@ impl Writer<'_> {
         summaries.write(volume, &mut self.batch)?;
         pack.write(&mut self.batch)?.flush()?.commit()?;
         Ok(segments)
+    }
+
+    /// Compares the addresses in `nodes`, which the overlay has, with those of the last checkpoint.
+    fn address_changes(&self, nodes: &[(Nid, Change)]) -> Result<AddressChanges> {
+        let (space, geometry) = (&self.state.space, self.volume.geometry());
+        AddressChanges::find(self.volume, nodes, |block| space.is_used(geometry, block))
     }
 
     fn counts(&self, free_segments: u32) -> PackCounts {
@@ -268,20 +275,20 @@ impl Writer<'_> {
     }
 }
 
-/// Makes blocks free. Returns the number of those that the table had as free already, as one that two files had: that
-/// concerns nothing else, so the checkpoint is written all the same.
+/// Makes blocks of data or of nodes free. Returns the number of those that the table had as free already, as one that two
+/// files had, or in a segment of the other kind: that concerns nothing else, so the checkpoint is written all the same.
 fn set_all_free(
     segments: &mut SegmentChanges<'_>,
     geometry: &Geometry,
-    blocks: impl Iterator<Item = FsBlock>,
+    (kind, blocks): (BlockKind, impl Iterator<Item = FsBlock>),
 ) -> Result<u32> {
     let mut wrong = 0;
     for block in blocks {
-        match segments.set_free(geometry, block) {
+        match segments.set_free(geometry, block, kind) {
             Err(error @ Error::Corrupt(_)) => {
                 // One message tells enough: a damaged table may have hundreds of such blocks.
                 if wrong == 0 {
-                    tracing::error!(%error, "a freed block was not in use");
+                    tracing::error!(%error, "a block cannot become free");
                 }
                 wrong += 1;
             }

@@ -32,6 +32,19 @@ pub(crate) struct PackCounts {
     pub(crate) free_segments: u32,
 }
 
+impl PackCounts {
+    /// Changes the counts to ones that are possible if the table has so many blocks of data, and of nodes, in use. Otherwise
+    /// the volume could not be opened for writing. Returns whether they were others, after changes of damaged files.
+    pub(crate) fn follow(&mut self, [data, of_nodes]: [u64; 2]) -> bool {
+        let Self { blocks, nodes, inodes, .. } = *self;
+        self.blocks = blocks.max(data + of_nodes);
+        // Numbers of nodes have 32 bits.
+        self.nodes = of_nodes as u32;
+        self.inodes = inodes.min(self.nodes);
+        (self.blocks, self.nodes, self.inodes) != (blocks, nodes, inodes)
+    }
+}
+
 /// What a pack says, apart from its logs.
 pub(crate) struct PackContents<'c> {
     pub(crate) counts: PackCounts,

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::{Error, FsBlock, Location, Problem, Result};
 
-use super::space::{COUNT_MASK, Space, bit, is_unused, segment_of};
+use super::space::{COUNT_MASK, Space, bit, is_node, is_unused, replace_use, segment_of};
 use crate::geometry::Geometry;
 use crate::ondisk::sit::RawSitEntry;
 use crate::sit::COUNT_BITS;
+use crate::summaries::BlockKind;
 
 const STRUCTURE: &str = "SIT entry";
 
@@ -60,8 +61,23 @@ impl<'s> SegmentChanges<'s> {
         self.set(geometry, block, Some(kind))
     }
 
-    /// Makes a block of the main area free. Errors: `Corrupt` if it is not in use.
-    pub(super) fn set_free(&mut self, geometry: &Geometry, block: FsBlock) -> Result<()> {
+    /// Makes a block of the main area free, which has had data or a node.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if the block is not in use, or in a segment of the other kind: a damaged file may have the block of a node
+    /// as one of its own.
+    pub(super) fn set_free(
+        &mut self,
+        geometry: &Geometry,
+        block: FsBlock,
+        kind: BlockKind,
+    ) -> Result<()> {
+        let found = self.entry(segment_of(geometry, block).0).valid_blocks.get() >> COUNT_BITS;
+        if is_node(found) != (kind == BlockKind::Node) {
+            let problem = Problem::Invalid { field: "segment type", found: found.into() };
+            return Err(Error::corrupt(STRUCTURE, Location::block(block), problem));
+        }
         self.set(geometry, block, None)
     }
 
@@ -113,6 +129,15 @@ impl<'s> SegmentChanges<'s> {
         }
         let of_logs = logs.iter().filter_map(|number| changed.get(number).or(old(number)));
         free - of_logs.filter(|entry| is_unused(entry)).count() as u32
+    }
+
+    /// Returns the number of blocks in use of data, and that of nodes.
+    pub(super) fn used(&self) -> [u64; 2] {
+        let mut used = self.space.used;
+        for (number, entry) in &self.changed {
+            replace_use(&mut used, &self.space.entries[*number as usize], entry);
+        }
+        used
     }
 
     /// Returns the entries that have changed.

@@ -31,6 +31,8 @@ pub(super) struct Space {
     /// The number of taken blocks of each segment.
     taken: Vec<u16>,
     totals: Totals,
+    /// The number of blocks of data, and of nodes, that the last checkpoint uses.
+    pub(super) used: [u64; 2],
     /// The number of segments of which the last checkpoint uses no block.
     pub(super) unused: u32,
     /// The segments that are being cleaned. No log fills their holes.
@@ -88,6 +90,7 @@ impl Space {
             kinds: BTreeMap::new(),
             taken: Vec::new(),
             totals: Totals::default(),
+            used,
             unused: 0,
             cleaned: BTreeSet::new(),
             segments_per_section: geometry.segments_per_section.max(1),
@@ -141,6 +144,13 @@ impl Space {
         let of_checkpoint =
             self.entries.get(segment as usize).is_none_or(|entry| is_in(&entry.map));
         of_checkpoint || self.allocated.get(&segment).is_some_and(|map| is_in(map))
+    }
+
+    /// Returns whether the last checkpoint uses a block of the main area.
+    pub(super) fn is_used(&self, geometry: &Geometry, block: FsBlock) -> bool {
+        let (segment, index) = segment_of(geometry, block);
+        let entry = self.entries.get(segment as usize);
+        entry.is_some_and(|entry| entry.map[(index / 8) as usize] & bit(index) != 0)
     }
 
     /// Returns whether all blocks of a range of the main area are taken, in segments for data.
@@ -389,6 +399,7 @@ impl Space {
         }
         for (number, entry) in changed {
             let old = &mut self.entries[number as usize];
+            replace_use(&mut self.used, old, &entry);
             self.unused += u32::from(is_unused(&entry));
             self.unused -= u32::from(is_unused(old));
             *old = entry;
@@ -411,8 +422,20 @@ impl Space {
 pub(super) const COUNT_MASK: u16 = (1 << COUNT_BITS) - 1;
 
 /// Returns whether segments of this type have nodes.
-fn is_node(kind: u16) -> bool {
+pub(super) fn is_node(kind: u16) -> bool {
     usize::from(kind) >= LOGS
+}
+
+/// Replaces the blocks in use of a segment's entry `old` by those of `new`, in the number of those of data and of nodes.
+pub(super) fn replace_use(used: &mut [u64; 2], old: &RawSitEntry, new: &RawSitEntry) {
+    let of = |entry: &RawSitEntry| {
+        let word = entry.valid_blocks.get();
+        (usize::from(is_node(word >> COUNT_BITS)), u64::from(word & COUNT_MASK))
+    };
+    let (kind, count) = of(old);
+    used[kind] -= count;
+    let (kind, count) = of(new);
+    used[kind] += count;
 }
 
 /// Returns whether a segment has no block in use.

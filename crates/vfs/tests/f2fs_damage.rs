@@ -1,0 +1,236 @@
+//! Changes of f2fs images with single faults: they harm nothing but what is damaged, and leave a volume that can be
+//! changed again.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use base::attributes::FileType;
+use base::{BlockSize, Result};
+use device::MemoryDevice;
+use testkit::f2fs::make::{Contents, MakeOptions, make};
+use vfs::{Creation, Credentials, File, Node, OpenMode, Volume, VolumeOptions};
+
+const BY: &Credentials = &Credentials::ROOT;
+const WRITE: OpenMode = OpenMode { write: true, append: false };
+const BLOCK: usize = 4096;
+/// Extra attributes, without checksums of inodes.
+const FEATURES: u32 = 0x8;
+/// The first address in an inode with all extra attributes.
+const FIRST_ADDRESS: usize = 360 + 36;
+/// The bytes of an entry of the node address table.
+const NODE_ENTRY: usize = 9;
+
+fn open(device: &Arc<MemoryDevice>) -> Result<Volume> {
+    let mut options = VolumeOptions::new();
+    options.writable(true).cache_bytes_max(8 << 20);
+    Volume::open_device(device.clone(), &options)
+}
+
+fn create(volume: &Volume, name: &str) -> File {
+    let creation = Creation::of(FileType::Regular, 0o644);
+    let root = volume.root().unwrap();
+    volume.create_in(&root, name.as_bytes(), &creation, BY).unwrap().open_for(WRITE).unwrap()
+}
+
+fn find(volume: &Volume, name: &str) -> Arc<Node> {
+    volume.lookup(&volume.root().unwrap(), name.as_bytes()).unwrap()
+}
+
+fn unlink(volume: &Volume, name: &str) {
+    volume.unlink(&volume.root().unwrap(), name.as_bytes(), BY).unwrap();
+}
+
+#[track_caller]
+fn check_contents(volume: &Volume, name: &str, at: u64, value: u8) {
+    let mut data = [0; BLOCK];
+    find(volume, name).open().unwrap().read_exact_at(&mut data, at).unwrap();
+    assert!(data == [value; BLOCK], "{name}");
+}
+
+/// Returns the device with an image that has the files `data`, of three blocks, and `empty`.
+fn device() -> Arc<MemoryDevice> {
+    let options = MakeOptions {
+        features: FEATURES,
+        ..MakeOptions::new(BlockSize::from_shift(12).unwrap(), 64 << 20)
+    };
+    let mut image = vec![0; 64 << 20];
+    for write in make(&options).unwrap() {
+        if let Contents::Bytes(bytes) = write.contents {
+            image[write.at as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+    }
+    change(&Arc::new(MemoryDevice::new(image)), |volume| {
+        create(volume, "data").write_all_at(&[b'd'; 3 * BLOCK], 0).unwrap();
+        create(volume, "empty");
+    })
+}
+
+/// Changes the volume, and closes it. Returns a device with the image.
+fn change(device: &Arc<MemoryDevice>, work: impl FnOnce(&Volume)) -> Arc<MemoryDevice> {
+    let volume = open(device).unwrap();
+    work(&volume);
+    volume.close().unwrap();
+    drop(volume);
+    copy_of(device)
+}
+
+fn copy_of(device: &MemoryDevice) -> Arc<MemoryDevice> {
+    Arc::new(MemoryDevice::new(device.snapshot()))
+}
+
+/// Returns a device with the image that `work` damages.
+fn damaged(device: &MemoryDevice, work: impl FnOnce(&mut [u8])) -> Arc<MemoryDevice> {
+    let mut image = device.snapshot();
+    work(&mut image);
+    Arc::new(MemoryDevice::new(image))
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(*bytes[at..].first_chunk().unwrap())
+}
+
+fn set_word(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+/// Returns the blocks that are, or were, those of the node `nid` of `inode`.
+fn blocks_of(image: &[u8], nid: u32, inode: u32) -> Vec<usize> {
+    let footer = [nid.to_le_bytes(), inode.to_le_bytes()].concat();
+    let blocks = (0..).zip(image.chunks(BLOCK));
+    blocks.filter(|(_, block)| block[BLOCK - 24..][..8] == footer).map(|(at, _)| at).collect()
+}
+
+/// Returns the number of a file's inode.
+fn number(device: &MemoryDevice, name: &str) -> u32 {
+    find(&open(&copy_of(device)).unwrap(), name).number().0 as u32
+}
+
+/// Changes the inode of a file, in all blocks that have had it.
+fn damage_inode(device: &MemoryDevice, name: &str, work: impl Fn(&mut [u8])) -> Arc<MemoryDevice> {
+    let number = number(device, name);
+    damaged(device, |image| {
+        for at in blocks_of(image, number, number) {
+            work(&mut image[at * BLOCK..][..BLOCK]);
+        }
+    })
+}
+
+/// Lets a file of one block have the block `address`.
+fn give_block(device: &MemoryDevice, name: &str, address: u32) -> Arc<MemoryDevice> {
+    damage_inode(device, name, |inode| {
+        inode[16..24].copy_from_slice(&(BLOCK as u64).to_le_bytes());
+        inode[24..32].copy_from_slice(&2_u64.to_le_bytes());
+        set_word(inode, FIRST_ADDRESS, address);
+    })
+}
+
+/// Returns the first address in the inode of a file.
+fn first_address(device: &MemoryDevice, name: &str) -> u32 {
+    let number = number(device, name);
+    let image = device.snapshot();
+    let last = *blocks_of(&image, number, number).last().unwrap();
+    word(&image[last * BLOCK..], FIRST_ADDRESS)
+}
+
+/// Returns the block of the inode of a file.
+fn inode_block(device: &MemoryDevice, name: &str) -> u32 {
+    let number = number(device, name);
+    let blocks = blocks_of(&device.snapshot(), number, number);
+    let [block] = blocks[..] else { panic!("{blocks:?}") };
+    block as u32
+}
+
+/// Returns what the check finds.
+fn findings(device: &Arc<MemoryDevice>) -> Vec<String> {
+    let volume = Volume::open_device(device.clone(), &VolumeOptions::new()).unwrap();
+    let mut found = Vec::new();
+    volume.check(&mut |error| {
+        found.push(error.to_string());
+        ControlFlow::Continue(())
+    });
+    found
+}
+
+/// Checks that the volume can be changed, and `data` has its contents.
+#[track_caller]
+fn check_usable(device: &Arc<MemoryDevice>) {
+    let volume = open(device).unwrap();
+    create(&volume, "usable").write_all_at(&[b'u'; 2 * BLOCK], 0).unwrap();
+    volume.sync().unwrap();
+    check_contents(&volume, "data", 0, b'd');
+    volume.close().unwrap();
+}
+
+#[test]
+fn a_free_block_of_a_removed_file_can_be_that_of_another_one() {
+    let device = device();
+    // The block that the first data gets.
+    let other = change(&copy_of(&device), |volume| {
+        create(volume, "new").write_all_at(&[b'n'; BLOCK], 0).unwrap();
+    });
+    let address = first_address(&other, "new");
+    let device = give_block(&device, "empty", address);
+    let device = change(&device, |volume| {
+        unlink(volume, "empty");
+        create(volume, "new").write_all_at(&[b'n'; BLOCK], 0).unwrap();
+    });
+    assert_eq!(first_address(&device, "new"), address);
+    let found = findings(&device);
+    assert!(found.is_empty(), "{found:?}");
+    check_usable(&device);
+}
+
+#[test]
+fn a_node_does_not_become_free_as_data_of_a_file() {
+    let device = device();
+    let device = give_block(&device, "empty", inode_block(&device, "data"));
+    let device = change(&device, |volume| unlink(volume, "empty"));
+    let found = findings(&device);
+    assert!(found.is_empty(), "{found:?}");
+    check_usable(&device);
+}
+
+#[test]
+fn a_volume_can_be_changed_after_a_file_with_wrong_addresses_was_removed() {
+    const RESERVED: u32 = u32::MAX;
+    let device = device();
+    let address = first_address(&device, "data");
+    for address in [RESERVED, address] {
+        let device = damage_inode(&device, "empty", |inode| {
+            inode[24..32].copy_from_slice(&101_u64.to_le_bytes());
+            (0..100).for_each(|index| set_word(inode, FIRST_ADDRESS + 4 * index, address));
+        });
+        let device = change(&device, |volume| unlink(volume, "empty"));
+        let volume = open(&device).unwrap();
+        create(&volume, "usable").write_all_at(&[b'u'; 2 * BLOCK], 0).unwrap();
+        volume.close().unwrap();
+    }
+}
+
+#[test]
+fn a_wrong_inode_in_the_node_address_table_does_not_shut_the_volume_down() {
+    const AT: u64 = 1000 * BLOCK as u64;
+    let device = change(&device(), |volume| {
+        create(volume, "far").write_all_at(&[b'f'; BLOCK], AT).unwrap();
+    });
+    let inode = number(&device, "far");
+    let device = damaged(&device, |image| {
+        let node = (4..100)
+            .flat_map(|nid| blocks_of(image, nid, inode).into_iter().map(move |at| (nid, at)));
+        let (nid, _) = { node }.find(|(nid, _)| *nid != inode).unwrap();
+        let table = word(&image[1024..], 84) as usize * BLOCK;
+        // Both copies of the table's first block.
+        for copy in [table, table + 512 * BLOCK] {
+            set_word(image, copy + nid as usize * NODE_ENTRY + 1, inode + 1);
+        }
+    });
+    let device = change(&device, |volume| {
+        let file = find(volume, "far").open_for(WRITE).unwrap();
+        file.write_all_at(&[b'g'; BLOCK], AT + BLOCK as u64).unwrap();
+        file.sync_all().unwrap();
+    });
+    let volume = open(&device).unwrap();
+    check_contents(&volume, "far", AT, b'f');
+    check_contents(&volume, "far", AT + BLOCK as u64, b'g');
+    check_usable(&copy_of(&device));
+}
