@@ -81,6 +81,20 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// Checks that the checksum is not among the version bits: the next checkpoint would have wrong ones. Errors: `Corrupt`.
+    pub(crate) fn check_checksum(&self, geometry: &Geometry) -> Result<()> {
+        let lengths = [&self.sit_versions, &self.nat_versions].map(|versions| versions.0.len());
+        let places = bitmap_places(&self.raw, geometry, lengths);
+        let offset = self.raw.checksum_offset.get() as usize;
+        let is_among =
+            |(at, length): (usize, usize)| at < offset + CRC_BYTES && offset < at + length;
+        if places.into_iter().zip(lengths).any(is_among) {
+            let problem = Problem::Invalid { field: "checksum offset", found: offset as u64 };
+            return Err(Error::corrupt(STRUCTURE, Location::block(self.start), problem));
+        }
+        Ok(())
+    }
+
     /// Returns whether a flag is set.
     pub fn has(&self, flag: u32) -> bool {
         self.raw.flags.get() & flag != 0
@@ -185,11 +199,7 @@ impl Pack {
         let nat_bytes =
             self.bitmap_bytes("NAT", &self.raw.nat_bitmap_bytes, geometry.nat_blocks())?;
         let payload = geometry.checkpoint_payload;
-        let (sit_at, nat_at) = match (is_large, payload) {
-            (true, _) => (fixed + CRC_BYTES + nat_bytes, fixed + CRC_BYTES),
-            (false, 0) => (fixed, fixed + sit_bytes),
-            (false, _) => (geometry.block_size.len(), fixed),
-        };
+        let [sit_at, nat_at] = bitmap_places(&self.raw, geometry, [sit_bytes, nat_bytes]);
         let mut bytes = self.header.clone();
         for block in (1..).take(payload as usize) {
             bytes.extend(read_block(device, geometry, FsBlock(self.start.0 + block))?);
@@ -280,6 +290,22 @@ impl Pack {
             orphans.extend(numbers.map(|bytes| InodeNumber(u32::from_le_bytes(*bytes).into())));
         }
         Ok(orphans)
+    }
+}
+
+/// Returns the bytes at which the version bitmaps of the SIT and of the NAT begin, which have these lengths, in the first
+/// block of a pack and those after it.
+pub(crate) fn bitmap_places(
+    raw: &RawCheckpoint,
+    geometry: &Geometry,
+    [sit, nat]: [usize; 2],
+) -> [usize; 2] {
+    let fixed = size_of::<RawCheckpoint>();
+    let is_large = raw.flags.get() & LARGE_NAT_BITMAP != 0;
+    match (is_large, geometry.checkpoint_payload) {
+        (true, _) => [fixed + CRC_BYTES + nat, fixed + CRC_BYTES],
+        (false, 0) => [fixed, fixed + sit],
+        (false, _) => [geometry.block_size.len(), fixed],
     }
 }
 

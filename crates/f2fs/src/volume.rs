@@ -101,9 +101,9 @@ impl Volume {
     ///
     /// - `Unsupported` for volumes that are read-only by their format, zoned, or have device aliases or disabled
     ///   checkpoints.
-    /// - `Corrupt` if the tables of segments are too short for the main area, a log has no segment of it alone, the counts of
-    ///   blocks and nodes are not possible, or the journal of the node address table has a number that the table does not
-    ///   have.
+    /// - `Corrupt` if the tables of segments are too short for the main area, a log has no segment of it alone, or one with
+    ///   blocks of the other kind, the counts of blocks and nodes are not possible, the journal of the node address table has
+    ///   a number that the table does not have, or the checkpoint's checksum is among its version bits.
     /// - Those of an orphan that cannot be deleted completely.
     /// - `NoSpace` if there are too few free blocks for what was recovered.
     pub fn open_for_writing(
@@ -116,6 +116,7 @@ impl Volume {
         volume.geometry().check_tables()?;
         Log::check_all(volume.geometry(), &volume.checkpoint())?;
         volume.checkpoint().check_counts(volume.geometry())?;
+        volume.checkpoint().check_checksum(volume.geometry())?;
         nat::check_journal(volume.geometry(), &volume.checkpoint())?;
         let writer = Writer::new(&volume, options.discard, format)?;
         if let Some(report) = volume.recovery() {

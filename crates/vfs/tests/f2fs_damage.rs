@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::FileType;
+use base::checksum::crc32_le;
 use base::{BlockSize, Result};
 use device::MemoryDevice;
 use testkit::f2fs::make::{Contents, MakeOptions, make};
@@ -19,6 +20,8 @@ const FEATURES: u32 = 0x8;
 const FIRST_ADDRESS: usize = 360 + 36;
 /// The bytes of an entry of the node address table.
 const NODE_ENTRY: usize = 9;
+/// The magic number, with which checksums begin.
+const MAGIC: u32 = 0xF2F5_2010;
 
 fn open(device: &Arc<MemoryDevice>) -> Result<Volume> {
     let mut options = VolumeOptions::new();
@@ -233,4 +236,47 @@ fn a_wrong_inode_in_the_node_address_table_does_not_shut_the_volume_down() {
     check_contents(&volume, "far", AT, b'f');
     check_contents(&volume, "far", AT + BLOCK as u64, b'g');
     check_usable(&copy_of(&device));
+}
+
+/// Changes the current checkpoint pack's first and last block.
+fn damage_checkpoint(device: &MemoryDevice, work: impl Fn(&mut [u8])) -> Arc<MemoryDevice> {
+    damaged(device, |image| {
+        let first = word(&image[1024..], 76) as usize * BLOCK;
+        let version = |at: usize| u64::from_le_bytes(*image[at..].first_chunk().unwrap());
+        let start = [first, first + 512 * BLOCK].into_iter().max_by_key(|at| version(*at)).unwrap();
+        let last = start + (word(image, start + 136) as usize - 1) * BLOCK;
+        for at in [start, last] {
+            let block = &mut image[at..][..BLOCK];
+            work(block);
+            let checksum_at = word(block, 164) as usize;
+            let sum = crc32_le(crc32_le(MAGIC, &block[..checksum_at]), &block[checksum_at + 4..]);
+            set_word(block, checksum_at, sum);
+        }
+    })
+}
+
+#[track_caller]
+fn check_refused(device: &Arc<MemoryDevice>, expected: &str) {
+    let error = open(device).map(drop).unwrap_err();
+    assert!(error.to_string().contains(expected), "{error}");
+    let volume = Volume::open_device(device.clone(), &VolumeOptions::new()).unwrap();
+    check_contents(&volume, "data", 0, b'd');
+}
+
+#[test]
+fn a_log_of_nodes_in_a_segment_with_data_is_refused() {
+    let device = damage_checkpoint(&device(), |block| {
+        // Those of warm nodes and of warm data.
+        let (nodes, data) = (36 + 4, 84 + 4);
+        let [of_nodes, of_data] = [nodes, data].map(|at| word(block, at));
+        set_word(block, nodes, of_data);
+        set_word(block, data, of_nodes);
+    });
+    check_refused(&device, "segment type");
+}
+
+#[test]
+fn a_checksum_among_the_version_bits_is_refused() {
+    let device = damage_checkpoint(&device(), |block| set_word(block, 164, 192 + 8));
+    check_refused(&device, "checksum offset");
 }

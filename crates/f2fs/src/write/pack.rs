@@ -10,11 +10,11 @@ use zerocopy::IntoBytes;
 use super::batch::Batch;
 use super::logs::Logs;
 use super::summary_blocks::SummaryBlocks;
-use crate::checkpoint::VersionBitmap;
+use crate::checkpoint::{VersionBitmap, bitmap_places};
 use crate::geometry::{SEGMENT_BLOCKS, WORD_BYTES};
 use crate::ondisk::checkpoint::{
-    COMPACT_SUMMARIES, CRC_RECOVERY, FAST_BOOT, LARGE_NAT_BITMAP, NAT_BITS, NEEDS_FSCK,
-    NO_CRC_RECOVERY, ORPHANS, QUOTA_NEEDS_FSCK, RawCheckpoint, RawOrphanFooter, UNMOUNTED,
+    COMPACT_SUMMARIES, CRC_RECOVERY, FAST_BOOT, NAT_BITS, NEEDS_FSCK, NO_CRC_RECOVERY, ORPHANS,
+    QUOTA_NEEDS_FSCK, RawCheckpoint, RawOrphanFooter, UNMOUNTED,
 };
 use crate::summaries::{BlockKind, LOGS};
 use crate::superblock::MAGIC;
@@ -198,15 +198,9 @@ fn place_bitmaps(
     (sit, nat): (&VersionBitmap, &VersionBitmap),
     front: &mut [u8],
 ) -> Result<()> {
-    let geometry = volume.geometry();
-    let fixed = size_of::<RawCheckpoint>();
-    let is_large = raw.flags.get() & LARGE_NAT_BITMAP != 0;
-    let (sit_at, nat_at) = match (is_large, geometry.checkpoint_payload) {
-        (true, _) => (fixed + CRC_BYTES + nat.bytes().len(), fixed + CRC_BYTES),
-        (false, 0) => (fixed, fixed + sit.bytes().len()),
-        (false, _) => (geometry.block_size.len(), fixed),
-    };
-    for (at, bitmap) in [(sit_at, sit), (nat_at, nat)] {
+    let bitmaps = [sit, nat];
+    let lengths = bitmaps.map(|bitmap| bitmap.bytes().len());
+    for (at, bitmap) in bitmap_places(raw, volume.geometry(), lengths).into_iter().zip(bitmaps) {
         let available = front.len().saturating_sub(at) as u64;
         let Some(to) = front.get_mut(at..at + bitmap.bytes().len()) else {
             let problem = Problem::Truncated { needed: bitmap.bytes().len() as u64, available };

@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use base::{FsBlock, Result};
+use base::{Error, FsBlock, Location, Problem, Result};
 
 use super::clean::Section;
+use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::sit::{RawSitEntry, SIT_MAP_BYTES};
 use crate::sit::{COUNT_BITS, SegmentEntry, check_totals};
-use crate::summaries::LOGS;
+use crate::summaries::{BlockKind, LOGS, Log};
 use crate::volume::Volume;
 
 /// A bit for each block of a segment.
@@ -151,6 +152,21 @@ impl Space {
         let (segment, index) = segment_of(geometry, block);
         let entry = self.entries.get(segment as usize);
         entry.is_some_and(|entry| entry.map[(index / 8) as usize] & bit(index) != 0)
+    }
+
+    /// Checks that the segment of each log has no blocks of the other kind: the next checkpoint gives it the log's type.
+    /// Errors: `Corrupt`.
+    pub(super) fn check_logs(&self, checkpoint: &Checkpoint) -> Result<()> {
+        for log in Log::all(checkpoint) {
+            let is_other = is_node(self.kind_of(log.segment)) != (log.kind == BlockKind::Node);
+            if is_other && !self.is_empty(log.segment) {
+                let found = self.kind_of(log.segment).into();
+                let problem = Problem::Invalid { field: "segment type", found };
+                let location = Location::block(checkpoint.start);
+                return Err(Error::corrupt("segment of a log", location, problem));
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether all blocks of a range of the main area are taken, in segments for data.

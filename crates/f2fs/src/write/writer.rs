@@ -145,8 +145,10 @@ impl Writer {
             return Err(Unsupported::Operation(operation).into());
         }
         let pack = PackSummaries::read(volume)?;
+        let space = Space::read(volume, &pack.sit_journal)?;
+        space.check_logs(&checkpoint)?;
         let state = State {
-            space: Space::read(volume, &pack.sit_journal)?,
+            space,
             logs: Logs::of(&checkpoint, format.mode),
             summaries: SummaryBlocks::of(volume, &pack)?,
             sit_journal: pack.sit_journal,
