@@ -6,13 +6,16 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::checksum::crc32_le;
-use base::{BlockSize, Result};
+use base::{BlockSize, Error, FileOffset, Result};
 use device::MemoryDevice;
 use testkit::f2fs::make::{Contents, MakeOptions, make};
-use vfs::{Creation, Credentials, File, Node, OpenMode, Volume, VolumeOptions};
+use vfs::{
+    Creation, Credentials, Fallocate, File, Node, OpenMode, Privileges, Volume, VolumeOptions,
+};
 
 const BY: &Credentials = &Credentials::ROOT;
 const WRITE: OpenMode = OpenMode { write: true, append: false };
+const KEEP: Privileges = Privileges::Keep;
 const BLOCK: usize = 4096;
 /// Extra attributes, without checksums of inodes.
 const FEATURES: u32 = 0x8;
@@ -190,6 +193,25 @@ fn a_node_does_not_become_free_as_data_of_a_file() {
     let device = change(&device, |volume| unlink(volume, "empty"));
     let found = findings(&device);
     assert!(found.is_empty(), "{found:?}");
+    check_usable(&device);
+}
+
+#[test]
+fn a_node_is_not_overwritten_as_data_of_a_pinned_file() {
+    let device = change(&device(), |volume| {
+        let file = create(volume, "pinned");
+        find(volume, "pinned").set_pinned(true).unwrap();
+        let range = FileOffset(0)..FileOffset(3 * BLOCK as u64);
+        file.fallocate(Fallocate::Allocate { keep_size: false }, range, KEEP).unwrap();
+    });
+    let node = inode_block(&device, "data");
+    let device = damage_inode(&device, "pinned", |inode| set_word(inode, FIRST_ADDRESS, node));
+    let device = change(&device, |volume| {
+        let file = find(volume, "pinned").open_for(WRITE).unwrap();
+        let written = file.write_all_at(&[b'p'; BLOCK], 0).and_then(|()| file.sync_all());
+        assert!(matches!(written, Err(Error::Corrupt(_))), "{written:?}");
+        file.write_all_at(&[b'p'; BLOCK], BLOCK as u64).unwrap();
+    });
     check_usable(&device);
 }
 

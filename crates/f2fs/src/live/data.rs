@@ -168,7 +168,7 @@ impl MapWrite for LiveInode {
         }
         if self.is_pinned() {
             self.check_overwrites(&blocks)?;
-            return self.map_read(at, length);
+            return self.map_in_place(at, length);
         }
         if !self.unreserved(&blocks)?.is_empty() {
             self.change(blocks.end.0 - blocks.start.0 + NODES_MAX, &[], |editor, reserved| {
@@ -200,7 +200,7 @@ impl MapWrite for LiveInode {
 
     fn map_writeback(&self, at: FileOffset, length: u64) -> Result<Iomap> {
         // Only blocks with addresses become dirty in files that are written in place.
-        self.map_read(at, length)
+        self.map_in_place(at, length)
     }
 
     fn policy(&self, _range: Range<FileOffset>) -> WritePolicy {

@@ -11,8 +11,8 @@
 
 use std::ops::Range;
 
-use base::{DeviceOffset, Error, FileBlock, FileOffset, Result, Unsupported};
-use iomap::MapRead;
+use base::{DeviceOffset, Error, FileBlock, FileOffset, FsBlock, Result, Unsupported};
+use iomap::{Iomap, MapRead};
 
 use super::{LiveInode, NODES_MAX};
 use crate::inode::Inode;
@@ -89,6 +89,19 @@ impl LiveInode {
         }
         let feature = "writing to blocks of pinned files that fallocate has not allocated";
         Err(Unsupported::Inode { inode: self.number, feature }.into())
+    }
+
+    /// Returns the range that contains byte `at`, whose blocks are overwritten. Errors: `Corrupt` if they cannot be the file's.
+    pub(super) fn map_in_place(&self, at: FileOffset, length: u64) -> Result<Iomap> {
+        let map = self.map_read(at, length)?;
+        if let Some(address) = map.address {
+            let geometry = self.volume.geometry();
+            let shift = geometry.block_size.shift();
+            let first = address.0 >> shift;
+            let blocks = FsBlock(first)..FsBlock(first + (map.length >> shift));
+            self.volume.writer()?.check_in_place(geometry, self.number, &blocks)?;
+        }
+        Ok(map)
     }
 
     /// Fails for a pinned file if a truncation to `size` bytes would free a part of a section, which cleaning could not gain.

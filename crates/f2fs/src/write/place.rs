@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
 
 use super::logs::LogName;
 use super::mode::Mode;
@@ -170,6 +170,23 @@ impl Writer {
         }
         let placed = Placed { inode, at, range: range.clone(), is_overwrite: true };
         Ok(Some((state.placements.add(placed), range)))
+    }
+
+    /// Checks that a pinned file can be written in place at these blocks: in a damaged volume they may be a node, or free and
+    /// another file's next. Errors: `Corrupt`.
+    pub(crate) fn check_in_place(
+        &self,
+        geometry: &Geometry,
+        inode: InodeNumber,
+        range: &Range<FsBlock>,
+    ) -> Result<()> {
+        let mut state = self.lock()?;
+        if state.space.has_data(geometry, range) {
+            return Ok(());
+        }
+        state.needs_fsck = true;
+        let problem = Problem::Invalid { field: "block of data", found: range.start.0 };
+        Err(Error::corrupt("block map", Location::inode(inode), problem))
     }
 
     /// Ends the placements that overwrite blocks. Returns whether there are others among `tokens`.
