@@ -1,10 +1,11 @@
-//! Changes of f2fs images with single faults: they harm nothing but what is damaged, and leave a volume that can be
+//! Changes of f2fs images with single faults: they harm nothing but what is damaged, end, and leave a volume that can be
 //! changed again.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
-use base::attributes::FileType;
+use base::attributes::{DirCursor, FileType};
 use base::checksum::crc32_le;
 use base::{BlockSize, Error, FileOffset, Result};
 use device::MemoryDevice;
@@ -213,6 +214,31 @@ fn a_node_is_not_overwritten_as_data_of_a_pinned_file() {
         file.write_all_at(&[b'p'; BLOCK], BLOCK as u64).unwrap();
     });
     check_usable(&device);
+}
+
+#[test]
+fn a_directory_of_any_size_is_listed_and_removed() {
+    let device = change(&device(), |volume| {
+        let creation = Creation::of(FileType::Directory, 0o755);
+        volume.create_in(&volume.root().unwrap(), b"large", &creation, BY).unwrap();
+    });
+    let device = damage_inode(&device, "large", |inode| {
+        // Without entries in the inode.
+        inode[3] &= !4;
+        inode[FIRST_ADDRESS..BLOCK - 24].fill(0);
+        inode[16..24].copy_from_slice(&(i64::MAX as u64).to_le_bytes());
+    });
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let volume = open(&device).unwrap();
+        let listed =
+            find(&volume, "large").read_dir(DirCursor(0), &mut |_| ControlFlow::Continue(()));
+        let removed = volume.rmdir(&volume.root().unwrap(), b"large", BY);
+        volume.close().unwrap();
+        sender.send((listed, removed)).unwrap();
+    });
+    let ended = receiver.recv_timeout(Duration::from_secs(30)).expect("the listing ends");
+    assert_eq!(ended, (Ok(()), Ok(())));
 }
 
 #[test]
