@@ -22,6 +22,8 @@ const BLOCK: usize = 4096;
 const FEATURES: u32 = 0x8;
 /// The first address in an inode with all extra attributes.
 const FIRST_ADDRESS: usize = 360 + 36;
+/// The offset of the superblock, and that of its copy.
+const SUPERBLOCKS: [usize; 2] = [1024, BLOCK + 1024];
 /// The bytes of an entry of the node address table.
 const NODE_ENTRY: usize = 9;
 /// The magic number, with which checksums begin.
@@ -327,4 +329,21 @@ fn a_log_of_nodes_in_a_segment_with_data_is_refused() {
 fn a_checksum_among_the_version_bits_is_refused() {
     let device = damage_checkpoint(&device(), |block| set_word(block, 164, 192 + 8));
     check_refused(&device, "checksum offset");
+}
+
+#[test]
+fn no_new_file_gets_the_number_of_a_quota_file() {
+    let device = device();
+    let other = change(&copy_of(&device), |volume| drop(create(volume, "new")));
+    let number = number(&other, "new");
+    let device = damaged(&device, |image| {
+        for at in SUPERBLOCKS {
+            let features = word(&image[at..], 2180);
+            set_word(&mut image[at..], 2180, features | 0x80);
+            set_word(&mut image[at..], 2745, number);
+        }
+    });
+    let device = change(&device, |volume| drop(create(volume, "new")));
+    let volume = open(&device).unwrap();
+    assert_ne!(find(&volume, "new").number().0, u64::from(number));
 }

@@ -14,6 +14,7 @@ use crate::inode::record::inline;
 use crate::nat::Nid;
 use crate::node::{FLAG_BITS, Node};
 use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter};
+use crate::quota;
 use crate::volume::Volume;
 
 /// An address in a node.
@@ -168,9 +169,12 @@ impl<'v> Editor<'v> {
         Ok(())
     }
 
-    /// Returns whether no node has a number, and had it in the checkpoint.
+    /// Returns whether no node has a number, and had it in the checkpoint. Those of quota files are never free: an inode with
+    /// such a number could not be looked up.
     pub(crate) fn is_free(&self, nid: Nid) -> bool {
-        self.overlay.read().node(nid).is_none()
+        let number = InodeNumber(nid.0.into());
+        !quota::files(self.volume).contains(&Some(number))
+            && self.overlay.read().node(nid).is_none()
             && matches!(self.volume.node_address(nid), Err(Error::NotFound))
     }
 
