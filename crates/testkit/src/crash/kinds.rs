@@ -183,6 +183,16 @@ impl Kind {
         self.options == ENCRYPTED
     }
 
+    /// Returns whether files have block maps, and not extents.
+    pub fn has_block_maps(&self) -> bool {
+        ["-t ext2", "-t ext3"].iter().any(|format| self.options.contains(format))
+    }
+
+    /// Returns whether space is allocated in clusters (bigalloc).
+    pub fn has_clusters(&self) -> bool {
+        self.options.contains("bigalloc")
+    }
+
     /// Returns whether commits are atomic.
     pub fn has_journal(&self) -> bool {
         self.journal_megabytes.is_some()

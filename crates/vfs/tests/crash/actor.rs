@@ -9,7 +9,9 @@ use std::sync::Arc;
 use base::attributes::FileType;
 use device::RecordDevice;
 use testkit::Random;
-use testkit::crash::{FileHistory, Promises, Rename, ThreadNames, VolumeSyncs, parent_and_name};
+use testkit::crash::{
+    FileHistory, Kind, Promises, Rename, ThreadNames, VolumeSyncs, parent_and_name,
+};
 use vfs::{Creation, Credentials, Defragmented, Node, RenameFlags, Volume};
 
 use crate::common::{WRITE, sync};
@@ -29,13 +31,12 @@ pub struct Common<'c> {
     pub raced: RacedFile<'c>,
     pub log: Log<'c>,
     pub syncs: VolumeSyncs,
-    /// Whether files can exchange their blocks, and shifts of blocks are durable.
-    pub is_ext4: bool,
+    pub kind: &'c Kind,
 }
 
 impl Common<'_> {
     fn notes<'n>(&'n self, history: &'n mut FileHistory) -> Notes<'n> {
-        Notes { history, recorder: self.recorder, shifts_are_durable: self.is_ext4 }
+        Notes { history, recorder: self.recorder, kind: self.kind }
     }
 
     /// Makes all changes durable, and records that.
@@ -91,7 +92,7 @@ impl<'c> Actor<'c> {
             8 => self.make(FileType::Directory),
             9 => self.make(FileType::Symlink),
             10..=42 => self.change_data(),
-            43..=48 if !self.common.is_ext4 => self.change_data(),
+            43..=48 if !self.common.kind.is_ext4() => self.change_data(),
             43..=46 => self.move_extents(),
             47..=48 => self.defragment(),
             49..=58 => self.sync(),

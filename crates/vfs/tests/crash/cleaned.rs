@@ -81,8 +81,7 @@ impl Cleaned {
                 let path = format!("/rewritten{number}");
                 volume.remove(path.as_bytes(), &Credentials::ROOT).unwrap();
             }
-            let mut notes =
-                Notes { history: &mut changed, recorder: &recorder, shifts_are_durable: false };
+            let mut notes = Notes { history: &mut changed, recorder: &recorder, kind };
             for _ in 0..6 {
                 change(&mut subject, &mut notes, &mut random);
             }

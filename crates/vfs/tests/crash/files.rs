@@ -61,7 +61,6 @@ impl Files {
             (1..).zip(names).map(|(number, _)| history(number)).collect();
         volume.sync().unwrap();
         let begun = recorder.point();
-        let shifts_are_durable = kind.is_ext4();
         let mut random = Random(seed);
         let mut touched = Vec::new();
         // The sum after all steps.
@@ -75,11 +74,9 @@ impl Files {
                 touched.push((recorder.point(), donor));
                 // A copy, since two histories are changed at once.
                 let mut history = histories[index].clone();
-                let mut notes =
-                    Notes { history: &mut history, recorder: &recorder, shifts_are_durable };
+                let mut notes = Notes { history: &mut history, recorder: &recorder, kind };
                 let donor_history = &mut histories[donor];
-                let mut donor_notes =
-                    Notes { history: donor_history, recorder: &recorder, shifts_are_durable };
+                let mut donor_notes = Notes { history: donor_history, recorder: &recorder, kind };
                 let blocks = subjects[index].sync_to_blocks(&mut notes);
                 let donor_blocks = subjects[donor].sync_to_blocks(&mut donor_notes);
                 touched.extend([(recorder.point(), index), (recorder.point(), donor)]);
@@ -93,7 +90,7 @@ impl Files {
             }
             let (subject, history) = (&mut subjects[index], &mut histories[index]);
             let blocks = planted.blocks_of(&subject.file);
-            let mut notes = Notes { history, recorder: &recorder, shifts_are_durable };
+            let mut notes = Notes { history, recorder: &recorder, kind };
             match operation {
                 5..=25 => {
                     let version = notes.history.version();

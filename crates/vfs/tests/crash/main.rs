@@ -12,6 +12,7 @@ mod cleaned;
 mod files;
 mod planted;
 mod raced;
+mod refused;
 mod reuse;
 mod stage;
 mod subject;

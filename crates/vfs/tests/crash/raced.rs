@@ -4,17 +4,18 @@
 use std::ops::Range;
 use std::sync::mpsc;
 
-use base::{Error, FileOffset};
+use base::FileOffset;
 use device::RecordDevice;
 use parking_lot::Mutex;
 use testkit::Random;
-use testkit::crash::{Appended, Races};
+use testkit::crash::{Appended, Kind, Races};
 use vfs::{
     DirectIo, Fallocate, File, FileMap, MapAccess, MapSync, Privileges, SyncRange, WriteAt,
     WriteSync,
 };
 
 use crate::common::{bytes, store, sync};
+use crate::refused::refuses;
 use crate::subject::{SECTOR, any_flags, any_sync};
 
 /// The size of the file that threads write to at any offset, unless blocks are large.
@@ -25,24 +26,24 @@ pub struct RacedFile<'r> {
     file: File,
     map: FileMap,
     size: usize,
+    kind: Kind,
     recorder: &'r RecordDevice,
     races: Mutex<Races>,
 }
 
 impl<'r> RacedFile<'r> {
     /// Sets the size of an empty file, and preallocates its first half.
-    pub fn new(file: File, recorder: &'r RecordDevice) -> Self {
+    pub fn new(file: File, kind: &Kind, recorder: &'r RecordDevice) -> Self {
         let size = SIZE_MIN.max(3 * file.allocation_unit() as usize);
         file.node().set_size(size as u64, Privileges::Keep).unwrap();
         let half = bytes(0..size as u64 / 2);
         let whole = bytes(0..size as u64);
-        match file.fallocate(Fallocate::Allocate { keep_size: true }, half, Privileges::Keep) {
-            // Block maps have no unwritten blocks.
-            Ok(()) | Err(Error::Unsupported(_)) => {}
-            Err(error) => panic!("{error}"),
+        let allocate = Fallocate::Allocate { keep_size: true };
+        if !refuses(kind, allocate) {
+            file.fallocate(allocate, half, Privileges::Keep).unwrap();
         }
         let map = file.map(whole, MapAccess::ReadWrite).unwrap();
-        Self { file, map, size, recorder, races: Mutex::new(Races::new(size)) }
+        Self { file, map, size, kind: *kind, recorder, races: Mutex::new(Races::new(size)) }
     }
 
     pub fn into_races(self) -> Races {
@@ -124,7 +125,7 @@ impl<'r> RacedFile<'r> {
     }
 
     fn clear(&self, range: Range<usize>, mode: Fallocate) {
-        if mode != Fallocate::PunchHole && !self.has_extents() {
+        if refuses(&self.kind, mode) {
             return;
         }
         self.put(range.start, vec![0; range.len()], |_| {
@@ -132,14 +133,6 @@ impl<'r> RacedFile<'r> {
             self.file.fallocate(mode, range, Privileges::Keep).unwrap();
             false
         });
-    }
-
-    /// Returns whether the file has extents. Files with block maps support only holes.
-    fn has_extents(&self) -> bool {
-        let range = bytes(0..1);
-        let allocated =
-            self.file.fallocate(Fallocate::Allocate { keep_size: true }, range, Privileges::Keep);
-        !matches!(allocated, Err(Error::Unsupported(_)))
     }
 
     pub fn start_writeback(&self, range: Range<usize>) {

@@ -4,10 +4,10 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::mpsc;
 
-use base::{Error, FileOffset, Result};
+use base::{Error, FileOffset};
 use device::RecordDevice;
 use testkit::Random;
-use testkit::crash::FileHistory;
+use testkit::crash::{FileHistory, Kind};
 use vfs::{
     DirectIo, Fallocate, File, FileMap, MapAccess, MapSync, Privileges, RwFlags, SyncRange,
     WriteAt, WriteSync,
@@ -15,6 +15,7 @@ use vfs::{
 
 use crate::common::{WRITE, bytes, store, sync};
 use crate::planted::Planted;
+use crate::refused::{refuses, refuses_to_move_extents};
 
 /// The number of bytes that the device writes as a whole.
 pub const SECTOR: usize = 512;
@@ -42,8 +43,7 @@ pub struct Subject {
 pub struct Notes<'n> {
     pub history: &'n mut FileHistory,
     pub recorder: &'n RecordDevice,
-    /// Whether a shift makes the data that has moved durable.
-    pub shifts_are_durable: bool,
+    pub kind: &'n Kind,
 }
 
 impl Notes<'_> {
@@ -291,17 +291,19 @@ impl Subject {
             Fallocate::InsertRange => range.start < size && size + range.len() <= self.size_max,
             _ => true,
         };
-        if !range.is_empty() && fits && self.try_fallocate(mode, &range) {
+        if !range.is_empty() && fits && self.try_fallocate(notes.kind, mode, &range) {
             record_fallocate(notes, mode, range);
         }
     }
 
-    /// Returns false if files of this kind do not support the operation. Files with block maps support only holes.
-    fn try_fallocate(&self, mode: Fallocate, range: &Range<usize>) -> bool {
-        match self.file.fallocate(mode, range_of(range), Privileges::Keep) {
-            Ok(()) => true,
-            Err(Error::Unsupported(_)) => false,
-            Err(error) => panic!("{mode:?} {range:?}: {error}"),
+    /// Returns false if files on this kind of volume do not offer the operation.
+    fn try_fallocate(&self, kind: &Kind, mode: Fallocate, range: &Range<usize>) -> bool {
+        let done = self.file.fallocate(mode, range_of(range), Privileges::Keep);
+        let is_refused = refuses(kind, mode);
+        match done {
+            Ok(()) if !is_refused => true,
+            Err(Error::Unsupported(_)) if is_refused => false,
+            done => panic!("{mode:?} {range:?} on {}: {done:?}", kind.name),
         }
     }
 
@@ -376,7 +378,8 @@ fn record_fallocate(notes: &mut Notes<'_>, mode: Fallocate, range: Range<usize>)
         Fallocate::CollapseRange | Fallocate::InsertRange => {
             let from = range.start;
             notes.history.shift(range, mode == Fallocate::InsertRange);
-            if notes.shifts_are_durable {
+            // A shift makes the data that has moved durable.
+            if notes.kind.is_ext4() {
                 notes.durable_in(from..usize::MAX);
             }
             return;
@@ -420,11 +423,9 @@ pub fn move_extents(
         return;
     }
     let moved = subject.file.move_extents(offset(at), &donor.file, offset(to), length as u64);
-    let moved: Result<u64> = match moved {
-        // Files with block maps, clusters or inline data.
-        Err(Error::Unsupported(_)) => return,
-        moved => moved,
-    };
+    if refuses_to_move_extents(notes.kind) {
+        return assert!(matches!(moved, Err(Error::Unsupported(_))), "{moved:?}");
+    }
     let has = |blocks: &[Range<usize>], at: usize| blocks.iter().any(|range| range.contains(&at));
     let both = |offset: &usize| has(blocks, at + offset) && has(donor_blocks, to + offset);
     let exchanged: Vec<usize> = (0..length).step_by(unit).filter(both).collect();

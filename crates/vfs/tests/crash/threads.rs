@@ -42,10 +42,10 @@ impl Threads {
             volume: &volume,
             recorder: &recorder,
             shared: folder("shared"),
-            raced: RacedFile::new(make(&volume, "raced"), &recorder),
+            raced: RacedFile::new(make(&volume, "raced"), kind, &recorder),
             log: Log::new(make(&volume, "log"), threads, seed % 2 == 0, &recorder),
             syncs: VolumeSyncs::new(threads),
-            is_ext4: kind.is_ext4(),
+            kind,
         };
         common.sync_volume();
         let begun = recorder.point();

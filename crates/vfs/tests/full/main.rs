@@ -13,7 +13,7 @@ use std::sync::Arc;
 use base::{BlockSize, DeviceOffset, Error};
 use device::{MemoryDevice, OverlayDevice, SharedDevice};
 use facts::Facts;
-use operations::{OPERATIONS, OPERATIONS_ON_VALUES, Operation, REMOVALS};
+use operations::{OPERATIONS, OPERATIONS_ON_VALUES, Operation, REFUSED_WITH_BLOCK_MAPS, REMOVALS};
 use shortage::{Shortage, with_shortage};
 use testkit::{check_by_e2fsck, f2fs};
 use vfs::{Volume, VolumeOptions};
@@ -31,6 +31,8 @@ struct Kind {
     mebibytes: u64,
     /// Arguments for mke2fs, or the name of a kind of f2fs image.
     arguments: &'static str,
+    /// The names of the operations that the kind does not offer.
+    refused: &'static [&'static str],
 }
 
 const KINDS: [Kind; 11] = [
@@ -45,15 +47,15 @@ const KINDS: [Kind; 11] = [
         mebibytes: 12,
         ..Kind::of("bigalloc", "ext4", "-O bigalloc -C 16384 -J size=4")
     },
-    Kind::of("ext3", "ext3", "-J size=1"),
-    Kind::of("ext2", "ext2", ""),
+    Kind { refused: REFUSED_WITH_BLOCK_MAPS, ..Kind::of("ext3", "ext3", "-J size=1") },
+    Kind { refused: REFUSED_WITH_BLOCK_MAPS, ..Kind::of("ext2", "ext2", "") },
     Kind::f2fs("f2fs", "plain"),
     Kind::f2fs("f2fs_attributes", "attributes"),
 ];
 
 impl Kind {
     const fn of(name: &'static str, format: &'static str, arguments: &'static str) -> Self {
-        Self { name, format, block_size: 1024, mebibytes: 4, arguments }
+        Self { name, format, block_size: 1024, mebibytes: 4, arguments, refused: &[] }
     }
 
     /// Returns a kind of the smallest volume that mkfs.f2fs makes.
@@ -135,7 +137,10 @@ fn try_all(
     let mut before = facts(kind, &device, &volume, place);
     for operation in operations {
         let place = format!("{place}, {}", operation.name);
-        match (operation.run)(&volume) {
+        let result = (operation.run)(&volume);
+        let is_refused = matches!(result, Err(Error::Unsupported(_)));
+        assert_eq!(is_refused, kind.refused.contains(&operation.name), "{place}: {result:?}");
+        match result {
             Err(Error::NoSpace) => {
                 if operation.may_touch {
                     // Data without blocks is lost. The next sync reports this once.
@@ -152,7 +157,7 @@ fn try_all(
                 (device, volume) = open(image);
                 before = facts(kind, &device, &volume, &place);
             }
-            Err(Error::Unsupported(_)) => {
+            Err(_) if is_refused => {
                 // More space makes no difference.
                 done.insert(operation.name);
             }

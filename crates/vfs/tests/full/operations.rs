@@ -131,6 +131,10 @@ pub const OPERATIONS_ON_VALUES: &[Operation] = &[
 pub const REMOVALS: [&str; 5] =
     ["unlink", "unlink with an ACL", "rmdir", "truncate to less", "truncate to nothing"];
 
+/// The operations that files with block maps do not offer.
+pub const REFUSED_WITH_BLOCK_MAPS: &[&str] =
+    &["allocate", "allocate past the end", "zero a range", "collapse a range", "insert a range"];
+
 /// The operations for all volumes.
 pub const OPERATIONS: &[Operation] = &[
     names("create in a directory with room", |v| create_one(v, "one", FileType::Regular)),
