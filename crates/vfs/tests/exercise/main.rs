@@ -23,8 +23,8 @@ use crate::subject::Subject;
 
 /// The names of the files. Together, the files may be larger than the cache.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-/// The number of operations between two checks by e2fsck.
-const JUDGED_EVERY: u64 = 2000;
+/// The number of operations between two judgements of the volume. A run of `make test` has several times as many.
+const JUDGED_EVERY: u64 = 500;
 
 /// FS_COMPR_FL.
 const COMPRESSED: u32 = 4;
@@ -70,6 +70,11 @@ impl Format {
                 assert_eq!(f2fs::findings(device), [""; 0]);
             }
         }
+    }
+
+    /// Returns whether files can exchange their blocks. With clusters, and on f2fs, they cannot.
+    fn moves_extents(&self) -> bool {
+        matches!(self, Self::Ext4(_, arguments) if !arguments.contains("bigalloc"))
     }
 
     /// Returns the size of blocks, and text for messages.
@@ -123,8 +128,7 @@ fn exercise(format: Format) {
     let (block_size, kind) = format.describe();
     let mut run = Run::new(kind, block_size.into(), 1500);
     let mut shares = SHARES.to_vec();
-    if !matches!(format, Format::Ext4(..)) {
-        // Files of f2fs cannot exchange their blocks.
+    if !format.moves_extents() {
         shares.retain(|(operation, _)| *operation != Operation::MoveExtents);
     }
     let volume = open(&image);

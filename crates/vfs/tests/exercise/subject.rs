@@ -221,8 +221,6 @@ fn move_extents(
     let length = length.next_multiple_of(unit).min(left(subject, at)).min(left(other, to));
     let bytes = match moved {
         Ok(bytes) => bytes,
-        // Files with clusters or inline data.
-        Err(Error::Unsupported(_)) => return,
         Err(error) => {
             assert!(matches!(error, Error::InvalidArgument(_)) && length == 0, "{error}");
             return;
