@@ -1,7 +1,7 @@
 //! Atomic writes on volumes that become full.
 
 use base::Error;
-use vfs::{AtomicWrite, Volume};
+use vfs::{AtomicWrite, File, Volume};
 
 use crate::common::make;
 use crate::stage::{ALL, Stage, data, read};
@@ -89,4 +89,83 @@ fn blocks_that_are_written_again_before_the_commit_are_free_again() {
     assert_eq!(volume.statfs().blocks_free, before);
     drop(file);
     stage.close(volume);
+}
+
+/// Writes every second block of `contents` until the volume is full, and updates `contents`. Returns the number of blocks.
+fn write_until_full(file: &File, contents: &mut Vec<u8>, seed: u64) -> usize {
+    for written in 0.. {
+        let (at, new) = (2 * written * BLOCK, data(seed + written as u64, BLOCK));
+        match file.write_at(&new, at as u64) {
+            Ok(length) => assert_eq!(length, BLOCK),
+            Err(error) => {
+                assert_eq!(error, Error::NoSpace);
+                return written;
+            }
+        }
+        contents.resize(contents.len().max(at + BLOCK), 0);
+        contents[at..at + BLOCK].copy_from_slice(&new);
+    }
+    unreachable!("the volume becomes full")
+}
+
+#[test]
+fn a_commit_needs_no_free_block_and_a_write_without_space_succeeds_after_a_deletion() {
+    for kind in [AtomicWrite::Update, AtomicWrite::Replace] {
+        let stage = Stage::of(MEGABYTES);
+        let volume = stage.open();
+        let file = make(&volume, "f");
+        let old = data(1, 2500 * BLOCK);
+        file.write_all_at(&old, 0).unwrap();
+        file.sync_all().unwrap();
+        fill_up_to(&volume, 800);
+        let [rest, ballast] = ["rest", "ballast"].map(|name| make(&volume, name));
+        let begin = |old: &[u8]| {
+            file.atomic_start(kind).unwrap();
+            if kind == AtomicWrite::Replace { Vec::new() } else { old.to_vec() }
+        };
+        let before = volume.statfs().blocks_free;
+        let aborted = write_until_full(&file, &mut begin(&old), 100);
+        file.atomic_abort().unwrap();
+        assert!(read(&file) == old, "{kind:?}: after the abort");
+        assert_eq!(volume.statfs().blocks_free, before, "{kind:?}: after the abort");
+        let mut new = begin(&old);
+        let written = write_until_full(&file, &mut new, 200);
+        assert!((600..850).contains(&written), "{written} blocks");
+        assert_eq!(written, aborted, "{kind:?}: the aborted write has lost space");
+        file.sync_range(0..u64::MAX, ALL).unwrap();
+        // What is left is too small for a block and its nodes.
+        write_until_full(&rest, &mut Vec::new(), 50);
+        rest.sync_all().unwrap();
+        assert_eq!(volume.statfs().blocks_available, 0, "{kind:?}");
+        file.atomic_commit().unwrap();
+        assert!(read(&file) == new, "{kind:?}: after the commit");
+        assert!(stage.contents_on_device("f") == new, "{kind:?}: after the commit");
+        let freed = match kind {
+            AtomicWrite::Update => written,
+            AtomicWrite::Replace => 2500,
+        };
+        let free = volume.statfs().blocks_free as usize;
+        assert!((freed..freed + 20).contains(&free), "{kind:?}: {free} blocks are free");
+
+        // A write that finds no space keeps the old contents, and succeeds after a deletion.
+        let old = new;
+        let filled = write_until_full(&ballast, &mut Vec::new(), 70);
+        ballast.sync_all().unwrap();
+        let full = volume.statfs().blocks_free;
+        let mut new = begin(&old);
+        assert_eq!(write_until_full(&file, &mut new, 300), 0, "{kind:?}: the volume is full");
+        assert!(read(&file) == new, "{kind:?}: in memory");
+        file.atomic_abort().unwrap();
+        assert!(read(&file) == old, "{kind:?}: after the abort");
+        assert_eq!(volume.statfs().blocks_free, full, "{kind:?}: after the abort");
+        drop(ballast);
+        volume.remove_file("/ballast").unwrap();
+        let mut new = begin(&old);
+        let again = write_until_full(&file, &mut new, 400);
+        assert!(again > filled / 2, "{kind:?}: {again} blocks after the deletion");
+        file.atomic_commit().unwrap();
+        assert!(stage.contents_on_device("f") == new, "{kind:?}: after the second commit");
+        drop((file, rest));
+        stage.close(volume);
+    }
 }
