@@ -1,16 +1,18 @@
 //! fsync of f2fs files while their nodes are on the way to the device: other threads go on, a checkpoint waits, changes are
-//! not lost, and a failed flush leaves nothing behind the chain. The judge is fsck.f2fs, and the contents after the volume
+//! not lost, and a failed flush leaves nothing behind the chain. And what a sync does not wait for: data of other files, and
+//! delays that begin later. The judge is fsck.f2fs, and the contents after the volume
 //! was opened anew.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
 use base::{Error, Result};
-use device::{MemoryDevice, SharedDevice};
+use device::{Bio, BioOperation, BlockDevice, MemoryDevice, SharedDevice};
 use testkit::f2fs::{Kind, check_by_both};
-use testkit::{DeviceHooks, HookedDevice};
-use vfs::{Credentials, File, Follow, OpenMode, Volume, VolumeOptions};
+use testkit::{DeviceHooks, HookedDevice, Waiter, wait_until};
+use vfs::{Credentials, File, Follow, OpenMode, Privileges, Volume, VolumeOptions};
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
 /// The maximum time of a held flush. It is only reached if what the test waits for does not happen.
@@ -83,18 +85,62 @@ impl DeviceHooks for Flushes {
     }
 }
 
-struct Disk {
-    memory: Arc<MemoryDevice>,
-    device: Arc<HookedDevice<Flushes>>,
+/// Hooks that hold writes of data, which begins with given bytes.
+#[derive(Debug, Default)]
+struct HeldData {
+    bytes: Mutex<BTreeSet<u8>>,
+    bios: Mutex<Vec<(u8, Bio)>>,
 }
 
-impl Disk {
+impl HeldData {
+    /// The minimum length of data that is held. No file has another write of this length.
+    const LENGTH_MIN: u64 = 8 * 4096;
+
+    fn hold(&self, bytes: &[u8]) {
+        self.bytes.lock().unwrap().extend(bytes);
+    }
+
+    fn holds(&self, byte: u8) -> bool {
+        self.bios.lock().unwrap().iter().any(|(held, _)| *held == byte)
+    }
+
+    fn release(&self, device: &Arc<MemoryDevice>, byte: u8) {
+        self.bytes.lock().unwrap().remove(&byte);
+        let bios = std::mem::take(&mut *self.bios.lock().unwrap());
+        let (released, held): (Vec<_>, Vec<_>) = bios.into_iter().partition(|bio| bio.0 == byte);
+        self.bios.lock().unwrap().extend(held);
+        device.submit(released.into_iter().map(|(_, bio)| bio).collect());
+    }
+}
+
+impl DeviceHooks for HeldData {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
+        for bio in batch {
+            let is_large = bio.length() >= Self::LENGTH_MIN;
+            let first = if is_large { bio.to_vec()[0] } else { 0 };
+            let is_write = bio.operation() == BioOperation::Write;
+            if is_write && is_large && self.bytes.lock().unwrap().contains(&first) {
+                self.bios.lock().unwrap().push((first, bio));
+            } else {
+                device.submit(vec![bio]);
+            }
+        }
+    }
+}
+
+/// A volume in memory, whose requests pass through hooks.
+struct Disk<H = Flushes> {
+    memory: Arc<MemoryDevice>,
+    device: Arc<HookedDevice<H>>,
+}
+
+impl<H: DeviceHooks + Default + 'static> Disk<H> {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image");
         Kind::named("plain").make(&path, 64);
         let memory = Arc::new(MemoryDevice::new(std::fs::read(&path).unwrap()));
-        let device = HookedDevice::new(Arc::clone(&memory) as _, Flushes::default());
+        let device = HookedDevice::new(Arc::clone(&memory) as _, H::default());
         Self { memory, device: Arc::new(device) }
     }
 
@@ -137,7 +183,7 @@ fn make(volume: &Volume, path: &str, contents: &[u8]) -> File {
 
 #[test]
 fn other_threads_change_files_while_nodes_are_in_flight() {
-    let disk = Disk::new();
+    let disk = Disk::<Flushes>::new();
     let volume = disk.open();
     let file = make(&volume, "/synced", &[1; 5000]);
     volume.sync().unwrap();
@@ -148,7 +194,7 @@ fn other_threads_change_files_while_nodes_are_in_flight() {
         assert!(disk.device.wait(TIME_MAX, |state| state.is_held));
         // Both changes need the lock of changes; the second one changes the node that is in flight.
         make(&volume, "/other", &[3; 100]);
-        file.node().set_size(9000, vfs::Privileges::Keep).unwrap();
+        file.node().set_size(9000, Privileges::Keep).unwrap();
         disk.device.release();
         synced.join().unwrap().unwrap();
     });
@@ -161,7 +207,7 @@ fn other_threads_change_files_while_nodes_are_in_flight() {
 
 #[test]
 fn a_checkpoint_waits_for_nodes_in_flight() {
-    let disk = Disk::new();
+    let disk = Disk::<Flushes>::new();
     let volume = disk.open();
     let file = make(&volume, "/synced", &[1; 5000]);
     volume.sync().unwrap();
@@ -191,7 +237,7 @@ fn a_checkpoint_waits_for_nodes_in_flight() {
 fn after_a_failed_flush_of_the_chain_the_next_fsync_writes_a_checkpoint() {
     // The flush of data, and that of nodes.
     for passing in [0, 1] {
-        let disk = Disk::new();
+        let disk = Disk::<Flushes>::new();
         let volume = disk.open();
         let file = make(&volume, "/synced", &[1; 5000]);
         volume.sync().unwrap();
@@ -206,6 +252,103 @@ fn after_a_failed_flush_of_the_chain_the_next_fsync_writes_a_checkpoint() {
         assert_eq!(file.write_at(&[4; 8000], 0), Ok(8000));
         file.sync_all().unwrap();
         disk.check(&[("/synced", &[4; 8000])]);
+        volume.close().unwrap();
+    }
+}
+
+/// The length of data that is held.
+const LARGE: usize = 40 * 4096;
+
+/// A way to make a file durable.
+struct Sync {
+    what: &'static str,
+    call: fn(&Volume, &File),
+    /// Whether all changes become durable with the file.
+    is_checkpoint: bool,
+}
+
+const SYNCS: [Sync; 2] = [
+    Sync { what: "a file", call: |_, file| file.sync_all().unwrap(), is_checkpoint: false },
+    Sync {
+        what: "the directory",
+        call: |volume, _| volume.root().unwrap().sync(false).unwrap(),
+        is_checkpoint: true,
+    },
+];
+
+#[test]
+fn a_sync_waits_for_no_data_of_another_file() {
+    for Sync { what, call, .. } in SYNCS {
+        let disk = Disk::<HeldData>::new();
+        let volume = disk.open();
+        let file = make(&volume, "/synced", &[1; 5000]);
+        let other = make(&volume, "/other", &[3; LARGE]);
+        volume.sync().unwrap();
+        assert_eq!(file.write_at(&[2; 6000], 0), Ok(6000));
+        file.node().sync(true).unwrap();
+        assert_eq!(other.write_at(&[7; LARGE], 0), Ok(LARGE));
+        disk.device.hold(&[7]);
+        let ended = Waiter::default();
+        thread::scope(|scope| {
+            let late = scope.spawn(|| other.sync_all());
+            wait_until("data is held", || disk.device.holds(7));
+            file.node().set_size(7000, Privileges::Keep).unwrap();
+            let synced = scope.spawn(|| ended.run(|| call(&volume, &file)));
+            let waits = ended.begins_to_wait();
+            if !waits {
+                disk.check(&[("/synced", &[[2; 6000].as_slice(), &[0; 1000]].concat())]);
+            }
+            disk.device.release(&disk.memory, 7);
+            synced.join().unwrap();
+            late.join().unwrap().unwrap();
+            assert!(!waits, "a sync of {what} waited for the data of another file");
+        });
+        disk.check(&[("/other", &[7; LARGE])]);
+        volume.close().unwrap();
+    }
+}
+
+#[test]
+fn a_sync_waits_for_data_that_replaces_other_data_but_not_if_its_writeback_begins_later() {
+    for Sync { what, call, is_checkpoint } in SYNCS {
+        let disk = Disk::<HeldData>::new();
+        let volume = disk.open();
+        let file = make(&volume, "/synced", &[1; 5000]);
+        let replaced = ["/first", "/later"].map(|path| make(&volume, path, &[3; LARGE]));
+        volume.sync().unwrap();
+        assert_eq!(file.write_at(&[2; 6000], 0), Ok(6000));
+        file.sync_data().unwrap();
+        for (file, byte) in replaced.iter().zip([7, 8]) {
+            file.node().set_size(0, Privileges::Keep).unwrap();
+            assert_eq!(file.write_at(&[byte; LARGE], 0), Ok(LARGE));
+        }
+        file.node().set_size(7000, Privileges::Keep).unwrap();
+        disk.device.hold(&[7, 8]);
+        let waiter = Waiter::default();
+        let [first, later] = replaced;
+        thread::scope(|scope| {
+            scope.spawn(move || drop(first));
+            wait_until("the first data is held", || disk.device.holds(7));
+            let synced = scope.spawn(|| waiter.run(|| call(&volume, &file)));
+            let waits = waiter.begins_to_wait();
+            scope.spawn(move || drop(later));
+            wait_until("the later data is held", || disk.device.holds(8));
+            disk.device.release(&disk.memory, 7);
+            // The thread wakes up, and waits no more.
+            let ends = (0..200).any(|_| {
+                thread::sleep(Duration::from_millis(10));
+                waiter.has_ended()
+            });
+            disk.device.release(&disk.memory, 8);
+            synced.join().unwrap();
+            assert!(waits, "a sync of {what} did not wait for data that replaces other data");
+            assert!(ends, "a sync of {what} waited for a writeback that began later");
+        });
+        // The truncation is not durable without the new data.
+        let first = if is_checkpoint { 7 } else { 3 };
+        disk.check(&[("/first", &[first; LARGE])]);
+        volume.sync().unwrap();
+        disk.check(&[("/later", &[8; LARGE])]);
         volume.close().unwrap();
     }
 }
