@@ -3,6 +3,7 @@
 use base::view::view_at;
 use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 use iomap::MetadataBuffer;
+use zerocopy::FromBytes;
 
 use crate::geometry::WORD_BYTES;
 use crate::nat::Nid;
@@ -99,4 +100,10 @@ impl Node {
 pub(crate) fn footer(block: &[u8], location: Location) -> Result<&RawNodeFooter> {
     let at = block.len().saturating_sub(size_of::<RawNodeFooter>());
     view_at(block, at, STRUCTURE, location)
+}
+
+/// Returns the footer of a node block in memory, for changes.
+pub(crate) fn footer_mut(block: &mut [u8]) -> &mut RawNodeFooter {
+    let at = block.len() - size_of::<RawNodeFooter>();
+    RawNodeFooter::mut_from_bytes(&mut block[at..]).expect("of this size")
 }

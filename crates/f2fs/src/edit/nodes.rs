@@ -12,8 +12,8 @@ use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
 use crate::inode::record::inline;
 use crate::nat::Nid;
-use crate::node::{FLAG_BITS, Node};
-use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter};
+use crate::node::{FLAG_BITS, Node, footer_mut};
+use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS, RawExtraAttributes, RawInode};
 use crate::quota;
 use crate::volume::Volume;
 
@@ -158,8 +158,7 @@ impl<'v> Editor<'v> {
         block: FsBlock,
     ) -> Result<()> {
         let mut contents = vec![0; self.volume.geometry().block_size.len()];
-        let at = contents.len() - size_of::<RawNodeFooter>();
-        let footer = RawNodeFooter::mut_from_bytes(&mut contents[at..]).expect("of this size");
+        let footer = footer_mut(&mut contents);
         footer.nid.set(nid.0);
         footer.inode.set(inode.0 as u32);
         footer.flags.set(position << FLAG_BITS);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use base::{Error, FsBlock, Result};
 use iomap::BlockContents;
-use zerocopy::FromBytes;
 
 use super::batch::Batch;
 use super::changes::AddressChanges;
@@ -14,20 +13,18 @@ use super::logs::LogName;
 use super::pack::{Pack, PackContents, PackCounts};
 use super::segment_changes::{SegmentChanges, WriteTimes};
 use super::space::segment_of;
+use super::stored_node::{Link, stored_node};
 use super::sync::Chain;
 use super::tables::{NodeTable, read_nat_entry, write_nodes, write_segments};
 use super::writer::State;
 use crate::checkpoint::Checkpoint;
 use crate::edit::{Change, Editor, MapShape, OverlayNode, Owner, first_block, nid_of};
 use crate::geometry::Geometry;
-use crate::inode::checksum::seal;
 use crate::nat::Nid;
-use crate::node::{FLAG_BITS, XATTR_POSITION};
+use crate::node::XATTR_POSITION;
 use crate::ondisk::nat::RawNatEntry;
-use crate::ondisk::node::{RawInode, RawNodeFooter};
 use crate::ondisk::sit::RawSitEntry;
 use crate::ondisk::summary::RawSummary;
-use crate::recovery::mark;
 use crate::summaries::BlockKind;
 use crate::volume::Volume;
 
@@ -244,9 +241,6 @@ impl Writer<'_> {
     fn write_contents(&mut self, nid: Nid, node: &OverlayNode) -> Result<(FsBlock, LogName)> {
         let geometry = self.volume.geometry();
         let is_dir = self.volume.inode(node.inode)?.attributes().is_dir();
-        let mut bytes = node.contents.to_vec();
-        let footer_at = bytes.len() - size_of::<RawNodeFooter>();
-        let footer = RawNodeFooter::mut_from_bytes(&mut bytes[footer_at..]).expect("of this size");
         let position = node.position();
         let shape =
             MapShape { in_inode: 0, in_node: 1, nids: geometry.addresses_per_node().into() };
@@ -256,18 +250,8 @@ impl Writer<'_> {
             (true, true) => LogName::HotNodes,
             (true, false) => LogName::WarmNodes,
         };
-        let cold = if log == LogName::WarmNodes { mark::COLD } else { 0 };
-        footer.flags.set(position << FLAG_BITS | cold);
-        // Of no chain: the version of no checkpoint is zero.
-        footer.checkpoint_version.set(0);
-        footer.next_block.set(0);
-        if node.inode.0 == u64::from(nid.0) {
-            let (raw, _) = RawInode::mut_from_prefix(&mut bytes).expect("a block is larger");
-            // The cached extent may have other blocks now.
-            raw.extent = Default::default();
-            seal(&mut bytes, nid, geometry);
-        }
-        let block = self.append(log, bytes.into())?;
+        let stored = stored_node(geometry, (nid, node), log, Link::NONE);
+        let block = self.append(log, stored.into())?;
         let owner = RawSummary { nid: nid.0.into(), version: 0, index: 0.into() };
         let at = segment_of(geometry, block);
         self.state.summaries.set(self.volume, at, BlockKind::Node, owner)?;

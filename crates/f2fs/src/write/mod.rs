@@ -26,6 +26,7 @@ mod reserved;
 mod sections;
 mod segment_changes;
 mod space;
+mod stored_node;
 mod summary_blocks;
 mod sync;
 mod tables;

@@ -8,19 +8,17 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::{Error, FsBlock, InodeNumber, Result};
-use zerocopy::FromBytes;
 
 use super::batch::runs;
 use super::group::Request;
 use super::logs::LogName;
+use super::stored_node::{Link, stored_node};
 use super::writer::{FailOnPanic, State, Writer};
 use crate::edit::{MapShape, OverlayNode, first_block};
-use crate::geometry::Geometry;
-use crate::inode::checksum::seal;
 use crate::inode::record::advise;
 use crate::nat::Nid;
-use crate::node::{FLAG_BITS, XATTR_POSITION};
-use crate::ondisk::node::{NULL_ADDRESS, RawInode, RawNodeFooter};
+use crate::node::XATTR_POSITION;
+use crate::ondisk::node::NULL_ADDRESS;
 use crate::recovery::{ChainVersion, chain_start, mark};
 use crate::volume::Volume;
 
@@ -194,7 +192,8 @@ impl State {
                     (false, _) => 0,
                 };
                 let link = Link { marks, version, next };
-                blocks.push((block, linked(geometry, *nid, node, link)));
+                let stored = stored_node(geometry, (*nid, node), LogName::WarmNodes, link);
+                blocks.push((block, stored));
                 chain.nodes += 1;
                 chain.next = Some(next);
             }
@@ -266,31 +265,6 @@ fn changed_of_inode(
     }
     let name_mark = if is_new_inode { mark::DENTRY } else { 0 };
     Ok(Some(Changed { nodes: direct, name_mark }))
-}
-
-/// What a node's footer says about the chain.
-struct Link {
-    marks: u32,
-    version: u64,
-    next: FsBlock,
-}
-
-/// Returns the block of a node in the chain.
-fn linked(geometry: &Geometry, nid: Nid, node: &OverlayNode, link: Link) -> Vec<u8> {
-    let Link { marks, version, next } = link;
-    let mut bytes = node.contents.to_vec();
-    let footer_at = bytes.len() - size_of::<RawNodeFooter>();
-    let footer = RawNodeFooter::mut_from_bytes(&mut bytes[footer_at..]).expect("of this size");
-    footer.flags.set(node.position() << FLAG_BITS | mark::COLD | marks);
-    footer.checkpoint_version.set(version);
-    // Addresses have 32 bits.
-    footer.next_block.set(next.0 as u32);
-    if node.inode.0 == u64::from(nid.0) {
-        let (raw, _) = RawInode::mut_from_prefix(&mut bytes).expect("a block is larger");
-        raw.extent = Default::default();
-        seal(&mut bytes, nid, geometry);
-    }
-    bytes
 }
 
 /// Makes data durable, and then blocks of the chain, which are written at once: if a power cut keeps a block and not one
