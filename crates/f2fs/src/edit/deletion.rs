@@ -1,6 +1,5 @@
 //! Deletion of inodes without names, and of all data of a file.
 
-use base::attributes::FileType;
 use base::{InodeNumber, Result};
 
 use super::nodes::{Editor, NodeKind, Slot, nid_of};
@@ -15,10 +14,11 @@ pub(crate) fn delete_inode(editor: &Editor<'_>, inode: &Inode) -> Result<()> {
     let mut blocks = 0;
     let data = free_nodes(editor, inode, &mut blocks);
     let xattrs = free_xattr_node(editor, inode, &mut blocks);
-    if inode.record().inline_area.is_none() && has_data(inode) {
+    let record = inode.record();
+    let (start, count) = record.own_addresses();
+    if count > 0 {
         let node = editor.volume.inode_node(inode.number())?;
-        let record = inode.record();
-        let addresses = node.words(record.addresses_at, 0, record.address_count);
+        let addresses = node.words(start, 0, count);
         let main = &editor.volume.geometry().main;
         blocks += addresses.filter(|address| record.counts(*address, main)).count() as i64;
     }
@@ -28,14 +28,9 @@ pub(crate) fn delete_inode(editor: &Editor<'_>, inode: &Inode) -> Result<()> {
     data.and(xattrs)
 }
 
-/// Returns whether an inode has a map. Those of devices have a number in its place.
-fn has_data(inode: &Inode) -> bool {
-    matches!(inode.attributes().kind, FileType::Regular | FileType::Directory | FileType::Symlink)
-}
-
 /// Frees the nodes of a file's map. Adds them and the data blocks that they refer to to `blocks`.
 fn free_nodes(editor: &Editor<'_>, inode: &Inode, blocks: &mut i64) -> Result<()> {
-    if !has_data(inode) {
+    if !inode.record().has_map() {
         return Ok(());
     }
     let (record, main) = (inode.record(), &editor.volume.geometry().main);

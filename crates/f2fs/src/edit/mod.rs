@@ -17,4 +17,4 @@ pub(crate) use self::nodes::{Editor, Slot, nid_of};
 pub(crate) use self::overlay::{
     BlockUse, Change, ChangedNode, Counts, Overlay, OverlayNode, Owner,
 };
-pub(crate) use self::position::{MapShape, first_block};
+pub(crate) use self::position::{MapShape, first_block, has_addresses};

@@ -1,6 +1,9 @@
 //! Positions of direct nodes: from the number in a footer to the first block that the node maps.
 //! Source: kernel documentation, `filesystems/f2fs.rst`, "Index Structure".
 
+use crate::geometry::Geometry;
+use crate::inode::record::InodeRecord;
+
 /// The counts that positions depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapShape {
@@ -12,7 +15,26 @@ pub(crate) struct MapShape {
     pub(crate) nids: u64,
 }
 
-/// Returns the first block that the node at `position` maps. `None` if it is not an inode or a direct node.
+impl MapShape {
+    /// Returns the shape of a file's map.
+    pub(crate) fn of(record: &InodeRecord, geometry: &Geometry) -> Self {
+        Self {
+            in_inode: record.address_count.into(),
+            in_node: record.addresses_per_node.into(),
+            nids: geometry.addresses_per_node().into(),
+        }
+    }
+}
+
+/// Returns whether the node at `position` is an inode or a direct node. Others have no addresses of data.
+pub(crate) fn has_addresses(position: u32, geometry: &Geometry) -> bool {
+    // Which nodes these are does not depend on how many addresses they have.
+    let shape = MapShape { in_inode: 0, in_node: 1, nids: geometry.addresses_per_node().into() };
+    first_block(position, shape).is_some()
+}
+
+/// Returns the first block that the node at `position` maps. `None` if it is neither an inode nor a direct node: if it is an
+/// indirect node, or has extended attributes.
 pub(crate) fn first_block(position: u32, shape: MapShape) -> Option<u64> {
     let MapShape { in_inode, in_node, nids } = shape;
     let position = u64::from(position);
@@ -37,6 +59,7 @@ pub(crate) fn first_block(position: u32, shape: MapShape) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::XATTR_POSITION;
 
     const SHAPE: MapShape = MapShape { in_inode: 100, in_node: 10, nids: 3 };
 
@@ -60,6 +83,14 @@ mod tests {
     fn positions_behind_the_last_node_map_nothing() {
         for position in [24, 25, 1 << 20, u32::MAX >> 3, u32::MAX] {
             assert_eq!(first_block(position, SHAPE), None, "{position}");
+        }
+    }
+
+    #[test]
+    fn nodes_with_extended_attributes_map_nothing() {
+        // Of blocks of 4 and 16 KiB.
+        for nids in [1018, 4090] {
+            assert_eq!(first_block(XATTR_POSITION, MapShape { nids, ..SHAPE }), None);
         }
     }
 }

@@ -181,6 +181,13 @@ impl InodeRecord {
         matches!(self.attributes.kind, FileType::Regular | FileType::Directory | FileType::Symlink)
     }
 
+    /// Returns the byte of the first address in the inode's block, and the number of addresses there: none if it has inline
+    /// contents or a device number in their place.
+    pub(crate) fn own_addresses(&self) -> (usize, u32) {
+        let has_addresses = self.inline_area.is_none() && self.has_map();
+        (self.addresses_at, if has_addresses { self.address_count } else { 0 })
+    }
+
     /// Parses an inode, whatever its checksum is.
     pub(crate) fn parse_without_checksum(node: &Node, geometry: &Geometry) -> Result<Self> {
         Parser::new(node, geometry)?.record()

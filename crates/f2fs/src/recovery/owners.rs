@@ -4,9 +4,8 @@ use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 
 use super::STRUCTURE;
 use super::segments::Segments;
-use crate::edit::{BlockUse, Change, Editor, MapShape, Owner, Slot, first_block};
+use crate::edit::{BlockUse, Change, Editor, Owner, Slot, has_addresses};
 use crate::geometry::WORD_BYTES;
-use crate::inode::Inode;
 
 impl Editor<'_> {
     /// Makes the address that refers to `block` a hole. Returns whether there was one. `segments` is the use of blocks in the
@@ -52,21 +51,11 @@ impl Editor<'_> {
             let has_addresses = record.inline_area.is_none();
             (record.addresses_at, if has_addresses { record.address_count } else { 0 })
         } else {
-            let is_direct = position != 0 && first_block(position, self.shape(&inode)).is_some();
+            let is_direct = position != 0 && has_addresses(position, self.volume.geometry());
             (0, if is_direct { record.addresses_per_node } else { 0 })
         };
         let byte = first_byte + usize::from(owner.index) * WORD_BYTES;
         let slot = Slot { inode: node.inode, nid: owner.nid, index, byte };
         Ok((index < count).then_some(slot))
-    }
-
-    /// Returns the counts that the positions of a file's nodes depend on.
-    pub(super) fn shape(&self, inode: &Inode) -> MapShape {
-        let record = inode.record();
-        MapShape {
-            in_inode: record.address_count.into(),
-            in_node: record.addresses_per_node.into(),
-            nids: self.volume.geometry().addresses_per_node().into(),
-        }
     }
 }

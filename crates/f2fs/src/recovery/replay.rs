@@ -12,7 +12,7 @@ use super::plan::PlannedInode;
 use super::segments::Segments;
 use super::slots::{SlotStep, size_after, slot_step};
 use super::{RecoveryReport, STRUCTURE, names};
-use crate::edit::{Editor, Slot, delete_inode, first_block, free_data, nid_of};
+use crate::edit::{Editor, MapShape, Slot, delete_inode, first_block, free_data, nid_of};
 use crate::features::Feature;
 use crate::geometry::WORD_BYTES;
 use crate::inode::record::{InodeRecord, advise, inline};
@@ -341,8 +341,8 @@ impl Replay<'_, '_> {
             let problem = Problem::Invalid { field: "node offset", found: node.position.into() };
             Error::corrupt(STRUCTURE, node.location(), problem)
         };
-        let start =
-            first_block(node.position, self.editor.shape(&inode)).ok_or_else(no_direct_node)?;
+        let shape = MapShape::of(inode.record(), self.editor.volume.geometry());
+        let start = first_block(node.position, shape).ok_or_else(no_direct_node)?;
         if (node.position == 0) != node.is_inode() {
             return Err(no_direct_node());
         }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use base::{Error, FsBlock, InodeNumber, Location, Result};
 
-use crate::edit::{Change, MapShape, Owner, first_block};
+use crate::edit::{Change, Owner, has_addresses};
 use crate::inode::record::InodeRecord;
 use crate::nat::Nid;
-use crate::node::{Node, XATTR_POSITION, footer};
+use crate::node::{Node, footer};
 use crate::volume::Volume;
 
 /// The changes of the use of data blocks.
@@ -134,16 +134,11 @@ fn checkpointed_node(volume: &Volume, nid: Nid) -> Result<Option<Node>> {
 /// Returns the addresses of data in a node.
 fn addresses(volume: &Volume, node: &Node) -> Result<Vec<u32>> {
     let geometry = volume.geometry();
-    let nids = geometry.addresses_per_node();
     let (start, count) = if node.inode.0 == u64::from(node.nid.0) {
-        let record = InodeRecord::parse_without_checksum(node, geometry)?;
-        let has_addresses = record.inline_area.is_none() && record.has_map();
-        (record.addresses_at, if has_addresses { record.address_count } else { 0 })
+        InodeRecord::parse_without_checksum(node, geometry)?.own_addresses()
     } else {
-        let shape = MapShape { in_inode: 0, in_node: 1, nids: nids.into() };
-        let position = node.position()?;
-        let is_direct = position != XATTR_POSITION && first_block(position, shape).is_some();
-        (0, if is_direct { nids } else { 0 })
+        let is_direct = has_addresses(node.position()?, geometry);
+        (0, if is_direct { geometry.addresses_per_node() } else { 0 })
     };
     Ok(node.words(start, 0, count).collect())
 }

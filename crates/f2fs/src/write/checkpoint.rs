@@ -18,7 +18,7 @@ use super::sync::Chain;
 use super::tables::{NodeTable, read_nat_entry, write_nodes, write_segments};
 use super::writer::State;
 use crate::checkpoint::Checkpoint;
-use crate::edit::{Change, Editor, MapShape, OverlayNode, Owner, first_block, nid_of};
+use crate::edit::{Change, Editor, OverlayNode, Owner, has_addresses, nid_of};
 use crate::geometry::Geometry;
 use crate::nat::Nid;
 use crate::node::XATTR_POSITION;
@@ -242,9 +242,7 @@ impl Writer<'_> {
         let geometry = self.volume.geometry();
         let is_dir = self.volume.inode(node.inode)?.attributes().is_dir();
         let position = node.position();
-        let shape =
-            MapShape { in_inode: 0, in_node: 1, nids: geometry.addresses_per_node().into() };
-        let is_direct = position == XATTR_POSITION || first_block(position, shape).is_some();
+        let is_direct = position == XATTR_POSITION || has_addresses(position, geometry);
         let log = match (is_direct, is_dir) {
             (false, _) => LogName::ColdNodes,
             (true, true) => LogName::HotNodes,

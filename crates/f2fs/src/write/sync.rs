@@ -232,12 +232,7 @@ fn changed_of_inode(
             return Ok(None);
         }
     }
-    let nids = volume.geometry().addresses_per_node();
-    let shape = MapShape {
-        in_inode: record.address_count.into(),
-        in_node: record.addresses_per_node.into(),
-        nids: nids.into(),
-    };
+    let shape = MapShape::of(record, volume.geometry());
     let (mut direct, mut has_blocks_behind) = (Vec::new(), false);
     let nodes = volume.overlay_or_new().read().unsynced_nodes(number);
     for (nid, node) in nodes {
@@ -248,8 +243,7 @@ fn changed_of_inode(
         }
         let Some(start) = first_block(position, shape) else { continue };
         let (first_byte, count) = match position {
-            0 if record.inline_area.is_some() => (0, 0),
-            0 => (record.addresses_at, record.address_count),
+            0 => record.own_addresses(),
             _ => (0, record.addresses_per_node),
         };
         let end = volume.geometry().block_size.blocks_for(attributes.size);

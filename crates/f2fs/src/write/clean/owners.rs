@@ -12,7 +12,6 @@ use crate::edit::{Change, Editor, MapShape, Slot, first_block, nid_of};
 use crate::geometry::{SEGMENT_BLOCKS, WORD_BYTES};
 use crate::inode::record::{InodeRecord, flags};
 use crate::nat::Nid;
-use crate::node::XATTR_POSITION;
 use crate::ondisk::summary::RawSummary;
 use crate::quota;
 use crate::summaries::BlockKind;
@@ -119,22 +118,14 @@ impl<'v> Owners<'v> {
         };
         let number = node.inode;
         let Some(record) = self.inode(number)? else { return Ok(None) };
-        let nids = volume.geometry().addresses_per_node();
         let (first, byte, count) = if nid == nid_of(number) {
-            if record.inline_area.is_some() || !record.has_map() {
-                return Ok(None);
-            }
-            (0, record.addresses_at, record.address_count)
+            let (byte, count) = record.own_addresses();
+            (0, byte, count)
         } else {
-            let shape = MapShape {
-                in_inode: record.address_count.into(),
-                in_node: record.addresses_per_node.into(),
-                nids: nids.into(),
-            };
-            let position = node.position()?;
-            let first = first_block(position, shape).filter(|_| position != XATTR_POSITION);
-            let Some(first) = first else { return Ok(None) };
-            (first, 0, nids)
+            let geometry = volume.geometry();
+            let shape = MapShape::of(record, geometry);
+            let Some(first) = first_block(node.position()?, shape) else { return Ok(None) };
+            (first, 0, geometry.addresses_per_node())
         };
         // The address, and not the summary, tells whether the block is in use: it may have been overwritten, and the
         // number of the node may have been given to another one.
