@@ -112,6 +112,11 @@ impl VersionBitmap {
         byte & (0x80 >> (block % 8)) != 0
     }
 
+    /// Returns the one of both copies of `block` that counts.
+    pub(crate) fn current(&self, block: u64, copies: [FsBlock; 2]) -> FsBlock {
+        copies[usize::from(self.is_second(block))]
+    }
+
     /// Makes the other copy of `block` count. The table has this block.
     pub(crate) fn flip(&mut self, block: u64) {
         self.0[(block / 8) as usize] ^= 0x80 >> (block % 8);

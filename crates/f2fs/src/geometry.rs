@@ -83,6 +83,19 @@ impl Geometry {
         (self.sit.end.0 - self.sit.start.0) / 2
     }
 
+    /// Returns both copies of a block of the node address table. Segments of the two copies alternate.
+    pub(crate) fn nat_copies(&self, block: u64) -> [FsBlock; 2] {
+        let before = block / SEGMENT_BLOCKS * 2 * SEGMENT_BLOCKS;
+        let first = self.nat.start.0 + before + block % SEGMENT_BLOCKS;
+        [FsBlock(first), FsBlock(first + SEGMENT_BLOCKS)]
+    }
+
+    /// Returns both copies of a block of the segment information table. The second copy of the table follows the first one.
+    pub(crate) fn sit_copies(&self, block: u64) -> [FsBlock; 2] {
+        let first = self.sit.start.0 + block;
+        [FsBlock(first), FsBlock(first + self.sit_blocks())]
+    }
+
     /// Returns the number of node numbers that the node address table has entries for.
     pub fn nid_count(&self) -> u64 {
         self.nat_blocks() * u64::from(self.nat_entries_per_block())
@@ -163,6 +176,15 @@ mod tests {
         // Two segments for each copy.
         assert_eq!([small.nid_count(), large.nid_count()], [1024 * 455, 1024 * 1820]);
         assert_eq!([small.main_segments(), large.main_segments()], [90, 90]);
+    }
+
+    #[test]
+    fn the_copies_of_a_table_alternate_in_segments_or_follow_each_other() {
+        let geometry = geometry(12, 0);
+        let at = |segment: u64, block: u64| FsBlock(segment * SEGMENT_BLOCKS + block);
+        assert_eq!(geometry.nat_copies(511), [at(5, 511), at(6, 511)]);
+        assert_eq!(geometry.nat_copies(512), [at(7, 0), at(8, 0)]);
+        assert_eq!(geometry.sit_copies(511), [at(3, 511), at(4, 511)]);
     }
 
     #[test]

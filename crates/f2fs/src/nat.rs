@@ -5,7 +5,7 @@ use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 use iomap::MetadataCache;
 
 use crate::checkpoint::Checkpoint;
-use crate::geometry::{Geometry, SEGMENT_BLOCKS};
+use crate::geometry::Geometry;
 use crate::ondisk::nat::RawNatEntry;
 use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS};
 
@@ -35,11 +35,23 @@ pub(crate) fn entry_position(
     let per_block = geometry.nat_entries_per_block();
     let block = u64::from(nid.0 / per_block);
     let byte = (nid.0 % per_block) as usize * size_of::<RawNatEntry>();
-    // The two copies alternate, a segment of each.
-    let first =
-        geometry.nat.start.0 + block / SEGMENT_BLOCKS * 2 * SEGMENT_BLOCKS + block % SEGMENT_BLOCKS;
-    let second = if checkpoint.nat_versions.is_second(block) { SEGMENT_BLOCKS } else { 0 };
-    (FsBlock(first + second), byte)
+    (checkpoint.nat_versions.current(block, geometry.nat_copies(block)), byte)
+}
+
+/// Returns the entry of a node number, which the table has. The number may be free.
+pub(crate) fn read_entry(
+    metadata: &MetadataCache,
+    geometry: &Geometry,
+    checkpoint: &Checkpoint,
+    nid: Nid,
+) -> Result<RawNatEntry> {
+    if let Some(entry) = checkpoint.nat_journal.get(&nid.0) {
+        return Ok(entry.clone());
+    }
+    let (block, byte) = entry_position(geometry, checkpoint, nid);
+    let location = Location::inode(InodeNumber(nid.0.into()));
+    let buffer = metadata.read(block, "NAT block", location)?;
+    Ok(view_at::<RawNatEntry>(&buffer, byte, STRUCTURE, location.at_block(block))?.clone())
 }
 
 /// Checks the numbers of the nodes in the journal: the next checkpoint writes its entries to the table. Lookups check the
@@ -65,19 +77,12 @@ pub(crate) fn look_up(
     nid: Nid,
 ) -> Result<NodeAddress> {
     let max = geometry.nid_count().saturating_sub(1);
+    let location = Location::inode(InodeNumber(nid.0.into()));
     if u64::from(nid.0) > max || nid.0 == 0 {
         let problem = Problem::Range { field: "node number", found: nid.0.into(), min: 1, max };
-        return Err(Error::corrupt(STRUCTURE, Location::inode(InodeNumber(nid.0.into())), problem));
+        return Err(Error::corrupt(STRUCTURE, location, problem));
     }
-    let location = Location::inode(InodeNumber(nid.0.into()));
-    let entry = match checkpoint.nat_journal.get(&nid.0) {
-        Some(entry) => entry.clone(),
-        None => {
-            let (block, byte) = entry_position(geometry, checkpoint, nid);
-            let buffer = metadata.read(block, "NAT block", location)?;
-            view_at::<RawNatEntry>(&buffer, byte, STRUCTURE, location.at_block(block))?.clone()
-        }
-    };
+    let entry = read_entry(metadata, geometry, checkpoint, nid)?;
     match entry.block.get() {
         NULL_ADDRESS | NEW_ADDRESS => Err(Error::NotFound),
         block => Ok(NodeAddress {

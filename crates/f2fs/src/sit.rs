@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::view::view_at;
-use base::{Error, FsBlock, Location, Problem, Result};
+use base::{Error, Location, Problem, Result};
 
 use crate::geometry::Geometry;
 use crate::ondisk::sit::RawSitEntry;
@@ -45,9 +45,7 @@ impl SegmentEntry {
                 Problem::Range { field: "block of the table", found: number, min: 0, max };
             return Err(Error::corrupt(STRUCTURE, location, problem));
         }
-        let second = volume.checkpoint().sit_versions.is_second(number);
-        let copy = if second { geometry.sit_blocks() } else { 0 };
-        let at = FsBlock(geometry.sit.start.0 + copy + number);
+        let at = volume.checkpoint().sit_versions.current(number, geometry.sit_copies(number));
         let byte = (segment % per_block) as usize * size_of::<RawSitEntry>();
         let location = Location::block(at).at_byte(byte as u64);
         let buffer = volume.metadata().read(at, STRUCTURE, location)?;

@@ -21,6 +21,7 @@ use crate::inode::record::InodeRecord;
 use crate::live::LiveInodes;
 use crate::nat::{self, Nid, NodeAddress};
 use crate::node::Node;
+use crate::ondisk::nat::RawNatEntry;
 use crate::ondisk::node::NAME_BYTES_MAX;
 use crate::ranks;
 use crate::recovery::{self, RecoveryReport};
@@ -225,6 +226,11 @@ impl Volume {
     /// Returns how many more blocks, nodes and inodes are in use than in the checkpoint.
     pub(crate) fn changed_counts(&self) -> Counts {
         self.overlay().map_or_else(Counts::default, |overlay| overlay.read().counts)
+    }
+
+    /// Returns the entry of a node number in the checkpoint's node address table, which has the number.
+    pub(crate) fn nat_entry(&self, nid: Nid) -> Result<RawNatEntry> {
+        nat::read_entry(&self.metadata, self.geometry(), &self.checkpoint(), nid)
     }
 
     /// Returns the address of a node in the checkpoint. Errors: `NotFound` if its number is free.

@@ -15,7 +15,7 @@ use super::segment_changes::{SegmentChanges, WriteTimes};
 use super::space::segment_of;
 use super::stored_node::{Link, stored_node};
 use super::sync::Chain;
-use super::tables::{NodeTable, read_nat_entry, write_nodes, write_segments};
+use super::tables::{NodeTable, write_nodes, write_segments};
 use super::writer::State;
 use crate::checkpoint::Checkpoint;
 use crate::edit::{Change, Editor, OverlayNode, Owner, has_addresses, nid_of};
@@ -165,7 +165,7 @@ impl Writer<'_> {
     }
 
     fn set_owner(&mut self, block: FsBlock, owner: Owner) -> Result<()> {
-        let version = read_nat_entry(self.volume, owner.nid)?.version;
+        let version = self.volume.nat_entry(owner.nid)?.version;
         let owner = RawSummary { nid: owner.nid.0.into(), version, index: owner.index.into() };
         let at = segment_of(self.volume.geometry(), block);
         self.state.summaries.set(self.volume, at, BlockKind::Data, owner)
@@ -216,7 +216,7 @@ impl Writer<'_> {
             address => Some(address?),
         };
         freed.extend(old.map(|old| old.block));
-        let mut entry = read_nat_entry(self.volume, nid)?;
+        let mut entry = self.volume.nat_entry(nid)?;
         match change {
             Change::Freed => {
                 // A node that was added and freed since the last checkpoint has no entry.

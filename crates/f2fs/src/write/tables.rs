@@ -3,14 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use base::view::view_at;
-use base::{FsBlock, InodeNumber, Location, Result};
+use base::{FsBlock, Location, Result};
 use zerocopy::IntoBytes;
 
 use super::batch::Batch;
 use crate::checkpoint::VersionBitmap;
-use crate::geometry::SEGMENT_BLOCKS;
-use crate::nat::{Nid, entry_position};
 use crate::ondisk::nat::RawNatEntry;
 use crate::ondisk::sit::RawSitEntry;
 use crate::sit::entries_per_block;
@@ -18,17 +15,6 @@ use crate::volume::Volume;
 
 /// Changed entries of the node address table.
 pub(crate) type NodeTable = BTreeMap<u32, RawNatEntry>;
-
-/// Returns the entry of a node number, which may be free.
-pub(crate) fn read_nat_entry(volume: &Volume, nid: Nid) -> Result<RawNatEntry> {
-    if let Some(entry) = volume.checkpoint().nat_journal.get(&nid.0) {
-        return Ok(entry.clone());
-    }
-    let (block, byte) = entry_position(volume.geometry(), &volume.checkpoint(), nid);
-    let location = Location::inode(InodeNumber(nid.0.into())).at_block(block);
-    let buffer = volume.metadata().read(block, "NAT block", location)?;
-    Ok(view_at::<RawNatEntry>(&buffer, byte, "NAT entry", location)?.clone())
-}
 
 /// Writes entries of the segment information table. Returns the version bitmap that names them.
 pub(super) fn write_segments(
@@ -39,13 +25,8 @@ pub(super) fn write_segments(
     let checkpoint = volume.checkpoint();
     let geometry = volume.geometry();
     let per_block = entries_per_block(geometry);
-    let copies = |number: u64| {
-        let first = FsBlock(geometry.sit.start.0 + number);
-        [first, FsBlock(first.0 + geometry.sit_blocks())]
-    };
-    let versions = &checkpoint.sit_versions;
-    let layout = (per_block, versions);
-    write(volume, entries, layout, copies, batch)
+    let layout = (per_block, &checkpoint.sit_versions);
+    write(volume, entries, layout, |block| geometry.sit_copies(block), batch)
 }
 
 /// Writes entries of the node address table. Returns the version bitmap that names them.
@@ -56,15 +37,8 @@ pub(super) fn write_nodes(
 ) -> Result<VersionBitmap> {
     let checkpoint = volume.checkpoint();
     let geometry = volume.geometry();
-    let copies = |number: u64| {
-        // The two copies alternate, a segment of each.
-        let in_area = number / SEGMENT_BLOCKS * 2 * SEGMENT_BLOCKS + number % SEGMENT_BLOCKS;
-        let first = FsBlock(geometry.nat.start.0 + in_area);
-        [first, FsBlock(first.0 + SEGMENT_BLOCKS)]
-    };
-    let versions = &checkpoint.nat_versions;
-    let layout = (geometry.nat_entries_per_block(), versions);
-    write(volume, entries, layout, copies, batch)
+    let layout = (geometry.nat_entries_per_block(), &checkpoint.nat_versions);
+    write(volume, entries, layout, |block| geometry.nat_copies(block), batch)
 }
 
 /// Writes the entries of a table with `per_block` entries in a block. `versions` has the current copies, and `copies` returns
