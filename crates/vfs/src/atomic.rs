@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::attributes::FileType;
-use base::{Error, Result, Unsupported};
+use base::{Result, Unsupported};
 use fs::AtomicWrite;
 use iomap::{ErrorCursor, WritableFile};
 
 use crate::clock::now;
 use crate::file::File;
 use crate::node::{Life, Node, NodeState};
+use crate::quiesced::quiesce;
 use crate::rights;
 
 /// The atomic writes of an inode.
@@ -108,18 +109,12 @@ impl Node {
     /// Starts an atomic write. Returns its number, or `None` if there is one already.
     fn start_atomic_write(self: &Arc<Self>, kind: AtomicWrite) -> Result<Option<u64>> {
         debug_assert_eq!(self.kind(), FileType::Regular, "other files are not opened");
-        self.volume().file_system.check_writable()?;
-        let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
-        let mut state = self.lock();
-        // The volume may have been closed before the lock was taken.
-        self.writeback()?;
+        let (file, mut state) = self.lock_for_change()?;
         if state.atomic.is_any() {
             return Ok(None);
         }
         rights::may_overwrite(&self.attributes())?;
-        let errors = file.errors().cursor();
-        iomap::quiesce_cache(file, 0..file.size());
-        file.errors().check(&errors)?;
+        let errors = quiesce(file)?;
         self.inode().start_atomic_write(kind)?;
         state.atomic.started += 1;
         let number = state.atomic.started;
@@ -133,10 +128,7 @@ impl Node {
 
     /// Commits the atomic write. Returns false if there is none. `cursor` is that of the file which commits.
     fn commit_atomic_write(self: &Arc<Self>, cursor: Option<&ErrorCursor>) -> Result<bool> {
-        self.volume().file_system.check_writable()?;
-        let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
-        let mut state = self.lock();
-        self.writeback()?;
+        let (file, mut state) = self.lock_for_change()?;
         let Some(current) = &state.atomic.current else { return Ok(false) };
         iomap::quiesce_cache(file, 0..file.size());
         let written = file.errors().check(&current.errors);

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use base::locks::RankedWriteGuard;
 use base::{Error, Result};
+use iomap::{ErrorCursor, WritableFile};
 
-use crate::node::{Life, Node};
+use crate::node::{Life, Node, NodeState};
 use crate::rights;
 
 impl Node {
@@ -16,20 +18,35 @@ impl Node {
         self: &Arc<Self>,
         change: impl FnOnce(&Self) -> Result<R>,
     ) -> Result<R> {
+        let (file, state) = self.lock_for_change()?;
+        rights::may_overwrite(&self.attributes())?;
+        state.atomic.check_none()?;
+        quiesce(file)?;
+        let changed = change(self)?;
+        if state.life == Life::Named {
+            self.note_change();
+        }
+        Ok(changed)
+    }
+
+    /// Locks the inode, and returns its state for writing. Errors: `ReadOnly`; `ShutDown` after an error of the volume.
+    pub(crate) fn lock_for_change(
+        &self,
+    ) -> Result<(&Arc<WritableFile>, RankedWriteGuard<'_, NodeState>)> {
         self.volume().file_system.check_writable()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
         let state = self.lock();
         // The volume may have been closed before the lock was taken.
-        let writeback = self.writeback()?;
-        rights::may_overwrite(&self.attributes())?;
-        state.atomic.check_none()?;
-        let errors = file.errors().cursor();
-        iomap::quiesce_cache(file, 0..file.size());
-        file.errors().check(&errors)?;
-        let changed = change(self)?;
-        if state.life == Life::Named {
-            writeback.note(self);
-        }
-        Ok(changed)
+        self.writeback()?;
+        Ok((file, state))
     }
+}
+
+/// Writes all dirty data of a file back, and waits for all of its I/O. The caller holds the inode's lock. Returns a cursor
+/// behind the errors of earlier I/O. Errors: those of this writeback.
+pub(crate) fn quiesce(file: &Arc<WritableFile>) -> Result<ErrorCursor> {
+    let errors = file.errors().cursor();
+    iomap::quiesce_cache(file, 0..file.size());
+    file.errors().check(&errors)?;
+    Ok(errors)
 }
