@@ -65,6 +65,15 @@ impl State {
         self.chain = Chain::after_checkpoint();
         Ok(())
     }
+
+    /// Returns the blocks that are taken although no file has them: of data in flight, of atomic writes, and old ones that
+    /// are being read.
+    fn blocks_in_use(&mut self, volume: &Volume) -> Vec<(u32, u64)> {
+        self.held.look_again();
+        let pending = self.pending.iter().flatten().map(FsBlock);
+        let blocks = self.placements.blocks().chain(pending).chain(self.held.blocks());
+        blocks.map(|block| segment_of(volume.geometry(), block)).collect()
+    }
 }
 
 /// The writer of a checkpoint.

@@ -23,6 +23,7 @@ use fs::Cleaning;
 
 pub(super) use self::held::HeldBlocks;
 use self::mover::Cleaned;
+pub(super) use self::owners::{DataBlock, Owners};
 pub(super) use self::victims::Section;
 use self::victims::{Policy, choose};
 use super::mode::Mode;
@@ -48,7 +49,7 @@ const TRIES_MAX: usize = 64;
 /// As in Linux.
 const SCATTERED_PERCENT_MAX: u64 = 40;
 /// The number of free segments, in addition to those for changed nodes, below which changes and writes wait for cleaning.
-const SEGMENTS_FREE_MIN: u64 = 2;
+pub(super) const SEGMENTS_FREE_MIN: u64 = 2;
 
 impl State {
     /// Returns the number of segments without any taken block.
@@ -140,15 +141,6 @@ impl Writer {
             }
         }
         Ok(total)
-    }
-
-    /// Fails with `NoSpace` unless `bytes` of data fit into free segments, and enough are left for everything else.
-    pub(crate) fn check_room_to_move(&self, volume: &Volume, bytes: u64) -> Result<()> {
-        let state = self.lock()?;
-        let blocks = bytes >> volume.geometry().block_size.shift();
-        let segments = (blocks + state.nodes_to_write(volume)).div_ceil(SEGMENT_BLOCKS);
-        let has_room = state.free_segments() > segments + SEGMENTS_FREE_MIN;
-        if has_room { Ok(()) } else { Err(Error::NoSpace) }
     }
 
     /// Cleans a section, if there is something to gain. Returns whether there was.

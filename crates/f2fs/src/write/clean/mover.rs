@@ -16,9 +16,8 @@ use std::sync::Arc;
 use base::{DeviceOffset, Error, FileBlock, FsBlock, InodeNumber, Result};
 
 use super::owners::{DataBlock, LiveBlocks, Owners};
-use crate::edit::{Editor, OverlayNode, Owner};
+use crate::edit::{Editor, OverlayNode};
 use crate::nat::Nid;
-use crate::summaries::Log;
 use crate::volume::Volume;
 use crate::write::logs::LogName;
 use crate::write::space::segment_of;
@@ -131,36 +130,13 @@ impl State {
         Ok(())
     }
 
-    /// Copies blocks of the last checkpoint to new ones, if other addresses refer to them now: collapsing and inserting
-    /// ranges moves addresses. Their summaries must stay as they are, since the segment summary area has no second copy. The
-    /// pack has the summaries of its logs, so blocks there can stay, too. Returns whether there are any.
-    pub(in crate::write) fn copy_shifted(
+    /// Moves data of files from a segment to the log of cold data.
+    pub(in crate::write) fn move_data(
         &mut self,
         volume: &Arc<Volume>,
-        shifted: &[(FsBlock, Owner)],
-    ) -> Result<bool> {
-        let logs = Log::all(&volume.checkpoint()).map(|log| log.segment);
-        let mut owners = Owners::new(volume);
-        let mut by_segment: BTreeMap<u32, Vec<DataBlock>> = BTreeMap::new();
-        for (block, owner) in shifted {
-            let (segment, _) = segment_of(volume.geometry(), *block);
-            if !logs.contains(&segment) {
-                let data = owners.data(owner.nid, owner.index.into(), *block)?;
-                by_segment.entry(segment).or_default().extend(data);
-            }
-        }
-        for (segment, data) in &by_segment {
-            match self.move_data(volume, *segment, data) {
-                // The summaries of the rest are wrong after a power cut before the end of this checkpoint.
-                Err(Error::NoSpace) => break,
-                moved => moved?,
-            }
-        }
-        Ok(!by_segment.is_empty())
-    }
-
-    /// Moves data of files from a segment to the log of cold data.
-    fn move_data(&mut self, volume: &Arc<Volume>, segment: u32, data: &[DataBlock]) -> Result<()> {
+        segment: u32,
+        data: &[DataBlock],
+    ) -> Result<()> {
         let (Some(first), Some(last)) = (data.first(), data.last()) else { return Ok(()) };
         let geometry = volume.geometry();
         let block_size = geometry.block_size;
@@ -256,15 +232,4 @@ fn move_directory_blocks(volume: &Arc<Volume>, blocks: &[DataBlock]) -> Result<(
         volume.overlay_or_new().write().put_directory_block(slot.inode, *at, contents)?;
     }
     Ok(())
-}
-
-impl State {
-    /// Returns the blocks that are taken although no file has them: of data in flight, of atomic writes, and old ones that
-    /// are being read.
-    pub(in crate::write) fn blocks_in_use(&mut self, volume: &Volume) -> Vec<(u32, u64)> {
-        self.held.look_again();
-        let pending = self.pending.iter().flatten().map(FsBlock);
-        let blocks = self.placements.blocks().chain(pending).chain(self.held.blocks());
-        blocks.map(|block| segment_of(volume.geometry(), block)).collect()
-    }
 }

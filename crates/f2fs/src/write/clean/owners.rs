@@ -20,7 +20,7 @@ use crate::write::summary_blocks::Summary;
 
 /// A live block of data.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DataBlock {
+pub(in crate::write) struct DataBlock {
     pub(super) block: FsBlock,
     /// The address that refers to it.
     pub(super) slot: Slot,
@@ -43,13 +43,13 @@ pub(super) struct LiveBlocks {
 }
 
 /// Finds the owners of blocks.
-pub(super) struct Owners<'v> {
+pub(in crate::write) struct Owners<'v> {
     volume: &'v Arc<Volume>,
     inodes: HashMap<InodeNumber, InodeRecord>,
 }
 
 impl<'v> Owners<'v> {
-    pub(super) fn new(volume: &'v Arc<Volume>) -> Self {
+    pub(in crate::write) fn new(volume: &'v Arc<Volume>) -> Self {
         Self { volume, inodes: HashMap::new() }
     }
 
@@ -102,7 +102,7 @@ impl<'v> Owners<'v> {
     }
 
     /// Returns the data in `block`, if the address at `index` in a node refers to it.
-    pub(super) fn data(
+    pub(in crate::write) fn data(
         &mut self,
         nid: Nid,
         index: u32,

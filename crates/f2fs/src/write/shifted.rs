@@ -1,0 +1,45 @@
+//! Data whose addresses have moved to other nodes: collapsing and inserting ranges does that. A checkpoint copies it to new
+//! blocks.
+//! Not here: which blocks these are (`changes`), and the copy of data (`clean/mover.rs`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::{Error, FsBlock, Result};
+
+use super::clean::{DataBlock, Owners};
+use super::space::segment_of;
+use super::writer::State;
+use crate::edit::Owner;
+use crate::summaries::Log;
+use crate::volume::Volume;
+
+impl State {
+    /// Copies blocks of the last checkpoint to new ones, if other addresses refer to them now. The summaries of the old blocks
+    /// must stay as they are, since the segment summary area has no second copy. The pack has the summaries of its logs, so
+    /// blocks there are not copied. Returns whether there are any others.
+    pub(super) fn copy_shifted(
+        &mut self,
+        volume: &Arc<Volume>,
+        shifted: &[(FsBlock, Owner)],
+    ) -> Result<bool> {
+        let logs = Log::all(&volume.checkpoint()).map(|log| log.segment);
+        let mut owners = Owners::new(volume);
+        let mut by_segment: BTreeMap<u32, Vec<DataBlock>> = BTreeMap::new();
+        for (block, owner) in shifted {
+            let (segment, _) = segment_of(volume.geometry(), *block);
+            if !logs.contains(&segment) {
+                let data = owners.data(owner.nid, owner.index.into(), *block)?;
+                by_segment.entry(segment).or_default().extend(data);
+            }
+        }
+        for (segment, data) in &by_segment {
+            match self.move_data(volume, *segment, data) {
+                // The summaries of the rest are wrong after a power cut before the end of this checkpoint.
+                Err(Error::NoSpace) => break,
+                moved => moved?,
+            }
+        }
+        Ok(!by_segment.is_empty())
+    }
+}
