@@ -5,14 +5,15 @@ mod create;
 mod data;
 mod deletion;
 mod entries;
+mod fields;
 mod nodes;
 mod overlay;
 mod position;
 mod saved;
 
-pub(crate) use self::create::NewName;
 pub(crate) use self::deletion::{delete_inode, free_data};
 pub(crate) use self::entries::EntryEditor;
+pub(crate) use self::fields::InodeName;
 pub(crate) use self::nodes::{Editor, Slot, nid_of};
 pub(crate) use self::overlay::{
     BlockUse, Change, ChangedNode, Counts, Overlay, OverlayNode, Owner,

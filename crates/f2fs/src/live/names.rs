@@ -9,7 +9,7 @@ use super::{LiveInode, NODES_MAX};
 use crate::dir::edit::NewEntry;
 use crate::dir::entries::code_of_file_type;
 use crate::dir::{EntryName, Found};
-use crate::edit::{Editor, EntryEditor, NewName};
+use crate::edit::{Editor, EntryEditor, InodeName};
 use crate::inode::Inode;
 
 /// A name in a directory.
@@ -79,7 +79,7 @@ impl LiveInode {
             inode.update(editor, |raw| {
                 raw.links.set(raw.links.get().saturating_add(1));
                 raw.set_changed(time);
-                raw.set_name(NewName { parent, name: &stored });
+                raw.set_name(InodeName { parent, name: &stored });
             })?;
             editor.overlay.write().set_orphan(inode.number, false);
             names_changed(editor, [self.number, inode.number]);
@@ -312,7 +312,7 @@ impl LiveInode {
         let parent = to.directory.number;
         let directory = to.directory.current();
         let stored = directory.entry_name(to.name)?;
-        editor.edit_inode(self.number, |raw| raw.set_name(NewName { parent, name: &stored }))
+        editor.edit_inode(self.number, |raw| raw.set_name(InodeName { parent, name: &stored }))
     }
 }
 
