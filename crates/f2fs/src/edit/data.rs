@@ -6,7 +6,7 @@ use base::{FileBlock, FsBlock, InodeNumber, Result};
 
 use super::nodes::{Editor, NodeKind, Slot, nid_of};
 use crate::geometry::WORD_BYTES;
-use crate::inode::map::State;
+use crate::inode::map::BlockState;
 use crate::nat::Nid;
 use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS};
 
@@ -151,7 +151,7 @@ impl Editor<'_> {
             while at < blocks.end {
                 let piece = inode.piece_at(at, blocks.end)?;
                 let end = piece.end.min(blocks.end);
-                if piece.state == State::Hole {
+                if piece.state == BlockState::Hole {
                     holes += end.0 - at.0;
                 }
                 at = end;
@@ -169,7 +169,7 @@ impl Editor<'_> {
         let mut at = blocks.start;
         while at < blocks.end {
             let piece = self.inode(number)?.piece_at(at, blocks.end)?;
-            if piece.state == State::Hole {
+            if piece.state == BlockState::Hole {
                 at = piece.end;
                 continue;
             }
@@ -230,12 +230,14 @@ impl Editor<'_> {
             let piece = inode.piece_at(at, blocks.end)?;
             let end = piece.end.min(blocks.end);
             let address = |distance: u64| match piece.state {
-                State::Hole => NULL_ADDRESS,
-                State::Reserved => NEW_ADDRESS,
+                BlockState::Hole => NULL_ADDRESS,
+                BlockState::Reserved => NEW_ADDRESS,
                 // Addresses have 32 bits.
-                State::Mapped(first) | State::Compressed(first) => (first.0 + distance) as u32,
+                BlockState::Mapped(first) | BlockState::Compressed(first) => {
+                    (first.0 + distance) as u32
+                }
             };
-            if piece.state != State::Hole {
+            if piece.state != BlockState::Hole {
                 match runs.last_mut() {
                     Some((start, run)) if start.0 + run.len() as u64 == at.0 => {
                         run.extend((0..end.0 - at.0).map(address));

@@ -3,7 +3,7 @@
 use base::{FileBlock, InodeNumber, Result};
 
 use super::nodes::Editor;
-use crate::inode::map::{END, State};
+use crate::inode::map::{BlockState, END};
 use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS};
 
 impl Editor<'_> {
@@ -22,7 +22,7 @@ impl Editor<'_> {
         let (mut at, mut saved, mut clusters) = (FileBlock(0), 0, 0);
         while at < END {
             let piece = inode.piece_at(at, END)?;
-            if matches!(piece.state, State::Compressed(_)) {
+            if matches!(piece.state, BlockState::Compressed(_)) {
                 let slots =
                     self.slots_of(number, &(piece.start..FileBlock(piece.start.0 + length)))?;
                 self.replace_addresses(slots, |_, old| {

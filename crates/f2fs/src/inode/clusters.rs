@@ -8,7 +8,7 @@ use iomap::{Cluster, Decode, Encoding, FOLIO_BYTES_MAX, StoredRun};
 use smallvec::SmallVec;
 
 use super::Inode;
-use super::map::{Leaf, Piece, State};
+use super::map::{BlockState, Leaf, Piece};
 use super::record::Compression;
 use crate::compress::{self, ClusterCodec, ClusterSize};
 use crate::ondisk::node::{COMPRESS_ADDRESS, NEW_ADDRESS};
@@ -25,10 +25,10 @@ impl Inode {
         let first = size.first_block(at);
         let end = FileBlock(first.0 + u64::from(size.blocks()));
         Ok(match self.stored_cluster(leaf, size, first)? {
-            compress::Cluster::Hole => Some(Piece { start: at, end, state: State::Hole }),
+            compress::Cluster::Hole => Some(Piece { start: at, end, state: BlockState::Hole }),
             compress::Cluster::Compressed(blocks) => {
                 let data = blocks.first().copied().unwrap_or_default();
-                Some(Piece { start: first, end, state: State::Compressed(data) })
+                Some(Piece { start: first, end, state: BlockState::Compressed(data) })
             }
             compress::Cluster::Plain => None,
         })

@@ -9,7 +9,7 @@ use fscrypt::ShownNames;
 use iomap::MetadataBuffer;
 
 use super::Inode;
-use super::map::{END, State};
+use super::map::{BlockState, END};
 use super::record::flags;
 use crate::dir::{
     Blocks, Casefold, Directory, DirectoryShape, EntryName, InlineDirectory, WantedName,
@@ -108,7 +108,7 @@ impl Blocks for Inode {
                     return Ok(Some((buffer, block)));
                 }
             }
-            let State::Mapped(block) = self.piece_at(at, FileBlock(at.0 + 1))?.state else {
+            let BlockState::Mapped(block) = self.piece_at(at, FileBlock(at.0 + 1))?.state else {
                 return Ok(None);
             };
             let location = self.location().at_file_block(at);
@@ -125,9 +125,9 @@ impl Blocks for Inode {
         while at.0 < end {
             let piece = self.piece_at(at, FileBlock(end))?;
             match piece.state {
-                State::Mapped(_) => return Ok(Some(at)),
+                BlockState::Mapped(_) => return Ok(Some(at)),
                 // New blocks are in memory only.
-                State::Reserved if self.volume().overlay().is_some() => {
+                BlockState::Reserved if self.volume().overlay().is_some() => {
                     let overlay = self.volume().overlay_or_new().read();
                     let is_here =
                         |at: &u64| overlay.directory_block(self.number(), FileBlock(*at)).is_some();

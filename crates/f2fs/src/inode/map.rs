@@ -10,9 +10,9 @@ const STRUCTURE: &str = "block map";
 /// The end of the hole behind the last block that a map can have.
 pub(crate) const END: FileBlock = FileBlock(u64::MAX >> 16);
 
-/// A run of blocks of a file that are in the same state.
+/// The state of adjacent blocks of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum BlockState {
     Hole,
     /// The blocks are allocated, but read as zeroes. They have no address yet.
     Reserved,
@@ -27,7 +27,7 @@ pub(crate) enum State {
 pub(crate) struct Piece {
     pub(crate) start: FileBlock,
     pub(crate) end: FileBlock,
-    pub(crate) state: State,
+    pub(crate) state: BlockState,
 }
 
 /// The node with the addresses of a range of a file, or none if the range is a hole.
@@ -47,7 +47,7 @@ impl Piece {
 
     /// Returns whether the next node's blocks can belong to the piece, although they have no address.
     fn goes_on(&self) -> bool {
-        matches!(self.state, State::Hole | State::Reserved)
+        matches!(self.state, BlockState::Hole | BlockState::Reserved)
     }
 }
 
@@ -91,7 +91,7 @@ impl Inode {
     fn piece_in_leaf(&self, at: FileBlock, wanted_end: FileBlock) -> Result<Piece> {
         let leaf = self.leaf_at(at)?;
         let Some(node) = &leaf.node else {
-            return Ok(Piece { start: at, end: FileBlock(leaf.end), state: State::Hole });
+            return Ok(Piece { start: at, end: FileBlock(leaf.end), state: BlockState::Hole });
         };
         let mut wanted_end = wanted_end;
         if let Some(compression) = self.record().compression {
@@ -115,10 +115,10 @@ impl Inode {
         let mut end = at.0 + 1;
         for (distance, address) in (1..).zip(words) {
             let is_next = match state {
-                State::Hole => address == NULL_ADDRESS,
-                State::Reserved => address == NEW_ADDRESS,
-                State::Compressed(_) => false,
-                State::Mapped(first) => {
+                BlockState::Hole => address == NULL_ADDRESS,
+                BlockState::Reserved => address == NEW_ADDRESS,
+                BlockState::Compressed(_) => false,
+                BlockState::Mapped(first) => {
                     let next = FsBlock(first.0 + distance);
                     u64::from(address) == next.0 && self.volume().geometry().main.contains(&next)
                 }
@@ -131,13 +131,13 @@ impl Inode {
         Ok(Piece { start: at, end: FileBlock(end), state })
     }
 
-    fn state_of(&self, address: u32, location: Location) -> Result<State> {
+    fn state_of(&self, address: u32, location: Location) -> Result<BlockState> {
         match address {
-            NULL_ADDRESS => Ok(State::Hole),
-            NEW_ADDRESS => Ok(State::Reserved),
+            NULL_ADDRESS => Ok(BlockState::Hole),
+            NEW_ADDRESS => Ok(BlockState::Reserved),
             address => {
                 let block = self.volume().geometry().main_block(address, STRUCTURE, location)?;
-                Ok(State::Mapped(block))
+                Ok(BlockState::Mapped(block))
             }
         }
     }

@@ -21,7 +21,7 @@ use base::{Error, FileBlock, FileOffset, InodeNumber, Location, Problem, Result,
 use fscrypt::Ciphers;
 use iomap::{Cluster, Encoding, Iomap, IomapKind, MapFlags, MapRead, Transform};
 
-use self::map::State;
+use self::map::BlockState;
 use self::record::InodeRecord;
 use crate::compress::ClusterCodec;
 use crate::node::Node;
@@ -158,11 +158,13 @@ impl Inode {
                 }
             }
             match self.piece_at(FileBlock(0), FileBlock(1))?.state {
-                State::Mapped(block) => {
+                BlockState::Mapped(block) => {
                     let location = Location::inode(self.number()).at_file_block(FileBlock(0));
                     Ok(self.volume.metadata().read(block, "symbolic link", location)?.to_vec())
                 }
-                State::Hole | State::Reserved | State::Compressed(_) => Ok(Vec::new()),
+                BlockState::Hole | BlockState::Reserved | BlockState::Compressed(_) => {
+                    Ok(Vec::new())
+                }
             }
         })
     }
@@ -217,10 +219,10 @@ impl MapRead for Inode {
         let wanted_end = FileBlock(block_size.blocks_for(at.0.saturating_add(length)));
         let piece = self.piece_at(block_size.file_block(at), wanted_end)?;
         let (kind, block) = match piece.state {
-            State::Hole => (IomapKind::Hole, None),
-            State::Reserved => (IomapKind::Unwritten, None),
-            State::Mapped(block) => (IomapKind::Mapped, Some(block)),
-            State::Compressed(block) => (IomapKind::Encoded, Some(block)),
+            BlockState::Hole => (IomapKind::Hole, None),
+            BlockState::Reserved => (IomapKind::Unwritten, None),
+            BlockState::Mapped(block) => (IomapKind::Mapped, Some(block)),
+            BlockState::Compressed(block) => (IomapKind::Encoded, Some(block)),
         };
         // No shift overflows: pieces end below 2^48, and blocks have 16 KiB at most.
         let bytes = |blocks: u64| blocks << block_size.shift();

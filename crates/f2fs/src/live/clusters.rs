@@ -12,7 +12,7 @@ use iomap::{ClusterPlacement, ClusterWrite, StoredRun, Token};
 
 use super::LiveInode;
 use crate::edit::Editor;
-use crate::inode::map::State;
+use crate::inode::map::BlockState;
 use crate::ondisk::node::{COMPRESS_ADDRESS, NEW_ADDRESS, NULL_ADDRESS};
 use crate::volume::Volume;
 use crate::write::Reserved;
@@ -118,7 +118,8 @@ impl LiveInode {
             .record()
             .compression
             .map_or(0, |compression| u64::from(compression.cluster_size.blocks()));
-        let was_encoded = matches!(inode.piece_at(first, blocks.end)?.state, State::Compressed(_));
+        let was_encoded =
+            matches!(inode.piece_at(first, blocks.end)?.state, BlockState::Compressed(_));
         let saved_before = if was_encoded { inode.saved_in_cluster(first)? } else { 0 };
         let mut slots = Vec::with_capacity(length as usize);
         if *is_encoded {

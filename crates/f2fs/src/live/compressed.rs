@@ -16,7 +16,7 @@ use iomap::{Cluster, MapRead};
 
 use super::clusters::{Part, unplace};
 use super::{LiveInode, NODES_MAX};
-use crate::inode::map::{END, State};
+use crate::inode::map::{BlockState, END};
 use crate::write::Reserved;
 
 impl LiveInode {
@@ -38,7 +38,7 @@ impl LiveInode {
         while at < blocks.end {
             let current = self.current();
             let piece = current.piece_at(at, blocks.end)?;
-            if matches!(piece.state, State::Compressed(_)) {
+            if matches!(piece.state, BlockState::Compressed(_)) {
                 let offset = FileOffset(at.0 << self.volume.geometry().block_size.shift());
                 let cluster = current.cluster(offset)?;
                 let data = self.decoded(&cluster);
@@ -89,7 +89,7 @@ impl LiveInode {
         }
         while at < END {
             let piece = current.piece_at(at, END)?;
-            if matches!(piece.state, State::Compressed(_)) {
+            if matches!(piece.state, BlockState::Compressed(_)) {
                 saved += current.saved_in_cluster(size.first_block(at))?;
             }
             at = piece.end;

@@ -13,7 +13,7 @@ use iomap::{
 use super::{LiveInode, NODES_MAX};
 use crate::edit::nid_of;
 use crate::geometry::WORD_BYTES;
-use crate::inode::map::State;
+use crate::inode::map::BlockState;
 use crate::inode::record::inline;
 use crate::temperature::Temperature;
 
@@ -91,7 +91,7 @@ impl LiveInode {
                     (is_missing, end) = (!is_pending, until);
                 } else {
                     let piece = self.current().piece_at(at, end)?;
-                    (is_missing, end) = (piece.state == State::Hole, piece.end.min(end));
+                    (is_missing, end) = (piece.state == BlockState::Hole, piece.end.min(end));
                 }
                 if is_missing {
                     found.push(at..end);

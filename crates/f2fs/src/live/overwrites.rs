@@ -3,7 +3,7 @@
 //! files which are read as a whole are not scattered. Linux does both.
 //!
 //! The lock of changes is held while the addresses are looked up and the write is recorded. Until it has ended, cleaning does
-//! not move the blocks, and no other file gets them (`State::placements`).
+//! not move the blocks, and no other file gets them (`WriterState::placements`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use base::{FileBlock, FsBlock, Result};
 
 use super::LiveInode;
-use crate::inode::map::State;
+use crate::inode::map::BlockState;
 use crate::temperature::Temperature;
 
 /// The maximum number of blocks that are overwritten for a sync. Linux has 8 (`min_fsync_blocks`), with which a sync of 64 KiB
@@ -61,7 +61,7 @@ impl LiveInode {
             }
             let piece = current.piece_at(blocks.start, end)?;
             Ok(match piece.state {
-                State::Mapped(first) => {
+                BlockState::Mapped(first) => {
                     let length = piece.end.min(end).0 - blocks.start.0;
                     Some(first..FsBlock(first.0 + length))
                 }

@@ -16,7 +16,7 @@ use iomap::{Iomap, MapRead};
 
 use super::{LiveInode, NODES_MAX};
 use crate::inode::Inode;
-use crate::inode::map::{END, State};
+use crate::inode::map::{BlockState, END};
 use crate::inode::record::{advise, flags, inline};
 use crate::write::Placed;
 
@@ -120,7 +120,7 @@ impl LiveInode {
         // In this order: the end of a write stores addresses before blocks are no longer delayed.
         let delayed = self.delayed.lock().reserved();
         let piece = self.current().piece_at(blocks.start, blocks.end)?;
-        Ok(delayed == 0 && piece.state == State::Hole && piece.end >= blocks.end)
+        Ok(delayed == 0 && piece.state == BlockState::Hole && piece.end >= blocks.end)
     }
 
     /// Returns the parts of `blocks` that have no addresses.
@@ -129,7 +129,7 @@ impl LiveInode {
         while at < blocks.end {
             let piece = current.piece_at(at, blocks.end)?;
             let end = piece.end.min(blocks.end);
-            if matches!(piece.state, State::Hole | State::Reserved) {
+            if matches!(piece.state, BlockState::Hole | BlockState::Reserved) {
                 found.push(at..end);
             }
             at = end;

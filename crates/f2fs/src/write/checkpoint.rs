@@ -16,7 +16,7 @@ use super::space::segment_of;
 use super::stored_node::{Link, stored_node};
 use super::sync::Chain;
 use super::tables::{NodeTable, write_nodes, write_segments};
-use super::writer::State;
+use super::writer::WriterState;
 use crate::checkpoint::Checkpoint;
 use crate::edit::{Change, Editor, OverlayNode, Owner, has_addresses, nid_of};
 use crate::geometry::Geometry;
@@ -31,14 +31,15 @@ use crate::volume::Volume;
 /// The type of segments with warm data.
 const WARM_DATA: u16 = 1;
 
-impl State {
+impl WriterState {
     /// Writes a checkpoint with all changes, and installs it. With `is_closed`, nothing will be written after it.
     ///
     /// An error leaves the last checkpoint on the device as it is, but not the state in memory: nothing may be written
     /// afterwards. After `NoSpace` for a block of the main area, only the logs have moved.
     pub(super) fn write_checkpoint(&mut self, volume: &Arc<Volume>, is_closed: bool) -> Result<()> {
         let (table, batch) = (NodeTable::new(), Batch::new(volume));
-        let mut writer = Writer { volume, state: self, table, batch, allocated: Vec::new() };
+        let mut writer =
+            CheckpointWriter { volume, state: self, table, batch, allocated: Vec::new() };
         let written = writer.write(is_closed);
         let blocks = writer.allocated;
         let segments = match written {
@@ -77,9 +78,9 @@ impl State {
 }
 
 /// The writer of a checkpoint.
-struct Writer<'v> {
+struct CheckpointWriter<'v> {
     volume: &'v Arc<Volume>,
-    state: &'v mut State,
+    state: &'v mut WriterState,
     /// The new entries of changed and freed nodes.
     table: NodeTable,
     /// The blocks to be written.
@@ -88,7 +89,7 @@ struct Writer<'v> {
     allocated: Vec<FsBlock>,
 }
 
-impl Writer<'_> {
+impl CheckpointWriter<'_> {
     /// Writes the checkpoint. Returns the changed entries of the segment information table.
     fn write(&mut self, is_closed: bool) -> Result<BTreeMap<u32, RawSitEntry>> {
         let volume = self.volume;
@@ -110,7 +111,7 @@ impl Writer<'_> {
         for (nid, entry) in &volume.checkpoint().nat_journal {
             self.table.entry(*nid).or_insert_with(|| entry.clone());
         }
-        let State { logs, space, clock, written, .. } = &mut *self.state;
+        let WriterState { logs, space, clock, written, .. } = &mut *self.state;
         logs.find_next(space)?;
         let times = WriteTimes { now: clock.now(), of_moved: written };
         let mut segments = SegmentChanges::new(space, logs.segments(), times);
@@ -146,7 +147,7 @@ impl Writer<'_> {
             is_closed,
             time: self.state.clock.now(),
         };
-        let State { logs, summaries, .. } = &mut *self.state;
+        let WriterState { logs, summaries, .. } = &mut *self.state;
         let pack = Pack::new(volume, &contents, logs, summaries)?;
         summaries.write(volume, &mut self.batch)?;
         pack.write(&mut self.batch)?.flush()?.commit()?;
@@ -205,7 +206,7 @@ impl Writer<'_> {
     /// Adds a block to a log. Returns its address.
     fn append(&mut self, log: LogName, contents: BlockContents) -> Result<FsBlock> {
         let geometry = self.volume.geometry();
-        let State { logs, space, .. } = &mut *self.state;
+        let WriterState { logs, space, .. } = &mut *self.state;
         let block = logs.allocate(log, 1, 0, space, geometry)?.start;
         self.allocated.push(block);
         self.batch.add(block, contents)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base::{Error, FsBlock, Result};
 
-use super::writer::{State, Writer};
+use super::writer::{Writer, WriterState};
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::volume::Volume;
 
@@ -28,7 +28,7 @@ impl Discards {
     }
 }
 
-impl State {
+impl WriterState {
     /// Discards those of `segments` without any taken block. Discards are an optimization: errors are only logged.
     pub(super) fn discard_segments(&mut self, volume: &Volume, segments: Vec<u32>) {
         let main = volume.geometry().main.start.0;

@@ -9,7 +9,7 @@ use base::FsBlock;
 
 use super::reserved::Reserved;
 use super::space::segment_of;
-use super::writer::{State, Writer};
+use super::writer::{Writer, WriterState};
 use crate::volume::Volume;
 
 impl Reserved<'_> {
@@ -29,7 +29,7 @@ impl Reserved<'_> {
     }
 }
 
-impl State {
+impl WriterState {
     fn drop_pending(&mut self, volume: &Volume, block: FsBlock) {
         if self.pending.remove(block.0..block.0 + 1) > 0 {
             let (segment, index) = segment_of(volume.geometry(), block);

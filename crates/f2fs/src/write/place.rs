@@ -12,7 +12,7 @@
 //!   atomic writes, which are reserved, are taken. A write that ends only after the waiting one, since it lies behind it in
 //!   a new part of the same file, is among the reserved ones.
 //! - Data cannot have all of the blocks that are free then. It leaves the rest of three segments of the logs of nodes, one block
-//!   of each log of data, the room for changed nodes, and three more segments (`State::nodes_to_keep`,
+//!   of each log of data, the room for changed nodes, and three more segments (`WriterState::nodes_to_keep`,
 //!   `Logs::begin_segment`): together less than 8 segments. Others are in free segments, or between data, where a log fills them. Between nodes, cleaning
 //!   makes a free segment of them once they are as many.
 //!
@@ -31,7 +31,7 @@ use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
 use super::logs::LogName;
 use super::mode::Mode;
 use super::placements::Placed;
-use super::writer::{State, Writer};
+use super::writer::{Writer, WriterState};
 use crate::geometry::Geometry;
 use crate::temperature::Temperature;
 use crate::volume::Volume;
@@ -40,7 +40,7 @@ use crate::write::space::segment_of;
 /// The time after which a waiting write looks again.
 const POLL_TIME: Duration = Duration::from_millis(50);
 
-impl State {
+impl WriterState {
     /// Returns whether blocks may become free without a change of any file.
     fn can_wait(&self) -> bool {
         !self.placements.is_empty() || !self.held.is_empty()
@@ -103,7 +103,7 @@ impl Writer {
 
     fn place_in(
         &self,
-        state: &mut State,
+        state: &mut WriterState,
         volume: &Arc<Volume>,
         (inode, at): (InodeNumber, FileBlock),
         count: u64,
@@ -111,9 +111,9 @@ impl Writer {
     ) -> Result<(u64, Range<FsBlock>)> {
         let geometry = volume.geometry();
         let log = LogName::of_data(temperature);
-        let allocate = |state: &mut State| {
+        let allocate = |state: &mut WriterState| {
             let nodes = state.nodes_to_keep(volume);
-            let State { logs, space, .. } = state;
+            let WriterState { logs, space, .. } = state;
             logs.allocate(log, count, nodes, space, geometry)
         };
         state.is_busy = true;
@@ -142,7 +142,7 @@ impl Writer {
         let mut state = self.lock_any();
         let placed = state.placements.remove(token);
         if let Some(placed) = placed.filter(|placed| !placed.is_overwrite) {
-            let State { logs, space, .. } = &mut *state;
+            let WriterState { logs, space, .. } = &mut *state;
             logs.release(placed.range, space, volume.geometry());
         }
         self.write_ended.notify_all();

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use base::{Error, FileBlock, FsBlock, Result};
 
 use super::placements::Placed;
-use super::writer::State;
+use super::writer::WriterState;
 use crate::live::LiveInode;
 use crate::volume::Volume;
 
 /// The reservations of an operation.
 pub(crate) struct Reserved<'s> {
-    pub(super) state: &'s mut State,
+    pub(super) state: &'s mut WriterState,
 }
 
 impl Reserved<'_> {

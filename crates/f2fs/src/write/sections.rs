@@ -8,7 +8,7 @@ use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
 use super::clean::Tried;
 use super::logs::LogName;
 use super::placements::Placed;
-use super::writer::{State, Writer};
+use super::writer::{Writer, WriterState};
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::volume::Volume;
 
@@ -54,7 +54,7 @@ impl Writer {
     }
 }
 
-impl State {
+impl WriterState {
     /// Allocates `count` blocks in free sections, in which no other block is allocated. Returns `None` if there are too few.
     fn take_sections(&mut self, volume: &Volume, count: u64) -> Option<Vec<Range<FsBlock>>> {
         let geometry = volume.geometry();

@@ -9,12 +9,12 @@ use base::{Error, FsBlock, Result};
 
 use super::clean::{DataBlock, Owners};
 use super::space::segment_of;
-use super::writer::State;
+use super::writer::WriterState;
 use crate::edit::Owner;
 use crate::summaries::Log;
 use crate::volume::Volume;
 
-impl State {
+impl WriterState {
     /// Copies blocks of the last checkpoint to new ones, if other addresses refer to them now. The summaries of the old blocks
     /// must stay as they are, since the segment summary area has no second copy. The pack has the summaries of its logs, so
     /// blocks there are not copied. Returns whether there are any others.

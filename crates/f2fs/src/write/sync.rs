@@ -13,7 +13,7 @@ use super::batch::runs;
 use super::group::Request;
 use super::logs::LogName;
 use super::stored_node::{Link, stored_node};
-use super::writer::{FailOnPanic, State, Writer};
+use super::writer::{FailOnPanic, Writer, WriterState};
 use crate::edit::{MapShape, OverlayNode, first_block};
 use crate::inode::record::advise;
 use crate::nat::Nid;
@@ -129,7 +129,7 @@ impl Writer {
     }
 }
 
-impl State {
+impl WriterState {
     /// Returns the changed nodes of `inodes`, in the order in which the chain gets them. `None` if a recovery would not find
     /// all changes there. Adds an inode that cannot be read to `failed`.
     fn changed_of(

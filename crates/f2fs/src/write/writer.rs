@@ -55,7 +55,7 @@ const REFUSED: [(Feature, &str); 2] = [
 /// The writing side of a volume.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    state: RankedMutex<State>,
+    state: RankedMutex<WriterState>,
     /// The number of calls that delay the checkpoints which callers request.
     delays: RankedMutex<SyncDelays>,
     delay_ended: Condvar,
@@ -72,7 +72,7 @@ pub(crate) struct Writer {
 
 /// What changes between checkpoints, apart from the overlay.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct WriterState {
     pub(super) space: Space,
     pub(super) logs: Logs,
     pub(super) summaries: SummaryBlocks,
@@ -103,7 +103,7 @@ pub(super) struct State {
     is_closed: bool,
 }
 
-impl State {
+impl WriterState {
     /// Returns about how many nodes and directory blocks the next checkpoint writes: those that are changed, and those that
     /// writes in flight, and another one, will change.
     pub(super) fn nodes_to_write(&self, volume: &Volume) -> u64 {
@@ -147,7 +147,7 @@ impl Writer {
         let pack = PackSummaries::read(volume)?;
         let space = Space::read(volume, &pack.sit_journal)?;
         space.check_logs(&checkpoint)?;
-        let state = State {
+        let state = WriterState {
             space,
             logs: Logs::of(&checkpoint, format.mode),
             summaries: SummaryBlocks::of(volume, &pack)?,
@@ -203,11 +203,11 @@ impl Writer {
     }
 
     /// Locks the state, also of a volume that is closed or shut down.
-    pub(super) fn lock_any(&self) -> RankedGuard<'_, State> {
+    pub(super) fn lock_any(&self) -> RankedGuard<'_, WriterState> {
         self.state.lock()
     }
 
-    pub(super) fn lock(&self) -> Result<RankedGuard<'_, State>> {
+    pub(super) fn lock(&self) -> Result<RankedGuard<'_, WriterState>> {
         let state = self.state.lock();
         self.check()?;
         if state.is_closed { Err(Error::ReadOnly) } else { Ok(state) }
@@ -266,7 +266,7 @@ impl Writer {
 
     pub(super) fn write_checkpoint(
         &self,
-        state: &mut State,
+        state: &mut WriterState,
         volume: &Arc<Volume>,
         is_closed: bool,
     ) -> Result<()> {
@@ -341,7 +341,7 @@ impl Writer {
     /// its own ([`Chain`]).
     pub(super) fn make_room(
         &self,
-        state: &mut State,
+        state: &mut WriterState,
         volume: &Arc<Volume>,
         blocks: u64,
     ) -> Result<()> {
@@ -384,7 +384,7 @@ struct Use {
 }
 
 impl Use {
-    fn of(volume: &Volume, state: &State) -> Self {
+    fn of(volume: &Volume, state: &WriterState) -> Self {
         let (used, max) = volume.blocks_used();
         let main = &volume.geometry().main;
         let max = max.min((main.end.0 - main.start.0).saturating_sub(KEPT_BLOCKS_MIN));

@@ -8,12 +8,12 @@ use base::{InodeNumber, Result};
 
 use crate::edit::Editor;
 use crate::volume::Volume;
-use crate::write::writer::State;
+use crate::write::writer::WriterState;
 
 /// The greatest count.
 const FAILURES_MAX: u32 = 2048;
 
-impl State {
+impl WriterState {
     /// Counts a failure for each of these files. The next checkpoint makes the counts durable.
     pub(super) fn count_failures(&self, volume: &Arc<Volume>, pinned: &BTreeSet<InodeNumber>) {
         for number in pinned {

@@ -27,7 +27,7 @@ pub(super) use self::owners::{DataBlock, Owners};
 pub(super) use self::victims::Section;
 use self::victims::{Policy, choose};
 use super::mode::Mode;
-use super::writer::{State, Writer};
+use super::writer::{Writer, WriterState};
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::volume::Volume;
 
@@ -51,7 +51,7 @@ const SCATTERED_PERCENT_MAX: u64 = 40;
 /// The number of free segments, in addition to those for changed nodes, below which changes and writes wait for cleaning.
 pub(super) const SEGMENTS_FREE_MIN: u64 = 2;
 
-impl State {
+impl WriterState {
     /// Returns the number of segments without any taken block.
     pub(super) fn free_segments(&self) -> u64 {
         self.space.free_segments(&self.logs.segments())
@@ -74,7 +74,7 @@ impl Writer {
     /// checkpoint of another cause.
     pub(super) fn clean_in_foreground(
         &self,
-        state: &mut State,
+        state: &mut WriterState,
         volume: &Arc<Volume>,
     ) -> Result<()> {
         if !state.space.has_gain(&state.logs.segments()) {
@@ -105,7 +105,7 @@ impl Writer {
     /// to gain.
     pub(super) fn clean_for_sections(
         &self,
-        state: &mut State,
+        state: &mut WriterState,
         volume: &Arc<Volume>,
         tried: &mut Tried,
     ) -> Result<bool> {
@@ -177,7 +177,7 @@ impl Writer {
 
     fn clean_some(
         &self,
-        state: &mut State,
+        state: &mut WriterState,
         volume: &Arc<Volume>,
         policy: Policy,
         tried: &mut Tried,
@@ -189,7 +189,7 @@ impl Writer {
     /// any.
     fn clean_up_to(
         &self,
-        state: &mut State,
+        state: &mut WriterState,
         volume: &Arc<Volume>,
         policy: Policy,
         tried: &mut Tried,

@@ -21,7 +21,7 @@ use crate::nat::Nid;
 use crate::volume::Volume;
 use crate::write::logs::LogName;
 use crate::write::space::segment_of;
-use crate::write::writer::State;
+use crate::write::writer::WriterState;
 
 /// The result of cleaning a section.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ pub(in crate::write) enum Cleaned {
     Unmovable,
 }
 
-impl State {
+impl WriterState {
     /// Moves the live blocks of a section. Errors: `NoSpace` if there is no room for them, and those of the device, which
     /// leave all files as they are.
     pub(in crate::write) fn clean_section(
