@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base::checksum::crc32_le;
 use base::view::view_at;
-use base::{DeviceOffset, Error, FsBlock, InodeNumber, Location, Problem, Result};
+use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 use device::SharedDevice;
 use zerocopy::FromBytes;
 
@@ -336,9 +336,7 @@ pub(crate) fn read_block(
     block: FsBlock,
 ) -> Result<Vec<u8>> {
     let mut bytes = vec![0; geometry.block_size.len()];
-    // The superblock's areas are in the device, and the areas' blocks have 32 bits.
-    let offset = DeviceOffset(block.0 << geometry.block_size.shift());
-    device.read_at(offset, &mut bytes)?;
+    device.read_at(geometry.device_offset(block), &mut bytes)?;
     Ok(bytes)
 }
 

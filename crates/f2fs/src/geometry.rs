@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use base::{BlockSize, Error, FsBlock, InodeNumber, Location, Problem, Result};
+use base::{BlockSize, DeviceOffset, Error, FsBlock, InodeNumber, Location, Problem, Result};
 
 use crate::features::{Feature, Features};
 use crate::ondisk::nat::RawNatEntry;
@@ -21,7 +21,7 @@ pub struct Geometry {
     pub block_size: BlockSize,
     /// Blocks of the volume.
     pub block_count: u64,
-    /// Segments in a section, the unit of cleaning.
+    /// Segments in a section, the unit of cleaning. At least one.
     pub segments_per_section: u32,
     /// Sections in a zone.
     pub sections_per_zone: u32,
@@ -54,7 +54,30 @@ impl Geometry {
 
     /// Returns the number of blocks of a section.
     pub fn section_blocks(&self) -> u64 {
-        u64::from(self.segments_per_section.max(1)) * SEGMENT_BLOCKS
+        u64::from(self.segments_per_section) * SEGMENT_BLOCKS
+    }
+
+    /// Returns the segments of a section.
+    pub(crate) fn segments_of(&self, section: u32) -> Range<u32> {
+        section * self.segments_per_section..(section + 1) * self.segments_per_section
+    }
+
+    /// Returns the first block of a segment of the main area.
+    pub(crate) fn segment_start(&self, segment: u32) -> FsBlock {
+        FsBlock(self.main.start.0 + u64::from(segment) * SEGMENT_BLOCKS)
+    }
+
+    /// Returns the segment of a block of the main area, and the block's index in it.
+    pub(crate) fn segment_of(&self, block: FsBlock) -> (u32, u64) {
+        let from_main = block.0.saturating_sub(self.main.start.0);
+        // Addresses of blocks have 32 bits.
+        ((from_main / SEGMENT_BLOCKS) as u32, from_main % SEGMENT_BLOCKS)
+    }
+
+    /// Returns the place of a block on the device.
+    pub(crate) fn device_offset(&self, block: FsBlock) -> DeviceOffset {
+        // Blocks of the volume have 32 bits.
+        DeviceOffset(block.0 << self.block_size.shift())
     }
 
     /// Returns the number of addresses, or of node numbers, in a node that is not an inode.

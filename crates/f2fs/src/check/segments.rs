@@ -48,7 +48,7 @@ impl Check<'_> {
             self.report.corrupt(STRUCTURE, location, problem);
         }
         let claimed = self.claims.map(segment);
-        let start = self.geometry().main.start.0 + u64::from(segment) * SEGMENT_BLOCKS;
+        let start = self.geometry().segment_start(segment).0;
         if let Some((first, count)) = without(&claimed, &map) {
             let location = location.at_block(FsBlock(start + first));
             self.report.corrupt(STRUCTURE, location, Problem::MarkedFree { count });
@@ -80,7 +80,7 @@ impl Check<'_> {
             let next = u64::from(log.offset);
             let end = if log.fills_holes { next + 1 } else { SEGMENT_BLOCKS };
             if let Some(used) = (next..end).find(|index| entry.has(*index)) {
-                let start = self.geometry().main.start.0 + u64::from(log.segment) * SEGMENT_BLOCKS;
+                let start = self.geometry().segment_start(log.segment).0;
                 let location = Location::block(FsBlock(start + used));
                 let problem =
                     Problem::Invalid { field: "offset, whose block is in use", found: next };

@@ -61,7 +61,7 @@ impl LiveInode {
             may_wait,
         )?;
         let runs = parts.iter().map(|(_, range)| StoredRun {
-            address: base::DeviceOffset(range.start.0 << shift),
+            address: self.volume.geometry().device_offset(range.start),
             length: (range.end.0 - range.start.0) << shift,
         });
         let (runs, token) = (runs.collect(), parts[0].0);

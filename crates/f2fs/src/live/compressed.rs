@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use base::{DeviceOffset, FileBlock, FileOffset, FsBlock, Result, Unsupported};
+use base::{FileBlock, FileOffset, FsBlock, Result, Unsupported};
 use iomap::{Cluster, MapRead};
 
 use super::clusters::{Part, unplace};
@@ -162,7 +162,7 @@ impl LiveInode {
             if let Some(transform) = &transform {
                 transform.store(FileOffset(at.0 << block_size.shift()), part, &mut written)?;
             }
-            let offset = DeviceOffset(range.start.0 << block_size.shift());
+            let offset = self.volume.geometry().device_offset(range.start);
             self.volume.device().write_at(offset, &written)?;
             (at.0, rest) = (at.0 + count, others);
         }

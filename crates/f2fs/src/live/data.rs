@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::{DeviceOffset, FileBlock, FileOffset, FsBlock, Result};
+use base::{FileBlock, FileOffset, FsBlock, Result};
 use iomap::{
     Cluster, ClusterPlacement, ClusterWrite, Encoding, FinishedRange, Iomap, IomapKind, MapRead,
     MapWrite, Placement, Token, Transform, WritePolicy,
@@ -55,7 +55,7 @@ impl LiveInode {
             1,
             self.temperature(),
         )?;
-        let offset = DeviceOffset(range.start.0 << self.volume.geometry().block_size.shift());
+        let offset = self.volume.geometry().device_offset(range.start);
         if let Err(error) = self.volume.device().write_at(offset, data) {
             writer.unplace(&self.volume, token);
             return Err(error);
@@ -69,10 +69,10 @@ impl LiveInode {
     }
 
     fn placement(&self, (token, range): (u64, Range<FsBlock>)) -> Placement {
-        let shift = self.volume.geometry().block_size.shift();
+        let geometry = self.volume.geometry();
         Placement {
-            length: (range.end.0 - range.start.0) << shift,
-            address: DeviceOffset(range.start.0 << shift),
+            length: (range.end.0 - range.start.0) << geometry.block_size.shift(),
+            address: geometry.device_offset(range.start),
             token: Token(token),
         }
     }

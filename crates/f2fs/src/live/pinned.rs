@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use base::{DeviceOffset, Error, FileBlock, FileOffset, FsBlock, Result, Unsupported};
+use base::{Error, FileBlock, FileOffset, FsBlock, Result, Unsupported};
 use iomap::{Iomap, MapRead};
 
 use super::{LiveInode, NODES_MAX};
@@ -204,7 +204,7 @@ impl LiveInode {
                     transform.store(offset, &zeroes, stored)?;
                 }
             }
-            let offset = DeviceOffset(block.0 << block_size.shift());
+            let offset = self.volume.geometry().device_offset(block);
             self.volume.device().write_at(offset, stored)?;
             (at.0, block.0) = (at.0 + count, block.0 + count);
         }

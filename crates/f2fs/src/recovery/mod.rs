@@ -23,7 +23,6 @@ use self::chain::ChainNode;
 pub(crate) use self::chain::{ChainVersion, mark};
 use self::replay::Replay;
 use crate::edit::Editor;
-use crate::geometry::SEGMENT_BLOCKS;
 use crate::inode::record::InodeRecord;
 use crate::nat::Nid;
 use crate::node::{Node, footer};
@@ -147,9 +146,8 @@ pub(crate) fn blocks_to_keep(volume: &Volume) -> Result<Vec<FsBlock>> {
 pub(crate) fn chain_start(volume: &Volume) -> FsBlock {
     let checkpoint = volume.checkpoint();
     let raw = &checkpoint.raw;
-    let segment = u64::from(raw.node_segments[WARM_NODES].get());
-    let offset = u64::from(raw.node_offsets[WARM_NODES].get());
-    FsBlock(volume.geometry().main.start.0 + segment * SEGMENT_BLOCKS + offset)
+    let start = volume.geometry().segment_start(raw.node_segments[WARM_NODES].get());
+    FsBlock(start.0 + u64::from(raw.node_offsets[WARM_NODES].get()))
 }
 
 /// Returns whether the volume has an inode.

@@ -7,7 +7,6 @@ use crate::nat::Nid;
 use crate::sit::SegmentEntry;
 use crate::summaries::{AreaSummary, BlockKind, Log, PackSummaries};
 use crate::volume::Volume;
-use crate::write::segment_of;
 
 /// The use of blocks in the checkpoint.
 #[derive(Debug)]
@@ -26,14 +25,14 @@ impl Segments {
 
     /// Returns whether the checkpoint has data or a node in `block`, which is in the main area.
     pub(super) fn is_used(&self, volume: &Volume, block: FsBlock) -> Result<bool> {
-        let (segment, index) = segment_of(volume.geometry(), block);
+        let (segment, index) = volume.geometry().segment_of(block);
         let entry = SegmentEntry::read(volume, &self.pack.sit_journal, segment)?;
         Ok(entry.has(index))
     }
 
     /// Returns the owner of `block`, which is in the main area and was in use.
     pub(super) fn owner(&self, volume: &Volume, block: FsBlock) -> Result<Owner> {
-        let (segment, index) = segment_of(volume.geometry(), block);
+        let (segment, index) = volume.geometry().segment_of(block);
         let index = index as usize;
         let log = self.logs.iter().find(|log| log.segment == segment);
         let raw = match log.and_then(|log| self.pack.owner(log, index)) {

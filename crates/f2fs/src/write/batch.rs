@@ -56,8 +56,7 @@ pub(super) fn runs<T>(
         match runs.last_mut().filter(|(_, run)| end == Some(block) && run.len() < RUN_BLOCKS_MAX) {
             Some((_, run)) => run.push(contents),
             None => {
-                let offset = DeviceOffset(block.0 << geometry.block_size.shift());
-                runs.push((offset, vec![contents]));
+                runs.push((geometry.device_offset(block), vec![contents]));
             }
         }
         end = Some(FsBlock(block.0 + 1));

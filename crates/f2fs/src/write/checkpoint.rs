@@ -12,7 +12,6 @@ use super::changes::AddressChanges;
 use super::logs::LogName;
 use super::pack::{Pack, PackContents, PackCounts};
 use super::segment_changes::{SegmentChanges, WriteTimes};
-use super::space::segment_of;
 use super::stored_node::{Link, stored_node};
 use super::sync::Chain;
 use super::tables::{NodeTable, write_nodes, write_segments};
@@ -46,7 +45,7 @@ impl WriterState {
             Err(Error::NoSpace) => {
                 // Addresses of directory blocks in the overlay are not read before the next checkpoint sets them again.
                 for block in blocks {
-                    let (segment, index) = segment_of(volume.geometry(), block);
+                    let (segment, index) = volume.geometry().segment_of(block);
                     self.space.release(segment, index);
                 }
                 return Err(Error::NoSpace);
@@ -73,7 +72,7 @@ impl WriterState {
         self.held.look_again();
         let pending = self.pending.iter().flatten().map(FsBlock);
         let blocks = self.placements.blocks().chain(pending).chain(self.held.blocks());
-        blocks.map(|block| segment_of(volume.geometry(), block)).collect()
+        blocks.map(|block| volume.geometry().segment_of(block)).collect()
     }
 }
 
@@ -177,7 +176,7 @@ impl CheckpointWriter<'_> {
     fn set_owner(&mut self, block: FsBlock, owner: Owner) -> Result<()> {
         let version = self.volume.nat_entry(owner.nid)?.version;
         let owner = RawSummary { nid: owner.nid.0.into(), version, index: owner.index.into() };
-        let at = segment_of(self.volume.geometry(), block);
+        let at = self.volume.geometry().segment_of(block);
         self.state.summaries.set(self.volume, at, BlockKind::Data, owner)
     }
 
@@ -261,7 +260,7 @@ impl CheckpointWriter<'_> {
         let stored = stored_node(geometry, (nid, node), log, Link::NONE);
         let block = self.append(log, stored.into())?;
         let owner = RawSummary { nid: nid.0.into(), version: 0, index: 0.into() };
-        let at = segment_of(geometry, block);
+        let at = geometry.segment_of(block);
         self.state.summaries.set(self.volume, at, BlockKind::Node, owner)?;
         Ok((block, log))
     }

@@ -31,10 +31,9 @@ impl Discards {
 impl WriterState {
     /// Discards those of `segments` without any taken block. Discards are an optimization: errors are only logged.
     pub(super) fn discard_segments(&mut self, volume: &Volume, segments: Vec<u32>) {
-        let main = volume.geometry().main.start.0;
         let mut runs: Vec<Range<u64>> = Vec::new();
         for segment in segments.into_iter().filter(|segment| self.space.is_empty(*segment)) {
-            let start = main + u64::from(segment) * SEGMENT_BLOCKS;
+            let start = volume.geometry().segment_start(segment).0;
             add(&mut runs, start..start + SEGMENT_BLOCKS);
         }
         for run in runs {
@@ -76,7 +75,7 @@ impl Writer {
             let state = self.lock()?;
             let mut runs = Vec::new();
             for segment in first..segments.min(first + SEGMENTS_AT_ONCE) {
-                let at = main.start.0 + u64::from(segment) * SEGMENT_BLOCKS;
+                let at = geometry.segment_start(segment).0;
                 for index in 0..SEGMENT_BLOCKS {
                     let block = at + index;
                     if (start..end).contains(&block) && !state.space.is_taken(segment, index) {
@@ -102,7 +101,7 @@ fn add(runs: &mut Vec<Range<u64>>, blocks: Range<u64>) {
 }
 
 fn discard(volume: &Volume, blocks: &Range<u64>) -> Result<()> {
-    let block_size = volume.geometry().block_size;
-    let at = block_size.device_offset(FsBlock(blocks.start)).expect("the block is in the volume");
-    volume.device().discard(at, (blocks.end - blocks.start) << block_size.shift())
+    let geometry = volume.geometry();
+    let at = geometry.device_offset(FsBlock(blocks.start));
+    volume.device().discard(at, (blocks.end - blocks.start) << geometry.block_size.shift())
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use base::{Error, FsBlock, Result};
 
 use super::mode::Mode;
-use super::space::{Space, segment_of};
+use super::space::Space;
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::summaries::{LOGS, Log};
@@ -139,7 +139,7 @@ impl Logs {
                 return Err(Error::NoSpace);
             }
         }
-        let start = geometry.main.start.0 + u64::from(segment) * SEGMENT_BLOCKS;
+        let start = geometry.segment_start(segment).0;
         Ok(FsBlock(start + first)..FsBlock(start + end))
     }
 
@@ -169,8 +169,7 @@ impl Logs {
             self.begin_segment(number, 0, space)?;
         }
         let next = self.next_free(number, space).ok_or(Error::NoSpace)?;
-        let start = u64::from(self.places[number].segment) * SEGMENT_BLOCKS;
-        Ok(FsBlock(geometry.main.start.0 + start + next))
+        Ok(FsBlock(geometry.segment_start(self.places[number].segment).0 + next))
     }
 
     /// Records whether each log has blocks in use behind its next block. `is_used` is the use of blocks in the new
@@ -242,7 +241,7 @@ impl Logs {
     /// Releases blocks that nothing was written to.
     pub(super) fn release(&self, blocks: Range<FsBlock>, space: &mut Space, geometry: &Geometry) {
         for block in blocks.start.0..blocks.end.0 {
-            let (segment, index) = segment_of(geometry, FsBlock(block));
+            let (segment, index) = geometry.segment_of(FsBlock(block));
             space.release(segment, index);
         }
     }

@@ -37,5 +37,4 @@ mod writer;
 pub use self::mode::Mode;
 pub(crate) use self::placements::Placed;
 pub(crate) use self::reserved::Reserved;
-pub(crate) use self::space::segment_of;
 pub(crate) use self::writer::Writer;

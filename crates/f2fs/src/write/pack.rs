@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use base::checksum::crc32_le;
-use base::{DeviceOffset, Error, FsBlock, InodeNumber, Location, Problem, Result};
+use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 use zerocopy::IntoBytes;
 
 use super::batch::Batch;
@@ -185,8 +185,7 @@ impl FlushedPack<'_> {
     /// Writes the last block, which makes the pack valid, and makes it durable.
     pub(crate) fn commit(self) -> Result<()> {
         let PackEnd { volume, block, contents } = self.0;
-        let offset = DeviceOffset(block.0 << volume.geometry().block_size.shift());
-        volume.device().write_at(offset, &contents)?;
+        volume.device().write_at(volume.geometry().device_offset(block), &contents)?;
         volume.device().flush()
     }
 }

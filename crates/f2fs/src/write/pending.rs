@@ -8,7 +8,6 @@ use std::ops::Range;
 use base::FsBlock;
 
 use super::reserved::Reserved;
-use super::space::segment_of;
 use super::writer::{Writer, WriterState};
 use crate::volume::Volume;
 
@@ -32,7 +31,7 @@ impl Reserved<'_> {
 impl WriterState {
     fn drop_pending(&mut self, volume: &Volume, block: FsBlock) {
         if self.pending.remove(block.0..block.0 + 1) > 0 {
-            let (segment, index) = segment_of(volume.geometry(), block);
+            let (segment, index) = volume.geometry().segment_of(block);
             self.space.release(segment, index);
         }
     }

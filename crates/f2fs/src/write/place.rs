@@ -35,7 +35,6 @@ use super::writer::{Writer, WriterState};
 use crate::geometry::Geometry;
 use crate::temperature::Temperature;
 use crate::volume::Volume;
-use crate::write::space::segment_of;
 
 /// The time after which a waiting write looks again.
 const POLL_TIME: Duration = Duration::from_millis(50);
@@ -49,7 +48,7 @@ impl WriterState {
     /// Frees the old blocks that are not read any more.
     fn free_unread(&mut self, volume: &Volume) {
         for block in self.held.look_again() {
-            let (segment, index) = segment_of(volume.geometry(), block);
+            let (segment, index) = volume.geometry().segment_of(block);
             self.space.release(segment, index);
         }
     }

@@ -58,7 +58,7 @@ impl WriterState {
     /// Allocates `count` blocks in free sections, in which no other block is allocated. Returns `None` if there are too few.
     fn take_sections(&mut self, volume: &Volume, count: u64) -> Option<Vec<Range<FsBlock>>> {
         let geometry = volume.geometry();
-        let per_section = geometry.segments_per_section.max(1);
+        let per_section = geometry.segments_per_section;
         let wanted = count.div_ceil(geometry.section_blocks()) * u64::from(per_section);
         // The nodes with the addresses.
         let nodes = count / u64::from(geometry.addresses_per_node()) + self.nodes_to_write(volume);
@@ -79,7 +79,7 @@ impl WriterState {
             };
             let length = left.min(SEGMENT_BLOCKS);
             (0..length).for_each(|index| self.space.allocate(segment, index));
-            let start = geometry.main.start.0 + u64::from(segment) * SEGMENT_BLOCKS;
+            let start = geometry.segment_start(segment).0;
             match taken.last_mut() {
                 Some(range) if range.end.0 == start => range.end.0 += length,
                 _ => taken.push(FsBlock(start)..FsBlock(start + length)),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::{Error, FsBlock, Location, Problem, Result};
 
-use super::space::{COUNT_MASK, Space, bit, is_node, is_unused, replace_use, segment_of};
+use super::space::{COUNT_MASK, Space, bit, is_node, is_unused, replace_use};
 use crate::geometry::Geometry;
 use crate::ondisk::sit::RawSitEntry;
 use crate::sit::COUNT_BITS;
@@ -73,7 +73,7 @@ impl<'s> SegmentChanges<'s> {
         block: FsBlock,
         kind: BlockKind,
     ) -> Result<()> {
-        let found = self.entry(segment_of(geometry, block).0).valid_blocks.get() >> COUNT_BITS;
+        let found = self.entry(geometry.segment_of(block).0).valid_blocks.get() >> COUNT_BITS;
         if is_node(found) != (kind == BlockKind::Node) {
             let problem = Problem::Invalid { field: "segment type", found: found.into() };
             return Err(Error::corrupt(STRUCTURE, Location::block(block), problem));
@@ -82,7 +82,7 @@ impl<'s> SegmentChanges<'s> {
     }
 
     fn set(&mut self, geometry: &Geometry, block: FsBlock, used: Option<u16>) -> Result<()> {
-        let (number, index) = segment_of(geometry, block);
+        let (number, index) = geometry.segment_of(block);
         let time = self.times.of_moved.get(&block).copied().unwrap_or(self.times.now);
         let is_begun = self.space.kinds.contains_key(&number) || self.logs.contains(&number);
         let entry = self.entry(number);

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use base::{Error, FsBlock, Result};
 
 use super::clean::{DataBlock, Owners};
-use super::space::segment_of;
 use super::writer::WriterState;
 use crate::edit::Owner;
 use crate::summaries::Log;
@@ -27,7 +26,7 @@ impl WriterState {
         let mut owners = Owners::new(volume);
         let mut by_segment: BTreeMap<u32, Vec<DataBlock>> = BTreeMap::new();
         for (block, owner) in shifted {
-            let (segment, _) = segment_of(volume.geometry(), *block);
+            let (segment, _) = volume.geometry().segment_of(*block);
             if !logs.contains(&segment) {
                 let data = owners.data(owner.nid, owner.index.into(), *block)?;
                 by_segment.entry(segment).or_default().extend(data);

@@ -94,7 +94,7 @@ impl Space {
             used,
             unused: 0,
             cleaned: BTreeSet::new(),
-            segments_per_section: geometry.segments_per_section.max(1),
+            segments_per_section: geometry.segments_per_section,
             next_section: 0,
         };
         space.count();
@@ -149,7 +149,7 @@ impl Space {
 
     /// Returns whether the last checkpoint uses a block of the main area.
     pub(super) fn is_used(&self, geometry: &Geometry, block: FsBlock) -> bool {
-        let (segment, index) = segment_of(geometry, block);
+        let (segment, index) = geometry.segment_of(block);
         let entry = self.entries.get(segment as usize);
         entry.is_some_and(|entry| entry.map[(index / 8) as usize] & bit(index) != 0)
     }
@@ -172,7 +172,7 @@ impl Space {
     /// Returns whether all blocks of a range of the main area are taken, in segments for data.
     pub(super) fn has_data(&self, geometry: &Geometry, range: &Range<FsBlock>) -> bool {
         (range.start.0..range.end.0).all(|block| {
-            let (segment, index) = segment_of(geometry, FsBlock(block));
+            let (segment, index) = geometry.segment_of(FsBlock(block));
             self.is_taken(segment, index) && !is_node(self.kind_of(segment))
         })
     }
@@ -461,10 +461,4 @@ pub(super) fn is_unused(entry: &RawSitEntry) -> bool {
 
 pub(super) fn bit(index: u64) -> u8 {
     0x80 >> (index % 8)
-}
-
-/// Returns the segment of a block of the main area, and the block's index in it.
-pub(crate) fn segment_of(geometry: &Geometry, block: FsBlock) -> (u32, u64) {
-    let from_main = block.0.saturating_sub(geometry.main.start.0);
-    ((from_main / SEGMENT_BLOCKS) as u32, from_main % SEGMENT_BLOCKS)
 }

@@ -156,7 +156,7 @@ fn of_pack(pack: &PackSummaries, log: &Log) -> Summary {
 fn of_footers(volume: &Volume, log: &Log) -> Result<Summary> {
     let geometry = volume.geometry();
     let mut summary = Summary::empty(log.kind);
-    let start = geometry.main.start.0 + u64::from(log.segment) * SEGMENT_BLOCKS;
+    let start = geometry.segment_start(log.segment).0;
     for (index, entry) in (0..).zip(&mut summary.entries) {
         let at = FsBlock(start + index);
         let block = read_block(volume.device(), geometry, at)?;

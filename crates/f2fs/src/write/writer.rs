@@ -20,7 +20,7 @@ use super::group::Syncs;
 use super::logs::Logs;
 use super::placements::Placements;
 use super::reserved::Reserved;
-use super::space::{Space, segment_of};
+use super::space::Space;
 use super::summary_blocks::SummaryBlocks;
 use super::sync::Chain;
 use crate::compress::{CompressedNames, NewCompression};
@@ -286,7 +286,7 @@ impl Writer {
     pub(crate) fn keep(&self, volume: &Volume, blocks: impl Iterator<Item = FsBlock>) {
         let mut state = self.state.lock();
         for block in blocks {
-            let (segment, index) = segment_of(volume.geometry(), block);
+            let (segment, index) = volume.geometry().segment_of(block);
             state.space.allocate(segment, index);
         }
     }

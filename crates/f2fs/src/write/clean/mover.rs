@@ -13,14 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{DeviceOffset, Error, FileBlock, FsBlock, InodeNumber, Result};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
 
 use super::owners::{DataBlock, LiveBlocks, Owners};
 use crate::edit::{Editor, OverlayNode};
 use crate::nat::Nid;
 use crate::volume::Volume;
 use crate::write::logs::LogName;
-use crate::write::space::segment_of;
 use crate::write::writer::WriterState;
 
 /// The result of cleaning a section.
@@ -42,8 +41,7 @@ impl WriterState {
         volume: &Arc<Volume>,
         section: u32,
     ) -> Result<Cleaned> {
-        let per_section = volume.geometry().segments_per_section.max(1);
-        let segments = section * per_section..(section + 1) * per_section;
+        let segments = volume.geometry().segments_of(section);
         if self.is_overwritten(volume, &segments) {
             return Ok(Cleaned::Unmovable);
         }
@@ -85,7 +83,7 @@ impl WriterState {
     /// Returns whether a write in flight overwrites a block of `segments`. A copy might miss it.
     fn is_overwritten(&self, volume: &Volume, segments: &Range<u32>) -> bool {
         let mut blocks = self.placements.overwritten();
-        blocks.any(|block| segments.contains(&segment_of(volume.geometry(), block).0))
+        blocks.any(|block| segments.contains(&volume.geometry().segment_of(block).0))
     }
 
     fn live_blocks(
@@ -140,9 +138,8 @@ impl WriterState {
         let (Some(first), Some(last)) = (data.first(), data.last()) else { return Ok(()) };
         let geometry = volume.geometry();
         let block_size = geometry.block_size;
-        let offset = |block: FsBlock| DeviceOffset(block.0 << block_size.shift());
         let mut stored = vec![0; ((last.block.0 - first.block.0 + 1) as usize) * block_size.len()];
-        volume.device().read_at(offset(first.block), &mut stored)?;
+        volume.device().read_at(geometry.device_offset(first.block), &mut stored)?;
         let written = self.space.written(segment);
         let mut rest = data;
         while !rest.is_empty() {
@@ -158,7 +155,7 @@ impl WriterState {
             }
             let moved = volume
                 .device()
-                .write_at(offset(new.start), &copied)
+                .write_at(geometry.device_offset(new.start), &copied)
                 .and_then(|()| self.move_addresses(volume, these, new.start));
             if let Err(error) = moved {
                 self.logs.release(new, &mut self.space, geometry);

@@ -61,7 +61,7 @@ impl<'v> Owners<'v> {
         is_used: impl Fn(u64) -> bool,
     ) -> Result<LiveBlocks> {
         let mut live = LiveBlocks::default();
-        let start = self.volume.geometry().main.start.0 + u64::from(segment) * SEGMENT_BLOCKS;
+        let start = self.volume.geometry().segment_start(segment).0;
         for index in (0..SEGMENT_BLOCKS).filter(|index| is_used(*index)) {
             let block = FsBlock(start + index);
             let owner = summary.owner(index);

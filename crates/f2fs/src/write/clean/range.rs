@@ -8,7 +8,6 @@ use fs::RangeCleaning;
 
 use super::mover::Cleaned;
 use crate::volume::Volume;
-use crate::write::space::segment_of;
 use crate::write::writer::Writer;
 
 impl Writer {
@@ -25,8 +24,8 @@ impl Writer {
         if first < geometry.main.start || last < first || last >= geometry.main.end {
             return Err(Error::InvalidArgument("blocks outside of the main area"));
         }
-        let per_section = geometry.segments_per_section.max(1);
-        let section_of = |block| segment_of(geometry, block).0 / per_section;
+        let per_section = geometry.segments_per_section;
+        let section_of = |block| geometry.segment_of(block).0 / per_section;
         for section in section_of(first)..=section_of(last) {
             base::cancellation::check()?;
             match self.clean_chosen(volume, section)? {
@@ -42,8 +41,7 @@ impl Writer {
         let mut state = self.lock()?;
         // The use of blocks is known as of the last checkpoint.
         self.write_checkpoint(&mut state, volume, false)?;
-        let per_section = volume.geometry().segments_per_section.max(1);
-        let segments = section * per_section..(section + 1) * per_section;
+        let segments = volume.geometry().segments_of(section);
         if segments.clone().all(|segment| state.space.is_empty(segment)) {
             return Ok(RangeCleaning::Empty);
         }
