@@ -7,7 +7,7 @@
 //! - `clusters.rs`: clusters of compressed files that are written as a whole
 //! - `compressed.rs`: clusters of compressed files, before they are truncated
 //! - `compression.rs`: which files are compressed, and the blocks that this saves
-//! - `overwrites.rs`: data that is synced soon, and overwrites its old blocks
+//! - `overwrites.rs`: data that overwrites its old blocks: before a sync, and of cold files
 //! - `pinned.rs`: files whose blocks stay where they are
 //! - `xattrs.rs`: changes of extended attributes
 //! - `registry.rs`: the inodes in memory, by number

@@ -1,6 +1,10 @@
-//! Data that overwrites its old blocks. If a sync is about to follow, a few blocks are overwritten, so that the sync need not
-//! write nodes with new addresses; many blocks are written faster to new places. All data of cold files is overwritten, so that
-//! files which are read as a whole are not scattered. Linux does both.
+//! Updates in place (IPU in Linux): data that overwrites its old blocks.
+//!
+//! - Before a sync, a few blocks are overwritten, so that the sync need not write nodes with new addresses. Many blocks are
+//!   written faster to new places.
+//! - All data of cold files is overwritten, so that files which are read as a whole are not scattered.
+//!
+//! Linux does both.
 //!
 //! The lock of changes is held while the addresses are looked up and the write is recorded. Until it has ended, cleaning does
 //! not move the blocks, and no other file gets them (`WriterState::placements`).

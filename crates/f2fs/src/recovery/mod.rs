@@ -1,4 +1,4 @@
-//! Recovery of a volume that was not unmounted.
+//! Recovery of a volume that was not unmounted, which Linux calls roll-forward.
 //!
 //! First, the inodes that had no name at the time of the checkpoint are deleted (`orphans`). Then the nodes that fsync(2)
 //! wrote after the checkpoint are found (`chain`), chosen (`plan`) and replayed (`replay`). All changes go to the

@@ -1,4 +1,6 @@
 //! The six logs: where the next blocks of each kind of data and nodes are allocated.
+//!
+//! A log appends to a free segment (LFS in Linux), or fills the holes between blocks in use (SSR, slack space recycling).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -61,7 +63,7 @@ pub(super) struct Place {
     pub(super) segment: u32,
     /// The first index in the segment that the log has not passed.
     pub(super) offset: u16,
-    /// Whether the log fills holes in its segment, and does not only append.
+    /// Whether the log fills holes in its segment (SSR), and does not only append (LFS).
     pub(super) fills_holes: bool,
 }
 

@@ -3,7 +3,7 @@
 /// Where data goes that is written out of place. The names are those of Linux's mount option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
-    /// To free segments, and to the free blocks between others when few segments are free. Writes seldom wait for cleaning
+    /// To free segments, and when few are free, to the free blocks between others (SSR). Writes seldom wait for cleaning
     /// then, but their blocks are not adjacent.
     #[default]
     Adaptive,

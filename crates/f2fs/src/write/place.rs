@@ -1,20 +1,20 @@
 //! Places for data on its way to the device, from the allocation to the end of the write.
 //!
-//! A write that was accepted has its blocks reserved, but a new place is free only when others have become so: data that is
-//! overwritten needs its old and its new blocks until the next checkpoint. So a write may have to wait. It never waits in
-//! vain, and does not give up, however slow the device is:
+//! A write that was accepted has its blocks reserved. But data that is overwritten needs its old and its new blocks until the
+//! next checkpoint, so a write may have to wait until blocks become free. It never waits in vain, however slow the device is:
 //!
-//! - Blocks in use, and reserved ones, are at most as many as users can have. The volume has 8 segments more, or all that
-//!   mkfs.f2fs keeps back.
-//! - Blocks that are taken beyond those are of writes in flight, which end, of old data that is still being read, and of
-//!   nodes that the last checkpoint has and the next one does not.
-//! - Once those writes and reads have ended, and a checkpoint is written, only blocks in use, reserved ones and those of
+//! - Users can have all blocks but 8 segments, or but those that mkfs.f2fs keeps back, if these are more. Blocks in use and
+//!   reserved blocks are at most as many.
+//! - Other taken blocks are those of writes in flight, which end, of old data that is still being read, and of nodes that the
+//!   last checkpoint has and the next one does not.
+//! - Once those writes and reads have ended, and a checkpoint is written, only blocks in use, reserved blocks, and those of
 //!   atomic writes, which are reserved, are taken. A write that ends only after the waiting one, since it lies behind it in
-//!   a new part of the same file, is among the reserved ones.
-//! - Data cannot have all of the blocks that are free then. It leaves the rest of three segments of the logs of nodes, one block
-//!   of each log of data, the room for changed nodes, and three more segments (`WriterState::nodes_to_keep`,
-//!   `Logs::begin_segment`): together less than 8 segments. Others are in free segments, or between data, where a log fills them. Between nodes, cleaning
-//!   makes a free segment of them once they are as many.
+//!   a new part of the same file, has its blocks reserved, too.
+//! - Data cannot have all free blocks. It leaves the rest of the segments of the three logs of nodes, one block of each log
+//!   of data, the room for changed nodes, and three more segments (`WriterState::nodes_to_keep`, `Logs::begin_segment`):
+//!   together less than 8 segments.
+//! - The other free blocks are in free segments, or between data, where a log fills them, or between nodes. Cleaning makes a
+//!   free segment of those between nodes once they are as many.
 //!
 //! A checkpoint names the next block of each log, so a log of data never takes the last block that it can have. The end of a
 //! write changes nodes that exist, and does not fail if the checkpoint before it finds no room.
@@ -147,8 +147,8 @@ impl Writer {
         self.write_ended.notify_all();
     }
 
-    /// Records a write to the blocks that `look_up` returns, which the file has at `at`. No address changes during the call.
-    /// `None` with `mode=lfs`, which writes nothing in place, and if the blocks cannot be the file's: in a damaged volume they
+    /// Records an update in place (IPU): a write to the blocks that `look_up` returns, which the file has at `at`. No address
+    /// changes during the call. `None` with `mode=lfs`, which writes nothing in place, and if the blocks cannot be the file's: in a damaged volume they
     /// may be a node, or free and another file's next.
     pub(crate) fn place_over(
         &self,

@@ -1,5 +1,5 @@
 //! fsync by the chain of nodes: the changed nodes of files are written behind each other to the log of warm nodes, where a
-//! recovery finds them. Their data is durable before, so they never refer to blocks with other contents.
+//! recovery (roll-forward) finds them. Their data is durable before, so they never refer to blocks with other contents.
 //! Not here: which callers share their flushes (`group`).
 //! Source: kernel documentation, `filesystems/f2fs.rst`, and the rules of Linux for when fsync(2) writes a checkpoint.
 
