@@ -2,12 +2,14 @@
 //! Not here: the layers (`confine`), mounts.
 
 use clap::Args;
-use confine::{Confinement, FILES_MAX, Layer, Needs, Proof, Resources};
+use confine::{Confinement, FILES_MAX, Layer, Needs, Proof, Resources, Trees};
 
 use crate::failure::{Failure, Result};
 
 /// The memory that a command may map beside its cache, in bytes: stacks, and what it keeps of large directories.
 const MEMORY_BESIDE_CACHE: u64 = 8 << 30;
+/// The maximum number of open files of a copy of a tree, which has one directory open for each level.
+const COPY_FILES_MAX: u64 = 1 << 16;
 /// The value of `--no-confine` that stands for all layers.
 const EVERY_LAYER: &str = "all";
 
@@ -15,7 +17,7 @@ const EVERY_LAYER: &str = "all";
 #[derive(Args, Clone, Debug, Default)]
 pub struct ConfinementOptions {
     /// Read the image even without a layer of the confinement of the process that reads it: no-new-privs, user,
-    /// capabilities, landlock, limits or seccomp, or several of them, separated by commas; without LAYER, none confines it
+    /// capabilities, landlock, chroot, limits or seccomp, or several of them, separated by commas; without LAYER, none confines it
     #[arg(long, value_name = "LAYER", num_args = 0..=1, require_equals = true, value_delimiter = ',',
         default_missing_value = EVERY_LAYER, value_parser = parse_layer, env = "BIFOLIO_NO_CONFINE")]
     no_confine: Vec<Confinement>,
@@ -42,15 +44,18 @@ fn parse_layer(name: &str) -> Result<Confinement, String> {
 
 /// What a command needs that is confined.
 #[derive(Clone, Copy, Debug)]
-pub struct CommandNeeds {
+pub struct CommandNeeds<'a> {
     /// Whether it may write to an image.
     pub writable: bool,
     /// The maximum size of its cache.
     pub cache_bytes_max: u64,
+    /// The trees of the host that it copies.
+    pub trees: Trees<'a>,
 }
 
-/// Confines the process, which must have no other threads yet, to open files and to printing. Errors: a layer is missing.
-pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds) -> Result<()> {
+/// Confines the process, which must have no other threads yet, to open files, to trees of the host and to printing. Errors: a
+/// layer is missing.
+pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds<'_>) -> Result<()> {
     let mut layers = options.layers();
     if !confine::has_nobody() {
         // In a user namespace with one user, root is that ordinary user.
@@ -61,9 +66,13 @@ pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds) -> Res
     }
     let resources = Resources {
         memory_max: needs.cache_bytes_max.saturating_mul(2).saturating_add(MEMORY_BESIDE_CACHE),
-        files_max: FILES_MAX,
+        files_max: match needs.trees {
+            Trees::None => FILES_MAX,
+            Trees::Read { .. } | Trees::Create { .. } => COPY_FILES_MAX,
+        },
     };
-    let needs = Needs { writable: needs.writable, output: true, rings: false, resources };
+    let CommandNeeds { writable, trees, .. } = needs;
+    let needs = Needs { writable, output: true, rings: false, resources, trees };
     let confined = confine::confine(layers, needs, &Proof::open_or_ask());
     confined.map_err(|error| Failure::new("bifolio", error.to_string()))
 }

@@ -14,7 +14,7 @@ use device::{Image, OpenDevice, Part, SharedDevice};
 use iomap::Caching;
 use vfs::{Follow, Keys, Node, SuperblockLocation, Volume, VolumeOptions};
 
-use confine::Inherited;
+use confine::{Inherited, Trees};
 
 use crate::confinement::{CommandNeeds, ConfinementOptions, confine_command};
 use crate::console;
@@ -299,7 +299,6 @@ fn has_relative_path(argument: &Path) -> bool {
 /// The images of a command that only reads them. They are opened by their paths first, and then the process is confined,
 /// so that what parses them has access to nothing else.
 pub struct Images<'a> {
-    options: &'a ImageOptions,
     volume_options: VolumeOptions,
     /// The images, or why each could not be opened.
     opened: Vec<(&'a Path, Result<Opened>)>,
@@ -315,18 +314,32 @@ enum Opened {
 
 impl<'a> Images<'a> {
     /// Opens the images of `targets`, and confines the process.
-    pub fn open(options: &'a ImageOptions, targets: &'a [Target]) -> Result<Self> {
+    pub fn open(options: &ImageOptions, targets: &'a [Target]) -> Result<Self> {
         // Before anything is opened.
         let inherited = Inherited::list();
-        let (images, journal) = Self::open_unconfined(options, targets)?;
+        Self::open_with(options, targets, &inherited, Trees::None)
+    }
+
+    /// Opens the images of `targets`, and confines the process to them and to `trees` of the host. Closes the inherited files.
+    fn open_with(
+        options: &ImageOptions,
+        targets: &'a [Target],
+        inherited: &Inherited,
+        trees: Trees<'_>,
+    ) -> Result<Self> {
+        let (mut images, journal) = Self::open_unconfined(options, targets)?;
         inherited.close();
         let cache_bytes_max = images.volume_options.cache.bytes_max;
-        confine_command(&options.confinement, CommandNeeds { writable: false, cache_bytes_max })?;
-        images.with_journal(journal)
+        confine_command(
+            &options.confinement,
+            CommandNeeds { writable: false, cache_bytes_max, trees },
+        )?;
+        images.volume_options.ext4.journal_device = options.journal_device(journal)?;
+        Ok(images)
     }
 
     fn open_unconfined(
-        options: &'a ImageOptions,
+        options: &ImageOptions,
         targets: &'a [Target],
     ) -> Result<(Self, Option<Image>)> {
         let volume_options = options.volume_options(false)?;
@@ -338,12 +351,7 @@ impl<'a> Images<'a> {
                 opened.push((image, options.open_image(target).map(Opened::Unread)));
             }
         }
-        Ok((Self { options, volume_options, opened }, journal))
-    }
-
-    fn with_journal(mut self, journal: Option<Image>) -> Result<Self> {
-        self.volume_options.ext4.journal_device = self.options.journal_device(journal)?;
-        Ok(self)
+        Ok((Self { volume_options, opened }, journal))
     }
 
     /// Returns the options for opening volumes.
@@ -391,14 +399,19 @@ pub struct Volumes<'a> {
 
 impl<'a> Volumes<'a> {
     /// Opens the images of `targets`, and confines the process.
-    pub fn new(options: &'a ImageOptions, targets: &'a [Target]) -> Result<Self> {
+    pub fn new(options: &ImageOptions, targets: &'a [Target]) -> Result<Self> {
         Ok(Self::of_images(Images::open(options, targets)?, targets))
     }
 
-    /// Opens the images of `targets` for a command that also accesses files of the host.
-    pub fn unconfined(options: &'a ImageOptions, targets: &'a [Target]) -> Result<Self> {
-        let (images, journal) = Images::open_unconfined(options, targets)?;
-        Ok(Self::of_images(images.with_journal(journal)?, targets))
+    /// Opens the images of `targets` for a command that also accesses `trees` of the host, and confines the process. Closes
+    /// the inherited files.
+    pub fn with_trees(
+        options: &ImageOptions,
+        targets: &'a [Target],
+        inherited: &Inherited,
+        trees: Trees<'_>,
+    ) -> Result<Self> {
+        Ok(Self::of_images(Images::open_with(options, targets, inherited, trees)?, targets))
     }
 
     fn of_images(images: Images<'a>, targets: &[Target]) -> Self {

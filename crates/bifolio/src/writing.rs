@@ -6,6 +6,7 @@
 
 use std::fs::Metadata;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use std::sync::{Arc, Once};
 
 use base::{Error, Unsupported, WaitCallback};
 use clap::Args;
-use confine::Inherited;
+use confine::{Inherited, Trees};
 use device::{Image, SharedDevice};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -46,14 +47,26 @@ impl Ownership {
     }
 }
 
-/// What a command accesses while it changes images, beside them.
+/// What a command accesses while it changes images, beside them and files that it has opened. The process is confined to
+/// that before it reads an image.
 #[derive(Debug)]
-pub enum HostFiles {
-    /// Nothing but files that it has opened, so that the process is confined before it reads an image. The files that it has
-    /// inherited are closed.
-    Opened(Inherited),
-    /// Files by their paths.
-    ByPath,
+pub struct HostFiles {
+    /// The files that it has inherited, which are closed.
+    inherited: Inherited,
+    /// Trees of the host, if it reads any, and whether it reads their attributes.
+    trees: Option<(Vec<OwnedFd>, bool)>,
+}
+
+impl HostFiles {
+    /// Returns no further files.
+    pub fn none(inherited: Inherited) -> Self {
+        Self { inherited, trees: None }
+    }
+
+    /// Returns files in `trees`, with all their `attributes` or without.
+    pub fn trees(inherited: Inherited, trees: Vec<OwnedFd>, attributes: bool) -> Self {
+        Self { inherited, trees: Some((trees, attributes)) }
+    }
 }
 
 /// The images that a command changes.
@@ -97,12 +110,16 @@ pub fn change_images<'t>(
     for target in targets {
         open_image(options, target, &mut images);
     }
-    if let HostFiles::Opened(inherited) = host_files {
-        inherited.close();
-        let cache_bytes_max = volume_options.cache.bytes_max;
-        let needs = CommandNeeds { writable: true, cache_bytes_max };
-        confine_command(&options.confinement, needs)?;
-    }
+    let HostFiles { inherited, trees } = host_files;
+    inherited.close();
+    let cache_bytes_max = volume_options.cache.bytes_max;
+    let read = match &trees {
+        Some((trees, attributes)) => Trees::Read { trees, attributes: *attributes },
+        None => Trees::None,
+    };
+    let needs = CommandNeeds { writable: true, cache_bytes_max, trees: read };
+    confine_command(&options.confinement, needs)?;
+    drop(trees);
     volume_options.ext4.journal_device = options.journal_device(journal)?;
     let mut writing = Writing { volume_options, images, interrupted, umask };
     let outcome = work(&mut writing, console);
@@ -148,7 +165,7 @@ pub fn change_targets(
     mut change: impl FnMut(&Target, &mut Writing, &mut Console) -> Result<()>,
 ) -> Result<()> {
     // Before anything is opened.
-    let host_files = HostFiles::Opened(Inherited::list());
+    let host_files = HostFiles::none(Inherited::list());
     change_images(options, targets, host_files, console, |writing, console| {
         for target in targets {
             let outcome = change(target, writing, console);

@@ -5,11 +5,12 @@ mod support;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use support::{Image, bifolio, shell};
 use testkit::command::output;
-use testkit::{LAYERS_REFUSED, deny, must, refusals_of_layer, wait_until};
+use testkit::{Denied, LAYERS_REFUSED, deny, must, refusals_of_layer, wait_until};
 
 /// All commands that only read images.
 const READERS: [&[&str]; 11] = [
@@ -60,6 +61,15 @@ fn check_confined(child: &Child, command: &[&str]) {
     assert_eq!(facts, ["65534", none, none, none, "1", "2"], "{command:?}");
 }
 
+/// Returns the ends of a pipe that is full.
+fn full_pipe() -> (File, OwnedFd) {
+    let (pipe, end) = must(std::io::pipe(), "a pipe");
+    let (pipe, end) = (OwnedFd::from(pipe), OwnedFd::from(end));
+    let size = rustix::pipe::fcntl_getpipe_size(&end).unwrap();
+    must(File::from(must(end.try_clone(), "pipe")).write_all(&vec![0; size]), "filling");
+    (pipe.into(), end)
+}
+
 /// A command that waits in its first write to a full pipe.
 struct Stopped {
     child: Child,
@@ -70,13 +80,18 @@ struct Stopped {
 impl Stopped {
     /// Starts a command, and waits until it writes.
     fn start(mut command: Command) -> Self {
-        let (pipe, end) = must(std::io::pipe(), "a pipe");
-        let (pipe, end) = (OwnedFd::from(pipe), OwnedFd::from(end));
-        let size = rustix::pipe::fcntl_getpipe_size(&end).unwrap();
-        must(File::from(must(end.try_clone(), "pipe")).write_all(&vec![0; size]), "filling");
+        let (pipe, end) = full_pipe();
         let child = must(command.stdout(Stdio::from(end)).spawn(), "bifolio");
         wait_for_call(&child, libc::SYS_write);
-        Self { child, pipe: pipe.into() }
+        Self { child, pipe }
+    }
+
+    /// Starts a command whose first error waits in a full pipe.
+    fn start_at_error(mut command: Command) -> Self {
+        let (pipe, end) = full_pipe();
+        let child = must(command.stderr(Stdio::from(end)).spawn(), "bifolio");
+        wait_for_call(&child, libc::SYS_write);
+        Self { child, pipe }
     }
 
     /// Returns what the other files of the process are.
@@ -190,6 +205,117 @@ fn put_opens_more_files_than_the_limit_of_a_confined_process() {
     image.check_by_e2fsck();
 }
 
+/// Checks a command that copies trees as root: it keeps its user, and the capabilities `kept`. A copy out has `root` as its
+/// root directory.
+fn check_copying(stopped: &Stopped, kept: u64, root: &Path) {
+    let child = &stopped.child;
+    let names = ["Uid:", "CapEff:", "CapPrm:", "CapBnd:", "NoNewPrivs:", "Seccomp:"];
+    let (kept, none) = (format!("{kept:016x}"), "0".repeat(16));
+    assert_eq!(names.map(|name| fact(child, name)), ["0", &kept, &kept, &none, "1", "2"]);
+    let found = must(fs::read_link(format!("/proc/{}/root", child.id())), "the root directory");
+    assert_eq!(found, root);
+}
+
+/// Returns the set of capabilities with these numbers.
+fn set(capabilities: &[u32]) -> u64 {
+    capabilities.iter().map(|number| 1 << number).sum()
+}
+
+/// Numbers of capabilities in Linux.
+const CHOWN: u32 = 0;
+const DAC_OVERRIDE: u32 = 1;
+const DAC_READ_SEARCH: u32 = 2;
+const FOWNER: u32 = 3;
+const FSETID: u32 = 4;
+const SYS_ADMIN: u32 = 21;
+const MKNOD: u32 = 27;
+const SETFCAP: u32 = 31;
+
+/// The options and operands of a copy, the capabilities that it keeps, and its root directory.
+type CopyCase<'a> = (&'a [&'a str], &'a [&'a str], &'a [u32], &'a Path);
+
+#[test]
+fn copies_of_trees_keep_only_what_their_options_need() {
+    let image =
+        Image::from_script("ext4", 4096, "mkdir dir; echo x > dir/file; mknod dir/null c 1 3");
+    let folder = must(image.folder.path().canonicalize(), "the folder");
+    shell(&folder, "mkdir tree out; echo y > tree/file");
+    let here = |name: &str| folder.join(name).display().to_string();
+    // The image contains a directory that is copied without -r, or none, which is reported.
+    let cases: [CopyCase<'_>; 6] = [
+        (
+            &["-r"],
+            &[&here("tree"), &here("none"), &image.at("/")],
+            &[DAC_READ_SEARCH],
+            Path::new("/"),
+        ),
+        (
+            &["-a"],
+            &[&here("tree"), &here("none"), &image.at("/")],
+            &[DAC_READ_SEARCH, SYS_ADMIN],
+            Path::new("/"),
+        ),
+        (&[], &[&image.at("/dir"), &here("out")], &[DAC_OVERRIDE, FOWNER], &folder.join("out")),
+        (
+            &["-r", "--privileged"],
+            &[&image.at("/none"), &image.at("/dir"), &here("out")],
+            &[DAC_OVERRIDE, FOWNER, MKNOD],
+            &folder.join("out"),
+        ),
+        (
+            &["-a"],
+            &[&image.at("/none"), &image.at("/dir"), &here("new")],
+            &[CHOWN, DAC_OVERRIDE, FOWNER, SYS_ADMIN],
+            &folder.join("new"),
+        ),
+        (
+            &["-a", "--privileged"],
+            &[&image.at("/none"), &image.at("/dir"), &here("out")],
+            &[CHOWN, DAC_OVERRIDE, FOWNER, FSETID, SYS_ADMIN, MKNOD, SETFCAP],
+            &folder.join("out"),
+        ),
+    ];
+    must(fs::create_dir(folder.join("new")), "a folder");
+    for (options, operands, kept, root) in cases {
+        let mut call = bifolio();
+        call.arg("cp").args(options).args(operands);
+        let stopped = Stopped::start_at_error(call);
+        check_copying(&stopped, set(kept), root);
+        assert!(!stopped.end(), "{options:?}");
+    }
+    assert_eq!(shell(&folder, "cat out/dir/file new/dir/file"), "x\nx\n");
+    // Single files are open before, as those of `put`.
+    let mut call = bifolio();
+    call.args(["cp", &here("tree/file"), &here("none"), &image.at("/")]);
+    let stopped = Stopped::start_at_error(call);
+    check_confined(&stopped.child, &["cp"]);
+    assert!(!stopped.end());
+    assert_eq!(output(bifolio().args(["cat", &image.at("/file")])).text(), "y\n");
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn copies_run_as_an_ordinary_user_and_to_the_root_directory() {
+    let image =
+        Image::from_script("ext4", 4096, "mkdir dir; echo x > dir/file; ln dir/file dir/other");
+    let program = env!("CARGO_BIN_EXE_bifolio");
+    let folder = image.folder.path();
+    must(fs::copy(program, folder.join("bifolio")), "the program");
+    shell(folder, "chmod 755 .; chmod 666 image; mkdir out; chown 65534:65534 out");
+    let user = "setpriv --reuid=65534 --regid=65534 --clear-groups ./bifolio";
+    let script = format!(
+        "{user} cp -a image:/dir out; {user} cp -r out/dir image:/again; cat out/dir/other"
+    );
+    assert_eq!(shell(folder, &script), "x\n");
+    // A host whose root directory is the destination, or the source.
+    let script =
+        "mkdir host host/dev host/proc; mknod -m 666 host/dev/null c 1 3; cp bifolio image host
+        for library in $(ldd bifolio | grep -o '/[^ ]*'); do install -D $library host$library; done
+        chroot host /bifolio cp -a image:/dir / && chroot host /bifolio cp -a /dir image:/third
+        ./bifolio cat host/image:/third/file; cat host/dir/file";
+    assert_eq!(shell(folder, script), "x\nx\n");
+}
+
 #[test]
 fn commands_with_host_files_do_not_parse_an_image_without_a_layer() {
     let image = image();
@@ -198,27 +324,37 @@ fn commands_with_host_files_do_not_parse_an_image_without_a_layer() {
     shell(folder, "qemu-img convert -O qcow2 image container; echo text > text");
     let container = format!("{}:/new", image.beside("container").display());
     let here = |name: &str| image.beside(name).display().to_string();
-    let calls: &[&[&str]] = &[&["put", &here("text"), &container]];
+    shell(folder, "mkdir tree; echo text > tree/file");
+    let calls: &[&[&str]] = &[
+        &["put", &here("text"), &container],
+        &["cp", &here("text"), &container],
+        &["cp", "-a", &here("tree"), &container],
+        &["cp", "-a", &container, &here("out")],
+    ];
+    let check = |call: &[&str], layer: &str, refusals: &[Denied]| {
+        let run = |options: &[&str]| {
+            let mut command = bifolio();
+            command.args(call).args(options);
+            deny(&mut command, refusals);
+            output(&mut command).text()
+        };
+        let failed = run(&[]);
+        assert!(failed.contains(&format!("--no-confine={layer}")), "{call:?}, {layer}: {failed}");
+        assert!(!failed.contains("qcow2"), "{call:?}, {layer}: {failed}");
+        // The kernel takes both filters only from processes that cannot get new privileges.
+        let named = run(&[&format!("--no-confine={layer},landlock,seccomp")]);
+        assert!(named.contains("in the format qcow2"), "{call:?}, {layer}: {named}");
+    };
     for call in calls {
-        for case in LAYERS_REFUSED {
+        // A copy of a tree stays the user that it is.
+        let has_tree = call.contains(&"-a");
+        for case in LAYERS_REFUSED.into_iter().filter(|case| !has_tree || *case != "user") {
             let layer = case.split(' ').next().unwrap_or_default();
-            let run = |options: &[&str]| {
-                let mut command = bifolio();
-                command.args(*call).args(options);
-                deny(&mut command, &refusals_of_layer(case));
-                output(&mut command).text()
-            };
-            let failed = run(&[]);
-            assert!(
-                failed.contains(&format!("--no-confine={layer}")),
-                "{call:?}, {case}: {failed}"
-            );
-            assert!(!failed.contains("qcow2"), "{call:?}, {case}: {failed}");
-            // The kernel takes both filters only from processes that cannot get new privileges.
-            let named = run(&[&format!("--no-confine={layer},landlock,seccomp")]);
-            assert!(named.contains("in the format qcow2"), "{call:?}, {case}: {named}");
+            check(call, layer, &refusals_of_layer(case));
         }
     }
+    let chroot = Denied { call: libc::SYS_chroot, first_argument: None, errno: libc::EPERM };
+    check(calls[3], "chroot", &[chroot]);
 }
 
 #[test]

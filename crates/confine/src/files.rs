@@ -1,16 +1,23 @@
-//! Landlock: no access to files by their paths, no connections, no signals to other processes.
+//! Landlock: no access to files by their paths but to trees that the process needs, no connections, no signals to other
+//! processes. And the root directory of a process that creates files with capabilities, since Landlock does not control the
+//! system calls for owners, permissions, times and attributes.
+
+use std::os::fd::AsFd;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus,
-    Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
 use rustix::io::Errno;
 
-/// Denies every access that the kernel's Landlock controls: there is no rule that allows any. Older kernels control less;
-/// the filter on system calls denies the rest.
-pub fn restrict() -> Result<(), String> {
-    let status = restrict_self().map_err(|error| error.to_string())?;
+use super::Trees;
+
+/// Denies every access that the kernel's Landlock controls, but that to `trees`. Older kernels control less; the filter on
+/// system calls denies the rest.
+pub fn restrict(trees: &Trees<'_>) -> Result<(), String> {
+    let covers_root = covers_root(trees).map_err(|errno| format!("the trees: {errno}"))?;
+    let status = restrict_self(trees).map_err(|error| error.to_string())?;
     match status {
         RulesetStatus::FullyEnforced => {}
         RulesetStatus::PartiallyEnforced => tracing::info!(
@@ -25,22 +32,95 @@ pub fn restrict() -> Result<(), String> {
         }
     }
     // /proc does not show Landlock's restrictions, so one is tried.
-    match rustix::fs::open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-    {
+    let (path, flags) = match trees {
+        _ if !covers_root => ("/", OFlags::RDONLY | OFlags::DIRECTORY),
+        Trees::Create { .. } => ("/dev/null", OFlags::RDONLY),
+        Trees::Read { .. } | Trees::None => ("/dev/null", OFlags::WRONLY),
+    };
+    match rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()) {
         Err(Errno::ACCESS) => Ok(()),
-        Ok(_) => Err("the root directory can still be read".to_owned()),
-        Err(errno) => Err(format!("opening the root directory fails for another reason: {errno}")),
+        Ok(_) => Err(format!("{path} can still be opened")),
+        Err(errno) => Err(format!("opening {path} fails for another reason: {errno}")),
     }
 }
 
-fn restrict_self() -> Result<RulesetStatus, landlock::RulesetError> {
+/// Returns whether the root directory is one of the trees.
+fn covers_root(trees: &Trees<'_>) -> Result<bool, Errno> {
+    let root = rustix::fs::stat("/")?;
+    let is_root = |tree: &dyn AsFd| Ok(is_same(&fstat(tree.as_fd())?, &root));
+    match trees {
+        Trees::None => Ok(false),
+        Trees::Read { trees, .. } => {
+            trees.iter().try_fold(false, |found, tree| Ok(found || is_root(tree)?))
+        }
+        Trees::Create { tree, .. } => is_root(tree),
+    }
+}
+
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+fn restrict_self(trees: &Trees<'_>) -> Result<RulesetStatus, landlock::RulesetError> {
     let abi = ABI::V6;
-    let status = Ruleset::default()
+    let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(abi))?
         .handle_access(AccessNet::from_all(abi))?
         .scope(Scope::from_all(abi))?
-        .create()?
-        .restrict_self()?;
-    Ok(status.ruleset)
+        .create()?;
+    Ok(allow(ruleset, trees)?.restrict_self()?.ruleset)
+}
+
+/// Adds the rules for `trees`.
+fn allow(
+    ruleset: RulesetCreated,
+    trees: &Trees<'_>,
+) -> Result<RulesetCreated, landlock::RulesetError> {
+    match trees {
+        Trees::None => Ok(ruleset),
+        Trees::Read { trees, .. } => trees.iter().try_fold(ruleset, |ruleset, tree| {
+            let is_directory = fstat(tree)
+                .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
+            let mut access = BitFlags::from(AccessFs::ReadFile);
+            if is_directory {
+                access |= AccessFs::ReadDir;
+            }
+            ruleset.add_rule(PathBeneath::new(tree, access))
+        }),
+        Trees::Create { tree, privileged, .. } => {
+            let mut access = AccessFs::WriteFile
+                | AccessFs::Truncate
+                | AccessFs::ReadDir
+                | AccessFs::RemoveFile
+                | AccessFs::Refer
+                | AccessFs::MakeReg
+                | AccessFs::MakeDir
+                | AccessFs::MakeSym
+                | AccessFs::MakeFifo
+                | AccessFs::MakeSock;
+            if *privileged {
+                access |= AccessFs::MakeChar | AccessFs::MakeBlock;
+            }
+            ruleset.add_rule(PathBeneath::new(tree, access))
+        }
+    }
+}
+
+/// Makes the tree that files are created in the root directory and the current directory.
+pub fn enter(trees: &Trees<'_>) -> Result<(), String> {
+    let Trees::Create { tree, .. } = trees else { return Ok(()) };
+    let entered = || {
+        rustix::process::fchdir(tree)?;
+        rustix::process::chroot(".")?;
+        Ok(is_same(&rustix::fs::stat("/")?, &fstat(tree)?))
+    };
+    match entered() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("the root directory is another one".to_owned()),
+        Err(errno) => {
+            let errno: Errno = errno;
+            Err(errno.to_string())
+        }
+    }
 }

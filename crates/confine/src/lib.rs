@@ -1,10 +1,11 @@
 //! Confinement of the calling process: no access to files, the network and other processes, and no privileges. Open
-//! files stay open. The process must not have other threads yet.
+//! files stay open. The process must not have other threads yet. A process that copies trees of the host ([`Trees`]) keeps
+//! access to them, and the capabilities for that.
 //!
 //! There are several layers, and each is applied and verified by itself:
 //!
 //! - `privileges.rs`: another user, no capabilities, none by way of programs, no debugger
-//! - `files.rs`: Landlock
+//! - `files.rs`: Landlock, and another root directory
 //! - `limits.rs`: limits of resources
 //! - `system_calls.rs`: a filter on system calls
 //! - `proof.rs`: what the kernel says about the process in /proc
@@ -21,6 +22,7 @@ mod limits;
 mod privileges;
 mod proof;
 mod system_calls;
+mod trees;
 
 use std::fmt;
 
@@ -29,6 +31,7 @@ pub use limits::{FILES_MAX, Resources, raise_file_limit};
 pub use privileges::{has_nobody, limit_guard};
 pub use proof::Proof;
 pub use system_calls::ENABLE_RINGS;
+pub use trees::Trees;
 
 /// A layer of the confinement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +46,8 @@ pub enum Layer {
     NoNewPrivileges,
     /// No files by their paths, no network connections, no signals to other processes.
     Landlock,
+    /// The tree that files are created in is the root directory, for a process with capabilities.
+    Root,
     /// Limits of memory, open files, processes and the sizes of files.
     Limits,
     /// The system calls that a server needs, and no others.
@@ -51,11 +56,13 @@ pub enum Layer {
 
 impl Layer {
     /// All layers, in the order in which they are applied.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::NoNewPrivileges,
         Self::User,
-        Self::Capabilities,
         Self::Landlock,
+        // It needs a capability.
+        Self::Root,
+        Self::Capabilities,
         Self::Limits,
         Self::SystemCalls,
     ];
@@ -67,6 +74,7 @@ impl Layer {
             Self::Capabilities => "capabilities",
             Self::NoNewPrivileges => "no-new-privs",
             Self::Landlock => "landlock",
+            Self::Root => "chroot",
             Self::Limits => "limits",
             Self::SystemCalls => "seccomp",
         }
@@ -77,7 +85,7 @@ impl Layer {
         Self::ALL.into_iter().find(|layer| layer.name() == name)
     }
 
-    /// Returns what still holds without the layer.
+    /// Returns what still holds without the layer, for a process that accesses no trees of the host.
     fn without(self) -> &'static str {
         match self {
             Self::User | Self::Capabilities | Self::NoNewPrivileges => {
@@ -86,6 +94,7 @@ impl Layer {
             Self::Landlock => {
                 "the filter on system calls would still deny opening files, connecting, and signals to other processes"
             }
+            Self::Root => trees::without(self),
             Self::Limits => "the size of the cache would still be limited",
             Self::SystemCalls => {
                 "Landlock and the user nobody would still deny access to files and the network"
@@ -132,7 +141,7 @@ impl Confinement {
 
 /// The needs of a process beyond those of all of them.
 #[derive(Clone, Copy, Debug)]
-pub struct Needs {
+pub struct Needs<'a> {
     /// Whether the image is open for writing.
     pub writable: bool,
     /// Whether open files may get any size: standard output, which the user may have directed to a file.
@@ -141,21 +150,23 @@ pub struct Needs {
     pub rings: bool,
     /// The resources that the process may use.
     pub resources: Resources,
+    /// The trees of the host that it accesses.
+    pub trees: Trees<'a>,
 }
 
 /// Layers that could not be applied.
 #[derive(Debug)]
 pub struct ConfineError {
-    /// The layers, and why each is missing.
-    missing: Vec<(Layer, String)>,
+    /// The layers, why each is missing, and what still holds without it.
+    missing: Vec<(Layer, String, &'static str)>,
 }
 
 impl fmt::Display for ConfineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("cannot confine the process that reads the image")?;
-        for (layer, reason) in &self.missing {
+        for (layer, reason, without) in &self.missing {
             let name = layer.name();
-            write!(f, "; {name}: {reason} (with --no-confine={name}, {})", layer.without())?;
+            write!(f, "; {name}: {reason} (with --no-confine={name}, {without})")?;
         }
         Ok(())
     }
@@ -164,22 +175,30 @@ impl fmt::Display for ConfineError {
 impl std::error::Error for ConfineError {}
 
 /// Applies the layers of `confinement`, each by itself, and verifies them by `proof`.
-pub fn confine(confinement: Confinement, needs: Needs, proof: &Proof) -> Result<(), ConfineError> {
+pub fn confine(
+    confinement: Confinement,
+    needs: Needs<'_>,
+    proof: &Proof,
+) -> Result<(), ConfineError> {
+    let trees = &needs.trees;
+    let kept = privileges::capabilities_for(trees);
     let mut missing = Vec::new();
     for layer in Layer::ALL {
-        if !confinement.has(layer) {
+        if !confinement.has(layer) || !trees.needs_layer(layer, kept) {
             continue;
         }
         let applied = match layer {
             Layer::NoNewPrivileges => privileges::forbid_new(),
             Layer::User => privileges::become_nobody(),
-            Layer::Capabilities => privileges::drop_capabilities(),
-            Layer::Landlock => files::restrict(),
+            Layer::Landlock => files::restrict(trees),
+            Layer::Root => files::enter(trees),
+            Layer::Capabilities => privileges::keep_capabilities(kept),
             Layer::Limits => limits::set(&needs, proof),
             Layer::SystemCalls => system_calls::filter(&needs),
         };
-        if let Err(reason) = applied.and_then(|()| proof.verify(layer)) {
-            missing.push((layer, reason));
+        if let Err(reason) = applied.and_then(|()| proof.verify(layer, kept)) {
+            let without = if trees.is_none() { layer.without() } else { trees::without(layer) };
+            missing.push((layer, reason, without));
         }
     }
     if missing.is_empty() { Ok(()) } else { Err(ConfineError { missing }) }
@@ -204,8 +223,8 @@ mod tests {
     #[test]
     fn the_error_names_each_missing_layer_and_its_option() {
         let missing = vec![
-            (Layer::Landlock, "the kernel has no Landlock".to_owned()),
-            (Layer::User, "Invalid argument".to_owned()),
+            (Layer::Landlock, "the kernel has no Landlock".to_owned(), Layer::Landlock.without()),
+            (Layer::User, "Invalid argument".to_owned(), trees::without(Layer::User)),
         ];
         let text = ConfineError { missing }.to_string();
         for part in ["--no-confine=landlock", "--no-confine=user", "no Landlock", "system calls"] {

@@ -26,7 +26,7 @@ pub struct Resources {
 }
 
 /// Sets the limits, which cannot be raised again without privileges.
-pub fn set(needs: &Needs, proof: &Proof) -> Result<(), String> {
+pub fn set(needs: &Needs<'_>, proof: &Proof) -> Result<(), String> {
     let mapped = proof.mapped_bytes()?;
     limit(Resource::As, "address space", mapped.saturating_add(needs.resources.memory_max))?;
     limit(Resource::Nofile, "open files", needs.resources.files_max)?;

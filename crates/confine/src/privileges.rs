@@ -3,10 +3,12 @@
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
     set_thread_res_gid, set_thread_res_uid,
 };
+
+use super::Trees;
 
 /// The user and group that root becomes: nobody.
 const NOBODY: u32 = 65_534;
@@ -69,10 +71,42 @@ fn empty_bounding_set() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Drops all capabilities.
-pub fn drop_capabilities() -> Result<(), String> {
+/// Returns the capabilities of the process that it needs for trees of the host. Only root has any.
+pub fn capabilities_for(trees: &Trees<'_>) -> CapabilitySet {
+    let needed = match trees {
+        Trees::None => CapabilitySet::empty(),
+        // Attributes of the namespace trusted, and most of security.
+        Trees::Read { attributes: true, .. } => {
+            CapabilitySet::DAC_READ_SEARCH | CapabilitySet::SYS_ADMIN
+        }
+        Trees::Read { .. } => CapabilitySet::DAC_READ_SEARCH,
+        Trees::Create { attributes, privileged, .. } => {
+            // A file of another user is replaced, perhaps in a directory with the sticky bit.
+            let mut needed = CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER;
+            if *attributes {
+                needed |= CapabilitySet::CHOWN | CapabilitySet::SYS_ADMIN;
+            }
+            if *privileged {
+                needed |= CapabilitySet::MKNOD;
+            }
+            if *attributes && *privileged {
+                needed |= CapabilitySet::FSETID | CapabilitySet::SETFCAP;
+            }
+            needed
+        }
+    };
+    capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective & needed)
+}
+
+/// Drops all capabilities but `kept`.
+pub fn keep_capabilities(kept: CapabilitySet) -> Result<(), String> {
+    let has_bounding =
+        capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SETPCAP));
+    if has_bounding {
+        empty_bounding_set().map_err(|errno| format!("the bounding set: {errno}"))?;
+    }
     let none = CapabilitySet::empty();
-    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
     set_capabilities(None, sets).map_err(|errno| format!("capset: {errno}"))?;
     // They are empty with the others, on kernels that have them.
     match clear_ambient_capability_set() {
@@ -90,7 +124,7 @@ pub fn limit_guard() {
         | CapabilitySet::DAC_READ_SEARCH
         | CapabilitySet::KILL
         | CapabilitySet::SYS_PTRACE;
-    let Ok(sets) = rustix::thread::capabilities(None) else { return };
+    let Ok(sets) = capabilities(None) else { return };
     if !geteuid().is_root() || !sets.effective.contains(CapabilitySet::SYS_ADMIN) {
         return;
     }

@@ -37,24 +37,26 @@ impl Proof {
         Self { asks: true, ..Self::open() }
     }
 
-    /// Checks that a layer is in force. Returns what is not.
-    pub fn verify(&self, layer: Layer) -> Result<(), String> {
+    /// Checks that a layer is in force, of a process that keeps the capabilities `kept`. Returns what is not.
+    pub fn verify(&self, layer: Layer, kept: CapabilitySet) -> Result<(), String> {
         if self.must_ask() {
-            return ask(layer);
+            return ask(layer, kept);
         }
+        let kept = format!("{:016x}", kept.bits());
+        let kept = kept.as_str();
         let status = self.read()?;
         let facts: &[(&str, &[&str])] = match layer {
             Layer::NoNewPrivileges => &[("NoNewPrivs:", &["1"])],
             Layer::User => return require_user(&status),
             Layer::Capabilities => &[
                 ("CapInh:", &[NO_CAPABILITIES]),
-                ("CapPrm:", &[NO_CAPABILITIES]),
-                ("CapEff:", &[NO_CAPABILITIES]),
+                ("CapPrm:", &[kept]),
+                ("CapEff:", &[kept]),
                 ("CapAmb:", &[NO_CAPABILITIES]),
             ],
             Layer::SystemCalls => &[("Seccomp:", &["2"])],
             // `files` and `limits` verify them: /proc does not show one, and the kernel returns the others.
-            Layer::Landlock | Layer::Limits => &[],
+            Layer::Landlock | Layer::Root | Layer::Limits => &[],
         };
         facts.iter().try_for_each(|(name, expected)| require(&status, name, expected))
     }
@@ -86,19 +88,19 @@ impl Proof {
 }
 
 /// Asks the kernel by a system call whether a layer is in force. Returns what is not.
-fn ask(layer: Layer) -> Result<(), String> {
+fn ask(layer: Layer, kept: CapabilitySet) -> Result<(), String> {
     let is_applied = match layer {
         Layer::NoNewPrivileges => no_new_privs(),
         Layer::User => Ok(!getuid().is_root() && !geteuid().is_root()),
         Layer::Capabilities => capabilities(None).map(|sets| {
-            [sets.effective, sets.permitted, sets.inheritable].iter().all(CapabilitySet::is_empty)
+            [sets.effective, sets.permitted] == [kept, kept] && sets.inheritable.is_empty()
         }),
         Layer::SystemCalls => match secure_computing_mode() {
             // The filter does not allow the question.
             Err(Errno::NOSYS) => Ok(true),
             mode => mode.map(|mode| mode == SecureComputingMode::Filter),
         },
-        Layer::Landlock | Layer::Limits => Ok(true),
+        Layer::Landlock | Layer::Root | Layer::Limits => Ok(true),
     };
     match is_applied {
         Ok(true) => Ok(()),
@@ -143,9 +145,10 @@ mod tests {
     #[test]
     fn without_proc_nothing_is_verified() {
         let proof = Proof { status: Err("/proc/self/status: missing".to_owned()), asks: false };
-        assert!(proof.verify(Layer::SystemCalls).unwrap_err().contains("missing"));
+        let none = CapabilitySet::empty();
+        assert!(proof.verify(Layer::SystemCalls, none).unwrap_err().contains("missing"));
         // The kernel can be asked. The test has no filter.
         let proof = Proof { asks: true, ..proof };
-        assert!(proof.verify(Layer::SystemCalls).unwrap_err().contains("not in force"));
+        assert!(proof.verify(Layer::SystemCalls, none).unwrap_err().contains("not in force"));
     }
 }

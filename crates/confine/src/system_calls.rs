@@ -5,7 +5,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-use super::Needs;
+use super::{Needs, Trees};
 
 /// `IORING_REGISTER_ENABLE_RINGS`: the only operation of `io_uring_register` that is allowed.
 pub const ENABLE_RINGS: u8 = 12;
@@ -103,21 +103,74 @@ const ALLOWED_WITH_OUTPUT: &[libc::c_long] = &[libc::SYS_ftruncate];
 /// be created.
 const ALLOWED_WITH_RINGS: &[libc::c_long] = &[libc::SYS_io_uring_enter];
 
+/// The further system calls for reading trees of the host. They get no file outside of the trees open.
+const ALLOWED_WITH_SOURCES: &[libc::c_long] = &[
+    libc::SYS_getdents64,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_readlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
+];
+/// The further system calls for attributes of files that are read.
+const ALLOWED_WITH_SOURCE_ATTRIBUTES: &[libc::c_long] =
+    &[libc::SYS_llistxattr, libc::SYS_lgetxattr];
+
+/// The further system calls for creating files in a tree of the host.
+const ALLOWED_WITH_COPIES: &[libc::c_long] = &[
+    libc::SYS_pwrite64,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_symlinkat,
+    libc::SYS_linkat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat,
+    libc::SYS_newfstatat,
+    libc::SYS_fchmod,
+];
+/// The further system calls for attributes of files that are created.
+const ALLOWED_WITH_COPY_ATTRIBUTES: &[libc::c_long] = &[
+    libc::SYS_fchdir,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_fsetxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_lremovexattr,
+];
+/// The requests of ioctl for a progress bar: whether a file is a terminal, and its size. TCGETS and TIOCGWINSZ, whose types
+/// in `libc` differ between C libraries.
+const TERMINAL_REQUESTS: [u64; 2] = [0x5401, 0x5413];
+
 /// Makes all other system calls fail with ENOSYS, which the C library can handle.
-pub fn filter(needs: &Needs) -> Result<(), String> {
+pub fn filter(needs: &Needs<'_>) -> Result<(), String> {
     apply(needs).map_err(|error| error.to_string())
 }
 
-fn apply(needs: &Needs) -> Result<(), Box<dyn std::error::Error>> {
+fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
     let writing = if needs.writable { ALLOWED_TO_WRITE } else { &[] };
     let output = if needs.output { ALLOWED_WITH_OUTPUT } else { &[] };
     let with_rings = if needs.rings { ALLOWED_WITH_RINGS } else { &[] };
-    let allowed = ALLOWED.iter().chain(writing).chain(output).chain(with_rings);
+    let (trees, attributes): (&[_], &[_]) = match needs.trees {
+        Trees::None => (&[], &[]),
+        Trees::Read { attributes: false, .. } => (ALLOWED_WITH_SOURCES, &[]),
+        Trees::Read { .. } => (ALLOWED_WITH_SOURCES, ALLOWED_WITH_SOURCE_ATTRIBUTES),
+        Trees::Create { attributes: false, .. } => (ALLOWED_WITH_COPIES, &[]),
+        Trees::Create { .. } => (ALLOWED_WITH_COPIES, ALLOWED_WITH_COPY_ATTRIBUTES),
+    };
+    let with_trees = trees.iter().chain(attributes);
+    let allowed = ALLOWED.iter().chain(writing).chain(output).chain(with_rings).chain(with_trees);
     let mut rules: Vec<(i64, Vec<SeccompRule>)> = allowed.map(|&call| (call, Vec::new())).collect();
     if needs.rings {
         let enable = masked(1, u64::from(u32::MAX), ENABLE_RINGS.into())?;
         rules.push((libc::SYS_io_uring_register, vec![enable]));
     }
+    rules.extend(opening(&needs.trees)?);
     let commands = ALLOWED_FCNTL.map(|command| masked(1, u64::from(u32::MAX), command as u64));
     rules.push((libc::SYS_fcntl, commands.into_iter().collect::<Result<_, _>>()?));
     // Memory, but no executable memory.
@@ -146,6 +199,33 @@ fn apply(needs: &Needs) -> Result<(), Box<dyn std::error::Error>> {
     let program: BpfProgram = filter.try_into()?;
     seccompiler::apply_filter_all_threads(&program)?;
     Ok(())
+}
+
+/// Returns the rules for opening files of trees: for reading only, or directories and new files only.
+fn opening(trees: &Trees<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, seccompiler::BackendError> {
+    let flags = |argument, mask: i32, value: i32| masked(argument, mask as u64, value as u64);
+    match trees {
+        Trees::None => Ok(Vec::new()),
+        Trees::Read { .. } => {
+            let changing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
+            Ok(vec![
+                (libc::SYS_openat, vec![flags(2, changing, libc::O_RDONLY)?]),
+                #[cfg(target_arch = "x86_64")]
+                (libc::SYS_open, vec![flags(1, changing, libc::O_RDONLY)?]),
+            ])
+        }
+        Trees::Create { .. } => {
+            let directory = libc::O_ACCMODE | libc::O_CREAT | libc::O_DIRECTORY;
+            let new = libc::O_ACCMODE | libc::O_CREAT | libc::O_EXCL;
+            let opened = vec![
+                flags(2, directory, libc::O_RDONLY | libc::O_DIRECTORY)?,
+                flags(2, new, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)?,
+            ];
+            let asked = TERMINAL_REQUESTS.map(|request| masked(1, u64::from(u32::MAX), request));
+            let asked = asked.into_iter().collect::<Result<_, _>>()?;
+            Ok(vec![(libc::SYS_openat, opened), (libc::SYS_ioctl, asked)])
+        }
+    }
 }
 
 /// Returns a rule that the bits `mask` of an argument have the value `value`.

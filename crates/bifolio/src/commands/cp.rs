@@ -3,19 +3,21 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use rustix::fs::Mode;
-use vfs::{Follow, Node};
+use confine::{Inherited, Trees};
+use rustix::fs::{FileType, Mode, OFlags};
+use vfs::Follow;
 
 use crate::console::Console;
-use crate::copy::{Directory, Engine, Maximum, Options};
+use crate::copy::{Directory, Engine, Maximum, Options, suspicious_bytes};
 use crate::failure::{Failure, Result, Status};
-use crate::import::{self, Destination, Importer};
+use crate::import::{self, Destination, Importer, Source};
 use crate::signals;
 use crate::target::{ImageOptions, Target, Volumes, parse_size};
 use crate::writing::{HostFiles, Ownership, change_images};
@@ -27,6 +29,9 @@ const THREADS: std::ops::RangeInclusive<usize> = 4..=16;
 const AFTER_HELP: &str = "\
 Holes are preserved. A file gets its name only when its copy is complete. Symbolic links below DESTINATION \
 are not followed. Names that are invalid on the host are refused.
+
+The process that parses the image can read no files but the sources, and write to none but DESTINATION, or \
+to its parent directory if DESTINATION is no directory.
 
 Copying into an image: all attributes can be preserved without root. Without -a, --owner and --group set the \
 owner of the copies. Files are copied one at a time, and --jobs has no effect.
@@ -82,14 +87,18 @@ pub struct Arguments {
 
 /// Copies all sources.
 pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
+    // Before anything is opened.
+    let inherited = Inherited::list();
     arguments.image.uncached = arguments.uncached;
+    // One directory is open for each level of a tree.
+    confine::raise_file_limit();
     match path_in_image(&arguments.destination) {
-        Some(destination) => copy_in(&arguments, &destination, console),
-        None => copy_out(&arguments, console),
+        Some(destination) => copy_in(&arguments, &destination, inherited, console),
+        None => copy_out(&arguments, &inherited, console),
     }
 }
 
-fn copy_out(arguments: &Arguments, console: &mut Console) -> Result<()> {
+fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console) -> Result<()> {
     let sources: Vec<Target> =
         arguments.sources.iter().map(|source| Target::parse(source, Path::exists)).collect();
     let destination = arguments.destination.as_path();
@@ -101,9 +110,10 @@ fn copy_out(arguments: &Arguments, console: &mut Console) -> Result<()> {
         );
         return Err(failure.with_status(Status::Usage));
     }
+    let start = open_start(destination, is_directory)?;
+    let copies = sources.iter().map(|source| Copy::new(source, destination, is_directory));
+    let copies = copies.collect::<Result<Vec<_>>>()?;
     let interrupted = signals::catch()?;
-    // One directory is open for each level of a tree.
-    confine::raise_file_limit();
     let options = Options {
         preserve: arguments.archive,
         recursive: arguments.archive || arguments.recursive,
@@ -112,69 +122,102 @@ fn copy_out(arguments: &Arguments, console: &mut Console) -> Result<()> {
         umask: take_umask(),
         threads: arguments.jobs.unwrap_or_else(default_threads),
     };
-    let mut volumes = Volumes::unconfined(&arguments.image, &sources)?;
+    let trees = Trees::Create {
+        tree: start.as_fd(),
+        attributes: options.preserve,
+        privileged: options.privileged,
+    };
+    let mut volumes = Volumes::with_trees(&arguments.image, &sources, inherited, trees)?;
     let engine = Engine::new(options, &interrupted, console);
-    let outcome = sources.iter().try_for_each(|source| {
-        let outcome = copy(source, destination, is_directory, options, &mut volumes, &engine);
+    let outcome = copies.into_iter().try_for_each(|copy| {
+        let outcome = copy.run(&start, options, &mut volumes, &engine);
         engine.tolerate(outcome)
     });
     engine.finish(destination.as_os_str().as_bytes());
     outcome
 }
 
-fn copy(
-    source: &Target,
-    destination: &Path,
-    is_directory: bool,
-    options: Options,
-    volumes: &mut Volumes<'_>,
-    engine: &Engine<'_>,
-) -> Result<()> {
-    let volume = volumes.get(source)?;
-    let follow = if options.recursive { Follow::No } else { Follow::Yes };
-    let node = source.resolve(&volume, follow)?;
-    let (directory, name) = resolve_destination(source, &node, destination, is_directory)?;
-    if let Some(name) = &name {
-        let copy =
-            if is_directory { &destination.join(OsStr::from_bytes(name)) } else { destination };
-        refuse_source(&source.image, copy)?;
-    }
-    engine.copy(&volume, source, node, directory, name.as_deref())
-}
-
-/// Returns the destination directory on the host, and the name of the copy in it. Without a name, the contents of the
-/// source are copied to the directory.
-fn resolve_destination(
-    source: &Target,
-    node: &Arc<Node>,
-    destination: &Path,
-    is_directory: bool,
-) -> Result<(Directory, Option<Vec<u8>>)> {
-    let open = |path: &Path, node| {
-        Directory::existing(path, node, &source.image)
-            .map_err(|error| Failure::host(path, "cannot open", &error))
-    };
-    if is_directory {
-        return match source.file_name() {
-            Some(name) => Ok((open(destination, None)?, Some(name.to_vec()))),
-            None => {
-                let original = Some((Arc::clone(node), source.path.clone()));
-                Ok((open(destination, original)?, None))
-            }
-        };
-    }
-    let Some(name) = destination.file_name() else {
-        let error = io::Error::from(io::ErrorKind::NotADirectory);
-        return Err(Failure::host(destination, "cannot create a file with this name", &error));
-    };
-    let parent = match destination.parent() {
+/// Opens the directory on the host in which the copies get their names.
+fn open_start(destination: &Path, is_directory: bool) -> Result<OwnedFd> {
+    let path = match destination.parent() {
+        _ if is_directory => destination,
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    Ok((open(parent, None)?, Some(name.as_bytes().to_vec())))
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|error| Failure::host(path, "cannot open", &error.into()))
 }
 
-fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -> Result<()> {
+/// A copy out of an image, and what is known of the host before the process is confined.
+struct Copy<'a> {
+    source: &'a Target,
+    /// The name of the copy. Without a name, the contents of the source are copied to the directory.
+    name: Option<Vec<u8>>,
+    /// The device and inode number of the image. `None` if they could not be found.
+    image: Option<(u64, u64)>,
+    /// Why the copy is refused.
+    refused: Option<Failure>,
+    /// The number of bytes above which the copy is suspicious.
+    suspicious_bytes: u64,
+}
+
+impl<'a> Copy<'a> {
+    fn new(source: &'a Target, destination: &Path, is_directory: bool) -> Result<Self> {
+        let name = match is_directory {
+            true => source.file_name(),
+            false => Some(destination.file_name().map(OsStr::as_bytes).ok_or_else(|| {
+                let error = io::Error::from(io::ErrorKind::NotADirectory);
+                Failure::host(destination, "cannot create a file with this name", &error)
+            })?),
+        };
+        let image = identity(&source.image);
+        let refused = name.and_then(|name| {
+            let inside = destination.join(OsStr::from_bytes(name));
+            let copy = if is_directory { inside.as_path() } else { destination };
+            let failure = Failure::new(copy, "is the source image");
+            (image.is_some() && identity(copy) == image)
+                .then(|| failure.advise("choose another destination").with_status(Status::Usage))
+        });
+        let name = name.map(<[u8]>::to_vec);
+        let suspicious_bytes = suspicious_bytes(&source.image);
+        Ok(Self { source, name, image, refused, suspicious_bytes })
+    }
+
+    /// Copies to the directory `start`, which the process is confined to.
+    fn run(
+        self,
+        start: &OwnedFd,
+        options: Options,
+        volumes: &mut Volumes<'_>,
+        engine: &Engine<'_>,
+    ) -> Result<()> {
+        let Self { source, name, image, refused, suspicious_bytes } = self;
+        let volume = volumes.get(source)?;
+        let follow = if options.recursive { Follow::No } else { Follow::Yes };
+        let node = source.resolve(&volume, follow)?;
+        if let Some(refused) = refused {
+            return Err(refused);
+        }
+        let original = name.is_none().then(|| (Arc::clone(&node), source.path.clone()));
+        let start = start.try_clone();
+        let start = start.map_err(|error| Failure::host(source, "cannot be copied", &error))?;
+        let directory = Directory::existing(start, original, image);
+        engine.copy(&volume, source, node, directory, name.as_deref(), suspicious_bytes)
+    }
+}
+
+/// Returns the device and inode number of a file of the host. `None` if they cannot be found.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    path.metadata().ok().map(|file| (file.dev(), file.ino()))
+}
+
+fn copy_in(
+    arguments: &Arguments,
+    destination: &Target,
+    inherited: Inherited,
+    console: &mut Console,
+) -> Result<()> {
     for source in &arguments.sources {
         let path = Path::new(source);
         if path_in_image(path).is_some() && path.symlink_metadata().is_err() {
@@ -182,45 +225,55 @@ fn copy_in(arguments: &Arguments, destination: &Target, console: &mut Console) -
             return Err(failure.advise("copy it to the host first").usage());
         }
     }
-    let options = import::Options {
-        preserve: arguments.archive,
-        recursive: arguments.archive || arguments.recursive,
-        follow: !arguments.archive && !arguments.recursive,
-        by: arguments.ownership.credentials(),
-        permissions: None,
+    let preserve = arguments.archive;
+    let recursive = arguments.archive || arguments.recursive;
+    let by = arguments.ownership.credentials();
+    let options = import::Options { preserve, recursive, by, permissions: None };
+    let sources = arguments.sources.iter().map(Path::new);
+    // Trees are walked while the image is written. Single files are open before.
+    let (opened, host_files): (Vec<_>, _) = if recursive {
+        let trees = sources.clone().filter_map(open_tree).collect();
+        (sources.map(|_| None).collect(), HostFiles::trees(inherited, trees, preserve))
+    } else {
+        (sources.map(|path| Some(Source::open(path))).collect(), HostFiles::none(inherited))
     };
-    change_images(
-        &arguments.image,
-        [destination],
-        HostFiles::ByPath,
-        console,
-        |writing, console| {
-            let volume = writing.get(destination)?;
-            let count = arguments.sources.len();
-            let is_directory =
-                destination.takes_sources(&volume, arguments.no_target_directory, count)?;
-            let image = destination.image.as_path();
-            let mut importer = Importer::new(&options, &volume, destination, writing, console);
-            let outcome = arguments.sources.iter().try_for_each(|source| {
-                let copy = match import::file_name(source) {
-                    Some(name) if is_directory => {
-                        let directory = destination.resolve(&volume, Follow::Yes)?;
-                        Destination::Name(directory, name.to_vec())
-                    }
-                    _ if is_directory || destination.file_name().is_none() => {
-                        Destination::Into(destination.resolve(&volume, Follow::Yes)?)
-                    }
-                    _ => {
-                        let (directory, name) = destination.parent_and_name(&volume)?;
-                        Destination::Name(directory, name)
-                    }
-                };
-                importer.copy(Path::new(source), &copy)
-            });
-            importer.finish(image);
-            outcome
-        },
-    )
+    change_images(&arguments.image, [destination], host_files, console, |writing, console| {
+        let volume = writing.get(destination)?;
+        let count = arguments.sources.len();
+        let is_directory =
+            destination.takes_sources(&volume, arguments.no_target_directory, count)?;
+        let mut importer = Importer::new(&options, &volume, destination, writing, console);
+        let outcome = arguments.sources.iter().zip(opened).try_for_each(|(source, opened)| {
+            let copy = match import::file_name(source) {
+                Some(name) if is_directory => {
+                    let directory = destination.resolve(&volume, Follow::Yes)?;
+                    Destination::Name(directory, name.to_vec())
+                }
+                _ if is_directory || destination.file_name().is_none() => {
+                    Destination::Into(destination.resolve(&volume, Follow::Yes)?)
+                }
+                _ => {
+                    let (directory, name) = destination.parent_and_name(&volume)?;
+                    Destination::Name(directory, name)
+                }
+            };
+            match opened {
+                Some(opened) => importer.copy_opened(opened, &copy),
+                None => importer.copy(Path::new(source), &copy),
+            }
+        });
+        importer.finish(&destination.image);
+        outcome
+    })
+}
+
+/// Opens a directory or a regular file of the host for a rule that allows to read it. Returns `None` for other files, which
+/// are not opened, and for missing ones, which are reported when they are copied.
+fn open_tree(path: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&opened).ok()?.st_mode);
+    matches!(kind, FileType::Directory | FileType::RegularFile).then_some(opened)
 }
 
 /// Parses `path` as a path in an image. Returns `None` for a path of the host.
@@ -230,18 +283,6 @@ fn path_in_image(path: &Path) -> Option<Target> {
     };
     let target = Target::parse(path.as_os_str(), is_image);
     (target.image != path && is_image(&target.image)).then_some(target)
-}
-
-/// Errors: the copy would replace the source image.
-fn refuse_source(image: &Path, copy: &Path) -> Result<()> {
-    let identity = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
-    match identity(copy) {
-        Some(replaced) if identity(image) == Some(replaced) => {
-            let failure = Failure::new(copy, "is the source image");
-            Err(failure.advise("choose another destination").with_status(Status::Usage))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Returns the umask of the process, and clears it, because the copy sets the permissions of each file itself.

@@ -74,7 +74,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         source.require_same_image(destination)?;
         sources.push(Source::File(source));
     }
-    let host_files = HostFiles::Opened(Inherited::list());
+    let host_files = HostFiles::none(Inherited::list());
     change_images(&arguments.image, [destination], host_files, console, |writing, console| {
         let volume = writing.get(destination)?;
         let count = sources.len();

@@ -42,7 +42,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     for source in &arguments.sources {
         source.require_same_image(destination)?;
     }
-    let host_files = HostFiles::Opened(Inherited::list());
+    let host_files = HostFiles::none(Inherited::list());
     let targets = arguments.sources.iter().chain([destination]);
     change_images(&arguments.image, targets, host_files, console, |writing, console| {
         let volume = writing.get(destination)?;

@@ -10,7 +10,7 @@ use confine::Inherited;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use crate::import::{self, Importer, Options, Source};
+use crate::import::{self, Destination, Importer, Options, Source};
 use crate::mode_change::{ModeChange, Subject};
 use crate::target::{ImageOptions, Target};
 use crate::writing::{HostFiles, Ownership, change_images};
@@ -58,7 +58,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     change_images(
         &arguments.image,
         [destination],
-        HostFiles::Opened(inherited),
+        HostFiles::none(inherited),
         console,
         |writing, console| {
             let volume = writing.get(destination)?;
@@ -70,7 +70,6 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
             let options = Options {
                 preserve: false,
                 recursive: false,
-                follow: true,
                 by: ownership.credentials(),
                 permissions: arguments.mode.as_ref().map(|mode| mode.apply(plain)),
             };
@@ -93,7 +92,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
                         .map_err(|error| Failure::host("standard input", "cannot read", &error))?;
                     return importer.copy_stream(&stream.into(), &directory, &name);
                 };
-                importer.copy_opened(opened, &directory, &name)
+                importer.copy_opened(opened, &Destination::Name(directory, name))
             });
             importer.finish(image);
             outcome

@@ -62,7 +62,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     change_images(
         &arguments.image,
         [destination],
-        HostFiles::Opened(inherited),
+        HostFiles::none(inherited),
         console,
         |writing, console| {
             let volume = writing.get(destination)?;

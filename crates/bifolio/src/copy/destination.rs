@@ -4,7 +4,6 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,22 +26,19 @@ pub struct Directory {
     pub source: Option<(Arc<Node>, Vec<u8>)>,
     /// Whether the copy created the directory.
     pub is_new: bool,
-    /// The device and inode number of the source image, which no copy may replace.
-    image: (u64, u64),
+    /// The device and inode number of the source image, which no copy may replace. `None` if they are not known.
+    image: Option<(u64, u64)>,
     fd: OwnedFd,
 }
 
 impl Directory {
-    /// Opens an existing directory that the command line names. Follows symbolic links.
+    /// Returns the existing directory `fd`. The source image has the device and inode number `image`.
     pub fn existing(
-        path: &Path,
+        fd: OwnedFd,
         source: Option<(Arc<Node>, Vec<u8>)>,
-        image: &Path,
-    ) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty())?;
-        let image = identity(&rustix::fs::stat(image)?);
-        Ok(Self { parent: None, name: Vec::new(), source, is_new: false, image, fd })
+        image: Option<(u64, u64)>,
+    ) -> Self {
+        Self { parent: None, name: Vec::new(), source, is_new: false, image, fd }
     }
 
     /// Creates the directory `name` in `parent`, with access only for its owner. Opens it if it exists.
@@ -107,7 +103,7 @@ impl Directory {
     /// Creates an empty file with a temporary name, and opens it for writing.
     pub fn temporary_file(&self) -> io::Result<(Temporary<'_>, std::fs::File)> {
         let flags =
-            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = None;
         let temporary = self.temporary(|directory, name| {
             file = Some(rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?);
@@ -142,7 +138,7 @@ impl Directory {
     /// Errors: `name` in this directory is the source image.
     fn check_not_image(&self, name: &[u8]) -> io::Result<()> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(existing) if identity(&existing) == self.image => {
+            Ok(existing) if Some((existing.st_dev, existing.st_ino)) == self.image => {
                 Err(io::Error::other("the copy would replace the source image"))
             }
             _ => Ok(()),
@@ -187,11 +183,6 @@ impl Drop for Temporary<'_> {
             let _ = rustix::fs::unlinkat(&self.directory.fd, &self.name, AtFlags::empty());
         }
     }
-}
-
-/// Returns the device and inode number of a file.
-fn identity(file: &rustix::fs::Stat) -> (u64, u64) {
-    (file.st_dev, file.st_ino)
 }
 
 /// Errors: the host would interpret the name as a path to another directory.

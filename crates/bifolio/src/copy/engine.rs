@@ -16,7 +16,7 @@ use vfs::{Node, Volume};
 use super::destination::Directory;
 use super::hard_links::{First, Links};
 use super::left_out::LeftOut;
-use super::limits::{self, Limits, Maximum};
+use super::limits::{Limits, Maximum};
 use super::losses::{Loss, Losses, Reason, is_privilege};
 use super::progress::Progress;
 use super::worker::{Job, Worker};
@@ -84,7 +84,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Copies `node`, which is at the path of `target`, to the name `name` in `directory`. Without a name, copies the
-    /// contents of `node` to `directory`. Reports failures.
+    /// contents of `node` to `directory`. Warns when the copy has more than `suspicious_bytes`. Reports failures.
     pub fn copy(
         &self,
         volume: &Volume,
@@ -92,6 +92,7 @@ impl<'a> Engine<'a> {
         node: Arc<Node>,
         directory: Directory,
         name: Option<&[u8]>,
+        suspicious_bytes: u64,
     ) -> Result<()> {
         let start = Arc::new(directory);
         // A few queued jobs keep the threads busy. Each queued job keeps directories open.
@@ -103,7 +104,7 @@ impl<'a> Engine<'a> {
             target,
             links: &links,
             cached_bytes_max: super::cached_bytes_max(volume),
-            suspicious_bytes: limits::suspicious_bytes(&target.image),
+            suspicious_bytes,
         };
         let outcome = std::thread::scope(|scope| {
             for number in 0..self.options.threads.get() {

@@ -69,7 +69,8 @@ impl Limits {
     }
 }
 
-/// Returns the number of bytes above which a copy out of an image is suspicious.
+/// Returns the number of bytes above which a copy out of an image is suspicious. Looks at the image by its path, which a
+/// confined process cannot.
 pub fn suspicious_bytes(image: &Path) -> u64 {
     bytes_of(image).map_or(u64::MAX, |bytes| bytes.saturating_mul(FACTOR))
 }

@@ -4,7 +4,7 @@
 //! because every change updates them.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use base::attributes::{Attributes, Timestamp};
 use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
@@ -39,7 +39,8 @@ pub struct Wanted<'a> {
 pub enum Subject<'a> {
     /// An open file or directory.
     Open(BorrowedFd<'a>),
-    /// A symbolic link or special file in an open directory. It is not opened or followed.
+    /// A symbolic link or special file in an open directory. It is not opened or followed. The directory becomes the current
+    /// one, since some system calls take no other, so only one thread of a copy may use this.
     Entry(BorrowedFd<'a>, &'a str),
 }
 
@@ -154,7 +155,8 @@ fn set_xattr(subject: Subject<'_>, name: &[u8], value: &[u8]) -> rustix::io::Res
     match subject {
         Subject::Open(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
         Subject::Entry(fd, entry) => {
-            rustix::fs::lsetxattr(process_path(fd, entry), name, value, XattrFlags::empty())
+            rustix::process::fchdir(fd)?;
+            rustix::fs::lsetxattr(entry, name, value, XattrFlags::empty())
         }
     }
 }
@@ -163,13 +165,11 @@ fn remove_xattr(subject: Subject<'_>, name: &[u8]) -> rustix::io::Result<()> {
     match subject {
         Subject::Open(fd) => rustix::fs::fremovexattr(fd, name),
         // Symbolic links inherit no lists. Special files are only accessible by path.
-        Subject::Entry(fd, entry) => rustix::fs::lremovexattr(process_path(fd, entry), name),
+        Subject::Entry(fd, entry) => {
+            rustix::process::fchdir(fd)?;
+            rustix::fs::lremovexattr(entry, name)
+        }
     }
-}
-
-/// Returns a path of an entry in an open directory, for system calls without a directory argument.
-fn process_path(directory: BorrowedFd<'_>, entry: &str) -> String {
-    format!("/proc/self/fd/{}/{entry}", directory.as_fd().as_raw_fd())
 }
 
 fn set_times(attributes: &Attributes, subject: Subject<'_>) -> Result<(), CopyError> {

@@ -3,7 +3,7 @@
 //! The image is not trusted. A copy accesses paths below the destination through open directories, one checked name
 //! at a time, and follows no symbolic links there. So it cannot change files outside of the destination. A file gets
 //! its final name only when it is complete. What gives rights on the host, such as set-ID bits, is copied only on request
-//! ([`Options::privileged`]).
+//! ([`Options::privileged`]). The process is confined to the destination before it reads the image.
 
 mod contents;
 mod destination;
@@ -21,7 +21,7 @@ use vfs::Volume;
 pub use destination::{Directory, temporary_name};
 pub use engine::{Engine, Options};
 pub use left_out::LeftOut;
-pub use limits::Maximum;
+pub use limits::{Maximum, suspicious_bytes};
 
 /// Returns the size of the largest file that is copied through the cache of the volume, which is half of the cache.
 /// Copied data is used once, and larger files would evict data that is used again.

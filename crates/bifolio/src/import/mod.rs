@@ -37,8 +37,6 @@ pub struct Options {
     pub preserve: bool,
     /// Whether directories are copied.
     pub recursive: bool,
-    /// Whether sources that are symbolic links are followed.
-    pub follow: bool,
     /// The owner of copies if owners are not preserved.
     pub by: Credentials,
     /// The permissions of all copies, instead of the permissions of the originals.
@@ -107,28 +105,23 @@ impl<'a> Importer<'a> {
 
     /// Copies the file or directory at `from`. Reports failures.
     pub fn copy(&mut self, from: &Path, destination: &Destination) -> Result<()> {
-        self.copy_entry(from, destination, self.options.follow)
+        self.copy_entry(from, destination)
     }
 
-    /// Copies the data of a file that is open already to the name `name` in `directory`. Reports failures.
-    pub fn copy_opened(
-        &mut self,
-        source: Source,
-        directory: &Arc<Node>,
-        name: &[u8],
-    ) -> Result<()> {
+    /// Copies the data of a file that is open already. Reports failures.
+    pub fn copy_opened(&mut self, source: Source, destination: &Destination) -> Result<()> {
         self.writing.check_interrupted()?;
         let Source { path, opened } = source;
         let (original, file) = match opened {
             Ok(opened) => opened,
             Err(error) => return self.report(&path, Err(error)),
         };
-        let outcome = match self.check_not_image(&original) {
-            Ok(()) => {
+        let outcome = match destination {
+            Destination::Into(_) => Err(Error::NotDirectory.into()),
+            Destination::Name(directory, name) => self.check_not_image(&original).and_then(|()| {
                 let permissions = self.plain_permissions(&original);
                 self.copy_file(&file, None, permissions, directory, name)
-            }
-            refused => refused,
+            }),
         };
         self.report_left_out(&path, &original, outcome)
     }
@@ -177,10 +170,9 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    fn copy_entry(&mut self, from: &Path, destination: &Destination, follow: bool) -> Result<()> {
+    fn copy_entry(&mut self, from: &Path, destination: &Destination) -> Result<()> {
         self.writing.check_interrupted()?;
-        let found = if follow { fs::metadata(from) } else { fs::symlink_metadata(from) };
-        let original = match found {
+        let original = match fs::symlink_metadata(from) {
             Err(error) => return self.report(from, Err(CopyError::Host("cannot copy", error))),
             Ok(original) => original,
         };
@@ -222,7 +214,7 @@ impl<'a> Importer<'a> {
         };
         for name in entries {
             let destination = Destination::Name(Arc::clone(&copy), name.as_bytes().to_vec());
-            self.copy_entry(&from.join(&name), &destination, false).map_err(CopyError::Fatal)?;
+            self.copy_entry(&from.join(&name), &destination).map_err(CopyError::Fatal)?;
         }
         match (self.options.preserve, is_new) {
             (true, _) => metadata::preserve(from, original, &copy),

@@ -78,6 +78,7 @@ pub fn run<P, E>(
             output: false,
             rings: rings.is_some(),
             resources,
+            trees: confine::Trees::None,
         };
         namespace::leave_others();
         confine::confine(plan.confinement, needs, &proof).map_err(SessionError::Confine)?;
