@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use base::{Error, InodeNumber, Location, Result};
-use fs::quota::{Place, QuotaFile, QuotaKind, Usage, UsageChange, charge_at};
+use fs::quota::{Place, QuotaFile, QuotaKind, UsageChange, charge_at};
 
 use super::Charged;
 use super::edited::EditedFile;
@@ -127,14 +127,11 @@ impl Quotas {
         if before == after {
             return Ok(());
         }
-        for (charged, sign) in [(before, -1), (after, 1)] {
-            let Some(Charged { ids, usage: Usage { bytes, inodes } }) = charged else { continue };
+        for (charged, was_used) in [(before, true), (after, false)] {
+            let Some(Charged { ids, usage }) = charged else { continue };
             for ((kind, file), id) in self.files.iter().enumerate().zip(ids) {
                 if file.is_some() {
-                    let charge = charges.entry((kind, id)).or_default();
-                    // A volume has less than 2^63 bytes.
-                    charge.bytes += sign * bytes as i64;
-                    charge.inodes += sign * inodes as i64;
+                    charges.entry((kind, id)).or_default().add(usage, was_used);
                 }
             }
         }

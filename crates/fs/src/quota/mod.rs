@@ -65,6 +65,19 @@ pub struct UsageChange {
     pub inodes: i64,
 }
 
+impl UsageChange {
+    /// Adds what an inode uses, or if it `was_used` before the change, takes it away. Sums of what damaged inodes say do not
+    /// overflow.
+    pub fn add(&mut self, usage: Usage, was_used: bool) {
+        let sum = |sum: i64, number: u64| {
+            let number = i64::try_from(number).unwrap_or(i64::MAX);
+            if was_used { sum.saturating_sub(number) } else { sum.saturating_add(number) }
+        };
+        self.bytes = sum(self.bytes, usage.bytes);
+        self.inodes = sum(self.inodes, usage.inodes);
+    }
+}
+
 /// The place of an id's entry. Entries do not move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
@@ -93,4 +106,21 @@ pub trait ReadBlocks {
 pub trait WriteBlocks: ReadBlocks {
     /// Replaces a block. The file grows if the block is behind its end.
     fn write(&mut self, block: u32, contents: &QuotaBlock) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_what_many_damaged_inodes_use_do_not_overflow() {
+        let usage = Usage { bytes: 1 << 62, inodes: 1 };
+        let change = |was_used| {
+            let mut change = UsageChange::default();
+            (0..3).for_each(|_| change.add(usage, was_used));
+            change
+        };
+        assert_eq!(change(false), UsageChange { bytes: i64::MAX, inodes: 3 });
+        assert_eq!(change(true), UsageChange { bytes: i64::MIN, inodes: -3 });
+    }
 }
