@@ -244,6 +244,23 @@ fn a_directory_of_any_size_is_listed_and_removed() {
 }
 
 #[test]
+fn a_file_of_any_size_is_searched_for_data() {
+    let device = damage_inode(&device(), "empty", |inode| {
+        inode[16..24].copy_from_slice(&(i64::MAX as u64).to_le_bytes());
+    });
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let volume = open(&device).unwrap();
+        let file = find(&volume, "empty").open().unwrap();
+        let found = [0, 1 << 62].map(|at| file.seek_data(FileOffset(at)));
+        sender.send((found, file.seek_hole(FileOffset(1 << 62)))).unwrap();
+    });
+    let ended = receiver.recv_timeout(Duration::from_secs(30)).expect("the search ends");
+    let none = Err(Error::NoSuchOffset);
+    assert_eq!(ended, ([none.clone(), none], Ok(FileOffset(1 << 62))));
+}
+
+#[test]
 fn a_volume_can_be_changed_after_a_file_with_wrong_addresses_was_removed() {
     const RESERVED: u32 = u32::MAX;
     let device = device();

@@ -9,7 +9,7 @@ use fscrypt::ShownNames;
 use iomap::MetadataBuffer;
 
 use super::Inode;
-use super::map::{BlockState, END};
+use super::map::BlockState;
 use super::record::flags;
 use crate::dir::{
     Blocks, Casefold, Directory, DirectoryShape, EntryName, InlineDirectory, WantedName,
@@ -118,9 +118,7 @@ impl Blocks for Inode {
     }
 
     fn next_mapped(&self, from: FileBlock) -> Result<Option<FileBlock>> {
-        let size = self.attributes().size;
-        // The size of a damaged directory can be larger than any map.
-        let end = self.volume().geometry().block_size.blocks_for(size).min(END.0);
+        let end = self.volume().geometry().block_size.blocks_for(self.attributes().size);
         let mut at = from;
         while at.0 < end {
             let piece = self.piece_at(at, FileBlock(end))?;
