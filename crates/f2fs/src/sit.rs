@@ -12,7 +12,36 @@ use crate::volume::Volume;
 
 const STRUCTURE: &str = "SIT entry";
 /// The bits of the number of blocks in use. The type is above them.
-pub(crate) const COUNT_BITS: u32 = 10;
+const COUNT_BITS: u32 = 10;
+const COUNT_MASK: u16 = (1 << COUNT_BITS) - 1;
+
+impl RawSitEntry {
+    /// Returns the number of blocks in use, as stored.
+    pub(crate) fn count(&self) -> u16 {
+        self.valid_blocks.get() & COUNT_MASK
+    }
+
+    /// Returns the type: 0 to 2 for hot, warm and cold data, 3 to 5 for nodes.
+    pub(crate) fn kind(&self) -> u16 {
+        self.valid_blocks.get() >> COUNT_BITS
+    }
+
+    /// Stores the type and the number of blocks in use.
+    pub(crate) fn set_use(&mut self, kind: u16, count: u16) {
+        self.valid_blocks.set(kind << COUNT_BITS | count & COUNT_MASK);
+    }
+
+    /// Returns whether the map has the block at `index`.
+    pub(crate) fn has(&self, index: u64) -> bool {
+        let byte = self.map.get((index / 8) as usize).copied().unwrap_or_default();
+        byte & bit(index) != 0
+    }
+}
+
+/// Returns the bit of the block at `index` in its byte of a map.
+pub(crate) fn bit(index: u64) -> u8 {
+    0x80 >> (index % 8)
+}
 
 /// The entry of a segment.
 #[derive(Clone, Debug)]
@@ -60,7 +89,7 @@ impl SegmentEntry {
 
     /// Returns the number of blocks in use, as stored.
     pub(crate) fn count(&self) -> u16 {
-        self.raw.valid_blocks.get() & ((1 << COUNT_BITS) - 1)
+        self.raw.count()
     }
 
     /// Checks that the map has as many blocks as are counted, and the type exists. Errors: `Corrupt`.
@@ -80,7 +109,7 @@ impl SegmentEntry {
 
     /// Returns the type: 0 to 2 for hot, warm and cold data, 3 to 5 for nodes.
     pub(crate) fn kind(&self) -> u16 {
-        self.raw.valid_blocks.get() >> COUNT_BITS
+        self.raw.kind()
     }
 
     /// Returns the map in words, with the first block in the most significant bit.
@@ -94,8 +123,7 @@ impl SegmentEntry {
 
     /// Returns whether the map has the block at `index`.
     pub(crate) fn has(&self, index: u64) -> bool {
-        let byte = self.raw.map.get((index / 8) as usize).copied().unwrap_or_default();
-        byte & (0x80 >> (index % 8)) != 0
+        self.raw.has(index)
     }
 }
 

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::{Error, FsBlock, Location, Problem, Result};
 
-use super::space::{COUNT_MASK, Space, bit, is_node, is_unused, replace_use};
+use super::space::{Space, is_node, is_unused, replace_use};
 use crate::geometry::Geometry;
 use crate::ondisk::sit::RawSitEntry;
-use crate::sit::COUNT_BITS;
+use crate::sit::bit;
 use crate::summaries::BlockKind;
 
 const STRUCTURE: &str = "SIT entry";
@@ -34,10 +34,8 @@ impl<'s> SegmentChanges<'s> {
     pub(super) fn new(space: &'s Space, logs: BTreeSet<u32>, times: WriteTimes<'s>) -> Self {
         let mut changes = Self { space, logs, changed: BTreeMap::new(), times };
         for (number, kind) in &space.kinds {
-            changes.entry(*number).valid_blocks.set(
-                kind << COUNT_BITS
-                    | space.entries[*number as usize].valid_blocks.get() & COUNT_MASK,
-            );
+            let entry = changes.entry(*number);
+            entry.set_use(*kind, entry.count());
         }
         changes
     }
@@ -73,7 +71,7 @@ impl<'s> SegmentChanges<'s> {
         block: FsBlock,
         kind: BlockKind,
     ) -> Result<()> {
-        let found = self.entry(geometry.segment_of(block).0).valid_blocks.get() >> COUNT_BITS;
+        let found = self.entry(geometry.segment_of(block).0).kind();
         if is_node(found) != (kind == BlockKind::Node) {
             let problem = Problem::Invalid { field: "segment type", found: found.into() };
             return Err(Error::corrupt(STRUCTURE, Location::block(block), problem));
@@ -86,17 +84,15 @@ impl<'s> SegmentChanges<'s> {
         let time = self.times.of_moved.get(&block).copied().unwrap_or(self.times.now);
         let is_begun = self.space.kinds.contains_key(&number) || self.logs.contains(&number);
         let entry = self.entry(number);
-        let (byte, bit) = ((index / 8) as usize, bit(index));
-        if (entry.map[byte] & bit != 0) == used.is_some() {
+        if entry.has(index) == used.is_some() {
             let problem = match used {
                 Some(_) => Problem::Shared { blocks: 1 },
                 None => Problem::MarkedFree { count: 1 },
             };
             return Err(Error::corrupt(STRUCTURE, Location::block(block), problem));
         }
-        entry.map[byte] ^= bit;
-        let (count, old_kind) =
-            (entry.valid_blocks.get() & COUNT_MASK, entry.valid_blocks.get() >> COUNT_BITS);
+        entry.map[(index / 8) as usize] ^= bit(index);
+        let (count, old_kind) = (entry.count(), entry.kind());
         if used.is_some() {
             let sum = u128::from(entry.mtime.get()) * u128::from(count) + u128::from(time);
             // An average of numbers with 64 bits.
@@ -108,14 +104,14 @@ impl<'s> SegmentChanges<'s> {
             Some(_) => (count + 1, old_kind),
             None => (count.saturating_sub(1), old_kind),
         };
-        entry.valid_blocks.set(kind << COUNT_BITS | count & COUNT_MASK);
+        entry.set_use(kind, count);
         Ok(())
     }
 
     /// Returns whether a block of a segment is used in the new checkpoint.
     pub(super) fn is_used(&self, segment: u32, index: u64) -> bool {
         let entry = self.changed.get(&segment).or(self.space.entries.get(segment as usize));
-        entry.is_some_and(|entry| entry.map[(index / 8) as usize] & bit(index) != 0)
+        entry.is_some_and(|entry| entry.has(index))
     }
 
     /// Returns the number of segments without blocks in use that are not those of logs.

@@ -13,7 +13,7 @@ use super::clean::Section;
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::sit::{RawSitEntry, SIT_MAP_BYTES};
-use crate::sit::{COUNT_BITS, SegmentEntry, check_totals};
+use crate::sit::{SegmentEntry, bit, check_totals};
 use crate::summaries::{BlockKind, LOGS, Log};
 use crate::volume::Volume;
 
@@ -151,7 +151,7 @@ impl Space {
     pub(super) fn is_used(&self, geometry: &Geometry, block: FsBlock) -> bool {
         let (segment, index) = geometry.segment_of(block);
         let entry = self.entries.get(segment as usize);
-        entry.is_some_and(|entry| entry.map[(index / 8) as usize] & bit(index) != 0)
+        entry.is_some_and(|entry| entry.has(index))
     }
 
     /// Checks that the segment of each log has no blocks of the other kind: the next checkpoint gives it the log's type.
@@ -243,7 +243,7 @@ impl Space {
 
     /// Returns the type of a segment.
     fn kind_of(&self, number: u32) -> u16 {
-        let stored = || self.entries[number as usize].valid_blocks.get() >> COUNT_BITS;
+        let stored = || self.entries[number as usize].kind();
         self.kinds.get(&number).copied().unwrap_or_else(stored)
     }
 
@@ -434,9 +434,6 @@ impl Space {
     }
 }
 
-/// The bits of an entry with the number of blocks in use.
-pub(super) const COUNT_MASK: u16 = (1 << COUNT_BITS) - 1;
-
 /// Returns whether segments of this type have nodes.
 pub(super) fn is_node(kind: u16) -> bool {
     usize::from(kind) >= LOGS
@@ -444,10 +441,7 @@ pub(super) fn is_node(kind: u16) -> bool {
 
 /// Replaces the blocks in use of a segment's entry `old` by those of `new`, in the number of those of data and of nodes.
 pub(super) fn replace_use(used: &mut [u64; 2], old: &RawSitEntry, new: &RawSitEntry) {
-    let of = |entry: &RawSitEntry| {
-        let word = entry.valid_blocks.get();
-        (usize::from(is_node(word >> COUNT_BITS)), u64::from(word & COUNT_MASK))
-    };
+    let of = |entry: &RawSitEntry| (usize::from(is_node(entry.kind())), u64::from(entry.count()));
     let (kind, count) = of(old);
     used[kind] -= count;
     let (kind, count) = of(new);
@@ -456,9 +450,5 @@ pub(super) fn replace_use(used: &mut [u64; 2], old: &RawSitEntry, new: &RawSitEn
 
 /// Returns whether a segment has no block in use.
 pub(super) fn is_unused(entry: &RawSitEntry) -> bool {
-    entry.valid_blocks.get() & COUNT_MASK == 0
-}
-
-pub(super) fn bit(index: u64) -> u8 {
-    0x80 >> (index % 8)
+    entry.count() == 0
 }
