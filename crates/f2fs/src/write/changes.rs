@@ -1,10 +1,9 @@
 //! Which blocks of data changed their use since the last checkpoint: the addresses in changed nodes, compared with those
 //! in the same nodes of the checkpoint.
 
-use std::collections::BTreeMap;
-
 use base::{Error, FsBlock, InodeNumber, Location, Result};
 
+use super::block_set::BlockSet;
 use crate::edit::{Change, Owner, has_addresses};
 use crate::inode::record::InodeRecord;
 use crate::nat::Nid;
@@ -22,48 +21,6 @@ pub(super) struct AddressChanges {
     pub(super) added: Vec<(FsBlock, Owner)>,
     /// Blocks of the checkpoint that other addresses refer to, in order.
     pub(super) moved: Vec<(FsBlock, Owner)>,
-}
-
-/// A set of blocks, one bit each: a checkpoint after the removal of a large file frees hundreds of millions.
-#[derive(Debug, Default)]
-pub(super) struct BlockSet(BTreeMap<u64, [u64; WORDS]>);
-
-/// The number of words of bits of an entry.
-const WORDS: usize = 8;
-/// The number of blocks of an entry.
-const BITS: u64 = WORDS as u64 * u64::BITS as u64;
-
-impl BlockSet {
-    fn insert(&mut self, block: FsBlock) {
-        let (word, mask) = place(block);
-        self.0.entry(block.0 / BITS).or_default()[word] |= mask;
-    }
-
-    /// Removes a block. Returns whether the set had it.
-    fn remove(&mut self, block: FsBlock) -> bool {
-        let (word, mask) = place(block);
-        let Some(words) = self.0.get_mut(&(block.0 / BITS)) else { return false };
-        let had = words[word] & mask != 0;
-        words[word] &= !mask;
-        had
-    }
-
-    /// Returns the blocks, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = FsBlock> + '_ {
-        self.0.iter().flat_map(|(entry, words)| {
-            let numbers = (0..BITS).filter(|bit| {
-                let (word, mask) = place(FsBlock(*bit));
-                words[word] & mask != 0
-            });
-            numbers.map(move |bit| FsBlock(entry * BITS + bit))
-        })
-    }
-}
-
-/// Returns the word of a block in its entry, and its bit there.
-fn place(block: FsBlock) -> (usize, u64) {
-    let bit = block.0 % BITS;
-    ((bit / u64::from(u64::BITS)) as usize, 1 << (bit % u64::from(u64::BITS)))
 }
 
 impl AddressChanges {
@@ -141,29 +98,4 @@ fn addresses(volume: &Volume, node: &Node) -> Result<Vec<u32>> {
         (0, if is_direct { geometry.addresses_per_node() } else { 0 })
     };
     Ok(node.words(start, 0, count).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn block_sets_equal_sets(steps in proptest::collection::vec((any::<bool>(), 0_u64..3000), 0..200)) {
-            let (mut blocks, mut expected) = (BlockSet::default(), BTreeSet::new());
-            for (is_new, number) in steps {
-                if is_new {
-                    blocks.insert(FsBlock(number));
-                    expected.insert(FsBlock(number));
-                } else {
-                    prop_assert_eq!(blocks.remove(FsBlock(number)), expected.remove(&FsBlock(number)));
-                }
-            }
-            prop_assert!(blocks.iter().eq(expected));
-        }
-    }
 }

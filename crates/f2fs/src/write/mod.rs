@@ -9,6 +9,7 @@
 //! Not here: the changes of nodes in memory (`edit`).
 
 mod batch;
+mod block_set;
 mod changes;
 mod checkpoint;
 mod clean;
