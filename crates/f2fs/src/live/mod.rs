@@ -5,8 +5,8 @@
 //! - `atomic.rs`: data that a file gets all at once, or not at all
 //! - `allocation.rs`: sizes, preallocated blocks, holes
 //! - `clusters.rs`: clusters of compressed files that are written as a whole
-//! - `compressed.rs`: clusters of compressed files, before they are truncated
 //! - `compression.rs`: which files are compressed, and the blocks that this saves
+//! - `decompression.rs`: compressed clusters that are stored block by block instead
 //! - `overwrites.rs`: data that overwrites its old blocks: before a sync, and of cold files
 //! - `pinned.rs`: files whose blocks stay where they are
 //! - `xattrs.rs`: changes of extended attributes
@@ -17,9 +17,9 @@
 mod allocation;
 mod atomic;
 mod clusters;
-mod compressed;
 mod compression;
 mod data;
+mod decompression;
 mod names;
 mod overwrites;
 mod pinned;
