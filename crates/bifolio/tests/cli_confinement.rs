@@ -284,6 +284,13 @@ fn copies_of_trees_keep_only_what_their_options_need() {
         assert!(!stopped.end(), "{options:?}");
     }
     assert_eq!(shell(&folder, "cat out/dir/file new/dir/file"), "x\nx\n");
+    // A new directory for the contents of another one is the whole tree. The device file is reported at the end.
+    let mut call = bifolio();
+    call.args(["cp", "-r", &image.at("/dir/."), &here("fresh")]);
+    let stopped = Stopped::start_at_error(call);
+    check_copying(&stopped, set(&[DAC_OVERRIDE, FOWNER]), &folder.join("fresh"));
+    assert!(stopped.end());
+    assert_eq!(shell(&folder, "cat fresh/file; stat -c %a fresh"), "x\n755\n");
     // Single files are open before, as those of `put`.
     let mut call = bifolio();
     call.args(["cp", &here("tree/file"), &here("none"), &image.at("/")]);
@@ -396,6 +403,15 @@ fn commands_run_where_proc_or_other_users_are_missing() {
     run("unshare --user --map-root-user");
     run("unshare --mount sh -c 'mount -t tmpfs none /proc; exec \"$@\"' sh");
     let folder = image.folder.path();
+    let no_proc = "unshare --mount sh -c 'mount -t tmpfs none /proc; exec \"$@\"' sh";
+    for wrapper in ["unshare --user --map-root-user", no_proc] {
+        let copy = format!("{wrapper} {program} cp -a");
+        let script = format!(
+            "{copy} image:/dir out; {copy} out image:/again; cat out/file; rm -r out
+            {program} rm -r image:/again"
+        );
+        assert_eq!(shell(folder, &script), "x\n", "{wrapper}");
+    }
     shell(folder, "chmod 755 .; chmod 644 image");
     must(fs::copy(program, folder.join("bifolio")), "the program");
     let user = "setpriv --reuid=65534 --regid=65534 --clear-groups ./bifolio cat image:/file";

@@ -31,7 +31,8 @@ Holes are preserved. A file gets its name only when its copy is complete. Symbol
 are not followed. Names that are invalid on the host are refused.
 
 The process that parses the image can read no files but the sources, and write to none but DESTINATION, or \
-to its parent directory if DESTINATION is no directory.
+to its parent directory if DESTINATION is no directory. For the contents of a directory, a new DESTINATION is \
+created before the image is read, and stays if that fails.
 
 Copying into an image: all attributes can be preserved without root. Without -a, --owner and --group set the \
 owner of the copies. Files are copied one at a time, and --jobs has no effect.
@@ -102,7 +103,7 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     let sources: Vec<Target> =
         arguments.sources.iter().map(|source| Target::parse(source, Path::exists)).collect();
     let destination = arguments.destination.as_path();
-    let is_directory = !arguments.no_target_directory && destination.is_dir();
+    let mut is_directory = !arguments.no_target_directory && destination.is_dir();
     if sources.len() > 1 && !is_directory {
         let failure = Failure::new(
             destination,
@@ -110,10 +111,6 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
         );
         return Err(failure.with_status(Status::Usage));
     }
-    let start = open_start(destination, is_directory)?;
-    let copies = sources.iter().map(|source| Copy::new(source, destination, is_directory));
-    let copies = copies.collect::<Result<Vec<_>>>()?;
-    let interrupted = signals::catch()?;
     let options = Options {
         preserve: arguments.archive,
         recursive: arguments.archive || arguments.recursive,
@@ -122,6 +119,15 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
         umask: take_umask(),
         threads: arguments.jobs.unwrap_or_else(default_threads),
     };
+    // The contents of a directory go to a new one, which is created before, so that the process is confined to it.
+    let is_contents =
+        options.recursive && sources.iter().all(|source| source.file_name().is_none());
+    let is_new = is_contents && !is_directory && rustix::fs::mkdir(destination, Mode::RWXU).is_ok();
+    is_directory |= is_new;
+    let start = open_start(destination, is_directory)?;
+    let copies = sources.iter().map(|source| Copy::new(source, destination, is_directory, is_new));
+    let copies = copies.collect::<Result<Vec<_>>>()?;
+    let interrupted = signals::catch()?;
     let trees = Trees::Create {
         tree: start.as_fd(),
         attributes: options.preserve,
@@ -154,6 +160,8 @@ struct Copy<'a> {
     source: &'a Target,
     /// The name of the copy. Without a name, the contents of the source are copied to the directory.
     name: Option<Vec<u8>>,
+    /// Whether the directory that gets the copies was created for them.
+    is_new: bool,
     /// The device and inode number of the image. `None` if they could not be found.
     image: Option<(u64, u64)>,
     /// Why the copy is refused.
@@ -163,7 +171,12 @@ struct Copy<'a> {
 }
 
 impl<'a> Copy<'a> {
-    fn new(source: &'a Target, destination: &Path, is_directory: bool) -> Result<Self> {
+    fn new(
+        source: &'a Target,
+        destination: &Path,
+        is_directory: bool,
+        is_new: bool,
+    ) -> Result<Self> {
         let name = match is_directory {
             true => source.file_name(),
             false => Some(destination.file_name().map(OsStr::as_bytes).ok_or_else(|| {
@@ -181,7 +194,7 @@ impl<'a> Copy<'a> {
         });
         let name = name.map(<[u8]>::to_vec);
         let suspicious_bytes = suspicious_bytes(&source.image);
-        Ok(Self { source, name, image, refused, suspicious_bytes })
+        Ok(Self { source, name, is_new, image, refused, suspicious_bytes })
     }
 
     /// Copies to the directory `start`, which the process is confined to.
@@ -192,7 +205,7 @@ impl<'a> Copy<'a> {
         volumes: &mut Volumes<'_>,
         engine: &Engine<'_>,
     ) -> Result<()> {
-        let Self { source, name, image, refused, suspicious_bytes } = self;
+        let Self { source, name, is_new, image, refused, suspicious_bytes } = self;
         let volume = volumes.get(source)?;
         let follow = if options.recursive { Follow::No } else { Follow::Yes };
         let node = source.resolve(&volume, follow)?;
@@ -202,7 +215,7 @@ impl<'a> Copy<'a> {
         let original = name.is_none().then(|| (Arc::clone(&node), source.path.clone()));
         let start = start.try_clone();
         let start = start.map_err(|error| Failure::host(source, "cannot be copied", &error))?;
-        let directory = Directory::existing(start, original, image);
+        let directory = Directory::at_start(start, original, is_new, image);
         engine.copy(&volume, source, node, directory, name.as_deref(), suspicious_bytes)
     }
 }

@@ -32,13 +32,15 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Returns the existing directory `fd`. The source image has the device and inode number `image`.
-    pub fn existing(
+    /// Returns the directory `fd`, in which the copy starts. `is_new` says whether it was created for the copy. The source image
+    /// has the device and inode number `image`.
+    pub fn at_start(
         fd: OwnedFd,
         source: Option<(Arc<Node>, Vec<u8>)>,
+        is_new: bool,
         image: Option<(u64, u64)>,
     ) -> Self {
-        Self { parent: None, name: Vec::new(), source, is_new: false, image, fd }
+        Self { parent: None, name: Vec::new(), source, is_new, image, fd }
     }
 
     /// Creates the directory `name` in `parent`, with access only for its owner. Opens it if it exists.
