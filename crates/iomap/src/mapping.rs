@@ -249,6 +249,13 @@ pub trait MapWrite: MapRead {
         WritePolicy::InPlace
     }
 
+    /// Checks that the blocks of `range` can be overwritten in place, before a direct write that maps it for reading. Errors:
+    /// `Corrupt` if they cannot be the file's.
+    fn check_in_place(&self, range: Range<FileOffset>) -> Result<()> {
+        let _ = range;
+        Ok(())
+    }
+
     /// Allocates new blocks for the first bytes of `dirty`, which are whole blocks with the policy
     /// [`OutOfPlace`](WritePolicy::OutOfPlace): as many blocks as are contiguous on the device. The file keeps its old
     /// blocks until the placement ends, and [`map_read`](MapRead::map_read) returns those, or a delayed range if there

@@ -12,6 +12,7 @@ use device::MemoryDevice;
 use testkit::f2fs::make::{Contents, MakeOptions, make};
 use vfs::{
     Creation, Credentials, Fallocate, File, Node, OpenMode, Privileges, Volume, VolumeOptions,
+    WriteAt, WriteSync,
 };
 
 const BY: &Credentials = &Credentials::ROOT;
@@ -212,6 +213,9 @@ fn a_node_is_not_overwritten_as_data_of_a_pinned_file() {
     let device = change(&device, |volume| {
         let file = find(volume, "pinned").open_for(WRITE).unwrap();
         let written = file.write_all_at(&[b'p'; BLOCK], 0).and_then(|()| file.sync_all());
+        assert!(matches!(written, Err(Error::Corrupt(_))), "{written:?}");
+        let at = WriteAt::Offset(FileOffset(0));
+        let written = file.write_direct(at, &[b'p'; BLOCK], KEEP, WriteSync::None);
         assert!(matches!(written, Err(Error::Corrupt(_))), "{written:?}");
         file.write_all_at(&[b'p'; BLOCK], BLOCK as u64).unwrap();
     });

@@ -207,6 +207,14 @@ impl MapWrite for LiveInode {
         if self.is_pinned() { WritePolicy::InPlace } else { WritePolicy::OutOfPlace }
     }
 
+    fn check_in_place(&self, range: Range<FileOffset>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            at = FileOffset(self.map_in_place(at, range.end.0 - at.0)?.end());
+        }
+        Ok(())
+    }
+
     fn place(&self, dirty: Range<FileOffset>) -> Result<Placement> {
         let blocks = self.blocks_of(&dirty);
         let temperature = self.temperature();

@@ -242,13 +242,17 @@ fn clip(runs: &[PlannedRun], start: u64, end: u64) -> PlannedRuns {
     clipped.collect()
 }
 
-/// Starts the threads that the end of the request will need, and splits extents, unless the end of I/O does so.
+/// Checks blocks that are overwritten in place, starts the threads that the end of the request will need, and splits extents,
+/// unless the end of I/O does so.
 fn prepare(
     file: &WritableFile,
     request: &DirectRequest,
     runs: &[PlannedRun],
     split: SplitExtents,
 ) -> Result<()> {
+    for run in runs {
+        file.mapper.check_in_place(FileOffset(run.at)..FileOffset(run.end()))?;
+    }
     start_threads(file, request)?;
     if !must_split(file, runs, split) {
         return Ok(());
