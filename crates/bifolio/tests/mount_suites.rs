@@ -11,8 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use base::BlockSize;
+use device::OpenDevice;
 use mounting::{Fixture, bifolio, soak_factor};
 use testkit::command::{Output, output_within, run};
+use testkit::f2fs::make::{MakeOptions, make_file};
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, f2fs, private_mounts};
 
 /// Time limit of a run of a suite, on a busy machine.
@@ -126,6 +129,8 @@ enum Format {
     Ext4(u32),
     /// With blocks of 4 KiB, and everything that a mkfs.f2fs enables for Android.
     F2fs,
+    /// With blocks of 16 KiB, which mkfs.f2fs does not make.
+    LargeF2fs,
 }
 
 impl Format {
@@ -136,14 +141,22 @@ impl Format {
                 let kind = f2fs::Kind::named("attributes");
                 kind.make(image, kind.megabytes);
             }
+            Self::LargeF2fs => {
+                let block_size = BlockSize::from_shift(14).unwrap();
+                make_file(image, &MakeOptions::new(block_size, 256 << 20));
+            }
         }
     }
 
-    /// Checks an image by the format's own program.
+    /// Checks an image by the format's own program, or if it cannot read the image, by the library.
     fn check(self, image: &Path) {
         match self {
             Self::Ext4(_) => check_by_e2fsck(image),
             Self::F2fs => f2fs::check_by_both(image),
+            Self::LargeF2fs => {
+                let device = device::open(image, OpenDevice::default()).unwrap();
+                assert_eq!(f2fs::findings(device), [""; 0]);
+            }
         }
     }
 }
@@ -301,7 +314,14 @@ fn fsx_with_blocks_of_64_kib() {
 
 #[test]
 fn fsx_on_f2fs() {
-    Fsx { format: Format::F2fs, syncs_maps: false, ..Fsx::default() }.check();
+    let operations = FSX_OPERATIONS * 3 / 5;
+    Fsx { format: Format::F2fs, operations, syncs_maps: false, ..Fsx::default() }.check();
+}
+
+#[test]
+fn fsx_on_f2fs_with_blocks_of_16_kib() {
+    let operations = FSX_OPERATIONS * 2 / 5;
+    Fsx { format: Format::LargeF2fs, operations, syncs_maps: false, ..Fsx::default() }.check();
 }
 
 #[test]

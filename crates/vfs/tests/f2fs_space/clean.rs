@@ -9,7 +9,10 @@ use device::MemoryDevice;
 use testkit::Random;
 use vfs::{Creation, F2fsMode, Fallocate, Follow, Privileges, Volume};
 
-use crate::model::{BLOCK, Model, ROOT, THREADS, WRITE, check, close, fill, image, open, open_in};
+use crate::model::{
+    BLOCK, Model, ROOT, THREADS, WRITE, check, close, fill, image, image_with_blocks_of_16k, open,
+    open_in,
+};
 
 /// Fills a volume, and removes most of it so that all segments have some blocks in use. Returns the models.
 pub fn scattered(volume: &Volume, seed: u64) -> Vec<Vec<Model>> {
@@ -75,7 +78,16 @@ fn cleaning_makes_free_segments_until_nothing_is_left_to_gain() {
 
 #[test]
 fn files_can_be_read_and_written_while_they_are_cleaned() {
-    let device = Arc::new(MemoryDevice::new(image(128)));
+    read_and_write_during_cleaning(image(128));
+}
+
+#[test]
+fn files_with_blocks_of_16_kib_can_be_read_and_written_while_they_are_cleaned() {
+    read_and_write_during_cleaning(image_with_blocks_of_16k(192));
+}
+
+fn read_and_write_during_cleaning(image: Vec<u8>) {
+    let device = Arc::new(MemoryDevice::new(image));
     let volume = open(&device);
     let mut models = scattered(&volume, 2);
     let is_done = AtomicBool::new(false);
@@ -93,10 +105,12 @@ fn files_can_be_read_and_written_while_they_are_cleaned() {
                 }
             });
         }
+        let mut cleaned = 0;
         for _ in 0..6 {
-            volume.clean().unwrap();
+            cleaned += volume.clean().unwrap().sections;
             volume.sync().unwrap();
         }
+        assert!(cleaned > 0, "nothing was cleaned");
         is_done.store(true, Ordering::Release);
     });
     check(&volume, &models, "cleaned");

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Error;
+use base::{BlockSize, Error};
+use testkit::f2fs::make::{MakeOptions, make_file};
 use testkit::{Mke2fs, f2fs};
 use vfs::{Creation, Credentials, Follow, Privileges, Volume, XattrMode};
 
@@ -61,7 +62,12 @@ fn make_ext4(kind: &Kind, folder: &Path) -> Arc<Vec<u8>> {
 
 fn make_f2fs(kind: &Kind, folder: &Path) -> Arc<Vec<u8>> {
     let image = folder.join("image");
-    f2fs::Kind::named(kind.arguments).make(&image, kind.mebibytes);
+    if kind.block_size > f2fs::BLOCK_SIZE {
+        let block_size = BlockSize::from_bytes(kind.block_size.into()).unwrap();
+        make_file(&image, &MakeOptions::new(block_size, kind.mebibytes << 20));
+    } else {
+        f2fs::Kind::named(kind.arguments).make(&image, kind.mebibytes);
+    }
     let (device, volume) = open(&Arc::new(std::fs::read(image).unwrap()));
     create(&volume, "/small");
     write(&volume, "/small", 0, SMALL).unwrap();
