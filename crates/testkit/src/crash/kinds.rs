@@ -49,6 +49,8 @@ pub struct Kind {
     journal_megabytes: Option<u64>,
     /// The format.
     pub format: VolumeFormat,
+    /// The name of the policy of the root directory, if it is encrypted, and so all files in it.
+    policy: Option<&'static str>,
     /// The size of blocks that a power cut writes as a whole or not at all, in bytes.
     pub(super) atomic_bytes: u64,
 }
@@ -68,13 +70,27 @@ pub struct Recorded {
 impl Kind {
     const fn new(name: &'static str, megabytes: u64, options: &'static str) -> Self {
         let (has_fast_commits, journal_megabytes) = (false, None);
-        let (format, atomic_bytes) = (VolumeFormat::Ext4, 512);
-        Self { name, options, megabytes, has_fast_commits, journal_megabytes, format, atomic_bytes }
+        let (format, policy, atomic_bytes) = (VolumeFormat::Ext4, None, 512);
+        Self {
+            name,
+            options,
+            megabytes,
+            has_fast_commits,
+            journal_megabytes,
+            format,
+            policy,
+            atomic_bytes,
+        }
     }
 
     /// Returns a kind of f2fs. The format expects of a device that it writes blocks of 4 KiB as a whole.
     const fn f2fs(name: &'static str, image: &'static str) -> Self {
         Self { format: VolumeFormat::F2fs, atomic_bytes: 4096, ..Self::new(name, 64, image) }
+    }
+
+    /// Returns a kind of f2fs whose root directory is encrypted by this policy, and so all files in it.
+    const fn encrypted(name: &'static str, policy: &'static str) -> Self {
+        Self { policy: Some(policy), ..Self::f2fs(name, "encrypt") }
     }
 
     /// Creates a volume, and fills its free blocks with contents that no file has. `wrap` can add a device between the volume
@@ -153,8 +169,8 @@ impl Kind {
             crate::f2fs::Kind::named(self.options).make(&image, self.megabytes);
         }
         let mut bytes = must(std::fs::read(&image), "the image");
-        if self.is_encrypted() {
-            crate::f2fs::encrypt_root(&mut bytes, crate::encryption::policy(POLICY));
+        if let Some(policy) = self.policy {
+            crate::f2fs::encrypt_root(&mut bytes, crate::encryption::policy(policy));
         }
         let device: SharedDevice = Arc::new(MemoryDevice::new(bytes.clone()));
         let superblock = must(f2fs::Superblock::read(&device), "the superblock");
@@ -180,7 +196,7 @@ impl Kind {
 
     /// Returns whether all files are encrypted.
     pub fn is_encrypted(&self) -> bool {
-        self.options == ENCRYPTED
+        self.policy.is_some()
     }
 
     /// Returns whether files have block maps, and not extents.
@@ -228,10 +244,6 @@ fn make(image: &Path, megabytes: u64, options: &[&str]) {
 
 /// The name of the kind with compressed files.
 const COMPRESSED: &str = "f2fs_compressed";
-/// The kind of the images of volumes with encrypted files.
-const ENCRYPTED: &str = "encrypt";
-/// The policy of encrypted files.
-const POLICY: &str = "v2";
 /// The image of volumes of f2fs with blocks of 16 KiB, which mkfs.f2fs does not make.
 const BLOCKS_OF_16K: &str = "blocks of 16 KiB";
 
@@ -261,8 +273,16 @@ pub const F2FS_TORN: Kind =
     Kind { atomic_bytes: 512, ..Kind::f2fs("f2fs_torn_blocks", "attributes") };
 /// A volume of f2fs that can have compressed files.
 pub const F2FS_COMPRESSED: Kind = Kind::f2fs(COMPRESSED, "lz4");
-/// A volume of f2fs whose root directory is encrypted, and so all files in it.
-pub const F2FS_ENCRYPTED: Kind = Kind::f2fs("f2fs_encrypted", ENCRYPTED);
+/// A volume of f2fs with encrypted files.
+pub const F2FS_ENCRYPTED: Kind = Kind::encrypted("f2fs_encrypted", "v2");
+/// Volumes of f2fs with encrypted files, by other policies. The initialization vectors of the second and third one depend on
+/// the number of the inode.
+pub const F2FS_OTHER_POLICIES: &[Kind] = &[
+    Kind::encrypted("f2fs_encrypted_v1", "v1"),
+    Kind::encrypted("f2fs_encrypted_lblk64", "lblk64"),
+    Kind::encrypted("f2fs_encrypted_lblk32", "lblk32"),
+    Kind::encrypted("f2fs_encrypted_units_of_1k", "units of 1024"),
+];
 /// A volume of f2fs with blocks of 16 KiB.
 pub const F2FS_16K: Kind = Kind {
     megabytes: 256,

@@ -38,9 +38,9 @@ pub use judge::{
     read,
 };
 pub use kinds::{
-    DEFAULT, EXT3, F2FS, F2FS_16K, F2FS_COMPRESSED, F2FS_ENCRYPTED, F2FS_TORN, FAST_COMMITS,
-    JOURNAL_DEVICE, Kind, LARGE, Pace, Recorded, SMALL, SMALL_BLOCKS, WITHOUT_CHECKSUMS,
-    WITHOUT_JOURNAL,
+    DEFAULT, EXT3, F2FS, F2FS_16K, F2FS_COMPRESSED, F2FS_ENCRYPTED, F2FS_OTHER_POLICIES, F2FS_TORN,
+    FAST_COMMITS, JOURNAL_DEVICE, Kind, LARGE, Pace, Recorded, SMALL, SMALL_BLOCKS,
+    WITHOUT_CHECKSUMS, WITHOUT_JOURNAL,
 };
 pub use named_files::NamedFiles;
 pub use promises::{Node, Promises, Tree, parent_and_name};

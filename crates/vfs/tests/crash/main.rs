@@ -20,9 +20,9 @@ mod synced;
 mod threads;
 
 use testkit::crash::{
-    DEFAULT, F2FS, F2FS_16K, F2FS_COMPRESSED, F2FS_ENCRYPTED, F2FS_TORN, FAST_COMMITS,
-    JOURNAL_DEVICE, JournalBug, Kind, LARGE, Rounds, SMALL, SMALL_BLOCKS, Suite, WITHOUT_CHECKSUMS,
-    WITHOUT_JOURNAL, Written, judge, judge_without_journal,
+    DEFAULT, F2FS, F2FS_16K, F2FS_COMPRESSED, F2FS_ENCRYPTED, F2FS_OTHER_POLICIES, F2FS_TORN,
+    FAST_COMMITS, JOURNAL_DEVICE, JournalBug, Kind, LARGE, Rounds, SMALL, SMALL_BLOCKS, Suite,
+    WITHOUT_CHECKSUMS, WITHOUT_JOURNAL, Written, judge, judge_without_journal,
 };
 
 use crate::atomic::Atomic;
@@ -66,6 +66,11 @@ fn main() {
             });
         }
     }
+    for kind in F2FS_OTHER_POLICIES {
+        suite.add(kind, "files_survive_power_cuts", rounds(1, 120), judge, |kind, seed| {
+            Files::record(kind, Bug::None, seed, 150)
+        });
+    }
     suite.add(&F2FS_COMPRESSED, "files_survive_power_cuts", OF_F2FS, judge, |kind, seed| {
         Files::record(kind, Bug::None, seed, 150)
     });
@@ -106,11 +111,19 @@ fn main() {
     suite.add(&F2FS[1], name, cold, judge, |kind, seed| {
         Cleaned::record_cold(kind, Bug::None, seed, 6)
     });
-    for kind in F2FS {
+    let cleaned = [
+        (&F2FS[0], rounds(6, 330)),
+        (&F2FS[1], rounds(6, 330)),
+        (&F2FS_ENCRYPTED, rounds(1, 330)),
+        (&F2FS_OTHER_POLICIES[1], rounds(1, 200)),
+        (&F2FS_16K, rounds(1, 60)),
+    ];
+    for (kind, rounds) in cleaned {
         let name = "cleaned_files_survive_power_cuts";
-        suite.add(kind, name, OF_F2FS, judge, |kind, seed| {
-            Cleaned::record(kind, Bug::None, seed, 6)
-        });
+        suite
+            .add(kind, name, rounds, judge, |kind, seed| Cleaned::record(kind, Bug::None, seed, 6));
+    }
+    for kind in F2FS {
         let name = "pinned_files_survive_power_cuts_during_cleaning";
         let rounds = rounds(4, 330);
         suite.add(kind, name, rounds, judge, |kind, seed| {
@@ -156,6 +169,8 @@ fn plant_bugs(suite: &mut Suite) {
     let encrypted = &F2FS_ENCRYPTED;
     suite.plant(encrypted, (Bug::OtherBlocksIv, Bug::None), 100, files);
     suite.plant(encrypted, (Bug::NoFlushOfPackEnd, Bug::None), 100, files);
+    suite.plant(&F2FS_OTHER_POLICIES[1], (Bug::OtherBlocksIv, Bug::None), 100, files);
+    suite.plant(&F2FS_OTHER_POLICIES[1], (Bug::NoFlushOfPackEnd, Bug::None), 100, cleaned);
     suite.plant(f2fs, (Bug::NoFlushOfPack, Bug::None), 100, cleaned);
     suite.plant(f2fs, (Bug::NoFlushOfPackEnd, Bug::None), 100, cleaned);
     let pinned: fn(&Kind, Bug, u64) -> Cleaned =
