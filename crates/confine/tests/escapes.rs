@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, chown, lchown};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -169,7 +169,11 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("change the permissions of a file", |facts| {
         fs::set_permissions(facts.outside("secret"), fs::Permissions::from_mode(0o644))
     }),
-    (OWNERS, |facts| lchown(facts.outside("secret"), Some(facts.user), None)),
+    (OWNERS, |facts| {
+        let user = Some(rustix::fs::Uid::from_raw(facts.user));
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        Ok(rustix::fs::chownat(CWD, facts.outside("secret"), user, None, flags)?)
+    }),
     (TIMES, |facts| {
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
@@ -326,9 +330,11 @@ fn attempts_of(kind: &str, user: Option<u32>, is_confined: bool) -> String {
     rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
     let victim = as_user(user, Path::new("sleep")).arg("600").spawn().unwrap();
     let victim = Victim(victim);
-    // The program may be in a directory that only root can enter.
+    // The program may be in a directory that only root can enter. Another process copies it: a thread that starts a program
+    // meanwhile would keep a file of this process open for writing, and it could not be executed.
     let program = folder.path().join("program");
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
+    assert!(copied.unwrap().success());
     let mut command = as_user(user, &program);
     let state = if is_confined { "confined" } else { "free" };
     let (path, inherited, process) =
