@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use base::{FileBlock, FsBlock, InodeNumber, Result};
 
-use super::nodes::{Editor, NodeKind, Slot, nid_of};
+use super::nodes::{Editor, Slot, nid_of};
+use super::position::{MapShape, NodeKind};
 use crate::geometry::WORD_BYTES;
 use crate::inode::map::BlockState;
 use crate::nat::Nid;
@@ -262,20 +263,12 @@ impl Editor<'_> {
             let slots = Slots { first: first.after(end.0 as u32), count };
             self.replace_addresses(slots, |_, _| NULL_ADDRESS)?;
         }
-        let direct = u64::from(record.addresses_per_node);
-        let nids = u64::from(self.volume.geometry().addresses_per_node());
-        let position = |number: u64| number as u32;
-        let children = [
-            (NodeKind::Direct, 1, direct),
-            (NodeKind::Direct, 2, direct),
-            (NodeKind::Indirect, 3, direct * nids),
-            (NodeKind::Indirect, position(4 + nids), direct * nids),
-            (NodeKind::DoubleIndirect, position(5 + 2 * nids), direct * nids * nids),
-        ];
+        let geometry = self.volume.geometry();
+        let shape = MapShape::of(record, geometry);
+        let children = NodeKind::below_inode(geometry.addresses_per_node());
         let mut start = in_inode;
-        for (index, (nid, (kind, position, span))) in
-            (0..).zip(record.nodes.into_iter().zip(children))
-        {
+        for (index, (nid, (kind, position))) in (0..).zip(record.nodes.into_iter().zip(children)) {
+            let span = kind.span(shape);
             let parent = Child { nid: nid_of(number), byte: record.nodes_at + index * WORD_BYTES };
             let subtree = Subtree { nid: Nid(nid), kind, position, start, span };
             self.truncate_subtree(number, parent, &subtree, end.0)?;
@@ -301,20 +294,16 @@ impl Editor<'_> {
             return self.count_blocks(number, -freed);
         }
         let node = self.volume.node(nid, number)?.at_position(position)?;
-        if kind == NodeKind::Direct {
+        let nids = self.volume.geometry().addresses_per_node();
+        let Some((child_kind, positions)) = kind.child(nids) else {
             let first = Slot { inode: number, nid, index: 0, byte: 0 };
             let slots = Slots {
                 first: first.after((end - start) as u32),
                 count: (start + span - end) as u32,
             };
             return self.replace_addresses(slots, |_, _| NULL_ADDRESS);
-        }
-        let nids = self.volume.geometry().addresses_per_node();
-        let child_span = span / u64::from(nids);
-        let (child_kind, positions) = match kind {
-            NodeKind::DoubleIndirect => (NodeKind::Indirect, nids + 1),
-            _ => (NodeKind::Direct, 1),
         };
+        let child_span = span / u64::from(nids);
         let children: Vec<u32> = node.words(0, 0, nids).collect();
         for (index, child) in (0..).zip(children) {
             let subtree = Subtree {
@@ -339,18 +328,11 @@ impl Editor<'_> {
         position: u32,
     ) -> Result<i64> {
         let inode = self.inode(number)?;
-        let record = inode.record();
-        let (per_node, main) = (record.addresses_per_node, &self.volume.geometry().main);
         // A recovery would leave the node.
         self.overlay.write().set_unsyncable(number);
         let mut blocks = 0;
         self.visit_subtree(number, nid.0, kind, position, &mut |node, kind| {
-            if kind == NodeKind::Direct {
-                let addresses = node.words(0, 0, per_node);
-                blocks += addresses.filter(|address| record.counts(*address, main)).count() as i64;
-            }
-            blocks += 1;
-            self.free_node(node.nid)
+            self.free_map_node(inode.record(), (node, kind), &mut blocks)
         })?;
         Ok(blocks)
     }

@@ -2,7 +2,7 @@
 
 use base::{InodeNumber, Result};
 
-use super::nodes::{Editor, NodeKind, Slot, nid_of};
+use super::nodes::{Editor, Slot, nid_of};
 use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
 use crate::nat::Nid;
@@ -19,8 +19,7 @@ pub(crate) fn delete_inode(editor: &Editor<'_>, inode: &Inode) -> Result<()> {
     if count > 0 {
         let node = editor.volume.inode_node(inode.number())?;
         let addresses = node.words(start, 0, count);
-        let main = &editor.volume.geometry().main;
-        blocks += addresses.filter(|address| record.counts(*address, main)).count() as i64;
+        blocks += record.counted(addresses, &editor.volume.geometry().main);
     }
     editor.free_node(nid_of(inode.number()))?;
     editor.count_inodes(-1);
@@ -33,15 +32,8 @@ fn free_nodes(editor: &Editor<'_>, inode: &Inode, blocks: &mut i64) -> Result<()
     if !inode.record().has_map() {
         return Ok(());
     }
-    let (record, main) = (inode.record(), &editor.volume.geometry().main);
-    let per_node = record.addresses_per_node;
     editor.for_each_node(inode, &mut |node, kind| {
-        if kind == NodeKind::Direct {
-            let addresses = node.words(0, 0, per_node);
-            *blocks += addresses.filter(|address| record.counts(*address, main)).count() as i64;
-        }
-        *blocks += 1;
-        editor.free_node(node.nid)
+        editor.free_map_node(inode.record(), (node, kind), blocks)
     })
 }
 

@@ -8,9 +8,10 @@ use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result, Un
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::overlay::{BlockUse, Change, Counts, Overlay, OverlayNode, Owner};
+use super::position::NodeKind;
 use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
-use crate::inode::record::inline;
+use crate::inode::record::{InodeRecord, inline};
 use crate::nat::Nid;
 use crate::node::{FLAG_BITS, Node, footer_mut};
 use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS, RawExtraAttributes, RawInode};
@@ -322,14 +323,7 @@ impl<'v> Editor<'v> {
         inode: &Inode,
         visit: &mut dyn FnMut(&Node, NodeKind) -> Result<()>,
     ) -> Result<()> {
-        let nids = self.volume.geometry().addresses_per_node();
-        let children = [
-            (NodeKind::Direct, 1),
-            (NodeKind::Direct, 2),
-            (NodeKind::Indirect, 3),
-            (NodeKind::Indirect, 4 + nids),
-            (NodeKind::DoubleIndirect, 5 + 2 * nids),
-        ];
+        let children = NodeKind::below_inode(self.volume.geometry().addresses_per_node());
         for (nid, (kind, position)) in inode.record().nodes.into_iter().zip(children) {
             self.visit_subtree(inode.number(), nid, kind, position, visit)?;
         }
@@ -349,24 +343,28 @@ impl<'v> Editor<'v> {
         }
         let node = self.volume.node(Nid(nid), inode)?.at_position(position)?;
         let nids = self.volume.geometry().addresses_per_node();
-        let (child, span) = match kind {
-            NodeKind::Direct => return visit(&node, kind),
-            NodeKind::Indirect => (NodeKind::Direct, 1),
-            NodeKind::DoubleIndirect => (NodeKind::Indirect, nids + 1),
-        };
-        for (index, nid) in (0..).zip(node.words(0, 0, nids)) {
-            self.visit_subtree(inode, nid, child, position + 1 + index * span, visit)?;
+        if let Some((child, positions)) = kind.child(nids) {
+            for (index, nid) in (0..).zip(node.words(0, 0, nids)) {
+                self.visit_subtree(inode, nid, child, position + 1 + index * positions, visit)?;
+            }
         }
         visit(&node, kind)
     }
-}
 
-/// A kind of node of a map.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NodeKind {
-    Direct,
-    Indirect,
-    DoubleIndirect,
+    /// Frees a node of a file's map. Adds it, and the data that the addresses of a direct node refer to, to `blocks`.
+    pub(super) fn free_map_node(
+        &self,
+        record: &InodeRecord,
+        (node, kind): (&Node, NodeKind),
+        blocks: &mut i64,
+    ) -> Result<()> {
+        if kind == NodeKind::Direct {
+            let addresses = node.words(0, 0, record.addresses_per_node);
+            *blocks += record.counted(addresses, &self.volume.geometry().main);
+        }
+        *blocks += 1;
+        self.free_node(node.nid)
+    }
 }
 
 /// Returns the number of an inode's own node. Inode numbers that were read are in the node table.

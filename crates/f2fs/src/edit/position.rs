@@ -1,8 +1,9 @@
-//! Positions of direct nodes: from the number in a footer to the first block that the node maps.
+//! Positions of the nodes of a map: the number in a node's footer, and the first block that the node maps.
 //! Source: kernel documentation, `filesystems/f2fs.rst`, "Index Structure".
 
 use crate::geometry::Geometry;
 use crate::inode::record::InodeRecord;
+use crate::ondisk::node::INODE_NIDS;
 
 /// The counts that positions depend on.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +23,48 @@ impl MapShape {
             in_inode: record.address_count.into(),
             in_node: record.addresses_per_node.into(),
             nids: geometry.addresses_per_node().into(),
+        }
+    }
+}
+
+/// A kind of node of a map, below the inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NodeKind {
+    Direct,
+    Indirect,
+    DoubleIndirect,
+}
+
+impl NodeKind {
+    /// Returns the kinds and positions of the nodes whose numbers an inode has. `nids` is the number of node numbers in an
+    /// indirect node.
+    pub(super) fn below_inode(nids: u32) -> [(Self, u32); INODE_NIDS] {
+        [
+            (Self::Direct, 1),
+            (Self::Direct, 2),
+            (Self::Indirect, 3),
+            (Self::Indirect, 4 + nids),
+            (Self::DoubleIndirect, 5 + 2 * nids),
+        ]
+    }
+
+    /// Returns the kind of the nodes whose numbers a node of this kind has, and the distance of their positions. `None` for
+    /// direct nodes, which have addresses.
+    pub(super) fn child(self, nids: u32) -> Option<(Self, u32)> {
+        match self {
+            Self::Direct => None,
+            Self::Indirect => Some((Self::Direct, 1)),
+            Self::DoubleIndirect => Some((Self::Indirect, nids + 1)),
+        }
+    }
+
+    /// Returns the number of blocks that a node of this kind maps.
+    pub(super) fn span(self, shape: MapShape) -> u64 {
+        let MapShape { in_node, nids, .. } = shape;
+        match self {
+            Self::Direct => in_node,
+            Self::Indirect => in_node * nids,
+            Self::DoubleIndirect => in_node * nids * nids,
         }
     }
 }
@@ -77,6 +120,26 @@ mod tests {
         }
         assert_eq!(next, 100 + 10 * (2 + 2 * 3 + 9));
         assert_eq!(first_block(0, SHAPE), Some(0));
+    }
+
+    #[test]
+    fn kinds_of_nodes_agree_with_their_first_blocks() {
+        let mut start = SHAPE.in_inode;
+        for (kind, position) in NodeKind::below_inode(3) {
+            let mut first = (position, kind);
+            // The first direct node below begins where the subtree does.
+            while let Some((child, _)) = first.1.child(3) {
+                assert_eq!(first_block(first.0, SHAPE), None);
+                first = (first.0 + 1, child);
+            }
+            assert_eq!(first_block(first.0, SHAPE), Some(start));
+            start += kind.span(SHAPE);
+        }
+        let (_, positions) = NodeKind::DoubleIndirect.child(3).unwrap();
+        assert_eq!(
+            first_block(11 + 2 + positions, SHAPE),
+            Some(180 + NodeKind::Indirect.span(SHAPE))
+        );
     }
 
     #[test]

@@ -176,6 +176,15 @@ impl InodeRecord {
         }
     }
 
+    /// Returns how many of `addresses` count as blocks of the file.
+    pub(crate) fn counted(
+        &self,
+        addresses: impl Iterator<Item = u32>,
+        main: &Range<FsBlock>,
+    ) -> i64 {
+        addresses.filter(|address| self.counts(*address, main)).count() as i64
+    }
+
     /// Returns whether the words after the extra attributes are addresses. Those of special files are device numbers.
     pub(crate) fn has_map(&self) -> bool {
         matches!(self.attributes.kind, FileType::Regular | FileType::Directory | FileType::Symlink)
