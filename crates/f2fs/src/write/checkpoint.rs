@@ -27,9 +27,6 @@ use crate::ondisk::summary::RawSummary;
 use crate::summaries::BlockKind;
 use crate::volume::Volume;
 
-/// The type of segments with warm data.
-const WARM_DATA: u16 = 1;
-
 impl WriterState {
     /// Writes a checkpoint with all changes, and installs it. With `is_closed`, nothing will be written after it.
     ///
@@ -58,7 +55,7 @@ impl WriterState {
         let freed = self.space.freed_segments(&segments);
         self.space.install(segments, in_use.into_iter());
         self.discard_segments(volume, freed);
-        self.written.clear();
+        self.times_of_moved.clear();
         self.is_cleaning_futile = false;
         self.summaries.clear();
         self.sit_journal.clear();
@@ -110,19 +107,19 @@ impl CheckpointWriter<'_> {
         for (nid, entry) in &volume.checkpoint().nat_journal {
             self.table.entry(*nid).or_insert_with(|| entry.clone());
         }
-        let WriterState { logs, space, clock, written, .. } = &mut *self.state;
+        let WriterState { logs, space, clock, times_of_moved, .. } = &mut *self.state;
         logs.find_next(space)?;
-        let times = WriteTimes { now: clock.now(), of_moved: written };
+        let times = WriteTimes { now: clock.now(), of_moved: times_of_moved };
         let mut segments = SegmentChanges::new(space, logs.segments(), times);
         let data = (BlockKind::Data, changes.removed.iter());
         let wrong_data = changes.unused + set_all_free(&mut segments, geometry, data)?;
         let nodes = (BlockKind::Node, freed.iter().copied());
         let wrong_nodes = set_all_free(&mut segments, geometry, nodes)?;
         for (block, _) in &changes.added {
-            segments.set_used(geometry, *block, WARM_DATA)?;
+            segments.set_used(geometry, *block, LogName::WarmData.segment_type())?;
         }
         for (block, log) in new {
-            segments.set_used(geometry, block, log.number() as u16)?;
+            segments.set_used(geometry, block, log.segment_type())?;
         }
         logs.note_holes(|segment, index| segments.is_used(segment, index));
         let (free_segments, used) = (segments.free_segments(), segments.used());

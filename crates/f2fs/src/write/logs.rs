@@ -44,8 +44,12 @@ impl LogName {
         }
     }
 
-    /// Returns the log's number, which is also the type of its segments.
-    pub(super) fn number(self) -> usize {
+    /// Returns the type of the log's segments, which is the log's number.
+    pub(super) fn segment_type(self) -> u16 {
+        self.number() as u16
+    }
+
+    fn number(self) -> usize {
         match self {
             Self::HotData => 0,
             Self::WarmData => 1,

@@ -1,4 +1,4 @@
-//! The reservations and placements that an operation changes.
+//! What an operation changes beside nodes: reservations, placements, and blocks that are still read.
 //! Not here: blocks of atomic writes (`pending`).
 
 use std::ops::Range;

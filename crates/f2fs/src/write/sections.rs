@@ -66,7 +66,7 @@ impl WriterState {
             return None;
         }
         let logs = self.logs.segments();
-        let kind = LogName::ColdData.number() as u16;
+        let kind = LogName::ColdData.segment_type();
         let mut taken: Vec<Range<FsBlock>> = Vec::new();
         // The next segment begins a section.
         let (mut last, mut left) = (per_section - 1, count);

@@ -400,12 +400,12 @@ impl Space {
         changed.iter().filter(is_freed).map(|(number, _)| *number).collect()
     }
 
-    /// Ends a checkpoint: its entries are those of the last one from now on. Allocated blocks are free, unless `in_flight`
+    /// Ends a checkpoint: its entries are those of the last one from now on. Allocated blocks are free, unless `in_use`
     /// has them.
     pub(super) fn install(
         &mut self,
         changed: BTreeMap<u32, RawSitEntry>,
-        in_flight: impl Iterator<Item = (u32, u64)>,
+        in_use: impl Iterator<Item = (u32, u64)>,
     ) {
         // Only these are counted anew: a large volume has a million segments.
         let of_logs = self.allocated.keys().chain(self.kinds.keys());
@@ -428,7 +428,7 @@ impl Space {
             self.totals.add(self.part_of(*segment));
         }
         debug_assert_eq!(self.totals, self.sum());
-        for (segment, index) in in_flight {
+        for (segment, index) in in_use {
             self.allocate(segment, index);
         }
     }

@@ -85,7 +85,7 @@ pub(super) struct WriterState {
     /// Old blocks of moved data that may still be read.
     pub(super) held: HeldBlocks,
     /// The times at which data was written that was moved since the last checkpoint, by its new blocks.
-    pub(super) written: HashMap<FsBlock, u64>,
+    pub(super) times_of_moved: HashMap<FsBlock, u64>,
     /// Whether anything has changed since the last look of the cleaning in the background.
     pub(super) is_busy: bool,
     /// Whether cleaning gains nothing before the next checkpoint.
@@ -155,7 +155,7 @@ impl Writer {
             placements: Placements::new(volume.geometry().addresses_per_node().into()),
             pending: Ranges::default(),
             held: HeldBlocks::default(),
-            written: HashMap::new(),
+            times_of_moved: HashMap::new(),
             is_busy: true,
             is_cleaning_futile: false,
             discards: Discards::new(discards),

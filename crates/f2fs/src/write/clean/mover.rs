@@ -162,7 +162,7 @@ impl WriterState {
                 return Err(error);
             }
             for block in new.start.0..new.end.0 {
-                self.written.insert(FsBlock(block), written);
+                self.times_of_moved.insert(FsBlock(block), written);
             }
             rest = others;
         }
