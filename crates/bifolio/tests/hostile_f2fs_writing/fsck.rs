@@ -1,5 +1,6 @@
 //! fsck.f2fs as a second judge.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -9,6 +10,28 @@ use tempfile::NamedTempFile;
 use testkit::f2fs::complaint_of_fsck;
 
 use super::COPIED;
+
+/// The parts of lines that are complaints.
+const MARKS: [&str; 3] = ["[Fail]", "[ASSERT]", "[FIX]"];
+
+/// The kinds of complaints that say nothing about changes, if there was another one before them.
+const HIDDEN: &[(&str, &[&str])] = &[
+    // For nodes that nothing refers to, fsck.f2fs creates `lost+found` in memory before it compares.
+    ("Unreachable nat entries Fail", &["nat lookup", "Wrong segment type", "fsck get lpf"]),
+    // It does not look at blocks whose summary is wrong. Blocks that move get a right one.
+    ("summary data block is not valid", &["chk dentries", "f2fs check dirent position"]),
+    // A node of two files is freed with one of them, and a file that has more names than links with its last link.
+    ("sanity check nid", &["sanity check nid"]),
+    ("needs more i links", &["sanity check nid"]),
+    // A file that has more links than names stays without a name.
+    (
+        "Hard link checking for regular file Fail",
+        &["Unreachable nat entries", "valid inode count", "valid node count", "fsck verify res"],
+    ),
+];
+
+/// The last comparison of fsck.f2fs. It crashes before that on some images, and if it has no space for `lost+found`.
+const LAST_COMPARISON: &str = "other corrupted bugs";
 
 /// A file with the contents of one device after another.
 pub struct Image {
@@ -24,8 +47,9 @@ impl Image {
         Self { file, contents: vec![0; length] }
     }
 
-    /// Returns the output of fsck.f2fs about `device`. `None` if it finds no errors.
-    pub fn complaint(&mut self, device: &SharedDevice) -> Option<String> {
+    /// Returns the kinds of complaints of fsck.f2fs about `device`: its lines without their numbers. `None` if it does not
+    /// get to its end.
+    pub fn complaints(&mut self, device: &SharedDevice) -> Option<BTreeSet<String>> {
         let file: &File = self.file.as_file();
         let mut read = vec![0; COPIED];
         for (at, old) in (0..).step_by(COPIED).zip(self.contents.chunks_mut(COPIED)) {
@@ -36,6 +60,35 @@ impl Image {
                 file.write_all_at(old, at).unwrap();
             }
         }
-        complaint_of_fsck(self.file.path())
+        match complaint_of_fsck(self.file.path()) {
+            None => Some(BTreeSet::new()),
+            Some(output) if output.contains(LAST_COMPARISON) => Some(kinds(&output)),
+            Some(_) => None,
+        }
     }
+}
+
+/// Returns the lines of the output of fsck.f2fs that are complaints, without their numbers.
+fn kinds(output: &str) -> BTreeSet<String> {
+    let is_complaint = |line: &&str| MARKS.iter().any(|mark| line.contains(mark));
+    let is_number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let words = |line: &str| {
+        let words = line.split(|symbol: char| !symbol.is_ascii_alphanumeric());
+        let words = words.filter(|word| !word.starts_with("0x") && !is_number(word));
+        words.collect::<Vec<_>>().join(" ")
+    };
+    output.lines().filter(is_complaint).map(words).collect()
+}
+
+/// Returns the kinds of complaints in `after` that changes have caused.
+///
+/// Those of [`HIDDEN`] are left out if `before` has the complaint that hides them.
+pub fn new_kinds<'a>(before: &'a BTreeSet<String>, after: &'a BTreeSet<String>) -> Vec<&'a String> {
+    let is_hidden = |kind: &str| {
+        HIDDEN.iter().any(|(hiding, hidden)| {
+            hidden.iter().any(|part| kind.contains(part))
+                && before.iter().any(|old| old.contains(hiding))
+        })
+    };
+    after.difference(before).filter(|kind| !is_hidden(kind)).collect()
 }
