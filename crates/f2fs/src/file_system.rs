@@ -86,6 +86,19 @@ struct F2fs {
     cleans_in_background: bool,
 }
 
+impl F2fs {
+    fn load(&self, number: InodeNumber) -> Result<Arc<dyn fs::Inode>> {
+        if quota::files(&self.volume).contains(&Some(number)) {
+            // No valid directory has a name for it, and its blocks change in the overlay only.
+            return Err(Error::NotFound);
+        }
+        if self.is_writable() {
+            return LiveInode::load(&self.volume, number).map(wrap);
+        }
+        Ok(Arc::new(self.volume.inode(number)?))
+    }
+}
+
 impl FileSystem for F2fs {
     fn root(&self) -> InodeNumber {
         self.volume.geometry().root
@@ -96,18 +109,11 @@ impl FileSystem for F2fs {
     }
 
     fn load_inode(&self, number: InodeNumber) -> Result<Arc<dyn fs::Inode>> {
-        if quota::files(&self.volume).contains(&Some(number)) {
-            // No valid directory has a name for it, and its blocks change in the overlay only.
-            return Err(Error::NotFound);
-        }
-        if self.is_writable() {
-            return LiveInode::load(&self.volume, number).map(wrap);
-        }
-        Ok(Arc::new(self.volume.inode(number)?))
+        self.load(number).inspect_err(|error| self.volume.found(error))
     }
 
     fn load_kept_inode(&self, number: InodeNumber) -> Result<Arc<dyn fs::Inode>> {
-        match self.load_inode(number) {
+        match self.load(number) {
             Ok(inode) if inode.attributes().links > 0 => Ok(inode),
             // The caller may pass any number: this error is no damage of the volume.
             Ok(_) | Err(Error::Corrupt(_)) => Err(Error::NotFound),
@@ -120,13 +126,15 @@ impl FileSystem for F2fs {
     }
 
     fn info(&self) -> VolumeInfo {
-        self.volume.info()
+        let info = self.volume.info();
+        let label = self.label().unwrap_or_else(|_| info.label.clone());
+        VolumeInfo { label, ..info }
     }
 
     fn label(&self) -> Result<Vec<u8>> {
         match self.volume.writer() {
             Ok(writer) => writer.label(&self.volume),
-            Err(_) => Ok(self.info().label),
+            Err(_) => Ok(self.volume.info().label),
         }
     }
 
@@ -155,12 +163,12 @@ impl FileSystem for F2fs {
     }
 
     fn check_writable(&self) -> Result<()> {
-        self.volume.writer()?.check()
+        self.volume.writer()?.health().check()
     }
 
     fn panicked(&self, operation: &'static str) {
         if let Ok(writer) = self.volume.writer() {
-            writer.fail(Error::Panicked(operation));
+            writer.health().fail(Error::Panicked(operation));
         }
     }
 
@@ -176,11 +184,11 @@ impl FileSystem for F2fs {
     }
 
     fn clean(&self) -> Result<Cleaning> {
-        self.volume.writer()?.clean_all(&self.volume)
+        self.volume.writer()?.clean_all(&self.volume).inspect_err(|error| self.volume.found(error))
     }
 
     fn clean_some(&self) -> Result<bool> {
-        self.volume.writer()?.clean_one(&self.volume)
+        self.volume.writer()?.clean_one(&self.volume).inspect_err(|error| self.volume.found(error))
     }
 
     fn clean_range(
@@ -188,14 +196,20 @@ impl FileSystem for F2fs {
         blocks: RangeInclusive<FsBlock>,
         skips_kept: bool,
     ) -> Result<RangeCleaning> {
-        self.volume.writer()?.clean_range(&self.volume, blocks, skips_kept)
+        self.volume
+            .writer()?
+            .clean_range(&self.volume, blocks, skips_kept)
+            .inspect_err(|error| self.volume.found(error))
     }
 
     fn clean_in_background(&self) -> Result<bool> {
         if !self.cleans_in_background {
             return Ok(false);
         }
-        self.volume.writer()?.clean_in_background(&self.volume)
+        self.volume
+            .writer()?
+            .clean_in_background(&self.volume)
+            .inspect_err(|error| self.volume.found(error))
     }
 
     fn sync(&self) -> Result<()> {
@@ -312,19 +326,19 @@ impl fs::Inode for WritableInode {
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
-        self.0.current().read_link()
+        self.0.found(self.0.current().read_link())
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        self.0.current().list_xattrs()
+        self.0.found(self.0.current().list_xattrs())
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        self.0.current().get_xattr(name)
+        self.0.found(self.0.current().get_xattr(name))
     }
 
     fn verity_digest(&self) -> Result<Option<String>> {
-        self.0.current().verity_digest()
+        self.0.found(self.0.current().verity_digest())
     }
 
     fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
@@ -388,7 +402,7 @@ impl fs::Inode for WritableInode {
 
 impl Directory for WritableInode {
     fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
-        self.0.current().lookup(name)
+        self.0.found(self.0.current().lookup(name))
     }
 
     fn read_dir(
@@ -396,7 +410,7 @@ impl Directory for WritableInode {
         from: DirCursor,
         emit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.0.current().read_dir(from, emit)
+        self.0.found(self.0.current().read_dir(from, emit))
     }
 
     fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn fs::Inode>> {

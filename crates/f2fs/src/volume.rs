@@ -119,7 +119,7 @@ impl Volume {
         volume.checkpoint().check_counts(volume.geometry())?;
         volume.checkpoint().check_checksum(volume.geometry())?;
         nat::check_journal(volume.geometry(), &volume.checkpoint())?;
-        let writer = Writer::new(&volume, options.discard, format)?;
+        let writer = Writer::new(&volume, options, format)?;
         if let Some(report) = volume.recovery() {
             if let Some(failure) = report.orphan_failure.clone() {
                 return Err(failure);
@@ -148,6 +148,13 @@ impl Volume {
     /// Returns the writing side. Errors: `ReadOnly` if the volume is open for reading only.
     pub(crate) fn writer(&self) -> Result<&Writer> {
         self.writer.get().ok_or(Error::ReadOnly)
+    }
+
+    /// Reports an error of a read. A volume that is open for writing records corruption.
+    pub(crate) fn found(&self, error: &Error) {
+        if let Some(writer) = self.writer.get() {
+            writer.health().found(error);
+        }
     }
 
     /// Returns the inodes in memory of a volume that is open for writing.

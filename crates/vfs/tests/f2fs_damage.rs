@@ -2,17 +2,17 @@
 //! changed again.
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use base::attributes::{DirCursor, FileType};
+use base::attributes::{DirCursor, FileType, XattrMode};
 use base::checksum::crc32_le;
-use base::{BlockSize, Error, FileOffset, Result};
+use base::{BlockSize, Error, FileOffset, InodeNumber, Result};
 use device::MemoryDevice;
 use testkit::f2fs::make::{Contents, MakeOptions, make};
 use vfs::{
-    Creation, Credentials, Fallocate, File, Node, OpenMode, Privileges, Volume, VolumeOptions,
-    WriteAt, WriteSync,
+    Creation, Credentials, ErrorPolicy, Fallocate, File, Node, OpenMode, Privileges, Volume,
+    VolumeOptions, WriteAt, WriteSync,
 };
 
 const BY: &Credentials = &Credentials::ROOT;
@@ -23,6 +23,8 @@ const BLOCK: usize = 4096;
 const FEATURES: u32 = 0x8;
 /// The first address in an inode with all extra attributes.
 const FIRST_ADDRESS: usize = 360 + 36;
+/// The magic number of the extended attributes in an inode with the default room for them.
+const INLINE_XATTRS: usize = BLOCK - 24 - 5 * 4 - 50 * 4;
 /// The offset of the superblock, and that of its copy.
 const SUPERBLOCKS: [usize; 2] = [1024, BLOCK + 1024];
 /// The bytes of an entry of the node address table.
@@ -367,4 +369,83 @@ fn no_new_file_gets_the_number_of_a_quota_file() {
     let device = change(&device, |volume| drop(create(volume, "new")));
     let volume = open(&device).unwrap();
     assert_ne!(find(&volume, "new").number().0, u64::from(number));
+}
+
+/// Returns whether the last checkpoint asks for fsck.f2fs.
+fn needs_fsck(device: &MemoryDevice) -> bool {
+    const NEEDS_FSCK: u32 = 0x10;
+    let flags = Mutex::new(0);
+    // Only to find the pack.
+    damage_checkpoint(device, |block| *flags.lock().unwrap() = word(block, 132));
+    flags.into_inner().unwrap() & NEEDS_FSCK != 0
+}
+
+#[test]
+fn corruption_that_reads_find_is_recorded() {
+    let device = change(&device(), |volume| {
+        let file = create(volume, "far");
+        file.write_all_at(&[b'f'; BLOCK], 0).unwrap();
+        find(volume, "far").set_xattr(b"user.name", b"value", XattrMode::Either, KEEP).unwrap();
+    });
+    assert!(!needs_fsck(&device));
+    type Read = fn(&Volume) -> Result<()>;
+    let reads: [(&str, usize, u32, Read); 3] = [
+        ("mode", 0, 0xF96, |volume| volume.lookup(&volume.root().unwrap(), b"far").map(drop)),
+        ("address", FIRST_ADDRESS, 7, |volume| {
+            find(volume, "far").open()?.read_exact_at(&mut [0; BLOCK], 0)
+        }),
+        ("magic number of attributes", INLINE_XATTRS, 7, |volume| {
+            find(volume, "far").list_xattrs().map(drop)
+        }),
+    ];
+    for (field, at, value, read) in reads {
+        let damaged = damage_inode(&device, "far", |inode| set_word(inode, at, value));
+        let closed = change(&damaged, |volume| {
+            let result = read(volume);
+            assert!(matches!(result, Err(Error::Corrupt(_))), "{field}: {result:?}");
+            create(volume, "new");
+        });
+        assert!(needs_fsck(&closed), "{field}");
+        let mut options = VolumeOptions::new();
+        options.writable(true).errors(ErrorPolicy::ReadOnly);
+        let volume = Volume::open_device(copy_of(&damaged), &options).unwrap();
+        assert!(matches!(read(&volume), Err(Error::Corrupt(_))), "{field}");
+        let creation = Creation::of(FileType::Regular, 0o644);
+        let created = volume.create_in(&volume.root().unwrap(), b"new", &creation, BY);
+        assert!(matches!(created, Err(Error::ShutDown(_))), "{field}");
+        check_contents(&volume, "data", 0, b'd');
+    }
+    // The caller of a lookup by number may pass any number.
+    let closed = change(&device, |volume| assert!(volume.kept_node(InodeNumber(9999)).is_err()));
+    assert!(!needs_fsck(&closed));
+}
+
+#[test]
+fn a_directory_that_is_larger_than_its_size_keeps_its_names() {
+    let (device, hidden) = (device(), 300);
+    let device = change(&device, |volume| {
+        let creation = Creation::of(FileType::Directory, 0o755);
+        let directory = volume.create_in(&volume.root().unwrap(), b"large", &creation, BY).unwrap();
+        for number in 0..hidden {
+            let creation = Creation::of(FileType::Regular, 0o644);
+            volume.create_in(&directory, format!("{number}").as_bytes(), &creation, BY).unwrap();
+        }
+    });
+    let damaged = damage_inode(&device, "large", |inode| inode[16..24].fill(0));
+    assert!(!findings(&damaged).is_empty());
+    let closed = change(&damaged, |volume| {
+        let removed = volume.rmdir(&volume.root().unwrap(), b"large", BY);
+        assert!(matches!(removed, Err(Error::Corrupt(_))), "{removed:?}");
+        let creation = Creation::of(FileType::Regular, 0o644);
+        let created = volume.create_in(&find(volume, "large"), b"new", &creation, BY);
+        assert!(matches!(created, Err(Error::Corrupt(_))), "{created:?}");
+    });
+    let size = 8 * BLOCK as u64;
+    let mended = damage_inode(&closed, "large", |inode| {
+        inode[16..24].copy_from_slice(&size.to_le_bytes());
+    });
+    let volume = open(&mended).unwrap();
+    for number in 0..hidden {
+        volume.lookup(&find(&volume, "large"), format!("{number}").as_bytes()).unwrap();
+    }
 }

@@ -46,6 +46,7 @@ fn a_label_is_found_by_other_programs() {
             let volume = VolumeOptions::new().writable(true).open(&path).unwrap();
             volume.set_label(label.as_bytes()).unwrap();
             assert_eq!(volume.label().unwrap(), label.as_bytes());
+            assert_eq!(volume.info().label, label.as_bytes());
             volume.close().unwrap();
             drop(volume);
             check_by_fsck(&path);

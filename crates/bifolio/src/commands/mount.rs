@@ -66,7 +66,8 @@ Mount options, separated by commas. Later options override earlier ones.
       Default: async,nodirsync.
   errors=continue|remount-ro|panic
       What to do when corruption is found, instead of the setting of
-      the volume (tune2fs -e). panic is the same as remount-ro.
+      the volume (tune2fs -e; f2fs: continue). panic is the same as
+      remount-ro.
   [no]loop
       Attach a loop device to the image file when root mounts it for
       writing; see Durability below. Default: loop, or noloop with

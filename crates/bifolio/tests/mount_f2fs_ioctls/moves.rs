@@ -224,6 +224,7 @@ fn defragmentation_is_refused_as_by_linux() {
         assert_eq!(defragment(&file, 0, BLOCK as u64), Err(Errno::ROFS));
         let start = main_start(&fixture);
         assert_eq!(clean(&file, true, start, 0), Err(Errno::ROFS));
+        assert_eq!(ioctl(&file, WRITE_CHECKPOINT), Err(Errno::ROFS));
     });
     let ext4 = Fixture::with_tree();
     let mount = ext4.mount(&["-o", "rw"]);

@@ -57,10 +57,16 @@ impl Check<'_> {
     ) {
         let record = file.record;
         let Some(directory) = &mut file.directory else { return };
+        let end = self.geometry().block_size.blocks_for(record.attributes.size);
+        let mut is_hidden = block.is_some_and(|block| block.0 >= end);
         let mut entries = Entries::new(area, location);
         while let Some(entry) = entries.next() {
             match entry {
                 Ok(entry) => {
+                    if std::mem::take(&mut is_hidden) {
+                        let problem = Problem::Missing("block below the directory's size");
+                        self.report.corrupt(STRUCTURE, location, problem);
+                    }
                     let checked = entry.check(&directory.format, location);
                     let location = entry.location(location);
                     if self.report.ok(checked).is_some() {

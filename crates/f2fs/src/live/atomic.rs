@@ -165,7 +165,7 @@ impl LiveInode {
         let writer = self.volume.writer()?;
         self.sync(false).or_else(|_| writer.checkpoint(&self.volume)).inspect_err(|error| {
             // A later checkpoint would have the new data, which the caller takes for refused.
-            writer.fail(error.clone());
+            writer.health().fail(error.clone());
         })
     }
 

@@ -90,7 +90,7 @@ impl LiveInode {
                 if let Some((is_pending, until)) = self.pending_until(at, end) {
                     (is_missing, end) = (!is_pending, until);
                 } else {
-                    let piece = self.current().piece_at(at, end)?;
+                    let piece = self.found(self.current().piece_at(at, end))?;
                     (is_missing, end) = (piece.state == BlockState::Hole, piece.end.min(end));
                 }
                 if is_missing {
@@ -108,7 +108,7 @@ impl MapRead for LiveInode {
         let block_size = self.volume.geometry().block_size;
         // In this order: the end of a write stores addresses before blocks are no longer delayed.
         let around = self.delayed.lock().around(block_size.file_block(at));
-        let mut map = self.map_with_pending(at, length)?;
+        let mut map = self.found(self.map_with_pending(at, length))?;
         if map.kind != IomapKind::Hole || self.current().record().inline_area.is_some() {
             return Ok(map);
         }
@@ -124,7 +124,7 @@ impl MapRead for LiveInode {
     }
 
     fn inline_data(&self) -> Result<Vec<u8>> {
-        self.current().inline_data()
+        self.found(self.current().inline_data())
     }
 
     fn transform(&self) -> Option<Arc<dyn Transform>> {
@@ -148,7 +148,7 @@ impl MapRead for LiveInode {
     }
 
     fn cluster(&self, at: FileOffset) -> Result<Cluster> {
-        self.current().cluster(at)
+        self.found(self.current().cluster(at))
     }
 
     fn generation(&self) -> u64 {
@@ -299,7 +299,7 @@ impl MapWrite for LiveInode {
 
     fn panicked(&self, operation: &'static str) {
         if let Ok(writer) = self.volume.writer() {
-            writer.fail(base::Error::Panicked(operation));
+            writer.health().fail(base::Error::Panicked(operation));
         }
     }
 }

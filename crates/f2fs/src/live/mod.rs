@@ -114,6 +114,11 @@ impl LiveInode {
         })
     }
 
+    /// Reports the error of a read to the volume, and returns the result of the read.
+    pub(crate) fn found<R>(&self, read: Result<R>) -> Result<R> {
+        read.inspect_err(|error| self.volume.found(error))
+    }
+
     /// Returns the inode after its last change.
     pub(crate) fn current(&self) -> Arc<Inode> {
         Arc::clone(&self.current.read())

@@ -12,6 +12,11 @@ use crate::dir::{EntryName, Found};
 use crate::edit::{Editor, EntryEditor, InodeName};
 use crate::inode::Inode;
 
+/// The blocks of a directory besides its inode and those of its map: that of its extended attributes.
+const OWN_BLOCKS_MAX: u64 = 1;
+/// The unit of the block count of attributes.
+const SECTOR_BYTES: u64 = 512;
+
 /// A name in a directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Named<'n> {
@@ -158,6 +163,7 @@ impl LiveInode {
             return Err(Error::NotDirectory);
         }
         self.check_changeable()?;
+        check_size_of_directory(&current)?;
         if current.attributes().links == 0 { Err(Error::NotFound) } else { Ok(current) }
     }
 
@@ -166,6 +172,7 @@ impl LiveInode {
         if !current.attributes().is_dir() {
             return Err(Error::NotDirectory);
         }
+        check_size_of_directory(&current)?;
         let mut is_empty = true;
         current.read_dir(base::attributes::DirCursor(0), &mut |entry| {
             is_empty &= matches!(entry.name, b"." | b"..");
@@ -383,4 +390,27 @@ fn set_entry(
     let mut entries = EntryEditor { editor, number: named.directory.number };
     let found = existing(&entries, named, now)?;
     entries.set_inode(&found, new, kind)
+}
+
+/// Checks that a directory's size has room for all of its blocks: names behind it are not found, and a change would lose
+/// them. Errors: `Corrupt`.
+fn check_size_of_directory(directory: &Inode) -> Result<()> {
+    let record = directory.record();
+    if record.inline_area.is_some() {
+        return Ok(());
+    }
+    let attributes = directory.attributes();
+    let block_size = directory.volume().geometry().block_size;
+    let max = block_size.blocks_for(attributes.size);
+    // No node has more addresses than an inode has room for.
+    let nodes = match max > record.address_count.into() {
+        true => max / u64::from(record.address_count.max(1)) + NODES_MAX,
+        false => 0,
+    };
+    let needed = attributes.blocks.saturating_mul(SECTOR_BYTES);
+    if block_size.blocks_for(needed) <= OWN_BLOCKS_MAX.saturating_add(nodes).saturating_add(max) {
+        return Ok(());
+    }
+    let problem = Problem::Truncated { needed, available: attributes.size };
+    Err(Error::corrupt("directory", Location::inode(directory.number()), problem))
 }

@@ -19,6 +19,8 @@ pub const FAST_BOOT: u32 = 0x20;
 pub const CRC_RECOVERY: u32 = 0x40;
 /// The pack ends with bits about blocks of the node address table.
 pub const NAT_BITS: u32 = 0x80;
+/// Everything free was discarded before the volume was unmounted.
+pub const TRIMMED: u32 = 0x100;
 /// fsck.f2fs wrote the pack: only the lower half of `checkpoint_version` in node footers counts.
 pub const NO_CRC_RECOVERY: u32 = 0x200;
 /// The version bitmaps begin after a CRC at byte 192.

@@ -9,6 +9,7 @@ use iomap::BlockContents;
 
 use super::batch::Batch;
 use super::changes::AddressChanges;
+use super::health::Health;
 use super::logs::LogName;
 use super::pack::{Pack, PackContents, PackCounts};
 use super::segment_changes::{SegmentChanges, WriteTimes};
@@ -107,14 +108,14 @@ impl CheckpointWriter<'_> {
         for (nid, entry) in &volume.checkpoint().nat_journal {
             self.table.entry(*nid).or_insert_with(|| entry.clone());
         }
-        let WriterState { logs, space, clock, times_of_moved, .. } = &mut *self.state;
+        let WriterState { logs, space, clock, times_of_moved, health, .. } = &mut *self.state;
         logs.find_next(space)?;
         let times = WriteTimes { now: clock.now(), of_moved: times_of_moved };
         let mut segments = SegmentChanges::new(space, logs.segments(), times);
         let data = (BlockKind::Data, changes.removed.iter());
-        let wrong_data = changes.unused + set_all_free(&mut segments, geometry, data)?;
+        let wrong_data = changes.unused + set_all_free(&mut segments, geometry, data, health)?;
         let nodes = (BlockKind::Node, freed.iter().copied());
-        let wrong_nodes = set_all_free(&mut segments, geometry, nodes)?;
+        let wrong_nodes = set_all_free(&mut segments, geometry, nodes, health)?;
         for (block, _) in &changes.added {
             segments.set_used(geometry, *block, LogName::WarmData.segment_type())?;
         }
@@ -132,14 +133,16 @@ impl CheckpointWriter<'_> {
         let mut counts = self.counts(free_segments);
         counts.blocks += u64::from(wrong_data) + u64::from(wrong_nodes);
         let is_changed = counts.follow(used);
-        self.state.needs_fsck |= wrong_data > 0 || wrong_nodes > 0 || is_changed;
+        if wrong_data > 0 || is_changed {
+            self.state.health.set_corrupt();
+        }
         let orphans = volume.overlay_or_new().read().orphans().clone();
         let contents = PackContents {
             counts,
             versions: (&sit_versions, &nat_versions),
             orphans: &orphans,
             is_quota_damaged: self.state.quotas.is_damaged(),
-            needs_fsck: self.state.needs_fsck,
+            needs_fsck: self.state.health.is_corrupt(),
             is_closed,
             time: self.state.clock.now(),
         };
@@ -269,15 +272,13 @@ fn set_all_free(
     segments: &mut SegmentChanges<'_>,
     geometry: &Geometry,
     (kind, blocks): (BlockKind, impl Iterator<Item = FsBlock>),
+    health: &Health,
 ) -> Result<u32> {
     let mut wrong = 0;
     for block in blocks {
         match segments.set_free(geometry, block, kind) {
             Err(error @ Error::Corrupt(_)) => {
-                // One message tells enough: a damaged table may have hundreds of such blocks.
-                if wrong == 0 {
-                    tracing::error!(%error, "a block cannot become free");
-                }
+                health.found(&error);
                 wrong += 1;
             }
             result => result?,

@@ -37,7 +37,7 @@ impl Writer {
         let written = write_copies(volume, &current, label);
         if let Err(error) = &written {
             // A failed flush may be that of data, too.
-            self.fail(error.clone());
+            self.health().fail(error.clone());
         }
         written
     }

@@ -17,6 +17,7 @@ mod clock;
 mod defragment;
 mod discard;
 mod group;
+mod health;
 mod label;
 mod logs;
 mod mode;

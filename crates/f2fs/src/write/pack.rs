@@ -14,7 +14,7 @@ use crate::checkpoint::{VersionBitmap, bitmap_places};
 use crate::geometry::{SEGMENT_BLOCKS, WORD_BYTES};
 use crate::ondisk::checkpoint::{
     COMPACT_SUMMARIES, CRC_RECOVERY, FAST_BOOT, NAT_BITS, NEEDS_FSCK, NO_CRC_RECOVERY, ORPHANS,
-    QUOTA_NEEDS_FSCK, RawCheckpoint, RawOrphanFooter, UNMOUNTED,
+    QUOTA_NEEDS_FSCK, RawCheckpoint, RawOrphanFooter, TRIMMED, UNMOUNTED,
 };
 use crate::summaries::{BlockKind, LOGS};
 use crate::superblock::MAGIC;
@@ -111,8 +111,13 @@ impl<'v> Pack<'v> {
             offsets[index].set(place.offset);
             raw.allocation_types[number] = place.fills_holes.into();
         }
-        let cleared =
-            ORPHANS | COMPACT_SUMMARIES | FAST_BOOT | UNMOUNTED | NAT_BITS | NO_CRC_RECOVERY;
+        let cleared = ORPHANS
+            | COMPACT_SUMMARIES
+            | FAST_BOOT
+            | UNMOUNTED
+            | NAT_BITS
+            | TRIMMED
+            | NO_CRC_RECOVERY;
         let mut flags = if *is_closed { UNMOUNTED } else { 0 } | CRC_RECOVERY;
         // fsck.f2fs expects summaries of nodes only in the last pack. Others are read from the nodes.
         let logs_in_pack = if *is_closed { 2 * LOGS } else { LOGS };

@@ -82,7 +82,7 @@ impl Writer {
             match self.place_in(&mut state, volume, (inode, at), count, temperature) {
                 Err(Error::NoSpace) if state.can_wait() => {
                     state.wait_for(&self.write_ended, POLL_TIME);
-                    self.check()?;
+                    self.health().check()?;
                 }
                 placed => return placed,
             }
@@ -97,7 +97,7 @@ impl Writer {
         if can_wait {
             state.wait_for(&self.write_ended, POLL_TIME);
         }
-        self.check().map(|()| can_wait)
+        self.health().check().map(|()| can_wait)
     }
 
     fn place_in(
@@ -163,8 +163,7 @@ impl Writer {
         state.is_busy = true;
         let Some(range) = look_up()? else { return Ok(None) };
         if !state.space.has_data(geometry, &range) {
-            tracing::error!("inode {inode}: the blocks {range:?} of its data are free or nodes");
-            state.needs_fsck = true;
+            self.health().found(&no_data_of(inode, &range));
             return Ok(None);
         }
         let placed = Placed { inode, at, range: range.clone(), is_overwrite: true };
@@ -179,13 +178,12 @@ impl Writer {
         inode: InodeNumber,
         range: &Range<FsBlock>,
     ) -> Result<()> {
-        let mut state = self.lock()?;
-        if state.space.has_data(geometry, range) {
+        if self.lock()?.space.has_data(geometry, range) {
             return Ok(());
         }
-        state.needs_fsck = true;
-        let problem = Problem::Invalid { field: "block of data", found: range.start.0 };
-        Err(Error::corrupt("block map", Location::inode(inode), problem))
+        let error = no_data_of(inode, range);
+        self.health().found(&error);
+        Err(error)
     }
 
     /// Ends the placements that overwrite blocks. Returns whether there are others among `tokens`.
@@ -207,4 +205,10 @@ impl Writer {
     pub(crate) fn note_ended(&self) {
         self.write_ended.notify_all();
     }
+}
+
+/// The error for blocks of a file that are nodes, or free.
+fn no_data_of(inode: InodeNumber, range: &Range<FsBlock>) -> Error {
+    let problem = Problem::Invalid { field: "block of data", found: range.start.0 };
+    Error::corrupt("block map", Location::inode(inode), problem)
 }

@@ -5,18 +5,19 @@
 //! that the last checkpoint uses are needed.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use base::locks::{RankedGuard, RankedMutex};
 use base::{Error, FsBlock, Ranges, Result, Unsupported};
 
-use fs::SyncDelays;
+use fs::{ErrorPolicy, FormatOptions, SyncDelays};
 use parking_lot::Condvar;
 
 use super::clean::HeldBlocks;
 use super::clock::Clock;
 use super::discard::Discards;
 use super::group::Syncs;
+use super::health::Health;
 use super::logs::Logs;
 use super::placements::Placements;
 use super::reserved::Reserved;
@@ -66,8 +67,7 @@ pub(crate) struct Writer {
     /// How the data of new files is compressed whose directory says so.
     new_compression: NewCompression,
     compressed_names: CompressedNames,
-    /// The error after which nothing is written any more.
-    failure: OnceLock<Error>,
+    health: Arc<Health>,
 }
 
 /// What changes between checkpoints, apart from the overlay.
@@ -93,8 +93,7 @@ pub(super) struct WriterState {
     pub(super) clock: Clock,
     pub(super) discards: Discards,
     pub(super) quotas: Quotas,
-    /// Whether a change has found corruption, which the next checkpoint records.
-    pub(super) needs_fsck: bool,
+    pub(super) health: Arc<Health>,
     /// The nodes that fsync(2) has written.
     pub(super) chain: Chain,
     next_nid: u32,
@@ -131,9 +130,9 @@ impl WriterState {
 }
 
 impl Writer {
-    /// Prepares a volume for writing, without changing it. With `discards`, segments are discarded once they are free.
+    /// Prepares a volume for writing, without changing it.
     /// Errors: `Unsupported` for volumes with features that writing does not know.
-    pub(crate) fn new(volume: &Volume, discards: bool, format: &Format) -> Result<Self> {
+    pub(crate) fn new(volume: &Volume, options: &FormatOptions, format: &Format) -> Result<Self> {
         for (feature, operation) in REFUSED {
             if volume.geometry().features.has(feature) {
                 return Err(Unsupported::Operation(operation).into());
@@ -147,6 +146,7 @@ impl Writer {
         let pack = PackSummaries::read(volume)?;
         let space = Space::read(volume, &pack.sit_journal)?;
         space.check_logs(&checkpoint)?;
+        let health = Arc::new(Health::new(options.errors.unwrap_or(ErrorPolicy::Continue)));
         let state = WriterState {
             space,
             logs: Logs::of(&checkpoint, format.mode),
@@ -158,9 +158,9 @@ impl Writer {
             times_of_moved: HashMap::new(),
             is_busy: true,
             is_cleaning_futile: false,
-            discards: Discards::new(discards),
+            discards: Discards::new(options.discard),
             quotas: Quotas::of(volume),
-            needs_fsck: false,
+            health: Arc::clone(&health),
             clock: Clock::start(checkpoint.raw.elapsed_time.get()),
             chain: Chain::default(),
             next_nid: 0,
@@ -175,7 +175,7 @@ impl Writer {
             syncs: Syncs::new(),
             new_compression: format.compression,
             compressed_names: format.compressed_names.clone(),
-            failure: OnceLock::new(),
+            health,
         })
     }
 
@@ -187,19 +187,9 @@ impl Writer {
         &self.compressed_names
     }
 
-    /// Fails after an error that has shut the volume down.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.failure.get() {
-            Some(error) => Err(Error::ShutDown(Arc::new(error.clone()))),
-            None => Ok(()),
-        }
-    }
-
-    /// Shuts the volume down: all later changes fail.
-    pub(crate) fn fail(&self, error: Error) {
-        if self.failure.set(error).is_ok() {
-            tracing::error!(error = %self.failure.get().expect("it was just set"), "the volume is shut down");
-        }
+    /// Returns the errors that were found since the volume was opened.
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
     }
 
     /// Locks the state, also of a volume that is closed or shut down.
@@ -209,7 +199,7 @@ impl Writer {
 
     pub(super) fn lock(&self) -> Result<RankedGuard<'_, WriterState>> {
         let state = self.state.lock();
-        self.check()?;
+        self.health.check()?;
         if state.is_closed { Err(Error::ReadOnly) } else { Ok(state) }
     }
 
@@ -277,7 +267,7 @@ impl Writer {
         state.write_checkpoint(volume, is_closed).inspect_err(|error| {
             // Without room for a node, nothing has changed but that blocks are allocated.
             if *error != Error::NoSpace {
-                self.fail(error.clone());
+                self.health.fail(error.clone());
             }
         })
     }
@@ -328,8 +318,8 @@ impl Writer {
             result => result,
         };
         volume.overlay_or_new().write().end(result.is_ok());
-        state.needs_fsck |= matches!(result, Err(Error::Corrupt(_)));
-        if result.is_err() {
+        if let Err(error) = &result {
+            self.health.found(error);
             take_back(&mut Reserved { state: &mut state });
             state.reserved = before.reserved;
         }
@@ -398,7 +388,7 @@ pub(super) struct FailOnPanic<'w>(pub(super) &'w Writer);
 impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.fail(Error::Panicked("a change of the volume"));
+            self.0.health.fail(Error::Panicked("a change of the volume"));
         }
     }
 }

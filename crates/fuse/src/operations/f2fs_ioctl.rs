@@ -147,6 +147,9 @@ impl Server {
             }
             command::WRITE_CHECKPOINT => {
                 self.require_root(header)?;
+                if !self.volume.is_writable() {
+                    return Err(Errno::ROFS.into());
+                }
                 base::waiting::about_to_wait();
                 self.volume.sync()?;
                 &[]
