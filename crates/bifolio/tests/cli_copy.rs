@@ -124,7 +124,7 @@ fn destinations_have_the_meaning_of_cp() {
     assert!(exists("several/file") && exists("several/other"));
 
     let left_out = run_with_status(&["cp", &image.at("/dir"), &path("nothing")], 1);
-    assert!(left_out.text().contains("use -r or -a"), "{}", left_out.text());
+    assert!(left_out.text().contains("`cp -r` and `cp -a` copy it"), "{}", left_out.text());
     assert!(!exists("nothing"));
     run_with_status(&["cp", &image.at("/dir/file"), &image.at("/dir"), &path("missing")], 2);
     run_with_status(&["cp", &image.at("/dir/file"), &image.at("/dir/new")], 2);

@@ -88,7 +88,7 @@ fn put_and_cp_understand_all_kinds_of_destinations() {
         assert_eq!(run_ok(&["cat", &image.at(path)]), "x\n");
     }
     let left_out = run_with_status(&["cp", &here("tree"), &here("new"), &image.at("/dir")], 1);
-    assert!(left_out.text().contains("use -r or -a"), "{}", left_out.text());
+    assert!(left_out.text().contains("`cp -r` and `cp -a` copy it"), "{}", left_out.text());
     let none = run_with_status(&["put", &here("none"), &here("new"), &image.at("/dir")], 1);
     assert!(none.text().contains("none: cannot copy: No such file"), "{}", none.text());
     run_with_status(&["put", "-", &image.at("/dir")], 2);

@@ -201,7 +201,7 @@ impl Feeder<'_, '_> {
     fn copy_directory(&mut self, parent: &Arc<Directory>, name: &[u8], visit: &Visit<'_>) -> Flow {
         if !self.worker.engine.options.recursive {
             let error =
-                CopyError::Other("is a directory and was not copied; use -r or -a to copy it");
+                CopyError::Other("is a directory and was not copied; `cp -r` and `cp -a` copy it");
             self.worker.report(visit.path, Err(error));
             return Flow::Skip;
         }

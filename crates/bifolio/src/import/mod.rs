@@ -79,8 +79,8 @@ enum CopyError {
 }
 
 const CANNOT_CREATE: &str = "cannot create the copy";
-const IS_DIRECTORY: &str = "is a directory and was not copied; use -r or -a to copy it";
-const IS_SPECIAL: &str = "is a special file and was not copied; use -r or -a to copy it";
+const IS_DIRECTORY: &str = "is a directory and was not copied; `cp -r` and `cp -a` copy it";
+const IS_SPECIAL: &str = "is a special file and was not copied; `cp -r` and `cp -a` copy it";
 
 impl From<Error> for CopyError {
     fn from(error: Error) -> Self {
