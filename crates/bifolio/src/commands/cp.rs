@@ -155,7 +155,7 @@ fn open_start(destination: &Path, is_directory: bool) -> Result<OwnedFd> {
         .map_err(|error| Failure::host(path, "cannot open", &error.into()))
 }
 
-/// A copy out of an image, and what is known of the host before the process is confined.
+/// A copy out of an image. Everything about the host is found before the process is confined.
 struct Copy<'a> {
     source: &'a Target,
     /// The name of the copy. Without a name, the contents of the source are copied to the directory.
