@@ -12,6 +12,8 @@ use crate::planted::{Bug, Planted};
 use crate::stage::open;
 use crate::subject::{Notes, Subject};
 
+/// The maximum number of rounds until something is cleaned.
+const ROUNDS_MAX: usize = 20;
 /// The name of the other file, if it is not cold.
 const CHANGED: &str = "changed";
 /// The extension is on the list of cold files that mkfs.f2fs writes.
@@ -75,8 +77,11 @@ impl Cleaned {
         volume.sync().unwrap();
         let begun = recorder.point();
         let change = if is_pinned { Subject::change_pinned } else { Subject::change };
-        let mut cleaned = 0;
-        for _ in 0..rounds {
+        let (mut round, mut cleaned) = (0, 0);
+        // With large segments, a round may leave nothing to clean.
+        while round < rounds || cleaned == 0 {
+            assert!(round < ROUNDS_MAX, "nothing was cleaned");
+            round += 1;
             for number in 0..REWRITTEN {
                 let path = format!("/rewritten{number}");
                 volume.remove(path.as_bytes(), &Credentials::ROOT).unwrap();
@@ -100,7 +105,6 @@ impl Cleaned {
             }
             volume.sync().unwrap();
         }
-        assert!(cleaned > 0, "nothing was cleaned");
         Self { run: RecordedRun::new(kind, &recorder, begun), kept, changed, name }
     }
 }
