@@ -1,5 +1,7 @@
 //! The map of a file: from its blocks to addresses, through direct, indirect and double indirect nodes.
 
+use std::ops::Range;
+
 use base::{Error, FileBlock, FsBlock, Location, Problem, Result};
 
 use super::Inode;
@@ -142,6 +144,19 @@ impl Inode {
                 Ok(BlockState::Mapped(block))
             }
         }
+    }
+
+    /// Returns whether there are nodes for the addresses of all of `blocks`.
+    pub(crate) fn has_nodes(&self, blocks: &Range<FileBlock>) -> Result<bool> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let leaf = self.leaf_at(at)?;
+            if leaf.node.is_none() {
+                return Ok(false);
+            }
+            at = FileBlock(leaf.end);
+        }
+        Ok(true)
     }
 
     /// Returns the node with the address of a block.

@@ -28,6 +28,16 @@ impl Placed {
     pub(crate) fn len(&self) -> u64 {
         self.range.end.0 - self.range.start.0
     }
+
+    /// Adds the write of the next part of the same file, if it goes to the next blocks. Returns whether it does.
+    pub(crate) fn extend(&mut self, next: &Self) -> bool {
+        let is_next = (next.inode, next.at.0, next.range.start)
+            == (self.inode, self.at.0 + self.len(), self.range.end);
+        if is_next {
+            self.range.end = next.range.end;
+        }
+        is_next
+    }
 }
 
 /// The placements of writes that have not ended.

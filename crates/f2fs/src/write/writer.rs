@@ -326,6 +326,28 @@ impl Writer {
         result
     }
 
+    /// Reserves as many blocks as `count` returns, without a change of nodes. Returns whether it does: not if `count` returns
+    /// `None`. `blocks` is as for [`change`](Self::change).
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` if the volume has fewer blocks, and those of `count`.
+    pub(crate) fn reserve(
+        &self,
+        volume: &Arc<Volume>,
+        blocks: u64,
+        count: impl FnOnce() -> Result<Option<u64>>,
+    ) -> Result<bool> {
+        let mut state = self.lock()?;
+        self.make_room(&mut state, volume, blocks)?;
+        let Some(count) = count()? else { return Ok(false) };
+        if count > 0 && !state.has_blocks(volume, count) {
+            return Err(Error::NoSpace);
+        }
+        state.reserved += count;
+        Ok(true)
+    }
+
     /// Writes a checkpoint if the overlay would grow too large, or if it could not be written after `blocks` more nodes and
     /// directory blocks have changed; and before the first change, for a version of
     /// its own ([`Chain`]).
