@@ -106,7 +106,8 @@ impl LiveInode {
     /// Reserves the blocks that data in the cache needs. Adds the nodes for their addresses, so that the end of I/O adds none.
     fn reserve(&self, blocks: &Range<FileBlock>) -> Result<()> {
         let added = blocks.end.0 - blocks.start.0 + NODES_MAX;
-        let count = |holes: &[Range<FileBlock>]| holes.iter().map(|hole| hole.end.0 - hole.start.0).sum();
+        let count =
+            |holes: &[Range<FileBlock>]| holes.iter().map(|hole| hole.end.0 - hole.start.0).sum();
         // The end of another write may have stored addresses since the caller looked.
         let mut holes = Vec::new();
         // Most writes find all nodes. They change none, which takes half the time.
