@@ -22,8 +22,8 @@ const COLD: &str = "changed.mp4";
 const KEPT: usize = 24;
 /// The number of files that are deleted and written again in each round.
 const REWRITTEN: usize = 48;
-/// The maximum length of a file, in blocks.
-const BLOCKS_MAX: u64 = 40;
+/// The maximum length of a file, in pages.
+const PAGES_MAX: u64 = 40;
 
 pub struct Cleaned {
     run: RecordedRun,
@@ -69,19 +69,25 @@ impl Cleaned {
         let mut changed = FileHistory::new(1, false);
         let mut kept = Vec::new();
         for number in 0..REWRITTEN {
-            write_new(&volume, &format!("rewritten{number}"), &mut random);
+            write_new(&volume, &format!("rewritten{number}"), PAGES_MAX, &mut random);
             if number * KEPT / REWRITTEN == kept.len() {
-                kept.push(write_new(&volume, &format!("kept{}", kept.len()), &mut random));
+                kept.push(write_new(
+                    &volume,
+                    &format!("kept{}", kept.len()),
+                    PAGES_MAX,
+                    &mut random,
+                ));
             }
         }
         volume.sync().unwrap();
         let begun = recorder.point();
         let change = if is_pinned { Subject::change_pinned } else { Subject::change };
         let (mut round, mut cleaned) = (0, 0);
-        // With large segments, a round may leave nothing to clean.
         while round < rounds || cleaned == 0 {
             assert!(round < ROUNDS_MAX, "nothing was cleaned");
             round += 1;
+            // With large segments, short files may leave nothing to clean in any round.
+            let pages_max = PAGES_MAX * (1 + round.saturating_sub(rounds) as u64);
             for number in 0..REWRITTEN {
                 let path = format!("/rewritten{number}");
                 volume.remove(path.as_bytes(), &Credentials::ROOT).unwrap();
@@ -95,7 +101,7 @@ impl Cleaned {
             sync(&subject.file, random.below(2) == 0);
             notes.durable(version);
             for number in 0..REWRITTEN {
-                write_new(&volume, &format!("rewritten{number}"), &mut random);
+                write_new(&volume, &format!("rewritten{number}"), pages_max, &mut random);
                 if number % 16 == 0 {
                     change(&mut subject, &mut notes, &mut random);
                     let version = notes.history.version();
@@ -109,11 +115,11 @@ impl Cleaned {
     }
 }
 
-/// Writes a new file with random contents, which are returned.
-fn write_new(volume: &Volume, name: &str, random: &mut Random) -> Vec<u8> {
+/// Writes a new file with random contents of at most `pages_max` pages, which are returned.
+fn write_new(volume: &Volume, name: &str, pages_max: u64, random: &mut Random) -> Vec<u8> {
     let file: File = make(volume, name);
     let word = random.draw().to_le_bytes();
-    let length = (random.below(BLOCKS_MAX) + 1) as usize * 4096;
+    let length = (random.below(pages_max) + 1) as usize * 4096;
     let data: Vec<u8> = word.into_iter().cycle().take(length).collect();
     let at = WriteAt::Offset(FileOffset(0));
     let written = match random.below(2) {
