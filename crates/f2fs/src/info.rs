@@ -55,6 +55,7 @@ impl Volume {
                 ("inodes_created", recovery.inodes_created),
                 ("names_added", recovery.names_added),
                 ("names_replaced", recovery.names_replaced),
+                ("xattrs_kept", recovery.xattrs_kept),
                 ("orphans_deleted", recovery.orphans_deleted),
             ] {
                 if count > 0 {

@@ -14,6 +14,7 @@ mod replay;
 mod segments;
 mod slots;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use base::{Error, FsBlock, InodeNumber, Location, Result};
@@ -59,6 +60,8 @@ pub struct RecoveryReport {
     pub names_added: u64,
     /// The number of names among them that belonged to another inode in the checkpoint.
     pub names_replaced: u64,
+    /// The number of inodes that keep their old extended attributes, since the new ones were not synced completely.
+    pub xattrs_kept: u64,
 }
 
 /// Recovers what was synced after the last checkpoint, in the volume's overlay. Returns `None` if there is nothing to
@@ -90,7 +93,15 @@ pub(crate) fn recover(volume: &Arc<Volume>) -> Result<Option<RecoveryReport>> {
     }
     let planned = plan::plan(&chain, |inode| exists(volume, inode))?;
     let (chain, planned) = (&chain, &planned);
-    Replay { editor: &mut editor, chain, planned, report: &mut report, segments: None }.run()?;
+    Replay {
+        editor: &mut editor,
+        chain,
+        planned,
+        report: &mut report,
+        segments: None,
+        xattrs_before: HashMap::new(),
+    }
+    .run()?;
     let mut quotas = Quotas::of(volume);
     quotas.charge_recovery(&mut editor)?;
     report.quota_failure = quotas.failure().cloned();

@@ -2,6 +2,7 @@
 //! Not here: names (`names`).
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use base::attributes::FileType;
 use base::{Error, FileBlock, InodeNumber, Location, Problem, Result};
@@ -18,6 +19,7 @@ use crate::geometry::WORD_BYTES;
 use crate::inode::record::{InodeRecord, advise, inline};
 use crate::node::{Node, XATTR_POSITION};
 use crate::ondisk::node::{NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter};
+use crate::xattr::entries::{Entries, whole_entries};
 
 /// The replay of a chain.
 pub(super) struct Replay<'r, 'v> {
@@ -27,6 +29,8 @@ pub(super) struct Replay<'r, 'v> {
     pub(super) report: &'r mut RecoveryReport,
     /// The use of blocks in the checkpoint, once it was needed.
     pub(super) segments: Option<Segments>,
+    /// The extended attributes in replayed inodes before those that go on in a node.
+    pub(super) xattrs_before: HashMap<InodeNumber, Vec<u8>>,
 }
 
 impl Replay<'_, '_> {
@@ -47,6 +51,7 @@ impl Replay<'_, '_> {
             self.report.nodes_replayed += 1;
         }
         self.report.inodes_recovered = self.planned.len() as u64;
+        self.keep_xattrs()?;
         for number in unlinked {
             let inode = self.editor.inode(number)?;
             delete_inode(self.editor, &inode)?;
@@ -233,6 +238,7 @@ impl Replay<'_, '_> {
         record: &InodeRecord,
     ) -> Result<()> {
         let has = raw_inode(replayed)?.inline & inline::XATTR;
+        self.note_xattrs_before(node.inode, replayed, &record.inline_xattrs)?;
         self.editor.edit_inode(node.inode, |raw| raw.inline = raw.inline & !inline::XATTR | has)?;
         let now = self.editor.inode(node.inode)?;
         let place = now.record().inline_xattrs.clone();
@@ -245,13 +251,58 @@ impl Replay<'_, '_> {
         self.copy(node.inode, replayed, place)
     }
 
-    /// Copies bytes of a replayed inode to the inode.
-    fn copy(
-        &self,
-        inode: InodeNumber,
+    /// Notes the attributes in an inode, before they are replaced by the first part of a list that goes on in a node.
+    fn note_xattrs_before(
+        &mut self,
+        number: InodeNumber,
         replayed: &Node,
-        place: std::ops::Range<usize>,
+        place: &Range<usize>,
     ) -> Result<()> {
+        let location = Location::inode(number);
+        let replayed = replayed.bytes().get(place.clone()).unwrap_or_default();
+        if Entries::parse(replayed, location).is_ok() {
+            return Ok(());
+        }
+        let inode = self.editor.inode(number)?;
+        let is_whole = |list: &Vec<u8>| Entries::parse(list, location).is_ok();
+        if inode.xattr_bytes().is_ok_and(|list| is_whole(&list)) {
+            let node = self.editor.volume.inode_node(number)?;
+            let before = node.bytes().get(inode.record().inline_xattrs.clone());
+            self.xattrs_before.insert(number, before.unwrap_or_default().to_vec());
+        }
+        Ok(())
+    }
+
+    /// Gives back the attributes in inodes to those whose lists go on in a node that is not in the chain. Linux marks each
+    /// node that fsync(2) writes, so that a power cut between two of them leaves a list without its end. A new inode keeps
+    /// the attributes that are whole.
+    fn keep_xattrs(&mut self) -> Result<()> {
+        for (number, before) in std::mem::take(&mut self.xattrs_before) {
+            let location = Location::inode(number);
+            let inode = self.editor.inode(number)?;
+            let place = inode.record().inline_xattrs.clone();
+            let list = inode.xattr_bytes()?;
+            if Entries::parse(&list, location).is_ok() {
+                continue;
+            }
+            tracing::warn!(inode = number.0, "the extended attributes were not synced completely");
+            self.report.xattrs_kept += 1;
+            let has_before = before.len() == place.len() && before.iter().any(|byte| *byte != 0);
+            self.editor.edit_node(nid_of(number), number, |bytes| {
+                let Some(bytes) = bytes.get_mut(place) else { return };
+                if has_before {
+                    bytes.copy_from_slice(&before);
+                } else {
+                    let whole = whole_entries(bytes);
+                    bytes[whole..].fill(0);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes of a replayed inode to the inode.
+    fn copy(&self, inode: InodeNumber, replayed: &Node, place: Range<usize>) -> Result<()> {
         self.editor.edit_node(nid_of(inode), inode, |bytes| {
             let found = replayed.bytes().get(place.clone());
             if let (Some(to), Some(found)) = (bytes.get_mut(place), found) {

@@ -76,6 +76,21 @@ impl<'a> Entries<'a> {
     }
 }
 
+/// Returns the length of the header and the entries that are whole, in a list that may be cut off. None of a list without
+/// header is.
+pub(crate) fn whole_entries(list: &[u8]) -> usize {
+    let header: Result<&RawXattrHeader> = view_at(list, 0, LIST_STRUCTURE, Location::default());
+    if !header.is_ok_and(|header| header.magic.get() == XATTR_MAGIC) {
+        return 0;
+    }
+    let mut rest = &list[HEADER_BYTES..];
+    while !is_end(rest) {
+        let Ok(next) = split_checked(rest) else { break };
+        rest = next;
+    }
+    list.len() - rest.len()
+}
+
 /// Returns whether the entries end before `rest`.
 fn is_end(rest: &[u8]) -> bool {
     rest.iter().take(TERMINATOR_BYTES).all(|&byte| byte == 0)

@@ -215,3 +215,27 @@ pub fn tear_synced_inode(image: &mut [u8], seed: u64, torn: Torn) -> bool {
     image[node..node + BLOCK - kept].fill(0);
     true
 }
+
+/// The position of a node with extended attributes, as it is in footers.
+const XATTR_POSITION: u32 = 0x1FFF_FFFF;
+
+/// Loses the node with extended attributes that the last sync of an inode wrote after the last checkpoint, as if the inode had
+/// been written before it. Linux writes them in this order, and marks both. Panics if there is no such node.
+pub fn lose_synced_xattr_node(image: &mut [u8]) {
+    let layout = Layout::of(image);
+    let version = word(image, layout.checkpoint(image));
+    let is_synced = |block: &usize| word(image, block + FOOTER + 12) == version;
+    let synced: Vec<usize> = layout.main.clone().step_by(BLOCK).filter(is_synced).collect();
+    let is_xattr_node = |node: &&usize| word(image, **node + FOOTER + 8) >> 3 == XATTR_POSITION;
+    let lost = *synced.iter().rfind(is_xattr_node).expect("a node with attributes");
+    let number = word(image, lost + FOOTER + 4);
+    // Nodes are synced in the order of their blocks.
+    let is_inode = |node: &&usize| **node > lost && word(image, **node + FOOTER) == number;
+    let inode = *synced.iter().find(is_inode).expect("its inode");
+    let next = lost + FOOTER + 20..lost + FOOTER + 24;
+    let next_of_lost = image[next.clone()].to_vec();
+    image.copy_within(inode..inode + BLOCK, lost);
+    image[next].copy_from_slice(&next_of_lost);
+    layout.mend_node(image, lost);
+    image[inode..inode + BLOCK].fill(0);
+}
