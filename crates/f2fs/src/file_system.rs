@@ -24,7 +24,7 @@ use crate::live::{LiveInode, Named, RenameMode};
 use crate::quota;
 use crate::superblock::Superblock;
 use crate::volume::Volume;
-use crate::write::Mode;
+use crate::write::{Mode, Writer};
 
 /// The format f2fs.
 #[derive(Clone, Debug)]
@@ -96,6 +96,11 @@ impl F2fs {
             return LiveInode::load(&self.volume, number).map(wrap);
         }
         Ok(Arc::new(self.volume.inode(number)?))
+    }
+
+    /// Cleans, and reports damage that cleaning finds.
+    fn clean_with<R>(&self, clean: impl FnOnce(&Writer, &Arc<Volume>) -> Result<R>) -> Result<R> {
+        clean(self.volume.writer()?, &self.volume).inspect_err(|error| self.volume.found(error))
     }
 }
 
@@ -184,11 +189,11 @@ impl FileSystem for F2fs {
     }
 
     fn clean(&self) -> Result<Cleaning> {
-        self.volume.writer()?.clean_all(&self.volume).inspect_err(|error| self.volume.found(error))
+        self.clean_with(Writer::clean_all)
     }
 
     fn clean_some(&self) -> Result<bool> {
-        self.volume.writer()?.clean_one(&self.volume).inspect_err(|error| self.volume.found(error))
+        self.clean_with(Writer::clean_one)
     }
 
     fn clean_range(
@@ -196,20 +201,14 @@ impl FileSystem for F2fs {
         blocks: RangeInclusive<FsBlock>,
         skips_kept: bool,
     ) -> Result<RangeCleaning> {
-        self.volume
-            .writer()?
-            .clean_range(&self.volume, blocks, skips_kept)
-            .inspect_err(|error| self.volume.found(error))
+        self.clean_with(|writer, volume| writer.clean_range(volume, blocks, skips_kept))
     }
 
     fn clean_in_background(&self) -> Result<bool> {
         if !self.cleans_in_background {
             return Ok(false);
         }
-        self.volume
-            .writer()?
-            .clean_in_background(&self.volume)
-            .inspect_err(|error| self.volume.found(error))
+        self.clean_with(Writer::clean_in_background)
     }
 
     fn sync(&self) -> Result<()> {

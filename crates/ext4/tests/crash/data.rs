@@ -2,6 +2,7 @@
 //! moving of extents, and syncs. It also appends to a fourth file.
 
 use base::Error;
+use ext4::InodeFlags;
 use iomap::Caching;
 use testkit::Random;
 
@@ -116,10 +117,15 @@ fn fallocate(file: &CachedFile, history: &mut FileHistory, random: &mut Random) 
         _ => return,
     };
     match done {
+        Ok(()) => {}
         // In block maps, only punching is possible.
-        Ok(()) | Err(Error::Unsupported(_)) => {}
+        Err(Error::Unsupported(_)) if !has_extents(file) => {}
         Err(error) => panic!("{error}"),
     }
+}
+
+fn has_extents(file: &CachedFile) -> bool {
+    file.inode.has(InodeFlags::EXTENTS)
 }
 
 /// Moves extents between two files.
@@ -140,13 +146,15 @@ fn move_extents(
     let ((first, count), (donor_first, donor_count)) =
         (pick_blocks(history), pick_blocks(donor_history));
     let range = first * unit..(first + count.min(donor_count)) * unit;
+    // Block maps, clusters and inline data are not moved.
+    let has_clusters = unit as u32 != file.inode.volume().geometry().block_size.bytes();
+    let is_refused = has_clusters || !has_extents(file) || !has_extents(donor_file);
     match file.move_extents(range, donor_file, donor_first * unit) {
         Ok(cleared) => {
             let history = &mut files[donor].1;
             cleared.into_iter().for_each(|range| history.clear(range));
         }
-        // Not supported for block maps, clusters and inline data.
-        Err(Error::Unsupported(_)) => {}
+        Err(Error::Unsupported(_)) if is_refused => {}
         Err(error) => panic!("{error}"),
     }
 }

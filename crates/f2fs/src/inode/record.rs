@@ -27,7 +27,7 @@ pub(crate) const DEFAULT_XATTR_WORDS: u32 = 50;
 /// Bytes of the least extra attributes: their size, and the size of inline extended attributes.
 const EXTRA_BYTES_MIN: u16 = 4;
 /// Bytes in the unit of `st_blocks`.
-const SECTOR_SHIFT: u32 = 9;
+pub(crate) const SECTOR_SHIFT: u32 = 9;
 
 /// Bits of `advise`.
 pub(crate) mod advise {

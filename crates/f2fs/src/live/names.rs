@@ -11,11 +11,10 @@ use crate::dir::entries::code_of_file_type;
 use crate::dir::{EntryName, Found};
 use crate::edit::{Editor, EntryEditor, InodeName};
 use crate::inode::Inode;
+use crate::inode::record::SECTOR_SHIFT;
 
 /// The blocks of a directory besides its inode and those of its map: that of its extended attributes.
 const OWN_BLOCKS_MAX: u64 = 1;
-/// The unit of the block count of attributes.
-const SECTOR_BYTES: u64 = 512;
 
 /// A name in a directory.
 #[derive(Clone, Copy, Debug)]
@@ -407,7 +406,7 @@ fn check_size_of_directory(directory: &Inode) -> Result<()> {
         true => max / u64::from(record.address_count.max(1)) + NODES_MAX,
         false => 0,
     };
-    let needed = attributes.blocks.saturating_mul(SECTOR_BYTES);
+    let needed = attributes.blocks.saturating_mul(1 << SECTOR_SHIFT);
     if block_size.blocks_for(needed) <= OWN_BLOCKS_MAX.saturating_add(nodes).saturating_add(max) {
         return Ok(());
     }
