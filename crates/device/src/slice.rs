@@ -2,7 +2,7 @@
 
 use base::{DeviceOffset, Error, IoError, IoOperation, Result};
 
-use crate::bio::range_within;
+use crate::bio::EINVAL;
 use crate::{Bio, BlockDevice, SharedDevice};
 
 /// A part of a device. Errors contain offsets in the part.
@@ -29,15 +29,23 @@ impl Slice {
         Self::new(device, start, size)
     }
 
-    /// Returns the device offset of a range of the part.
-    fn locate(
+    /// Returns where the range of `length` bytes at `offset` begins on the device. Returns `None` unless it is within the
+    /// part. The only place that computes positions on the device: whoever mounts a partition has the whole disk open.
+    fn locate(&self, offset: DeviceOffset, length: u64) -> Option<DeviceOffset> {
+        let end = offset.0.checked_add(length)?;
+        // It does not overflow, since the part is within the device.
+        (end <= self.size).then(|| DeviceOffset(self.start + offset.0))
+    }
+
+    /// Returns where a range begins on the device. Errors: EINVAL outside the part.
+    fn located(
         &self,
         operation: IoOperation,
         offset: DeviceOffset,
         length: u64,
     ) -> Result<DeviceOffset, IoError> {
-        range_within(operation, offset, length, self.size)?;
-        Ok(DeviceOffset(self.start + offset.0))
+        let outside = IoError { operation, offset, length, errno: EINVAL };
+        self.locate(offset, length).ok_or(outside)
     }
 
     /// Converts the offset of a device error to an offset in the part.
@@ -64,12 +72,12 @@ impl BlockDevice for Slice {
     fn submit(&self, batch: Vec<Bio>) {
         let mut inside = Vec::with_capacity(batch.len());
         for mut bio in batch {
-            match bio.range_within(self.size) {
-                Ok(range) => {
-                    bio.redirect(DeviceOffset(self.start + range.start));
+            match self.locate(bio.offset(), bio.length()) {
+                Some(offset) => {
+                    bio.redirect(offset);
                     inside.push(bio);
                 }
-                Err(errno) => bio.end(Err(errno)),
+                None => bio.end(Err(EINVAL)),
             }
         }
         self.device.submit(inside);
@@ -80,16 +88,77 @@ impl BlockDevice for Slice {
     }
 
     fn discard(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        let device_offset = self.locate(IoOperation::Discard, offset, length)?;
+        let device_offset = self.located(IoOperation::Discard, offset, length)?;
         self.device.discard(device_offset, length).map_err(|error| self.relocated(error))
     }
 
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
-        let device_offset = self.locate(IoOperation::WriteZeroes, offset, length)?;
+        let device_offset = self.located(IoOperation::WriteZeroes, offset, length)?;
         self.device.write_zeroes(device_offset, length).map_err(|error| self.relocated(error))
     }
 
     fn refresh(&self, offset: DeviceOffset, length: u64) {
-        self.device.refresh(DeviceOffset(self.start + offset.0), length);
+        if let Some(offset) = self.locate(offset, length) {
+            self.device.refresh(offset, length);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::MemoryDevice;
+
+    const START: u64 = 4096;
+    const SIZE: u64 = 8192;
+
+    /// Checks that an operation on a range that is not within the part fails, and changes nothing.
+    fn check(offset: u64, length: u64) {
+        let disk = Arc::new(MemoryDevice::new(vec![0x5a; 16_384]));
+        let part = Slice::new(Arc::clone(&disk) as _, DeviceOffset(START), SIZE).unwrap();
+        let at = DeviceOffset(offset);
+        let mut bytes = vec![0xa5; length.min(16_384) as usize];
+        let device: &dyn BlockDevice = &part;
+        let outcomes = [
+            device.read_at(at, &mut bytes),
+            device.write_at(at, &bytes),
+            device.discard(at, length),
+            device.write_zeroes(at, length),
+        ];
+        device.refresh(at, length);
+        for (operation, outcome) in outcomes.iter().enumerate() {
+            let Err(Error::Io(error)) = outcome else {
+                panic!("{offset}+{length}, operation {operation}: {outcome:?}");
+            };
+            assert_eq!(error.errno, EINVAL, "{offset}+{length}, operation {operation}");
+            assert_eq!(error.offset, at, "{offset}+{length}, operation {operation}");
+        }
+        assert!(disk.snapshot().iter().all(|byte| *byte == 0x5a), "{offset}+{length}");
+    }
+
+    #[test]
+    fn no_operation_leaves_the_part() {
+        for (offset, length) in [
+            (SIZE, 1),
+            (SIZE - 1, 2),
+            (0, SIZE + 1),
+            (SIZE + START, 512),
+            (u64::MAX, 1),
+            (u64::MAX - START, 4096),
+            // Its end, and its start on the disk, would be within the part if they overflowed.
+            (u64::MAX - START + 1, START + 1),
+        ] {
+            check(offset, length);
+        }
+        let disk = Arc::new(MemoryDevice::new(vec![0x5a; 16_384]));
+        let part = Slice::new(Arc::clone(&disk) as _, DeviceOffset(START), SIZE).unwrap();
+        (&part as &dyn BlockDevice).write_at(DeviceOffset(0), &[0xa5; SIZE as usize]).unwrap();
+        let found = disk.snapshot();
+        let changed = START as usize..(START + SIZE) as usize;
+        assert!(
+            found.iter().enumerate().all(|(at, byte)| (*byte == 0xa5) == changed.contains(&at))
+        );
     }
 }
