@@ -122,3 +122,16 @@ use_rust() {
     return 1
 }
 use_rust || true
+
+# The newest cargo-deny that the oldest supported Rust can build.
+DENY_VERSION=0.18.3
+
+# Puts cargo-deny first on the path. Builds it if it is missing. To be called in the folder of the workspace.
+build_deny() {
+    local tools=$PWD/.cache/tools
+    if ! "$tools/bin/cargo-deny" --version 2>/dev/null | grep -qF " $DENY_VERSION"; then
+        say "building cargo-deny, which takes some minutes the first time"
+        cargo install --quiet --locked --root "$tools" --version "$DENY_VERSION" cargo-deny
+    fi
+    export PATH="$tools/bin:$PATH"
+}
