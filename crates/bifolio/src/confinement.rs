@@ -47,6 +47,8 @@ fn parse_layer(name: &str) -> Result<Confinement, String> {
 pub struct CommandNeeds<'a> {
     /// Whether it may write to an image.
     pub writable: bool,
+    /// Whether it may read standard input.
+    pub input: bool,
     /// The maximum size of its cache.
     pub cache_bytes_max: u64,
     /// The trees of the host that it copies.
@@ -71,8 +73,12 @@ pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds<'_>) ->
             Trees::Read { .. } | Trees::Create { .. } => COPY_FILES_MAX,
         },
     };
-    let CommandNeeds { writable, trees, .. } = needs;
-    let needs = Needs { writable, output: true, rings: false, resources, trees };
+    let CommandNeeds { writable, input, trees, .. } = needs;
+    if !input {
+        let left = confine::leave_input();
+        left.map_err(|errno| Failure::host("standard input", "cannot leave", &errno.into()))?;
+    }
+    let needs = Needs { writable, output: true, rings: false, guard: false, resources, trees };
     let confined = confine::confine(layers, needs, &Proof::open_or_ask());
     confined.map_err(|error| Failure::new("bifolio", error.to_string()))
 }

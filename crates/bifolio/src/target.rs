@@ -332,7 +332,7 @@ impl<'a> Images<'a> {
         let cache_bytes_max = images.volume_options.cache.bytes_max;
         confine_command(
             &options.confinement,
-            CommandNeeds { writable: false, cache_bytes_max, trees },
+            CommandNeeds { writable: false, input: false, cache_bytes_max, trees },
         )?;
         images.volume_options.ext4.journal_device = options.journal_device(journal)?;
         Ok(images)

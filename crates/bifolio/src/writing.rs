@@ -55,17 +55,24 @@ pub struct HostFiles {
     inherited: Inherited,
     /// Trees of the host, if it reads any, and whether it reads their attributes.
     trees: Option<(Vec<OwnedFd>, bool)>,
+    /// Whether it reads standard input.
+    input: bool,
 }
 
 impl HostFiles {
     /// Returns no further files.
     pub fn none(inherited: Inherited) -> Self {
-        Self { inherited, trees: None }
+        Self { inherited, trees: None, input: false }
     }
 
     /// Returns files in `trees`, with all their `attributes` or without.
     pub fn trees(inherited: Inherited, trees: Vec<OwnedFd>, attributes: bool) -> Self {
-        Self { inherited, trees: Some((trees, attributes)) }
+        Self { inherited, trees: Some((trees, attributes)), input: false }
+    }
+
+    /// Adds standard input, if the command reads it.
+    pub fn with_input(self, input: bool) -> Self {
+        Self { input, ..self }
     }
 }
 
@@ -110,14 +117,14 @@ pub fn change_images<'t>(
     for target in targets {
         open_image(options, target, &mut images);
     }
-    let HostFiles { inherited, trees } = host_files;
+    let HostFiles { inherited, trees, input } = host_files;
     inherited.close();
     let cache_bytes_max = volume_options.cache.bytes_max;
     let read = match &trees {
         Some((trees, attributes)) => Trees::Read { trees, attributes: *attributes },
         None => Trees::None,
     };
-    let needs = CommandNeeds { writable: true, cache_bytes_max, trees: read };
+    let needs = CommandNeeds { writable: true, input, cache_bytes_max, trees: read };
     confine_command(&options.confinement, needs)?;
     drop(trees);
     volume_options.ext4.journal_device = options.journal_device(journal)?;

@@ -4,8 +4,8 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use support::{Image, bifolio, shell};
@@ -156,6 +156,41 @@ fn commands_that_write_to_images_only_are_confined() {
     let copy = output(bifolio().args(["cat", &image.at("/dir/hostname")]));
     assert_eq!(copy.text(), must(fs::read_to_string("/etc/hostname"), "the file"));
     image.check_by_e2fsck();
+}
+
+#[test]
+fn commands_cannot_read_the_callers_terminal() {
+    let image = Image::from_script("ext4", 4096, "head -c 100000 /dev/urandom | base64 > file");
+    let (mut ours, mut theirs) = (0, 0);
+    let none = std::ptr::null_mut();
+    // SAFETY: the call stores two descriptors.
+    let opened = unsafe { libc::openpty(&mut ours, &mut theirs, none, none.cast(), none.cast()) };
+    assert_eq!(opened, 0);
+    // SAFETY: the descriptors have no other owner.
+    let [ours, theirs] = [ours, theirs].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    for side in [&ours, &theirs] {
+        must(rustix::io::fcntl_setfd(side, rustix::io::FdFlags::CLOEXEC), "closed on exec");
+    }
+    let mut call = bifolio();
+    call.arg("cat").arg(image.at("/file"));
+    let copy = || Stdio::from(must(theirs.try_clone(), "the terminal"));
+    call.stdin(copy()).stdout(copy()).stderr(copy());
+    let mut child = must(call.spawn(), "bifolio");
+    drop(call);
+    // The terminal is full.
+    wait_for_call(&child, libc::SYS_write);
+    let process = PathBuf::from(format!("/proc/{}", child.id()));
+    let facts = |stream: &str| {
+        let link = must(fs::read_link(process.join("fd").join(stream)), "a stream");
+        let facts = must(fs::read_to_string(process.join("fdinfo").join(stream)), "its facts");
+        let flags = facts.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags");
+        let flags = must(i32::from_str_radix(flags.trim(), 8), "flags");
+        (link.starts_with("/dev/pts"), flags & libc::O_ACCMODE)
+    };
+    assert_eq!(facts("0"), (false, libc::O_RDONLY));
+    assert_eq!([facts("1"), facts("2")], [(true, libc::O_WRONLY); 2]);
+    must(child.kill(), "killing");
+    must(child.wait(), "waiting");
 }
 
 #[test]

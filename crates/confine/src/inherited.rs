@@ -1,8 +1,13 @@
-//! The files that a program has inherited from the one that started it.
+//! The files that a program has inherited from the one that started it, and what it must not read from.
 #![allow(unsafe_code)]
 
+use std::io::IsTerminal;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
 
 /// The first descriptor after the standard streams.
 const FIRST: RawFd = 3;
@@ -46,4 +51,26 @@ impl Inherited {
             drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
         }
     }
+}
+
+/// Makes standard input empty. A terminal that is standard output or standard error is opened again, for writing only, if
+/// that is allowed, so that the process cannot read what is typed.
+pub fn leave_input() -> Result<(), Errno> {
+    let (empty, end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    drop(end);
+    rustix::stdio::dup2_stdin(empty)?;
+    if let Some(terminal) = open_terminal(std::io::stdout(), "/proc/self/fd/1") {
+        rustix::stdio::dup2_stdout(terminal)?;
+    }
+    if let Some(terminal) = open_terminal(std::io::stderr(), "/proc/self/fd/2") {
+        rustix::stdio::dup2_stderr(terminal)?;
+    }
+    Ok(())
+}
+
+/// Opens the terminal that is `stream`, which the path leads to, for writing only. Returns `None` if it is none.
+fn open_terminal(stream: impl IsTerminal, path: &str) -> Option<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let is_terminal = stream.is_terminal();
+    is_terminal.then(|| rustix::fs::open(path, flags, Mode::empty()).ok()).flatten()
 }

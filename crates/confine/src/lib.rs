@@ -26,7 +26,7 @@ mod trees;
 
 use std::fmt;
 
-pub use inherited::Inherited;
+pub use inherited::{Inherited, leave_input};
 pub use limits::{FILES_MAX, Resources, raise_file_limit};
 pub use privileges::{has_nobody, limit_guard};
 pub use proof::Proof;
@@ -148,6 +148,8 @@ pub struct Needs<'a> {
     pub output: bool,
     /// Whether there are rings, created already, that threads will enable and use.
     pub rings: bool,
+    /// Whether the process exchanges messages with a guard, over sockets that are open.
+    pub guard: bool,
     /// The resources that the process may use.
     pub resources: Resources,
     /// The trees of the host that it accesses.

@@ -37,7 +37,8 @@ impl Proof {
         Self { asks: true, ..Self::open() }
     }
 
-    /// Checks that a layer is in force, of a process that keeps the capabilities `kept`. Returns what is not.
+    /// Checks that a layer is in force, of a process that keeps the capabilities `kept`, and that this is its only thread,
+    /// since others would keep their privileges. Returns what is not.
     pub fn verify(&self, layer: Layer, kept: CapabilitySet) -> Result<(), String> {
         if self.must_ask() {
             return ask(layer, kept);
@@ -45,6 +46,7 @@ impl Proof {
         let kept = format!("{:016x}", kept.bits());
         let kept = kept.as_str();
         let status = self.read()?;
+        require(&status, "Threads:", &["1"])?;
         let facts: &[(&str, &[&str])] = match layer {
             Layer::NoNewPrivileges => &[("NoNewPrivs:", &["1"])],
             Layer::User => return require_user(&status),
@@ -140,6 +142,16 @@ mod tests {
         assert!(require(status, "NoNewPrivs:", &["0"]).unwrap_err().contains("NoNewPrivs: 1"));
         assert!(require(status, "Seccomp:", &["2"]).unwrap_err().contains("Seccomp:"));
         assert!(require_user(status).unwrap_err().contains("Uid: 0"));
+    }
+
+    #[test]
+    fn a_process_with_other_threads_is_not_confined() {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || ended.recv());
+        let refused = Proof::open().verify(Layer::Limits, CapabilitySet::empty()).unwrap_err();
+        assert!(refused.contains("Threads:"), "{refused}");
+        drop(end);
+        assert!(other.join().unwrap().is_err());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A filter on system calls: those that a process needs which reads an image, and no others.
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
+    BackendError as Error, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp,
+    SeccompCondition, SeccompFilter, SeccompRule,
 };
 
 use super::{Needs, Trees};
@@ -26,18 +26,13 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_dup3,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_dup2,
-    // Waits, and messages to the guard.
+    // Waits.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_eventfd2,
-    libc::SYS_recvmsg,
-    libc::SYS_recvfrom,
-    libc::SYS_sendmsg,
-    libc::SYS_sendto,
     // Memory.
     libc::SYS_brk,
-    libc::SYS_madvise,
     libc::SYS_mremap,
     libc::SYS_munmap,
     libc::SYS_mincore,
@@ -84,6 +79,18 @@ const THREAD_FLAGS: libc::c_int = libc::CLONE_VM
 /// A flag without effect, which musl sets, too.
 const MUSL_FLAGS: libc::c_int = libc::CLONE_DETACHED;
 
+/// The advice of madvise that is refused. MADV_HWPOISON and MADV_SOFT_OFFLINE make memory of the host fail, also that of other
+/// processes, which Linux allows to processes with CAP_SYS_ADMIN. MADV_MERGEABLE shares equal pages with other processes, so
+/// that the time of a write tells what they contain.
+const REFUSED_ADVICE: [libc::c_int; 3] =
+    [libc::MADV_HWPOISON, libc::MADV_SOFT_OFFLINE, libc::MADV_MERGEABLE];
+
+/// The set-user-ID and set-group-ID bits of a mode.
+const SET_ID: libc::mode_t = libc::S_ISUID | libc::S_ISGID;
+
+/// The further system calls for messages from the guard. Messages to it go through sendto, without an address.
+const ALLOWED_WITH_GUARD: &[libc::c_long] = &[libc::SYS_recvmsg, libc::SYS_recvfrom];
+
 /// The further system calls that writing to the image needs.
 const ALLOWED_TO_WRITE: &[libc::c_long] = &[
     libc::SYS_pwrite64,
@@ -123,15 +130,15 @@ const ALLOWED_WITH_SOURCE_ATTRIBUTES: &[libc::c_long] =
 /// The further system calls for creating files in a tree of the host.
 const ALLOWED_WITH_COPIES: &[libc::c_long] = &[
     libc::SYS_pwrite64,
-    libc::SYS_mkdirat,
-    libc::SYS_mknodat,
     libc::SYS_symlinkat,
     libc::SYS_linkat,
     libc::SYS_unlinkat,
     libc::SYS_renameat,
     libc::SYS_newfstatat,
-    libc::SYS_fchmod,
 ];
+/// The further system calls for creating files that take a mode, and the number of its argument. openat is another one.
+const ALLOWED_WITH_MODE: [(libc::c_long, u8); 3] =
+    [(libc::SYS_mkdirat, 2), (libc::SYS_mknodat, 2), (libc::SYS_fchmod, 1)];
 /// The further system calls for attributes of files that are created.
 const ALLOWED_WITH_COPY_ATTRIBUTES: &[libc::c_long] = &[
     libc::SYS_fchdir,
@@ -156,6 +163,7 @@ fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
     let writing = if needs.writable { ALLOWED_TO_WRITE } else { &[] };
     let output = if needs.output { ALLOWED_WITH_OUTPUT } else { &[] };
     let with_rings = if needs.rings { ALLOWED_WITH_RINGS } else { &[] };
+    let with_guard = if needs.guard { ALLOWED_WITH_GUARD } else { &[] };
     let (trees, attributes): (&[_], &[_]) = match needs.trees {
         Trees::None => (&[], &[]),
         Trees::Read { attributes: false, .. } => (ALLOWED_WITH_SOURCES, &[]),
@@ -164,19 +172,30 @@ fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
         Trees::Create { .. } => (ALLOWED_WITH_COPIES, ALLOWED_WITH_COPY_ATTRIBUTES),
     };
     let with_trees = trees.iter().chain(attributes);
-    let allowed = ALLOWED.iter().chain(writing).chain(output).chain(with_rings).chain(with_trees);
+    let allowed = ALLOWED.iter().chain(writing).chain(output).chain(with_rings).chain(with_guard);
+    let allowed = allowed.chain(with_trees);
     let mut rules: Vec<(i64, Vec<SeccompRule>)> = allowed.map(|&call| (call, Vec::new())).collect();
     if needs.rings {
         let enable = masked(1, u64::from(u32::MAX), ENABLE_RINGS.into())?;
         rules.push((libc::SYS_io_uring_register, vec![enable]));
     }
-    rules.extend(opening(&needs.trees)?);
+    if needs.guard {
+        // No descriptors, and no address: a socket may be a standard stream, from which messages could go anywhere.
+        rules.push((libc::SYS_sendto, vec![masked(4, u64::MAX, 0)?]));
+    }
+    rules.extend(host_files(&needs.trees)?);
     let commands = ALLOWED_FCNTL.map(|command| masked(1, u64::from(u32::MAX), command as u64));
     rules.push((libc::SYS_fcntl, commands.into_iter().collect::<Result<_, _>>()?));
     // Memory, but no executable memory.
     let not_executable = masked(2, libc::PROT_EXEC as u64, 0)?;
     rules.push((libc::SYS_mmap, vec![not_executable.clone()]));
     rules.push((libc::SYS_mprotect, vec![not_executable]));
+    let advice = REFUSED_ADVICE.map(|advice| {
+        let (length, operator) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Ne);
+        SeccompCondition::new(2, length, operator, advice as u64)
+    });
+    let advice = advice.into_iter().collect::<Result<_, _>>()?;
+    rules.push((libc::SYS_madvise, vec![SeccompRule::new(advice)?]));
     // Threads, but no processes. The C library tries clone3 first, which is refused, since a filter cannot see its
     // flags.
     let flags = [THREAD_FLAGS, THREAD_FLAGS | MUSL_FLAGS];
@@ -201,36 +220,49 @@ fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Returns the rules for opening files of trees: for reading only, or directories and new files only.
-fn opening(trees: &Trees<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, seccompiler::BackendError> {
-    let flags = |argument, mask: i32, value: i32| masked(argument, mask as u64, value as u64);
+/// Returns the rules for opening files of trees, for reading only, or for opening directories and creating files. No
+/// existing file is opened by O_PATH, which Landlock does not control. Set-ID bits, by which other users would get the rights
+/// of the owner, are only set with privileges.
+fn host_files(trees: &Trees<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error> {
+    let flags = |argument, mask: i32, value: i32| condition(argument, mask as u64, value as u64);
     match trees {
         Trees::None => Ok(Vec::new()),
         Trees::Read { .. } => {
-            let changing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
+            let changing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_PATH;
+            let reading =
+                |argument| SeccompRule::new(vec![flags(argument, changing, libc::O_RDONLY)?]);
             Ok(vec![
-                (libc::SYS_openat, vec![flags(2, changing, libc::O_RDONLY)?]),
+                (libc::SYS_openat, vec![reading(2)?]),
                 #[cfg(target_arch = "x86_64")]
-                (libc::SYS_open, vec![flags(1, changing, libc::O_RDONLY)?]),
+                (libc::SYS_open, vec![reading(1)?]),
             ])
         }
-        Trees::Create { .. } => {
+        Trees::Create { privileged, .. } => {
+            let set_id = if *privileged { 0 } else { u64::from(SET_ID) };
             let directory = libc::O_ACCMODE | libc::O_CREAT | libc::O_DIRECTORY;
-            let new = libc::O_ACCMODE | libc::O_CREAT | libc::O_EXCL;
-            let opened = vec![
-                flags(2, directory, libc::O_RDONLY | libc::O_DIRECTORY)?,
-                flags(2, new, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)?,
-            ];
+            let directory = flags(2, directory, libc::O_RDONLY | libc::O_DIRECTORY)?;
+            let new = libc::O_ACCMODE | libc::O_CREAT | libc::O_EXCL | libc::O_PATH;
+            let new = flags(2, new, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)?;
+            let new = vec![new, condition(3, set_id, 0)?];
+            let opened = vec![SeccompRule::new(vec![directory])?, SeccompRule::new(new)?];
             let asked = TERMINAL_REQUESTS.map(|request| masked(1, u64::from(u32::MAX), request));
             let asked = asked.into_iter().collect::<Result<_, _>>()?;
-            Ok(vec![(libc::SYS_openat, opened), (libc::SYS_ioctl, asked)])
+            let mut rules = vec![(libc::SYS_openat, opened), (libc::SYS_ioctl, asked)];
+            for (call, argument) in ALLOWED_WITH_MODE {
+                rules.push((call, vec![masked(argument, set_id, 0)?]));
+            }
+            Ok(rules)
         }
     }
 }
 
 /// Returns a rule that the bits `mask` of an argument have the value `value`.
-fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+fn masked(argument: u8, mask: u64, value: u64) -> Result<SeccompRule, Error> {
+    SeccompRule::new(vec![condition(argument, mask, value)?])
+}
+
+/// Returns the condition that the bits `mask` of an argument have the value `value`.
+fn condition(argument: u8, mask: u64, value: u64) -> Result<SeccompCondition, Error> {
     let operator = SeccompCmpOp::MaskedEq(mask);
-    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Qword, operator, value)?;
-    SeccompRule::new(vec![condition])
+    SeccompCondition::new(argument, SeccompCmpArgLen::Qword, operator, value)
 }

@@ -23,21 +23,32 @@ pub fn send(
     bytes: &[u8],
     descriptor: Option<BorrowedFd<'_>>,
 ) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = descriptor.as_ref().map(std::slice::from_ref);
-    if let Some(descriptors) = descriptors {
-        // `space` has room for one descriptor.
-        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-    }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     loop {
-        let slices = [IoSlice::new(bytes)];
-        match rustix::net::sendmsg(&socket, &slices, &mut ancillary, flags) {
+        let sent = match descriptor {
+            Some(descriptor) => send_with(&socket, bytes, descriptor, flags),
+            // The confined server cannot send descriptors, nor make the system call for that.
+            None => rustix::net::send(&socket, bytes, flags),
+        };
+        match sent {
             Err(Errno::INTR) => {}
             done => return done.map(drop),
         }
     }
+}
+
+fn send_with(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+    flags: SendFlags,
+) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    // `space` has room for one descriptor.
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
 }
 
 /// Receives a message into `bytes`. Returns its length and the descriptor that was sent with it. The length is zero if

@@ -9,6 +9,7 @@ pub mod crash;
 mod deny;
 mod digest;
 pub mod encryption;
+pub mod escapes;
 pub mod exercise;
 pub mod f2fs;
 pub mod guest;

@@ -58,7 +58,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     change_images(
         &arguments.image,
         [destination],
-        HostFiles::none(inherited),
+        HostFiles::none(inherited).with_input(opened.iter().any(Option::is_none)),
         console,
         |writing, console| {
             let volume = writing.get(destination)?;

@@ -62,7 +62,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     change_images(
         &arguments.image,
         [destination],
-        HostFiles::none(inherited),
+        HostFiles::none(inherited).with_input(archive == "-"),
         console,
         |writing, console| {
             let volume = writing.get(destination)?;

@@ -15,7 +15,8 @@ use super::engine::CopyError;
 use super::losses::{Loss, Losses, Reason, is_privilege};
 use crate::format::acl;
 
-const SET_ID: u16 = 0o6000;
+/// The set-user-ID and set-group-ID bits.
+pub const SET_ID: u16 = 0o6000;
 /// The extended attribute with the capabilities of a program.
 const CAPABILITIES: &[u8] = b"security.capability";
 

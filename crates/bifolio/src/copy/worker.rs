@@ -188,8 +188,12 @@ impl Worker<'_, '_> {
         check_name(name).map_err(create)?;
         let attributes = visit.node.attributes();
         let preserve = self.engine.options.preserve;
-        let permissions =
-            if preserve { attributes.permissions } else { self.masked_permissions(&attributes) };
+        let permissions = match preserve {
+            true if self.engine.options.privileged => attributes.permissions,
+            // Set-ID bits give rights, and the filter on system calls refuses them.
+            true => attributes.permissions & !metadata::SET_ID,
+            false => self.masked_permissions(&attributes),
+        };
         let made = match special_type(attributes.kind) {
             None => {
                 let target = visit.node.read_link()?;

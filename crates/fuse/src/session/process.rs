@@ -1,7 +1,6 @@
 //! Processes: fork, waits for a child, and the separation from the terminal and the mount namespace.
 #![allow(unsafe_code)]
 
-use std::io::IsTerminal;
 use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -170,20 +169,6 @@ pub fn leave_directory() {
 /// Opens /dev/null, for output that is to be discarded.
 pub fn open_null() -> Result<std::os::fd::OwnedFd, Errno> {
     rustix::fs::open(Path::new("/dev/null"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// Replaces standard input and output by /dev/null. If standard error is a terminal, reopens it for writing only, if
-/// that is allowed, so that the process cannot read the terminal.
-pub fn leave_input(null: &std::os::fd::OwnedFd) -> Result<(), Errno> {
-    rustix::stdio::dup2_stdin(null)?;
-    rustix::stdio::dup2_stdout(null)?;
-    if std::io::stderr().is_terminal() {
-        let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
-        if let Ok(errors) = rustix::fs::open("/proc/self/fd/2", flags, Mode::empty()) {
-            rustix::stdio::dup2_stderr(errors)?;
-        }
-    }
-    Ok(())
 }
 
 /// Replaces standard input, output and error by /dev/null, so that no program waits for this process to close them.

@@ -49,7 +49,8 @@ pub fn run<P, E>(
     }
     process::leave_directory();
     let null = process::open_null().map_err(host("open /dev/null"))?;
-    process::leave_input(&null).map_err(host("leave standard input"))?;
+    let left = confine::leave_input().and_then(|()| rustix::stdio::dup2_stdout(&null));
+    left.map_err(host("leave standard input"))?;
     let signals = Signals::install().map_err(host("handle signals"))?;
     let control = Control::new(sockets.control);
     control.send(&Message::Prepared).map_err(host("send to the guard"))?;
@@ -77,6 +78,7 @@ pub fn run<P, E>(
             writable: plan.options.writable,
             output: false,
             rings: rings.is_some(),
+            guard: true,
             resources,
             trees: confine::Trees::None,
         };
