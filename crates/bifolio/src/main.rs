@@ -19,6 +19,7 @@ mod log;
 mod loop_device;
 mod mode_change;
 mod mount_options;
+mod part;
 mod signals;
 mod target;
 mod tree_change;

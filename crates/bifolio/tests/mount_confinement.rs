@@ -4,7 +4,7 @@ mod mounting;
 
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use mounting::{Fixture, Mount, NOBODY, as_user, bifolio, mount_entry};
@@ -174,4 +174,93 @@ fn server_and_guard_have_nothing_of_their_callers() {
     }
     let environment = fs::read(format!("/proc/{}/environ", mounted.server())).unwrap();
     assert!(environment.iter().all(|byte| *byte == 0));
+}
+
+/// A disk with the fixture's image in its second partition.
+struct Disk {
+    fixture: Fixture,
+    path: PathBuf,
+    /// The bytes before and after the partition.
+    outside: [Vec<u8>; 2],
+    start: usize,
+}
+
+const PARTITION_BYTES: usize = 64 << 20;
+
+impl Disk {
+    fn new() -> Self {
+        let fixture = Fixture::with_tree();
+        let path = fixture.image.with_file_name("disk");
+        let script = r#"head -c 90M /dev/urandom > disk
+            printf 'label: gpt\nsize=10M\nsize=64M\n' | sfdisk -q --wipe=never disk
+            start=$(sfdisk -d disk | sed -n 's/^disk2 : start= *\([0-9]*\),.*/\1/p')
+            dd if=volume.img of=disk bs=512 seek=$start conv=notrunc 2>/dev/null
+            echo $((start * 512))"#;
+        let folder = path.parent().unwrap();
+        let made = output(Command::new("bash").args(["-ec", script]).current_dir(folder));
+        assert!(made.status.success(), "{}", made.text());
+        let start = String::from_utf8(made.stdout).unwrap().trim().parse().unwrap();
+        let disk = fs::read(&path).unwrap();
+        let outside = [disk[..start].to_vec(), disk[start + PARTITION_BYTES..].to_vec()];
+        Self { fixture, path, outside, start }
+    }
+
+    /// Mounts a part of `image` for writing.
+    fn mount(&self, image: &Path, part: [&str; 2]) -> Mount<'_> {
+        let mut command = bifolio("mount");
+        command.args(["-o", "rw"]).args(part).arg(image).arg(&self.fixture.directory);
+        let mounted = output(&mut command);
+        assert!(mounted.status.success(), "{}", mounted.text());
+        self.fixture.mounted()
+    }
+
+    /// Checks that nothing but the partition has changed.
+    fn check(&self) {
+        let disk = fs::read(&self.path).unwrap();
+        assert!(disk[..self.start] == self.outside[0], "data before the partition has changed");
+        let after = &disk[self.start + PARTITION_BYTES..];
+        assert!(after == self.outside[1], "data after the partition has changed");
+    }
+
+    fn command(&self, arguments: &[&str], path: &str) -> testkit::command::Output {
+        let mut command = bifolio(arguments[0]);
+        let image = format!("{}:{path}", self.path.display());
+        output(command.args(&arguments[1..]).args(["--partition", "2"]).arg(image))
+    }
+}
+
+/// Returns the disk and the loop devices that a process has open.
+fn open_files(process: i32) -> Vec<PathBuf> {
+    let folder = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let links = folder.map(|file| fs::read_link(file.unwrap().path()).unwrap());
+    let is_disk =
+        |link: &PathBuf| link.ends_with("disk") || link.to_string_lossy().starts_with("/dev/loop");
+    links.filter(is_disk).collect()
+}
+
+#[test]
+fn roots_server_of_a_partition_has_nothing_else_of_the_disk() {
+    private_mounts();
+    let disk = Disk::new();
+    let start = disk.start.to_string();
+    for part in [["--partition", "2"], ["--offset", &start]] {
+        let mount = disk.mount(&disk.path, part);
+        let files = open_files(mount.server());
+        assert_eq!(files.len(), 1, "{files:?}");
+        assert!(files[0].starts_with("/dev"), "{files:?}");
+        let folder = Path::new("/sys/block").join(files[0].file_name().unwrap());
+        let fact = |name: &str| fs::read_to_string(folder.join(name)).unwrap().trim().to_owned();
+        assert_eq!(fact("loop/offset"), start);
+        if part[0] == "--partition" {
+            assert_eq!(fact("size"), (PARTITION_BYTES / 512).to_string());
+        }
+        fs::write(mount.path().join(part[0]), part[0]).unwrap();
+        // The guard keeps the lock of the whole image.
+        let refused = disk.command(&["ls"], "/").text();
+        assert!(refused.contains("in use") || refused.contains("busy"), "{refused}");
+        drop(mount);
+        assert_eq!(disk.command(&["cat"], &format!("/{}", part[0])).text(), part[0]);
+        wait_until("the loop device is detached", || !folder.join("loop").exists());
+    }
+    disk.check();
 }

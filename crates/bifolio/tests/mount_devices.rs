@@ -69,19 +69,26 @@ fn block_devices_and_partitions_are_mounted_for_writing_and_claimed() {
     let disk = disk(&fixture);
     let partition = Partition::new(disk.path());
     let offset = (START * 512).to_string();
-    let ways: [(&[&str], &Path); 3] = [
-        (&["-o", "rw"], &partition.node),
-        (&["-o", "rw", "--partition", "2"], disk.path()),
-        (&["-o", "rw", "--offset", &offset], disk.path()),
+    // What is mounted, and the device that the server has open.
+    let ways: [(&[&str], &Path, &Path); 3] = [
+        (&["-o", "rw"], &partition.node, &partition.node),
+        (&["-o", "rw", "--partition", "2"], disk.path(), &partition.node),
+        (&["-o", "rw", "--offset", &offset], disk.path(), disk.path()),
     ];
     let other = fixture.folder.path().join("other");
     fs::create_dir(&other).unwrap();
-    for (turn, (arguments, device)) in ways.into_iter().enumerate() {
+    for (turn, (arguments, device, opened)) in ways.into_iter().enumerate() {
         let mounted = mount(&fixture, arguments, device);
         assert!(mounted.status.success(), "{}", mounted.text());
         let mounted = fixture.mounted();
         let entry = mount_entry(mounted.path()).unwrap();
-        assert!(entry.contains(&format!("fuseblk.bifolio {} rw", device.display())), "{entry}");
+        assert!(entry.contains(&format!("fuseblk.bifolio {} rw", opened.display())), "{entry}");
+        let files = fs::read_dir(format!("/proc/{}/fd", mounted.server())).unwrap();
+        let files = files.map(|file| fs::read_link(file.unwrap().path()).unwrap());
+        let disk = disk.path().to_string_lossy();
+        let devices: Vec<PathBuf> =
+            files.filter(|file| file.to_string_lossy().starts_with(&*disk)).collect();
+        assert_eq!(devices, [opened]);
         fs::write(mounted.path().join(format!("file {turn}")), arguments.concat()).unwrap();
 
         assert_eq!(open_exclusively(device), Err(Errno::BUSY));

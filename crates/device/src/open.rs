@@ -1,5 +1,6 @@
 //! Opening an image: the choice of the backend, and of the part of the image that is the volume.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,14 +8,14 @@ use base::{DeviceOffset, Error, Result};
 use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 
-use crate::SharedDevice;
 use crate::block_ioctl;
 use crate::container;
 use crate::file::FileDevice;
-use crate::partition::PartitionTable;
+use crate::partition::{PartitionTable, SectorSize};
 use crate::slice::Slice;
 use crate::threaded::ThreadedDevice;
 use crate::uring::UringDevice;
+use crate::{BlockDevice, SharedDevice};
 
 /// Options for opening an image.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +104,7 @@ pub fn is_write_protected(path: &Path) -> Result<bool> {
 /// privileges before it reads them.
 #[derive(Debug)]
 pub struct Image {
-    file: FileDevice,
+    file: Arc<FileDevice>,
     options: OpenDevice,
 }
 
@@ -111,7 +112,25 @@ impl Image {
     /// Opens the file or block device at `path`.
     pub fn open(path: &Path, options: OpenDevice) -> Result<Self> {
         let file = FileDevice::open_with(path, options.read_only, options.exclusive)?;
-        Ok(Self { file, options })
+        Ok(Self { file: Arc::new(file), options })
+    }
+
+    /// Returns the bytes of the file that the requested part has. Returns `None` if that is the whole file, or if the file
+    /// is another container, whose contents have other positions. Reads what [`device`](Self::device) reads.
+    pub fn part(&self) -> Result<Option<Range<u64>>> {
+        let device: SharedDevice = Arc::clone(&self.file) as _;
+        let contents = container::unpack(Arc::clone(&device), true)?;
+        if !Arc::ptr_eq(&contents, &device) {
+            return Ok(None);
+        }
+        Ok(match self.options.part {
+            Part::Whole => None,
+            Part::From(start) => Some(start.0..device.size()),
+            Part::Partition(number) => {
+                let table = read_table(&*device, self.file.sector_size())?;
+                Some(table.range(&*device, number)?)
+            }
+        })
     }
 
     /// Returns the device for the requested part. This reads the beginning of the image, and may read a partition
@@ -119,21 +138,25 @@ impl Image {
     /// sparse image is opened for writing, or if the image of the requested partition is in another container.
     pub fn device(self) -> Result<SharedDevice> {
         let sector_size = self.file.sector_size();
-        let device = start(Arc::new(self.file), self.options.backend);
+        let device = start(self.file, self.options.backend);
         let device = container::unpack(device, self.options.read_only)?;
         match self.options.part {
             Part::Whole => Ok(device),
             Part::From(start) => Ok(Arc::new(Slice::from(device, start)?)),
             Part::Partition(number) => {
-                let table = PartitionTable::read(&*device, sector_size);
-                let table = table.map_err(|error| match error {
-                    Error::Unsupported(_) => container::refusal(&*device).unwrap_or(error),
-                    error => error,
-                })?;
+                let table = read_table(&*device, sector_size)?;
                 Ok(Arc::new(table.open(device, number)?))
             }
         }
     }
+}
+
+/// Reads the partition table. Errors: if the image is in another container, the error names it.
+fn read_table(device: &dyn BlockDevice, sector_size: Option<SectorSize>) -> Result<PartitionTable> {
+    PartitionTable::read(device, sector_size).map_err(|error| match error {
+        Error::Unsupported(_) => container::refusal(device).unwrap_or(error),
+        error => error,
+    })
 }
 
 /// Returns `file` with its backend.

@@ -19,7 +19,8 @@ mod socket;
 mod transport;
 
 pub use mount::{
-    Claim, MountEntry, MountError, MountOptions, OptionError, Preference, mounts_of, split_option,
+    Claim, LoopDevice, MountEntry, MountError, MountOptions, OptionError, Preference, mounts_of,
+    split_option,
 };
 pub use operations::{InitRefused, Negotiated};
 pub use owners::{IdMap, IdRange, Owners};
@@ -28,6 +29,6 @@ pub use request::Request;
 pub use server::{Server, ServerOptions};
 pub use session::{
     ConfineError, Confinement, Inherited, Layer, Plan, Remount, RemountError, SessionError,
-    SyncError, UmountError, remount, run, sync, umount,
+    SyncError, UmountError, ask, remount, run, sync, umount,
 };
 pub use transport::{BusyPoll, Channel, EndReason, NoRings, THREADS_DEFAULT, WorkerPool};

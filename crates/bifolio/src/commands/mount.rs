@@ -17,6 +17,7 @@ use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
 use crate::log::Log;
 use crate::mount_options::Options;
+use crate::part::PartDevice;
 use crate::target::{ImageOptions, Target};
 use crate::writing;
 
@@ -70,7 +71,7 @@ Mount options, separated by commas. Later options override earlier ones.
       remount-ro.
   [no]loop
       Attach a loop device to the image file when root mounts it for
-      writing; see Durability below. Default: loop, or noloop with
+      writing, or a partition of it; see Durability below. Default: loop, or noloop with
       fsname.
   [no]auto_da_alloc
       Protect programs that replace files without fsync. After a crash,
@@ -158,7 +159,8 @@ Durability:
   kernel forwards these calls to the server. Linux 6.18 and newer do this for
   mounts of block devices. Therefore, when root mounts an image file for
   writing, a loop device is attached to it and shown as the source of the mount.
-  No data goes through the loop device, and unmounting detaches it.
+  Unmounting detaches it. Only data of a partition (--partition, --offset) goes
+  through it: the server then has nothing else of the disk open.
 
   Without a loop device (other users, noloop, fsname, older kernels), these
   calls write only data that is in the cache of the kernel. To make all data
@@ -244,14 +246,27 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     if all.mount.writable {
         all.mount.writable = !is_write_protected(&target, console)?;
     }
-    let claim = claim(&source, &image, &all.mount);
-    image.exclusive = claim.is_none();
     let log = Log::new(log.as_deref().map(open_log).transpose()?);
     log.start();
     // The confined process cannot read the size of memory.
     let writable = all.mount.writable;
     image.timeout = LOCK_TIMEOUT;
     image.uncached = all.mount.uncached;
+    let part = PartDevice::new(&target, &image, writable, all.mount.loop_device, &inherited)
+        .inspect_err(|failure| log.append(failure))?;
+    // What is opened: the image, or the device for a part of it.
+    let mut opened = target.clone();
+    if let Some(part) = &part {
+        opened.image.clone_from(&part.path);
+        (image.partition, image.offset) = (None, None);
+    }
+    let claim = match &part {
+        // As for image files, a loop device is only claimed if the kernel passes on more than reads.
+        Some(part) if part.is_loop() && (!writable || all.mount.fsname.is_some()) => None,
+        Some(part) => Some(Claim::Device(part.path.clone())),
+        None => claim(&source, &image, &all.mount),
+    };
+    image.exclusive = claim.is_none();
     let mut volume_options = image.volume_options(writable)?;
     all.apply(&mut volume_options);
     let plan = Plan {
@@ -279,11 +294,13 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         }
         Ok(Arc::new(volume))
     };
+    // The guard keeps this without calling it, and with it the lock of the image and the loop device. The server closes them.
     let open_images = || {
         let unread = match writable {
-            true => image.open_image_for_writing(&target)?,
-            false => image.open_image(&target)?,
+            true => image.open_image_for_writing(&opened)?,
+            false => image.open_image(&opened)?,
         };
+        drop(part);
         Ok((unread, image.open_journal(writable)?))
     };
     fuse::run(&plan, open_images, open).map_err(|error| {

@@ -7,6 +7,8 @@
 mod gpt;
 mod mbr;
 
+use std::ops::Range;
+
 use base::{DeviceOffset, Error, Location, Problem, Result, Unsupported};
 
 use crate::{BlockDevice, SharedDevice, Slice};
@@ -102,6 +104,12 @@ impl PartitionTable {
 
     /// Opens partition `number` of `device`, from which this table was read.
     pub fn open(&self, device: SharedDevice, number: u32) -> Result<Slice> {
+        let range = self.range(&*device, number)?;
+        Slice::new(device, DeviceOffset(range.start), range.end - range.start)
+    }
+
+    /// Returns the bytes of partition `number` of `device`, from which this table was read.
+    pub fn range(&self, device: &dyn BlockDevice, number: u32) -> Result<Range<u64>> {
         let partition = self
             .partitions
             .iter()
@@ -110,8 +118,10 @@ impl PartitionTable {
         let unit = self.sector_size.bytes();
         let sectors_max = device.size() / unit;
         let end = partition.first_sector.checked_add(partition.sectors);
-        if end.is_none_or(|end| end > sectors_max) {
-            return Err(Error::corrupt(
+        match end {
+            // Neither product overflows: both are at most the device's size.
+            Some(end) if end <= sectors_max => Ok(partition.first_sector * unit..end * unit),
+            _ => Err(Error::corrupt(
                 "partition entry",
                 Location::byte(partition.entry.0),
                 Problem::Range {
@@ -120,10 +130,8 @@ impl PartitionTable {
                     min: 0,
                     max: sectors_max.saturating_sub(1),
                 },
-            ));
+            )),
         }
-        // Neither product overflows: both are at most the device's size.
-        Slice::new(device, DeviceOffset(partition.first_sector * unit), partition.sectors * unit)
     }
 
     fn no_partition(&self, number: u32) -> Error {

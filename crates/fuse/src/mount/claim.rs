@@ -78,7 +78,7 @@ fn claim_device(device: &Path, options: &MountOptions) -> Result<Claimed, MountE
 
 /// Claims an image file by a mount of a new loop device.
 fn claim_image(path: &Path, offset: u64, options: &MountOptions) -> Result<Detached, MountError> {
-    let device = LoopDevice::attach(path, offset).map_err(MountError::Mount)?;
+    let device = LoopDevice::attach(path, offset..u64::MAX, true).map_err(MountError::Mount)?;
     // The mount keeps the loop device open after this function has dropped it.
     match Detached::new(device.path().as_os_str(), options, Some(BLOCK_SIZE)) {
         // Another program has claimed the device first.

@@ -1,8 +1,9 @@
-//! Loop devices for mounts of image files. No I/O goes through them. Not here: the search for existing loop devices
-//! (`bifolio`).
+//! Loop devices for mounts of image files, through which no I/O goes, and for mounts of a part of an image: the server then
+//! has nothing but this device. Not here: the search for existing loop devices (`bifolio`).
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -51,16 +52,16 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches a free loop device to the file `image`, from the byte `offset` on, for reading and writing.
-    pub fn attach(image: &Path, offset: u64) -> Result<Self, Errno> {
-        let open =
-            |path: &Path| rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    /// Attaches a free loop device to the bytes `range` of `image`. Its size is rounded down to 512 bytes.
+    pub fn attach(image: &Path, range: Range<u64>, writable: bool) -> Result<Self, Errno> {
+        let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        let open = |path: &Path| rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty());
         let control = open(Path::new("/dev/loop-control"))?;
         let image = open(image)?;
         for _ in 0..ATTEMPTS {
             let path = PathBuf::from(format!("/dev/loop{}", find_free(&control)?));
             let device = open(&path)?;
-            match configure(&device, &image, offset) {
+            match configure(&device, &image, &range, writable) {
                 Ok(()) => return Ok(Self { path, _device: device }),
                 Err(Errno::BUSY) => {}
                 Err(errno) => return Err(errno),
@@ -81,16 +82,26 @@ fn find_free(control: &OwnedFd) -> Result<i32, Errno> {
     done(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) })
 }
 
-/// Attaches a loop device to a file, and makes it writable.
-fn configure(device: &OwnedFd, image: &OwnedFd, offset: u64) -> Result<(), Errno> {
+/// Attaches a loop device to a range of a file, and makes it writable or read-only.
+fn configure(
+    device: &OwnedFd,
+    image: &OwnedFd,
+    range: &Range<u64>,
+    writable: bool,
+) -> Result<(), Errno> {
+    if range.is_empty() {
+        return Err(Errno::INVAL);
+    }
+    // Zero means no limit.
+    let size_limit = if range.end == u64::MAX { 0 } else { range.end - range.start };
     let config = LoopConfig {
         file: image.as_raw_fd() as u32,
         block_size: 0,
         device: 0,
         inode: 0,
         real_device: 0,
-        offset,
-        size_limit: 0,
+        offset: range.start,
+        size_limit,
         number: 0,
         encrypt_type: 0,
         encrypt_key_size: 0,
@@ -103,6 +114,10 @@ fn configure(device: &OwnedFd, image: &OwnedFd, offset: u64) -> Result<(), Errno
     };
     // SAFETY: the request reads one `struct loop_config`, which lives until the call returns.
     done(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) })?;
+    if !writable {
+        // It is, since it is open for reading only.
+        return Ok(());
+    }
     // The read-only flag (`blockdev --setro`) may be left from an earlier use of the device.
     let read_only: libc::c_int = 0;
     // SAFETY: the request reads one `int`, which lives until the call returns.

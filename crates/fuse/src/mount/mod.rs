@@ -21,6 +21,7 @@ use rustix::io::Errno;
 
 pub use claim::{Claim, Claimed};
 pub use identity::MountId;
+pub use loop_device::LoopDevice;
 pub use mount_point::{open as open_root, path_of};
 pub use option_list::{OptionError, split_option};
 pub use options::{MountOptions, Preference};
@@ -144,11 +145,22 @@ pub fn mounts_of(image: &Path) -> Vec<MountEntry> {
     };
     let Some(wanted) = identity(image) else { return Vec::new() };
     let is_wanted = |path: &Path| identity(path) == Some(wanted);
+    // Of a disk, a partition may be mounted by its own device.
+    let disk = match wanted {
+        (0, device) => {
+            format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+        }
+        _ => String::new(),
+    };
+    let is_partition = |path: &Path| {
+        let name = path.file_name().filter(|_| !disk.is_empty());
+        name.is_some_and(|name| Path::new(&disk).join(name).join("partition").exists())
+    };
     let mut entries = table::ours();
     entries.retain(|entry| {
         let source = Path::new(&entry.source);
         let file = loop_device::backing_file(source);
-        is_wanted(source) || file.is_some_and(|file| is_wanted(&file))
+        is_wanted(source) || is_partition(source) || file.is_some_and(|file| is_wanted(&file))
     });
     entries
 }

@@ -26,12 +26,13 @@ const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time within which a server that may have much data to write has to end after `Quit`.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Runs the guard: see the parent module.
-pub fn run<E>(
+/// Runs the guard: see the parent module. Drops `held` after the server has ended.
+pub fn run<H, E>(
     plan: &Plan,
     sockets: Sockets,
     server: Child,
     ready: Option<OwnedFd>,
+    held: H,
 ) -> Result<(), SessionError<E>> {
     plan.inherited.close();
     process::leave_directory();
@@ -49,7 +50,8 @@ pub fn run<E>(
     };
     locate::start(sockets.locate);
     kill_check::start(sockets.kill_check);
-    let mut guard = Guard { plan, control, signals, server, mount: None, presence: None };
+    let mut guard =
+        Guard { _held: held, plan, control, signals, server, mount: None, presence: None };
     match guard.wait() {
         Ok(Event::Message(Message::Prepared)) => {}
         Ok(Event::Signal) => return guard.abort(END_TIMEOUT, SessionError::Interrupted),
@@ -84,7 +86,9 @@ fn claim(plan: &Plan) -> Result<Option<Claimed>, MountError> {
     plan.claim.as_ref().map_or(Ok(None), |claim| claim.acquire(&plan.options))
 }
 
-struct Guard<'a> {
+struct Guard<'a, H> {
+    /// What lasts as long as the session. Dropped before `presence`, for which other programs wait.
+    _held: H,
     plan: &'a Plan,
     control: Control,
     signals: Signals,
@@ -95,7 +99,7 @@ struct Guard<'a> {
     presence: Option<UnixListener>,
 }
 
-impl Guard<'_> {
+impl<H> Guard<'_, H> {
     /// Waits for a message of the server, or a signal.
     fn wait(&self) -> Result<Event, Errno> {
         wait(Some(&self.control), &self.signals, None, None)

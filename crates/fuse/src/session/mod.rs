@@ -16,6 +16,7 @@
 //! In the foreground, the caller is the guard. `control` has the messages between guard and server, `questions` the
 //! server's questions about other processes.
 
+mod ask;
 mod control;
 mod guard;
 mod kill_check;
@@ -47,6 +48,7 @@ use crate::socket;
 use crate::transport::NoRings;
 use process::Side;
 
+pub use ask::ask;
 pub use confine::{ConfineError, Confinement, Inherited, Layer};
 pub use remount::{Remount, RemountError, remount};
 pub use sync::{SyncError, sync};
@@ -146,7 +148,8 @@ impl<E> From<MountError> for SessionError<E> {
 /// Mounts and serves. In the foreground, returns when the mount has ended. In the background, returns as soon as the
 /// mount can be used, or has failed.
 ///
-/// `prepare` opens the image by its path. `open` opens the volume in it; it runs confined, with an empty root
+/// `prepare` opens the image by its path. Only the server calls it; the guard drops it when the mount has ended, so that it
+/// can own what has to last until then. `open` opens the volume in it; it runs confined, with an empty root
 /// directory.
 ///
 /// This function **forks**: no other thread may be running. Each of the processes returns from it, so the caller should
@@ -167,6 +170,8 @@ pub fn run<P, E>(
             guard_and_serve(plan, Some(writer), prepare, open)
         }
         Side::Parent(guard) => {
+            // What it owns is the guard's now, such as a lock that would end.
+            std::mem::forget(prepare);
             drop(writer);
             let ready = retry(|| rustix::io::read(&reader, &mut [0]));
             if ready == Ok(1) { Ok(()) } else { Err(guard.failure()) }
@@ -212,7 +217,7 @@ fn guard_and_serve<P, E>(
         }
         Side::Parent(server) => {
             drop(theirs);
-            guard::run(plan, ours, server, ready)
+            guard::run(plan, ours, server, ready, prepare)
         }
     }
 }

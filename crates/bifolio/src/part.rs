@@ -1,0 +1,114 @@
+//! The part of an image that root mounts, as a device of its own, so that the server has nothing else of the disk open. Not
+//! here: other users and commands, which have the whole image open, and keep to the part (`device::Slice`).
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use device::Image;
+use fuse::{Inherited, LoopDevice};
+
+use crate::failure::Result;
+use crate::target::{ImageOptions, Target};
+
+/// The unit of partitions in /sys, in bytes.
+const SECTOR_BYTES: u64 = 512;
+
+/// A device for a part of an image.
+pub struct PartDevice {
+    /// The path of the device.
+    pub path: PathBuf,
+    /// The image, whose lock keeps other programs from it.
+    _image: Image,
+    /// The loop device at this path, unless it is a partition that the host knows.
+    attached: Option<LoopDevice>,
+}
+
+impl PartDevice {
+    /// Returns a device for the part of the target's image that the options choose. Returns `None` if there is none: the
+    /// image is mounted as a whole, or from another container, or there are no loop devices, or none may be attached. Then the
+    /// whole image is opened.
+    pub fn new(
+        target: &Target,
+        options: &ImageOptions,
+        writable: bool,
+        may_attach: bool,
+        inherited: &Inherited,
+    ) -> Result<Option<Self>> {
+        if options.is_whole() || !rustix::process::geteuid().is_root() {
+            return Ok(None);
+        }
+        // The part is claimed, not the disk, which may have others in use.
+        let options = ImageOptions { exclusive: false, ..options.clone() };
+        let image = match writable {
+            true => options.open_image_for_writing(target)?,
+            false => options.open_image(target)?,
+        };
+        let find = || {
+            let range = image.part().ok().flatten()?;
+            Some([range.start, range.end])
+        };
+        let Some([start, end]) = fuse::ask(options.confinement.layers(), inherited, find) else {
+            // The server meets the same error, and reports it.
+            return Ok(None);
+        };
+        let known = known_partition(&target.image, &options, start..end);
+        let attached = match known {
+            None if may_attach => attach(&target.image, start..end, writable),
+            _ => None,
+        };
+        let path = known.or_else(|| Some(attached.as_ref()?.path().to_owned()));
+        if path.is_none() {
+            tracing::warn!(
+                "{}: there is no device for the part of the image: the server has all of the image open",
+                target.image.display()
+            );
+        }
+        Ok(path.map(|path| Self { path, _image: image, attached }))
+    }
+
+    /// Returns whether this is a loop device.
+    pub fn is_loop(&self) -> bool {
+        self.attached.is_some()
+    }
+}
+
+/// Attaches a loop device to the bytes `range` of an image file.
+fn attach(image: &Path, range: Range<u64>, writable: bool) -> Option<LoopDevice> {
+    if !fs::metadata(image).ok()?.is_file() {
+        return None;
+    }
+    let attached = LoopDevice::attach(image, range, writable);
+    attached
+        .inspect_err(|errno| {
+            tracing::info!("{}: cannot attach a loop device: {errno}", image.display());
+        })
+        .ok()
+}
+
+/// Returns the host's device for the partition of a disk, if the options choose one by its number and it has these bytes.
+fn known_partition(disk: &Path, options: &ImageOptions, range: Range<u64>) -> Option<PathBuf> {
+    let number = options.partition?;
+    let metadata = fs::metadata(disk).ok()?;
+    if !metadata.file_type().is_block_device() {
+        return None;
+    }
+    let folder = |device: u64| {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
+    };
+    let number_in = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let found = fs::read_dir(folder(metadata.rdev())).ok()?.flatten();
+    let mut partitions =
+        found.filter(|entry| number_in(entry.path().join("partition")) == Some(u64::from(number)));
+    let partition = partitions.next()?;
+    let start = number_in(partition.path().join("start"))?.checked_mul(SECTOR_BYTES)?;
+    let size = number_in(partition.path().join("size"))?.checked_mul(SECTOR_BYTES)?;
+    let node = Path::new("/dev").join(partition.file_name());
+    let metadata = fs::metadata(&node).ok()?;
+    // The node may be of another device, such as in a container.
+    let is_device = metadata.file_type().is_block_device()
+        && folder(metadata.rdev()).canonicalize().ok()? == partition.path().canonicalize().ok()?;
+    (is_device && start == range.start && start.checked_add(size)? == range.end).then_some(node)
+}
