@@ -87,6 +87,7 @@ fn default_at_a_time() -> usize {
 
 /// Builds and runs the tests, and returns a line for each failure.
 pub fn complaints(root: &Path, given: Vec<String>) -> Vec<String> {
+    let is_everything = given.is_empty();
     let arguments = match Arguments::parse(given) {
         Ok(arguments) => arguments,
         Err(complaint) => return vec![complaint],
@@ -100,6 +101,9 @@ pub fn complaints(root: &Path, given: Vec<String>) -> Vec<String> {
     let has_library = suites.iter().any(|suite| suite.name.ends_with("src/lib.rs"));
     if has_library && !arguments.chooses_targets() {
         suites.push(Suite::documentation(root, &arguments.cargo));
+    }
+    if is_everything {
+        suites.push(Suite::models(root));
     }
     suite::put_longest_first(&mut suites);
     eprintln!("== {} suites built in {:.0} s", suites.len(), begin.elapsed().as_secs_f64());

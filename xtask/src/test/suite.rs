@@ -20,6 +20,9 @@ const ALONE: &[&str] = &[
 /// that copy whole images, state by state, spend half of their time with faults of small pages otherwise.
 const TUNABLES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
+/// The script that checks models.
+const MODELS: &str = "scripts/models";
+
 /// Long suites, which begin first. A long suite that begins last would run alone for most of its time.
 const LONG: &[&str] = &[
     "crates/vfs/tests/crash/main.rs",
@@ -32,10 +35,16 @@ const LONG: &[&str] = &[
     "crates/testkit/tests/f2fs_images.rs",
     "crates/testkit/tests/f2fs_unclean.rs",
     "crates/testkit/tests/f2fs_turns.rs",
+    "crates/ext4/tests/journal/main.rs",
+    "crates/vfs/tests/f2fs_space/main.rs",
     "crates/testkit/tests/f2fs_made.rs",
+    MODELS,
+    "crates/ext4/tests/check.rs",
+    "crates/testkit/tests/f2fs_compressed.rs",
+    "crates/testkit/tests/f2fs_cleaned.rs",
+    "crates/testkit/tests/f2fs_encrypted.rs",
     "crates/bifolio/tests/mount_exercise/main.rs",
     "crates/vfs/tests/exercise/main.rs",
-    "crates/ext4/tests/journal/main.rs",
     "crates/bifolio/tests/hostile_images.rs",
     "crates/bifolio/tests/hostile_writing.rs",
     "crates/bifolio/tests/mount_model.rs",
@@ -68,6 +77,18 @@ impl Suite {
             name: "tests in documentation".to_owned(),
             program: env!("CARGO").into(),
             arguments: all,
+            folder: root.to_owned(),
+            variables: Vec::new(),
+        }
+    }
+
+    /// Returns the suite of the model checks, which builds the crates again with flags of its own.
+    pub fn models(root: &Path) -> Self {
+        Self {
+            runner: Vec::new(),
+            name: MODELS.to_owned(),
+            program: root.join(MODELS).into(),
+            arguments: Vec::new(),
             folder: root.to_owned(),
             variables: Vec::new(),
         }
