@@ -70,27 +70,11 @@ pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
 /// Returns the CRC-32 (polynomial 0xEDB88320, least significant bit first, no inversion) of f2fs. Inverted
 /// before and after, it is that of the GUID partition table.
 pub fn crc32_le(seed: u32, bytes: &[u8]) -> u32 {
-    bytes.iter().fold(seed, |crc, &byte| {
-        let low = crc as u8 ^ byte;
-        (crc >> 8) ^ CRC32_LE_TABLE[usize::from(low)]
-    })
+    // The crate inverts on entry and on exit; undo both.
+    let mut hasher = crc32fast::Hasher::new_with_initial(!seed);
+    hasher.update(bytes);
+    !hasher.finalize()
 }
-
-static CRC32_LE_TABLE: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut index = 0;
-    while index < 256 {
-        let mut crc = index as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = (crc >> 1) ^ if crc & 1 != 0 { 0xEDB8_8320 } else { 0 };
-            bit += 1;
-        }
-        table[index] = crc;
-        index += 1;
-    }
-    table
-};
 
 static CRC32_BE_TABLE: [u32; 256] = {
     let mut table = [0; 256];
@@ -125,6 +109,26 @@ mod tests {
     #[test]
     fn crc32c_of_two_parts_is_that_of_the_whole() {
         assert_eq!(crc32c(crc32c(7, b"1234"), b"56789"), crc32c(7, CHECK));
+    }
+
+    #[test]
+    fn crc32_le_is_that_of_its_definition_for_all_seeds_lengths_and_parts() {
+        let by_bits = |seed: u32, bytes: &[u8]| {
+            bytes.iter().fold(seed, |crc, byte| {
+                (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+                    (crc >> 1) ^ if crc & 1 == 1 { 0xEDB8_8320 } else { 0 }
+                })
+            })
+        };
+        let bytes: Vec<u8> = (0..1000_u32).map(|at| (at * 7 + at / 256) as u8).collect();
+        for seed in [0, 1, 0xF2F5_2010, u32::MAX] {
+            for length in [0, 1, 7, 15, 16, 63, 64, 127, 128, 129, 255, 256, 300, 1000] {
+                let (all, cut) = (&bytes[..length], length / 3);
+                assert_eq!(crc32_le(seed, all), by_bits(seed, all), "{length} bytes from {seed}");
+                let parts = crc32_le(crc32_le(seed, &all[..cut]), &all[cut..]);
+                assert_eq!(parts, crc32_le(seed, all), "{length} bytes in two parts");
+            }
+        }
     }
 
     #[test]
