@@ -34,8 +34,8 @@ pub struct RecordDevice {
     part: usize,
     /// The position of the device's first byte in the recording.
     start: u64,
-    /// The contents before the first event, of all devices.
-    before: Arc<Vec<u8>>,
+    /// The contents before the first event, of all devices. They never change.
+    before: SharedDevice,
     events: Arc<Mutex<Vec<Event>>>,
 }
 
@@ -76,19 +76,22 @@ impl RecordDevice {
     pub fn new(inner: SharedDevice) -> Result<Self> {
         let mut before = vec![0; inner.size() as usize];
         inner.read_at(DeviceOffset(0), &mut before)?;
-        let (before, events) = (Arc::new(before), Arc::default());
-        Ok(Self { inner, part: 0, start: 0, before, events })
+        Ok(Self::over(inner, Arc::new(MemoryDevice::new(before))))
     }
 
-    /// Records a device in memory that begins with these contents, which it does not copy. `wrap` can add a device between it
-    /// and the recorder.
-    pub fn over_memory(
-        contents: &Arc<Vec<u8>>,
+    /// Records `inner` from now on. `before` has the same contents now, and never changes.
+    pub fn over(inner: SharedDevice, before: SharedDevice) -> Self {
+        Self { inner, part: 0, start: 0, before, events: Arc::default() }
+    }
+
+    /// Records a device that begins with the contents of `before`, which is never written to: what is written is kept in memory.
+    /// `wrap` can add a device between it and the recorder.
+    pub fn over_layer(
+        before: SharedDevice,
         wrap: impl FnOnce(SharedDevice) -> SharedDevice,
     ) -> Self {
-        let base: SharedDevice = Arc::new(MemoryDevice::shared(Arc::clone(contents)));
-        let inner = wrap(Arc::new(OverlayDevice::new(base, OVERLAY_BLOCK, u64::MAX)));
-        Self { inner, part: 0, start: 0, before: Arc::clone(contents), events: Arc::default() }
+        let layer = OverlayDevice::new(Arc::clone(&before), OVERLAY_BLOCK, u64::MAX);
+        Self::over(wrap(Arc::new(layer)), before)
     }
 
     /// Records both devices from now on. Both share one recording.
@@ -98,13 +101,7 @@ impl RecordDevice {
         let (of_first, of_second) = before.split_at_mut(start as usize);
         first.read_at(DeviceOffset(0), of_first)?;
         second.read_at(DeviceOffset(0), of_second)?;
-        let first = Self {
-            inner: first,
-            part: 0,
-            start: 0,
-            before: Arc::new(before),
-            events: Arc::default(),
-        };
+        let first = Self::over(first, Arc::new(MemoryDevice::new(before)));
         let (before, events) = (Arc::clone(&first.before), Arc::clone(&first.events));
         let second = Self { inner: second, part: 1, start, before, events };
         Ok([first, second])
@@ -193,7 +190,7 @@ impl BlockDevice for RecordDevice {
 /// The events of devices. [`Replay`] rebuilds the states that a crash may leave.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    before: Arc<Vec<u8>>,
+    before: SharedDevice,
     events: Vec<Event>,
 }
 
@@ -347,7 +344,7 @@ impl<'r> Replay<'r> {
     /// Returns a replay that begins before the first event.
     pub fn new(recording: &'r Recording) -> Self {
         let durable = vec![false; recording.events.len()];
-        let before: SharedDevice = Arc::new(MemoryDevice::shared(Arc::clone(&recording.before)));
+        let before = Arc::clone(&recording.before);
         let base = Arc::new(OverlayDevice::new(before, OVERLAY_BLOCK, u64::MAX));
         Self { recording, durable, base, in_base: 0, point: 0, known_to: [0; PARTS] }
     }
@@ -362,7 +359,7 @@ impl<'r> Replay<'r> {
         keep: impl FnMut(&RecordedWrite, u64) -> bool,
     ) -> Vec<u8> {
         self.go_to(point);
-        let mut image = vec![0; self.recording.before.len()];
+        let mut image = vec![0; self.recording.before.size() as usize];
         let base: &dyn BlockDevice = &*self.base;
         base.read_at(DeviceOffset(0), &mut image).expect("memory is read");
         self.patch(keep, |offset, data| {
@@ -464,7 +461,7 @@ impl<'r> Replay<'r> {
 /// The contents after a crash, as layers of changed blocks over the contents before the first event.
 #[derive(Clone, Debug)]
 pub struct RebuiltDevice {
-    before: Arc<Vec<u8>>,
+    before: SharedDevice,
     durable: Arc<OverlayDevice>,
     device: Arc<OverlayDevice>,
 }
@@ -478,8 +475,13 @@ impl RebuiltDevice {
         Arc::clone(&self.device) as SharedDevice
     }
 
-    /// Returns the contents before the first event.
-    pub fn before(&self) -> &Arc<Vec<u8>> {
+    /// Returns a device with the current contents, which no write changes. It copies only changed blocks.
+    pub fn snapshot(&self) -> SharedDevice {
+        Arc::new(self.device.copy())
+    }
+
+    /// Returns a device with the contents before the first event, which no write changes.
+    pub fn before(&self) -> &SharedDevice {
         &self.before
     }
 
@@ -585,7 +587,8 @@ mod tests {
             Event::Ended(0),
             Event::Flushed(1),
         ];
-        let mut recording = Recording { before: Arc::new(vec![0]), events };
+        let before = Arc::new(MemoryDevice::new(vec![0]));
+        let mut recording = Recording { before, events };
         assert_eq!(recording.volatile_writes(4).len(), 1);
         recording.events.extend([Event::FlushStarted(0), Event::Flushed(4)]);
         assert_eq!(recording.volatile_writes(5).len(), 1);
@@ -653,7 +656,8 @@ mod tests {
                 let rebuilt = replay.device(point, odd).unwrap();
                 rebuilt.device().read_at(DeviceOffset(0), &mut of_device).unwrap();
                 prop_assert!(of_device == image && replay.image(point, odd) == image);
-                let mut changed = rebuilt.before().to_vec();
+                let mut changed = vec![0; image.len()];
+                rebuilt.before().read_at(DeviceOffset(0), &mut changed).unwrap();
                 rebuilt.for_each_changed(|number, block| {
                     changed[number as usize * block.len()..][..block.len()].copy_from_slice(block);
                 });

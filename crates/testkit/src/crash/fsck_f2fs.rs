@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use device::RebuiltDevice;
+use base::DeviceOffset;
+use device::{RebuiltDevice, SharedDevice};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::e2fsck;
@@ -23,16 +24,18 @@ struct Image {
     file: File,
     contents: Vec<u8>,
     /// The contents before the recording.
-    before: Arc<Vec<u8>>,
+    before: SharedDevice,
     /// The blocks that may differ from them.
     changed: BTreeSet<u64>,
 }
 
 impl Image {
-    fn new(before: &Arc<Vec<u8>>) -> Self {
+    fn new(before: &SharedDevice) -> Self {
         let file: File = memfd_create("image", MemfdFlags::CLOEXEC).unwrap().into();
-        file.write_all_at(before, 0).unwrap();
-        let (before, contents) = (Arc::clone(before), before.to_vec());
+        let mut contents = vec![0; before.size() as usize];
+        before.read_at(DeviceOffset(0), &mut contents).unwrap();
+        file.write_all_at(&contents, 0).unwrap();
+        let before = Arc::clone(before);
         Self { file, contents, before, changed: BTreeSet::new() }
     }
 
@@ -46,8 +49,10 @@ impl Image {
         });
         let before = Arc::clone(&self.before);
         for number in restored {
-            let at = (number as usize) << RebuiltDevice::BLOCK.shift();
-            self.write(number, &before[at..][..RebuiltDevice::BLOCK.len()]);
+            let at = DeviceOffset(number << RebuiltDevice::BLOCK.shift());
+            let mut block = vec![0; RebuiltDevice::BLOCK.len()];
+            before.read_at(at, &mut block).unwrap();
+            self.write(number, &block);
         }
     }
 

@@ -210,7 +210,10 @@ fn repair_by_copy(disks: &Disks) -> Result<Option<e2fsck::Outcome>, String> {
 fn record(disks: &Disks) -> base::Result<(Arc<RecordDevice>, Disks)> {
     let volume = Arc::clone(&disks.volume);
     let (volume, journal): (_, Option<SharedDevice>) = match &disks.journal {
-        None => (RecordDevice::new(volume)?, None),
+        None => match &disks.rebuilt {
+            Some(rebuilt) => (RecordDevice::over(volume, rebuilt.snapshot()), None),
+            None => (RecordDevice::new(volume)?, None),
+        },
         Some(journal) => {
             let [volume, journal] = RecordDevice::pair(volume, Arc::clone(journal))?;
             (volume, Some(Arc::new(journal)))

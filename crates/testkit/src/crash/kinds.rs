@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use base::BlockSize;
+use base::{BlockSize, DeviceOffset};
 use device::{LatencyDevice, MemoryDevice, RecordDevice, SharedDevice};
 use parking_lot::Mutex;
 
@@ -55,8 +55,8 @@ pub struct Kind {
     pub(super) atomic_bytes: u64,
 }
 
-/// The contents of a new volume, once it was made.
-type Made = OnceLock<Arc<Vec<u8>>>;
+/// A new volume, once it was made. It is never written to.
+type Made = OnceLock<SharedDevice>;
 
 /// A new volume whose devices are recorded.
 #[derive(Debug)]
@@ -107,11 +107,13 @@ impl Kind {
             }
         };
         let Some(megabytes) = self.journal_megabytes else {
-            let recorder = Arc::new(RecordDevice::over_memory(&contents, at_pace));
+            let recorder = Arc::new(RecordDevice::over_layer(contents, at_pace));
             let disks = Disks::new(wrap(recorder.clone()), self.format);
             return Recorded { recorder, disks };
         };
-        let volume = at_pace(Arc::new(MemoryDevice::new(contents.to_vec())));
+        let mut bytes = vec![0; contents.size() as usize];
+        must(contents.read_at(DeviceOffset(0), &mut bytes), "memory");
+        let volume = at_pace(Arc::new(MemoryDevice::new(bytes)));
         let journal = Arc::new(journal(self.options, megabytes));
         let [recorder, journal] = must(RecordDevice::pair(volume, journal), "recording");
         let recorder = Arc::new(recorder);
@@ -120,11 +122,11 @@ impl Kind {
         Recorded { recorder, disks }
     }
 
-    /// Returns the contents of a new volume, which is made once.
-    fn contents(&self) -> Arc<Vec<u8>> {
+    /// Returns a new volume, which is made once. All recordings of the kind share it.
+    fn contents(&self) -> SharedDevice {
         static CONTENTS: Mutex<BTreeMap<&str, Arc<Made>>> = Mutex::new(BTreeMap::new());
         let made = Arc::clone(CONTENTS.lock().entry(self.name).or_default());
-        Arc::clone(made.get_or_init(|| Arc::new(self.make())))
+        Arc::clone(made.get_or_init(|| Arc::new(MemoryDevice::new(self.make()))))
     }
 
     /// Returns the size of the volume in bytes, if an external journal follows it in the recording.
