@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use base::attributes::StatFs;
 use base::locks::RankedRwLock;
 use base::{Error, InodeNumber, Location, Problem, Result};
-use device::SharedDevice;
+use device::{LatchDevice, SharedDevice};
 use fs::FormatOptions;
 use fscrypt::Keys;
 use iomap::{DecodePool, MetadataBuffer, MetadataCache, PageCache};
@@ -113,6 +113,8 @@ impl Volume {
         options: &FormatOptions,
         format: &Format,
     ) -> Result<Arc<Self>> {
+        // After a failed flush, no later one may succeed: the host may have dropped what it could not write.
+        let device = Arc::new(LatchDevice::new(device));
         let volume = Self::open(device, cache, options)?;
         volume.geometry().check_tables()?;
         Log::check_all(volume.geometry(), &volume.checkpoint())?;

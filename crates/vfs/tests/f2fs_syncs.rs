@@ -1,7 +1,7 @@
-//! fsync of f2fs files while their nodes are on the way to the device: other threads go on, a checkpoint waits, changes are
-//! not lost, and a failed flush leaves nothing behind the chain. And what a sync does not wait for: data of other files, and
-//! delays that begin later. The judge is fsck.f2fs, and the contents after the volume
-//! was opened anew.
+//! fsync of f2fs files while their nodes are on the way to the device: other threads go on, a checkpoint waits, and changes are
+//! not lost. After nodes that could not be written, a checkpoint follows, and after a failed flush, nothing. What was written
+//! after the last checkpoint is kept until the next one. And what a sync does not wait for: data of other files, and delays that
+//! begin later. The judge is fsck.f2fs, and the contents after the volume was opened anew.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -12,13 +12,15 @@ use base::{Error, Result};
 use device::{Bio, BioOperation, BlockDevice, MemoryDevice, SharedDevice};
 use testkit::f2fs::{Kind, check_by_both};
 use testkit::{DeviceHooks, HookedDevice, Waiter, wait_until};
-use vfs::{Credentials, File, Follow, OpenMode, Privileges, Volume, VolumeOptions};
+use vfs::{Credentials, File, Follow, OpenMode, Privileges, SyncRange, Volume, VolumeOptions};
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
 /// The maximum time of a held flush. It is only reached if what the test waits for does not happen.
 const TIME_MAX: Duration = Duration::from_secs(20);
 /// The time for which a flush is held to see that something does not happen meanwhile.
 const WAITED: Duration = Duration::from_millis(300);
+/// The error number EIO.
+const EIO: i32 = 5;
 
 /// What the next flushes do.
 #[derive(Debug, Default)]
@@ -35,6 +37,9 @@ struct State {
     is_held: bool,
     /// The number of flushes that may pass before one fails.
     until_failure: Option<usize>,
+    /// Whether the first write after the next flush fails.
+    fails_write_after_flush: bool,
+    fails_next_write: bool,
     count: usize,
 }
 
@@ -60,6 +65,17 @@ impl Flushes {
 }
 
 impl DeviceHooks for Flushes {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
+        for bio in batch {
+            let is_write = bio.operation() == BioOperation::Write;
+            if is_write && std::mem::take(&mut self.state().fails_next_write) {
+                bio.end(Err(EIO));
+            } else {
+                device.submit(vec![bio]);
+            }
+        }
+    }
+
     fn flush(&self, device: &SharedDevice) -> Result<()> {
         {
             let mut state = self.state();
@@ -73,6 +89,9 @@ impl DeviceHooks for Flushes {
             }
             if std::mem::take(&mut state.holds_next) {
                 state.is_held = true;
+            }
+            if std::mem::take(&mut state.fails_write_after_flush) {
+                state.fails_next_write = true;
             }
             self.changed.notify_all();
             if !state.is_held {
@@ -234,26 +253,85 @@ fn a_checkpoint_waits_for_nodes_in_flight() {
 }
 
 #[test]
-fn after_a_failed_flush_of_the_chain_the_next_fsync_writes_a_checkpoint() {
-    // The flush of data, and that of nodes.
-    for passing in [0, 1] {
+fn after_nodes_that_cannot_be_written_fsync_writes_a_checkpoint() {
+    let disk = Disk::<Flushes>::new();
+    let volume = disk.open();
+    let file = make(&volume, "/synced", &[1; 5000]);
+    volume.sync().unwrap();
+    assert_eq!(file.write_at(&[2; 6000], 0), Ok(6000));
+    let before = disk.device.state().count;
+    // The flush of data comes before the nodes.
+    disk.device.state().fails_write_after_flush = true;
+    file.sync_all().unwrap();
+    assert_eq!(disk.device.state().count - before, 3, "a checkpoint has two flushes");
+    disk.check(&[("/synced", &[2; 6000])]);
+    assert_eq!(file.write_at(&[4; 8000], 0), Ok(8000));
+    file.sync_all().unwrap();
+    disk.check(&[("/synced", &[4; 8000])]);
+    volume.close().unwrap();
+}
+
+/// A call, of a test with two files.
+type Call = fn(&Volume, &[File; 2]) -> Result<()>;
+
+const SYNC_FILE: Call = |_, [file, _]| file.sync_all();
+const SYNC_VOLUME: Call = |volume, _| volume.sync();
+const NO_CHANGE: Call = |_, _| Ok(());
+/// Changes the first file in the cache, and the other one on the device.
+const CHANGE: Call = |_, [file, other]| {
+    file.write_at(&[2; 6000], 0)?;
+    other.write_at(&[2; 100], 0)?;
+    other.sync_range(0..100, SyncRange { wait_before: true, write: true, wait_after: true })
+};
+
+/// The host may have dropped data of any file. A later flush, which reports no error, would not make it durable.
+#[test]
+fn after_a_failed_flush_no_sync_succeeds() {
+    for (what, passing, change, sync) in [
+        ("the data of a file", 0, CHANGE, SYNC_FILE),
+        ("the nodes of a file", 1, CHANGE, SYNC_FILE),
+        ("a file without changes", 0, NO_CHANGE, SYNC_FILE),
+        ("a volume without changes", 0, NO_CHANGE, SYNC_VOLUME),
+        ("a checkpoint", 0, CHANGE, SYNC_VOLUME),
+        ("the end of a checkpoint", 1, CHANGE, SYNC_VOLUME),
+    ] {
         let disk = Disk::<Flushes>::new();
         let volume = disk.open();
-        let file = make(&volume, "/synced", &[1; 5000]);
+        let files = ["/synced", "/other"].map(|path| make(&volume, path, &[1; 5000]));
         volume.sync().unwrap();
-        assert_eq!(file.write_at(&[2; 6000], 0), Ok(6000));
+        change(&volume, &files).unwrap();
         disk.device.state().until_failure = Some(passing);
-        assert!(file.sync_all().is_err());
-        assert_eq!(file.write_at(&[3; 7000], 0), Ok(7000));
-        let before = disk.device.state().count;
-        file.sync_all().unwrap();
-        assert_eq!(disk.device.state().count - before, 2);
-        disk.check(&[("/synced", &[3; 7000])]);
-        assert_eq!(file.write_at(&[4; 8000], 0), Ok(8000));
-        file.sync_all().unwrap();
-        disk.check(&[("/synced", &[4; 8000])]);
-        volume.close().unwrap();
+        assert!(sync(&volume, &files).is_err(), "{what}");
+        assert_eq!(disk.device.state().until_failure, None, "{what}: no flush has failed");
+        let [file, other] = &files;
+        let later = [other.sync_data(), other.sync_all(), file.sync_all(), volume.sync()];
+        for synced in later {
+            assert!(matches!(synced, Err(Error::Lost(_))), "{what}: {synced:?}");
+        }
+        let changed = other.write_at(&[3; 100], 0);
+        assert!(matches!(changed, Err(Error::ShutDown(_))), "{what}: {changed:?}");
+        assert!(volume.close().is_err(), "{what}");
+        disk.check(&[]);
     }
+}
+
+/// Data of hot files is in the same log as blocks of directories, of which the recovery writes one for the name.
+#[test]
+fn a_recovery_writes_no_blocks_of_directories_over_synced_data() {
+    let disk = Disk::<Flushes>::new();
+    let volume = disk.open();
+    // More names than an inode has room for.
+    (0..300).for_each(|number| drop(make(&volume, &format!("/{number}"), b"")));
+    volume.sync().unwrap();
+    // The extension is on the list of hot files that mkfs.f2fs writes.
+    let hot = make(&volume, "/new.db", &[2; 9000]);
+    hot.sync_all().unwrap();
+    let copy = Arc::new(MemoryDevice::new(disk.memory.snapshot()));
+    let checkpoint = Volume::open_device(copy, VolumeOptions::new().no_recovery(true)).unwrap();
+    assert!(checkpoint.resolve(b"/new.db", Follow::No).is_err(), "there is nothing to recover");
+    disk.check(&[("/new.db", &[2; 9000])]);
+    drop(hot);
+    volume.close().unwrap();
 }
 
 /// The length of data that is held.

@@ -161,9 +161,8 @@ impl LiveInode {
         // In this order: readers find the new addresses in both places.
         *self.atomic.lock() = None;
         self.map_changed();
-        // After a failed chain, a checkpoint writes everything again.
         let writer = self.volume.writer()?;
-        self.sync(false).or_else(|_| writer.checkpoint(&self.volume)).inspect_err(|error| {
+        self.sync(false).inspect_err(|error| {
             // A later checkpoint would have the new data, which the caller takes for refused.
             writer.health().fail(error.clone());
         })

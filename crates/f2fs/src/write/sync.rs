@@ -83,7 +83,7 @@ impl Writer {
         inodes: &BTreeSet<InodeNumber>,
         failed: &mut BTreeMap<InodeNumber, Error>,
     ) -> Result<()> {
-        let mut state = self.lock()?;
+        let mut state = self.lock_to_sync()?;
         let _failing = FailOnPanic(self);
         let count: usize = {
             let overlay = volume.overlay_or_new().read();
@@ -95,7 +95,7 @@ impl Writer {
         };
         if changed.iter().all(|changed| changed.nodes.is_empty()) {
             drop(state);
-            return volume.device().flush();
+            return self.flush(volume);
         }
         let blocks = match state.chain_blocks(volume, &changed) {
             Err(Error::NoSpace) => {
@@ -107,25 +107,38 @@ impl Writer {
         let version = ChainVersion::of(&volume.checkpoint()).value();
         let flight = self.syncs().begin_flight();
         drop(state);
-        let durable = write_chain(volume, blocks);
-        if durable.is_ok() {
+        let written = self.write_chain(volume, blocks);
+        if written.is_ok() {
             let nodes = changed.iter().flat_map(|changed| &changed.nodes);
             volume.overlay_or_new().write().set_synced(nodes);
         }
         drop(flight);
-        if durable.is_err() {
-            self.break_chain(volume, version);
-        }
-        durable
+        written.or_else(|error| self.leave_chain(volume, version, error))
     }
 
-    /// Lets nothing be written behind the chain of the checkpoint with this version, since it would not be found. If a
-    /// checkpoint was written meanwhile, that chain has ended.
-    fn break_chain(&self, volume: &Volume, version: u64) {
-        let mut state = self.lock_any();
-        if ChainVersion::of(&volume.checkpoint()).value() == version {
-            state.chain.next = None;
+    /// Makes data durable, and then blocks of the chain, which are written at once: if a power cut keeps a block and not one
+    /// before it, the chain ends before both.
+    fn write_chain(&self, volume: &Volume, blocks: Vec<(FsBlock, Vec<u8>)>) -> Result<()> {
+        // The data comes before the nodes that refer to it.
+        self.flush(volume)?;
+        volume.device().write_all(runs(volume.geometry(), blocks))?;
+        self.flush(volume)
+    }
+
+    /// Writes a checkpoint after `error` in writing to the chain of the checkpoint with this version: a recovery would not
+    /// find what is behind that. Errors: `error` if it has shut the volume down, and those of the checkpoint.
+    fn leave_chain(&self, volume: &Arc<Volume>, version: u64, error: Error) -> Result<()> {
+        if self.health().check().is_err() {
+            return Err(error);
         }
+        let mut state = self.lock_to_sync()?;
+        if ChainVersion::of(&volume.checkpoint()).value() != version {
+            // Another thread has written a checkpoint meanwhile, which has all changes.
+            return Ok(());
+        }
+        tracing::warn!(%error, "synced nodes cannot be written: a checkpoint is written instead");
+        state.chain.next = None;
+        self.write_checkpoint(&mut state, volume, false)
     }
 }
 
@@ -259,15 +272,6 @@ fn changed_of_inode(
     }
     let name_mark = if is_new_inode { mark::DENTRY } else { 0 };
     Ok(Some(Changed { nodes: direct, name_mark }))
-}
-
-/// Makes data durable, and then blocks of the chain, which are written at once: if a power cut keeps a block and not one
-/// before it, the chain ends before both.
-fn write_chain(volume: &Volume, blocks: Vec<(FsBlock, Vec<u8>)>) -> Result<()> {
-    // The data comes before the nodes that refer to it.
-    volume.device().flush()?;
-    volume.device().write_all(runs(volume.geometry(), blocks))?;
-    volume.device().flush()
 }
 
 /// Returns whether the last checkpoint does not have an inode.

@@ -203,6 +203,20 @@ impl Writer {
         if state.is_closed { Err(Error::ReadOnly) } else { Ok(state) }
     }
 
+    /// Locks the state to make changes durable. Errors: `Lost` if the volume is shut down.
+    pub(super) fn lock_to_sync(&self) -> Result<RankedGuard<'_, WriterState>> {
+        self.lock().map_err(|error| match error {
+            Error::ShutDown(cause) => Error::Lost(cause),
+            error => error,
+        })
+    }
+
+    /// Makes durable what was written to the device. A failed flush shuts the volume down, since it is unknown which writes
+    /// are lost.
+    pub(super) fn flush(&self, volume: &Volume) -> Result<()> {
+        volume.device().flush().inspect_err(|error| self.health.fail(error.clone()))
+    }
+
     pub(super) fn syncs(&self) -> &Syncs {
         &self.syncs
     }
@@ -210,9 +224,9 @@ impl Writer {
     /// Writes a checkpoint, if anything has changed. Otherwise makes durable what was written to the device.
     pub(crate) fn checkpoint(&self, volume: &Arc<Volume>) -> Result<()> {
         self.wait_for_delays();
-        let mut state = self.lock()?;
+        let mut state = self.lock_to_sync()?;
         if volume.overlay_or_new().read().is_empty() {
-            return volume.device().flush();
+            return self.flush(volume);
         }
         self.write_checkpoint(&mut state, volume, false)
     }
@@ -248,7 +262,7 @@ impl Writer {
 
     /// Writes the last checkpoint.
     pub(crate) fn close(&self, volume: &Arc<Volume>) -> Result<()> {
-        let mut state = self.lock()?;
+        let mut state = self.lock_to_sync()?;
         let result = self.write_checkpoint(&mut state, volume, true);
         state.is_closed = true;
         result
