@@ -254,3 +254,27 @@ fn a_whole_cluster_is_written_beside_one_that_cannot_be_read() {
     f2fs::check_by_both(&image);
     check(&file(&open(&image), "file"), &expected, "later");
 }
+
+/// The nodes of a compressed file have fewer addresses, and a recovery replays them before the flags of the inode.
+#[test]
+fn a_file_that_is_no_longer_compressed_is_recovered_with_all_of_its_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = image(folder.path());
+    let volume = open(&image);
+    let plain = compressed(&volume, "file", 8);
+    volume.sync().unwrap();
+    plain.node().set_flags(0, &Credentials::ROOT).unwrap();
+    // More blocks than an inode has addresses.
+    let data = text(2000 * BLOCK);
+    assert_eq!(plain.write_at(&data, 0), Ok(data.len()));
+    plain.sync_all().unwrap();
+    // As a power cut would leave it.
+    let cut = folder.path().join("cut");
+    std::fs::copy(&image, &cut).unwrap();
+    let recovered = open(&cut);
+    check(&file(&recovered, "file"), &data, "recovered");
+    close(recovered);
+    f2fs::check_by_both(&cut);
+    drop(plain);
+    close(volume);
+}

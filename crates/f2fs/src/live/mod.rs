@@ -271,6 +271,10 @@ impl LiveInode {
                 // The hashes of names differ. Only a change adds a name, and changes exclude each other.
                 self.check_empty()?;
             }
+            if changed & flags::COMPRESSED != 0 {
+                // A recovery replays the addresses in nodes before the flag, on which their number depends.
+                editor.overlay.write().set_unsyncable(self.number);
+            }
             if changed & set & flags::COMPRESSED != 0 {
                 let new = self.volume.new_compression();
                 editor.edit_extra(self.number, |extra| extra.set_compression(new))?;
