@@ -549,6 +549,21 @@ mod tests {
     }
 
     #[test]
+    fn writes_to_a_rebuilt_device_do_not_change_its_snapshot() {
+        let device = record();
+        write(&device, 0, &[1; 1024]);
+        let recording = device.recording();
+        let end = recording.crash_points().end - 1;
+        let rebuilt = Replay::new(&recording).device(end, |_, sector| sector == 0).unwrap();
+        let recovery = RecordDevice::over(rebuilt.device(), rebuilt.snapshot());
+        write(&recovery, 256, &[2; 512]);
+        let recovery = recovery.recording();
+        let end = recovery.crash_points().end - 1;
+        assert_eq!(changes(&recovery.image(end, |_, _| false)), [(0, 1), (512, 0)]);
+        assert_eq!(changes(&recovery.image(end, |_, _| true)), [(0, 1), (256, 2), (768, 0)]);
+    }
+
+    #[test]
     fn a_flush_makes_writes_to_its_own_device_durable() {
         let memory = || Arc::new(MemoryDevice::new(vec![0; 1024]));
         let [first, second] = RecordDevice::pair(memory(), memory()).unwrap();
