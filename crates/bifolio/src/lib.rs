@@ -130,10 +130,11 @@ pub use iomap::{
     FolioSlice, ReadOptions, SplitExtents,
 };
 pub use vfs::{
-    AccessOptions, AccessTimes, AtomicWrite, Compression, Creation, Credentials, Defragmented,
-    DirEntry, DirectIo, ErrorPolicy, Ext4Format, Fallocate, File, FileMap, Follow, Keys, Layout,
-    MapAccess, MapAdvice, MapSync, Node, OpenMode, OpenOptions, Privileges, ReadDir, RenameFlags,
-    RwFlags, SuperblockLocation, SyncRange, Volume, VolumeOptions, WriteAt, WriteSync,
+    AccessOptions, AccessTimes, AtomicWrite, CheckObserver, CheckProgress, Compression, Creation,
+    Credentials, Defragmented, DirEntry, DirectIo, ErrorPolicy, Ext4Format, Fallocate, File,
+    FileMap, Follow, Keys, Layout, MapAccess, MapAdvice, MapSync, Node, OpenMode, OpenOptions,
+    Privileges, ReadDir, RenameFlags, RwFlags, SuperblockLocation, SyncRange, Volume,
+    VolumeOptions, WriteAt, WriteSync,
 };
 
 /// Types that can be shared between threads.

@@ -2,6 +2,7 @@
 //! Not here: I/O on other threads (`threaded`, `uring`), and parts of a device (`slice`).
 
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
@@ -14,7 +15,7 @@ use smallvec::SmallVec;
 use crate::bio::{EIO, EROFS, range_within};
 use crate::block_ioctl::is_write_protected;
 use crate::partition::SectorSize;
-use crate::{Bio, BioOperation, BlockDevice};
+use crate::{Bio, BioOperation, BlockDevice, everything_from};
 
 /// The maximum number of segments in one system call (IOV_MAX).
 const SEGMENTS_PER_CALL_MAX: usize = 1024;
@@ -281,5 +282,18 @@ impl BlockDevice for FileDevice {
         let end = end.saturating_mul(self.page_bytes);
         let length = std::num::NonZeroU64::new(end.saturating_sub(start));
         let _ = rustix::fs::fadvise(&self.file, start, length, rustix::fs::Advice::DontNeed);
+    }
+
+    fn next_data(&self, offset: DeviceOffset) -> Option<Range<DeviceOffset>> {
+        let everything = everything_from(offset, self.size)?;
+        // The position of the file has no other use, so threads may change it at the same time.
+        let start = match rustix::fs::seek(&self.file, SeekFrom::Data(offset.0)) {
+            Ok(start) if start < self.size => start,
+            // The host reports a hole up to the end by ENXIO.
+            Ok(_) | Err(Errno::NXIO) => return None,
+            Err(_) => return Some(everything),
+        };
+        let end = rustix::fs::seek(&self.file, SeekFrom::Hole(start)).unwrap_or(self.size);
+        Some(DeviceOffset(start)..DeviceOffset(end.min(self.size)))
     }
 }

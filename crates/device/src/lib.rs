@@ -43,6 +43,7 @@ pub use uring::UringDevice;
 pub use worker::Worker;
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::Arc;
 
 use base::{DeviceOffset, Result};
@@ -76,6 +77,17 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn refresh(&self, offset: DeviceOffset, length: u64) {
         let _ = (offset, length);
     }
+
+    /// Returns the first range from `offset` on that may have data. All bytes before it are in holes, and read as zeroes.
+    /// `None` if there is no data up to the end. A device that does not know its holes has data everywhere.
+    fn next_data(&self, offset: DeviceOffset) -> Option<Range<DeviceOffset>> {
+        everything_from(offset, self.size())
+    }
+}
+
+/// Returns the range from `offset` to the end of a device of `size` bytes, unless it is empty.
+fn everything_from(offset: DeviceOffset, size: u64) -> Option<Range<DeviceOffset>> {
+    (offset.0 < size).then_some(offset..DeviceOffset(size))
 }
 
 /// A shared reference to a device.

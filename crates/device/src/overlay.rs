@@ -11,7 +11,7 @@ use base::{BlockSize, DeviceOffset, Error, IoError, IoOperation, Result};
 use parking_lot::{Mutex, RwLock};
 
 use crate::bio::{EIO, ENOSPC, range_within};
-use crate::{Bio, BioOperation, BlockDevice, Segment, SharedDevice};
+use crate::{Bio, BioOperation, BlockDevice, Segment, SharedDevice, everything_from};
 
 /// A copy-on-write layer over `base`, which is never written to.
 ///
@@ -320,6 +320,19 @@ impl BlockDevice for OverlayDevice {
         let range = range_within(operation, offset, length, self.base.size())?;
         self.change(range, |target| target.fill(0))
             .map_err(|errno| IoError { operation, offset, length, errno }.into())
+    }
+
+    fn next_data(&self, offset: DeviceOffset) -> Option<Range<DeviceOffset>> {
+        everything_from(offset, self.size())?;
+        let shift = self.block_size.shift();
+        let written = self.blocks.read().range(offset.0 >> shift..).next().map(|(number, _)| {
+            let start = number << shift;
+            let end = start.saturating_add(self.block_size.bytes().into()).min(self.size());
+            DeviceOffset(start.max(offset.0))..DeviceOffset(end)
+        });
+        let below = self.base.next_data(offset);
+        // The rest of the later one is found by the next call.
+        [written, below].into_iter().flatten().min_by_key(|range| range.start)
     }
 }
 

@@ -1,9 +1,11 @@
 //! A part of a device as a device of its own: a partition, or an image that begins inside of a larger file.
 
+use std::ops::Range;
+
 use base::{DeviceOffset, Error, IoError, IoOperation, Result};
 
 use crate::bio::EINVAL;
-use crate::{Bio, BlockDevice, SharedDevice};
+use crate::{Bio, BlockDevice, SharedDevice, everything_from};
 
 /// A part of a device. Errors contain offsets in the part.
 #[derive(Debug)]
@@ -101,6 +103,14 @@ impl BlockDevice for Slice {
         if let Some(offset) = self.locate(offset, length) {
             self.device.refresh(offset, length);
         }
+    }
+
+    fn next_data(&self, offset: DeviceOffset) -> Option<Range<DeviceOffset>> {
+        everything_from(offset, self.size)?;
+        let data = self.device.next_data(self.locate(offset, 0)?)?;
+        let within = |at: DeviceOffset| at.0.saturating_sub(self.start).min(self.size);
+        let (start, end) = (within(data.start), within(data.end));
+        (start < end).then_some(DeviceOffset(start)..DeviceOffset(end))
     }
 }
 

@@ -1,6 +1,7 @@
 //! A device that does I/O on threads of its own, so that submitters need not wait for it.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
@@ -136,6 +137,10 @@ impl BlockDevice for ThreadedDevice {
 
     fn refresh(&self, offset: DeviceOffset, length: u64) {
         self.inner.refresh(offset, length);
+    }
+
+    fn next_data(&self, offset: DeviceOffset) -> Option<Range<DeviceOffset>> {
+        self.inner.next_data(offset)
     }
 }
 

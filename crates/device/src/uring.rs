@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 
@@ -391,6 +392,10 @@ impl BlockDevice for UringDevice {
 
     fn refresh(&self, offset: DeviceOffset, length: u64) {
         self.file.refresh(offset, length);
+    }
+
+    fn next_data(&self, offset: DeviceOffset) -> Option<Range<DeviceOffset>> {
+        self.file.next_data(offset)
     }
 }
 

@@ -13,7 +13,8 @@ use base::space::ReserveAccess;
 use base::{BlockSize, DeviceOffset, Error, FileOffset, InodeNumber, Result};
 use device::SharedDevice;
 use fs::{
-    Allocation, Credentials, Data, Directory, FileData, FileSystem, NewInode, RenameTarget, Shift,
+    Allocation, CheckObserver, Credentials, Data, Directory, FileData, FileSystem, NewInode,
+    RenameTarget, Shift,
 };
 use iomap::{EndIo, MapRead, Mapping, PageCache, ReadOptions, WritableFile};
 
@@ -141,8 +142,8 @@ impl FileSystem for Ext4 {
         self.volume.warning().map(|copy| format!("the superblock in use is the {copy}"))
     }
 
-    fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
-        self.volume.check(found)
+    fn check(&self, observer: &mut dyn CheckObserver) -> CheckSummary {
+        self.volume.check_with(observer)
     }
 
     fn device(&self) -> &SharedDevice {

@@ -12,8 +12,8 @@ use base::attributes::{
 use base::{BlockSize, Error, FileOffset, FsBlock, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 use fs::{
-    Allocation, AtomicWrite, Cleaning, Data, Directory, FileData, FileSystem, NewInode,
-    RangeCleaning, RenameTarget, Shift,
+    Allocation, AtomicWrite, CheckObserver, Cleaning, Data, Directory, FileData, FileSystem,
+    NewInode, RangeCleaning, RenameTarget, Shift,
 };
 use iomap::{EndIo, Mapping, PageCache, ReadOptions, WritableFile};
 
@@ -155,8 +155,8 @@ impl FileSystem for F2fs {
         self.volume.warning()
     }
 
-    fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
-        self.volume.check(found)
+    fn check(&self, observer: &mut dyn CheckObserver) -> CheckSummary {
+        self.volume.check_with(observer)
     }
 
     fn device(&self) -> &SharedDevice {

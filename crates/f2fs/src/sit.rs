@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::view::view_at;
-use base::{Error, Location, Problem, Result};
+use base::{Error, FsBlock, Location, Problem, Result};
 
 use crate::geometry::Geometry;
 use crate::ondisk::sit::RawSitEntry;
@@ -64,8 +64,19 @@ impl SegmentEntry {
             let location = Location::block(volume.checkpoint().start);
             return Ok(Self { raw: raw.clone(), location });
         }
-        let per_block = entries_per_block(geometry);
-        let number = u64::from(segment / per_block);
+        let at = Self::block(volume, segment)?;
+        let byte = (segment % entries_per_block(geometry)) as usize * size_of::<RawSitEntry>();
+        let location = Location::block(at).at_byte(byte as u64);
+        let buffer = volume.metadata().read(at, STRUCTURE, location)?;
+        let raw: &RawSitEntry = view_at(&buffer, byte, STRUCTURE, location)?;
+        Ok(Self { raw: raw.clone(), location })
+    }
+
+    /// Returns the block of the table with the entry of a segment. Errors: `Corrupt` if the table is too short for the
+    /// segment.
+    pub(crate) fn block(volume: &Volume, segment: u32) -> Result<FsBlock> {
+        let geometry = volume.geometry();
+        let number = u64::from(segment / entries_per_block(geometry));
         let max = geometry.sit_blocks().saturating_sub(1);
         if number > max {
             // The superblock's main area has more segments than the table.
@@ -74,12 +85,7 @@ impl SegmentEntry {
                 Problem::Range { field: "block of the table", found: number, min: 0, max };
             return Err(Error::corrupt(STRUCTURE, location, problem));
         }
-        let at = volume.checkpoint().sit_versions.current(number, geometry.sit_copies(number));
-        let byte = (segment % per_block) as usize * size_of::<RawSitEntry>();
-        let location = Location::block(at).at_byte(byte as u64);
-        let buffer = volume.metadata().read(at, STRUCTURE, location)?;
-        let raw: &RawSitEntry = view_at(&buffer, byte, STRUCTURE, location)?;
-        Ok(Self { raw: raw.clone(), location })
+        Ok(volume.checkpoint().sit_versions.current(number, geometry.sit_copies(number)))
     }
 
     /// Returns the entry as it is stored.

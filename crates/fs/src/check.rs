@@ -1,23 +1,70 @@
-//! The receiver of the findings of a consistency check. Not here: what is checked.
+//! The receiver of the findings and of the progress of a consistency check. Not here: what is checked.
 
 use std::ops::ControlFlow;
 
 use base::{Error, Location, Problem, Result, Unsupported};
 
-/// The receiver of findings.
+/// How far a check is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CheckProgress {
+    /// The part of the volume that is being checked, such as "inodes".
+    pub part: &'static str,
+    /// How much of the part was checked, in units that depend on the part.
+    pub done: u64,
+    /// How much the part has.
+    pub total: u64,
+}
+
+/// An observer of a check. The check ends early if a method breaks.
+pub trait CheckObserver {
+    /// Called for each finding: [`Error::Corrupt`] for an inconsistency, [`Error::Io`] for a part that cannot be read,
+    /// [`Error::Unsupported`] for a part that is not checked.
+    fn found(&mut self, error: Error) -> ControlFlow<()>;
+
+    /// Called often, also while a check finds nothing.
+    fn advanced(&mut self, progress: CheckProgress) -> ControlFlow<()> {
+        let _ = progress;
+        ControlFlow::Continue(())
+    }
+}
+
+/// An observer that calls a function for each finding.
+pub struct OnFinding<'f>(pub &'f mut dyn FnMut(Error) -> ControlFlow<()>);
+
+impl CheckObserver for OnFinding<'_> {
+    fn found(&mut self, error: Error) -> ControlFlow<()> {
+        (self.0)(error)
+    }
+}
+
+/// The receiver of findings and of progress.
 pub struct Report<'f> {
-    found: &'f mut dyn FnMut(Error) -> ControlFlow<()>,
+    observer: &'f mut dyn CheckObserver,
     /// The number of findings.
     pub findings: u64,
-    /// Whether the check ends, because its caller or a limit says so.
+    /// Whether the check ends, because its observer or a limit says so.
     pub has_ended: bool,
     is_partial: bool,
+    progress: CheckProgress,
 }
 
 impl<'f> Report<'f> {
-    /// Returns a report that calls `found` for each finding, until it breaks.
-    pub fn new(found: &'f mut dyn FnMut(Error) -> ControlFlow<()>) -> Self {
-        Self { found, findings: 0, has_ended: false, is_partial: false }
+    /// Returns a report to `observer`.
+    pub fn new(observer: &'f mut dyn CheckObserver) -> Self {
+        let progress = CheckProgress::default();
+        Self { observer, findings: 0, has_ended: false, is_partial: false, progress }
+    }
+
+    /// Reports progress. Returns whether the check continues.
+    pub fn advance(&mut self, part: &'static str, done: u64, total: u64) -> bool {
+        self.progress = CheckProgress { part, done, total };
+        self.go_on()
+    }
+
+    /// Reports the same progress again, in a part that may take long. Returns whether the check continues.
+    pub fn go_on(&mut self) -> bool {
+        self.has_ended = self.has_ended || self.observer.advanced(self.progress).is_break();
+        !self.has_ended
     }
 
     /// Returns whether no part was skipped.
@@ -29,7 +76,7 @@ impl<'f> Report<'f> {
     pub fn add(&mut self, error: Error) {
         if !self.has_ended {
             self.findings += 1;
-            self.has_ended = (self.found)(error).is_break();
+            self.has_ended = self.observer.found(error).is_break();
         }
     }
 

@@ -1,7 +1,7 @@
 //! The interface of open volumes for the vfs.
 
 use std::fmt::Debug;
-use std::ops::{ControlFlow, Range, RangeInclusive};
+use std::ops::{Range, RangeInclusive};
 use std::sync::{Arc, Weak};
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
@@ -9,7 +9,7 @@ use base::space::ReserveAccess;
 use base::{BlockSize, Error, FsBlock, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 
-use crate::{Credentials, Host, Inode};
+use crate::{CheckObserver, Credentials, Host, Inode};
 
 /// The result of cleaning a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -134,10 +134,8 @@ pub trait FileSystem: Send + Sync + Debug {
         None
     }
 
-    /// Checks the whole volume without changing it. Calls `found` for each finding: [`Error::Corrupt`] for an
-    /// inconsistency, [`Error::Io`] for a part that cannot be read, [`Error::Unsupported`] for a part that is not
-    /// checked. The check ends early if `found` breaks.
-    fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary;
+    /// Checks the whole volume without changing it. `observer` receives the findings, and may end the check.
+    fn check(&self, observer: &mut dyn CheckObserver) -> CheckSummary;
 
     /// Returns the device with the file data.
     fn device(&self) -> &SharedDevice;

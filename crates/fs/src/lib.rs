@@ -18,9 +18,10 @@ mod format;
 mod free_extents;
 mod host;
 mod inode;
+mod known_holes;
 mod sync_delays;
 
-pub use check::Report;
+pub use check::{CheckObserver, CheckProgress, OnFinding, Report};
 pub use credentials::Credentials;
 pub use delayed::{Around, Delayed};
 pub use extent_status::{ExtentStatus, MapChange};
@@ -33,4 +34,5 @@ pub use inode::{
     Allocation, AtomicWrite, Compression, Data, Directory, FileData, Inode, NewInode, RenameMode,
     RenameTarget, Shift,
 };
+pub use known_holes::KnownHoles;
 pub use sync_delays::SyncDelays;

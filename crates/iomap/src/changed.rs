@@ -113,6 +113,10 @@ impl ChangedBlocks {
         &self.shards[block.0 as usize % SHARDS]
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.lock().is_empty())
+    }
+
     pub(crate) fn get(&self, block: FsBlock) -> Option<BlockContents> {
         self.shard(block).lock().get(&block).cloned()
     }

@@ -90,6 +90,25 @@ impl MetadataCache {
         populate(&self.read_context(), &ReadaheadWindow { start, end, mark: None, order }, None);
     }
 
+    /// Returns the first blocks from `from` on that may have data. All blocks before them are zeroes, since they are in
+    /// holes of the device, and need not be read. Blocks past the end count as data, whose reads fail.
+    pub fn next_data(&self, from: FsBlock) -> Range<FsBlock> {
+        const END: FsBlock = FsBlock(u64::MAX);
+        let device_end = FsBlock(self.whole_device.size >> self.block_size.shift());
+        if from >= device_end || !self.changed.is_empty() {
+            return from..END;
+        }
+        let offset = self.block_size.device_offset(from);
+        match offset.and_then(|offset| self.device.next_data(offset)) {
+            Some(data) => {
+                let start = FsBlock(data.start.0 >> self.block_size.shift());
+                let end = FsBlock(self.block_size.blocks_for(data.end.0));
+                start.min(device_end)..end
+            }
+            None => device_end..END,
+        }
+    }
+
     fn read_context(&self) -> ReadContext<'_> {
         ReadContext {
             mapping: &self.mapping,

@@ -14,7 +14,7 @@ use base::attributes::{
 };
 use base::{BlockSize, DeviceOffset, Error, FileOffset, InodeNumber, Location, Problem, Result};
 use device::{MemoryDevice, SharedDevice};
-use fs::{Allocation, Directory, FileData, FileSystem, Inode};
+use fs::{Allocation, CheckObserver, Directory, FileData, FileSystem, Inode};
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, PageCache};
 use vfs::{Volume, VolumeOptions};
 
@@ -173,7 +173,7 @@ impl FileSystem for Toy {
         }
     }
 
-    fn check(&self, _found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
+    fn check(&self, _observer: &mut dyn CheckObserver) -> CheckSummary {
         CheckSummary::default()
     }
 

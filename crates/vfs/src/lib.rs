@@ -45,7 +45,8 @@ pub use ::f2fs::compress::{
     NewCompression as F2fsCompression,
 };
 pub use ::fs::{
-    AtomicWrite, Cleaning, Compression, Credentials, ErrorPolicy, FileSystem, RangeCleaning,
+    AtomicWrite, CheckObserver, CheckProgress, Cleaning, Compression, Credentials, ErrorPolicy,
+    FileSystem, RangeCleaning,
 };
 pub use ::fscrypt::Keys;
 pub use access::{AccessOptions, AccessTimes};

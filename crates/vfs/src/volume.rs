@@ -10,7 +10,10 @@ use base::locks::{Rank, RankedMutex, RankedRwLock};
 use base::space::{self, ReserveAccessGuard};
 use base::{BlockSize, Error, FsBlock, InodeNumber, Location, Problem, Result, WaitCallback};
 use device::{OpenDevice, Part, SharedDevice};
-use fs::{Credentials, ErrorPolicy, FileSystem, Format, FormatOptions, Host, Inode};
+use fs::{
+    CheckObserver, Credentials, ErrorPolicy, FileSystem, Format, FormatOptions, Host, Inode,
+    OnFinding,
+};
 use fscrypt::Keys;
 use iomap::{DirectOptions, ReadOptions, WritableFile, WritesHeld};
 use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
@@ -414,7 +417,13 @@ impl Volume {
     /// Checks the whole volume without changing it. Calls `found` for every inconsistency. The check ends early if
     /// `found` breaks.
     pub fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
-        self.shared.file_system.check(found)
+        self.check_with(&mut OnFinding(found))
+    }
+
+    /// Checks the whole volume without changing it. `observer` receives the inconsistencies and the progress, and may end
+    /// the check early.
+    pub fn check_with(&self, observer: &mut dyn CheckObserver) -> CheckSummary {
+        self.shared.file_system.check(observer)
     }
 
     /// Returns whether the volume is open for writing.

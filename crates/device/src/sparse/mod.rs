@@ -5,11 +5,13 @@ mod chunks;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 use base::{Container, DeviceOffset, Error, Result, Unsupported};
 
 use crate::bio::EROFS;
 use crate::split::{Piece, split_into};
-use crate::{Bio, BioOperation, BlockDevice, SharedDevice};
+use crate::{Bio, BioOperation, BlockDevice, SharedDevice, everything_from};
 use chunks::{Chunks, Source};
 
 /// The bytes at the beginning of an image without which no file system or partition table is found.
@@ -130,5 +132,18 @@ impl BlockDevice for SparseDevice {
 
     fn write_zeroes(&self, _: DeviceOffset, _: u64) -> Result<()> {
         Err(cannot_change())
+    }
+
+    fn next_data(&self, offset: DeviceOffset) -> Option<Range<DeviceOffset>> {
+        let everything = everything_from(offset, self.size())?;
+        let mut at = offset.0;
+        for part in self.chunks.parts(offset.0, everything.end.0 - offset.0) {
+            let end = at + part.length;
+            if part.source != Source::Fill([0; 4]) {
+                return Some(DeviceOffset(at)..DeviceOffset(end));
+            }
+            at = end;
+        }
+        None
     }
 }

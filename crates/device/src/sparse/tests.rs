@@ -237,6 +237,28 @@ fn changes_are_refused() {
 }
 
 #[test]
+fn chunks_without_data_and_of_zeroes_are_holes() {
+    let chunks = [
+        Chunk::DontCare(3),
+        Chunk::Fill(2, 0),
+        Chunk::Raw(vec![1; 2 * BLOCK]),
+        Chunk::Fill(1, 0),
+        Chunk::Fill(1, 5),
+        Chunk::DontCare(1),
+    ];
+    let device = open(encode(&chunks, USUAL).0).unwrap();
+    let blocks = |start: usize, end: usize| {
+        Some(DeviceOffset((start * BLOCK) as u64)..DeviceOffset((end * BLOCK) as u64))
+    };
+    let next_data = |block: usize| device.next_data(DeviceOffset((block * BLOCK) as u64));
+    assert_eq!(next_data(0), blocks(5, 7));
+    assert_eq!(next_data(6), blocks(6, 7));
+    assert_eq!(next_data(7), blocks(8, 9));
+    assert_eq!(next_data(9), None);
+    assert_eq!(next_data(10), None);
+}
+
+#[test]
 fn an_image_without_a_beginning_is_a_piece_of_a_split_one() {
     let chunks = |blocks| [Chunk::DontCare(3), Chunk::DontCare(blocks), Chunk::Raw(vec![1; BLOCK])];
     assert!(open(encode(&chunks(5), USUAL).0).unwrap().begins_with_gap());

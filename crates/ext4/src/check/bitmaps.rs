@@ -14,7 +14,8 @@ const WORD_BITS: u32 = u64::BITS;
 impl Check<'_> {
     pub(super) fn check_bitmaps(&mut self) {
         for group in (0..self.geometry().group_count).map(GroupNumber) {
-            if self.report.has_ended {
+            let (done, total) = (group.0.into(), self.geometry().group_count.into());
+            if !self.report.advance("bitmaps", done, total) {
                 return;
             }
             // A damaged descriptor was reported by an earlier pass.
@@ -28,9 +29,8 @@ impl Check<'_> {
     fn check_clusters(&mut self, descriptor: &GroupDescriptor) {
         let group = descriptor.group;
         let length = self.geometry().clusters_for(self.geometry().blocks_in_group(group)) as u32;
-        let words = length.div_ceil(WORD_BITS) as usize;
-        let mut used = self.claims.group(group).unwrap_or_default().to_vec();
-        used.resize(words, 0);
+        let mut used = vec![0; length.div_ceil(WORD_BITS) as usize];
+        self.claims.copy_group(group, &mut used);
         let location = Location::group(group).at_block(descriptor.block_bitmap);
         if let Some(bitmap) = self.report.ok(self.volume.block_bitmap(descriptor)) {
             for (marked, first, count) in differences(&bitmap, &used) {

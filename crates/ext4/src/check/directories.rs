@@ -34,8 +34,9 @@ struct Part<'a> {
 impl Check<'_> {
     pub(super) fn check_directories(&mut self) {
         let numbers: Vec<InodeNumber> = self.directories.keys().copied().collect();
-        for number in numbers {
-            if self.report.has_ended {
+        let total = numbers.len() as u64;
+        for (number, done) in numbers.into_iter().zip(0..) {
+            if !self.report.advance("directories", done, total) {
                 return;
             }
             if let Some(inode) = self.report.ok(self.volume.special_inode(number)) {
@@ -66,7 +67,7 @@ impl Check<'_> {
                 self.report.corrupt(BLOCK, location, Problem::Missing("block"));
             }
             if self.report.ok(directory.count_read(&mut blocks_read)).is_none()
-                || self.report.has_ended
+                || !self.report.go_on()
             {
                 return;
             }

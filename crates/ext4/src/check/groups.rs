@@ -48,7 +48,8 @@ impl Check<'_> {
         let mut structures = Vec::new();
         let mut copies_left = COPIES_MAX;
         for group in (0..self.geometry().group_count).map(GroupNumber) {
-            if self.report.has_ended {
+            let (done, total) = (group.0.into(), self.geometry().group_count.into());
+            if !self.report.advance("groups", done, total) {
                 return;
             }
             self.add_structures(group, &mut structures);
@@ -184,7 +185,7 @@ impl Check<'_> {
         let room = geometry.blocks_in_group(group).saturating_sub(before);
         let count = u64::from(geometry.descriptor_blocks_in_group(group)).min(room) as u32;
         for index in 0..count {
-            if self.report.has_ended || *left == 0 {
+            if *left == 0 || !self.report.go_on() {
                 return;
             }
             let original = geometry.descriptor_block(first_index + index);

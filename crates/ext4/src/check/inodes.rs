@@ -53,16 +53,30 @@ impl Check<'_> {
             };
             let count = geometry.inodes_per_group - unused;
             let per_block = geometry.block_size.bytes() / geometry.inode_size;
-            for index in (0..count).step_by(per_block as usize) {
-                if self.report.has_ended {
+            let first = u64::from(group.0) * u64::from(geometry.inodes_per_group) + 1;
+            let mut table_block = 0;
+            while table_block < count.div_ceil(per_block) {
+                let (done, total) = (group.0.into(), geometry.group_count.into());
+                if !self.report.advance("inodes", done, total) {
                     return;
                 }
-                let block = FsBlock(descriptor.inode_table.0 + u64::from(index / per_block));
+                let index = table_block * per_block;
+                let block = FsBlock(descriptor.inode_table.0 + u64::from(table_block));
+                table_block += 1;
+                // Nothing is to be checked in an inode of zeroes, except in those that must exist.
+                if first + u64::from(index) >= u64::from(geometry.first_inode).max(ROOT_INODE.0 + 1)
+                {
+                    let data = self.holes.next_data(self.volume.metadata(), block);
+                    if data > block {
+                        let blocks = data.0 - descriptor.inode_table.0;
+                        table_block = blocks.try_into().unwrap_or(u32::MAX);
+                        continue;
+                    }
+                }
                 let location = Location::group(group).at_block(block);
                 let read = self.volume.read_metadata(block, "inode table", location);
                 let Some(buffer) = self.report.ok(read) else { continue };
                 let size = geometry.inode_size as usize;
-                let first = u64::from(group.0) * u64::from(geometry.inodes_per_group) + 1;
                 let slots = buffer.chunks_exact(size).take((count - index) as usize).enumerate();
                 for (slot, bytes) in slots {
                     let number = InodeNumber(first + u64::from(index) + slot as u64);
@@ -438,8 +452,9 @@ impl MapVisitor for Claimer<'_, '_> {
     fn node(&mut self, block: FsBlock) -> bool {
         self.totals.clusters += 1;
         let is_new = self.claim("block map", block, 1, self.location);
-        self.totals.is_faulty |= !is_new;
-        is_new
+        let goes_on = is_new && self.report.go_on();
+        self.totals.is_faulty |= !goes_on;
+        goes_on
     }
 
     fn run(&mut self, run: Run) {

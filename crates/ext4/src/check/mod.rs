@@ -5,13 +5,16 @@
 //! entries are counted as names of inodes (`directories`, `index`). Then reachability and link counts are checked
 //! (`tree`), and finally the bitmaps and counts of groups (`bitmaps`).
 //!
-//! Memory: one bit for each cluster of a group in use; six bytes for each inode of a page in use, up to a limit;
-//! a few words for each directory, shared attribute block and value inode.
+//! Memory: a few words for each run of clusters of a group in use, and at most one bit for each of its clusters; six bytes
+//! for each inode of a page in use, up to a limit; a few words for each directory, shared attribute block and value inode.
+//!
+//! Inode tables are mostly holes in the file of a volume that is new. They are skipped without being read.
 
 mod attributes;
 mod bitmaps;
 mod claims;
 mod directories;
+mod group_claims;
 mod groups;
 mod index;
 mod inodes;
@@ -25,7 +28,7 @@ use std::sync::Arc;
 
 use base::attributes::CheckSummary;
 use base::{Error, FsBlock, InodeNumber};
-use fs::Report;
+use fs::{CheckObserver, KnownHoles, OnFinding, Report};
 
 use self::claims::Claims;
 use self::states::InodeStates;
@@ -40,9 +43,15 @@ impl Volume {
         self: &Arc<Self>,
         found: &mut dyn FnMut(Error) -> ControlFlow<()>,
     ) -> CheckSummary {
+        self.check_with(&mut OnFinding(found))
+    }
+
+    /// Checks the whole volume. `observer` receives the findings, and may end the check.
+    pub fn check_with(self: &Arc<Self>, observer: &mut dyn CheckObserver) -> CheckSummary {
         let mut check = Check {
             volume: self,
-            report: Report::new(found),
+            report: Report::new(observer),
+            holes: KnownHoles::default(),
             claims: Claims::new(self.geometry()),
             states: InodeStates::default(),
             directories: BTreeMap::new(),
@@ -80,6 +89,7 @@ impl Volume {
 struct Check<'v> {
     volume: &'v Arc<Volume>,
     report: Report<'v>,
+    holes: KnownHoles,
     claims: Claims,
     states: InodeStates,
     directories: BTreeMap<InodeNumber, DirectoryState>,

@@ -20,7 +20,7 @@ impl Check<'_> {
         self.check_connections();
         let states = std::mem::take(&mut self.states);
         for (number, state) in states.in_use(InodeNumber(1), self.geometry().inode_count.into()) {
-            if self.report.has_ended {
+            if !self.report.advance("links", number.0, self.geometry().inode_count.into()) {
                 break;
             }
             self.check_links(number, &state);

@@ -53,7 +53,7 @@ impl Check<'_> {
     pub(super) fn check_inodes(&mut self) {
         let inodes = Rc::clone(&self.table_inodes);
         for number in inodes.numbers() {
-            if self.report.has_ended {
+            if !self.report.advance("inodes", number, self.geometry().nid_count()) {
                 return;
             }
             self.check_inode(InodeNumber(number));

@@ -10,6 +10,8 @@
 //! Memory: one bit for each block and a byte or two for each segment of the main area, and two bits for each node number,
 //! of which only the pages with a block or node in use are touched; 20 bytes for each entry of the blocks of the node
 //! address table with an inode in use; a few words for each directory, owner, group and project.
+//!
+//! Blocks of both tables that are holes of the volume's file are not read.
 
 mod bits;
 mod chain;
@@ -35,7 +37,7 @@ use std::rc::Rc;
 
 use base::attributes::CheckSummary;
 use base::{Error, FsBlock, InodeNumber};
-use fs::Report;
+use fs::{CheckObserver, KnownHoles, OnFinding, Report};
 
 use self::bits::Bits;
 use self::claims::Claims;
@@ -49,10 +51,16 @@ impl Volume {
     /// Checks the whole volume, and calls `found` for each finding: [`Error::Corrupt`] for an inconsistency,
     /// [`Error::Io`] for a part that cannot be read. `found` may end the check.
     pub fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
+        self.check_with(&mut OnFinding(found))
+    }
+
+    /// Checks the whole volume. `observer` receives the findings, and may end the check.
+    pub fn check_with(&self, observer: &mut dyn CheckObserver) -> CheckSummary {
         let nids = self.geometry().nid_count();
         let mut check = Check {
             volume: self,
-            report: Report::new(found),
+            report: Report::new(observer),
+            holes: KnownHoles::default(),
             claims: Claims::new(self.geometry()),
             owners: Owners::default(),
             table_nodes: Bits::new(nids),
@@ -100,6 +108,7 @@ impl Volume {
 struct Check<'v> {
     volume: &'v Volume,
     report: Report<'v>,
+    holes: KnownHoles,
     claims: Claims,
     owners: Owners,
     /// The node numbers in use.

@@ -23,12 +23,15 @@ impl Check<'_> {
         let per_block = geometry.nat_entries_per_block();
         let mut inodes = Bits::new(geometry.nid_count());
         for number in 0..geometry.nat_blocks() {
-            if self.report.has_ended {
+            if !self.report.advance("node numbers", number, geometry.nat_blocks()) {
                 return;
             }
             // Node numbers have 32 bits.
             let Ok(first) = u32::try_from(number * u64::from(per_block)) else { break };
             let (block, _) = entry_position(geometry, &self.volume.checkpoint(), Nid(first));
+            if self.holes.has(self.volume.metadata(), block) {
+                continue;
+            }
             let location = Location::block(block);
             let read = self.volume.metadata().read(block, "NAT block", location);
             let Some(buffer) = self.report.ok(read) else { continue };

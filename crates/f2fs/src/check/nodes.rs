@@ -127,7 +127,7 @@ impl Check<'_> {
     /// Checks a subtree. The recursion has the depth of the format's maps.
     fn check_subtree(&mut self, file: &mut File<'_>, subtree: Subtree) {
         let Subtree { nid, depth, position, start } = subtree;
-        if nid == 0 || self.report.has_ended {
+        if nid == 0 || !self.report.go_on() {
             return;
         }
         let Some(read) = self.claim_node(nid, file.number(), position, file.location()) else {

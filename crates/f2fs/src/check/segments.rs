@@ -6,7 +6,7 @@ use base::{FsBlock, Location, Problem};
 use super::Check;
 use crate::features::Feature;
 use crate::geometry::SEGMENT_BLOCKS;
-use crate::sit::SegmentEntry;
+use crate::sit::{self, SegmentEntry};
 use crate::summaries::Log;
 
 const STRUCTURE: &str = "SIT entry";
@@ -18,9 +18,21 @@ const KINDS: u16 = 6;
 impl Check<'_> {
     pub(super) fn check_segments(&mut self) {
         let logs = Log::all(&self.volume.checkpoint());
-        for segment in 0..self.geometry().main_segments() {
-            if self.report.has_ended {
+        let main_segments = self.geometry().main_segments();
+        let mut unused_end = 0;
+        for segment in 0..main_segments {
+            if segment < unused_end {
+                continue;
+            }
+            if !self.report.advance("segments", segment.into(), main_segments.into()) {
                 return;
+            }
+            if segment % sit::entries_per_block(self.geometry()) == 0 {
+                unused_end = self.unused_end(segment, &logs);
+                if segment < unused_end {
+                    self.counts.free_segments += u64::from(unused_end - segment);
+                    continue;
+                }
             }
             let entry = self.segment_entry(segment);
             let Some(entry) = self.report.ok(entry) else { continue };
@@ -29,6 +41,20 @@ impl Check<'_> {
             }
             self.check_segment(segment, &entry);
         }
+    }
+
+    /// Returns the end of the segments whose entries are in the same block as that of `segment`, the first one of them, if
+    /// the block is a hole of the device and these segments have no use: their entries need no check. Otherwise returns
+    /// `segment`.
+    fn unused_end(&mut self, segment: u32, logs: &[Log]) -> u32 {
+        let per_block = sit::entries_per_block(self.geometry());
+        let segments = segment..self.geometry().main_segments().min(segment + per_block);
+        let is_used = self.owners.pack.sit_journal.range(segments.clone()).next().is_some()
+            || logs.iter().any(|log| segments.contains(&log.segment))
+            || segments.clone().any(|segment| self.claims.map(segment) != [0; 8]);
+        let block = SegmentEntry::block(self.volume, segment);
+        let is_hole = block.is_ok_and(|block| self.holes.has(self.volume.metadata(), block));
+        if is_hole && !is_used { segments.end } else { segment }
     }
 
     fn segment_entry(&self, segment: u32) -> base::Result<SegmentEntry> {

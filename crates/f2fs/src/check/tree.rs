@@ -24,7 +24,7 @@ impl Check<'_> {
         let quota_files: BTreeSet<InodeNumber> = self.quota_inodes().collect();
         let inodes = Rc::clone(&self.table_inodes);
         for number in inodes.numbers().map(InodeNumber) {
-            if self.report.has_ended {
+            if !self.report.advance("links", number.0, self.geometry().nid_count()) {
                 return;
             }
             if !quota_files.contains(&number) {

@@ -6,7 +6,7 @@ use std::ops::{ControlFlow, Range};
 use base::attributes::{DirCursor, FileType};
 use base::{FileOffset, InodeNumber};
 use device::SharedDevice;
-use fs::{FileData, FileSystem};
+use fs::{FileData, FileSystem, OnFinding};
 use iomap::{Iomap, IomapKind, MapRead, ReadContext, ReadOptions, Readahead};
 
 use crate::must;
@@ -97,10 +97,10 @@ impl Snapshot {
 /// All findings.
 pub fn findings(volume: &dyn FileSystem) -> Result<(), String> {
     let mut wrong = Vec::new();
-    volume.check(&mut |error| {
+    volume.check(&mut OnFinding(&mut |error| {
         wrong.push(error.to_string());
         ControlFlow::Continue(())
-    });
+    }));
     if wrong.is_empty() { Ok(()) } else { Err(format!("the check finds {wrong:?}")) }
 }
 

@@ -7,7 +7,6 @@ mod inode;
 mod verify;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -16,7 +15,7 @@ use base::attributes::{
 };
 use base::{BlockSize, DeviceOffset, Error, InodeNumber, Result};
 use device::{MemoryDevice, SharedDevice};
-use fs::{FileSystem, Host, Inode, NewInode};
+use fs::{CheckObserver, FileSystem, Host, Inode, NewInode};
 
 use crate::must;
 use inode::MemoryInode;
@@ -267,7 +266,7 @@ impl FileSystem for MemoryFileSystem {
         }
     }
 
-    fn check(&self, _found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {
+    fn check(&self, _observer: &mut dyn CheckObserver) -> CheckSummary {
         CheckSummary::default()
     }
 
