@@ -1,0 +1,162 @@
+//! `bifolio check`.
+
+mod findings;
+mod progress;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::Error;
+use base::attributes::CheckSummary;
+use clap::Args;
+use device::SharedDevice;
+use vfs::{CheckObserver, CheckProgress, Volume, VolumeOptions};
+
+use self::findings::{Findings, Stop};
+use self::progress::Progress;
+use crate::console::Console;
+use crate::failure::{Failure, Result, Status};
+use crate::target::{ImageOptions, Images, Target};
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  0    The image is consistent.
+  2    The command line is invalid.
+  4    Inconsistencies were found.
+  8    The check could not be started or completed, or --timeout stopped it. Inconsistencies may have been found, too.
+  141  The reader of standard output closed the pipe.
+
+The image is only read, and nothing is repaired; use e2fsck or fsck.f2fs for repairs. The state of an ext4 image \
+with a dirty journal is checked after a replay in memory, unless --no-recovery is given or the replay fails. Of an \
+f2fs image, the last checkpoint and the nodes synced after it are checked.";
+
+/// The arguments of `bifolio check`.
+#[derive(Args)]
+#[command(after_help = EXIT_STATUS)]
+pub struct Arguments {
+    /// Print a JSON object with an array of findings
+    #[arg(long)]
+    json: bool,
+    /// Stop after N inconsistencies
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_findings: Option<u64>,
+    /// Stop after this time; what was found until then is printed
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
+    /// Image to check
+    #[arg(value_name = "IMAGE", value_parser = Target::parser())]
+    target: Target,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// Checks the image.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let deadline = arguments.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    // Asks for the terminal, which a confined process cannot.
+    let progress = Progress::new();
+    let mut findings = Findings::new(console, progress, arguments.json, arguments.max_findings);
+    let targets = std::slice::from_ref(&arguments.target);
+    let mut images = Images::open(&arguments.image, targets).map_err(operational)?;
+    let device = images.device(&arguments.target).map_err(operational)?;
+    let mut options = images.volume_options().clone();
+    let mut opened = open(&arguments.target, &device, &options)?;
+    findings.begin(&arguments.target)?;
+    // Corruption that prevents opening is a finding, too. The state before the recovery may still be checked.
+    let refused = opened.as_ref().err().cloned();
+    if let Some(refused) = &refused {
+        findings.add(refused)?;
+        if !options.no_recovery {
+            options.no_recovery = true;
+            opened = open(&arguments.target, &device, &options)?;
+        }
+    }
+    let mut summary = CheckSummary::default();
+    let mut stop = findings.is_full().then_some(Stop::Findings);
+    match opened {
+        Ok(volume) if stop.is_none() => {
+            let mut check = Check {
+                findings: &mut findings,
+                reported: refused.as_ref(),
+                deadline,
+                stop: None,
+                outcome: Ok(()),
+            };
+            summary = volume.check_with(&mut check);
+            stop = check.stop;
+            check.outcome.map_err(|failure| match failure.is_fatal() {
+                true => failure,
+                false => operational(failure),
+            })?;
+        }
+        Err(error) if stop.is_none() && Some(&error) != refused.as_ref() => findings.add(&error)?,
+        _ => {}
+    }
+    findings.end(&summary, stop)?;
+    let Findings { console, status, .. } = findings;
+    console.raise_status(status);
+    if stop == Some(Stop::Timeout) {
+        console.raise_status(Status::Operational);
+    }
+    Ok(())
+}
+
+fn operational(failure: Failure) -> Failure {
+    failure.with_status(Status::Operational)
+}
+
+/// Opens the volume. The inner error is corruption that prevents opening.
+fn open(
+    target: &Target,
+    device: &SharedDevice,
+    options: &VolumeOptions,
+) -> Result<Result<Volume, Error>> {
+    match Volume::open_device(Arc::clone(device), options) {
+        Ok(volume) => Ok(Ok(volume)),
+        Err(error @ Error::Corrupt(_)) => Ok(Err(error)),
+        Err(error) => Err(operational(Failure::library(target.image.as_path(), &error))),
+    }
+}
+
+/// A check in progress.
+struct Check<'a, 'c> {
+    findings: &'a mut Findings<'c>,
+    /// A finding that is not reported again.
+    reported: Option<&'a Error>,
+    deadline: Option<Instant>,
+    stop: Option<Stop>,
+    outcome: Result<()>,
+}
+
+impl Check<'_, '_> {
+    fn flow(&mut self, now: Option<Instant>) -> ControlFlow<()> {
+        if self.findings.is_full() {
+            self.stop = Some(Stop::Findings);
+        } else if self.deadline.zip(now).is_some_and(|(deadline, now)| now >= deadline) {
+            self.stop = Some(Stop::Timeout);
+        }
+        match self.outcome.is_ok() && self.stop.is_none() {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    }
+}
+
+impl CheckObserver for Check<'_, '_> {
+    fn found(&mut self, error: Error) -> ControlFlow<()> {
+        if self.reported != Some(&error) {
+            self.outcome = self.findings.add(&error);
+        }
+        self.flow(self.deadline.map(|_| Instant::now()))
+    }
+
+    fn advanced(&mut self, progress: CheckProgress) -> ControlFlow<()> {
+        if self.deadline.is_none() && !self.findings.progress.is_shown() {
+            return ControlFlow::Continue(());
+        }
+        let now = Instant::now();
+        self.findings.progress.show(progress, now);
+        self.flow(Some(now))
+    }
+}
