@@ -81,9 +81,14 @@ pub fn read_sorted(directory: &Node) -> (Vec<Entry>, Result<(), Error>) {
 pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     let mut joined = Vec::with_capacity(path.len() + 1 + name.len());
     joined.extend_from_slice(path);
-    if !path.ends_with(b"/") {
-        joined.push(b'/');
-    }
-    joined.extend_from_slice(name);
+    push(&mut joined, name);
     joined
+}
+
+/// Appends the entry `name` to the path of its directory.
+pub fn push(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.ends_with(b"/") {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
 }

@@ -140,7 +140,7 @@ impl Walk<'_> {
         let Some(frame) = self.frames.last() else { return Ok(false) };
         let is_last = frame.pending.is_empty();
         self.path.truncate(frame.path_bytes);
-        self.path = directory::join(&self.path, &entry.name);
+        directory::push(&mut self.path, &entry.name);
         let continues = match directory::node(self.volume, &entry) {
             Ok(node) => self.arrive(node, &entry.name, depth + 1, is_last, visitor)?,
             Err(error) => {

@@ -11,7 +11,7 @@ use vfs::{Follow, Node, Volume};
 
 use crate::console::Console;
 use crate::directory::{self, Entry};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::format::{json, mode};
 use crate::listing::{self, Columns};
 use crate::target::{ImageOptions, Target, Volumes};
@@ -86,9 +86,24 @@ struct Lister<'a> {
     is_first: bool,
 }
 
+/// A tree that is listed.
+struct Tree<'a> {
+    target: &'a Target,
+    volume: &'a Volume,
+    /// The directories that were listed.
+    seen: HashSet<InodeNumber>,
+}
+
+/// A directory whose subdirectories are being listed.
+struct Level {
+    /// The length of the directory's path.
+    path_bytes: usize,
+    /// The subdirectories that were not listed yet. Names, since their paths would take memory of the square of the depth.
+    below: std::vec::IntoIter<(Vec<u8>, InodeNumber)>,
+}
+
 /// One line of a listing.
 struct Row {
-    path: Vec<u8>,
     name: Vec<u8>,
     inode: InodeNumber,
     kind: Option<FileType>,
@@ -117,8 +132,9 @@ impl Lister<'_> {
             directory: node.number(),
             kind: Some(node.kind()),
         };
-        let row = self.row(target, &volume, target.path.clone(), entry, console)?;
-        self.write(vec![row], console)
+        let failure = |error| target.failure(&target.path, &error);
+        let row = self.row(&volume, entry, failure, console)?;
+        self.write(vec![row], None, console)
     }
 
     /// Lists a directory and, with -R, its subdirectories.
@@ -129,40 +145,61 @@ impl Lister<'_> {
         start: Arc<Node>,
         console: &mut Console,
     ) -> Result<()> {
-        let mut seen = HashSet::new();
-        let mut pending = vec![(target.path.clone(), start.number())];
-        while let Some((path, number)) = pending.pop() {
-            let failure = |error| target.failure(&path, &error);
-            if path.len() > crate::walk::PATH_BYTES_MAX {
-                console.report(&failure(base::Error::NameTooLong));
-                continue;
-            }
-            if !seen.insert(number) {
-                let location = base::Location::inode(number);
-                let error = base::Error::corrupt("directory", location, base::Problem::Cycle);
-                console.report(&failure(error));
-                continue;
-            }
-            let Some(node) = console.tolerate(volume.node(number).map_err(failure))? else {
+        let mut tree = Tree { target, volume, seen: HashSet::new() };
+        let mut path = target.path.clone();
+        let below = self.list_level(&mut tree, start.number(), &path, console)?;
+        let mut levels = vec![Level { path_bytes: path.len(), below: below.into_iter() }];
+        while let Some(level) = levels.last_mut() {
+            path.truncate(level.path_bytes);
+            let Some((name, number)) = level.below.next() else {
+                levels.pop();
                 continue;
             };
-            let entries = self.list_directory(target, volume, &node, &path, console)?;
-            if self.arguments.recursive {
-                let below = entries.iter().rev().filter(|entry| {
-                    let is_directory = match entry.kind {
-                        Some(kind) => kind == FileType::Directory,
-                        // Some directories do not record types. Errors were reported above.
-                        None => volume
-                            .node(entry.inode)
-                            .is_ok_and(|node| node.kind() == FileType::Directory),
-                    };
-                    is_directory && !entry.is_dot()
-                });
-                pending
-                    .extend(below.map(|entry| (directory::join(&path, &entry.name), entry.inode)));
-            }
+            directory::push(&mut path, &name);
+            let below = self.list_level(&mut tree, number, &path, console)?;
+            levels.push(Level { path_bytes: path.len(), below: below.into_iter() });
         }
         Ok(())
+    }
+
+    /// Lists the directory `number`, unless it was listed before. Returns its subdirectories if they are to be listed.
+    fn list_level(
+        &mut self,
+        tree: &mut Tree<'_>,
+        number: InodeNumber,
+        path: &[u8],
+        console: &mut Console,
+    ) -> Result<Vec<(Vec<u8>, InodeNumber)>> {
+        let failure = |error| tree.target.failure(path, &error);
+        if path.len() > crate::walk::PATH_BYTES_MAX {
+            console.report(&failure(base::Error::NameTooLong));
+            return Ok(Vec::new());
+        }
+        if !tree.seen.insert(number) {
+            let location = base::Location::inode(number);
+            let error = base::Error::corrupt("directory", location, base::Problem::Cycle);
+            console.report(&failure(error));
+            return Ok(Vec::new());
+        }
+        let Some(node) = console.tolerate(tree.volume.node(number).map_err(failure))? else {
+            return Ok(Vec::new());
+        };
+        let entries = self.list_directory(tree.target, tree.volume, &node, path, console)?;
+        if !self.arguments.recursive {
+            return Ok(Vec::new());
+        }
+        let below = entries.into_iter().filter(|entry| {
+            let is_directory = match entry.kind {
+                Some(kind) => kind == FileType::Directory,
+                // Some directories do not record types. Errors were reported above.
+                None => {
+                    let node = tree.volume.node(entry.inode);
+                    node.is_ok_and(|node| node.kind() == FileType::Directory)
+                }
+            };
+            is_directory && !entry.is_dot()
+        });
+        Ok(below.map(|entry| (entry.name, entry.inode)).collect())
     }
 
     /// Lists one directory, and returns its entries.
@@ -185,10 +222,10 @@ impl Lister<'_> {
         entries.retain(|entry| self.arguments.all || !entry.is_hidden());
         let mut rows = Vec::with_capacity(entries.len());
         for entry in &entries {
-            let path = directory::join(path, &entry.name);
-            rows.push(self.row(target, volume, path, entry.clone(), console)?);
+            let failure = |error| target.failure(&directory::join(path, &entry.name), &error);
+            rows.push(self.row(volume, entry.clone(), failure, console)?);
         }
-        self.write(rows, console)?;
+        self.write(rows, Some(path), console)?;
         if let Err(error) = outcome {
             console.report(&target.failure(path, &error));
         }
@@ -198,24 +235,31 @@ impl Lister<'_> {
     /// Returns the row of an entry. Attributes that cannot be read are reported and omitted.
     fn row(
         &self,
-        target: &Target,
         volume: &Volume,
-        path: Vec<u8>,
         entry: Entry,
+        failure: impl FnOnce(base::Error) -> Failure,
         console: &mut Console,
     ) -> Result<Row> {
         let details = if self.arguments.long || self.arguments.json {
-            let details = details(volume, &entry).map_err(|error| target.failure(&path, &error));
-            console.tolerate(details)?
+            console.tolerate(details(volume, &entry).map_err(failure))?
         } else {
             None
         };
-        Ok(Row { path, name: entry.name, inode: entry.inode, kind: entry.kind, details })
+        Ok(Row { name: entry.name, inode: entry.inode, kind: entry.kind, details })
     }
 
-    fn write(&mut self, rows: Vec<Row>, console: &mut Console) -> Result<()> {
+    /// Writes rows. Their names are those of entries of `directory`, or paths.
+    fn write(
+        &mut self,
+        rows: Vec<Row>,
+        directory: Option<&[u8]>,
+        console: &mut Console,
+    ) -> Result<()> {
         if let Some(array) = &mut self.array {
-            return rows.iter().try_for_each(|row| array.push(console, &JsonRow::from(row)));
+            return rows.iter().try_for_each(|row| {
+                let path = directory.map(|directory| directory::join(directory, &row.name));
+                array.push(console, &JsonRow::new(row, path.as_deref().unwrap_or(&row.name)))
+            });
         }
         let mut columns = Columns::default();
         for row in &rows {
@@ -279,8 +323,8 @@ enum JsonInode {
     Named { inode: u64, r#type: Option<&'static str>, unreadable: bool },
 }
 
-impl<'a> From<&'a Row> for JsonRow<'a> {
-    fn from(row: &'a Row) -> Self {
+impl<'a> JsonRow<'a> {
+    fn new(row: &'a Row, path: &'a [u8]) -> Self {
         let inode = match &row.details {
             Some(details) => JsonInode::Known(Box::new((&details.attributes).into())),
             None => JsonInode::Named {
@@ -291,7 +335,7 @@ impl<'a> From<&'a Row> for JsonRow<'a> {
         };
         let target = row.details.as_ref().and_then(|details| details.link_target.as_deref());
         Self {
-            path: json::bytes(json::PATH, &row.path),
+            path: json::bytes(json::PATH, path),
             name: json::bytes(json::NAME, &row.name),
             inode,
             target: target.map(|target| json::bytes(json::TARGET, target)),

@@ -12,8 +12,16 @@ use crate::listing;
 use crate::target::{ImageOptions, Target, Volumes};
 use crate::walk::{self, Flow, Order, Visit, Visitor};
 
+/// The maximum number of levels that are drawn in a line. Without it, the lines of a deep tree would have the square of its
+/// depth.
+const LEVELS_MAX: usize = 64;
+
+const AFTER_HELP: &str = "\
+Below 64 levels, a line shows only the innermost ones. It begins with + and the number of levels that it leaves out.";
+
 /// The arguments of `bifolio tree`.
 #[derive(Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct Arguments {
     /// Also show names that begin with a dot
     #[arg(short, long)]
@@ -94,7 +102,11 @@ impl<'a> Drawer<'a> {
 
     fn draw_line(&mut self, visit: &Visit<'_>, name: &[u8], link: Option<&[u8]>) -> Result<()> {
         if let Some((_, directories)) = self.has_more.split_first() {
-            for &has_more in directories {
+            let left_out = directories.len().saturating_sub(LEVELS_MAX);
+            if left_out > 0 {
+                self.console.print(format_args!("+{left_out} "))?;
+            }
+            for &has_more in directories.get(left_out..).unwrap_or_default() {
                 self.console.print(if has_more { "│   " } else { "    " })?;
             }
             self.console.print(if visit.is_last { "└── " } else { "├── " })?;
