@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use vfs::{Node, Privileges};
 
 use super::{CopyError, set_attributes};
+use crate::archive::Member;
 use crate::format::acl;
 
 /// Maximum size of a list of names, and of a value, in Linux.
@@ -37,6 +38,17 @@ pub struct Preserved {
 }
 
 impl Preserved {
+    /// Returns the attributes of a member of an archive.
+    pub fn of_member(member: &Member) -> Self {
+        Self {
+            uid: member.uid,
+            gid: member.gid,
+            permissions: member.permissions,
+            accessed: member.accessed,
+            modified: member.modified,
+        }
+    }
+
     fn of(original: &Metadata) -> Self {
         Self {
             uid: original.uid(),

@@ -4,6 +4,7 @@
 //! The tree of the host is walked by paths, so the limit of the host for paths bounds its depth.
 
 mod contents;
+mod directories;
 mod metadata;
 mod source;
 mod unpack;

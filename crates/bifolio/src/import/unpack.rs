@@ -1,17 +1,18 @@
 //! Unpacking of archives into an image. Names are relative to one directory: symbolic links are not followed, and
 //! names with `..` are refused.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use base::Error;
 use base::attributes::FileType;
-use base::{Error, InodeNumber};
 use vfs::{Creation, Credentials, Node, Volume};
 
+use super::directories::Directories;
 use super::metadata::{self, Preserved};
 use super::{CopyError, contents, create_complete, report};
 use crate::archive::{ArchiveReader, Kind, Member};
@@ -32,9 +33,8 @@ pub struct Unpacker<'a> {
     strip: usize,
     writing: &'a Writing,
     console: &'a mut Console,
-    /// Directories whose attributes are set at the end, because new files in them change their times, and their
-    /// permissions may forbid new files. If a directory has several members, the last one is used.
-    directories: BTreeMap<InodeNumber, Member>,
+    /// Directories whose attributes are set at the end.
+    directories: Directories,
     left_out: LeftOut,
     /// The paths of members that were not unpacked. Hard links to them are not unpacked, either.
     left_out_paths: HashSet<Vec<u8>>,
@@ -55,7 +55,7 @@ impl<'a> Unpacker<'a> {
             strip,
             writing,
             console,
-            directories: BTreeMap::new(),
+            directories: Directories::default(),
             left_out: LeftOut::default(),
             left_out_paths: HashSet::new(),
         }
@@ -75,12 +75,13 @@ impl<'a> Unpacker<'a> {
         let mut archive = ArchiveReader::new(input);
         let read = self.unpack_members(&mut archive);
         let directories = std::mem::take(&mut self.directories);
-        for (number, member) in directories {
+        directories.for_each(|directory| {
             self.writing.check_interrupted()?;
-            let outcome = self.volume.node(number).map_err(CopyError::from);
-            let outcome = outcome.and_then(|directory| set_metadata(&directory, &member));
-            self.report(&member, outcome)?;
-        }
+            let outcome = self.volume.node(directory.number).map_err(CopyError::from);
+            let outcome =
+                outcome.and_then(|node| set_metadata(&node, directory.preserved, directory.xattrs));
+            self.report(directory.path, outcome)
+        })?;
         match read {
             Ok(()) => Ok(()),
             Err(CopyError::Host(action, error)) => Err(Failure::host(name, action, &error)),
@@ -111,8 +112,8 @@ impl<'a> Unpacker<'a> {
         Ok(())
     }
 
-    fn report(&mut self, member: &Member, outcome: Result<(), CopyError>) -> Result<()> {
-        report(self.console, Path::new(OsStr::from_bytes(&member.path)), outcome)
+    fn report(&mut self, path: &[u8], outcome: Result<(), CopyError>) -> Result<()> {
+        report(self.console, Path::new(OsStr::from_bytes(path)), outcome)
     }
 
     /// Reports a member that was not unpacked. If the image is full, counts the member for the report at the end
@@ -125,7 +126,7 @@ impl<'a> Unpacker<'a> {
             {
                 *action
             }
-            _ => return self.report(member, outcome),
+            _ => return self.report(&member.path, outcome),
         };
         let path = Path::new(OsStr::from_bytes(&member.path));
         let failure = Failure::action(path, action, &Error::NoSpace);
@@ -144,7 +145,7 @@ impl<'a> Unpacker<'a> {
             // The destination directory itself.
             return match member.kind {
                 Kind::Inode(FileType::Directory) => {
-                    self.directories.insert(self.root.number(), member.clone());
+                    self.directories.add(self.root.number(), member);
                     Ok(())
                 }
                 _ => Err(CopyError::Other("was not unpacked: the name is empty")),
@@ -174,7 +175,7 @@ impl<'a> Unpacker<'a> {
                     }
                     Err(error) => return Err(error.into()),
                 };
-                self.directories.insert(created.number(), member.clone());
+                self.directories.add(created.number(), member);
                 Ok(())
             }
             Kind::Inode(FileType::Regular) => {
@@ -184,7 +185,7 @@ impl<'a> Unpacker<'a> {
                     let check_interrupted =
                         || self.writing.check_interrupted().map_err(CopyError::Fatal);
                     contents::unpack(member, &mut *archive, &file, check_interrupted)?;
-                    set_metadata(&file, member)
+                    set_metadata(&file, &Preserved::of_member(member), &member.xattrs())
                 })
             }
             &Kind::Inode(kind) => create_complete(self.volume, &directory, name, |_, name| {
@@ -197,7 +198,7 @@ impl<'a> Unpacker<'a> {
                 let creation =
                     Creation { device: member.device, target, ..Creation::of(kind, permissions) };
                 let created = self.volume.create_in(&directory, name, &creation, &by)?;
-                set_metadata(&created, member)
+                set_metadata(&created, &Preserved::of_member(member), &member.xattrs())
             }),
         }
     }
@@ -249,16 +250,12 @@ impl<'a> Unpacker<'a> {
     }
 }
 
-fn set_metadata(copy: &Node, member: &Member) -> Result<(), CopyError> {
-    let preserved = Preserved {
-        uid: member.uid,
-        gid: member.gid,
-        permissions: member.permissions,
-        accessed: member.accessed,
-        modified: member.modified,
-    };
-    metadata::apply(copy, &preserved, |copy| {
-        let xattrs = member.xattrs();
+fn set_metadata(
+    copy: &Node,
+    preserved: &Preserved,
+    xattrs: &[(Vec<u8>, Vec<u8>)],
+) -> Result<(), CopyError> {
+    metadata::apply(copy, preserved, |copy| {
         xattrs.iter().try_for_each(|(name, value)| metadata::set_xattr(copy, name, value))
     })
 }
