@@ -281,7 +281,11 @@ impl Replay<'_, '_> {
             let location = Location::inode(number);
             let inode = self.editor.inode(number)?;
             let place = inode.record().inline_xattrs.clone();
-            let list = inode.xattr_bytes()?;
+            let list = match inode.xattr_bytes() {
+                // The node of the list is damaged, which is found by those who read it.
+                Err(Error::Corrupt(_)) => continue,
+                list => list?,
+            };
             if Entries::parse(&list, location).is_ok() {
                 continue;
             }
