@@ -17,7 +17,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use tempfile::TempDir;
 use testkit::escapes::{
-    self, Attempt, Facts, Host, MEMORY_MAX, MOUNT, RINGS, is_done, reached, result, say,
+    self, Attempt, Facts, Host, MEMORY_MAX, MOUNT, RINGS, as_user, is_done, reached, result, say,
 };
 use testkit::private_mounts;
 
@@ -223,15 +223,6 @@ const SET_ID_CHANGED: &str = "give a file set-ID bits";
 const SET_ID_NODE: &str = "create a node with set-ID bits";
 /// The attempt that only root's commands can make, beside `MOUNT`.
 const ROOT: &str = "change the root directory";
-
-/// Returns a call of `program` as `user`, or as root.
-fn as_user(user: Option<u32>, program: &Path) -> Command {
-    let Some(user) = user else { return Command::new(program) };
-    let mut command = Command::new("setpriv");
-    command.arg(format!("--reuid={user}")).arg(format!("--regid={user}"));
-    command.arg("--clear-groups").arg(program);
-    command
-}
 
 /// A process that is killed at the end.
 struct Victim(Child);

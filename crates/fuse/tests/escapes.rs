@@ -17,7 +17,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 use testkit::escapes::{
-    self, Attempt, Facts, Host, MEMORY_MAX, MOUNT, RINGS, is_done, result, say,
+    self, Attempt, Facts, Host, MEMORY_MAX, MOUNT, RINGS, as_user, is_done, result, say,
 };
 use testkit::private_mounts;
 use testkit::toy::{BLOCK_BYTES, Content, ROOT, Toy};
@@ -170,15 +170,6 @@ fn attempts_of(user: Option<u32>, is_confined: bool) -> String {
     let has_escaped = (0..written.len()).filter(is_outside).any(|at| written[at] != 0);
     assert_eq!(has_escaped, is_done(&messages, PAST_PARTITION), "{messages}");
     messages
-}
-
-/// Returns a call of `program` as `user`, or as root.
-fn as_user(user: Option<u32>, program: &Path) -> Command {
-    let Some(user) = user else { return Command::new(program) };
-    let mut command = Command::new("setpriv");
-    command.arg(format!("--reuid={user}")).arg(format!("--regid={user}"));
-    command.arg("--clear-groups").arg(program);
-    command
 }
 
 /// Ends the session once its server has made all attempts. Returns its messages.

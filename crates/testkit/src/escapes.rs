@@ -239,3 +239,12 @@ fn map(length: u64, protection: i32) -> io::Result<()> {
     let mapped = unsafe { libc::mmap(none, length as usize, protection, flags, -1, 0) };
     if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// Returns a call of `program` as `user`, or as root.
+pub fn as_user(user: Option<u32>, program: &Path) -> Command {
+    let Some(user) = user else { return Command::new(program) };
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={user}")).arg(format!("--regid={user}"));
+    command.arg("--clear-groups").arg(program);
+    command
+}
