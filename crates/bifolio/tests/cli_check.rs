@@ -4,7 +4,6 @@ mod support;
 
 use std::fs::File;
 use std::io::{BufReader, Read};
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -87,13 +86,7 @@ fn a_check_stops_after_the_timeout_and_prints_what_was_found() {
 #[test]
 fn progress_is_shown_on_a_terminal_only() {
     let image = damaged();
-    let (mut ours, mut theirs) = (0, 0);
-    let none = std::ptr::null_mut();
-    // SAFETY: the call stores two descriptors.
-    let opened = unsafe { libc::openpty(&mut ours, &mut theirs, none, none.cast(), none.cast()) };
-    assert_eq!(opened, 0);
-    // SAFETY: the descriptors have no other owner.
-    let [ours, theirs] = [ours, theirs].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let [ours, theirs] = testkit::open_terminal();
     let (text, status) = finish(start_slow(&[], &name(&image), theirs.into()));
     assert_eq!(status, Some(4));
     assert!(!text.contains('\u{1b}'), "progress on standard output");

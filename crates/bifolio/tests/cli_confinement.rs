@@ -4,7 +4,7 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -161,16 +161,7 @@ fn commands_that_write_to_images_only_are_confined() {
 #[test]
 fn commands_cannot_read_the_callers_terminal() {
     let image = Image::from_script("ext4", 4096, "head -c 100000 /dev/urandom | base64 > file");
-    let (mut ours, mut theirs) = (0, 0);
-    let none = std::ptr::null_mut();
-    // SAFETY: the call stores two descriptors.
-    let opened = unsafe { libc::openpty(&mut ours, &mut theirs, none, none.cast(), none.cast()) };
-    assert_eq!(opened, 0);
-    // SAFETY: the descriptors have no other owner.
-    let [ours, theirs] = [ours, theirs].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    for side in [&ours, &theirs] {
-        must(rustix::io::fcntl_setfd(side, rustix::io::FdFlags::CLOEXEC), "closed on exec");
-    }
+    let [_ours, theirs] = testkit::open_terminal();
     let mut call = bifolio();
     call.arg("cat").arg(image.at("/file"));
     let copy = || Stdio::from(must(theirs.try_clone(), "the terminal"));

@@ -3,7 +3,7 @@
 mod mounting;
 
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,16 +36,7 @@ fn the_server_is_confined_by_default() {
 fn the_server_cannot_read_the_callers_terminal() {
     private_mounts();
     let fixture = Fixture::with_tree();
-    let (mut ours, mut theirs) = (0, 0);
-    let none = std::ptr::null_mut();
-    // SAFETY: the call stores two descriptors.
-    let opened = unsafe { libc::openpty(&mut ours, &mut theirs, none, none.cast(), none.cast()) };
-    assert_eq!(opened, 0);
-    // SAFETY: the descriptors have no other owner.
-    let [ours, theirs] = [ours, theirs].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    for side in [&ours, &theirs] {
-        rustix::io::fcntl_setfd(side, rustix::io::FdFlags::CLOEXEC).unwrap();
-    }
+    let [_ours, theirs] = testkit::open_terminal();
     let mut command = bifolio("mount");
     command.arg("-f").arg(&fixture.image).arg(&fixture.directory);
     command.stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap()).stderr(theirs);

@@ -24,6 +24,7 @@ mod mount;
 mod panics;
 mod random;
 mod rings;
+mod terminal;
 pub mod toy;
 pub mod tree;
 pub mod turns;
@@ -44,6 +45,7 @@ pub use mount::{LoopMount, private_mounts};
 pub use panics::{PanicDevice, PanicOnce};
 pub use random::Random;
 pub use rings::RingOffer;
+pub use terminal::open_terminal;
 pub use waiting::{Waiter, wait_for_wakes, wait_until};
 
 use std::fmt::{Debug, Display};
