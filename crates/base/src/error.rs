@@ -151,7 +151,16 @@ impl Error {
     /// Returns an [`Error::Corrupt`] for `structure` at `location`.
     #[cold]
     pub fn corrupt(structure: &'static str, location: Location, problem: Problem) -> Self {
-        Self::Corrupt(Box::new(Corrupt { structure, location, problem }))
+        Self::Corrupt(Box::new(Corrupt { structure, location, entry: None, problem }))
+    }
+
+    /// Adds the name of the directory entry with the inconsistency to an [`Error::Corrupt`].
+    #[must_use]
+    pub fn of_entry(mut self, name: &[u8]) -> Self {
+        if let Self::Corrupt(corrupt) = &mut self {
+            corrupt.entry = Some(name.into());
+        }
+        self
     }
 
     /// Returns the [`Error::ThreadSpawn`] for the failure of [`std::thread::Builder::spawn`].
@@ -217,8 +226,30 @@ pub struct Corrupt {
     pub structure: &'static str,
     /// The structure's location.
     pub location: Location,
+    /// The name of the entry, if the structure is an entry of a directory. The location's inode is the directory.
+    pub entry: Option<Box<[u8]>>,
     /// The problem.
     pub problem: Problem,
+}
+
+impl Corrupt {
+    /// Returns the message in two parts. The first one ends with the number of the inode, so that a path can follow. Without
+    /// an inode, the second part is empty.
+    pub fn split_at_inode(&self) -> (String, String) {
+        let mut message = self.to_string();
+        let inode = Location {
+            group: self.location.group,
+            inode: self.location.inode,
+            ..Location::default()
+        };
+        let head = format!("corrupt {}{inode}", self.structure);
+        let rest = if self.location.inode.is_some() {
+            message.split_off(head.len())
+        } else {
+            String::new()
+        };
+        (message, rest)
+    }
 }
 
 impl fmt::Display for Corrupt {
@@ -382,6 +413,11 @@ pub enum Problem {
         /// The number of blocks.
         blocks: u64,
     },
+    /// A directory entry names an inode that is not in use.
+    FreeInode {
+        /// The inode.
+        inode: u64,
+    },
     /// Clusters or inodes from the location on are in use, but free in their bitmap.
     MarkedFree {
         /// The number of clusters or inodes.
@@ -423,6 +459,9 @@ impl fmt::Display for Problem {
                 write!(f, "refers to the volume's own metadata in blocks {first} to {last}")
             }
             Self::Shared { blocks } => write!(f, "{blocks} from here on have further owners"),
+            Self::FreeInode { inode } => {
+                write!(f, "the entry names inode {inode}, which is free")
+            }
             Self::MarkedFree { count } => {
                 write!(f, "{count} from here on are in use, but marked as free")
             }
@@ -508,5 +547,21 @@ mod tests {
             error.to_string(),
             "corrupt extent header at inode 12, block 99, byte 0: magic number is 0x0, not 0xf30a"
         );
+    }
+
+    #[test]
+    fn a_message_is_split_after_its_inode() {
+        let split = |location| {
+            let error = Error::corrupt("inode 1", location, Problem::Cycle);
+            let Error::Corrupt(corrupt) = error else { panic!("{error}") };
+            corrupt.split_at_inode()
+        };
+        let (head, rest) =
+            split(Location::group(GroupNumber(3)).in_inode(InodeNumber(1)).at_byte(7));
+        assert_eq!(head, "corrupt inode 1 at group 3, inode 1");
+        assert_eq!(rest, ", byte 7: leads back into itself");
+        let (head, rest) = split(Location::byte(7));
+        assert_eq!(head, "corrupt inode 1 at byte 7: leads back into itself");
+        assert_eq!(rest, "");
     }
 }

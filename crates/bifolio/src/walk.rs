@@ -51,6 +51,12 @@ pub enum Flow {
 
 /// Callbacks of a walk.
 pub trait Visitor {
+    /// Called for each entry before its node is loaded. After [`Flow::Skip`], the walk continues without the node.
+    fn meet(&mut self, path: &[u8], entry: &Entry) -> Result<Flow> {
+        let _ = (path, entry);
+        Ok(Flow::Enter)
+    }
+
     /// Called for each node. Directories are visited before their contents.
     fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow>;
 
@@ -141,6 +147,11 @@ impl Walk<'_> {
         let is_last = frame.pending.is_empty();
         self.path.truncate(frame.path_bytes);
         directory::push(&mut self.path, &entry.name);
+        match visitor.meet(&self.path, &entry)? {
+            Flow::Enter => {}
+            Flow::Skip => return Ok(true),
+            Flow::Quit => return Ok(false),
+        }
         let continues = match directory::node(self.volume, &entry) {
             Ok(node) => self.arrive(node, &entry.name, depth + 1, is_last, visitor)?,
             Err(error) => {

@@ -5,11 +5,12 @@ mod support;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::unix::fs::FileExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use support::{Image, bifolio, json, run_with_status};
+use support::{Image, bifolio, json, run_with_status, shell};
 use testkit::Mke2fs;
+use testkit::command::run;
 
 /// The number of groups of the damaged image.
 const GROUPS: usize = 4096;
@@ -104,4 +105,112 @@ fn progress_is_shown_on_a_terminal_only() {
     let mut shown = String::new();
     errors.read_to_string(&mut shown).unwrap();
     assert_eq!(shown, "", "progress in a pipe");
+}
+
+/// Returns an ext4 image with the files that `script` makes, after requests of debugfs.
+fn changed_by_debugfs(script: &str, requests: &str) -> Image {
+    let image = Image::from_script("ext4", 4096, script);
+    std::fs::write(image.beside("requests"), requests).unwrap();
+    let requests = image.beside("requests");
+    run(Command::new("debugfs").arg("-w").arg("-f").arg(requests).arg(&image.path));
+    image
+}
+
+/// Returns the findings of a check that must find something, as text and as JSON.
+fn found(image: &Image, arguments: &[&str]) -> (String, Vec<serde_json::Value>) {
+    let name = name(image);
+    let text = run_with_status(&[&["check"], arguments, &[&name]].concat(), 4);
+    assert_eq!(String::from_utf8_lossy(&text.stderr), "");
+    let text = String::from_utf8(text.stdout).unwrap();
+    let json = run_with_status(&[&["check", "--json"], arguments, &[&name]].concat(), 4);
+    let mut json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let serde_json::Value::Array(findings) = json["findings"].take() else { panic!("{json}") };
+    (text, findings)
+}
+
+#[test]
+fn findings_of_ext4_name_the_paths_of_inodes_and_entries() {
+    let script = "mkdir -p etc/d/e; echo > etc/passwd; echo > etc/d/e/f";
+    let requests = "clri /etc/passwd\nsif /etc/d/e/f links_count 9\nsif /etc/d links_count 7\n\
+                    sif / links_count 9\n";
+    let image = changed_by_debugfs(script, requests);
+    let (text, findings) = found(&image, &[]);
+    for line in [
+        "(/etc/passwd), file block 0, block ",
+        "(/etc/d/e/f): link count is 9, but must be 1\n",
+        "(/etc/d): link count is 7, but must be 3\n",
+        "corrupt inode at inode 2 (/): link count is 9, but must be 4\n",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let begins = "corrupt directory entry at inode ";
+    let entry = text.lines().find(|line| line.starts_with(begins)).unwrap();
+    assert!(entry.contains("(/etc/passwd), file block 0, block "), "{entry}");
+    assert!(entry.contains(": the entry names inode "), "{entry}");
+    assert!(entry.ends_with(", which is free"), "{entry}");
+    let paths: Vec<_> = findings.iter().filter_map(|finding| finding["path"].as_str()).collect();
+    for path in ["/etc/passwd", "/etc/d/e/f", "/etc/d", "/"] {
+        assert!(paths.contains(&path), "{path}: {paths:?}");
+    }
+}
+
+#[test]
+fn paths_in_findings_are_escaped_and_complete() {
+    let image = Image::from_script("ext4", 4096, "mkdir d; ln -s x $'d/a\\nb\\xff(\\e'");
+    let inode = &json(&["find", "--json", &image.at("/d"), "-type", "l"])[0]["inode"];
+    let request = format!("sif <{inode}> links_count 2");
+    run(Command::new("debugfs").arg("-w").arg("-R").arg(request).arg(&image.path));
+    let (text, findings) = found(&image, &[]);
+    assert!(text.contains(r"(/d/a\nb\377(\033): link count is 2, but must be 1"), "{text}");
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert_eq!(findings[0]["path"], "/d/a\nb\u{fffd}(\u{1b}");
+    assert_eq!(findings[0]["path_bytes"], "2f642f610a62ff281b");
+}
+
+#[test]
+fn findings_of_f2fs_name_the_paths_of_inodes_and_entries() {
+    let image = Image::empty();
+    let folder = image.folder.path();
+    shell(folder, "mkdir -p source/a/b; echo > source/a/b/unique-name; truncate -s 64M image");
+    run(Command::new("mkfs.f2fs").args(["-q", "-t", "0"]).arg(&image.path));
+    run(Command::new("sload.f2fs").arg("-f").arg(folder.join("source")).arg(&image.path));
+    let mut bytes = std::fs::read(&image.path).unwrap();
+    // The inode has the length of its name at byte 88, then its name, and the link count at byte 12.
+    let mut inodes = bytes
+        .chunks_exact_mut(4096)
+        .filter(|block| block[88..].starts_with(b"\x0b\0\0\0unique-name"));
+    inodes.next().unwrap()[12] = 7;
+    std::fs::write(&image.path, &bytes).unwrap();
+    let (text, findings) = found(&image, &[]);
+    assert!(text.contains(" (/a/b/unique-name)"), "{text}");
+    assert!(text.contains(": link count is 7, but must be 1\n"), "{text}");
+    assert_eq!(findings[0]["path"], "/a/b/unique-name");
+}
+
+#[test]
+fn many_findings_have_paths_and_end_at_their_maximum() {
+    let script = "mkdir d; cd d; for i in $(seq 2000); do : > file$i; done";
+    let requests: String =
+        (1..=2000).map(|number| format!("sif /d/file{number} links_count 3\n")).collect();
+    let image = changed_by_debugfs(script, &requests);
+    let (text, findings) = found(&image, &[]);
+    for number in 1..=2000 {
+        assert!(text.contains(&format!(" (/d/file{number}): link count is 3")), "{number}");
+    }
+    assert_eq!(findings.len(), 2000);
+    let (text, _) = found(&image, &["--max-findings", "300"]);
+    assert_eq!(text.lines().filter(|line| line.contains(" (/d/file")).count(), 300, "{text}");
+    assert_eq!(text.lines().count(), 301);
+}
+
+#[test]
+fn a_loop_of_directories_ends_the_search_and_inodes_outside_of_the_tree_have_no_path() {
+    let script = "mkdir -p a/b/c gone; : > a/b/c/f; : > gone/f";
+    let requests = "sif /a/b/c/f links_count 4\nsif /gone/f links_count 5\n\
+                    ln /a /a/b/c/loop\nunlink /gone\n";
+    let image = changed_by_debugfs(script, requests);
+    let (text, _) = found(&image, &[]);
+    assert!(text.contains("(/a/b/c/f): link count is 4"), "{text}");
+    let outside = text.lines().find(|line| line.contains("link count is 5")).unwrap();
+    assert!(!outside.contains('('), "{outside}");
 }

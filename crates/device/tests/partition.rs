@@ -204,7 +204,7 @@ impl Disk {
     fn problem(self) -> (&'static str, Option<u64>, Problem) {
         match self.table() {
             Err(Error::Corrupt(corrupt)) => {
-                let Corrupt { structure, location, problem } = *corrupt;
+                let Corrupt { structure, location, problem, .. } = *corrupt;
                 (structure, location.byte, problem)
             }
             other => panic!("{other:?}"),

@@ -60,7 +60,7 @@ fn decode_stored(
     match decoder(algorithm, flags).decode(at, &mut stored.to_vec(), &mut data) {
         Ok(()) => Ok(data),
         Err(Error::Corrupt(corrupt)) => {
-            let Corrupt { structure, location, problem } = *corrupt;
+            let Corrupt { structure, location, problem, .. } = *corrupt;
             let expected = Location::inode(InodeNumber(7)).at_file_block(FileBlock(64));
             assert_eq!((structure, location), ("compressed cluster", expected));
             Err(problem)

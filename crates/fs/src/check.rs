@@ -97,6 +97,17 @@ impl<'f> Report<'f> {
         self.add(Error::corrupt(structure, location, problem));
     }
 
+    /// Reports an inconsistency of the directory entry `name`. `location` is in the directory.
+    pub fn corrupt_entry(
+        &mut self,
+        structure: &'static str,
+        location: Location,
+        name: &[u8],
+        problem: Problem,
+    ) {
+        self.add(Error::corrupt(structure, location, problem).of_entry(name));
+    }
+
     /// Returns the value of `result`, or reports its error and returns `None`.
     pub fn ok<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|error| self.add(error)).ok()

@@ -196,7 +196,7 @@ impl Check<'_> {
         let hash = hasher.hash(slot.name).major;
         if !range.contains(hash) {
             let problem = Problem::Invalid { field: "hash for its block", found: hash.into() };
-            self.report.corrupt(ENTRY, location, problem);
+            self.corrupt_entry(part, slot, location, problem);
         }
     }
 
@@ -212,12 +212,12 @@ impl Check<'_> {
         match self.states.get(target).role {
             Role::Named(_) | Role::Unreadable if !is_misused => {}
             Role::Free | Role::Orphan(_) => {
-                let problem = Problem::Missing("inode that it names");
-                return self.report.corrupt(ENTRY, location, problem);
+                let problem = Problem::FreeInode { inode: target.0 };
+                return self.corrupt_entry(part, slot, location, problem);
             }
             _ => {
                 let problem = Problem::Invalid { field: "inode", found: target.0 };
-                return self.report.corrupt(ENTRY, location, problem);
+                return self.corrupt_entry(part, slot, location, problem);
             }
         }
         self.check_file_type(part, slot, target, location);
@@ -227,7 +227,7 @@ impl Check<'_> {
                 None => state.parent = Some(part.number),
                 Some(_) => {
                     let problem = Problem::Repeated("the name of a directory");
-                    self.report.corrupt(ENTRY, location, problem);
+                    self.corrupt_entry(part, slot, location, problem);
                 }
             }
         }
@@ -246,9 +246,25 @@ impl Check<'_> {
             None => return,
         };
         // Zero is always allowed, and means that the entry has no type.
-        if slot.file_type != 0 {
-            let found = slot.file_type.into();
-            self.report.compare(ENTRY, location, "file type", found, expected.into());
+        if slot.file_type != 0 && slot.file_type != expected {
+            let (found, expected) = (slot.file_type.into(), expected.into());
+            let problem = Problem::Mismatch { field: "file type", found, expected };
+            self.corrupt_entry(part, slot, location, problem);
+        }
+    }
+
+    /// Reports an inconsistency of an entry, with its name unless that is encrypted.
+    fn corrupt_entry(
+        &mut self,
+        part: &Part<'_>,
+        slot: &Slot<'_>,
+        location: Location,
+        problem: Problem,
+    ) {
+        if part.has_plain_names {
+            self.report.corrupt_entry(ENTRY, location, slot.name, problem);
+        } else {
+            self.report.corrupt(ENTRY, location, problem);
         }
     }
 }

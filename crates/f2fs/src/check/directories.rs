@@ -90,19 +90,22 @@ impl Check<'_> {
         block: Option<FileBlock>,
     ) {
         let Some(kind) = entry.kind else {
-            return self.report.corrupt(STRUCTURE, location, Problem::Missing("file type"));
+            return self.corrupt_entry(directory, entry, location, Problem::Missing("file type"));
         };
         if let Some(hash) = stored_hash(entry.name, directory.casefold, directory.format.encrypted)
         {
-            let (found, expected) = (entry.hash.into(), hash.into());
-            self.report.compare(STRUCTURE, location, "hash", found, expected);
+            if entry.hash != hash {
+                let (found, expected) = (entry.hash.into(), hash.into());
+                let problem = Problem::Mismatch { field: "hash", found, expected };
+                self.corrupt_entry(directory, entry, location, problem);
+            }
         }
         let is_dot = matches!(entry.name, b"." | b"..");
         // The first block has the entries with hash 0 of the directory itself.
         if let Some(block) = block.filter(|_| !is_dot) {
             if !record.may_have(entry.hash, block) {
                 let problem = Problem::Invalid { field: "bucket", found: block.0 };
-                self.report.corrupt(STRUCTURE, location, problem);
+                self.corrupt_entry(directory, entry, location, problem);
             }
         }
         if is_dot {
@@ -113,11 +116,10 @@ impl Check<'_> {
             return self.check_dot(directory, entry, location);
         }
         if !self.table_inodes.has(entry.inode.0) {
-            let found = entry.inode.0;
-            let problem = Problem::Invalid { field: "inode, which is not in use", found };
-            return self.report.corrupt(STRUCTURE, location, problem);
+            let problem = Problem::FreeInode { inode: entry.inode.0 };
+            return self.corrupt_entry(directory, entry, location, problem);
         }
-        self.count_name(directory, entry.inode, kind, location);
+        self.count_name(directory, entry, kind, location);
     }
 
     fn check_dot(&mut self, directory: &mut DirectoryCheck, entry: &Entry<'_>, location: Location) {
@@ -135,10 +137,11 @@ impl Check<'_> {
     fn count_name(
         &mut self,
         directory: &mut DirectoryCheck,
-        inode: InodeNumber,
+        entry: &Entry<'_>,
         kind: FileType,
         location: Location,
     ) {
+        let inode = entry.inode;
         let known = self.states.change(inode, |state| {
             state.names = state.names.saturating_add(1);
             let known = state.kind.or(state.named_kind);
@@ -148,7 +151,7 @@ impl Check<'_> {
         if known.is_some_and(|known| known != kind) {
             let found = code_of_file_type(kind).into();
             let problem = Problem::Invalid { field: "file type", found };
-            self.report.corrupt(STRUCTURE, location, problem);
+            self.corrupt_entry(directory, entry, location, problem);
         }
         if kind != FileType::Directory {
             return;
@@ -156,7 +159,23 @@ impl Check<'_> {
         directory.subdirectories += 1;
         let state = self.directories.entry(inode).or_default();
         if state.parent.replace(directory.format.inode).is_some() {
-            self.report.corrupt(DIRECTORY, location, Problem::Repeated("name of a directory"));
+            let problem = Problem::Repeated("name of a directory");
+            self.corrupt_entry(directory, entry, location, problem);
+        }
+    }
+
+    /// Reports an inconsistency of an entry, with its name unless that is encrypted.
+    fn corrupt_entry(
+        &mut self,
+        directory: &DirectoryCheck,
+        entry: &Entry<'_>,
+        location: Location,
+        problem: Problem,
+    ) {
+        if directory.format.encrypted {
+            self.report.corrupt(STRUCTURE, location, problem);
+        } else {
+            self.report.corrupt_entry(STRUCTURE, location, entry.name, problem);
         }
     }
 

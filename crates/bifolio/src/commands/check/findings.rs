@@ -1,13 +1,17 @@
-//! The output of findings, as lines or as JSON.
+//! The output of findings, as lines or as JSON, in batches: the findings of a batch wait until the paths of their inodes
+//! are known.
 
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 
 use base::attributes::CheckSummary;
-use base::{Corrupt, Error, Location};
+use base::{Corrupt, Error, InodeNumber, Location};
 use serde::Serialize;
 
+use super::paths::Paths;
 use super::progress::Progress;
 use crate::console::Console;
+use crate::directory;
 use crate::failure::{Result, Status};
 use crate::format::json;
 use crate::target::Target;
@@ -21,6 +25,13 @@ pub enum Stop {
     Timeout,
 }
 
+/// The number of findings in the first batch. Each batch may be [`BATCH_GROWTH`] times as large as the one before, so that
+/// many findings need few walks.
+const FIRST_BATCH: usize = 256;
+const BATCH_GROWTH: usize = 4;
+/// Maximum number of findings in a batch.
+const BATCH_MAX: usize = 64 << 10;
+
 /// The findings so far.
 pub struct Findings<'a> {
     pub console: &'a mut Console,
@@ -28,11 +39,18 @@ pub struct Findings<'a> {
     json: bool,
     count: u64,
     count_max: Option<u64>,
+    /// The number of findings that were printed.
+    printed: u64,
+    /// Findings that wait for paths. The first one has an inode.
+    held: Vec<Error>,
+    /// The number of findings at which the batch is full.
+    batch: usize,
     /// The worst status of a finding.
     pub status: Status,
 }
 
-/// A finding as JSON: its message and, for corruption, the structure, location and problem.
+/// A finding as JSON: its message and, for corruption, the structure, location and problem, and the path of the entry or the
+/// inode, if it has one.
 #[derive(Serialize)]
 struct JsonFinding<'a> {
     message: String,
@@ -40,6 +58,8 @@ struct JsonFinding<'a> {
     structure: Option<&'a str>,
     #[serde(flatten)]
     location: JsonLocation,
+    #[serde(flatten)]
+    path: Option<json::Bytes<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -79,20 +99,50 @@ impl From<&Location> for JsonLocation {
     }
 }
 
-impl<'a> From<&'a Error> for JsonFinding<'a> {
-    fn from(error: &'a Error) -> Self {
+impl<'a> JsonFinding<'a> {
+    fn new(error: &'a Error, path: Option<&'a [u8]>) -> Self {
         let message = error.to_string();
         match error {
             Error::Corrupt(corrupt) => {
-                let Corrupt { structure, location, problem } = &**corrupt;
+                let Corrupt { structure, location, problem, .. } = &**corrupt;
+                let path = path.map(|path| json::bytes(json::PATH, path));
                 let problem = Some(problem.to_string());
-                Self { message, structure: Some(structure), location: location.into(), problem }
+                let location = location.into();
+                Self { message, structure: Some(structure), location, path, problem }
             }
             _ => {
-                Self { message, structure: None, location: JsonLocation::default(), problem: None }
+                let location = JsonLocation::default();
+                Self { message, structure: None, location, path: None, problem: None }
             }
         }
     }
+}
+
+/// Returns the inode whose path a finding needs.
+fn inode_of(error: &Error) -> Option<InodeNumber> {
+    match error {
+        Error::Corrupt(corrupt) => corrupt.location.inode,
+        _ => None,
+    }
+}
+
+/// Returns the path of the inode of a finding, or of the entry.
+fn path_of(error: &Error, paths: &Paths) -> Option<Vec<u8>> {
+    let Error::Corrupt(corrupt) = error else { return None };
+    let path = paths.get(&corrupt.location.inode?)?;
+    Some(match &corrupt.entry {
+        Some(name) => directory::join(path, name),
+        None => path.clone(),
+    })
+}
+
+/// Returns the line of a finding.
+fn line(error: &Error, path: Option<&[u8]>) -> Vec<u8> {
+    let (Error::Corrupt(corrupt), Some(path)) = (error, path) else {
+        return error.to_string().into_bytes();
+    };
+    let (head, rest) = corrupt.split_at_inode();
+    [head.as_bytes(), b" (", path, b")", rest.as_bytes()].concat()
 }
 
 impl<'a> Findings<'a> {
@@ -103,7 +153,17 @@ impl<'a> Findings<'a> {
         json: bool,
         count_max: Option<u64>,
     ) -> Self {
-        Self { console, progress, json, count: 0, count_max, status: Status::Success }
+        Self {
+            console,
+            progress,
+            json,
+            count: 0,
+            count_max,
+            printed: 0,
+            held: Vec::new(),
+            batch: FIRST_BATCH,
+            status: Status::Success,
+        }
     }
 
     /// Returns whether there are as many findings as there may be.
@@ -122,22 +182,51 @@ impl<'a> Findings<'a> {
         self.console.print(",\"findings\":[")
     }
 
-    /// Prints a finding.
-    pub fn add(&mut self, error: &Error) -> Result<()> {
+    /// Adds a finding. It is printed at once if it needs no path and none waits before it.
+    pub fn add(&mut self, error: Error) -> Result<()> {
         let status = match error {
             Error::Corrupt(_) => Status::Inconsistent,
             _ => Status::Operational,
         };
         self.status = self.status.max(status);
+        self.count += 1;
+        if self.held.is_empty() && inode_of(&error).is_none() {
+            return self.print(&error, &Paths::new());
+        }
+        self.held.push(error);
+        Ok(())
+    }
+
+    /// Returns whether as many findings wait as may wait.
+    pub fn is_batch_full(&self) -> bool {
+        self.held.len() >= self.batch
+    }
+
+    /// Returns the inodes whose paths the waiting findings need.
+    pub fn inodes(&self) -> BTreeSet<InodeNumber> {
+        self.held.iter().filter_map(inode_of).collect()
+    }
+
+    /// Prints the waiting findings.
+    pub fn print_held(&mut self, paths: &Paths) -> Result<()> {
+        self.batch = (self.batch * BATCH_GROWTH).min(BATCH_MAX);
+        for error in std::mem::take(&mut self.held) {
+            self.print(&error, paths)?;
+        }
+        Ok(())
+    }
+
+    fn print(&mut self, error: &Error, paths: &Paths) -> Result<()> {
         self.progress.clear();
+        let path = path_of(error, paths);
         if self.json {
-            self.console.print(if self.count == 0 { "\n" } else { ",\n" })?;
-            self.console.print(json::text(&JsonFinding::from(error)))?;
+            self.console.print(if self.printed == 0 { "\n" } else { ",\n" })?;
+            self.console.print(json::text(&JsonFinding::new(error, path.as_deref())))?;
         } else {
-            self.console.print_name(error.to_string().as_bytes())?;
+            self.console.print_name(&line(error, path.as_deref()))?;
             self.console.print('\n')?;
         }
-        self.count += 1;
+        self.printed += 1;
         // Both streams may lead to the same terminal.
         if self.progress.is_shown() { self.console.flush() } else { Ok(()) }
     }

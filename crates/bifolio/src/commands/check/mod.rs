@@ -1,6 +1,7 @@
 //! `bifolio check`.
 
 mod findings;
+mod paths;
 mod progress;
 
 use std::ops::ControlFlow;
@@ -14,6 +15,7 @@ use device::SharedDevice;
 use vfs::{CheckObserver, CheckProgress, Volume, VolumeOptions};
 
 use self::findings::{Findings, Stop};
+use self::paths::Paths;
 use self::progress::Progress;
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
@@ -66,7 +68,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     // Corruption that prevents opening is a finding, too. The state before the recovery may still be checked.
     let refused = opened.as_ref().err().cloned();
     if let Some(refused) = &refused {
-        findings.add(refused)?;
+        findings.add(refused.clone())?;
         if !options.no_recovery {
             options.no_recovery = true;
             opened = open(&arguments.target, &device, &options)?;
@@ -77,6 +79,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     match opened {
         Ok(volume) if stop.is_none() => {
             let mut check = Check {
+                volume: &volume,
                 findings: &mut findings,
                 reported: refused.as_ref(),
                 deadline,
@@ -84,15 +87,20 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
                 outcome: Ok(()),
             };
             summary = volume.check_with(&mut check);
+            if check.outcome.is_ok() {
+                check.outcome = check.print_held();
+            }
             stop = check.stop;
             check.outcome.map_err(|failure| match failure.is_fatal() {
                 true => failure,
                 false => operational(failure),
             })?;
         }
-        Err(error) if stop.is_none() && Some(&error) != refused.as_ref() => findings.add(&error)?,
+        Err(error) if stop.is_none() && Some(&error) != refused.as_ref() => findings.add(error)?,
         _ => {}
     }
+    // Without an open volume, findings have no paths.
+    findings.print_held(&Paths::new())?;
     findings.end(&summary, stop)?;
     let Findings { console, status, .. } = findings;
     console.raise_status(status);
@@ -121,6 +129,7 @@ fn open(
 
 /// A check in progress.
 struct Check<'a, 'c> {
+    volume: &'a Volume,
     findings: &'a mut Findings<'c>,
     /// A finding that is not reported again.
     reported: Option<&'a Error>,
@@ -143,10 +152,33 @@ impl Check<'_, '_> {
     }
 }
 
+impl Check<'_, '_> {
+    /// Prints the findings of a batch with their paths. Those that are not found until the deadline are missing.
+    fn print_held(&mut self) -> Result<()> {
+        let sought = self.findings.inodes();
+        let paths = match sought.is_empty() {
+            true => Paths::new(),
+            false => {
+                let (progress, deadline) = (&mut self.findings.progress, self.deadline);
+                let has_clock = deadline.is_some() || progress.is_shown();
+                paths::find(self.volume, sought, &mut |part| {
+                    let now = has_clock.then(Instant::now);
+                    now.inspect(|now| progress.show(part, *now));
+                    deadline.zip(now).is_none_or(|(deadline, now)| now < deadline)
+                })?
+            }
+        };
+        self.findings.print_held(&paths)
+    }
+}
+
 impl CheckObserver for Check<'_, '_> {
     fn found(&mut self, error: Error) -> ControlFlow<()> {
         if self.reported != Some(&error) {
-            self.outcome = self.findings.add(&error);
+            self.outcome = self.findings.add(error);
+            if self.outcome.is_ok() && self.findings.is_batch_full() {
+                self.outcome = self.print_held();
+            }
         }
         self.flow(self.deadline.map(|_| Instant::now()))
     }
