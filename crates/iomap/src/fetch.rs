@@ -104,7 +104,7 @@ pub(crate) fn fill_blocks(
     let mut fill = Fill::new(context, folio.index() + folio.pages(), Some(Arc::clone(&failure)));
     let mut locked = context.mapping.lock(folio);
     if !context.mapping.holds(&locked) {
-        // Only a folio in the mapping shows a format that moves the block that it is being read (`may_be_read`).
+        // Only a folio in the mapping shows a format that moves the block that it is being read (`EarlierReads`).
         return Ok(());
     }
     if range.start > 0 {

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{Error, FileOffset, Result};
 use device::SharedDevice;
-use pagecache::{Mapping, PAGE_SHIFT};
+use pagecache::Mapping;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::direct::{EndedRequests, InFlightCount, ZeroedTail};
+use crate::earlier_reads::DirectReads;
 use crate::end_io::{EndIo, EndedWrite};
 use crate::errors::WritebackErrors;
 use crate::mapping::{FinishedRange, MapRead, MapWrite};
@@ -33,6 +34,8 @@ pub struct WritableFile {
     pub(crate) progress: Mutex<Progress<EndedWrite>>,
     /// The number of direct requests in flight, and the requests that have ended but are not completed.
     pub(crate) direct_in_flight: InFlightCount,
+    /// Those of the direct requests in flight that read.
+    pub(crate) direct_reads: DirectReads,
     pub(crate) direct_ended: EndedRequests,
     pub(crate) zeroed_tail: ZeroedTail,
     /// The number of reservations that writeback has cancelled, since it found no blocks for their data, or could
@@ -67,6 +70,7 @@ impl WritableFile {
             errors: WritebackErrors::default(),
             progress: Mutex::new(Progress::new(size)),
             direct_in_flight: InFlightCount::default(),
+            direct_reads: DirectReads::default(),
             direct_ended: EndedRequests::default(),
             zeroed_tail: ZeroedTail::default(),
             cancelled_reservations: AtomicU64::new(0),
@@ -123,32 +127,6 @@ impl WritableFile {
     /// Returns whether direct requests are in flight.
     pub fn has_direct_requests(&self) -> bool {
         self.direct_in_flight.any()
-    }
-
-    /// Returns whether a read that has begun earlier may still read blocks of `range` from the device. A format that has
-    /// given the range other blocks, and changed the generation, must not use the old ones for anything else until this
-    /// returns false. May return true without such a read. Takes no lock but those of the cache, and waits for nothing.
-    ///
-    /// Each read that is in flight is seen: a fill has a locked folio in the mapping before it maps the range, a direct
-    /// request is counted before it does, and other reads compare generations at their end. Blocks of encoded data are
-    /// read for the whole cluster.
-    pub fn may_be_read(&self, range: Range<u64>) -> bool {
-        let mut page = range.start >> PAGE_SHIFT;
-        let end = range.end.div_ceil(1 << PAGE_SHIFT);
-        while page < end {
-            match self.mapping.get(page) {
-                Some(folio) => match self.mapping.try_lock(&folio) {
-                    // A fill that began earlier would have it locked.
-                    Some(locked) if self.mapping.holds(&locked) => {
-                        page = folio.index() + folio.pages();
-                    }
-                    _ => return true,
-                },
-                None if self.mapping.has_cached(page..page + 1) => return true,
-                None => page += 1,
-            }
-        }
-        self.has_direct_requests()
     }
 
     /// Returns the errors of writeback.

@@ -10,6 +10,7 @@ mod cluster_write;
 mod copy_out;
 mod decode;
 mod direct;
+mod earlier_reads;
 mod end_io;
 mod errors;
 mod fetch;
@@ -41,6 +42,7 @@ pub use direct::{
     DIRECT_ALIGNMENT, DirectBatch, DirectDone, DirectOptions, DirectRequest, Refused, SplitExtents,
     overwrite_direct, read_direct, wait_for_direct, write_direct_alone,
 };
+pub use earlier_reads::EarlierReads;
 pub use end_io::EndIo;
 pub use errors::{ErrorCursor, WritebackErrors};
 pub use fiemap::{FiemapExtent, FiemapFlags, fiemap};

@@ -6,7 +6,7 @@ use base::{FileBlock, FsBlock, InodeNumber, Result};
 
 use super::nodes::{Editor, Slot, nid_of};
 use super::position::{MapShape, NodeKind};
-use crate::geometry::WORD_BYTES;
+use crate::geometry::{Geometry, WORD_BYTES};
 use crate::inode::map::BlockState;
 use crate::nat::Nid;
 use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS};
@@ -16,6 +16,30 @@ use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS};
 pub(super) struct Slots {
     first: Slot,
     count: u32,
+}
+
+/// What blocks of a file had before they got other addresses.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Replaced {
+    /// The number of holes.
+    pub(crate) holes: u64,
+    /// The blocks of the device, in the order of the file.
+    pub(crate) blocks: Vec<Range<FsBlock>>,
+}
+
+impl Replaced {
+    /// Adds an address. One that is damaged is left out.
+    fn add(&mut self, address: u32, geometry: &Geometry) {
+        self.holes += u64::from(address == NULL_ADDRESS);
+        let block = FsBlock(address.into());
+        if !geometry.main.contains(&block) {
+            return;
+        }
+        match self.blocks.last_mut() {
+            Some(last) if last.end == block => last.end.0 += 1,
+            _ => self.blocks.push(block..FsBlock(block.0 + 1)),
+        }
+    }
 }
 
 impl Editor<'_> {
@@ -68,23 +92,26 @@ impl Editor<'_> {
         })
     }
 
-    /// Replaces the addresses of the first blocks of a cluster by `slots`. Returns how many of them were holes.
+    /// Replaces the addresses of the first blocks of a cluster by `slots`. Returns what they were.
     pub(crate) fn set_cluster(
         &mut self,
         number: InodeNumber,
         first: FileBlock,
         slots: &[u32],
-    ) -> Result<u64> {
+    ) -> Result<Replaced> {
         let blocks = first..FileBlock(first.0 + slots.len() as u64);
         let of_node = self.slots_of(number, &blocks)?;
         debug_assert_eq!(of_node.count as usize, slots.len(), "a cluster is in one node");
-        let mut holes = 0;
+        let mut replaced = Replaced::default();
+        let volume = self.volume;
         self.replace_addresses(of_node, |index, old| {
             let new = slots[index as usize];
-            holes += u64::from(old == NULL_ADDRESS && new != NULL_ADDRESS);
+            if (old, new) != (NULL_ADDRESS, NULL_ADDRESS) {
+                replaced.add(old, volume.geometry());
+            }
             new
         })?;
-        Ok(holes)
+        Ok(replaced)
     }
 
     /// Adds the nodes that the addresses of `blocks` need.
@@ -100,26 +127,27 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Gives the blocks of a file from `at` on the addresses `new`. Returns how many of them had none.
+    /// Gives the blocks of a file from `at` on the addresses `new`. Returns what they had.
     pub(crate) fn set_addresses(
         &mut self,
         number: InodeNumber,
         at: FileBlock,
         new: Range<FsBlock>,
-    ) -> Result<u64> {
-        let (mut at, mut next, mut holes) = (at, new.start, 0);
+    ) -> Result<Replaced> {
+        let (mut at, mut next, mut replaced) = (at, new.start, Replaced::default());
+        let volume = self.volume;
         while next < new.end {
             let blocks = at..FileBlock(at.0 + (new.end.0 - next.0));
             let slots = self.slots_of(number, &blocks)?;
             self.replace_addresses(slots, |index, old| {
-                holes += u64::from(old == NULL_ADDRESS);
+                replaced.add(old, volume.geometry());
                 // Addresses have 32 bits.
                 next.0 as u32 + index
             })?;
             at.0 += u64::from(slots.count);
             next.0 += u64::from(slots.count);
         }
-        Ok(holes)
+        Ok(replaced)
     }
 
     /// Reserves the holes among `blocks`. With `clears`, also makes blocks with data reserved ones.

@@ -104,13 +104,14 @@ impl LiveInode {
         self.clusters.lock().remove(&token.0)
     }
 
-    /// Gives a cluster the blocks of a placement, whose data is on the device. Returns the blocks of the file.
+    /// Gives a cluster the blocks of a placement, whose data is on the device. Returns the blocks of the file whose data was
+    /// written, and those of the device that the cluster had.
     pub(super) fn put_cluster(
         &self,
         editor: &mut Editor<'_>,
         reserved: &mut Reserved<'_>,
         placed: &PlacedCluster,
-    ) -> Result<Range<FileBlock>> {
+    ) -> Result<(Range<FileBlock>, Vec<Range<FsBlock>>)> {
         let PlacedCluster { blocks, is_encoded, parts } = placed;
         let first = blocks.start;
         let inode = editor.inode(self.number)?;
@@ -139,13 +140,13 @@ impl LiveInode {
             // The file ends in the cluster, or its data does not compress any more.
             slots.resize(length as usize, NULL_ADDRESS);
         }
-        let holes = editor.set_cluster(self.number, first, &slots)?;
+        let replaced = editor.set_cluster(self.number, first, &slots)?;
         if !was_encoded {
-            reserved.remove(holes);
+            reserved.remove(replaced.holes);
         }
         if saved != saved_before {
             editor.count_saved_blocks(self.number, saved as i64 - saved_before as i64)?;
         }
-        Ok(blocks.clone())
+        Ok((blocks.clone(), replaced.blocks))
     }
 }

@@ -281,9 +281,12 @@ impl MapWrite for LiveInode {
         // The nodes were added when the data came into the cache.
         let ended = self.change(0, &[], |editor, reserved| {
             let (mut ended, mut placed) = (Vec::new(), Vec::<Placed>::new());
+            let mut replaced = Vec::new();
             for token in finished.iter().filter_map(|range| range.token) {
                 if let Some(cluster) = self.take_cluster(token) {
-                    ended.push(self.put_cluster(editor, reserved, &cluster)?);
+                    let (blocks, old) = self.put_cluster(editor, reserved, &cluster)?;
+                    replaced.push((blocks.clone(), old));
+                    ended.push(blocks);
                     continue;
                 }
                 let Some(next) = reserved.take_placement(token.0) else { continue };
@@ -292,12 +295,18 @@ impl MapWrite for LiveInode {
                 }
             }
             for placed in placed {
-                let count = placed.len();
+                let blocks = placed.at..FileBlock(placed.at.0 + placed.len());
                 if !self.make_pending(&placed, reserved) {
-                    let holes = editor.set_addresses(self.number, placed.at, placed.range)?;
-                    reserved.remove(holes);
+                    let old = editor.set_addresses(self.number, placed.at, placed.range)?;
+                    reserved.remove(old.holes);
+                    replaced.push((blocks.clone(), old.blocks));
                 }
-                ended.push(placed.at..FileBlock(placed.at.0 + count));
+                ended.push(blocks);
+            }
+            // Direct reads may be in flight, and fills beside a direct write. First the generation, then the look at them.
+            self.map_changed();
+            for (blocks, old) in &replaced {
+                reserved.hold(&self.volume, (self.number, blocks), old);
             }
             if !is_atomic {
                 self.update(editor, |raw| raw.size.set(raw.size.get().max(size.0)))?;

@@ -5,19 +5,18 @@
 //! is written to new blocks, and one change then replaces the mark and the addresses of the whole cluster, so that a crash
 //! leaves either form.
 //!
-//! While the compressed form is still being read, no other data goes to its blocks (`write/clean/held.rs`).
+//! While the compressed form is still being read, no other data goes to its blocks (`write/held.rs`).
 //! Not here: clusters that are written (`clusters.rs`), their form (`compress`), and its parsing for reads
 //! (`inode/clusters.rs`).
 
 use std::ops::Range;
 
-use base::{FileBlock, FileOffset, FsBlock, Result, Unsupported};
+use base::{FileBlock, FileOffset, Result, Unsupported};
 use iomap::{Cluster, MapRead};
 
 use super::clusters::{Part, unplace};
 use super::{LiveInode, NODES_MAX};
 use crate::inode::map::{BlockState, END};
-use crate::write::Reserved;
 
 impl LiveInode {
     /// Fails for compressed files, whose clusters only writes and truncations change, as in Linux.
@@ -112,13 +111,14 @@ impl LiveInode {
                     return Ok(false);
                 }
                 let saved = inode.saved_in_cluster(first)?;
-                self.hold(cluster, &blocks, reserved);
-                let mut at = first;
+                let (mut at, mut old) = (first, Vec::new());
                 for (token, range) in &parts {
                     reserved.take_placement(*token);
-                    editor.set_addresses(self.number, at, range.clone())?;
+                    old.extend(editor.set_addresses(self.number, at, range.clone())?.blocks);
                     at.0 += range.end.0 - range.start.0;
                 }
+                self.map_changed();
+                reserved.hold(&self.volume, (self.number, &blocks), &old);
                 editor.count_saved_blocks(self.number, -(saved as i64)).map(|()| true)
             })
         });
@@ -167,19 +167,5 @@ impl LiveInode {
             (at.0, rest) = (at.0 + count, others);
         }
         Ok(())
-    }
-
-    /// Keeps the blocks of a cluster's compressed form while they may be read.
-    fn hold(&self, cluster: &Cluster, blocks: &Range<FileBlock>, reserved: &mut Reserved<'_>) {
-        let block_size = self.volume.geometry().block_size;
-        for inode in self.volume.live_inodes().find(self.number) {
-            for run in &cluster.stored {
-                let first = run.address.0 >> block_size.shift();
-                let count = run.length >> block_size.shift();
-                for block in first..first + count {
-                    reserved.hold(&inode, blocks.clone(), FsBlock(block));
-                }
-            }
-        }
     }
 }

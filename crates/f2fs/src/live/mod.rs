@@ -40,7 +40,7 @@ use base::attributes::{AttributeChange, Attributes, FileType, Timestamp};
 use base::locks::{RankedMutex, RankedRwLock};
 use base::{Error, FileBlock, InodeNumber, Result, Unsupported};
 use fs::Delayed;
-use iomap::WritableFile;
+use iomap::{EarlierReads, WritableFile};
 
 use crate::edit::{Editor, delete_inode};
 use crate::inode::Inode;
@@ -145,13 +145,12 @@ impl LiveInode {
         files.push(Arc::downgrade(file));
     }
 
-    /// Returns whether a read that has begun earlier may still read the old blocks of a part of the file, whose addresses
-    /// have changed since ([`WritableFile::may_be_read`]).
-    pub(crate) fn may_be_read(&self, blocks: &Range<FileBlock>) -> bool {
+    /// Returns the reads that may still read the old blocks of a part of the file ([`EarlierReads::of`]).
+    pub(crate) fn earlier_reads(&self, blocks: &Range<FileBlock>) -> Vec<EarlierReads> {
         let shift = self.volume.geometry().block_size.shift();
         let bytes = blocks.start.0 << shift..blocks.end.0 << shift;
         let files: Vec<_> = self.files.lock().iter().filter_map(Weak::upgrade).collect();
-        files.iter().any(|file| file.may_be_read(bytes.clone()))
+        files.iter().filter_map(|file| EarlierReads::of(file, bytes.clone())).collect()
     }
 
     /// Lets readers map the file anew.

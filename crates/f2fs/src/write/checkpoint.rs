@@ -52,8 +52,11 @@ impl WriterState {
         };
         let checkpoint = Checkpoint::read(volume.device(), volume.geometry())?;
         volume.install(checkpoint);
+        let mut freed = self.space.freed_segments(&segments);
+        let unread = self.held.look_again();
+        freed.extend(unread.into_iter().map(|block| volume.geometry().segment_of(block).0));
+        self.held.note_checkpoint();
         let in_use = self.blocks_in_use(volume);
-        let freed = self.space.freed_segments(&segments);
         self.space.install(segments, in_use.into_iter());
         self.discard_segments(volume, freed);
         self.times_of_moved.clear();
@@ -66,8 +69,7 @@ impl WriterState {
 
     /// Returns the blocks that are taken although no file has them: of data in flight, of atomic writes, and old ones that
     /// are being read.
-    fn blocks_in_use(&mut self, volume: &Volume) -> Vec<(u32, u64)> {
-        self.held.look_again();
+    fn blocks_in_use(&self, volume: &Volume) -> Vec<(u32, u64)> {
         let pending = self.pending.iter().flatten().map(FsBlock);
         let blocks = self.placements.blocks().chain(pending).chain(self.held.blocks());
         blocks.map(|block| volume.geometry().segment_of(block)).collect()

@@ -68,6 +68,7 @@ impl Writer {
         }
         // Blocks that were freed since the last checkpoint are not free yet.
         self.checkpoint(volume)?;
+        self.lock()?.free_unread(volume);
         let mut trimmed = 0;
         let segments = geometry.main_segments();
         for first in (0..segments).step_by(SEGMENTS_AT_ONCE as usize) {

@@ -18,6 +18,7 @@ mod defragment;
 mod discard;
 mod group;
 mod health;
+mod held;
 mod label;
 mod logs;
 mod mode;

@@ -44,14 +44,6 @@ impl WriterState {
     fn can_wait(&self) -> bool {
         !self.placements.is_empty() || !self.held.is_empty()
     }
-
-    /// Frees the old blocks that are not read any more.
-    fn free_unread(&mut self, volume: &Volume) {
-        for block in self.held.look_again() {
-            let (segment, index) = volume.geometry().segment_of(block);
-            self.space.release(segment, index);
-        }
-    }
 }
 
 impl Writer {

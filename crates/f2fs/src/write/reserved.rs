@@ -2,13 +2,11 @@
 //! Not here: blocks of atomic writes (`pending`).
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use base::{Error, FileBlock, FsBlock, Result};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
 
 use super::placements::Placed;
 use super::writer::WriterState;
-use crate::live::LiveInode;
 use crate::volume::Volume;
 
 /// The reservations of an operation.
@@ -32,9 +30,15 @@ impl Reserved<'_> {
         if self.state.has_blocks(volume, count) { Ok(()) } else { Err(Error::NoSpace) }
     }
 
-    /// Holds a block that `part` of a file has no more, while reads that began earlier may read it.
-    pub(crate) fn hold(&mut self, inode: &Arc<LiveInode>, part: Range<FileBlock>, block: FsBlock) {
-        self.state.held.hold(inode, part, block);
+    /// Keeps the old blocks of `part` of a file while reads that have begun earlier may read them. The caller has changed
+    /// their addresses, and then the generation of the map.
+    pub(crate) fn hold(
+        &mut self,
+        volume: &Volume,
+        (inode, part): (InodeNumber, &Range<FileBlock>),
+        blocks: &[Range<FsBlock>],
+    ) {
+        self.state.held.hold(volume, (inode, part), blocks);
     }
 
     /// Removes a placement whose data is on the device.

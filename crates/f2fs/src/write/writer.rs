@@ -13,11 +13,11 @@ use base::{Error, FsBlock, Ranges, Result, Unsupported};
 use fs::{ErrorPolicy, FormatOptions, SyncDelays};
 use parking_lot::Condvar;
 
-use super::clean::HeldBlocks;
 use super::clock::Clock;
 use super::discard::Discards;
 use super::group::Syncs;
 use super::health::Health;
+use super::held::HeldBlocks;
 use super::logs::Logs;
 use super::placements::Placements;
 use super::reserved::Reserved;
@@ -82,7 +82,7 @@ pub(super) struct WriterState {
     pub(super) placements: Placements,
     /// Blocks of atomic writes, with data that no node refers to yet.
     pub(super) pending: Ranges,
-    /// Old blocks of moved data that may still be read.
+    /// Old blocks of data that may still be read.
     pub(super) held: HeldBlocks,
     /// The times at which data was written that was moved since the last checkpoint, by its new blocks.
     pub(super) times_of_moved: HashMap<FsBlock, u64>,
@@ -318,7 +318,7 @@ impl Writer {
         volume.overlay_or_new().write().begin();
         let mut editor = Editor::new(volume);
         editor.next_nid = state.next_nid;
-        let before = Use::of(volume, &state);
+        let (before, held) = (Use::of(volume, &state), state.held.len());
         let result = work(&mut editor, &mut Reserved { state: &mut state }).and_then(|result| {
             state.quotas.charge_operation(&mut editor)?;
             Ok(result)
@@ -334,6 +334,7 @@ impl Writer {
         volume.overlay_or_new().write().end(result.is_ok());
         if let Err(error) = &result {
             self.health.found(error);
+            state.held.take_back(held);
             take_back(&mut Reserved { state: &mut state });
             state.reserved = before.reserved;
         }
@@ -372,6 +373,7 @@ impl Writer {
         blocks: u64,
     ) -> Result<()> {
         state.is_busy = true;
+        state.free_unread_if_many(volume);
         let (is_changed, bytes) = {
             let overlay = volume.overlay_or_new().read();
             (!overlay.is_empty(), overlay.bytes())

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use super::end::{EndedRequest, complete, complete_here};
 use crate::barrier::Entered;
+use crate::earlier_reads::CountedIn;
 use crate::file::WritableFile;
 use crate::mapping::FinishedRange;
 
@@ -175,6 +176,8 @@ pub(super) struct InFlightRequest {
     failure: Mutex<Option<Error>>,
     /// The entry of a write through the barrier.
     entered: Option<Entered>,
+    /// The count of a read.
+    read: Option<ReadInFlight>,
 }
 
 impl fmt::Debug for InFlightRequest {
@@ -189,8 +192,11 @@ impl InFlightRequest {
         file: Option<&Arc<WritableFile>>,
         request: DirectRequest,
         length: usize,
+        read: Option<ReadInFlight>,
     ) -> Arc<Self> {
-        Self::begin(file, request, 0..0, SmallVec::new(), length, None)
+        let mut begun = Self::new(file, request, 0..0, SmallVec::new(), length);
+        begun.read = read;
+        Arc::new(begun)
     }
 
     /// Creates a write of all of `request`, to blocks in these ranges.
@@ -201,36 +207,38 @@ impl InFlightRequest {
         entered: Entered,
     ) -> Arc<Self> {
         let (written, length) = (request.range(), request.length());
-        Self::begin(Some(file), request, written, ranges, length, Some(entered))
+        let mut begun = Self::new(Some(file), request, written, ranges, length);
+        begun.entered = Some(entered);
+        Arc::new(begun)
     }
 
     /// Creates a request that moves no bytes, and ends with an error.
     pub(super) fn failed(request: DirectRequest, error: Error) -> Arc<Self> {
-        let failed = Self::begin(None, request, 0..0, SmallVec::new(), 0, None);
+        let failed = Self::new(None, request, 0..0, SmallVec::new(), 0);
         failed.fail(error);
-        failed
+        Arc::new(failed)
     }
 
-    fn begin(
+    fn new(
         file: Option<&Arc<WritableFile>>,
         request: DirectRequest,
         written: Range<u64>,
         ranges: SmallVec<[FinishedRange; 2]>,
         length: usize,
-        entered: Option<Entered>,
-    ) -> Arc<Self> {
+    ) -> Self {
         if let Some(file) = file {
             file.direct_in_flight.begin();
         }
-        Arc::new(Self {
+        Self {
             file: file.cloned(),
             request: Mutex::new(Some(request)),
             written,
             ranges,
             length,
             failure: Mutex::new(None),
-            entered,
-        })
+            entered: None,
+            read: None,
+        }
     }
 
     /// Records an error. The request ends with the first one.
@@ -259,6 +267,7 @@ impl InFlightRequest {
 impl Drop for InFlightRequest {
     fn drop(&mut self) {
         let Some(request) = self.request.get_mut().take() else { return };
+        drop(self.read.take());
         let ended = EndedRequest {
             written: self.written.clone(),
             ranges: std::mem::take(&mut self.ranges),
@@ -277,12 +286,22 @@ impl Drop for InFlightRequest {
     }
 }
 
-/// A request that is being planned, and counts as in flight.
-pub(super) struct Planning<'c>(&'c InFlightCount);
+/// A direct read that is counted until this is dropped ([`DirectReads`](crate::earlier_reads::DirectReads)).
+pub(super) struct ReadInFlight {
+    file: Arc<WritableFile>,
+    counted: CountedIn,
+}
 
-impl Drop for Planning<'_> {
+impl ReadInFlight {
+    /// Counts a read, before it maps its range. The caller holds the inode's lock.
+    pub(super) fn begin(file: &Arc<WritableFile>) -> Self {
+        Self { file: Arc::clone(file), counted: file.direct_reads.begin() }
+    }
+}
+
+impl Drop for ReadInFlight {
     fn drop(&mut self) {
-        self.0.end();
+        self.file.direct_reads.end(self.counted);
     }
 }
 
@@ -298,13 +317,6 @@ impl InFlightCount {
     /// Adds a request. The caller holds the inode's lock.
     fn begin(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a request that is being planned, until the result is dropped: before it maps its range, so that a format
-    /// that moves blocks sees it ([`WritableFile::may_be_read`]). The caller holds the inode's lock.
-    pub(super) fn begin_plan(&self) -> Planning<'_> {
-        self.begin();
-        Planning(self)
     }
 
     /// Subtracts a request that has ended: the format was called, and the cache has no data from before the request.

@@ -10,7 +10,7 @@ use device::{Bio, BioOperation, BlockDevice, Segment};
 use smallvec::SmallVec;
 
 use super::plan::{AlonePlan, NoPlan, PlannedRun, Refused, plan_alone, plan_overwrite, plan_range};
-use super::request::{DirectRequest, DirectWait, InFlightRequest};
+use super::request::{DirectRequest, DirectWait, InFlightRequest, ReadInFlight};
 use super::{SplitExtents, clean_cache, is_cached};
 use crate::barrier::Entered;
 use crate::file::WritableFile;
@@ -62,14 +62,15 @@ impl DirectBatch {
             }
             clean_cache(file, &range, self.entered.as_ref());
         }
-        let _planning = file.map(|file| file.direct_in_flight.begin_plan());
+        // Before the range is mapped.
+        let counted = file.map(ReadInFlight::begin);
         let runs = match plan_range(context.mapper, &range, nowait) {
             Ok(runs) => runs,
             Err(no_plan) => return self.add_failed(request, no_plan),
         };
         let length = range.end - range.start;
         check_runs(&runs, &(0..length));
-        let request = InFlightRequest::read(file, request, length as usize);
+        let request = InFlightRequest::read(file, request, length as usize, counted);
         self.add(BioOperation::Read, &request, &runs, 0..length);
         self.requests.push(request);
         Ok(())
@@ -88,7 +89,6 @@ impl DirectBatch {
         let Some(entered) = self.enter(file, nowait) else {
             return Err((Refused::WouldBlock, request));
         };
-        let _planning = file.direct_in_flight.begin_plan();
         let runs = match plan_overwrite(file, &request, split, nowait, &entered) {
             Ok(runs) => runs,
             Err(no_plan) => return self.add_failed(request, no_plan),

@@ -1,19 +1,23 @@
-//! Reads that have found a block before cleaning moves it, and reach the device after it was written with other data.
+//! Reads that have found a block before its file gets another one, by cleaning or by a write, and reach the device after the
+//! block could have been written with other data.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
 
 use base::{FileOffset, InodeNumber};
-use device::{Bio, BioOperation, DeviceHooks, HookedDevice, MemoryDevice, SharedDevice};
+use device::{
+    Bio, BioOperation, BlockDevice, DeviceHooks, HookedDevice, MemoryDevice, SharedDevice,
+};
 use fs::{Format as _, FormatOptions};
 use pagecache::{CacheOptions, PageCache};
-use vfs::{Follow, Node, Volume};
+use testkit::wait_until;
+use vfs::{Follow, Node, Privileges, Volume, WriteAt, WriteSync};
 
 use crate::clean::scattered;
-use crate::model::{BLOCK, ROOT, check, close, fill, image, open, open_on};
+use crate::model::{BLOCK, Model, ROOT, WRITE, check, close, fill, image, open, open_on};
 
-/// Hooks that hold the reads of one thread.
+/// Hooks that hold reads or writes of some threads.
 #[derive(Debug, Default)]
 struct Gate {
     state: Mutex<State>,
@@ -22,19 +26,23 @@ struct Gate {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The thread whose reads are held.
-    reader: Option<ThreadId>,
-    is_waiting: bool,
+    /// The threads whose requests are held, and which of them.
+    held: Vec<(ThreadId, BioOperation)>,
+    /// The held requests of these threads that have been submitted.
+    waiting: Vec<(ThreadId, BioOperation)>,
 }
 
 impl DeviceHooks for Gate {
     fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
-        let is_read = batch.iter().any(|bio| bio.operation() == BioOperation::Read);
+        let Some(operation) = batch.first().map(Bio::operation) else { return };
+        let request = (thread::current().id(), operation);
         let mut state = self.state.lock().unwrap();
-        while is_read && state.reader == Some(thread::current().id()) {
-            state.is_waiting = true;
+        if state.held.contains(&request) {
+            state.waiting.push(request);
             self.changed.notify_all();
-            state = self.changed.wait(state).unwrap();
+            while state.held.contains(&request) {
+                state = self.changed.wait(state).unwrap();
+            }
         }
         drop(state);
         device.submit(batch);
@@ -42,20 +50,25 @@ impl DeviceHooks for Gate {
 }
 
 impl Gate {
-    /// Holds the reads of this thread.
-    fn hold_own(&self) {
-        self.state.lock().unwrap().reader = Some(thread::current().id());
+    /// Holds the requests of this thread that begin with such a bio.
+    fn hold_own(&self, operation: BioOperation) {
+        self.state.lock().unwrap().held.push((thread::current().id(), operation));
     }
 
-    fn wait_for_reader(&self) {
+    /// Waits for a held request. Returns its thread.
+    fn wait_for(&self, operation: BioOperation) -> ThreadId {
         let mut state = self.state.lock().unwrap();
-        while !state.is_waiting {
+        loop {
+            let found = state.waiting.iter().position(|request| request.1 == operation);
+            if let Some(found) = found {
+                return state.waiting.swap_remove(found).0;
+            }
             state = self.changed.wait(state).unwrap();
         }
     }
 
-    fn release(&self) {
-        self.state.lock().unwrap().reader = None;
+    fn release(&self, thread: ThreadId) {
+        self.state.lock().unwrap().held.retain(|held| held.0 != thread);
         self.changed.notify_all();
     }
 }
@@ -90,14 +103,14 @@ fn read_while_cleaned(read: fn(&Arc<Node>, &mut [u8])) {
         let mut found = vec![0xEE; model.versions.len() * BLOCK as usize];
         thread::scope(|scope| {
             scope.spawn(|| {
-                device.hold_own();
+                device.hold_own(BioOperation::Read);
                 read(&node, &mut found);
             });
-            device.wait_for_reader();
+            let reader = device.wait_for(BioOperation::Read);
             volume.clean().unwrap();
             moved += usize::from(addresses(&node) != before);
             overwrite_all_free(&volume, index);
-            device.release();
+            device.release(reader);
         });
         model.compare(&found, "held read");
     }
@@ -131,6 +144,198 @@ fn a_direct_read_gets_the_data_of_a_block_that_was_moved_meanwhile() {
         let read = node.open().unwrap().read_direct(FileOffset(0), into).unwrap();
         assert_eq!(read, into.len());
     });
+}
+
+/// The blocks that are read of a file of several segments: in a segment of which the file has all blocks.
+const PART: Range<usize> = 1024..1088;
+
+/// A volume with one file, whose nodes are in memory.
+struct Stage {
+    memory: Arc<MemoryDevice>,
+    device: Arc<HookedDevice<Gate>>,
+    volume: Volume,
+    node: Arc<Node>,
+    model: Model,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let memory = Arc::new(MemoryDevice::new(image(128)));
+        let volume = open(&memory);
+        let mut model = Model { path: "/file".into(), versions: Vec::new() };
+        model.fill(&volume, 2048);
+        volume.close().unwrap();
+        drop(volume);
+        let device = Arc::new(HookedDevice::new(memory.clone(), Gate::default()));
+        let volume = open_on(device.clone());
+        let node = volume.resolve(model.path.as_bytes(), Follow::No).unwrap();
+        addresses(&node);
+        Self { memory, device, volume, node, model }
+    }
+
+    /// Gives all of the file new blocks by a direct write.
+    fn overwrite(&self, model: &Model) {
+        let data: Vec<u8> = (0..model.versions.len()).flat_map(|block| model.data(block)).collect();
+        let file = self.node.open_for(WRITE).unwrap();
+        let at = WriteAt::Offset(FileOffset(0));
+        let written = file.write_direct(at, &data, Privileges::Keep, WriteSync::None);
+        assert_eq!(written, Ok(data.len()));
+    }
+
+    /// Reads a part of the file directly. The read is held. Returns the version of each block.
+    fn read_directly(&self, models: &[&Model]) -> Vec<u32> {
+        let mut found = vec![0xEE; PART.len() * BLOCK as usize];
+        self.device.hold_own(BioOperation::Read);
+        let at = FileOffset(PART.start as u64 * BLOCK);
+        let read = self.node.open().unwrap().read_direct(at, &mut found);
+        assert_eq!(read, Ok(found.len()));
+        versions(&found, models)
+    }
+
+    /// Reads a part of the file through the cache, like [`read_directly`](Self::read_directly).
+    fn read(&self, models: &[&Model]) -> Vec<u32> {
+        let mut found = vec![0xEE; PART.len() * BLOCK as usize];
+        self.device.hold_own(BioOperation::Read);
+        let read = self.node.open().unwrap().read_at(&mut found, PART.start as u64 * BLOCK);
+        assert_eq!(read, Ok(found.len()));
+        versions(&found, models)
+    }
+
+    /// Writes other data to blocks that are free, to all of them if nothing else uses them.
+    fn use_free_blocks(&self) {
+        for _ in 0..6 {
+            let mut other = Model { path: "/other".into(), versions: Vec::new() };
+            other.fill(&self.volume, 8192);
+            self.volume.sync().unwrap();
+            self.volume.remove(other.path.as_bytes(), ROOT).unwrap();
+            self.volume.sync().unwrap();
+        }
+    }
+
+    fn close(self) {
+        check(&self.volume, &[vec![self.model]], "overwritten");
+        drop(self.node);
+        close(&self.memory, self.volume);
+    }
+}
+
+/// Returns the model of a file after a write of all blocks.
+fn overwritten(model: &Model) -> Model {
+    let versions = model.versions.iter().map(|version| version + 1).collect();
+    Model { path: model.path.clone(), versions }
+}
+
+/// Returns the version of each block in [`PART`] of a file, as one of `models` has it.
+fn versions(found: &[u8], models: &[&Model]) -> Vec<u32> {
+    let version_of = |(block, found): (usize, &[u8])| {
+        let model = models.iter().find(|model| model.data(block) == found);
+        let text = String::from_utf8_lossy(&found[..40]);
+        model.unwrap_or_else(|| panic!("block {block} has {text:?}")).versions[block]
+    };
+    PART.zip(found.chunks(BLOCK as usize)).map(version_of).collect()
+}
+
+/// Lets a direct read find the blocks of a file, gives the file others, and writes to all free ones before the read goes on.
+/// With `is_new`, no checkpoint has had the blocks that are read.
+fn read_while_overwritten(is_new: bool) {
+    let mut stage = Stage::new();
+    if is_new {
+        stage.model = overwritten(&stage.model);
+        stage.overwrite(&stage.model);
+    }
+    let after = overwritten(&stage.model);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| stage.read_directly(&[&stage.model]));
+        let held = stage.device.wait_for(BioOperation::Read);
+        let old = addresses(&stage.node);
+        stage.overwrite(&after);
+        assert_ne!(addresses(&stage.node), old, "the file was overwritten in place");
+        stage.volume.sync().unwrap();
+        stage.use_free_blocks();
+        stage.device.release(held);
+        assert_eq!(reader.join().unwrap(), stage.model.versions[PART]);
+    });
+    stage.model = after;
+    stage.close();
+}
+
+#[test]
+fn a_direct_read_gets_the_data_of_a_block_that_was_overwritten_meanwhile() {
+    read_while_overwritten(false);
+}
+
+#[test]
+fn a_direct_read_gets_the_data_of_a_new_block_that_was_overwritten_meanwhile() {
+    read_while_overwritten(true);
+}
+
+/// The device loses what it discards. Later reads, of which one is always in flight, do not keep the old blocks.
+#[test]
+fn old_blocks_are_not_free_before_reads_have_ended_that_had_begun_before() {
+    let mut stage = Stage::new();
+    let after = overwritten(&stage.model);
+    let bytes = stage.model.versions.len() as u64 * BLOCK;
+    let trim = || stage.volume.trim(0..stage.memory.size(), 0).unwrap();
+    let free = trim();
+    thread::scope(|scope| {
+        let mut last = scope.spawn(|| stage.read_directly(&[&stage.model]));
+        let mut held = stage.device.wait_for(BioOperation::Read);
+        stage.overwrite(&after);
+        stage.volume.sync().unwrap();
+        let free_meanwhile = trim();
+        assert!(free_meanwhile < free, "{free_meanwhile} of {free} bytes are free");
+        let mut looks = 0;
+        while trim() < free_meanwhile + bytes {
+            looks += 1;
+            assert!(looks < 6, "the blocks stay taken");
+            let next = scope.spawn(|| stage.read_directly(&[&stage.model, &after]));
+            let next_held = stage.device.wait_for(BioOperation::Read);
+            stage.device.release(std::mem::replace(&mut held, next_held));
+            let found = std::mem::replace(&mut last, next).join().unwrap();
+            let model = if looks == 1 { &stage.model } else { &after };
+            assert_eq!(found, model.versions[PART], "read {looks}");
+        }
+        stage.device.release(held);
+        last.join().unwrap();
+    });
+    stage.model = after;
+    stage.close();
+}
+
+/// The cached read begins after the write has cleared the cache:
+///
+/// ```text
+/// writer                         reader                          writer of another file
+/// clears the cache
+///                                locks a folio, maps block A
+/// writes to B, address := B
+/// waits for the folio                                            checkpoint, places data in A, writes it
+///                                reads A
+/// ```
+#[test]
+fn a_cached_read_gets_the_data_of_a_block_that_a_direct_write_replaces_meanwhile() {
+    let mut stage = Stage::new();
+    let after = overwritten(&stage.model);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            stage.device.hold_own(BioOperation::Write);
+            stage.overwrite(&after);
+        });
+        let writer = stage.device.wait_for(BioOperation::Write);
+        // A part that is read only after the write has ended has its data.
+        let reader = scope.spawn(|| stage.read(&[&stage.model, &after]));
+        let held = stage.device.wait_for(BioOperation::Read);
+        let old = addresses(&stage.node);
+        stage.device.release(writer);
+        wait_until("the write has ended", || addresses(&stage.node) != old);
+        stage.volume.sync().unwrap();
+        stage.use_free_blocks();
+        stage.device.release(held);
+        let found = reader.join().unwrap();
+        assert_eq!(found[0], stage.model.versions[PART.start], "the read began too late");
+    });
+    stage.model = after;
+    stage.close();
 }
 
 /// The vfs loads an inode twice if two threads look it up at the same time, and drops one of the results.

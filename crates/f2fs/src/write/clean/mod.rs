@@ -6,10 +6,8 @@
 //! - `mover.rs`: the move of a section
 //! - `range.rs`: sections that the caller has chosen
 //! - `failures.rs`: the count of failures to clean the blocks of pinned files
-//! - `held.rs`: old blocks that are still being read
 
 mod failures;
-mod held;
 mod mover;
 mod owners;
 mod range;
@@ -21,7 +19,6 @@ use std::sync::Arc;
 use base::{Error, InodeNumber, Result};
 use fs::Cleaning;
 
-pub(super) use self::held::HeldBlocks;
 use self::mover::Cleaned;
 pub(super) use self::owners::{DataBlock, Owners};
 pub(super) use self::victims::Section;

@@ -7,9 +7,9 @@
 //! writeback, gets its own new blocks at the end of its write, whatever the address is by then. A section with a block that
 //! is being overwritten in place is left as it is.
 //!
-//! Not here: the choice of the section, and old blocks that are still being read (`held.rs`).
+//! Not here: the choice of the section, and old blocks that are still being read (`write/held.rs`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -191,17 +191,14 @@ impl WriterState {
         }
         volume.overlay_or_new().write().end(edited.is_ok());
         edited?;
-        let mut inodes = BTreeMap::new();
-        for block in data {
-            let find = || volume.live_inodes().find(block.slot.inode);
-            inodes.entry(block.slot.inode).or_insert_with(find);
-        }
-        // First the generation, then the look at the reads.
-        inodes.values().flatten().for_each(|inode| inode.map_changed());
-        for block in data {
-            for inode in &inodes[&block.slot.inode] {
-                self.held.add(inode, part_of(block), block.block);
-            }
+        // First the generations, then the look at the reads.
+        let inodes: BTreeSet<InodeNumber> = data.iter().map(|block| block.slot.inode).collect();
+        let inodes = inodes.into_iter().flat_map(|inode| volume.live_inodes().find(inode));
+        inodes.for_each(|inode| inode.map_changed());
+        for data in data {
+            let part = part_of(data);
+            let old = data.block..FsBlock(data.block.0 + 1);
+            self.held.hold(volume, (data.slot.inode, &part), &[old]);
         }
         Ok(())
     }

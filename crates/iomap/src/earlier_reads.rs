@@ -1,0 +1,162 @@
+//! Reads of a file that have begun before a format gave a range other blocks: while any of them is in flight, the old blocks
+//! must not be used for anything else. Not here: what a format does with the old blocks meanwhile.
+//!
+//! ```text
+//! reader                         format                          writer of another file
+//! maps block A
+//!                                gives the range block B
+//!                                                                writes to A
+//! reads A: the other file's data
+//! ```
+//!
+//! Each read that is in flight is seen, and nothing waits for one:
+//!
+//! - A fill has a locked folio in the mapping before it maps the range.
+//! - A direct read is counted before it does.
+//! - Other reads compare generations at their end.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use pagecache::PAGE_SHIFT;
+
+use crate::file::WritableFile;
+
+/// The number of direct reads of a file in flight, in two counters. New reads are counted in one of them, so that the other
+/// one reaches zero also while reads overlap without end.
+#[derive(Debug, Default)]
+pub(crate) struct DirectReads {
+    counts: [AtomicUsize; 2],
+    /// The counter of new reads.
+    current: AtomicUsize,
+}
+
+/// The counter of a direct read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CountedIn(usize);
+
+impl DirectReads {
+    /// Counts a read, before it maps its range.
+    pub(crate) fn begin(&self) -> CountedIn {
+        let current = self.current.load(Ordering::Relaxed);
+        self.counts[current].fetch_add(1, Ordering::AcqRel);
+        CountedIn(current)
+    }
+
+    /// Counts the end of a read.
+    pub(crate) fn end(&self, counted: CountedIn) {
+        let before = self.counts[counted.0].fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "a read ends twice");
+    }
+
+    /// Clears the counters in `in_flight` that are zero: all reads that were counted in them earlier have ended. Returns
+    /// whether any is left.
+    ///
+    /// A read stays in one counter. So the reads that had begun at some time have ended once each counter was zero at any
+    /// time since, wherever new reads are counted.
+    fn look(&self, in_flight: &mut [bool; 2]) -> bool {
+        let is_used = |counter: usize| self.counts[counter].load(Ordering::Acquire) > 0;
+        for (counter, in_flight) in in_flight.iter_mut().enumerate() {
+            *in_flight = *in_flight && is_used(counter);
+        }
+        let current = self.current.load(Ordering::Relaxed);
+        let other = 1 - current;
+        if in_flight[current] && !is_used(other) {
+            self.current.store(other, Ordering::Relaxed);
+        }
+        in_flight.contains(&true)
+    }
+}
+
+/// Reads that may still read the old blocks of a range of a file.
+#[derive(Debug)]
+pub struct EarlierReads {
+    file: Weak<WritableFile>,
+    range: Range<u64>,
+    /// Whether fills of the range may be in flight.
+    are_fills: bool,
+    /// The counters that may have direct reads in flight.
+    direct: [bool; 2],
+}
+
+impl EarlierReads {
+    /// Returns the reads that may read the old blocks of `range`, in bytes, or `None` if there are none. The format has given
+    /// the range other blocks before, and then changed the generation. Blocks of encoded data are read for the whole cluster.
+    pub fn of(file: &Arc<WritableFile>, range: Range<u64>) -> Option<Self> {
+        let mut reads =
+            Self { file: Arc::downgrade(file), range, are_fills: true, direct: [true; 2] };
+        reads.may_be_in_flight().then_some(reads)
+    }
+
+    /// Looks again. Returns whether any of the reads may be in flight. Takes no lock but those of the cache, and waits for
+    /// nothing.
+    pub fn may_be_in_flight(&mut self) -> bool {
+        // Direct reads hold the file. A fill of a dropped file has no reader that could use what it reads.
+        let Some(file) = self.file.upgrade() else { return false };
+        self.are_fills = self.are_fills && may_be_filled(&file, &self.range);
+        let are_direct = file.direct_reads.look(&mut self.direct);
+        self.are_fills || are_direct
+    }
+}
+
+/// Returns whether a fill that has begun earlier may read any of these bytes.
+fn may_be_filled(file: &WritableFile, range: &Range<u64>) -> bool {
+    let mapping = &file.mapping;
+    let mut page = range.start >> PAGE_SHIFT;
+    let end = range.end.div_ceil(1 << PAGE_SHIFT);
+    if !mapping.has_cached(page..end) {
+        return false;
+    }
+    while page < end {
+        match mapping.get(page) {
+            Some(folio) => match mapping.try_lock(&folio) {
+                // A fill that began earlier would have it locked.
+                Some(locked) if mapping.holds(&locked) => page = folio.index() + folio.pages(),
+                _ => return true,
+            },
+            None if mapping.has_cached(page..page + 1) => return true,
+            None => page += 1,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn earlier_reads_have_ended_although_reads_overlap_without_end() {
+        let reads = DirectReads::default();
+        let (mut first, mut last) = (reads.begin(), reads.begin());
+        let mut in_flight = [true; 2];
+        let mut looks = 0;
+        while reads.look(&mut in_flight) {
+            looks += 1;
+            assert!(looks < 4, "{reads:?}");
+            reads.end(first);
+            (first, last) = (last, reads.begin());
+        }
+        reads.end(first);
+        reads.end(last);
+        assert!(!reads.look(&mut [true; 2]));
+    }
+
+    #[test]
+    fn a_read_is_in_flight_until_it_ends_whatever_the_others_do() {
+        let reads = DirectReads::default();
+        for others in 0..4 {
+            let earlier = reads.begin();
+            let mut in_flight = [true; 2];
+            for _ in 0..10 {
+                let later: Vec<_> = (0..others).map(|_| reads.begin()).collect();
+                assert!(reads.look(&mut in_flight), "{reads:?}");
+                later.into_iter().for_each(|read| reads.end(read));
+                assert!(reads.look(&mut in_flight), "{reads:?}");
+            }
+            reads.end(earlier);
+            assert!(!reads.look(&mut in_flight), "{reads:?}");
+        }
+    }
+}
