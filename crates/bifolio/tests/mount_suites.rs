@@ -11,12 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use base::BlockSize;
-use device::OpenDevice;
 use mounting::{Fixture, bifolio, soak_factor};
 use testkit::command::{Output, output_within, run};
-use testkit::f2fs::make::{MakeOptions, make_file};
-use testkit::{LoopMount, Mke2fs, check_by_e2fsck, f2fs, private_mounts};
+use testkit::{Format, LoopMount, private_mounts};
 
 /// Time limit of a run of a suite, on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(900);
@@ -122,49 +119,14 @@ fn parse_verdicts(text: &str) -> BTreeMap<String, Verdict> {
     verdicts
 }
 
-/// A format of an image.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Format {
-    /// With blocks of so many bytes.
-    Ext4(u32),
-    /// With blocks of 4 KiB, and everything that a mkfs.f2fs enables for Android.
-    F2fs,
-    /// With blocks of 16 KiB, which mkfs.f2fs does not make.
-    LargeF2fs,
-}
-
-impl Format {
-    fn make(self, image: &Path) {
-        match self {
-            Self::Ext4(block_size) => small_image(block_size).make(image, None),
-            Self::F2fs => {
-                let kind = f2fs::Kind::named("attributes");
-                kind.make(image, kind.megabytes);
-            }
-            Self::LargeF2fs => {
-                let block_size = BlockSize::from_shift(14).unwrap();
-                make_file(image, &MakeOptions::new(block_size, 256 << 20));
-            }
-        }
-    }
-
-    /// Checks an image by the format's own program, or if it cannot read the image, by the library.
-    fn check(self, image: &Path) {
-        match self {
-            Self::Ext4(_) => check_by_e2fsck(image),
-            Self::F2fs => f2fs::check_by_both(image),
-            Self::LargeF2fs => {
-                let device = device::open(image, OpenDevice::default()).unwrap();
-                assert_eq!(f2fs::findings(device), [""; 0]);
-            }
-        }
-    }
-}
-
 /// Mounts a new image for writing, with access for all users.
 fn with_mount(format: Format, arguments: &[&str], work: impl FnOnce(&Path)) -> Fixture {
     let fixture = Fixture::new();
-    format.make(&fixture.image);
+    let megabytes = match format {
+        Format::Ext4(block_size) => small_image(block_size),
+        Format::F2fs | Format::LargeF2fs => 256,
+    };
+    format.make(&fixture.image, megabytes);
     let all = [&["-o", "rw,allow_other,suid,dev"], arguments].concat();
     let mount = fixture.mount(&all);
     work(mount.path());
@@ -175,11 +137,9 @@ fn with_mount(format: Format, arguments: &[&str], work: impl FnOnce(&Path)) -> F
     fixture
 }
 
-fn small_image(block_size: u32) -> Mke2fs {
-    Mke2fs {
-        size: (128 << 20).max(u64::from(block_size) * 8192),
-        ..Mke2fs::new("ext4", block_size)
-    }
+/// Returns the size of a small image of ext4 in MiB.
+fn small_image(block_size: u32) -> u64 {
+    128.max(u64::from(block_size) / 128)
 }
 
 #[test]
@@ -190,7 +150,7 @@ fn pjdfstest_passes_where_it_passes_on_the_kernels_ext4() {
     mount_tmpfs(&scratch.path().join("secondary"));
 
     let image = scratch.path().join("kernels.img");
-    small_image(4096).make(&image, None);
+    Format::Ext4(4096).make(&image, small_image(4096));
     let kernels = LoopMount::new(&image, "ext4", "rw");
     let by_kernel = pjdfstest(kernels.path(), scratch.path());
     kernels.unmount();

@@ -23,7 +23,9 @@ mod tools;
 mod unclean;
 mod wear;
 
-pub use check::{check_by_both, check_by_fsck, check_recovered, complaint_of_fsck, findings};
+pub use check::{
+    check_by_both, check_by_fsck, check_by_library, check_recovered, complaint_of_fsck, findings,
+};
 pub use cut::{
     Torn, cut_states, damage_synced_node, lose_synced_xattr_node, recorded_states,
     set_checkpoint_flags, states_after_cuts, tear_synced_inode,
