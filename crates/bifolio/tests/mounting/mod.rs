@@ -18,7 +18,10 @@ use rustix::process::{Pid, RawGid, RawUid, Signal};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use tempfile::TempDir;
 use testkit::command::{Output, output, run};
-use testkit::{Mke2fs, wait_until};
+use testkit::{Format, Mke2fs, wait_until};
+
+/// Formats with different ways to make changes durable.
+pub const FORMATS: [Format; 3] = [Format::Ext4(4096), Format::F2fs, Format::LargeF2fs];
 
 /// User id of an ordinary user.
 pub const NOBODY: u32 = 65_534;
@@ -80,6 +83,7 @@ pub struct Fixture {
     pub folder: TempDir,
     pub image: PathBuf,
     pub directory: PathBuf,
+    pub format: Format,
 }
 
 impl Fixture {
@@ -90,7 +94,20 @@ impl Fixture {
         let path = folder.path().canonicalize().unwrap();
         let directory = path.join("mounted here");
         fs::create_dir(&directory).unwrap();
-        Self { image: path.join("volume.img"), directory, folder }
+        let format = Format::Ext4(4096);
+        Self { image: path.join("volume.img"), directory, folder, format }
+    }
+
+    /// Also creates an empty volume.
+    pub fn with_volume(format: Format) -> Self {
+        let fixture = Self { format, ..Self::new() };
+        let megabytes = match format {
+            Format::Ext4(_) => 64,
+            Format::F2fs => 128,
+            Format::LargeF2fs => 256,
+        };
+        format.make(&fixture.image, megabytes);
+        fixture
     }
 
     /// Also creates a small image with a few files.
@@ -111,6 +128,12 @@ impl Fixture {
         image.size = 64 << 20;
         image.make(&fixture.image, Some(&source));
         fixture
+    }
+
+    /// Checks the image by the format's own program, or if it cannot read the image, by the library.
+    #[track_caller]
+    pub fn check(&self) {
+        self.format.check(&self.image);
     }
 
     /// Returns the folder with the files of the image.
