@@ -3,7 +3,7 @@
 
 mod mounting;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use mounting::direct_and_mapped::{Mapped, open_direct, read_direct};
-use mounting::{Fixture, NOBODY, mount_entry};
+use mounting::{FORMATS, Fixture, NOBODY, mount_entry};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
 use testkit::command::run;
@@ -195,23 +195,33 @@ fn accesses_change_the_access_time_as_with_the_kernel() {
 #[test]
 fn synced_access_times_survive_a_killed_server() {
     private_mounts();
-    for options in ["rw", "rw,lazytime"] {
-        let fixture = Fixture::new();
-        make(&fixture, &fixture.image);
-        let mount = fixture.mount(&["-o", options]);
-        let path = mount.path().join("yesterday");
-        let atime = || fs::metadata(&path).unwrap().accessed().unwrap();
-        let before = atime();
-        read(&path, OFlags::empty());
-        let seen = atime();
-        assert!(seen > before);
-        File::open(&path).unwrap().sync_all().unwrap();
-        mount.signal_server(Signal::KILL);
-        mount.assert_gone();
-        let mount = fixture.mount(&["-o", "rw,noatime"]);
-        assert_eq!(atime(), seen, "{options}");
-        fixture.umount();
-        mount.assert_gone();
+    for format in FORMATS {
+        for options in ["rw", "rw,lazytime"] {
+            let fixture = Fixture::with_volume(format);
+            let mount = fixture.mount(&["-o", "rw"]);
+            let path = mount.path().join("yesterday");
+            fs::write(&path, [1; 10_000]).unwrap();
+            let yesterday = SystemTime::now() - Duration::from_secs(25 * HOUR);
+            let times = FileTimes::new().set_accessed(yesterday).set_modified(yesterday);
+            File::options().write(true).open(&path).unwrap().set_times(times).unwrap();
+            fixture.umount();
+            mount.assert_gone();
+
+            let mount = fixture.mount(&["-o", options]);
+            let atime = || fs::metadata(&path).unwrap().accessed().unwrap();
+            let before = atime();
+            read(&path, OFlags::empty());
+            let seen = atime();
+            assert!(seen > before);
+            File::open(&path).unwrap().sync_all().unwrap();
+            mount.signal_server(Signal::KILL);
+            mount.assert_gone();
+            let mount = fixture.mount(&["-o", "rw,noatime"]);
+            assert_eq!(atime(), seen, "{format:?}, {options}");
+            fixture.umount();
+            mount.assert_gone();
+            fixture.check();
+        }
     }
 }
 

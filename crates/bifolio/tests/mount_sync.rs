@@ -1,5 +1,5 @@
-//! Contents of an image after a sync of its mount, read by the kernel's ext4 from a copy; and the loop devices for
-//! which the kernel forwards syncs.
+//! Contents of an image after a sync of its mount, read by the kernel's ext4 from a copy, or for f2fs by another mount;
+//! and the loop devices for which the kernel forwards syncs.
 #![allow(clippy::print_stdout, reason = "prints missing features of the host")]
 
 mod mounting;
@@ -8,15 +8,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mounting::{Fixture, LoopDevice, Mount, NOBODY, as_user, bifolio, mount_entry};
+use mounting::{FORMATS, Fixture, LoopDevice, Mount, NOBODY, as_user, bifolio, mount_entry};
 use rustix::process::Signal;
 use testkit::command::{output, run};
-use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts, wait_until};
+use testkit::{Format, LoopMount, check_by_e2fsck, private_mounts, wait_until};
 
 fn fixture() -> Fixture {
-    let fixture = Fixture::new();
-    Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&fixture.image, None);
-    fixture
+    Fixture::with_volume(Format::Ext4(4096))
 }
 
 /// Returns whether the kernel forwards syncs to servers of block devices.
@@ -47,20 +45,36 @@ fn change(root: &Path, turn: &str) {
     fs::rename(directory.join("empty"), directory.join("renamed")).unwrap();
 }
 
-/// Returns whether the kernel's ext4 finds these changes in a copy of the image.
+/// Mounts a copy of the image after a simulated power cut, and calls `read` with the mount point: by the kernel's ext4, or
+/// for other formats, by bifolio. Checks the copy.
+fn with_copy<T>(fixture: &Fixture, read: impl FnOnce(&Path) -> T) -> T {
+    let copy = Fixture { format: fixture.format, ..Fixture::new() };
+    run(Command::new("cp").arg("--sparse=always").arg(&fixture.image).arg(&copy.image));
+    let found = if matches!(copy.format, Format::Ext4(_)) {
+        let mount = LoopMount::new(&copy.image, "ext4", "rw");
+        let found = read(mount.path());
+        mount.unmount();
+        found
+    } else {
+        let mount = copy.mount(&["-o", "rw,noloop"]);
+        let found = read(mount.path());
+        copy.umount();
+        mount.assert_gone();
+        found
+    };
+    copy.check();
+    found
+}
+
+/// Returns whether these changes are in a copy of the image.
 fn has_changes(fixture: &Fixture, turn: &str) -> bool {
-    let copy = fixture.folder.path().join("copy");
-    fs::copy(&fixture.image, &copy).unwrap();
-    let mount = LoopMount::new(&copy, "ext4", "rw");
-    let directory = mount.path().join(format!("directory {turn}"));
-    let has = fs::read(directory.join("file"))
-        .is_ok_and(|data| data == turn.repeat(100_000).as_bytes())
-        && fs::read_link(directory.join("link")).is_ok_and(|target| target == Path::new("file"))
-        && directory.join("renamed").exists()
-        && !directory.join("empty").exists();
-    mount.unmount();
-    check_by_e2fsck(&copy);
-    has
+    with_copy(fixture, |root| {
+        let directory = root.join(format!("directory {turn}"));
+        fs::read(directory.join("file")).is_ok_and(|data| data == turn.repeat(100_000).as_bytes())
+            && fs::read_link(directory.join("link")).is_ok_and(|target| target == Path::new("file"))
+            && directory.join("renamed").exists()
+            && !directory.join("empty").exists()
+    })
 }
 
 /// Name of a way to sync, and its function.
@@ -86,8 +100,9 @@ fn every_way_to_sync_makes_all_data_durable() {
         return;
     }
     private_mounts();
-    for options in ["rw", "rw,writeback"] {
-        let fixture = fixture();
+    let cases = FORMATS.map(|format| ["rw", "rw,writeback"].map(|options| (format, options)));
+    for (format, options) in cases.into_iter().flatten() {
+        let fixture = Fixture::with_volume(format);
         // With a long commit interval, only syncs make data durable.
         let mount = fixture.mount(&["-o", &format!("{options},commit=3600")]);
         let methods: [SyncMethod<'_>; 4] = [
@@ -98,16 +113,16 @@ fn every_way_to_sync_makes_all_data_durable() {
         ];
         for (name, sync) in methods {
             change(mount.path(), name);
-            assert!(!has_changes(&fixture, name), "{name}: durable without a sync");
+            assert!(!has_changes(&fixture, name), "{format:?}: {name}: durable without a sync");
             sync(mount.path());
-            assert!(has_changes(&fixture, name), "{name}, {options}");
+            assert!(has_changes(&fixture, name), "{format:?}: {name}, {options}");
         }
         let refused = fs::write(mount.path().join("new"), "x").unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
         fixture.umount();
         mount.assert_gone();
         assert_eq!(loop_devices(&fixture.image), Vec::<PathBuf>::new());
-        check_by_e2fsck(&fixture.image);
+        fixture.check();
     }
 }
 
@@ -118,21 +133,27 @@ fn synced_files_survive_a_killed_server() {
         return;
     }
     private_mounts();
-    let fixture = fixture();
-    let mount = fixture.mount(&["-o", "rw"]);
-    fs::create_dir(mount.path().join("d")).unwrap();
-    fs::write(mount.path().join("d/f"), "x\n").unwrap();
-    run(&mut Command::new("sync"));
-    mount.signal_server(Signal::KILL);
-    mount.assert_gone();
-    let found = LoopMount::new(&fixture.image, "ext4", "rw");
-    assert_eq!(fs::read(found.path().join("d/f")).unwrap(), b"x\n");
+    for format in FORMATS {
+        let fixture = Fixture::with_volume(format);
+        let mount = fixture.mount(&["-o", "rw,commit=3600"]);
+        fs::create_dir(mount.path().join("d")).unwrap();
+        fs::write(mount.path().join("d/f"), "x\n").unwrap();
+        run(&mut Command::new("sync"));
+        mount.signal_server(Signal::KILL);
+        mount.assert_gone();
+        let found = with_copy(&fixture, |root| fs::read(root.join("d/f")));
+        assert_eq!(found.unwrap(), b"x\n", "{format:?}");
+    }
 }
 
 #[test]
 fn mounts_without_a_device_are_synced_by_command_and_at_intervals() {
     private_mounts();
-    let fixture = fixture();
+    FORMATS.into_iter().for_each(check_mounts_without_a_device);
+}
+
+fn check_mounts_without_a_device(format: Format) {
+    let fixture = Fixture::with_volume(format);
     let mount = fixture.mount(&["-o", "rw,noloop,commit=3600"]);
     assert!(mount_entry(mount.path()).unwrap().contains(" fuse.bifolio "));
     change(mount.path(), "command");
@@ -154,10 +175,8 @@ fn mounts_without_a_device_are_synced_by_command_and_at_intervals() {
     run(as_user(NOBODY, "sh").args(["-c", script]).arg(mount.path()));
     let mut sync = as_user(NOBODY, env!("CARGO_BIN_EXE_bifolio"));
     run(sync.arg("sync").arg(mount.path()));
-    let copy = fixture.folder.path().join("users copy");
-    fs::copy(&fixture.image, &copy).unwrap();
-    let found = LoopMount::new(&copy, "ext4", "rw");
-    assert_eq!(fs::read(found.path().join("users/file")).unwrap(), b"text\n");
+    let found = with_copy(&fixture, |root| fs::read(root.join("users/file")));
+    assert_eq!(found.unwrap(), b"text\n", "{format:?}");
     fixture.umount_as(NOBODY);
     mount.assert_gone();
 
@@ -169,15 +188,17 @@ fn mounts_without_a_device_are_synced_by_command_and_at_intervals() {
 #[test]
 fn all_data_is_on_the_image_when_umount_returns() {
     private_mounts();
-    for (turn, lazy) in [(0, false), (1, true), (2, false)] {
-        let fixture = fixture();
-        let mount = fixture.mount(&["-o", "rw"]);
-        change(mount.path(), "last");
-        let mut umount = Command::new("umount");
-        run(umount.args(lazy.then_some("-l")).arg(mount.path()));
-        assert!(has_changes(&fixture, "last"), "turn {turn}");
-        mount.assert_gone();
-        check_by_e2fsck(&fixture.image);
+    for format in FORMATS {
+        for (turn, lazy) in [(0, false), (1, true), (2, false)] {
+            let fixture = Fixture::with_volume(format);
+            let mount = fixture.mount(&["-o", "rw"]);
+            change(mount.path(), "last");
+            let mut umount = Command::new("umount");
+            run(umount.args(lazy.then_some("-l")).arg(mount.path()));
+            assert!(has_changes(&fixture, "last"), "{format:?}, turn {turn}");
+            mount.assert_gone();
+            fixture.check();
+        }
     }
 }
 
@@ -258,23 +279,22 @@ fn a_write_protected_free_loop_device_is_used_for_writing() {
 #[test]
 fn synchronous_mounts_need_no_sync() {
     private_mounts();
-    for (options, names_only) in [("sync", false), ("sync,noloop", false), ("dirsync,noloop", true)]
-    {
-        let fixture = fixture();
+    let options = [("sync", false), ("sync,noloop", false), ("dirsync,noloop", true)];
+    let cases = FORMATS.map(|format| options.map(|(options, names)| (format, options, names)));
+    for (format, options, names_only) in cases.into_iter().flatten() {
+        let fixture = Fixture::with_volume(format);
         let mount = fixture.mount(&["-o", &format!("rw,commit=3600,{options}")]);
         if names_only {
             fs::create_dir(mount.path().join("one")).unwrap();
             fs::rename(mount.path().join("one"), mount.path().join("two")).unwrap();
-            let copy = fixture.folder.path().join("copy");
-            fs::copy(&fixture.image, &copy).unwrap();
-            let found = LoopMount::new(&copy, "ext4", "rw");
-            assert!(found.path().join("two").exists() && !found.path().join("one").exists());
+            let found = with_copy(&fixture, |root| ["one", "two"].map(|it| root.join(it).exists()));
+            assert_eq!(found, [false, true], "{format:?}");
         } else {
             change(mount.path(), "at once");
-            assert!(has_changes(&fixture, "at once"), "{options}");
+            assert!(has_changes(&fixture, "at once"), "{format:?}, {options}");
         }
         fixture.umount();
         mount.assert_gone();
-        check_by_e2fsck(&fixture.image);
+        fixture.check();
     }
 }

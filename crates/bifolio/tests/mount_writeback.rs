@@ -10,11 +10,11 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use mounting::Fixture;
 use mounting::direct_and_mapped::{Mapped, write_mapped};
+use mounting::{FORMATS, Fixture};
 use rustix::fs::OFlags;
 use rustix::process::Signal;
-use testkit::{check_by_e2fsck, private_mounts};
+use testkit::{Format, check_by_e2fsck, private_mounts};
 
 /// Runs `work` on a writable mount, and `check` before and after a remount.
 fn check(work: impl Fn(&Path), check: impl Fn(&Path)) {
@@ -238,11 +238,17 @@ fn the_writeback_cache_has_no_strict_limit() {
     }
 }
 
+/// Returns all formats, with and without the writeback cache.
+fn formats_and_options() -> impl Iterator<Item = (Format, &'static str)> {
+    let options = ["rw,nowriteback", "rw,writeback"];
+    FORMATS.into_iter().flat_map(move |format| options.map(|options| (format, options)))
+}
+
 #[test]
 fn synced_data_survives_a_killed_server() {
     private_mounts();
-    for options in ["rw,nowriteback", "rw,writeback"] {
-        let fixture = Fixture::with_tree();
+    for (format, options) in formats_and_options() {
+        let fixture = Fixture::with_volume(format);
         let mount = fixture.mount(&["-o", options]);
         let path = mount.path().join("synced");
         let file = open(&path);
@@ -257,10 +263,11 @@ fn synced_data_survives_a_killed_server() {
         mount.assert_gone();
         drop(file);
         let mount = fixture.mount(&["-o", options]);
-        assert!(fs::read(&path).unwrap()[..data.len()] == data);
+        let found = fs::read(&path).unwrap();
+        assert!(found.get(..data.len()) == Some(&*data), "{format:?}, {options}");
         fixture.umount();
         mount.assert_gone();
-        check_by_e2fsck(&fixture.image);
+        fixture.check();
     }
 }
 
@@ -268,10 +275,10 @@ fn synced_data_survives_a_killed_server() {
 fn a_signal_does_not_lose_data_of_open_files() {
     const LENGTH: usize = 24 << 20;
     private_mounts();
-    for (options, both) in
-        [("rw,nowriteback", false), ("rw,writeback", false), ("rw,writeback", true)]
-    {
-        let fixture = Fixture::with_tree();
+    let alone = formats_and_options().map(|(format, options)| (format, options, false));
+    let both = FORMATS.map(|format| (format, "rw,writeback", true));
+    for (format, options, both) in alone.chain(both) {
+        let fixture = Fixture::with_volume(format);
         let mount = fixture.mount(&["-o", options]);
         let written = open(&mount.path().join("written"));
         let gone = open(&mount.path().join("gone"));
@@ -293,13 +300,19 @@ fn a_signal_does_not_lose_data_of_open_files() {
         mount.assert_gone();
         drop(mapping);
         drop((written, gone, mapped));
-        check_by_e2fsck(&fixture.image);
+        fixture.check();
         let mount = fixture.mount(&["-o", "ro"]);
         let found = fs::read(mount.path().join("mapped")).unwrap();
-        assert!(found.len() == LENGTH && found.iter().all(|&byte| byte == 7), "{options}");
+        assert!(
+            found.len() == LENGTH && found.iter().all(|&byte| byte == 7),
+            "{format:?}, {options}"
+        );
         let found = fs::read(mount.path().join("written")).unwrap();
         let length = (LENGTH / 4).next_multiple_of(10_000);
-        assert!(found.len() == length && found.iter().all(|&byte| byte == 8), "{options}");
+        assert!(
+            found.len() == length && found.iter().all(|&byte| byte == 8),
+            "{format:?}, {options}"
+        );
         fixture.umount();
         mount.assert_gone();
     }

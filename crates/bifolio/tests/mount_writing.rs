@@ -8,10 +8,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use mounting::{Fixture, NOBODY};
+use mounting::{FORMATS, Fixture, NOBODY};
 use rustix::process::Signal;
 use testkit::command::run;
-use testkit::{LoopMount, Mke2fs, Waiter, check_by_e2fsck, private_mounts, wait_until};
+use testkit::{Format, LoopMount, Mke2fs, Waiter, check_by_e2fsck, private_mounts, wait_until};
 
 /// Mounts a new volume for writing, runs `work`, unmounts, and checks the image with e2fsck. Then runs `check` on a
 /// mount of the kernel.
@@ -149,9 +149,14 @@ type Case = (fn(&Path), fn(&Path) -> bool);
 #[test]
 fn changes_of_files_with_the_sync_flag_survive_a_killed_server() {
     private_mounts();
-    let fixture = Fixture::with_tree();
+    FORMATS.into_iter().for_each(check_sync_flags);
+}
+
+fn check_sync_flags(format: Format) {
+    let fixture = Fixture::with_volume(format);
     let mount = fixture.mount(&["-o", "rw"]);
     let path = |name: &str| mount.path().join(name);
+    fs::write(path("small"), "a few bytes").unwrap();
     for (directory, flag) in [("aside", "-S"), ("synced", "+S"), ("names", "+D")] {
         fs::create_dir(path(directory)).unwrap();
         fs::write(path(directory).join("old"), "old").unwrap();
@@ -204,7 +209,7 @@ fn changes_of_files_with_the_sync_flag_survive_a_killed_server() {
         mount.signal_server(Signal::KILL);
         mount.assert_gone();
         let mount = fixture.mount(&["-o", "ro"]);
-        assert!(is_there(mount.path()), "case {number}");
+        assert!(is_there(mount.path()), "{format:?}, case {number}");
         fixture.umount();
         mount.assert_gone();
     }
@@ -212,7 +217,7 @@ fn changes_of_files_with_the_sync_flag_survive_a_killed_server() {
     let mount = fixture.mount(&["-o", "rw"]);
     fixture.umount();
     mount.assert_gone();
-    check_by_e2fsck(&fixture.image);
+    fixture.check();
 }
 
 #[test]
