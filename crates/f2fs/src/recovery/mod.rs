@@ -30,6 +30,7 @@ use crate::node::{Node, footer};
 use crate::ondisk::checkpoint::DISABLED;
 use crate::ondisk::node::RawNodeFooter;
 use crate::quota::Quotas;
+use crate::summaries::BlockKind;
 use crate::volume::Volume;
 
 /// The name in errors of a node that fsync(2) wrote after the checkpoint.
@@ -147,10 +148,11 @@ pub(crate) fn is_torn(volume: &Volume, footer: &RawNodeFooter, block: &MetadataB
 }
 
 /// Returns the blocks that a checkpoint after a recovery must not write to: the chain, and data that it refers to.
-pub(crate) fn blocks_to_keep(volume: &Volume) -> Result<Vec<FsBlock>> {
-    let mut blocks: Vec<FsBlock> = read_chain(volume)?.iter().map(|node| node.block).collect();
-    blocks.extend(volume.overlay_or_new().read().owned_blocks());
-    Ok(blocks)
+pub(crate) fn blocks_to_keep(volume: &Volume) -> Result<Vec<(FsBlock, BlockKind)>> {
+    let chain = read_chain(volume)?;
+    let data = volume.overlay_or_new().read().owned_blocks();
+    let nodes = chain.iter().map(|node| (node.block, BlockKind::Node));
+    Ok(nodes.chain(data.into_iter().map(|block| (block, BlockKind::Data))).collect())
 }
 
 /// Returns the block in which the chain of synced nodes begins: the next one of the log of warm nodes.

@@ -10,6 +10,7 @@ use std::ops::Range;
 use base::{Error, FsBlock, Location, Problem, Result};
 
 use super::clean::Section;
+use super::logs::LogName;
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::sit::{RawSitEntry, SIT_MAP_BYTES};
@@ -175,6 +176,20 @@ impl Space {
             let (segment, index) = geometry.segment_of(FsBlock(block));
             self.is_taken(segment, index) && !is_node(self.kind_of(segment))
         })
+    }
+
+    /// Records that a block of the main area was allocated by a writer before the volume was opened. An empty segment gets
+    /// a type of this kind: that of the last checkpoint is from an earlier use, and blocks of the other kind must not be
+    /// written beside the block.
+    pub(super) fn keep(&mut self, (segment, index): (u32, u64), kind: BlockKind) {
+        let log = match kind {
+            BlockKind::Data => LogName::WarmData,
+            BlockKind::Node => LogName::WarmNodes,
+        };
+        if self.is_empty(segment) && is_node(self.kind_of(segment)) != (kind == BlockKind::Node) {
+            self.begin(segment, log.segment_type());
+        }
+        self.allocate(segment, index);
     }
 
     /// Records that a block of the main area was allocated. Does nothing if it is taken.
@@ -451,4 +466,54 @@ pub(super) fn replace_use(used: &mut [u64; 2], old: &RawSitEntry, new: &RawSitEn
 /// Returns whether a segment has no block in use.
 pub(super) fn is_unused(entry: &RawSitEntry) -> bool {
     entry.count() == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::FromZeros;
+
+    use super::*;
+
+    /// Returns the use of segments that have a type and a number of blocks in use.
+    fn space(segments: &[(LogName, u16)]) -> Space {
+        let entry = |(log, count): &(LogName, u16)| {
+            let mut entry = RawSitEntry::new_zeroed();
+            entry.set_use(log.segment_type(), *count);
+            (0..u64::from(*count)).for_each(|index| entry.map[(index / 8) as usize] |= bit(index));
+            entry
+        };
+        let mut space = Space {
+            entries: segments.iter().map(entry).collect(),
+            allocated: BTreeMap::new(),
+            kinds: BTreeMap::new(),
+            taken: Vec::new(),
+            totals: Totals::default(),
+            used: [0, 0],
+            unused: 0,
+            cleaned: BTreeSet::new(),
+            segments_per_section: 1,
+            next_section: 0,
+        };
+        space.count();
+        space
+    }
+
+    #[test]
+    fn no_log_fills_holes_between_synced_blocks_of_the_other_kind() {
+        let (data, nodes) = (LogName::WarmData, LogName::WarmNodes);
+        for (before, kept, (fills, other)) in [
+            (nodes, BlockKind::Data, (data, nodes)),
+            (data, BlockKind::Data, (data, nodes)),
+            (data, BlockKind::Node, (nodes, data)),
+            (nodes, BlockKind::Node, (nodes, data)),
+        ] {
+            let mut space = space(&[(nodes, 512), (before, 0), (data, 512)]);
+            [7, 8].into_iter().for_each(|index| space.keep((1, index), kept));
+            assert_eq!(space.totals, space.sum());
+            let mut take =
+                |log: LogName| space.take_segment_with_holes(log.segment_type(), &BTreeSet::new());
+            assert_eq!(take(other), None, "{before:?} {kept:?}");
+            assert_eq!(take(fills), Some(1), "{before:?} {kept:?}");
+        }
+    }
 }

@@ -33,7 +33,7 @@ use crate::ondisk::checkpoint::DISABLED;
 use crate::ondisk::sit::RawSitEntry;
 use crate::quota::Quotas;
 use crate::ranks;
-use crate::summaries::PackSummaries;
+use crate::summaries::{BlockKind, PackSummaries};
 use crate::volume::Volume;
 
 /// The changed nodes and directory blocks after which a checkpoint is written, in bytes.
@@ -287,11 +287,11 @@ impl Writer {
     }
 
     /// Marks blocks as allocated, so that nothing is written there before the next checkpoint.
-    pub(crate) fn keep(&self, volume: &Volume, blocks: impl Iterator<Item = FsBlock>) {
+    pub(crate) fn keep(&self, volume: &Volume, blocks: impl Iterator<Item = (FsBlock, BlockKind)>) {
         let mut state = self.state.lock();
-        for block in blocks {
-            let (segment, index) = volume.geometry().segment_of(block);
-            state.space.allocate(segment, index);
+        for (block, kind) in blocks {
+            let at = volume.geometry().segment_of(block);
+            state.space.keep(at, kind);
         }
     }
 
