@@ -48,8 +48,7 @@ impl Editor<'_> {
         let record = inode.record();
         let is_inode = node.inode == InodeNumber(owner.nid.0.into());
         let (first_byte, count) = if is_inode {
-            let has_addresses = record.inline_area.is_none();
-            (record.addresses_at, if has_addresses { record.address_count } else { 0 })
+            record.own_addresses()
         } else {
             let is_direct = position != 0 && has_addresses(position, self.volume.geometry());
             (0, if is_direct { record.addresses_per_node } else { 0 })

@@ -265,6 +265,7 @@ impl Replay<'_, '_> {
         }
         let inode = self.editor.inode(number)?;
         let is_whole = |list: &Vec<u8>| Entries::parse(list, location).is_ok();
+        // Otherwise the node of the list is damaged, which is found by those who read it.
         if inode.xattr_bytes().is_ok_and(|list| is_whole(&list)) {
             let node = self.editor.volume.inode_node(number)?;
             let before = node.bytes().get(inode.record().inline_xattrs.clone());
@@ -281,11 +282,8 @@ impl Replay<'_, '_> {
             let location = Location::inode(number);
             let inode = self.editor.inode(number)?;
             let place = inode.record().inline_xattrs.clone();
-            let list = match inode.xattr_bytes() {
-                // The node of the list is damaged, which is found by those who read it.
-                Err(Error::Corrupt(_)) => continue,
-                list => list?,
-            };
+            // The list was readable before, or a node of the chain goes on with it.
+            let list = inode.xattr_bytes()?;
             if Entries::parse(&list, location).is_ok() {
                 continue;
             }
@@ -315,10 +313,15 @@ impl Replay<'_, '_> {
         })
     }
 
-    /// Replaces the node with extended attributes.
+    /// Replaces the node with extended attributes. One that is damaged stays, and belongs to nothing.
     fn recover_xattr_node(&mut self, number: InodeNumber, replayed: &Node) -> Result<()> {
         let inode = self.editor.inode(number)?;
-        self.editor.free_xattrs(&inode)?;
+        match self.editor.free_xattrs(&inode) {
+            Err(error @ Error::Corrupt(_)) => {
+                tracing::warn!(%error, "a damaged node of extended attributes is replaced");
+            }
+            freed => freed?,
+        }
         let nid = self.editor.new_xattr_node(number)?;
         let length = replayed.bytes().len() - size_of::<RawNodeFooter>();
         self.editor.edit_node(nid, number, |bytes| {
@@ -441,13 +444,14 @@ impl Replay<'_, '_> {
             SlotStep::Refer(address) => {
                 let location = Location::inode(slot.inode).at_file_block(at);
                 let block = editor.volume.geometry().main_block(address, STRUCTURE, location)?;
+                if self.segments.is_none() {
+                    self.segments = Some(Segments::read(editor.volume, self.chain)?);
+                }
+                let segments = self.segments.as_ref().expect("it was just read");
+                segments.check_data(editor.volume, block, location)?;
                 if now == NULL_ADDRESS {
                     editor.count_blocks(slot.inode, 1)?;
                 }
-                if self.segments.is_none() {
-                    self.segments = Some(Segments::read(editor.volume)?);
-                }
-                let segments = self.segments.as_ref().expect("it was just read");
                 let has_taken = editor.take_away(block, segments)?;
                 editor.free_block(now)?;
                 editor.set_address(slot, address)?;

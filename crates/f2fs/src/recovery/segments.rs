@@ -1,11 +1,15 @@
 //! The use of blocks in the checkpoint, and the addresses that refer to them.
 
-use base::{FsBlock, Result};
+use std::collections::BTreeSet;
 
+use base::{Error, FsBlock, Location, Problem, Result};
+
+use super::STRUCTURE;
+use super::chain::ChainNode;
 use crate::edit::Owner;
 use crate::nat::Nid;
 use crate::sit::SegmentEntry;
-use crate::summaries::{AreaSummary, BlockKind, Log, PackSummaries};
+use crate::summaries::{AreaSummary, BlockKind, LOGS, Log, PackSummaries};
 use crate::volume::Volume;
 
 /// The use of blocks in the checkpoint.
@@ -14,13 +18,37 @@ pub(super) struct Segments {
     pack: PackSummaries,
     /// The logs of data.
     logs: Vec<Log>,
+    /// The segments to which nodes were written after the checkpoint, or will be.
+    of_nodes: BTreeSet<u32>,
 }
 
 impl Segments {
-    pub(super) fn read(volume: &Volume) -> Result<Self> {
-        let logs = Log::all(&volume.checkpoint()).into_iter();
-        let logs = logs.filter(|log| log.kind == BlockKind::Data).collect();
-        Ok(Self { pack: PackSummaries::read(volume)?, logs })
+    /// Reads the use of blocks. `chain` are the nodes that were written after the checkpoint.
+    pub(super) fn read(volume: &Volume, chain: &[ChainNode]) -> Result<Self> {
+        let (logs, of_nodes): (Vec<_>, Vec<_>) =
+            Log::all(&volume.checkpoint()).into_iter().partition(|log| log.kind == BlockKind::Data);
+        let of_chain = chain.iter().map(|node| volume.geometry().segment_of(node.block).0);
+        let of_nodes = of_nodes.into_iter().map(|log| log.segment).chain(of_chain).collect();
+        Ok(Self { pack: PackSummaries::read(volume)?, logs, of_nodes })
+    }
+
+    /// Checks that a synced address, of a block in the main area, is not in a segment with nodes: a checkpoint gives each
+    /// segment one type. Errors: `Corrupt`.
+    pub(super) fn check_data(
+        &self,
+        volume: &Volume,
+        block: FsBlock,
+        location: Location,
+    ) -> Result<()> {
+        let (segment, _) = volume.geometry().segment_of(block);
+        let entry = SegmentEntry::read(volume, &self.pack.sit_journal, segment)?;
+        // The type of an empty segment is from an earlier use.
+        let has_nodes = entry.count() > 0 && usize::from(entry.kind()) >= LOGS;
+        if !has_nodes && !self.of_nodes.contains(&segment) {
+            return Ok(());
+        }
+        let problem = Problem::Invalid { field: "address among nodes", found: block.0 };
+        Err(Error::corrupt(STRUCTURE, location, problem))
     }
 
     /// Returns whether the checkpoint has data or a node in `block`, which is in the main area.

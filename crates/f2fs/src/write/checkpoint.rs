@@ -251,7 +251,12 @@ impl CheckpointWriter<'_> {
     /// Writes a node to the log for its kind.
     fn write_contents(&mut self, nid: Nid, node: &OverlayNode) -> Result<(FsBlock, LogName)> {
         let geometry = self.volume.geometry();
-        let is_dir = self.volume.inode(node.inode)?.attributes().is_dir();
+        let is_dir = match self.volume.inode(node.inode) {
+            // Cleaning has taken a node that its inode does not refer to, and the inode was removed without it. The node
+            // belongs to nothing, as before.
+            Err(Error::NotFound) => false,
+            inode => inode?.attributes().is_dir(),
+        };
         let position = node.position();
         let is_direct = position == XATTR_POSITION || has_addresses(position, geometry);
         let log = match (is_direct, is_dir) {

@@ -1,14 +1,17 @@
 //! Changes of f2fs images with single faults: they harm nothing but what is damaged, end, and leave a volume that can be
 //! changed again.
 
-use std::ops::ControlFlow;
+mod synced;
+
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use base::attributes::{DirCursor, FileType, XattrMode};
 use base::checksum::crc32_le;
-use base::{BlockSize, Error, FileOffset, InodeNumber, Result};
-use device::MemoryDevice;
+use base::{BlockSize, Error, FileOffset, FsBlock, InodeNumber, Result};
+use device::{Bio, BioOperation, DeviceHooks, HookedDevice, MemoryDevice, SharedDevice};
 use testkit::f2fs::make::{Contents, MakeOptions, make};
 use vfs::{
     Creation, Credentials, ErrorPolicy, Fallocate, File, Node, OpenMode, Privileges, Volume,
@@ -448,4 +451,63 @@ fn a_directory_that_is_larger_than_its_size_keeps_its_names() {
     for number in 0..hidden {
         volume.lookup(&find(&volume, "large"), format!("{number}").as_bytes()).unwrap();
     }
+}
+
+/// Fails the second read of each block in a range.
+#[derive(Debug, Default)]
+struct SecondReads {
+    blocks: Mutex<Range<u64>>,
+    read: Mutex<BTreeSet<u64>>,
+}
+
+impl DeviceHooks for SecondReads {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
+        for bio in batch {
+            let first = bio.offset().0 / BLOCK as u64;
+            let mut blocks = first..first + bio.length().div_ceil(BLOCK as u64);
+            let is_read = bio.operation() == BioOperation::Read;
+            let range = self.blocks.lock().unwrap();
+            let mut read = self.read.lock().unwrap();
+            if is_read && blocks.any(|block| range.contains(&block) && !read.insert(block)) {
+                bio.end(Err(5));
+            } else {
+                drop((range, read));
+                device.submit(vec![bio]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_keeps_a_node_whose_inode_was_removed() {
+    let whole = change(&device(), |volume| {
+        create(volume, "far").write_all_at(&[b'f'; BLOCK], 1000 * BLOCK as u64).unwrap();
+        for name in 0..1200 {
+            create(volume, &format!("other{name}"));
+        }
+    });
+    let inode = number(&whole, "far");
+    let nodes = |image: &[u8]| -> Vec<(u32, usize)> {
+        let of = |nid| blocks_of(image, nid, inode).into_iter().map(move |at| (nid, at));
+        (4..3000).filter(|nid| *nid != inode).flat_map(of).collect()
+    };
+    let [(_, node)] = nodes(&whole.snapshot())[..] else { panic!("one node") };
+    // The inode does not refer to the node.
+    let whole = damage_inode(&whole, "far", |inode| set_word(inode, BLOCK - 24 - 20, 0));
+    let hooked = Arc::new(HookedDevice::new(whole.clone(), SecondReads::default()));
+    let mut options = VolumeOptions::new();
+    // Less than the nodes of the segment.
+    options.writable(true).cache_bytes_max(1 << 20);
+    let volume = Volume::open_device(hooked.clone(), &options).unwrap();
+    let main = u64::from(word(&whole.snapshot()[1024..], 92));
+    let segment_end = node as u64 - (node as u64 - main) % 512 + 512;
+    *hooked.blocks.lock().unwrap() = node as u64 + 1..segment_end;
+    let block = FsBlock(node as u64);
+    let cleaned = volume.clean_range(block..=block, false);
+    assert!(matches!(cleaned, Err(Error::Io(_))), "{cleaned:?}");
+    *hooked.blocks.lock().unwrap() = 0..0;
+    unlink(&volume, "far");
+    volume.sync().unwrap();
+    drop(volume);
+    check_usable(&whole);
 }
