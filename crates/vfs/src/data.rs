@@ -215,7 +215,11 @@ impl Node {
             let known = self.inode().attributes().size;
             match file {
                 Some(file) if size > before => iomap::truncate_cache(file, before)?,
-                Some(file) if size < known => iomap::set_size_after_move(file, known.min(before)),
+                Some(file) if size < known => {
+                    // The rest of the folio with the new end was zeroed, and is on the device.
+                    iomap::detach_cache(file, size);
+                    iomap::set_size_after_move(file, known.min(before));
+                }
                 _ => {}
             }
             return Err(error);

@@ -64,7 +64,7 @@ impl LiveInode {
     }
 
     /// Removes delayed blocks, whose data was dropped.
-    fn drop_delayed(&self, blocks: &Range<FileBlock>) -> Result<()> {
+    pub(super) fn drop_delayed(&self, blocks: &Range<FileBlock>) -> Result<()> {
         let dropped = self.delayed.lock().remove(blocks, 0);
         self.volume.writer()?.unreserve(dropped);
         Ok(())

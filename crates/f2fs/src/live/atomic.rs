@@ -108,6 +108,8 @@ impl LiveInode {
         self.check_uncompressed()?;
         self.check_unpinned()?;
         self.convert_inline()?;
+        // Of data that was lost: no other is delayed now.
+        self.drop_delayed(&(FileBlock(0)..END))?;
         *self.atomic.lock() = Some(Pending::new(kind));
         self.map_changed();
         Ok(())

@@ -34,7 +34,7 @@ pub(super) struct PlacedCluster {
 
 impl PlacedCluster {
     /// Ends the placement, whose data did not reach the device.
-    pub(super) fn unplace(self, volume: &Volume) {
+    pub(super) fn unplace(&self, volume: &Volume) {
         unplace(volume, &self.parts);
     }
 }

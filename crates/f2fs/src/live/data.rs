@@ -278,17 +278,18 @@ impl MapWrite for LiveInode {
             return Ok(());
         }
         let is_atomic = self.has_atomic_write();
+        let tokens = finished.iter().filter_map(|range| range.token);
+        let clusters: Vec<_> = tokens.filter_map(|token| self.take_cluster(token)).collect();
         // The nodes were added when the data came into the cache.
         let ended = self.change(0, &[], |editor, reserved| {
             let (mut ended, mut placed) = (Vec::new(), Vec::<Placed>::new());
             let mut replaced = Vec::new();
+            for cluster in &clusters {
+                let (blocks, old) = self.put_cluster(editor, reserved, cluster)?;
+                replaced.push((blocks.clone(), old));
+                ended.push(blocks);
+            }
             for token in finished.iter().filter_map(|range| range.token) {
-                if let Some(cluster) = self.take_cluster(token) {
-                    let (blocks, old) = self.put_cluster(editor, reserved, &cluster)?;
-                    replaced.push((blocks.clone(), old));
-                    ended.push(blocks);
-                    continue;
-                }
                 let Some(next) = reserved.take_placement(token.0) else { continue };
                 if !placed.last_mut().is_some_and(|last| last.extend(&next)) {
                     placed.push(next);
@@ -313,7 +314,10 @@ impl MapWrite for LiveInode {
             }
             Ok(ended)
         });
-        let ended = ended.inspect_err(|_| self.unplace(finished))?;
+        let ended = ended.inspect_err(|_| {
+            clusters.iter().for_each(|cluster| cluster.unplace(&self.volume));
+            self.unplace(finished);
+        })?;
         self.volume.writer()?.note_ended();
         let mut delayed = self.delayed.lock();
         let before = delayed.reserved();

@@ -60,11 +60,16 @@ impl Placements {
     pub(super) fn add(&mut self, placed: Placed) -> u64 {
         let token = self.next_token;
         self.next_token += 1;
+        self.put_back(token, placed);
+        token
+    }
+
+    /// Adds a placement that was removed, with its token.
+    pub(super) fn put_back(&mut self, token: u64, placed: Placed) {
         for part in self.parts(&placed) {
             *self.in_parts.entry((placed.inode, part)).or_insert(0) += 1;
         }
         self.by_token.insert(token, placed);
-        token
     }
 
     /// Removes a placement.

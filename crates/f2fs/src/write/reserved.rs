@@ -12,9 +12,22 @@ use crate::volume::Volume;
 /// The reservations of an operation.
 pub(crate) struct Reserved<'s> {
     pub(super) state: &'s mut WriterState,
+    /// The placements that the operation has taken, by their tokens.
+    taken: Vec<(u64, Placed)>,
 }
 
-impl Reserved<'_> {
+impl<'s> Reserved<'s> {
+    pub(super) fn new(state: &'s mut WriterState) -> Self {
+        Self { state, taken: Vec::new() }
+    }
+
+    /// Puts back the placements that the operation has taken, which has failed: their owner ends them.
+    pub(super) fn put_back_placements(&mut self) {
+        for (token, placed) in self.taken.drain(..) {
+            self.state.placements.put_back(token, placed);
+        }
+    }
+
     /// Reserves blocks for data in the cache.
     pub(crate) fn add(&mut self, blocks: u64) {
         self.state.reserved += blocks;
@@ -43,6 +56,8 @@ impl Reserved<'_> {
 
     /// Removes a placement whose data is on the device.
     pub(crate) fn take_placement(&mut self, token: u64) -> Option<Placed> {
-        self.state.placements.remove(token)
+        let placed = self.state.placements.remove(token)?;
+        self.taken.push((token, placed.clone()));
+        Some(placed)
     }
 }

@@ -319,12 +319,13 @@ impl Writer {
         let mut editor = Editor::new(volume);
         editor.next_nid = state.next_nid;
         let (before, held) = (Use::of(volume, &state), state.held.len());
-        let result = work(&mut editor, &mut Reserved { state: &mut state }).and_then(|result| {
-            state.quotas.charge_operation(&mut editor)?;
+        let mut reserved = Reserved::new(&mut state);
+        let result = work(&mut editor, &mut reserved).and_then(|result| {
+            reserved.state.quotas.charge_operation(&mut editor)?;
             Ok(result)
         });
-        state.next_nid = editor.next_nid;
-        let after = Use::of(volume, &state);
+        reserved.state.next_nid = editor.next_nid;
+        let after = Use::of(volume, reserved.state);
         let result = match result {
             Ok(_) if after.blocks > before.blocks && after.blocks > after.max => {
                 Err(Error::NoSpace)
@@ -334,9 +335,10 @@ impl Writer {
         volume.overlay_or_new().write().end(result.is_ok());
         if let Err(error) = &result {
             self.health.found(error);
-            state.held.take_back(held);
-            take_back(&mut Reserved { state: &mut state });
-            state.reserved = before.reserved;
+            reserved.state.held.take_back(held);
+            reserved.put_back_placements();
+            take_back(&mut reserved);
+            reserved.state.reserved = before.reserved;
         }
         result
     }
