@@ -67,13 +67,13 @@ impl Image {
 }
 
 /// Returns whether fsck.f2fs can read a volume. It needs blocks of the size of pages.
-pub(super) fn can_read(rebuilt: &RebuiltDevice) -> bool {
+pub fn can_read(rebuilt: &RebuiltDevice) -> bool {
     let superblock = f2fs::Superblock::read(&rebuilt.device());
     superblock.is_ok_and(|superblock| superblock.geometry.block_size.len() == 4096)
 }
 
 /// Returns the output of fsck.f2fs about the contents of a device. `None` if it finds no errors.
-pub(super) fn complaint(rebuilt: &RebuiltDevice) -> Option<String> {
+pub fn complaint(rebuilt: &RebuiltDevice) -> Option<String> {
     IMAGE.with_borrow_mut(|image| {
         let before = rebuilt.before();
         let image = match image {

@@ -52,7 +52,7 @@ pub struct Kind {
     /// The name of the policy of the root directory, if it is encrypted, and so all files in it.
     policy: Option<&'static str>,
     /// The size of blocks that a power cut writes as a whole or not at all, in bytes.
-    pub(super) atomic_bytes: u64,
+    pub atomic_bytes: u64,
 }
 
 /// A new volume, once it was made. It is never written to.
@@ -123,7 +123,7 @@ impl Kind {
     }
 
     /// Returns a new volume, which is made once. All recordings of the kind share it.
-    fn contents(&self) -> SharedDevice {
+    pub fn contents(&self) -> SharedDevice {
         static CONTENTS: Mutex<BTreeMap<&str, Arc<Made>>> = Mutex::new(BTreeMap::new());
         let made = Arc::clone(CONTENTS.lock().entry(self.name).or_default());
         Arc::clone(made.get_or_init(|| Arc::new(MemoryDevice::new(self.make()))))

@@ -31,6 +31,7 @@ pub use appended::Appended;
 pub use cut::{Cut, Rest};
 pub use disks::{Disks, VolumeFormat};
 pub use file_history::FileHistory;
+pub use fsck_f2fs::{can_read as can_fsck_f2fs_read, complaint as complaint_of_fsck_f2fs};
 pub use history::{History, RecordedRun};
 pub use journal_bugs::{JournalBug, Written, is_data};
 pub use judge::{

@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use base::attributes::DirCursor;
 use base::{Error, Result};
 use testkit::Random;
-use vfs::{Credentials, File, Follow, Node, OpenMode, Privileges, RenameFlags, SyncRange, Volume};
+use vfs::{
+    AtomicWrite, Credentials, File, Follow, Node, OpenMode, Privileges, RenameFlags, SyncRange,
+    Volume,
+};
 
 use crate::{EIO, THREADS};
 
@@ -63,8 +66,17 @@ impl Subject {
     }
 }
 
+/// What threads do beside the operations of all volumes.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// The binary logarithm of the maximum length of a write.
+    pub write_bits_max: u64,
+    pub has_atomic_writes: bool,
+}
+
 pub struct Worker {
     number: u64,
+    work: Work,
     random: Random,
     names: u64,
     files: Vec<Subject>,
@@ -75,9 +87,10 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(number: u64, seed: u64) -> Self {
+    pub fn new(number: u64, seed: u64, work: Work) -> Self {
         let random = Random(seed << 8 | number);
-        Self { number, random, names: 0, files: Vec::new(), deleted: Vec::new(), reported: 0 }
+        let (files, deleted) = (Vec::new(), Vec::new());
+        Self { number, work, random, names: 0, files, deleted, reported: 0 }
     }
 
     /// Runs `steps` operations, and syncs all files at the end. Sets `shut` when an error shows that the volume is shut
@@ -121,6 +134,7 @@ impl Worker {
             17 => self.write_while_written_back(index),
             18..=19 => self.fsync(index, 0, true),
             20 => self.fsync(index, 1, false),
+            21 if self.work.has_atomic_writes => self.write_atomically(index),
             _ => self.fsync(index, 0, false),
         }
     }
@@ -155,23 +169,55 @@ impl Worker {
     }
 
     fn write(&mut self, index: usize) -> Result<()> {
+        let mut data = self.files[index].current().data;
+        let (at, bytes) = self.change_anywhere(&mut data);
         let file = &mut self.files[index];
-        let mut data = file.current().data;
+        file.add_version(|version| version.data = data);
+        let written = file.open().1[0].write_at(&bytes, at);
+        file.is_whole &= written == Ok(bytes.len());
+        written.map(drop)
+    }
+
+    /// Writes to a random range of `data`. Returns where, and what.
+    fn change_anywhere(&mut self, data: &mut Vec<u8>) -> (u64, Vec<u8>) {
         let at = match self.random.below(3) {
             0 => self.random.below(data.len() as u64 + 1),
             1 => self.random.below(SIZE_MAX / 2),
             _ => data.len() as u64,
         };
-        let bits = 5 + self.random.below(9);
+        let bits = 5 + self.random.below(self.work.write_bits_max - 4);
         let length = (1 + self.random.below(1 << bits)).min(SIZE_MAX - at);
         let bytes = vec![1 + self.random.below(200) as u8; length as usize];
         let end = at as usize + bytes.len();
         data.resize(data.len().max(end), 0);
         data[at as usize..end].copy_from_slice(&bytes);
+        (at, bytes)
+    }
+
+    /// Writes to a file by an atomic write. After an error before the commit, the file has its old contents.
+    fn write_atomically(&mut self, index: usize) -> Result<()> {
+        let old = self.files[index].current().data;
+        let mut data = old.clone();
+        let writes: Vec<_> =
+            (0..=self.random.below(3)).map(|_| self.change_anywhere(&mut data)).collect();
+        let file = &mut self.files[index];
+        let open = &file.open().1[0];
+        open.atomic_start(AtomicWrite::Update)?;
+        for (at, bytes) in writes {
+            open.write_at(&bytes, at).inspect_err(|_| open.atomic_abort().unwrap())?;
+        }
+        let committed = open.atomic_commit();
         file.add_version(|version| version.data = data);
-        let written = file.open().1[0].write_at(&bytes, at);
-        file.is_whole &= written == Ok(bytes.len());
-        written.map(drop)
+        match &committed {
+            Ok(()) if file.is_whole => file.durable = Some([file.versions.len() - 1; 2]),
+            Ok(()) => {}
+            Err(_) => {
+                // The commit reports the loss to the open file, which does not report it again.
+                file.reported[0] += 1;
+                file.add_version(|version| version.data = old);
+            }
+        }
+        committed
     }
 
     fn set_size(&mut self, index: usize, size: u64) -> Result<()> {
