@@ -92,7 +92,8 @@ impl Logs {
     /// Allocates at least one block and at most `count` blocks, which are adjacent. `nodes` is the number of nodes for which
     /// a log of data leaves room. Errors: `NoSpace`.
     ///
-    /// If there is no segment for data, a log of other data is used: the segments of the logs may have the last free blocks.
+    /// If there is no segment for data, a log of other data is used: the segments of the logs may have the last free blocks,
+    /// also before the places of the logs.
     pub(super) fn allocate(
         &mut self,
         log: LogName,
@@ -106,7 +107,7 @@ impl Logs {
             Err(Error::NoSpace) if number < LOGS => {
                 let of_files = [LogName::WarmData, LogName::ColdData, LogName::HotData];
                 let mut others = of_files.into_iter().map(LogName::number);
-                let other = others.find(|other| self.free_blocks(*other, space) > 1);
+                let other = others.find(|other| space.holes(self.places[*other].segment) > 1);
                 self.allocate_in(other.ok_or(Error::NoSpace)?, count, nodes, space, geometry)
             }
             allocated => allocated,
@@ -193,19 +194,12 @@ impl Logs {
         (place.offset.into()..SEGMENT_BLOCKS).find(|index| !space.is_taken(place.segment, *index))
     }
 
-    /// Returns the number of blocks that a log can allocate in its segment.
-    fn free_blocks(&self, number: usize, space: &Space) -> u64 {
-        let place = &self.places[number];
-        let rest = u64::from(place.offset)..SEGMENT_BLOCKS;
-        rest.filter(|index| !space.is_taken(place.segment, *index)).count() as u64
-    }
-
     /// Returns where data is written.
     pub(super) fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Continues a log in a free segment, or if there is none, in the holes of another segment.
+    /// Continues a log in a free segment, or if there is none, in the holes of another segment, or of its own.
     fn begin_segment(&mut self, number: usize, nodes: u64, space: &mut Space) -> Result<()> {
         let segments = self.segments();
         // The types of segments have the numbers of the logs.
@@ -230,7 +224,9 @@ impl Logs {
         } else {
             take_free(space).or_else(|| space.take_segment_with_holes(kind, &segments).map(holes))
         };
-        self.places[number] = place.ok_or(Error::NoSpace)?;
+        // Blocks that the log has passed may have become free since.
+        let own = || (space.holes(last) > 0).then(|| holes(last));
+        self.places[number] = place.or_else(own).ok_or(Error::NoSpace)?;
         Ok(())
     }
 

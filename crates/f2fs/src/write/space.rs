@@ -252,7 +252,7 @@ impl Space {
     }
 
     /// Returns the number of blocks of a segment that are not taken.
-    fn holes(&self, number: u32) -> u64 {
+    pub(super) fn holes(&self, number: u32) -> u64 {
         SEGMENT_BLOCKS.saturating_sub(self.taken[number as usize].into())
     }
 

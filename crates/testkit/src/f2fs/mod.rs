@@ -19,6 +19,7 @@ pub mod hostile;
 mod kind;
 mod layout;
 pub mod make;
+mod offered;
 mod tools;
 mod unclean;
 mod wear;
@@ -36,6 +37,7 @@ pub use fill::{
     list_last_checkpoints,
 };
 pub use kind::{Filler, KINDS, Kind};
+pub use offered::offer_all_segments_but;
 pub use tools::Tools;
 pub use unclean::{Steps, interrupted_turn};
 pub use wear::wearing_steps;

@@ -7,9 +7,12 @@ use std::thread;
 use base::{Error, FileOffset};
 use device::MemoryDevice;
 use testkit::Random;
-use vfs::{Creation, Fallocate, Follow, Privileges, XattrMode};
+use testkit::f2fs::offer_all_segments_but;
+use vfs::{Creation, F2fsMode, Fallocate, Follow, Privileges, XattrMode};
 
-use crate::model::{BLOCK, Model, ROOT, THREADS, WRITE, check, close, fill, image, image_of, open};
+use crate::model::{
+    BLOCK, Model, ROOT, THREADS, WRITE, check, close, fill, image, image_of, open, open_in,
+};
 
 const SEGMENT_BLOCKS: u64 = 512;
 
@@ -85,6 +88,47 @@ fn threads_fill_overwrite_and_delete_small_files() {
 #[test]
 fn threads_fill_overwrite_and_delete_compressed_files() {
     fill_overwrite_and_delete("lz4", 1024, 3);
+}
+
+/// Files are overwritten on a volume that offers users all segments but 8. The logs of data come to the last blocks of their
+/// segments, in which blocks before these are free again.
+fn overwrite_where_few_segments_are_kept_back(mode: F2fsMode) {
+    let mut image = image(64);
+    offer_all_segments_but(&mut image, 8);
+    let device = Arc::new(MemoryDevice::new(image));
+    let volume = open_in(Arc::clone(&device) as _, mode);
+    let blocks = volume.statfs().blocks_free as usize - 440;
+    let mut kept = Model { path: "/kept".into(), versions: Vec::new() };
+    assert!(!kept.fill(&volume, blocks));
+    let mut models = Vec::new();
+    for number in 0..8 {
+        let mut model = Model { path: format!("/file{number}"), versions: Vec::new() };
+        assert!(!model.fill(&volume, 32));
+        models.push(model);
+    }
+    let mut random = Random(7);
+    for round in 0..400 {
+        let model = &mut models[random.below(8) as usize];
+        model.overwrite_all(&volume);
+        let node = volume.resolve(model.path.as_bytes(), Follow::No).unwrap();
+        assert_eq!(node.sync(false), Ok(()), "round {round}");
+        if round % 50 == 0 {
+            volume.sync().unwrap();
+        }
+    }
+    models.push(kept);
+    check(&volume, &[models], "overwritten");
+    close(&device, volume);
+}
+
+#[test]
+fn files_are_overwritten_where_few_segments_are_kept_back() {
+    overwrite_where_few_segments_are_kept_back(F2fsMode::Adaptive);
+}
+
+#[test]
+fn files_are_overwritten_where_few_segments_are_kept_back_without_filling_holes() {
+    overwrite_where_few_segments_are_kept_back(F2fsMode::Lfs);
 }
 
 #[test]
