@@ -55,6 +55,11 @@ impl FileHistory {
         Self { run_bytes: 64, ..Self::new(number, false) }
     }
 
+    /// Returns the history of a file whose contents are durable from the beginning on.
+    pub fn holding(number: u64, contents: Vec<u8>) -> Self {
+        Self { versions: vec![contents], ..Self::new(number, false) }
+    }
+
     /// Returns the current contents of the file.
     pub fn now(&self) -> &[u8] {
         self.versions.last().map_or(&[], Vec::as_slice)

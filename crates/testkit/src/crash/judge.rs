@@ -53,6 +53,9 @@ const FSCK_F2FS_EVERY: usize = 2;
 /// The number of cuts of such a recovery.
 const CUTS_OF_A_RECOVERY: usize = 4;
 
+/// The number of cuts from which one is chosen at random.
+const CUTS_TO_CHOOSE_FROM: usize = 12;
+
 /// A state that breaks a promise.
 #[derive(Debug)]
 pub struct Violation {
@@ -117,6 +120,18 @@ pub fn judge_without_journal<H: History>(
             Ok(())
         }
     })
+}
+
+/// Returns the volume after a random cut of `run`, and the point of the cut.
+pub fn cut_off(run: &RecordedRun, random: &mut Random) -> (usize, Disks) {
+    loop {
+        let cuts = Cut::choose(&run.recording, run.begun, CUTS_TO_CHOOSE_FROM, random);
+        let cut = cuts[random.below(cuts.len() as u64) as usize];
+        let mut replay = Replay::new(&run.recording);
+        if let Some(device) = cut.device(&mut replay, run.atomic_bytes, &mut HashSet::new()) {
+            return (cut.point, Disks::of(device, run.volume_bytes, run.format));
+        }
+    }
 }
 
 fn judge_by(

@@ -35,6 +35,19 @@ pub enum Pace {
     Slow,
 }
 
+impl Pace {
+    /// Returns `device` at this pace.
+    fn of(self, device: SharedDevice) -> SharedDevice {
+        match self {
+            Self::AtOnce => device,
+            Self::Slow => Arc::new(
+                LatencyDevice::new(device, LATENCY, QUEUE_DEPTH)
+                    .with_stragglers(STRAGGLERS_EVERY, STRAGGLERS_LATENCY),
+            ),
+        }
+    }
+}
+
 /// A kind of volume.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
@@ -97,28 +110,30 @@ impl Kind {
     /// and each recorded device. All volumes of a kind have the same contents at first.
     pub fn record(&self, pace: Pace, wrap: impl Fn(SharedDevice) -> SharedDevice) -> Recorded {
         let contents = self.contents();
-        let at_pace = |device: SharedDevice| -> SharedDevice {
-            match pace {
-                Pace::AtOnce => device,
-                Pace::Slow => Arc::new(
-                    LatencyDevice::new(device, LATENCY, QUEUE_DEPTH)
-                        .with_stragglers(STRAGGLERS_EVERY, STRAGGLERS_LATENCY),
-                ),
-            }
-        };
         let Some(megabytes) = self.journal_megabytes else {
-            let recorder = Arc::new(RecordDevice::over_layer(contents, at_pace));
-            let disks = Disks::new(wrap(recorder.clone()), self.format);
-            return Recorded { recorder, disks };
+            return self.record_over(contents, pace, wrap);
         };
         let mut bytes = vec![0; contents.size() as usize];
         must(contents.read_at(DeviceOffset(0), &mut bytes), "memory");
-        let volume = at_pace(Arc::new(MemoryDevice::new(bytes)));
+        let volume = pace.of(Arc::new(MemoryDevice::new(bytes)));
         let journal = Arc::new(journal(self.options, megabytes));
         let [recorder, journal] = must(RecordDevice::pair(volume, journal), "recording");
         let recorder = Arc::new(recorder);
         let journal = Some(wrap(Arc::new(journal)));
         let disks = Disks { journal, ..Disks::new(wrap(recorder.clone()), self.format) };
+        Recorded { recorder, disks }
+    }
+
+    /// Records a volume of this kind that has the contents of `before`, which is never written to, on a device without an external
+    /// journal. Otherwise like [`record`](Self::record).
+    pub fn record_over(
+        &self,
+        before: SharedDevice,
+        pace: Pace,
+        wrap: impl Fn(SharedDevice) -> SharedDevice,
+    ) -> Recorded {
+        let recorder = Arc::new(RecordDevice::over_layer(before, |device| pace.of(device)));
+        let disks = Disks::new(wrap(recorder.clone()), self.format);
         Recorded { recorder, disks }
     }
 

@@ -35,8 +35,8 @@ pub use fsck_f2fs::{can_read as can_fsck_f2fs_read, complaint as complaint_of_fs
 pub use history::{History, RecordedRun};
 pub use journal_bugs::{JournalBug, Written, is_data};
 pub use judge::{
-    Violation, cache, count_mended_state, judge, judge_in_memory, judge_without_journal, mended,
-    read,
+    Violation, cache, count_mended_state, cut_off, judge, judge_in_memory, judge_without_journal,
+    mended, read,
 };
 pub use kinds::{
     DEFAULT, EXT3, F2FS, F2FS_16K, F2FS_COMPRESSED, F2FS_ENCRYPTED, F2FS_OTHER_POLICIES, F2FS_TORN,
@@ -47,7 +47,7 @@ pub use named_files::NamedFiles;
 pub use promises::{Node, Promises, Tree, parent_and_name};
 pub use races::{Begun, Races};
 pub use snapshot::{Entry, Paths, Snapshot, contents, findings, maps, merge, read_tree};
-pub use stale::{STALE, with_stale_blocks};
+pub use stale::{DISCARDED, STALE, with_lossy_discards, with_stale_blocks};
 pub use suite::{Rounds, Suite, factor};
 pub use thread_names::{Rename, ThreadNames};
 pub use volume_syncs::VolumeSyncs;

@@ -10,9 +10,12 @@ mod actor;
 mod atomic;
 mod cleaned;
 mod files;
+mod nearly_full;
 mod planted;
+mod planted_f2fs;
 mod raced;
 mod refused;
+mod reopened;
 mod reuse;
 mod stage;
 mod subject;
@@ -29,6 +32,7 @@ use crate::atomic::Atomic;
 use crate::cleaned::Cleaned;
 use crate::files::Files;
 use crate::planted::Bug;
+use crate::reopened::Reopened;
 use crate::reuse::Reuse;
 use crate::synced::Synced;
 use crate::threads::Threads;
@@ -36,7 +40,7 @@ use crate::threads::Threads;
 /// The minimum number of states that a run of all tests must judge.
 const STATES_MIN: usize = 24_000;
 /// Each trial of f2fs. All of them together judge 20,000 states at least.
-const OF_F2FS: Rounds = Rounds { recordings: 8, states: 330 };
+const OF_F2FS: Rounds = Rounds { recordings: 8, states: 260 };
 
 fn rounds(recordings: u64, states: usize) -> Rounds {
     Rounds { recordings, states }
@@ -130,6 +134,12 @@ fn main() {
             Cleaned::record_pinned(kind, Bug::None, seed, 6)
         });
     }
+    for kind in F2FS {
+        let name = "a_nearly_full_volume_survives_power_cuts_of_several_writers";
+        suite.add(kind, name, rounds(8, 80), judge, |kind, seed| {
+            Reopened::record(kind, Bug::None, seed, 1 + seed % 3, 150)
+        });
+    }
     plant_bugs(&mut suite);
     suite.run(STATES_MIN);
 }
@@ -180,6 +190,11 @@ fn plant_bugs(suite: &mut Suite) {
     suite.plant(&F2FS[1], (Bug::NotAtomic, Bug::None), 100, atomic);
     suite.plant(&F2FS[1], (Bug::TwoCommits, Bug::None), 100, atomic);
     suite.plant(&F2FS[1], journal(JournalBug::NoFlushOfData), 100, atomic);
+    let reopened: fn(&Kind, Bug, u64) -> Reopened =
+        |kind, bug, seed| Reopened::record(kind, bug, seed, 1 + seed % 2, 150);
+    suite.plant(f2fs, (Bug::ReuseOfChain, Bug::None), 100, reopened);
+    suite.plant(f2fs, (Bug::StaleNodes, Bug::None), 100, reopened);
+    suite.plant(&F2FS[1], (Bug::EarlyDiscards, Bug::None), 100, cleaned);
     let synced: fn(&Kind, Bug, u64) -> Synced =
         |kind, bug, seed| Synced::record(kind, bug, seed, 25);
     suite.plant(f2fs, journal(JournalBug::NoFlushOfData), 100, synced);

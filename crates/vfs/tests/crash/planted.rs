@@ -9,11 +9,12 @@ use base::DeviceOffset;
 use device::{Bio, BioOperation, SharedDevice};
 use iomap::FiemapExtent;
 use parking_lot::Mutex;
-use testkit::crash::{JournalBug, is_data};
+use testkit::crash::{JournalBug, is_data, with_lossy_discards};
 use testkit::{DeviceHooks, HookedDevice};
 use vfs::File;
 
 use crate::common::bytes;
+use crate::planted_f2fs::{WithEarlyDiscards, WithReuseOfChain, WithStaleNodes};
 
 /// A bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +39,12 @@ pub enum Bug {
     LostOrphans,
     /// A block of f2fs that was freed is written to before the next checkpoint: the last one, or a synced node, refers to it.
     EarlyReuse,
+    /// A block of f2fs that was freed is written to before the next checkpoint: only synced nodes refer to it.
+    ReuseOfChain,
+    /// Synced nodes of f2fs from before join the chain of those that are written now.
+    StaleNodes,
+    /// Segments of f2fs are discarded before the checkpoint that frees them is durable.
+    EarlyDiscards,
     /// Checkpoints of f2fs have the quota of the ones before.
     OldQuota,
     /// Encrypted blocks that are written together have each other's initialization vectors.
@@ -60,8 +67,9 @@ impl Planted {
         Self { bug, late: Arc::default(), freed: Arc::default() }
     }
 
-    /// Returns the device for a volume with the bug, on top of `device`.
+    /// Returns the device for a volume with the bug, on top of `device`, of which discarded blocks are not read as zeroes.
     pub fn device(&self, device: SharedDevice) -> SharedDevice {
+        let device = with_lossy_discards(device);
         match self.bug {
             Bug::None | Bug::LateReplacement | Bug::NotAtomic | Bug::TwoCommits => device,
             Bug::Journal(bug) => bug.device(device),
@@ -72,6 +80,11 @@ impl Planted {
             Bug::EarlyReuse => {
                 Arc::new(HookedDevice::new(device, WithEarlyReuse(Arc::clone(&self.freed))))
             }
+            Bug::ReuseOfChain => {
+                Arc::new(HookedDevice::new(device, WithReuseOfChain::new(Arc::clone(&self.freed))))
+            }
+            Bug::StaleNodes => Arc::new(HookedDevice::new(device, WithStaleNodes::default())),
+            Bug::EarlyDiscards => Arc::new(HookedDevice::new(device, WithEarlyDiscards::default())),
             Bug::LostOrphans => Arc::new(HookedDevice::new(device, WithoutOrphans)),
             Bug::OtherBlocksIv => Arc::new(HookedDevice::new(device, WithOtherBlocksIv)),
             Bug::OldQuota => Arc::new(HookedDevice::new(device, OldQuota::default())),
@@ -84,7 +97,7 @@ impl Planted {
     /// Returns the blocks of a file, if the bug needs them: of a compressed file, the first block of each compressed cluster.
     pub fn blocks_of(&self, file: &File) -> BTreeSet<u64> {
         let mut blocks = BTreeSet::new();
-        if self.bug == Bug::EarlyReuse {
+        if matches!(self.bug, Bug::EarlyReuse | Bug::ReuseOfChain) {
             let compression = file.node().compression();
             let is_compressed = compression.is_ok_and(|compression| compression.is_some());
             let mut emit = |extent: FiemapExtent| {
@@ -118,7 +131,7 @@ impl Planted {
 
 /// The offsets of blocks on the device that were freed since the last checkpoint.
 #[derive(Debug, Default)]
-struct Freed(Mutex<BTreeSet<u64>>);
+pub struct Freed(pub Mutex<BTreeSet<u64>>);
 
 /// Returns whether a write begins with the head of a compressed cluster: a length, a checksum, and 16 zeroes.
 fn is_cluster(bytes: &[u8]) -> bool {
@@ -150,7 +163,7 @@ impl DeviceHooks for WithEarlyReuse {
 }
 
 /// The first byte of the main area of an f2fs volume of 64 MiB.
-const MAIN_AREA: u64 = 16 << 20;
+pub const MAIN_AREA: u64 = 16 << 20;
 
 /// Omits a flush of each checkpoint of f2fs.
 #[derive(Debug)]
@@ -179,9 +192,9 @@ impl DeviceHooks for WithoutFlush {
 }
 
 /// The checkpoint packs of an f2fs volume of 64 MiB, in bytes.
-const PACKS: Range<u64> = 2 << 20..6 << 20;
+pub const PACKS: Range<u64> = 2 << 20..6 << 20;
 /// The size of a block of f2fs in bytes.
-const BLOCK: usize = 4096;
+pub const BLOCK: usize = 4096;
 
 /// Removes the entries of orphan blocks of f2fs.
 #[derive(Debug)]

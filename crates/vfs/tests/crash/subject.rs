@@ -97,6 +97,11 @@ impl Subject {
         Self { file, map: None, size_max: size_max.next_multiple_of(SECTOR), write_bits_max }
     }
 
+    /// Returns a file of at most `size_max` bytes, which are whole sectors. Random writes have less than 2^`write_bits_max` bytes.
+    pub fn with_size_max(file: File, size_max: usize, write_bits_max: u64) -> Self {
+        Self { file, map: None, size_max, write_bits_max }
+    }
+
     /// Changes the file in a random way. Returns whether the whole file is durable afterwards.
     pub fn change(&mut self, notes: &mut Notes<'_>, random: &mut Random) -> bool {
         match random.below(100) {
@@ -266,7 +271,7 @@ impl Subject {
         self.set_size(notes, if grown > notes.size() { grown } else { 0 });
     }
 
-    fn set_size(&self, notes: &mut Notes<'_>, size: usize) {
+    pub fn set_size(&self, notes: &mut Notes<'_>, size: usize) {
         self.file.node().set_size(size as u64, Privileges::Keep).unwrap();
         notes.history.set_size(size);
     }
