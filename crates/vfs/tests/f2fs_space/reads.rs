@@ -12,7 +12,7 @@ use device::{
 use fs::{Format as _, FormatOptions};
 use pagecache::{CacheOptions, PageCache};
 use testkit::wait_until;
-use vfs::{Follow, Node, Privileges, Volume, WriteAt, WriteSync};
+use vfs::{Follow, Node, Privileges, Volume, VolumeOptions, WriteAt, WriteSync};
 
 use crate::clean::scattered;
 use crate::model::{BLOCK, Model, ROOT, WRITE, check, close, fill, image, open, open_on};
@@ -167,7 +167,12 @@ impl Stage {
         volume.close().unwrap();
         drop(volume);
         let device = Arc::new(HookedDevice::new(memory.clone(), Gate::default()));
-        let volume = open_on(device.clone());
+        // Freed blocks lose their data at once.
+        let mut options =
+            VolumeOptions { writable: true, discard: true, ..VolumeOptions::default() };
+        options.cache.bytes_max = 8 << 20;
+        options.f2fs.cleans_in_background = false;
+        let volume = Volume::open_device(device.clone(), &options).unwrap();
         let node = volume.resolve(model.path.as_bytes(), Follow::No).unwrap();
         addresses(&node);
         Self { memory, device, volume, node, model }
@@ -300,6 +305,43 @@ fn old_blocks_are_not_free_before_reads_have_ended_that_had_begun_before() {
     });
     stage.model = after;
     stage.close();
+}
+
+/// A synced node refers to blocks that the file has replaced since. A read of them ends before the next checkpoint, and then
+/// so many other blocks are replaced while they are read that the ended reads are looked for.
+#[test]
+fn synced_blocks_are_not_free_before_the_next_checkpoint_although_their_read_has_ended() {
+    let stage = Stage::new();
+    let file = stage.node.open_for(WRITE).unwrap();
+    let synced = overwritten(&stage.model);
+    stage.overwrite(&synced);
+    file.sync_all().unwrap();
+    let after = overwritten(&synced);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| stage.read_directly(&[&synced]));
+        let held = stage.device.wait_for(BioOperation::Read);
+        stage.overwrite(&after);
+        stage.device.release(held);
+        assert_eq!(reader.join().unwrap(), synced.versions[PART]);
+        let reader = scope.spawn(|| stage.read_directly(&[&after]));
+        let held = stage.device.wait_for(BioOperation::Read);
+        for _ in 0..1200 {
+            let at = WriteAt::Offset(FileOffset(0));
+            let written = file.write_direct(at, &after.data(0), Privileges::Keep, WriteSync::None);
+            assert_eq!(written, Ok(BLOCK as usize));
+        }
+        stage.device.release(held);
+        reader.join().unwrap();
+    });
+    // As after a power cut. A checkpoint in the background may have the later data.
+    let cut = Arc::new(MemoryDevice::new(stage.memory.snapshot()));
+    let volume = open(&cut);
+    let node = volume.resolve(stage.model.path.as_bytes(), Follow::No).unwrap();
+    let mut found = vec![0; PART.len() * BLOCK as usize];
+    node.open().unwrap().read_exact_at(&mut found, PART.start as u64 * BLOCK).unwrap();
+    versions(&found, &[&synced, &after]);
+    drop(node);
+    close(&cut, volume);
 }
 
 /// The cached read begins after the write has cleared the cache:
