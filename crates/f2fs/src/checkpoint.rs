@@ -60,6 +60,32 @@ impl Checkpoint {
         pack.load(device, geometry, damage)
     }
 
+    /// Reads the pack with this version, which was just written. Errors: also those of reading it, in whose case
+    /// [`read`](Self::read) returns the other pack.
+    pub(crate) fn read_written(
+        device: &SharedDevice,
+        geometry: &Geometry,
+        version: u64,
+    ) -> Result<Self> {
+        let checkpoint = Self::read(device, geometry)?;
+        let found = checkpoint.raw.version.get();
+        if found == version {
+            return Ok(checkpoint);
+        }
+        let problem = Problem::Mismatch { field: "version", found, expected: version };
+        let mismatch = Error::corrupt(STRUCTURE, Location::block(checkpoint.start), problem);
+        Err(checkpoint.damage.unwrap_or(mismatch))
+    }
+
+    /// Checks that the device could read both packs. Otherwise the one that was not read may be the later one, and writing
+    /// would destroy it. Errors: those of reading.
+    pub(crate) fn check_reads(&self) -> Result<()> {
+        match &self.damage {
+            Some(error @ Error::Io(_)) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks the counts that changes refer to: there are not more blocks in use than users can have, and not more of these
     /// than there are. Errors: `Corrupt`.
     pub(crate) fn check_counts(&self, geometry: &Geometry) -> Result<()> {

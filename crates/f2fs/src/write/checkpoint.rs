@@ -50,7 +50,8 @@ impl WriterState {
             }
             segments => segments?,
         };
-        let checkpoint = Checkpoint::read(volume.device(), volume.geometry())?;
+        let version = volume.checkpoint().raw.version.get().wrapping_add(1);
+        let checkpoint = Checkpoint::read_written(volume.device(), volume.geometry(), version)?;
         volume.install(checkpoint);
         let mut freed = self.space.freed_segments(&segments);
         let unread = self.held.look_again();

@@ -1,10 +1,12 @@
 //! Reports of device errors to users of a volume, and writes that are durable without an fsync. Of f2fs, each volume is also
 //! judged after a power cut.
 
+mod cleaning;
 mod clusters;
 mod durable;
 mod hold;
 mod kind;
+mod opening;
 mod requests;
 mod stage;
 mod truncation;

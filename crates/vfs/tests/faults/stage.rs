@@ -3,13 +3,65 @@
 use std::sync::Arc;
 
 use base::IoOperation;
-use device::{CountedFault, FaultDevice, FaultPlan, Lasting, RecordDevice, Replay, SharedDevice};
+use device::{
+    CountedFault, FaultDevice, FaultPlan, Lasting, RebuiltDevice, RecordDevice, Replay,
+    SharedDevice,
+};
 use testkit::crash::{can_fsck_f2fs_read, complaint_of_fsck_f2fs};
 use testkit::f2fs::findings;
 use vfs::{File, Follow, Node, Volume};
 
 use crate::kind::Kind;
 use crate::{EIO, WRITE, create};
+
+/// A recorded device that fails.
+pub struct Faulty {
+    pub faults: Arc<FaultDevice>,
+    pub recorder: Arc<RecordDevice>,
+}
+
+impl Faulty {
+    /// Returns a device with these contents, on which the request with a number, of all of an operation, fails once.
+    pub fn new(contents: &SharedDevice, fault: Option<(IoOperation, u64)>) -> Self {
+        let counted = fault.map(|(operation, number)| CountedFault {
+            operation,
+            number,
+            lasting: Lasting::Once,
+            errno: EIO,
+        });
+        let mut faults = None;
+        let recorder = RecordDevice::over_layer(Arc::clone(contents), |layer| {
+            let plan = FaultPlan { counted, ..FaultPlan::default() };
+            let device = Arc::new(FaultDevice::new(layer, plan));
+            Arc::clone(faults.insert(device)) as SharedDevice
+        });
+        Self { faults: faults.expect("the layer was wrapped"), recorder: Arc::new(recorder) }
+    }
+}
+
+/// Returns what a power cut leaves that keeps or loses all volatile writes.
+pub fn rebuilt(recorder: &RecordDevice, keeps_volatile: bool) -> RebuiltDevice {
+    let recording = recorder.recording();
+    let end = recording.crash_points().end - 1;
+    Replay::new(&recording).device(end, |_, _| keeps_volatile).unwrap()
+}
+
+/// Recovers a volume of f2fs after a power cut that keeps or loses all volatile writes, and checks it. Returns its device.
+pub fn after_cut(
+    kind: &Kind,
+    recorder: &RecordDevice,
+    keeps_volatile: bool,
+    place: &str,
+) -> RebuiltDevice {
+    let place = format!("{place}, cut off: {keeps_volatile}");
+    let rebuilt = rebuilt(recorder, keeps_volatile);
+    kind.try_open(rebuilt.device(), true).unwrap().close().unwrap();
+    assert_eq!(findings(rebuilt.device()), [""; 0], "{place}");
+    if can_fsck_f2fs_read(&rebuilt) {
+        assert_eq!(complaint_of_fsck_f2fs(&rebuilt), None, "{place}");
+    }
+    rebuilt
+}
 
 /// A volume whose file `/file` is durable, and empty.
 pub struct Stage {
@@ -24,19 +76,7 @@ pub struct Stage {
 impl Stage {
     /// Makes a volume on a device on which the request with a number, of all of an operation, fails once.
     pub fn new(kind: &'static Kind, fault: Option<(IoOperation, u64)>) -> Self {
-        let counted = fault.map(|(operation, number)| CountedFault {
-            operation,
-            number,
-            lasting: Lasting::Once,
-            errno: EIO,
-        });
-        let mut faults = None;
-        let recorder = RecordDevice::over_layer(kind.contents(), |layer| {
-            let plan = FaultPlan { counted, ..FaultPlan::default() };
-            let device = Arc::new(FaultDevice::new(layer, plan));
-            Arc::clone(faults.insert(device)) as SharedDevice
-        });
-        let (recorder, faults) = (Arc::new(recorder), faults.expect("the layer was wrapped"));
+        let Faulty { faults, recorder } = Faulty::new(&kind.contents(), fault);
         let volume = kind.open(recorder.clone());
         let node = create(&volume, "/file").unwrap();
         let files = [(); 2].map(|()| node.open_for(WRITE).unwrap());
@@ -47,20 +87,15 @@ impl Stage {
     /// Returns the contents of `/file` after a power cut that keeps or loses all volatile writes. Of f2fs, checks the volume
     /// after its recovery.
     pub fn contents_after_cut(&self, keeps_volatile: bool) -> Vec<u8> {
-        let recording = self.recorder.recording();
-        let end = recording.crash_points().end - 1;
-        let rebuilt = Replay::new(&recording).device(end, |_, _| keeps_volatile).unwrap();
+        let rebuilt = rebuilt(&self.recorder, keeps_volatile);
         let found = self.contents_on(rebuilt.device());
         if *self.kind == Kind::Ext4 {
             return found;
         }
-        let place = format!("{:?}, {keeps_volatile}", self.kind);
-        self.kind.try_open(rebuilt.device(), true).unwrap().close().unwrap();
-        assert_eq!(findings(rebuilt.device()), [""; 0], "{place}");
-        if can_fsck_f2fs_read(&rebuilt) {
-            assert_eq!(complaint_of_fsck_f2fs(&rebuilt), None, "{place}");
-        }
-        assert!(self.contents_on(rebuilt.device()) == found, "{place}: recovered in place");
+        let place = format!("{:?}", self.kind);
+        let recovered = after_cut(self.kind, &self.recorder, keeps_volatile, &place);
+        let again = self.contents_on(recovered.device());
+        assert!(again == found, "{:?}, {keeps_volatile}: recovered in place", self.kind);
         found
     }
 
