@@ -46,7 +46,7 @@ pub use kinds::{
 pub use named_files::NamedFiles;
 pub use promises::{Node, Promises, Tree, parent_and_name};
 pub use races::{Begun, Races};
-pub use snapshot::{Entry, Paths, Snapshot, contents, findings, maps, merge, read_tree};
+pub use snapshot::{Entry, Owned, Paths, Snapshot, contents, findings, maps, merge, read_tree};
 pub use stale::{DISCARDED, STALE, with_lossy_discards, with_stale_blocks};
 pub use suite::{Rounds, Suite, factor};
 pub use thread_names::{Rename, ThreadNames};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 
-use base::attributes::{DirCursor, FileType};
+use base::attributes::{Attributes, DirCursor, FileType, Timestamp};
 use base::{FileOffset, InodeNumber};
 use device::SharedDevice;
 use fs::{FileData, FileSystem, OnFinding};
@@ -29,11 +29,30 @@ pub struct Entry {
     pub target: Vec<u8>,
 }
 
+/// Attributes of an inode that changes of its names leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owned {
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The last change of the contents.
+    pub modified: Timestamp,
+}
+
+impl From<Attributes> for Owned {
+    fn from(attributes: Attributes) -> Self {
+        Self { uid: attributes.uid, gid: attributes.gid, modified: attributes.modified }
+    }
+}
+
 /// The contents of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Snapshot {
     /// All paths.
     pub tree: Paths,
+    /// The attributes of inodes that are not in `tree`.
+    pub owned: BTreeMap<u64, Owned>,
     /// The extended attributes of inodes that have any.
     pub xattrs: BTreeMap<u64, BTreeMap<Vec<u8>, Vec<u8>>>,
     /// The contents of regular files.
@@ -48,14 +67,16 @@ impl Snapshot {
     /// Reads a whole volume, which must be consistent.
     pub fn read(volume: &dyn FileSystem) -> base::Result<Self> {
         let (tree, repeated) = read_paths(volume);
+        let mut owned = BTreeMap::new();
         let mut xattrs = BTreeMap::new();
         let mut files = BTreeMap::new();
         let mut allocated = BTreeMap::new();
         for entry in tree.values() {
-            if xattrs.contains_key(&entry.inode) || files.contains_key(&entry.inode) {
+            if owned.contains_key(&entry.inode) {
                 continue;
             }
             let inode = volume.load_inode(InodeNumber(entry.inode))?;
+            owned.insert(entry.inode, inode.attributes().into());
             if entry.kind == FileType::Regular {
                 let data = inode.data()?;
                 let maps = maps(data.mapper);
@@ -76,7 +97,7 @@ impl Snapshot {
                 xattrs.insert(entry.inode, values.collect::<base::Result<_>>()?);
             }
         }
-        Ok(Self { tree, xattrs, contents: files, allocated, repeated })
+        Ok(Self { tree, owned, xattrs, contents: files, allocated, repeated })
     }
 
     /// Returns the contents of the regular file at `path`.

@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod lost;
 mod operation;
 mod oracle;
 
@@ -25,15 +26,18 @@ use testkit::crash::{
 use vfs::{Follow, MapAccess, MapSync, Volume, VolumeOptions};
 
 use crate::common::bytes;
+use crate::lost::Lost;
 use crate::operation::{Operation, parent_of};
 use crate::oracle::{Oracle, State, state_of};
 
 /// One in this number of sequences of two operations is run by default.
-const EVERY: usize = 401;
+const EVERY: usize = 521;
 /// The number of trials for the sequences of two operations on a kind of volume.
 const TRIALS: usize = 8;
 /// The number of states of each sequence.
 const STATES: usize = 6;
+/// The number of states of the sequence that shows a bug: those after all flushes are among them.
+const STATES_OF_A_BUG: usize = 40;
 /// The states of one in this number of sequences are judged by e2fsck and fsck.f2fs, too.
 const JUDGED_EVERY: usize = 16;
 /// The letters that the operations write.
@@ -78,6 +82,10 @@ fn main() {
                 check(kind, &chosen.collect::<Vec<_>>(), trial)
             }));
         }
+    }
+    for lost in lost::ALL {
+        let name = format!("lost_{lost:?}_is_seen_on_f2fs").to_lowercase();
+        trials.push(Trial::test(name, move || sees_lost(lost)));
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     println!("{} sequences were run\n", SEQUENCES.load(Ordering::Relaxed));
@@ -147,6 +155,24 @@ fn sees_omitted_flushes(kind: &'static Kind) -> std::result::Result<(), Failed> 
     Err("no state breaks a promise".into())
 }
 
+/// Checks that a judge sees when the nodes of a sync have an old attribute.
+fn sees_lost(lost: Lost) -> std::result::Result<(), Failed> {
+    let kind = &F2FS[0];
+    let steps = [(Operation::Create("/foo"), Sync::Volume), (lost.operation("/foo"), Sync::File)];
+    for is_lost in [false, true] {
+        let sequence = Sequence::record(kind, &steps, |device| match is_lost {
+            true => lost.device(device),
+            false => device,
+        })?;
+        match (is_lost, judge_in_memory(&sequence, 1, STATES_OF_A_BUG)) {
+            (false, Some(violation)) => return Err(violation.what.into()),
+            (true, None) => return Err("no state breaks a promise".into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Omits every other flush.
 #[derive(Debug)]
 struct OmittedFlushes {
@@ -170,7 +196,7 @@ impl Sequence {
     fn record(
         kind: &'static Kind,
         steps: &[Step],
-        wrap: fn(SharedDevice) -> SharedDevice,
+        wrap: impl Fn(SharedDevice) -> SharedDevice,
     ) -> Result<Self> {
         let Recorded { recorder, disks } = kind.record(Pace::AtOnce, wrap);
         let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };

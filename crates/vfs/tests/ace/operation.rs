@@ -1,9 +1,11 @@
 //! The operations of the sequences, on a few files and directories, and what must exist before each of them.
 
-use base::attributes::XattrMode;
+use base::attributes::{AttributeChange, Timestamp, XattrMode};
 use base::{FileOffset, Result};
 use iomap::DIRECT_ALIGNMENT;
-use vfs::{Fallocate, File, Follow, MapAccess, Privileges, Volume, WriteAt, WriteSync};
+use vfs::{
+    Credentials, Fallocate, File, Follow, MapAccess, Privileges, Volume, WriteAt, WriteSync,
+};
 
 use crate::common::{WRITE, bytes, store};
 
@@ -45,6 +47,10 @@ pub enum Operation {
     Truncate(&'static str, u64),
     SetXattr(&'static str),
     RemoveXattr(&'static str),
+    SetMode(&'static str),
+    SetOwners(&'static str),
+    SetTime(&'static str),
+    SetModeOfDirectory(&'static str),
     RemoveDirectory(&'static str),
 }
 
@@ -72,6 +78,7 @@ pub fn all() -> Vec<Operation> {
         RenameDirectory("/A/C", "/B/C", false),
         Symlink("/foo", "/bar"),
         Symlink("/foo", "/A/bar"),
+        SetModeOfDirectory("/A"),
         RemoveDirectory("/A"),
         RemoveDirectory("/A/C"),
     ];
@@ -102,6 +109,7 @@ pub fn all() -> Vec<Operation> {
         all.push(Write(file, Place::Start, Way::Mapped));
         all.extend([0, 5_000, 30_000].map(|size| Truncate(file, size)));
         all.extend([SetXattr(file), RemoveXattr(file)]);
+        all.extend([SetMode(file), SetOwners(file), SetTime(file)]);
     }
     all
 }
@@ -132,6 +140,7 @@ impl Operation {
             Create(path) | MakeDirectory(path) | Unlink(path) | RemoveDirectory(path) => path,
             Allocate(path, _) | Write(path, ..) | Truncate(path, _) => path,
             SetXattr(path) | RemoveXattr(path) => path,
+            SetMode(path) | SetOwners(path) | SetTime(path) | SetModeOfDirectory(path) => path,
             Link(_, to) | Rename(_, to, _) | RenameDirectory(_, to, _) => to,
             // A symbolic link cannot be opened.
             Symlink(original, _) => original,
@@ -145,6 +154,8 @@ impl Operation {
             Create(path) | MakeDirectory(path) => absent(volume, path),
             Allocate(path, _) | Write(path, ..) | Truncate(path, _) => file(path),
             SetXattr(path) | Unlink(path) => file(path),
+            SetMode(path) | SetOwners(path) | SetTime(path) => file(path),
+            SetModeOfDirectory(path) => make_directory(volume, path),
             RemoveXattr(path) => {
                 file(path)?;
                 set_xattr(volume, path, letter)
@@ -169,7 +180,7 @@ impl Operation {
         }
     }
 
-    /// Carries out the operation. `letter` is in new data.
+    /// Carries out the operation. `letter` is in new data, and new attributes depend on it.
     pub fn run(self, volume: &Volume, letter: u8) -> Result<()> {
         match self {
             Create(path) => volume.create_new(path).map(drop),
@@ -190,6 +201,19 @@ impl Operation {
             Truncate(path, size) => open(volume, path)?.set_len(size),
             SetXattr(path) => set_xattr(volume, path, letter),
             RemoveXattr(path) => volume.resolve(path.as_bytes(), Follow::No)?.remove_xattr(XATTR),
+            SetMode(path) | SetModeOfDirectory(path) => {
+                let permissions = Some(0o700 | u16::from(letter & 7));
+                set(volume, path, &AttributeChange { permissions, ..AttributeChange::default() })
+            }
+            SetOwners(path) => {
+                let [uid, gid] = [1000, 2000].map(|first| Some(first + u32::from(letter)));
+                set(volume, path, &AttributeChange { uid, gid, ..AttributeChange::default() })
+            }
+            SetTime(path) => {
+                let seconds = 1_000_000_000 + i64::from(letter);
+                let modified = Some(Timestamp { seconds, nanoseconds: 123_456_789 });
+                set(volume, path, &AttributeChange { modified, ..AttributeChange::default() })
+            }
             RemoveDirectory(path) => volume.remove_dir(path),
         }
     }
@@ -205,6 +229,10 @@ pub fn parent_of(path: &str) -> &str {
 
 pub fn open(volume: &Volume, path: &str) -> Result<File> {
     volume.resolve(path.as_bytes(), Follow::No)?.open_for(WRITE)
+}
+
+fn set(volume: &Volume, path: &str, change: &AttributeChange) -> Result<()> {
+    volume.resolve(path.as_bytes(), Follow::No)?.set_attributes(change, &Credentials::ROOT)
 }
 
 fn set_xattr(volume: &Volume, path: &str, letter: u8) -> Result<()> {

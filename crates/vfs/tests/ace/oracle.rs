@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 
 use base::Result;
-use base::attributes::FileType;
-use testkit::crash::{Snapshot, merge};
+use base::attributes::{FileType, Timestamp};
+use testkit::crash::{Owned, Snapshot, merge};
 use vfs::{Follow, Volume};
 
 use crate::common::bytes;
@@ -23,6 +23,18 @@ pub struct Object {
     allocated: Vec<Range<u64>>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     target: Vec<u8>,
+    permissions: u16,
+    uid: u32,
+    gid: u32,
+    /// The last change of the contents. `None` for directories, whose promises do not end when names in them change.
+    modified: Option<Timestamp>,
+}
+
+impl Object {
+    /// Returns the mode and the owners.
+    fn rights(&self) -> (u16, u32, u32) {
+        (self.permissions, self.uid, self.gid)
+    }
 }
 
 /// The state of all paths.
@@ -66,7 +78,21 @@ pub fn state_of(volume: &Volume) -> Result<State> {
                 _ => ahead.push(path.clone()),
             }
             let links = links_of(kind, attributes.links);
-            let object = Object { inode, kind, links, contents, allocated, xattrs, target };
+            let (permissions, uid, gid) = (attributes.permissions, attributes.uid, attributes.gid);
+            let modified = modified_of(kind, attributes.modified);
+            let object = Object {
+                inode,
+                kind,
+                links,
+                contents,
+                allocated,
+                xattrs,
+                target,
+                permissions,
+                uid,
+                gid,
+                modified,
+            };
             state.insert(path, object);
         }
     }
@@ -82,6 +108,8 @@ enum Level {
     Contents,
     /// Its contents, except for zeroes at its end, for which nothing is written.
     Stores,
+    /// Its type, its mode and its owners.
+    Rights,
     /// That it exists, with its type.
     Name,
     /// That it does not exist.
@@ -109,6 +137,9 @@ impl Promise {
                 (Level::Name, Some(found), object) => {
                     object.as_ref().is_none_or(|object| found.kind == object.kind)
                 }
+                (Level::Rights, Some(found), object) => object.as_ref().is_some_and(|object| {
+                    (found.kind, found.rights()) == (object.kind, object.rights())
+                }),
                 (Level::Contents, Some(found), object) => {
                     object.as_ref().is_some_and(|object| found.contents == object.contents)
                 }
@@ -173,14 +204,13 @@ impl Oracle {
     ) {
         let Some(object) = state.get(path) else { return };
         if object.kind == FileType::Directory {
-            self.add(point, path, Level::Name, Some(object.clone()));
             return self.directory_synced(point, state, path, known);
         }
         let level = if data_only { Level::Contents } else { Level::All };
         self.add(point, path, level, Some(object.clone()));
     }
 
-    /// A directory was synced: its names are durable, and of the paths in `known` those that were removed from it are gone.
+    /// A directory was synced: its mode, its owners and its names are durable, and of the paths in `known` those that were removed from it are gone.
     pub fn directory_synced(
         &mut self,
         point: usize,
@@ -188,6 +218,9 @@ impl Oracle {
         directory: &str,
         known: &[&str],
     ) {
+        if let Some(object) = state.get(directory) {
+            self.add(point, directory, Level::Rights, Some(object.clone()));
+        }
         let below = format!("{}/", directory.trim_end_matches('/'));
         for (path, object) in state {
             if path.strip_prefix(&below).is_some_and(|name| !name.contains('/')) {
@@ -277,11 +310,14 @@ impl Oracle {
                 let Promise { from, until, paths, level, object } = promise;
                 let shown = |object: &Object| {
                     let Object { kind, links, contents, allocated, xattrs, target, .. } = object;
+                    let (permissions, uid, gid) = object.rights();
                     let letters =
                         contents.iter().copied().collect::<std::collections::BTreeSet<u8>>();
                     format!(
-                        "{kind:?}, {links} links, {} bytes of {letters:?} in {allocated:?}, {xattrs:?}, {target:?}",
-                        contents.len()
+                        "{kind:?}, {links} links, {} bytes of {letters:?} in {allocated:?}, {xattrs:?}, {target:?}, \
+                         {permissions:o} of {uid} and {gid}, {:?}",
+                        contents.len(),
+                        object.modified
                     )
                 };
                 let found: Vec<_> = paths.iter().map(|path| found.get(path).map(shown)).collect();
@@ -302,7 +338,22 @@ fn state_found(found: &Snapshot) -> State {
         let allocated = found.allocated.get(&entry.inode).cloned().unwrap_or_default();
         let target = entry.target.clone();
         let (inode, kind, links) = (entry.inode, entry.kind, links_of(entry.kind, entry.links));
-        (path.clone(), Object { inode, kind, links, contents, allocated, xattrs, target })
+        let Owned { uid, gid, modified } = found.owned[&entry.inode];
+        let (permissions, modified) = (entry.permissions, modified_of(kind, modified));
+        let object = Object {
+            inode,
+            kind,
+            links,
+            contents,
+            allocated,
+            xattrs,
+            target,
+            permissions,
+            uid,
+            gid,
+            modified,
+        };
+        (path.clone(), object)
     };
     entries.map(object).collect()
 }
@@ -310,4 +361,9 @@ fn state_found(found: &Snapshot) -> State {
 /// Returns the number of links that an [`Object`] has.
 fn links_of(kind: FileType, links: u32) -> u32 {
     if kind == FileType::Directory { 0 } else { links }
+}
+
+/// Returns the time that an [`Object`] has.
+fn modified_of(kind: FileType, modified: Timestamp) -> Option<Timestamp> {
+    (kind != FileType::Directory).then_some(modified)
 }
