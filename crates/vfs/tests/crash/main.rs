@@ -40,7 +40,7 @@ use crate::threads::Threads;
 /// The minimum number of states that a run of all tests must judge.
 const STATES_MIN: usize = 24_000;
 /// Each trial of f2fs. All of them together judge 20,000 states at least.
-const OF_F2FS: Rounds = Rounds { recordings: 8, states: 260 };
+const OF_F2FS: Rounds = Rounds { recordings: 8, states: 230 };
 
 fn rounds(recordings: u64, states: usize) -> Rounds {
     Rounds { recordings, states }
