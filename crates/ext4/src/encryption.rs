@@ -43,7 +43,8 @@ impl Inode {
         })
     }
 
-    fn encryption_context(&self) -> Result<Context> {
+    /// Returns the encryption context of this encrypted inode. Errors: `Corrupt`; `Unsupported`.
+    pub(crate) fn encryption_context(&self) -> Result<Context> {
         let context = self.stored_attribute(NameIndex::ENCRYPTION, CONTEXT_NAME);
         let context = context.map_err(|error| match error {
             Error::NoAttribute => {

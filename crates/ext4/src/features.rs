@@ -220,6 +220,19 @@ impl Features {
         }
     }
 
+    /// Returns an error that names the features that have no name, if there are any.
+    pub fn check_known(&self) -> Result<()> {
+        let sets =
+            [FeatureSet::Compatible, FeatureSet::Incompatible, FeatureSet::ReadOnlyCompatible];
+        let unknown = |set| {
+            let in_set = Feature::ALL.iter().map(|feature| feature.position());
+            let known: u32 = in_set.filter(|(of, _)| *of == set).map(|(_, bit)| 1 << bit).sum();
+            names_in(set, self.bits(set) & !known)
+        };
+        let names: Vec<String> = sets.into_iter().flat_map(unknown).collect();
+        if names.is_empty() { Ok(()) } else { Err(Unsupported::Features { names }.into()) }
+    }
+
     /// Returns an error that names the incompatible features that cannot be read, if there are any.
     pub fn check_readable(&self) -> Result<()> {
         let readable: u32 = READABLE.iter().map(|feature| 1 << feature.position().1).sum();

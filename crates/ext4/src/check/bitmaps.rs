@@ -47,6 +47,27 @@ impl Check<'_> {
         self.report.compare("group descriptor", location, "free block count", found, free);
     }
 
+    /// Checks, for descriptors without checksums, that no inode in use is among those that were never used. Nothing reads
+    /// this number, and mke2fs does not set it.
+    fn check_unused_inodes(&mut self, descriptor: &GroupDescriptor, used: &[u64]) {
+        let length = u64::from(self.geometry().inodes_per_group);
+        let found = u64::from(descriptor.unused_inodes);
+        if self.geometry().has_group_checksums() || found > length {
+            return;
+        }
+        let last = used.iter().rposition(|word| *word != 0);
+        let end = last.map_or(0, |at| {
+            let zeroes = used.get(at).map_or(0, |word| word.leading_zeros());
+            (at as u64 + 1) * u64::from(WORD_BITS) - u64::from(zeroes)
+        });
+        let max = length.saturating_sub(end);
+        if found > max {
+            let problem = Problem::Range { field: "never used inode count", found, min: 0, max };
+            let location = Location::group(descriptor.group);
+            self.report.corrupt("group descriptor", location, problem);
+        }
+    }
+
     fn check_group_inodes(&mut self, descriptor: &GroupDescriptor) {
         let (group, length) = (descriptor.group, self.geometry().inodes_per_group);
         let first = u64::from(group.0) * u64::from(length) + 1;
@@ -68,6 +89,7 @@ impl Check<'_> {
             kind == Some(FileType::Directory)
         });
         let directories = directories.count() as u64;
+        self.check_unused_inodes(descriptor, &used);
 
         let location = Location::group(group).at_block(descriptor.inode_bitmap);
         if let Some(bitmap) = self.report.ok(self.volume.inode_bitmap(descriptor)) {

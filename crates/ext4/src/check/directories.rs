@@ -4,6 +4,7 @@
 use base::{FileBlock, InodeNumber, Location, Problem};
 
 use super::Check;
+use super::encryption::NameEncryption;
 use super::index::{BlockRole, HashRange, Index};
 use super::states::Role;
 use crate::ROOT_INODE;
@@ -23,8 +24,7 @@ struct Part<'a> {
     /// The inode of the directory.
     number: InodeNumber,
     format: &'a DirFormat,
-    /// Whether names are not encrypted.
-    has_plain_names: bool,
+    encryption: NameEncryption,
     /// Whether "." and ".." are its first entries.
     begins_with_dots: bool,
     /// The hasher and the valid hashes, if they are checked.
@@ -104,7 +104,7 @@ impl Check<'_> {
         let part = Part {
             number: inode.number(),
             format: &directory.format().dir,
-            has_plain_names: !inode.has(InodeFlags::ENCRYPTED),
+            encryption: NameEncryption::of(inode),
             begins_with_dots: is_first,
             hashes: hasher.zip(range),
         };
@@ -124,7 +124,7 @@ impl Check<'_> {
             let part = Part {
                 number: inode.number(),
                 format,
-                has_plain_names: !inode.has(InodeFlags::ENCRYPTED),
+                encryption: NameEncryption::of(inode),
                 begins_with_dots: false,
                 hashes: None,
             };
@@ -156,7 +156,7 @@ impl Check<'_> {
                 }
             }
             let Some(target) = slot.inode else { continue };
-            if part.has_plain_names {
+            if part.encryption.is_plain() {
                 self.report.ok(slot.checked_name(location_of_part(location, &slot)));
             }
             names.push(slot.name);
@@ -221,6 +221,10 @@ impl Check<'_> {
             }
         }
         self.check_file_type(part, slot, target, location);
+        let kind = self.states.get(target).role.named();
+        if let (NameEncryption::Encrypted(policy), Some(kind)) = (part.encryption, kind) {
+            self.check_encrypted_entry(policy, slot, (target, kind), location);
+        }
         self.states.add_name(target);
         if let Some(state) = self.directories.get_mut(&target) {
             match state.parent {
@@ -261,7 +265,7 @@ impl Check<'_> {
         location: Location,
         problem: Problem,
     ) {
-        if part.has_plain_names {
+        if part.encryption.is_plain() {
             self.report.corrupt_entry(ENTRY, location, slot.name, problem);
         } else {
             self.report.corrupt(ENTRY, location, problem);

@@ -85,7 +85,7 @@ impl Check<'_> {
         add(FsBlock(leading.start), blocks, "superblock and descriptors");
         if let Some(descriptor) = self.report.ok(self.volume.group(group)) {
             if !geometry.has_group_checksums() {
-                self.check_never_uninitialised(group, descriptor.unused_inodes);
+                self.check_never_uninitialised(group);
             }
             add(descriptor.block_bitmap, 1, "block bitmap");
             add(descriptor.inode_bitmap, 1, "inode bitmap");
@@ -93,8 +93,9 @@ impl Check<'_> {
         }
     }
 
-    /// Checks, for descriptors without checksums, that they do not mark bitmaps or inodes as uninitialized.
-    fn check_never_uninitialised(&mut self, group: GroupNumber, unused_inodes: u32) {
+    /// Checks, for descriptors without checksums, that they do not mark bitmaps as uninitialized. Their number of inodes
+    /// that were never used has no meaning.
+    fn check_never_uninitialised(&mut self, group: GroupNumber) {
         let geometry = self.geometry();
         let per_block = geometry.descriptors_per_block();
         let block = geometry.descriptor_block(group.0 / per_block);
@@ -106,12 +107,8 @@ impl Check<'_> {
         });
         let Some(raw) = self.report.ok(raw) else { return };
         let uninitialised = INODES_UNINITIALISED | BLOCKS_UNINITIALISED;
-        for (field, found) in [
-            ("uninitialised flags", u64::from(raw.flags.get() & uninitialised)),
-            ("never used inode count", unused_inodes.into()),
-        ] {
-            self.report.compare(DESCRIPTOR, location, field, found, 0);
-        }
+        let found = u64::from(raw.flags.get() & uninitialised);
+        self.report.compare(DESCRIPTOR, location, "uninitialised flags", found, 0);
     }
 
     /// Claims the structures, and reports overlaps.

@@ -101,6 +101,7 @@ impl Check<'_> {
             }
             Err(error) => {
                 self.report.add(error);
+                self.quota.is_unknown = true;
                 self.record(number, Role::Unreadable, 0);
                 return;
             }
@@ -113,6 +114,7 @@ impl Check<'_> {
             self.directories.insert(number, DirectoryState::default());
         }
         self.check_flags(&record, location);
+        self.count_for_quota(&record, role);
         if number == RESIZE_INODE && self.geometry().features.has(Feature::ResizeInode) {
             // `check_special` checks its blocks.
             return;
@@ -120,6 +122,7 @@ impl Check<'_> {
         let inode = Inode::new(Arc::clone(self.volume), record);
         let totals = self.check_map(&inode);
         self.check_contents(&inode, &totals);
+        self.check_encryption(&inode);
         let sectors = self.check_attributes(&inode);
         let cluster_sectors =
             u64::from(self.geometry().block_size.bytes() / 512) << self.geometry().cluster_shift;
@@ -232,6 +235,7 @@ impl Check<'_> {
             record.kind == FileType::Directory && !features.has(Feature::LargeDir);
         for (field, is_unused, found) in [
             ("fragment address", true, raw.obso_faddr.get()),
+            ("attribute block", !features.has(Feature::ExtAttr), raw.file_acl_lo.get()),
             ("high half of the size", is_small_directory, raw.size_high.get()),
             (
                 "high half of the block count",
@@ -373,6 +377,11 @@ impl Check<'_> {
     }
 
     fn check_symlink(&mut self, inode: &Inode, location: Location) {
+        if inode.is_fast_symlink() && inode.has(InodeFlags::EXTENTS) {
+            let found = InodeFlags::EXTENTS.0.into();
+            let problem = Problem::Invalid { field: "flag of a link without blocks", found };
+            self.report.corrupt("symbolic link", location, problem);
+        }
         if inode.has(InodeFlags::ENCRYPTED) {
             return;
         }
@@ -406,6 +415,14 @@ impl Claimer<'_, '_> {
         self.claims.shared() > self.geometry.block_count
     }
 
+    /// Returns whether a block of a structure may be a bad block: if it is in a copy of the superblock or the descriptors.
+    fn may_be_bad(&self, block: FsBlock) -> bool {
+        let distance = block.0.saturating_sub(self.geometry.first_data_block.0);
+        let group = distance / u64::from(self.geometry.blocks_per_group);
+        let group = GroupNumber(group as u32);
+        group.0 > 0 && self.geometry.leading_zone(group).contains(&block.0)
+    }
+
     fn claim(
         &mut self,
         structure: &'static str,
@@ -414,7 +431,7 @@ impl Claimer<'_, '_> {
         location: Location,
     ) -> bool {
         let Some((first, shared)) = self.claims.claim(start, blocks) else { return true };
-        if self.location != Location::inode(BAD_BLOCKS_INODE) {
+        if self.location != Location::inode(BAD_BLOCKS_INODE) || !self.may_be_bad(first) {
             let blocks = shared << self.geometry.cluster_shift;
             self.report.corrupt(structure, location.at_block(first), Problem::Shared { blocks });
         }

@@ -3,10 +3,12 @@
 //! Each pass uses the results of earlier ones. Groups claim the blocks of the format's own structures (`groups`).
 //! Inodes claim their blocks, and their types are recorded (`inodes`, `attributes`, `special`). Directory
 //! entries are counted as names of inodes (`directories`, `index`). Then reachability and link counts are checked
-//! (`tree`), and finally the bitmaps and counts of groups (`bitmaps`).
+//! (`tree`), the references to attributes, the usage in quota files (`quota`), and finally the bitmaps and counts of groups
+//! (`bitmaps`).
 //!
 //! Memory: a few words for each run of clusters of a group in use, and at most one bit for each of its clusters; six bytes
-//! for each inode of a page in use, up to a limit; a few words for each directory, shared attribute block and value inode.
+//! for each inode of a page in use, up to a limit; a few words for each directory, shared attribute block, value inode, and
+//! owner with a quota.
 //!
 //! Inode tables are mostly holes in the file of a volume that is new. They are skipped without being read.
 
@@ -14,10 +16,12 @@ mod attributes;
 mod bitmaps;
 mod claims;
 mod directories;
+mod encryption;
 mod group_claims;
 mod groups;
 mod index;
 mod inodes;
+mod quota;
 mod special;
 mod states;
 mod tree;
@@ -27,13 +31,20 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::CheckSummary;
-use base::{Error, FsBlock, InodeNumber};
+use base::{Error, FsBlock, InodeNumber, Location, Problem};
 use fs::{CheckObserver, KnownHoles, OnFinding, Report};
 
 use self::claims::Claims;
+use self::quota::QuotaUsage;
 use self::states::InodeStates;
+use crate::features::Feature;
 use crate::layout::geometry::Geometry;
+use crate::superblock::SUPERBLOCK_OFFSET;
 use crate::volume::Volume;
+
+const SUPERBLOCK: &str = "superblock";
+/// The maximum of the logarithm of the number of groups in a flexible group.
+const LOG_GROUPS_PER_FLEX_MAX: u64 = 31;
 
 impl Volume {
     /// Checks the whole volume, and calls `found` for each finding: [`Error::Corrupt`] for an inconsistency,
@@ -58,8 +69,10 @@ impl Volume {
             attribute_blocks: BTreeMap::new(),
             value_inodes: BTreeMap::new(),
             orphans: HashSet::new(),
+            quota: QuotaUsage::new(self),
         };
         for pass in [
+            Check::check_features,
             Check::check_groups,
             Check::check_first_superblock,
             Check::check_orphans,
@@ -68,6 +81,7 @@ impl Volume {
             Check::check_directories,
             Check::check_tree,
             Check::check_references,
+            Check::check_quota,
             Check::check_bitmaps,
         ] {
             if check.report.has_ended {
@@ -98,6 +112,7 @@ struct Check<'v> {
     value_inodes: BTreeMap<InodeNumber, u64>,
     /// The inodes to delete or to truncate when the volume is next mounted for writing.
     orphans: HashSet<InodeNumber>,
+    quota: QuotaUsage,
 }
 
 /// The state of a directory.
@@ -126,5 +141,28 @@ struct AttributeBlock {
 impl<'v> Check<'v> {
     fn geometry(&self) -> &'v Geometry {
         self.volume.geometry()
+    }
+
+    /// Reports features that are not known, and whose structures are not checked, and fields of the superblock that
+    /// contradict the features.
+    fn check_features(&mut self) {
+        let features = &self.geometry().features;
+        self.report.ok(features.check_known());
+        let raw = self.volume.superblock().raw();
+        let location = Location::byte(SUPERBLOCK_OFFSET.0);
+        if !features.has(Feature::Bigalloc) {
+            let (found, expected) = (raw.clusters_per_group.get(), raw.blocks_per_group.get());
+            let (found, expected) = (found.into(), expected.into());
+            self.report.compare(SUPERBLOCK, location, "clusters per group", found, expected);
+        }
+        if !features.has(Feature::HasJournal) {
+            let found = raw.journal_inum.get().into();
+            self.report.compare(SUPERBLOCK, location, "journal inode", found, 0);
+        }
+        let found = raw.log_groups_per_flex.into();
+        if found > LOG_GROUPS_PER_FLEX_MAX {
+            let (field, max) = ("logarithm of groups per flexible group", LOG_GROUPS_PER_FLEX_MAX);
+            self.report.corrupt(SUPERBLOCK, location, Problem::Range { field, found, min: 0, max });
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use base::attributes::FileType;
-use base::{Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result};
+use base::{Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result, Unsupported};
 use zerocopy::little_endian::U32;
 
 use super::Check;
@@ -77,6 +77,10 @@ impl Check<'_> {
         let Some(blocks) = self.report.ok(OrphanBlock::all(file)) else { return };
         for block in blocks {
             let Some(block) = self.report.ok(block) else { continue };
+            if self.geometry().metadata_seed().is_none() {
+                let (structure, found) = ("orphan file block", block.stored_checksum().into());
+                self.report.compare(structure, block.location, "checksum", found, 0);
+            }
             let numbers = block.numbers().iter().map(|number| number.get());
             for number in numbers.filter(|&number| number != 0) {
                 if !is_marked {
@@ -141,9 +145,13 @@ impl Check<'_> {
                     let problem = Problem::Missing("needs_recovery flag in the superblock");
                     self.report.corrupt("journal", location, problem);
                 }
+                let users = journal.superblock().users;
+                if users > 1 {
+                    self.report.compare("journal", location, "number of users", users.into(), 1);
+                }
             }
             // An external journal is not checked.
-            Ok(None) | Err(Error::Unsupported(_)) => {}
+            Ok(None) | Err(Error::Unsupported(Unsupported::Operation(_))) => {}
             Err(error) => self.report.add(error),
         }
     }

@@ -62,6 +62,12 @@ impl OrphanBlock {
         self.buffer.block()
     }
 
+    /// Returns the checksum that the block stores, which has no meaning on a volume without checksums.
+    pub(crate) fn stored_checksum(&self) -> u32 {
+        let tail = RawOrphanTail::ref_from_suffix(&self.buffer);
+        tail.map_or(0, |(_, tail)| tail.checksum.get())
+    }
+
     /// Returns the slots: inode numbers, or zero for a free slot.
     pub(crate) fn numbers(&self) -> &[U32] {
         let covered = &self.buffer[..tail_at(self.buffer.len())];

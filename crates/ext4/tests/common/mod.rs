@@ -7,6 +7,7 @@ pub mod counting_device;
 pub mod fast_commits;
 pub mod replays;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -132,6 +133,21 @@ pub fn open_device_for_writing(device: SharedDevice) -> base::Result<Arc<Volume>
 /// Opens the volume in `bytes`.
 pub fn open(bytes: Vec<u8>) -> base::Result<Arc<Volume>> {
     open_device(Arc::new(MemoryDevice::new(bytes)))
+}
+
+/// Returns the findings of the check of the volume in `bytes`, or the error of opening it, as text.
+pub fn findings(bytes: Vec<u8>) -> Vec<String> {
+    let mut findings = Vec::new();
+    match open(bytes) {
+        Ok(volume) => {
+            volume.check(&mut |error| {
+                findings.push(error.to_string());
+                ControlFlow::Continue(())
+            });
+        }
+        Err(error) => findings.push(error.to_string()),
+    }
+    findings
 }
 
 pub fn open_device(device: SharedDevice) -> base::Result<Arc<Volume>> {

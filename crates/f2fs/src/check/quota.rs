@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use base::{FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
-use fs::quota::{BLOCK_BYTES, QuotaBlock, QuotaFile, QuotaKind, ReadBlocks, Usage};
+use base::{FileBlock, FsBlock, InodeNumber, Location, Result};
+use fs::quota::{BLOCK_BYTES, QuotaBlock, QuotaFile, QuotaKind, ReadBlocks, Usage, compare_usage};
 
 use super::Check;
 use crate::node::Node;
@@ -89,29 +89,7 @@ impl Check<'_> {
                 continue;
             }
             let used = std::mem::take(&mut self.quota.used[index]);
-            self.compare_usage(number, &stored, &used);
-        }
-    }
-
-    fn compare_usage(
-        &mut self,
-        number: InodeNumber,
-        stored: &BTreeMap<u32, Usage>,
-        used: &BTreeMap<u32, Usage>,
-    ) {
-        let location = Location::inode(number);
-        if used.keys().any(|id| !stored.contains_key(id)) {
-            let problem = Problem::Missing("entry of an id that owns inodes");
-            self.report.corrupt(STRUCTURE, location, problem);
-        }
-        for (id, stored) in stored {
-            let used = used.get(id).copied().unwrap_or_default();
-            for (field, found, expected) in [
-                ("space in use by an id", stored.bytes, used.bytes),
-                ("number of inodes of an id", stored.inodes, used.inodes),
-            ] {
-                self.report.compare(STRUCTURE, location, field, found, expected);
-            }
+            compare_usage(&mut self.report, Location::inode(number), &stored, &used);
         }
     }
 }

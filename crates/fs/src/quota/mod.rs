@@ -8,17 +8,20 @@
 //! - `layout.rs`: the structures
 //! - `tree.rs`: reading
 //! - `change.rs`: changes of usage
+//! - `compare.rs`: the comparison with inodes
 //!
 //! Source: quota-tools (`quotaio_tree.h`, `quotaio_v2.h`).
 //! Not here: files and inodes, and what a format counts as used.
 
 mod change;
+mod compare;
 mod layout;
 mod tree;
 
 use base::{Location, Result};
 
 pub use self::change::charge_at;
+pub use self::compare::compare_usage;
 pub use self::layout::BLOCK_BYTES;
 pub use self::tree::QuotaFile;
 
