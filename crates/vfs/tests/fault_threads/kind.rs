@@ -72,7 +72,7 @@ impl Kind {
         Work {
             // As large as two clusters of compressed files.
             write_bits_max: if self.is_compressed() { 15 } else { 13 },
-            has_atomic_writes: matches!(self, Self::F2fs(_)) && !self.is_compressed(),
+            uses_all_writes: matches!(self, Self::F2fs(_)) && !self.is_compressed(),
         }
     }
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::attributes::DirCursor;
-use base::{Error, Result};
+use base::{Error, FileOffset, Result};
 use testkit::Random;
 use vfs::{
-    AtomicWrite, Credentials, File, Follow, Node, OpenMode, Privileges, RenameFlags, SyncRange,
-    Volume,
+    AtomicWrite, Credentials, Fallocate, File, Follow, Node, OpenMode, Privileges, RenameFlags,
+    SyncRange, Volume, WriteAt, WriteSync,
 };
 
 use crate::{EIO, THREADS};
@@ -18,6 +18,8 @@ use crate::{EIO, THREADS};
 const EROFS: i32 = 30;
 const FILES_MAX: usize = 4;
 const SIZE_MAX: u64 = 40_000;
+/// The unit of direct writes.
+const SECTOR: usize = 512;
 
 /// The state of a file after an operation, or the state that a failed operation was to make.
 #[derive(Clone, Default)]
@@ -71,7 +73,8 @@ impl Subject {
 pub struct Work {
     /// The binary logarithm of the maximum length of a write.
     pub write_bits_max: u64,
-    pub has_atomic_writes: bool,
+    /// Whether threads write atomically, directly, and punch holes.
+    pub uses_all_writes: bool,
 }
 
 pub struct Worker {
@@ -124,6 +127,9 @@ impl Worker {
         let index = self.random.below(self.files.len() as u64) as usize;
         match self.random.below(24) {
             0..=3 if self.files.len() < FILES_MAX => self.create(volume),
+            7 if self.work.uses_all_writes => self.punch(index),
+            8 if self.work.uses_all_writes => self.write_directly(index),
+            9 if self.work.uses_all_writes => self.write_atomically(index),
             0..=9 => self.write(index),
             10 => self.empty(index),
             11 => self.truncate(index),
@@ -134,7 +140,6 @@ impl Worker {
             17 => self.write_while_written_back(index),
             18..=19 => self.fsync(index, 0, true),
             20 => self.fsync(index, 1, false),
-            21 if self.work.has_atomic_writes => self.write_atomically(index),
             _ => self.fsync(index, 0, false),
         }
     }
@@ -192,6 +197,36 @@ impl Worker {
         data.resize(data.len().max(end), 0);
         data[at as usize..end].copy_from_slice(&bytes);
         (at, bytes)
+    }
+
+    /// Writes whole sectors directly.
+    fn write_directly(&mut self, index: usize) -> Result<()> {
+        let mut data = self.files[index].current().data;
+        let start = self.random.below(data.len() as u64 + 1) as usize / SECTOR * SECTOR;
+        let sectors = 1 + self.random.below(1 << (self.work.write_bits_max - 9)) as usize;
+        let end = (start + sectors * SECTOR).min(SIZE_MAX as usize / SECTOR * SECTOR);
+        let bytes = vec![1 + self.random.below(200) as u8; end - start];
+        data.resize(data.len().max(end), 0);
+        data[start..end].copy_from_slice(&bytes);
+        let file = &mut self.files[index];
+        file.add_version(|version| version.data = data);
+        let at = WriteAt::Offset(FileOffset(start as u64));
+        let open = &file.open().1[0];
+        let written = open.write_direct(at, &bytes, Privileges::Keep, WriteSync::None);
+        file.is_whole &= written == Ok(bytes.len());
+        written.map(drop)
+    }
+
+    fn punch(&mut self, index: usize) -> Result<()> {
+        let size = self.files[index].current().data.len() as u64;
+        let start = self.random.below(size + 1);
+        let end = start + 1 + self.random.below(9000);
+        let file = &mut self.files[index];
+        file.add_version(|version| version.data[start as usize..end.min(size) as usize].fill(0));
+        let range = FileOffset(start)..FileOffset(end);
+        let punched = file.open().1[0].fallocate(Fallocate::PunchHole, range, Privileges::Keep);
+        file.is_whole &= punched.is_ok();
+        punched
     }
 
     /// Writes to a file by an atomic write. After an error before the commit, the file has its old contents.

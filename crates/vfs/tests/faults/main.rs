@@ -7,16 +7,18 @@ mod durable;
 mod hold;
 mod kind;
 mod opening;
+mod operations;
+mod panics;
 mod requests;
 mod stage;
 mod truncation;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use base::{Error, IoOperation};
+use base::IoOperation;
 use device::{FaultDevice, FaultPlan};
-use testkit::{PanicDevice, PanicOnce, wait_until};
+use testkit::wait_until;
 use vfs::{Credentials, File, Node, OpenMode, Privileges, SyncRange, Volume};
 
 use kind::{KINDS, Kind};
@@ -145,37 +147,6 @@ fn no_access_time_is_recorded_on_a_volume_that_is_shut_down() {
         let before = check(kind, u64::MAX, false);
         check(kind, before, true);
     }
-}
-
-#[test]
-fn a_panic_in_background_writeback_shuts_the_volume_down() {
-    KINDS.iter().for_each(panic_in_the_background);
-}
-
-fn panic_in_the_background(kind: &Kind) {
-    let device = Arc::new(PanicDevice::new(kind.disk(), PanicOnce::new("bifolio-flush")));
-    let volume = kind.open(device.clone());
-    let node = create(&volume, "/file").unwrap();
-    let file = node.open_for(WRITE).unwrap();
-    volume.sync().unwrap();
-    device.arm();
-    // Above the background limit, so that the flusher writes back.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    for at in (0..6).cycle() {
-        assert!(Instant::now() < deadline, "{kind:?}: no write reports the panic");
-        let written = write(&file, at << 20, &vec![7; 1 << 20]);
-        std::thread::sleep(Duration::from_millis(20));
-        if let Err(error) = written {
-            let is_panic =
-                matches!(&error, Error::ShutDown(cause) if matches!(**cause, Error::Panicked(_)));
-            assert!(is_panic, "{kind:?}: {error:?}");
-            break;
-        }
-    }
-    assert!(device.has_panicked(), "{kind:?}");
-    assert_eq!(number(create(&volume, "/more").map(drop)), EROFS, "{kind:?}");
-    assert_eq!([number(file.sync_data()), number(volume.sync())], [EIO, EIO], "{kind:?}");
-    assert_ne!(number(volume.close()), 0, "{kind:?}");
 }
 
 #[test]
