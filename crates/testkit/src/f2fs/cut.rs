@@ -12,7 +12,9 @@ use std::time::SystemTime;
 use device::{MemoryDevice, RecordDevice, Recording, Replay, SharedDevice};
 
 use super::Kind;
-use super::layout::{BLOCK, FOOTER, Layout, SEGMENT, mend_checkpoint, word};
+use super::layout::{
+    BLOCK, FLAG_BITS, FOOTER, Layout, SEGMENT, XATTR_POSITION, mend_checkpoint, word,
+};
 use crate::guest::{self, Job, Machine, Task};
 use crate::turns::Turn;
 use crate::{Random, command, log_writes, must};
@@ -216,9 +218,6 @@ pub fn tear_synced_inode(image: &mut [u8], seed: u64, torn: Torn) -> bool {
     true
 }
 
-/// The position of a node with extended attributes, as it is in footers.
-const XATTR_POSITION: u32 = 0x1FFF_FFFF;
-
 /// Loses the node with extended attributes that the last sync of an inode wrote after the last checkpoint, as if the inode had
 /// been written before it. Linux writes them in this order, and marks both. Panics if there is no such node.
 pub fn lose_synced_xattr_node(image: &mut [u8]) {
@@ -226,7 +225,8 @@ pub fn lose_synced_xattr_node(image: &mut [u8]) {
     let version = word(image, layout.checkpoint(image));
     let is_synced = |block: &usize| word(image, block + FOOTER + 12) == version;
     let synced: Vec<usize> = layout.main.clone().step_by(BLOCK).filter(is_synced).collect();
-    let is_xattr_node = |node: &&usize| word(image, **node + FOOTER + 8) >> 3 == XATTR_POSITION;
+    let is_xattr_node =
+        |node: &&usize| word(image, **node + FOOTER + 8) >> FLAG_BITS == XATTR_POSITION;
     let lost = *synced.iter().rfind(is_xattr_node).expect("a node with attributes");
     let number = word(image, lost + FOOTER + 4);
     // Nodes are synced in the order of their blocks.

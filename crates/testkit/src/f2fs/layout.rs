@@ -20,6 +20,10 @@ pub(super) const SEGMENT: usize = 512;
 const SUPERBLOCK_CHECKSUM: usize = 3068;
 /// The offset of an inode's addresses, before the extra attributes.
 pub(super) const ADDRESSES: usize = 360;
+/// The flags in a footer that precede the position of the node.
+pub(super) const FLAG_BITS: u32 = 3;
+/// The position of nodes with extended attributes.
+pub(super) const XATTR_POSITION: u32 = u32::MAX >> FLAG_BITS;
 /// The size of the footer of a node.
 const FOOTER_BYTES: usize = 24;
 /// The offset of the footer in a node of the usual size.
@@ -132,7 +136,8 @@ impl Layout {
                 version => age < 1000 || version == 1,
             };
             let are_numbers = [number, inode].iter().all(|number| (1..1 << 24).contains(number));
-            are_numbers && flags < 1 << 28 && is_recent
+            let is_position = flags < 1 << 28 || flags >> FLAG_BITS == XATTR_POSITION;
+            are_numbers && is_position && is_recent
         };
         self.main.clone().step_by(self.block).filter(is_node).collect()
     }
@@ -234,6 +239,8 @@ pub(super) fn mend_checkpoint(head: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
+    use vfs::{Credentials, Privileges, VolumeOptions, XattrMode};
+
     use super::*;
     use crate::f2fs::Kind;
     use crate::must;
@@ -267,5 +274,22 @@ mod tests {
         mended[sum] ^= 1;
         mend_checkpoint(&mut mended[head..head + BLOCK]);
         assert!(mended == image, "a checksum is not that of mkfs.f2fs");
+    }
+
+    #[test]
+    fn nodes_with_extended_attributes_are_among_all() {
+        let folder = must(tempfile::TempDir::new(), "a folder");
+        let path = folder.path().join("image");
+        Kind::named("plain").make(&path, 64);
+        let volume = must(VolumeOptions::new().writable(true).open(&path), path.display());
+        let file = must(volume.create_file(b"/file", 0o644, &Credentials::ROOT), "a file");
+        let set = file.set_xattr(b"user.large", &[1; 3000], XattrMode::Either, Privileges::Keep);
+        must(set, "an attribute");
+        must(volume.close(), "closing");
+        let image = must(std::fs::read(&path), path.display());
+        let layout = Layout::of(&image);
+        let position = |at: usize| word(&image, at + layout.footer() + 8) >> FLAG_BITS;
+        let nodes = layout.nodes(&image);
+        assert_eq!(nodes.into_iter().filter(|at| position(*at) == XATTR_POSITION).count(), 1);
     }
 }
