@@ -77,8 +77,8 @@ impl Checkpoint {
         Err(checkpoint.damage.unwrap_or(mismatch))
     }
 
-    /// Checks that the device could read both packs. Otherwise the one that was not read may be the later one, and writing
-    /// would destroy it. Errors: those of reading.
+    /// Checks that the device could read both packs. Otherwise the one that was not read may be the later one: files of the
+    /// other one may have other files' data, and writing would destroy the later one. Errors: those of reading.
     pub(crate) fn check_reads(&self) -> Result<()> {
         match &self.damage {
             Some(error @ Error::Io(_)) => Err(error.clone()),

@@ -63,6 +63,10 @@ impl Volume {
     ) -> Result<Arc<Self>> {
         let superblock = Superblock::read(&device)?;
         let checkpoint = Checkpoint::read(&device, &superblock.geometry)?;
+        // An older checkpoint than the last one may refer to blocks that have other data by now.
+        if !options.no_recovery {
+            checkpoint.check_reads()?;
+        }
         let block_size = superblock.geometry.block_size;
         let metadata = MetadataCache::new(cache, Arc::clone(&device), block_size);
         let volume = Arc::new(Self {
@@ -105,7 +109,6 @@ impl Volume {
     /// - `Corrupt` if the tables of segments are too short for the main area, a log has no segment of it alone, or one with
     ///   blocks of the other kind, the counts of blocks and nodes are not possible, the journal of the node address table has
     ///   a number that the table does not have, or the checkpoint's checksum is among its version bits.
-    /// - `Io` if a checkpoint pack cannot be read, which may be the later one.
     /// - Those of an orphan that cannot be deleted completely.
     /// - `NoSpace` if there are too few free blocks for what was recovered.
     pub fn open_for_writing(
@@ -117,7 +120,6 @@ impl Volume {
         // After a failed flush, no later one may succeed: the host may have dropped what it could not write.
         let device = Arc::new(LatchDevice::new(device));
         let volume = Self::open(device, cache, options)?;
-        volume.checkpoint().check_reads()?;
         volume.geometry().check_tables()?;
         Log::check_all(volume.geometry(), &volume.checkpoint())?;
         volume.checkpoint().check_counts(volume.geometry())?;

@@ -36,6 +36,10 @@ impl WriterState {
             match self.move_data(volume, *segment, data) {
                 // The summaries of the rest are wrong after a power cut before the end of this checkpoint.
                 Err(Error::NoSpace) => break,
+                // So are those of a segment that cannot be read.
+                Err(Error::Io(error)) => {
+                    tracing::warn!(%error, segment, "moved data is not copied")
+                }
                 moved => moved?,
             }
         }

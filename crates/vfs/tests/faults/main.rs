@@ -10,6 +10,7 @@ mod opening;
 mod operations;
 mod panics;
 mod requests;
+mod shifted;
 mod stage;
 mod truncation;
 

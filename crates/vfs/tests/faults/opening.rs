@@ -71,6 +71,32 @@ fn open(kind: &Kind, contents: &SharedDevice, operation: IoOperation, failing: u
     requests
 }
 
+/// Opens the volume for reading. Returns the number of reads.
+fn open_for_reading(kind: &Kind, contents: &SharedDevice, failing: u64) -> u64 {
+    let place = format!("{kind:?}, read {failing}");
+    let Faulty { faults, recorder } = Faulty::new(contents, Some((IoOperation::Read, failing)));
+    let opened = kind.try_open(recorder, false);
+    let reads = faults.requests(IoOperation::Read);
+    let has_failed = !faults.faults().is_empty();
+    match opened {
+        Ok(volume) if has_failed => check(kind, &volume, &place),
+        opened => assert_eq!(opened.is_err(), has_failed, "{place}: {:?}", opened.err()),
+    }
+    reads
+}
+
+#[test]
+fn a_volume_that_is_opened_for_reading_has_all_synced_data_whichever_read_fails() {
+    for kind in [&KINDS[1], &KINDS[4]] {
+        let contents = cut_off(kind);
+        let count = open_for_reading(kind, &contents, u64::MAX);
+        assert!(count > 0, "{kind:?}");
+        for failing in 0..count {
+            open_for_reading(kind, &contents, failing);
+        }
+    }
+}
+
 #[test]
 fn a_volume_has_all_synced_data_whichever_request_of_its_opening_fails() {
     for kind in [&KINDS[1], &KINDS[4]] {
