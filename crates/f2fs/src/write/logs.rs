@@ -8,6 +8,7 @@ use std::ops::Range;
 use base::{Error, FsBlock, Result};
 
 use super::mode::Mode;
+use super::room::Room;
 use super::space::Space;
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
@@ -212,8 +213,9 @@ impl Logs {
             let segment = space.take_free_segment(kind, last, &segments);
             segment.or_else(|| space.take_empty_segment(kind, &segments)).map(free)
         };
-        let place = if number < LOGS && space.free_segments(&segments) <= SEGMENTS_FOR_NODES {
-            let may_take = space.room_for_nodes(&segments) >= nodes + SEGMENT_BLOCKS;
+        let room = space.room(&segments);
+        let may_take = number >= LOGS || self.fits(nodes, room.without_segment(), space);
+        let place = if number < LOGS && (room.free_segments <= SEGMENTS_FOR_NODES || !may_take) {
             let take = |space: &mut Space| if may_take { take_free(space) } else { None };
             let fill =
                 |space: &mut Space| space.take_segment_with_holes(kind, &segments).map(holes);
@@ -228,6 +230,20 @@ impl Logs {
         let own = || (space.holes(last) > 0).then(|| holes(last));
         self.places[number] = place.or_else(own).ok_or(Error::NoSpace)?;
         Ok(())
+    }
+
+    /// Returns whether a checkpoint has room for `count` nodes and directory blocks, whichever logs they go to.
+    pub(super) fn has_room(&self, count: u64, space: &Space) -> bool {
+        self.fits(count, space.room(&self.segments()), space)
+    }
+
+    fn fits(&self, count: u64, room: Room, space: &Space) -> bool {
+        let rest = |log: LogName| {
+            let place = &self.places[log.number()];
+            let behind = u64::from(place.offset)..SEGMENT_BLOCKS;
+            behind.filter(|index| !space.is_taken(place.segment, *index)).count() as u64
+        };
+        room.fits(count, || [LogName::HotNodes, LogName::WarmNodes, LogName::ColdNodes].map(rest))
     }
 
     /// Returns the places of the logs of data, then of nodes.

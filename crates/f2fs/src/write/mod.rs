@@ -27,6 +27,7 @@ mod pending;
 mod place;
 mod placements;
 mod reserved;
+mod room;
 mod sections;
 mod segment_changes;
 mod shifted;

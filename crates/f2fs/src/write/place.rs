@@ -10,9 +10,9 @@
 //! - Once those writes and reads have ended, and a checkpoint is written, only blocks in use, reserved blocks, and those of
 //!   atomic writes, which are reserved, are taken. A write that ends only after the waiting one, since it lies behind it in
 //!   a new part of the same file, has its blocks reserved, too.
-//! - Data cannot have all free blocks. It leaves the rest of the segments of the three logs of nodes, one block of each log
-//!   of data, the room for changed nodes, and three more segments (`WriterState::nodes_to_keep`, `Logs::begin_segment`):
-//!   together less than 8 segments.
+//! - Data cannot have all free blocks. It leaves one block of each log of data, and what a checkpoint needs for changed nodes
+//!   if each of its logs begins another segment: with the rest of the segments of the three logs of nodes, less than 8
+//!   segments (`Room`, `Logs::begin_segment`).
 //! - The other free blocks are in free segments, or between data, where a log fills them, or between nodes. Cleaning makes a
 //!   free segment of those between nodes once they are as many.
 //!
@@ -103,7 +103,7 @@ impl Writer {
         let geometry = volume.geometry();
         let log = LogName::of_data(temperature);
         let allocate = |state: &mut WriterState| {
-            let nodes = state.nodes_to_keep(volume);
+            let nodes = state.nodes_to_write(volume);
             let WriterState { logs, space, .. } = state;
             logs.allocate(log, count, nodes, space, geometry)
         };

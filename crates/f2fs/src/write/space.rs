@@ -11,6 +11,7 @@ use base::{Error, FsBlock, Location, Problem, Result};
 
 use super::clean::Section;
 use super::logs::LogName;
+use super::room::Room;
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::sit::{RawSitEntry, SIT_MAP_BYTES};
@@ -249,6 +250,11 @@ impl Space {
             logs.union(&self.cleaned).filter(|number| (**number as usize) < self.taken.len());
         let of_others: u64 = others.map(|number| room(self.part_of(*number))).sum();
         room(self.totals).saturating_sub(of_others)
+    }
+
+    /// Returns the free blocks that a checkpoint can use, without those of the logs' segments.
+    pub(super) fn room(&self, logs: &BTreeSet<u32>) -> Room {
+        Room { nodes: self.room_for_nodes(logs), free_segments: self.free_segments(logs) }
     }
 
     /// Returns the number of blocks of a segment that are not taken.

@@ -111,19 +111,13 @@ impl WriterState {
         changed + self.placements.nodes() + NODES_OF_WRITE + quota + SPARE_BLOCKS
     }
 
-    /// Returns the number of nodes for which data leaves room: those that the next checkpoint writes, and the segments that it
-    /// begins for two logs of nodes, and of which it uses little.
-    pub(super) fn nodes_to_keep(&self, volume: &Volume) -> u64 {
-        self.nodes_to_write(volume) + 2 * SEGMENT_BLOCKS
-    }
-
     /// Returns whether users can have `count` more blocks.
     pub(super) fn has_blocks(&self, volume: &Volume, count: u64) -> bool {
         let used = Use::of(volume, self);
         used.blocks + count <= used.max
     }
 
-    /// Returns the number of nodes that can be written before the next checkpoint is durable.
+    /// Returns the number of nodes that can be written before the next checkpoint is durable, if they go to one log.
     pub(super) fn room_for_nodes(&self) -> u64 {
         self.space.room_for_nodes(&self.logs.segments())
     }
@@ -260,11 +254,12 @@ impl Writer {
         }
     }
 
-    /// Writes the last checkpoint.
+    /// Writes the last checkpoint. After `NoSpace`, the volume stays open: its changes are not lost, and fit once others make
+    /// room.
     pub(crate) fn close(&self, volume: &Arc<Volume>) -> Result<()> {
         let mut state = self.lock_to_sync()?;
         let result = self.write_checkpoint(&mut state, volume, true);
-        state.is_closed = true;
+        state.is_closed = result != Err(Error::NoSpace);
         result
     }
 
@@ -380,7 +375,8 @@ impl Writer {
             let overlay = volume.overlay_or_new().read();
             (!overlay.is_empty(), overlay.bytes())
         };
-        let is_short = state.nodes_to_write(volume) + blocks > state.room_for_nodes();
+        let nodes = state.nodes_to_write(volume) + blocks;
+        let is_short = !state.logs.has_room(nodes, &state.space);
         let is_needed = (is_short || bytes > CHANGED_BYTES_MAX) && is_changed;
         if is_needed || !state.chain.is_alone() {
             self.write_checkpoint(state, volume, false)?;

@@ -9,6 +9,7 @@ mod dirty_folios;
 mod discards;
 mod full;
 mod model;
+mod node_logs;
 mod overwrites;
 mod pinned;
 mod reads;

@@ -67,13 +67,21 @@ impl WriterState {
 }
 
 impl Writer {
-    /// Cleans some sections, and writes a checkpoint that frees them. Without a gain, does not try again before the next
-    /// checkpoint of another cause.
+    /// Cleans some sections, and writes a checkpoint that frees them. With nothing to clean, the checkpoint frees the old versions
+    /// of what has changed. Without a gain, does not try again before the next checkpoint of another cause.
     pub(super) fn clean_in_foreground(
         &self,
         state: &mut WriterState,
         volume: &Arc<Volume>,
     ) -> Result<()> {
+        if !state.space.has_gain(&state.logs.segments())
+            && !volume.overlay_or_new().read().is_empty()
+        {
+            self.write_checkpoint(state, volume, false)?;
+            if !state.needs_cleaning(volume) {
+                return Ok(());
+            }
+        }
         if !state.space.has_gain(&state.logs.segments()) {
             state.is_cleaning_futile = true;
             return Ok(());

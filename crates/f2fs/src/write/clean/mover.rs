@@ -143,7 +143,7 @@ impl WriterState {
         let written = self.space.written(segment);
         let mut rest = data;
         while !rest.is_empty() {
-            let nodes = self.nodes_to_keep(volume) + rest.len() as u64;
+            let nodes = self.nodes_to_write(volume) + rest.len() as u64;
             let Self { logs, space, .. } = self;
             let new =
                 logs.allocate(LogName::ColdData, rest.len() as u64, nodes, space, geometry)?;
