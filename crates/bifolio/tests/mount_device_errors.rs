@@ -1,8 +1,8 @@
 //! Mounts on a device on which one write or flush fails with EIO while threads write, sync and rename.
 //!
 //! Every fsync either reports lost data or makes all data durable, each open file gets an error once, and the image
-//! has all data of successful fsyncs, whether the volume is closed then or the server is killed. This program is also the server of the mounts, if the environment variable is
-//! set.
+//! has all data of successful fsyncs, whether the volume is closed then or the server is killed. This program is also
+//! the server of the mounts, if the environment variable is set.
 #![allow(clippy::print_stderr, reason = "this is also a program")]
 
 use std::fs::{self, File, OpenOptions};
