@@ -7,7 +7,7 @@ use std::thread;
 
 use base::FileOffset;
 use iomap::{
-    DirectBatch, DirectRequest, SplitExtents, overwrite_direct, wait_for_direct,
+    DirectBatch, DirectRequest, Refused, SplitExtents, overwrite_direct, wait_for_direct,
     write_back_and_wait,
 };
 use support::format::Mode;
@@ -100,10 +100,12 @@ fn a_batch_that_has_passed_the_barrier_writes_back_while_a_holder_waits() {
         let request = DirectRequest::owning(at, data, |_, written| {
             assert_eq!(written, Ok(BLOCK as usize));
         });
-        batch.overwrite(file, request, SplitExtents::AtEnd, false).expect("admitted");
+        let added = batch.overwrite(file, request, SplitExtents::AtEnd, false);
+        added.map_err(|(refused, _)| refused)
     };
     let mut batch = DirectBatch::default();
-    overwrite(&mut batch, &setup.file, 0, 8);
+    let past_end = overwrite(&mut batch, &setup.file, 4, 8);
+    assert_eq!(past_end, Err(Refused::NeedsAlone), "it has passed the barrier");
     let (holder, writer) = (Arc::new(Waiter::default()), Arc::new(Waiter::default()));
     let (theirs, end_io) = (Arc::clone(&holder), Arc::clone(&setup.end_io));
     let holding = thread::spawn(move || theirs.run(|| end_io.hold_writes()));
@@ -112,7 +114,7 @@ fn a_batch_that_has_passed_the_barrier_writes_back_while_a_holder_waits() {
     let writing = thread::spawn(move || {
         theirs.run(move || {
             // Its block is dirty in the cache, and is written back first.
-            overwrite(&mut batch, &its_setup.file, 2, 9);
+            assert_eq!(overwrite(&mut batch, &its_setup.file, 2, 9), Ok(()));
             batch.submit(&*its_setup.format.device());
         });
     });
@@ -121,5 +123,5 @@ fn a_batch_that_has_passed_the_barrier_writes_back_while_a_holder_waits() {
     drop(holding.join().expect("no panic"));
     wait_for_direct(&setup.file);
     let on_disk = setup.format.on_disk();
-    assert_eq!((on_disk[0], on_disk[2 * BLOCK as usize]), (8, 9));
+    assert_eq!((on_disk[0], on_disk[2 * BLOCK as usize]), (1, 9));
 }

@@ -24,8 +24,8 @@ pub enum Refused {
     /// The request needs the inode's lock alone, or blocks that are not allocated: see
     /// [`write_direct_alone`](super::write_direct_alone).
     NeedsAlone,
-    /// The request has to go through the cache: the data is inline or transformed, or other threads keep writing to
-    /// the cache.
+    /// The request has to go through the cache: the data is inline or transformed, other threads keep writing to the
+    /// cache, or the cache has data of the range and the batch has other requests.
     NeedsCache,
     /// The request would have to wait, and the caller does not want that.
     WouldBlock,

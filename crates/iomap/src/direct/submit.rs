@@ -56,9 +56,12 @@ impl DirectBatch {
         if context.mapper.transform().is_some() || context.mapper.is_verified() {
             return Err((Refused::NeedsCache, request));
         }
-        if let Some(file) = file {
-            if nowait && is_cached(file, &range) {
+        if let Some(file) = file.filter(|file| is_cached(file, &range)) {
+            if nowait {
                 return Err((Refused::WouldBlock, request));
+            }
+            if !self.is_empty() {
+                return Err((Refused::NeedsCache, request));
             }
             clean_cache(file, &range, self.entered.as_ref());
         }
@@ -89,6 +92,9 @@ impl DirectBatch {
         let Some(entered) = self.enter(file, nowait) else {
             return Err((Refused::WouldBlock, request));
         };
+        if !nowait && !self.is_empty() && is_cached(file, &request.range()) {
+            return Err((Refused::NeedsCache, request));
+        }
         let runs = match plan_overwrite(file, &request, split, nowait, &entered) {
             Ok(runs) => runs,
             Err(no_plan) => return self.add_failed(request, no_plan),
@@ -114,6 +120,12 @@ impl DirectBatch {
         };
         self.add_write(file, request, &runs, own, entered);
         Ok(())
+    }
+
+    /// Returns whether the batch has no requests. Otherwise, adding one must not write back data from the cache: the format
+    /// may wait for blocks that become free only when the batch is submitted.
+    fn is_empty(&self) -> bool {
+        self.requests.is_empty()
     }
 
     /// Lets the writes of this batch through the barrier. With `nowait`, returns `None` if it is held. All files of a
