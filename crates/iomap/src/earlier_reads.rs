@@ -11,7 +11,7 @@
 //!
 //! Each read that is in flight is seen, and nothing waits for one:
 //!
-//! - A fill has a locked folio in the mapping before it maps the range.
+//! - A fill has a locked folio in the mapping before it maps the range, and reads only blocks of it that are not uptodate.
 //! - A direct read is counted before it does.
 //! - Other reads compare generations at their end.
 
@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use pagecache::PAGE_SHIFT;
+use pagecache::{FolioRef, PAGE_SHIFT};
 
 use crate::file::WritableFile;
 
@@ -110,16 +110,29 @@ fn may_be_filled(file: &WritableFile, range: &Range<u64>) -> bool {
     }
     while page < end {
         match mapping.get(page) {
-            Some(folio) => match mapping.try_lock(&folio) {
-                // A fill that began earlier would have it locked.
-                Some(locked) if mapping.holds(&locked) => page = folio.index() + folio.pages(),
-                _ => return true,
-            },
+            Some(folio) => {
+                match mapping.try_lock(&folio) {
+                    // A fill that began earlier would have it locked.
+                    Some(locked) if mapping.holds(&locked) => {}
+                    // Writeback or another change has it locked, maybe one that waits for these blocks.
+                    None if is_uptodate(&folio, range) => {}
+                    _ => return true,
+                }
+                page = folio.index() + folio.pages();
+            }
             None if mapping.has_cached(page..page + 1) => return true,
             None => page += 1,
         }
     }
     false
+}
+
+/// Returns whether all blocks of `folio` with bytes of `range` are uptodate. Fills read no such blocks.
+fn is_uptodate(folio: &FolioRef<'_>, range: &Range<u64>) -> bool {
+    let end = folio.position() + folio.len() as u64;
+    let start = range.start.max(folio.position());
+    let length = range.end.min(end).saturating_sub(start) as usize;
+    folio.uptodate_len((start - folio.position()) as usize, length) == length
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,8 +10,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use base::{Error, FileOffset, Result};
 use device::{FaultDevice, FaultPlan};
 use iomap::{
-    EndIo, IomapKind, Refused, SplitExtents, Transform, WritableFile, overwrite_direct,
-    truncate_cache, wait_for_writeback, write, write_back, write_direct_alone,
+    EarlierReads, EndIo, IomapKind, Refused, SplitExtents, Transform, WritableFile,
+    overwrite_direct, truncate_cache, wait_for_writeback, write, write_back, write_direct_alone,
 };
 use support::format::{Format, Mode};
 use support::gate::{Setup, setup_of, writable};
@@ -120,6 +121,30 @@ fn writeback_asks_again_for_blocks_after_its_writes_were_submitted() {
     let on_disk = setup.format.on_disk();
     assert_eq!((on_disk[0], on_disk[2 * BLOCK as usize]), (9, 9));
     assert_eq!(setup.format.placements(), 0);
+}
+
+thread_local! {
+    /// A file whose placements look for earlier reads, and whether they have found any.
+    static LOOKED_AT: RefCell<Option<(Arc<WritableFile>, bool)>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn writeback_is_no_earlier_read_of_its_own_folio() {
+    let setup = four_blocks(MODE);
+    setup.write(BLOCK, &[9; 2 * BLOCK as usize]);
+    LOOKED_AT.set(Some((Arc::clone(&setup.file), true)));
+    setup.format.fail(0, || {
+        LOOKED_AT.with_borrow_mut(|looked_at| {
+            let (file, is_found) = looked_at.as_mut().expect("a file");
+            // A format that waits for blocks may move those of the folio first.
+            *is_found = EarlierReads::of(file, 0..4 * BLOCK).is_some();
+        });
+        Error::NoSpace
+    });
+    setup.sync();
+    let looked_at = LOOKED_AT.take();
+    assert!(looked_at.is_some_and(|(_, is_found)| !is_found), "waits for its own lock");
+    assert_eq!(setup.format.on_disk()[BLOCK as usize..3 * BLOCK as usize], [9; 2 * BLOCK as usize]);
 }
 
 #[test]
