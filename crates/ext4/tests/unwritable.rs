@@ -121,12 +121,24 @@ fn names(volume: &Arc<Volume>, path: &str) -> BTreeMap<String, InodeNumber> {
 }
 
 /// Returns the findings of the check.
+/// Returns what a check finds, except that `hidden` and what was created there have no encryption contexts: debugfs sets
+/// flags, but cannot add contexts.
 fn findings(volume: &Arc<Volume>) -> Vec<String> {
     let mut findings = Vec::new();
     volume.check(&mut |error: Error| {
         findings.push(error.to_string());
         ControlFlow::Continue(())
     });
+    let all = findings.len();
+    findings.retain(|finding| {
+        ![
+            "encryption context is missing",
+            "the directory's encryption policy in the inode is missing",
+        ]
+        .iter()
+        .any(|expected| finding.ends_with(expected))
+    });
+    assert!(findings.len() < all, "the check does not find the missing context of `hidden`");
     findings
 }
 
@@ -242,7 +254,7 @@ fn fast_commits_are_replayed() {
         for (at, &block) in (0..6).zip(&blocks[1..7]) {
             commits.add_range(file, at * 2, block, 1);
         }
-        commits.name(TAG_CREATE, hidden, first_inode + 52, "unseen");
+        commits.name(TAG_CREATE, hidden, first_inode + 52, "an encrypted name");
         commits.inode(first_inode + 52, &image_of(REGULAR, 0, GENERATION, 0x800));
         commits.commit();
         // Existing files: `data` grows, and `second` is truncated.

@@ -92,15 +92,16 @@ impl Check<'_> {
         }
     }
 
-    /// Returns whether the inodes found tell the usage. Orphans are charged until they are deleted, which a recovery in
-    /// memory does not write to the quota files. Attribute values in inodes are charged to each inode that refers to them.
+    /// Returns whether the inodes found tell the usage. A recovery in memory does not write what fast commits and orphans
+    /// change to the quota files. Orphans are charged until they are deleted. Attribute values in inodes are charged to each
+    /// inode that refers to them.
     fn is_usage_known(&self) -> bool {
-        let has_orphans = self
-            .volume
-            .recovery()
-            .is_some_and(|report| report.orphans.deleted > 0 || report.orphans.truncated > 0);
-        let has_orphans = has_orphans || !self.orphans.is_empty();
-        !self.quota.is_unknown && !has_orphans && self.value_inodes.is_empty()
+        let has_changed = self.volume.recovery().is_some_and(|report| {
+            let orphans = &report.orphans;
+            report.fast_commits > 0 || orphans.deleted > 0 || orphans.truncated > 0
+        });
+        let has_orphans = !self.orphans.is_empty();
+        !self.quota.is_unknown && !has_changed && !has_orphans && self.value_inodes.is_empty()
     }
 }
 
