@@ -41,7 +41,7 @@ impl QuotaUsage {
 }
 
 impl Check<'_> {
-    /// Counts an inode for the quota of its owner, group and project. The inodes of the format are charged to nobody.
+    /// Counts an inode for the quota of its owner, group and project. Inodes of the format itself are not charged.
     pub(super) fn count_for_quota(&mut self, record: &InodeRecord, role: Role) {
         let is_charged = matches!(role, Role::Named(_) | Role::Orphan(_))
             && (record.number == ROOT_INODE || !self.geometry().is_reserved_inode(record.number));

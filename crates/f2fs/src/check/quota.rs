@@ -41,7 +41,7 @@ impl QuotaCheck {
     /// Counts an inode. `size` is that of its data.
     pub(super) fn count(&mut self, number: InodeNumber, charged: &Charged, size: u64) {
         if self.is_file(number) {
-            // Quota files are charged to nobody.
+            // Quota files are not charged.
             self.sizes.insert(number, size);
             return;
         }

@@ -92,7 +92,7 @@ impl Editor<'_> {
         })
     }
 
-    /// Replaces the addresses of the first blocks of a cluster by `slots`. Returns what they were.
+    /// Replaces the addresses of the first blocks of a cluster by `slots`. Returns the holes and old blocks among them.
     pub(crate) fn set_cluster(
         &mut self,
         number: InodeNumber,
@@ -127,7 +127,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Gives the blocks of a file from `at` on the addresses `new`. Returns what they had.
+    /// Gives the blocks of a file from `at` on the addresses `new`. Returns the holes and old blocks that these replace.
     pub(crate) fn set_addresses(
         &mut self,
         number: InodeNumber,

@@ -39,7 +39,7 @@ impl Room {
     }
 
     /// Returns the number of blocks that do not fit in the worst case: some logs fill their segments, all of them but one
-    /// begin another one that they do not use, and the last one uses what is left.
+    /// begin another one that they do not use, and the last one uses the rest.
     fn first_without_place(self, rests: [u64; NODE_LOGS]) -> u64 {
         // Data may use the segment of the log of directory blocks up to its last block.
         let mut costs = [1, rests[0], rests[1], rests[2]];

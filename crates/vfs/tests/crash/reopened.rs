@@ -26,7 +26,7 @@ const WRITE_BITS_MAX: u64 = 15;
 /// The size of an extended attribute that does not fit into an inode.
 const XATTR_BYTES: usize = 3000;
 
-/// A file, and what is known of its name.
+/// A file, and the points at which its name was made, durable and removed.
 struct Named {
     name: String,
     history: FileHistory,
