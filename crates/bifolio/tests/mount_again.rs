@@ -31,7 +31,7 @@ fn mount_with_reused_number<'a>(fixture: &'a Fixture, options: &str) -> (Mount<'
     for _ in 0..50 {
         let old = fixture.mount(&["-o", options]);
         let before = device(fixture);
-        old.signal_guard(Signal::STOP);
+        old.stop_guard();
         run(Command::new("umount").arg(old.path()));
         wait_until("the server's end", || !old.has_server());
         let new = fixture.mount(&["-o", options]);

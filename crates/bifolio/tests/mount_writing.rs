@@ -257,7 +257,7 @@ fn umount_reports_that_it_waits_for_the_server() {
     let fixture = Fixture::with_tree();
     let mount = fixture.mount(&["-o", "rw"]);
     fs::write(mount.path().join("new"), "data").unwrap();
-    mount.signal_server(Signal::STOP);
+    mount.stop_server();
     let mut command = mounting::bifolio("umount");
     let mut umount = command.arg(mount.path()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(umount.stderr.take().unwrap()).lines();
@@ -303,7 +303,7 @@ fn data_read_during_a_direct_write_is_not_cached() {
         found
     };
     let writer = OpenOptions::new().write(true).open(&path).unwrap();
-    mount.signal_server(Signal::STOP);
+    mount.stop_server();
     let (writing, reading) = (Waiter::default(), Waiter::default());
     std::thread::scope(|scope| {
         // The kernel sends the write in two halves. The read between them returns the old second half.

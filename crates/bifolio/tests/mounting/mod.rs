@@ -318,6 +318,16 @@ impl Mount<'_> {
         self.thread_run_times(prefix).iter().sum()
     }
 
+    /// Stops the guard, and waits until it is stopped.
+    pub fn stop_guard(&self) {
+        stop(self.guard);
+    }
+
+    /// Stops the server, and waits until all of its threads are stopped.
+    pub fn stop_server(&self) {
+        stop(self.server);
+    }
+
     /// Sends a signal to the guard.
     pub fn signal_guard(&self, signal: Signal) {
         kill(self.guard, signal);
@@ -398,6 +408,20 @@ impl Drop for Foreground {
 fn kill(process: i32, signal: Signal) {
     let process = Pid::from_raw(process).unwrap();
     rustix::process::kill_process(process, signal).unwrap();
+}
+
+/// Stops a process. Its threads stop once one of them has taken the signal. Until then, they go on working.
+fn stop(process: i32) {
+    kill(process, Signal::STOP);
+    // The state follows the name in parentheses. A thread that cannot be read has ended.
+    let is_stopped = |thread: PathBuf| match fs::read_to_string(thread.join("stat")) {
+        Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T')),
+        Err(_) => true,
+    };
+    wait_until("the stop of all threads", || {
+        let mut threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+        threads.all(|thread| is_stopped(thread.unwrap().path()))
+    });
 }
 
 fn is_alive(process: i32) -> bool {
