@@ -7,12 +7,14 @@ use crate::fill::device_address;
 use crate::mapping::{IomapKind, map_at};
 use crate::read::ReadContext;
 
-/// Reads `into.len()` bytes from byte `at` on, which is a block's start, and verifies them if the file is verified. Bytes after the end of the file become zeroes.
+/// Reads `into.len()` bytes from byte `at` on, which is a block's start, and verifies them if the file is verified. Bytes
+/// after the end of the file become zeroes.
 ///
 /// No folio is locked meanwhile, so the format may move the blocks that are read. Then it has changed the generation before
 /// it uses the old ones for anything else, and they are read again.
 pub(crate) fn read(context: &ReadContext<'_>, at: u64, into: &mut [u8]) -> Result<()> {
-    // The ends of writes in flight change the generation, too. The caller holds the inode's lock, so there are only so many.
+    // The ends of direct writes change the generation, too, so that the read lasts as long as others overwrite the file
+    // directly and out of place.
     loop {
         let generation = context.mapper.generation();
         let result = read_once(context, at, into);

@@ -131,7 +131,8 @@ pub fn wait_for_writeback_cancellable(file: &WritableFile, range: Range<u64>) ->
     Ok(())
 }
 
-fn pages_of(range: &Range<u64>) -> Range<u64> {
+/// Returns the pages with these bytes.
+pub(crate) fn pages_of(range: &Range<u64>) -> Range<u64> {
     range.start >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT)
 }
 

@@ -164,6 +164,13 @@ impl Mapping {
         Some(self.get_from_set(number))
     }
 
+    /// Returns whether any folio of `pages` is dirty or under writeback.
+    pub fn has_unwritten(&self, pages: &Range<u64>) -> bool {
+        let folios = self.dirty.lock();
+        let sets = [&folios.dirty, &folios.writeback];
+        sets.iter().any(|set| set.first(self.cache(), pages).is_some())
+    }
+
     /// Takes a reference to a folio of one of the sets. The caller has the sets locked, so their reference lasts.
     fn get_from_set(&self, number: u32) -> FolioRef<'_> {
         self.cache().pool.frame(number).get_again();

@@ -93,8 +93,7 @@ impl Check<'_> {
         }
     }
 
-    /// Checks, for descriptors without checksums, that they do not mark bitmaps as uninitialized. Their number of inodes
-    /// that were never used has no meaning.
+    /// Checks, for descriptors without checksums, that they do not mark bitmaps as uninitialised.
     fn check_never_uninitialised(&mut self, group: GroupNumber) {
         let geometry = self.geometry();
         let per_block = geometry.descriptors_per_block();

@@ -6,10 +6,9 @@ use base::attributes::Timestamp;
 use base::{Error, FileBlock, FileOffset, Result, Unsupported};
 use fs::Shift;
 
-use super::LiveInode;
+use super::{LiveInode, NODES_MAX};
 use crate::inode::map::END;
 use crate::inode::record::advise;
-use crate::write::Demand;
 
 impl LiveInode {
     /// Returns the maximum size of a file, in bytes.
@@ -44,7 +43,7 @@ impl LiveInode {
             self.drop_delayed(&(end..END))?;
             saved = self.saved_from(end)?;
         }
-        self.change(Demand::Few, &[], |editor, _| {
+        self.change(0, &[], |editor, _| {
             if !keeps_space {
                 editor.truncate(self.number, end)?;
             }
@@ -92,7 +91,7 @@ impl LiveInode {
         let blocks = self.blocks_of(&range);
         let count = blocks.end.0.saturating_sub(blocks.start.0);
         let delayed: Vec<Range<FileBlock>> = self.delayed_in(&blocks);
-        self.change(Demand::Adds(self.nodes_of(count)), &[], |editor, reserved| {
+        self.change(count + NODES_MAX, &[], |editor, reserved| {
             let (mut at, mut others) = (blocks.start, Vec::new());
             // Delayed blocks are reserved already.
             for delayed in delayed.into_iter().chain([blocks.end..blocks.end]) {
@@ -142,11 +141,8 @@ impl LiveInode {
         self.check_unpinned()?;
         let blocks = self.blocks_of(&range);
         self.drop_delayed(&blocks)?;
-        let demand = match keeps_space {
-            true => Demand::Adds(self.nodes_of(blocks.end.0.saturating_sub(blocks.start.0))),
-            false => Demand::Few,
-        };
-        self.change(demand, &[], |editor, reserved| {
+        let count = if keeps_space { blocks.end.0.saturating_sub(blocks.start.0) } else { 0 };
+        self.change(count + NODES_MAX, &[], |editor, reserved| {
             if keeps_space {
                 let holes = editor.count_holes(self.number, std::slice::from_ref(&blocks))?;
                 reserved.check_blocks(&self.volume, holes)?;
@@ -164,7 +160,7 @@ impl LiveInode {
     pub(crate) fn shift(
         &self,
         range: Range<FileOffset>,
-        moves: Shift,
+        to: Shift,
         size: u64,
         time: Timestamp,
     ) -> Result<()> {
@@ -177,7 +173,7 @@ impl LiveInode {
         }
         let length = range.end.0 - range.start.0;
         let blocks = self.blocks_of(&range);
-        let (from, to, moved) = match moves {
+        let (from, to, moved) = match to {
             Shift::Collapse => (blocks.end, blocks.start, size.saturating_sub(length)),
             Shift::Insert => (blocks.start, blocks.end, size.saturating_add(length)),
         };
@@ -185,13 +181,7 @@ impl LiveInode {
             return Err(Error::FileTooLarge);
         }
         let end = FileBlock(self.volume.geometry().block_size.blocks_for(size));
-        // The nodes that the blocks leave, and those that they go to.
-        let nodes = 2 * self.nodes_of(end.0.saturating_sub(blocks.start.0));
-        let demand = match moves {
-            Shift::Collapse => Demand::Changes(nodes),
-            Shift::Insert => Demand::Adds(nodes),
-        };
-        self.change(demand, &[], |editor, _| {
+        self.change(NODES_MAX, &[], |editor, _| {
             // Preallocated blocks behind the end do not move.
             editor.truncate(self.number, end)?;
             editor.shift(self.number, from, to, end)?;

@@ -16,7 +16,7 @@ use crate::geometry::WORD_BYTES;
 use crate::inode::map::BlockState;
 use crate::inode::record::inline;
 use crate::temperature::Temperature;
-use crate::write::{Demand, Placed};
+use crate::write::Placed;
 
 impl LiveInode {
     /// Moves inline data to a block, so that it can be written.
@@ -27,7 +27,7 @@ impl LiveInode {
         let is_empty = data.iter().all(|byte| *byte == 0);
         data.resize(self.volume.geometry().block_size.len(), 0);
         let placed = if is_empty { None } else { Some(self.write_block(&data)?) };
-        let converted = self.change(Demand::Adds(NODES_MAX), &[], |editor, reserved| {
+        let converted = self.change(NODES_MAX, &[], |editor, reserved| {
             // The word before the data is unused as long as there is no map, and may be damaged.
             let words = area.start - WORD_BYTES..area.end;
             editor.edit_node(nid_of(self.number), self.number, |bytes| bytes[words].fill(0))?;
@@ -105,18 +105,18 @@ impl LiveInode {
 
     /// Reserves the blocks that data in the cache needs. Adds the nodes for their addresses, so that the end of I/O adds none.
     fn reserve(&self, blocks: &Range<FileBlock>) -> Result<()> {
+        let added = blocks.end.0 - blocks.start.0 + NODES_MAX;
         let count =
             |holes: &[Range<FileBlock>]| holes.iter().map(|hole| hole.end.0 - hole.start.0).sum();
         // The end of another write may have stored addresses since the caller looked.
         let mut holes = Vec::new();
         // Most writes find all nodes. They change none, which takes half the time.
-        let is_reserved = self.volume.writer()?.reserve(&self.volume, || {
+        let is_reserved = self.volume.writer()?.reserve(&self.volume, added, || {
             holes = self.unreserved(blocks)?;
             let has_nodes = self.found(self.current().has_nodes(blocks))?;
             Ok(has_nodes.then(|| count(&holes)))
         })?;
         if !is_reserved {
-            let added = Demand::Adds(self.nodes_of(blocks.end.0 - blocks.start.0));
             holes = self.change(added, &[], |editor, reserved| {
                 let holes = self.unreserved(blocks)?;
                 for hole in &holes {
@@ -281,7 +281,7 @@ impl MapWrite for LiveInode {
         let tokens = finished.iter().filter_map(|range| range.token);
         let clusters: Vec<_> = tokens.filter_map(|token| self.take_cluster(token)).collect();
         // The nodes were added when the data came into the cache.
-        let ended = self.change(Demand::Few, &[], |editor, reserved| {
+        let ended = self.change(0, &[], |editor, reserved| {
             let (mut ended, mut placed) = (Vec::new(), Vec::<Placed>::new());
             let mut replaced = Vec::new();
             for cluster in &clusters {

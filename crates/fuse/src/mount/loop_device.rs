@@ -12,11 +12,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// LOOP_CTL_GET_FREE: finds a free loop device (linux/loop.h).
-const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 /// LOOP_CONFIGURE: attaches a loop device to a file (linux/loop.h).
-const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 /// BLKROSET: sets or clears a block device's read-only flag (linux/fs.h).
-const BLKROSET: libc::c_ulong = 0x125D;
+const BLKROSET: libc::Ioctl = 0x125D;
 /// LO_FLAGS_AUTOCLEAR: the device detaches from its file when its last user closes it.
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 /// The maximum number of attempts, since another program may attach the free device first.

@@ -22,7 +22,6 @@ use std::sync::Arc;
 
 use base::{Error, FileOffset, Result};
 use device::Segment;
-use pagecache::PAGE_SHIFT;
 
 pub(crate) use self::end::{DirectEndIo, EndedRequests};
 pub use self::plan::Refused;
@@ -35,7 +34,7 @@ use crate::file::WritableFile;
 use crate::read::{ReadContext, SIZE_MAX};
 use crate::truncate::{for_each_folio, write_back_from};
 use crate::write::zero_tail;
-use crate::writeback::{write_back_and_wait, write_back_entered};
+use crate::writeback::{pages_of, write_back_and_wait, write_back_entered};
 
 /// The alignment of positions and lengths of direct requests, in bytes: the sector of a device.
 pub const DIRECT_ALIGNMENT: u64 = 512;
@@ -157,13 +156,18 @@ pub fn wait_for_direct(file: &WritableFile) {
 
 /// Returns whether the cache has any folio of these bytes.
 fn is_cached(file: &WritableFile, range: &Range<u64>) -> bool {
-    file.mapping().has_cached(range.start >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT))
+    file.mapping().has_cached(pages_of(range))
+}
+
+/// Returns whether the cache has data of these bytes that the device does not have yet.
+fn has_unwritten(file: &WritableFile, range: &Range<u64>) -> bool {
+    file.mapping().has_unwritten(&pages_of(range))
 }
 
 /// Writes back cached dirty data of these bytes before they are read from the device. The file's errors have the
 /// errors of that.
 fn clean_cache(file: &Arc<WritableFile>, range: &Range<u64>, entered: Option<&Entered>) {
-    if !is_cached(file, range) {
+    if !has_unwritten(file, range) {
         return;
     }
     match entered {

@@ -25,7 +25,7 @@ pub enum Refused {
     /// [`write_direct_alone`](super::write_direct_alone).
     NeedsAlone,
     /// The request has to go through the cache: the data is inline or transformed, other threads keep writing to the
-    /// cache, or the cache has data of the range and the batch has other requests.
+    /// cache, or the cache has data of the range that is not written back and the batch has other requests.
     NeedsCache,
     /// The request would have to wait, and the caller does not want that.
     WouldBlock,

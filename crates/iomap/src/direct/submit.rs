@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::plan::{AlonePlan, NoPlan, PlannedRun, Refused, plan_alone, plan_overwrite, plan_range};
 use super::request::{DirectRequest, DirectWait, InFlightRequest, ReadInFlight};
-use super::{SplitExtents, clean_cache, is_cached};
+use super::{SplitExtents, clean_cache, has_unwritten};
 use crate::barrier::Entered;
 use crate::file::WritableFile;
 use crate::mapping::IomapKind;
@@ -56,7 +56,7 @@ impl DirectBatch {
         if context.mapper.transform().is_some() || context.mapper.is_verified() {
             return Err((Refused::NeedsCache, request));
         }
-        if let Some(file) = file.filter(|file| is_cached(file, &range)) {
+        if let Some(file) = file.filter(|file| has_unwritten(file, &range)) {
             if nowait {
                 return Err((Refused::WouldBlock, request));
             }
@@ -92,7 +92,7 @@ impl DirectBatch {
         let Some(entered) = self.enter(file, nowait) else {
             return Err((Refused::WouldBlock, request));
         };
-        if !nowait && !self.is_empty() && is_cached(file, &request.range()) {
+        if !nowait && !self.is_empty() && has_unwritten(file, &request.range()) {
             return Err((Refused::NeedsCache, request));
         }
         let runs = match plan_overwrite(file, &request, split, nowait, &entered) {

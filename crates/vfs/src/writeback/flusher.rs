@@ -117,6 +117,10 @@ impl Flusher {
         }
         *self.uncommitted.lock() = None;
         if let Err(error) = self.file_system.sync() {
+            if error == Error::NoSpace {
+                // The volume is not shut down. A later sync may find room.
+                self.note_uncommitted();
+            }
             self.end_io.errors().record(error);
         }
     }

@@ -1,8 +1,10 @@
 //! Arguments and results of direct calls.
 
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 
 use base::{Error, FileOffset};
+use device::{Bio, SharedDevice};
+use testkit::{DeviceHooks, HookedDevice};
 use vfs::{DirectIo, File, OpenMode, Privileges, XattrMode};
 
 use crate::common::{self, close, open};
@@ -77,6 +79,37 @@ fn one_caller_may_submit_many_requests_at_once() {
     let mut found = vec![0; 1024];
     file.read_at(&mut found, 0).unwrap();
     assert!(found[..512] == [1; 512] && found[512..] == [8; 512]);
+    drop(file);
+    stage.close();
+}
+
+/// The number of bios of each batch that a device receives.
+#[derive(Debug, Default)]
+struct Batches(Mutex<Vec<usize>>);
+
+impl DeviceHooks for Batches {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
+        self.0.lock().unwrap().push(batch.len());
+        device.submit(batch);
+    }
+}
+
+#[test]
+fn requests_for_cached_data_that_is_written_back_are_submitted_at_once() {
+    let mut batches = None;
+    let wrap = |device| -> SharedDevice {
+        batches.insert(Arc::new(HookedDevice::new(device, Batches::default()))).clone()
+    };
+    let (stage, file) = Stage::with_file(1 << 20, wrap);
+    let batches = batches.unwrap();
+    for data in [None, Some(vec![2; 4096])] {
+        assert_eq!(file.write_at(&vec![1; 1 << 20], 0), Ok(1 << 20));
+        stage.volume.sync().unwrap();
+        batches.0.lock().unwrap().clear();
+        let ended = submit(&file, (0..4).map(|index| (index * 65_536, data.clone())), false);
+        assert!(ended.iter().all(|(.., result)| *result == Ok(4096)), "{ended:?}");
+        assert_eq!(*batches.0.lock().unwrap(), [4], "a write: {}", data.is_some());
+    }
     drop(file);
     stage.close();
 }

@@ -13,5 +13,4 @@ mod node_logs;
 mod overwrites;
 mod pinned;
 mod reads;
-mod room;
 mod waits;

@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Print a JSON object with an array of findings
     #[arg(long)]
     json: bool,
-    /// Stop after N inconsistencies
+    /// Stop after N inconsistencies. Their paths are still searched for
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_findings: Option<u64>,
     /// Stop after this time; what was found until then is printed
@@ -64,15 +64,15 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let device = images.device(&arguments.target).map_err(operational)?;
     let mut options = images.volume_options().clone();
     let mut opened = open(&arguments.target, &device, &options)?;
-    findings.begin(&arguments.target)?;
-    // Corruption that prevents opening is a finding, too. The state before the recovery may still be checked.
+    // What prevents opening is a finding, too. The state before the recovery may still be checked.
     let refused = opened.as_ref().err().cloned();
+    if refused.is_some() && !options.no_recovery {
+        options.no_recovery = true;
+        opened = open(&arguments.target, &device, &options)?;
+    }
+    findings.begin(&arguments.target)?;
     if let Some(refused) = &refused {
         findings.add(refused.clone())?;
-        if !options.no_recovery {
-            options.no_recovery = true;
-            opened = open(&arguments.target, &device, &options)?;
-        }
     }
     let mut summary = CheckSummary::default();
     let mut stop = findings.is_full().then_some(Stop::Findings);
@@ -114,7 +114,7 @@ fn operational(failure: Failure) -> Failure {
     failure.with_status(Status::Operational)
 }
 
-/// Opens the volume. The inner error is corruption that prevents opening.
+/// Opens the volume. The inner error is corruption that prevents opening, or data of the recovery that cannot be read.
 fn open(
     target: &Target,
     device: &SharedDevice,
@@ -123,6 +123,7 @@ fn open(
     match Volume::open_device(Arc::clone(device), options) {
         Ok(volume) => Ok(Ok(volume)),
         Err(error @ Error::Corrupt(_)) => Ok(Err(error)),
+        Err(error @ Error::Io(_)) if !options.no_recovery => Ok(Err(error)),
         Err(error) => Err(operational(Failure::library(target.image.as_path(), &error))),
     }
 }
