@@ -7,9 +7,7 @@ use super::nodes::{Editor, Slot, nid_of};
 use crate::dir::edit::{self, NewEntry};
 use crate::dir::entries::{Entries, code_of_file_type};
 use crate::dir::{Blocks, Directory, Found, InlineDirectory, WantedName, levels};
-use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
-use crate::inode::record::inline;
 use crate::ondisk::node::NULL_ADDRESS;
 
 /// A directory whose entries change.
@@ -92,17 +90,10 @@ impl EntryEditor<'_, '_> {
 
     /// Moves the entries of an inline directory to blocks.
     fn convert_inline(&mut self) -> Result<()> {
-        let place = self.inode()?.record().inline_area.clone().unwrap_or_default();
-        let area = self.editor.edit_node(nid_of(self.number), self.number, |bytes| {
-            let before = bytes[place.clone()].to_vec();
-            // The word before the entries is unused as long as there is no map, and may be damaged.
-            bytes[place.start.saturating_sub(WORD_BYTES)..place.end].fill(0);
-            before
-        })?;
+        let area = self.editor.take_inline(self.number)?.unwrap_or_default();
         let block_size = self.editor.volume.geometry().block_size;
         let is_rehashed = self.inode()?.record().dir_level != 0;
         self.editor.edit_inode(self.number, |raw| {
-            raw.inline &= !(inline::DENTRIES | inline::DATA_EXISTS);
             raw.current_depth.set(if is_rehashed { 0 } else { 1 });
             raw.size.set(raw.size.get().max(block_size.bytes().into()));
         })?;

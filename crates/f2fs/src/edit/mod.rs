@@ -6,6 +6,7 @@ mod data;
 mod deletion;
 mod entries;
 mod fields;
+mod inline;
 mod nodes;
 mod overlay;
 mod position;

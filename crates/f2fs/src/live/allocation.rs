@@ -9,6 +9,7 @@ use fs::Shift;
 use super::{LiveInode, NODES_MAX};
 use crate::inode::map::END;
 use crate::inode::record::advise;
+use crate::ondisk::node::RawInode;
 
 impl LiveInode {
     /// Returns the maximum size of a file, in bytes.
@@ -32,10 +33,25 @@ impl LiveInode {
             return Ok(());
         }
         self.check_changeable()?;
-        let end = FileBlock(self.volume.geometry().block_size.blocks_for(size));
-        if self.current().record().inline_area.is_some() {
-            self.convert_inline()?;
+        let set = |raw: &mut RawInode| {
+            raw.size.set(size);
+            if !keeps_space {
+                raw.advise &= !advise::KEEP_SIZE;
+            }
+            raw.set_modified(time);
+            raw.set_changed(time);
+        };
+        let inline = self.current().record().inline_area.clone();
+        if inline.is_some_and(|area| size <= area.len() as u64) {
+            self.change(0, &[], |editor, _| {
+                editor.cut_inline(self.number, size)?;
+                self.update(editor, set)
+            })?;
+            self.map_changed();
+            return Ok(());
         }
+        self.convert_inline()?;
+        let end = FileBlock(self.volume.geometry().block_size.blocks_for(size));
         self.decompress_end(size)?;
         let mut saved = 0;
         if !keeps_space {
@@ -50,14 +66,7 @@ impl LiveInode {
             if saved > 0 {
                 editor.count_saved_blocks(self.number, -(saved as i64))?;
             }
-            self.update(editor, |raw| {
-                raw.size.set(size);
-                if !keeps_space {
-                    raw.advise &= !advise::KEEP_SIZE;
-                }
-                raw.set_modified(time);
-                raw.set_changed(time);
-            })
+            self.update(editor, set)
         })?;
         self.map_changed();
         Ok(())
@@ -82,9 +91,7 @@ impl LiveInode {
         if range.end.0 > self.size_max() {
             return Err(Error::FileTooLarge);
         }
-        if self.current().record().inline_area.is_some() {
-            self.convert_inline()?;
-        }
+        self.convert_inline()?;
         if self.is_pinned() {
             return self.preallocate_pinned(range);
         }

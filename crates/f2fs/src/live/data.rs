@@ -11,61 +11,13 @@ use iomap::{
 };
 
 use super::{LiveInode, NODES_MAX};
-use crate::edit::nid_of;
-use crate::geometry::WORD_BYTES;
 use crate::inode::map::BlockState;
-use crate::inode::record::inline;
 use crate::temperature::Temperature;
 use crate::write::Placed;
 
 impl LiveInode {
-    /// Moves inline data to a block, so that it can be written.
-    pub(crate) fn convert_inline(&self) -> Result<()> {
-        let current = self.current();
-        let Some(area) = current.record().inline_area.clone() else { return Ok(()) };
-        let mut data = current.inline_data()?;
-        let is_empty = data.iter().all(|byte| *byte == 0);
-        data.resize(self.volume.geometry().block_size.len(), 0);
-        let placed = if is_empty { None } else { Some(self.write_block(&data)?) };
-        let converted = self.change(NODES_MAX, &[], |editor, reserved| {
-            // The word before the data is unused as long as there is no map, and may be damaged.
-            let words = area.start - WORD_BYTES..area.end;
-            editor.edit_node(nid_of(self.number), self.number, |bytes| bytes[words].fill(0))?;
-            editor.edit_inode(self.number, |raw| {
-                raw.inline &= !(inline::DATA | inline::DATA_EXISTS);
-            })?;
-            if let Some((token, block)) = placed {
-                reserved.take_placement(token);
-                editor.set_addresses(self.number, FileBlock(0), block..FsBlock(block.0 + 1))?;
-            }
-            Ok(())
-        });
-        if let (Err(_), Some((token, _))) = (&converted, placed) {
-            self.volume.writer()?.unplace(&self.volume, token);
-        }
-        self.map_changed();
-        converted
-    }
-
-    /// Writes a block of data to a new place.
-    fn write_block(&self, data: &[u8]) -> Result<(u64, FsBlock)> {
-        let writer = self.volume.writer()?;
-        let (token, range) = writer.place_after_waiting(
-            &self.volume,
-            (self.number, FileBlock(0)),
-            1,
-            self.temperature(),
-        )?;
-        let offset = self.volume.geometry().device_offset(range.start);
-        if let Err(error) = self.volume.device().write_at(offset, data) {
-            writer.unplace(&self.volume, token);
-            return Err(error);
-        }
-        Ok((token, range.start))
-    }
-
     /// Returns the temperature of data that is written. That of atomic writes is hot.
-    fn temperature(&self) -> Temperature {
+    pub(super) fn temperature(&self) -> Temperature {
         if self.has_atomic_write() { Temperature::Hot } else { self.current().record().temperature }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! - `names.rs`: new inodes, and names in directories
 //! - `data.rs`: the map of a file's data, for reading and writing
+//! - `inline.rs`: data that is in the inode
 //! - `atomic.rs`: data that a file gets all at once, or not at all
 //! - `allocation.rs`: sizes, preallocated blocks, holes
 //! - `clusters.rs`: clusters of compressed files that are written as a whole
@@ -20,6 +21,7 @@ mod clusters;
 mod compression;
 mod data;
 mod decompression;
+mod inline;
 mod names;
 mod overwrites;
 mod pinned;

@@ -15,7 +15,6 @@ use super::slots::{SlotStep, size_after, slot_step};
 use super::{RecoveryReport, STRUCTURE, names};
 use crate::edit::{Editor, MapShape, Slot, delete_inode, first_block, free_data, nid_of};
 use crate::features::Feature;
-use crate::geometry::WORD_BYTES;
 use crate::inode::record::{InodeRecord, advise, inline};
 use crate::node::{Node, XATTR_POSITION};
 use crate::ondisk::node::{NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter};
@@ -362,18 +361,7 @@ impl Replay<'_, '_> {
             self.copy(number, replayed, area)?;
             return Ok(true);
         }
-        if let Some(area) = now.record().inline_area.clone() {
-            // The word before the data is unused as long as there is no map, and may be damaged.
-            let words = area.start - WORD_BYTES..area.end;
-            self.editor.edit_node(nid_of(number), number, |bytes| {
-                if let Some(data) = bytes.get_mut(words) {
-                    data.fill(0);
-                }
-            })?;
-            self.editor.edit_inode(number, |raw| {
-                raw.inline &= !(inline::DATA | inline::DATA_EXISTS);
-            })?;
-        }
+        self.editor.take_inline(number)?;
         Ok(false)
     }
 

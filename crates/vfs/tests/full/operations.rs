@@ -128,8 +128,15 @@ pub const OPERATIONS_ON_VALUES: &[Operation] = &[
 ];
 
 /// The operations that need no space.
-pub const REMOVALS: [&str; 5] =
-    ["unlink", "unlink with an ACL", "rmdir", "truncate to less", "truncate to nothing"];
+pub const REMOVALS: [&str; 7] = [
+    "unlink",
+    "unlink with an ACL",
+    "rmdir",
+    "truncate to less",
+    "truncate to nothing",
+    "truncate a small file to less",
+    "truncate a small file to nothing",
+];
 
 /// The operations that files with block maps do not offer.
 pub const REFUSED_WITH_BLOCK_MAPS: &[&str] =
@@ -202,6 +209,8 @@ pub const OPERATIONS: &[Operation] = &[
     data("write to a small file", |v| write(v, "/small", 10, 3000)),
     data("truncate to less", |v| at(v, "/file").set_size(140_000, Privileges::Keep)),
     data("truncate to more", |v| at(v, "/file").set_size(5 << 20, Privileges::Keep)),
+    data("truncate a small file to less", |v| at(v, "/small").set_size(5, Privileges::Keep)),
+    data("truncate a small file to nothing", |v| at(v, "/small").set_size(0, Privileges::Keep)),
     data("truncate a small file to more", |v| at(v, "/small").set_size(100, Privileges::Keep)),
     data("truncate a small file to much more", |v| {
         at(v, "/small").set_size(1 << 20, Privileges::Keep)

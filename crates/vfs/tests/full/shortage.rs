@@ -70,11 +70,12 @@ fn make_f2fs(kind: &Kind, folder: &Path) -> Arc<Vec<u8>> {
     }
     let (device, volume) = open(&Arc::new(std::fs::read(image).unwrap()));
     create(&volume, "/small");
-    write(&volume, "/small", 0, SMALL).unwrap();
     volume.mkdir(b"/small-directory", 0o755, ROOT).unwrap();
     create(&volume, "/small-directory/file");
     volume.close().unwrap();
-    contents(&device)
+    let mut image = contents(&device);
+    f2fs::store_inline(Arc::<Vec<u8>>::make_mut(&mut image), b"small", SMALL);
+    image
 }
 
 /// Returns the full volume's image with `free` free clusters or inodes.
