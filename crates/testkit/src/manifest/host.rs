@@ -31,6 +31,8 @@ impl Manifest {
         manifest.entries.insert(VOLUME.to_owned(), statfs_facts(top));
         let device = device_of(&stat(top));
         let mut seen: HashMap<u64, Facts> = HashMap::new();
+        // One for all files, since emulated processors are slow to zero it.
+        let mut xattrs_buffer = vec![0; XATTR_BYTES_MAX];
         let mut ahead: Vec<Vec<u8>> = vec![Vec::new()];
         while let Some(name) = ahead.pop() {
             let path = top.join(OsStr::from_bytes(&name));
@@ -41,7 +43,7 @@ impl Manifest {
             let is_directory = stat.stx_mode & 0o170_000 == 0o040_000;
             let facts = match seen.get(&stat.stx_ino) {
                 Some(facts) => facts.clone(),
-                None => facts_of(&path, &stat),
+                None => facts_of(&path, &stat, &mut xattrs_buffer),
             };
             if is_directory {
                 for entry in must(std::fs::read_dir(&path), path.display()) {
@@ -84,7 +86,7 @@ fn device_of(stat: &Statx) -> (u32, u32) {
     (stat.stx_dev_major, stat.stx_dev_minor)
 }
 
-fn facts_of(path: &Path, stat: &Statx) -> Facts {
+fn facts_of(path: &Path, stat: &Statx, xattrs_buffer: &mut [u8]) -> Facts {
     let mut facts = Facts::new();
     let mut add = |fact: &str, value: String| {
         facts.insert(fact.to_owned(), value);
@@ -117,7 +119,7 @@ fn facts_of(path: &Path, stat: &Statx) -> Facts {
         0o100_000 | 0o040_000 => add_facts_of_open(path, stat, &mut add),
         _ => {}
     }
-    for (name, value) in xattrs(path) {
+    for (name, value) in xattrs(path, xattrs_buffer) {
         add(&format!("xattr {}", escape(&name)), value_text(&value));
     }
     facts
@@ -201,9 +203,9 @@ fn data_ranges(file: &File, size: u64) -> Option<Vec<Range<u64>>> {
     Some(ranges)
 }
 
-fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut buffer = vec![0; XATTR_BYTES_MAX];
-    let names = match rustix::fs::llistxattr(path, &mut buffer[..]) {
+/// Returns the names and values of a file's attributes. `buffer` has [`XATTR_BYTES_MAX`] bytes.
+fn xattrs(path: &Path, buffer: &mut [u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let names = match rustix::fs::llistxattr(path, &mut *buffer) {
         // The file system does not support attributes.
         Err(Errno::OPNOTSUPP) => return Vec::new(),
         length => buffer[..must(length, path.display())].to_vec(),
@@ -211,7 +213,7 @@ fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
     names
         .map(|name| {
-            let length = rustix::fs::lgetxattr(path, name, &mut buffer[..]);
+            let length = rustix::fs::lgetxattr(path, name, &mut *buffer);
             let length = must(length, format_args!("{}: {}", path.display(), escape(name)));
             (name.to_vec(), buffer[..length].to_vec())
         })

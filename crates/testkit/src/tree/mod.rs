@@ -130,10 +130,35 @@ pub fn contents(seed: u64, length: usize) -> Vec<u8> {
         state ^= state << 17;
         state.wrapping_mul(0x2545_F491_4F6C_DD1D)
     };
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        bytes.extend(next().to_le_bytes().map(|byte| byte.max(1)));
+    let mut bytes = vec![0; length.next_multiple_of(8)];
+    for word in bytes.chunks_exact_mut(8) {
+        word.copy_from_slice(&without_zeroes(next()).to_le_bytes());
     }
     bytes.truncate(length);
     bytes
+}
+
+/// Replaces each byte of a word that is zero by one.
+fn without_zeroes(word: u64) -> u64 {
+    const LOW_BITS: u64 = 0x7F7F_7F7F_7F7F_7F7F;
+    // The highest bit of each byte that is not zero. No sum carries over to the next byte.
+    let not_zero = ((word & LOW_BITS) + LOW_BITS) | word;
+    word | (!not_zero & !LOW_BITS) >> 7
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_have_the_requested_length_and_no_zeroes() {
+        for length in (0..20).chain([100_000]) {
+            let bytes = contents(5, length);
+            assert_eq!(bytes.len(), length);
+            assert!(!bytes.contains(&0));
+        }
+        assert!(contents(5, 19).starts_with(&contents(5, 9)));
+        assert_ne!(contents(5, 100), contents(6, 100));
+        assert_eq!(without_zeroes(0xFF00_8000_0100_7F00), 0xFF01_8001_0101_7F01);
+    }
 }
