@@ -121,10 +121,11 @@ impl Overlay {
         self.nodes.is_empty() && self.directory_blocks.is_empty()
     }
 
-    /// Returns the number of blocks that a checkpoint writes for the changes.
-    pub(crate) fn block_count(&self) -> u64 {
+    /// Returns the numbers of nodes, and of directory blocks, that a checkpoint writes for the changes at most.
+    pub(crate) fn block_counts(&self) -> [u64; 2] {
         // A block of a directory changes a node, which may not be here yet.
-        (self.nodes.len() + 2 * self.directory_blocks.len()) as u64
+        let nodes = self.nodes.len() + self.directory_blocks.len();
+        [nodes as u64, self.directory_blocks.len() as u64]
     }
 
     /// Returns the approximate memory of the changes, in bytes.

@@ -6,10 +6,11 @@ use base::attributes::Timestamp;
 use base::{Error, FileBlock, FileOffset, Result, Unsupported};
 use fs::Shift;
 
-use super::{LiveInode, NODES_MAX};
+use super::LiveInode;
 use crate::inode::map::END;
 use crate::inode::record::advise;
 use crate::ondisk::node::RawInode;
+use crate::write::Demand;
 
 impl LiveInode {
     /// Returns the maximum size of a file, in bytes.
@@ -43,7 +44,7 @@ impl LiveInode {
         };
         let inline = self.current().record().inline_area.clone();
         if inline.is_some_and(|area| size <= area.len() as u64) {
-            self.change(0, &[], |editor, _| {
+            self.change(Demand::Few, &[], |editor, _| {
                 editor.cut_inline(self.number, size)?;
                 self.update(editor, set)
             })?;
@@ -59,7 +60,7 @@ impl LiveInode {
             self.drop_delayed(&(end..END))?;
             saved = self.saved_from(end)?;
         }
-        self.change(0, &[], |editor, _| {
+        self.change(Demand::Few, &[], |editor, _| {
             if !keeps_space {
                 editor.truncate(self.number, end)?;
             }
@@ -98,7 +99,7 @@ impl LiveInode {
         let blocks = self.blocks_of(&range);
         let count = blocks.end.0.saturating_sub(blocks.start.0);
         let delayed: Vec<Range<FileBlock>> = self.delayed_in(&blocks);
-        self.change(count + NODES_MAX, &[], |editor, reserved| {
+        self.change(Demand::Adds(self.nodes_of(count)), &[], |editor, reserved| {
             let (mut at, mut others) = (blocks.start, Vec::new());
             // Delayed blocks are reserved already.
             for delayed in delayed.into_iter().chain([blocks.end..blocks.end]) {
@@ -148,8 +149,11 @@ impl LiveInode {
         self.check_unpinned()?;
         let blocks = self.blocks_of(&range);
         self.drop_delayed(&blocks)?;
-        let count = if keeps_space { blocks.end.0.saturating_sub(blocks.start.0) } else { 0 };
-        self.change(count + NODES_MAX, &[], |editor, reserved| {
+        let demand = match keeps_space {
+            true => Demand::Adds(self.nodes_of(blocks.end.0.saturating_sub(blocks.start.0))),
+            false => Demand::Few,
+        };
+        self.change(demand, &[], |editor, reserved| {
             if keeps_space {
                 let holes = editor.count_holes(self.number, std::slice::from_ref(&blocks))?;
                 reserved.check_blocks(&self.volume, holes)?;
@@ -167,7 +171,7 @@ impl LiveInode {
     pub(crate) fn shift(
         &self,
         range: Range<FileOffset>,
-        to: Shift,
+        moves: Shift,
         size: u64,
         time: Timestamp,
     ) -> Result<()> {
@@ -180,7 +184,7 @@ impl LiveInode {
         }
         let length = range.end.0 - range.start.0;
         let blocks = self.blocks_of(&range);
-        let (from, to, moved) = match to {
+        let (from, to, moved) = match moves {
             Shift::Collapse => (blocks.end, blocks.start, size.saturating_sub(length)),
             Shift::Insert => (blocks.start, blocks.end, size.saturating_add(length)),
         };
@@ -188,7 +192,13 @@ impl LiveInode {
             return Err(Error::FileTooLarge);
         }
         let end = FileBlock(self.volume.geometry().block_size.blocks_for(size));
-        self.change(NODES_MAX, &[], |editor, _| {
+        // The nodes that the blocks leave, and those that they go to.
+        let nodes = 2 * self.nodes_of(end.0.saturating_sub(blocks.start.0));
+        let demand = match moves {
+            Shift::Collapse => Demand::Changes(nodes),
+            Shift::Insert => Demand::Adds(nodes),
+        };
+        self.change(demand, &[], |editor, _| {
             // Preallocated blocks behind the end do not move.
             editor.truncate(self.number, end)?;
             editor.shift(self.number, from, to, end)?;

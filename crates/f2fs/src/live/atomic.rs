@@ -28,7 +28,7 @@ use super::{LiveInode, NODES_MAX};
 use crate::edit::Editor;
 use crate::inode::map::END;
 use crate::inode::record::advise;
-use crate::write::{Placed, Reserved};
+use crate::write::{Demand, Placed, Reserved};
 
 /// An atomic write of a file.
 #[derive(Debug)]
@@ -101,6 +101,18 @@ impl Pending {
     }
 }
 
+/// Returns the number of nodes that have the addresses of `runs` at most, which are in the order of the file.
+fn nodes_of(runs: &[Run], addresses_per_node: u64) -> u64 {
+    // Each part of a file with as many blocks as a node has addresses is in two nodes at most.
+    let (mut parts, mut next) = (0, 0);
+    for run in runs {
+        let end = run.end().0.div_ceil(addresses_per_node);
+        parts += end - (run.at.0 / addresses_per_node).clamp(next, end);
+        next = end;
+    }
+    2 * parts
+}
+
 impl LiveInode {
     /// Starts an atomic write. The cache has no dirty data, and none is in flight.
     pub(crate) fn start_atomic_write(&self, kind: AtomicWrite) -> Result<()> {
@@ -129,10 +141,8 @@ impl LiveInode {
         };
         let Some((kind, runs, used)) = pending else { return Ok(()) };
         debug_assert_eq!(self.delayed.lock().reserved(), 0, "data was not written back");
-        // Each run is in a node, and may go on in others.
-        let blocks: u64 = runs.iter().map(|run| run.blocks.end.0 - run.blocks.start.0).sum();
-        let in_node = u64::from(self.volume.geometry().addresses_per_node());
-        let nodes = runs.len() as u64 + blocks / in_node + NODES_MAX;
+        let addresses_per_node = self.volume.geometry().addresses_per_node().into();
+        let demand = Demand::Changes(nodes_of(&runs, addresses_per_node) + NODES_MAX);
         let commit = |editor: &mut Editor<'_>, reserved: &mut Reserved<'_>| {
             let mut at = FileBlock(0);
             for run in &runs {
@@ -157,7 +167,7 @@ impl LiveInode {
             runs.iter().for_each(|run| reserved.commit_pending(&run.blocks));
             Ok(())
         };
-        self.change_or_take_back(nodes, &[], commit, |reserved| {
+        self.change_or_take_back(demand, &[], commit, |reserved| {
             runs.iter().for_each(|run| reserved.keep_pending(&run.blocks));
         })?;
         // In this order: readers find the new addresses in both places.
@@ -302,5 +312,8 @@ mod tests {
         let runs: Vec<(u64, u64, u64)> =
             pending.runs().iter().map(|run| (run.at.0, run.end().0, run.blocks.start.0)).collect();
         assert_eq!(runs, [(3, 5, 100), (5, 6, 200), (9, 11, 202), (11, 12, 203)]);
+        for (addresses_per_node, nodes) in [(12, 2), (10, 4), (5, 6), (4, 6), (1, 12)] {
+            assert_eq!(nodes_of(&pending.runs(), addresses_per_node), nodes);
+        }
     }
 }

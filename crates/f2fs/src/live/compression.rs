@@ -4,11 +4,12 @@
 use base::attributes::{FileType, Timestamp};
 use base::{Error, FileBlock, Location, Result, Unsupported};
 
-use super::{LiveInode, NODES_MAX};
+use super::LiveInode;
 use crate::compress::{Algorithm, ClusterSize};
 use crate::features::Feature;
 use crate::inode::map::END;
 use crate::inode::record::{Compression, inline};
+use crate::write::Demand;
 
 impl LiveInode {
     /// Returns whether the flags of compression can be set.
@@ -53,7 +54,7 @@ impl LiveInode {
         if self.has_blocks()? {
             return Err(Error::FileTooLarge);
         }
-        self.change(0, &[], |editor, _| {
+        self.change(Demand::Few, &[], |editor, _| {
             editor.edit_extra(self.number, |extra| {
                 extra.algorithm = algorithm.number();
                 extra.log_cluster_size = log_cluster_size;
@@ -67,7 +68,8 @@ impl LiveInode {
             return Err(Error::InvalidArgument("the saved blocks were released before"));
         }
         self.check_changeable()?;
-        let released = self.change(NODES_MAX, &[], |editor, _| {
+        let demand = Demand::Changes(self.nodes_of(self.blocks_of_size()));
+        let released = self.change(demand, &[], |editor, _| {
             let released = editor.set_released(self.number, true)?;
             self.update(editor, |raw| {
                 raw.inline |= inline::RELEASED;
@@ -84,7 +86,8 @@ impl LiveInode {
         if !self.compression()?.is_released {
             return Err(Error::InvalidArgument("the saved blocks were not released"));
         }
-        let reserved = self.change(NODES_MAX, &[], |editor, _| {
+        let demand = Demand::Adds(self.nodes_of(self.blocks_of_size()));
+        let reserved = self.change(demand, &[], |editor, _| {
             let reserved = editor.set_released(self.number, false)?;
             self.update(editor, |raw| {
                 raw.inline &= !inline::RELEASED;

@@ -10,10 +10,10 @@ use iomap::{
     MapWrite, Placement, Token, Transform, WritePolicy,
 };
 
-use super::{LiveInode, NODES_MAX};
+use super::LiveInode;
 use crate::inode::map::BlockState;
 use crate::temperature::Temperature;
-use crate::write::Placed;
+use crate::write::{Demand, Placed};
 
 impl LiveInode {
     /// Returns the temperature of data that is written. That of atomic writes is hot.
@@ -57,18 +57,18 @@ impl LiveInode {
 
     /// Reserves the blocks that data in the cache needs. Adds the nodes for their addresses, so that the end of I/O adds none.
     fn reserve(&self, blocks: &Range<FileBlock>) -> Result<()> {
-        let added = blocks.end.0 - blocks.start.0 + NODES_MAX;
         let count =
             |holes: &[Range<FileBlock>]| holes.iter().map(|hole| hole.end.0 - hole.start.0).sum();
         // The end of another write may have stored addresses since the caller looked.
         let mut holes = Vec::new();
         // Most writes find all nodes. They change none, which takes half the time.
-        let is_reserved = self.volume.writer()?.reserve(&self.volume, added, || {
+        let is_reserved = self.volume.writer()?.reserve(&self.volume, || {
             holes = self.unreserved(blocks)?;
             let has_nodes = self.found(self.current().has_nodes(blocks))?;
             Ok(has_nodes.then(|| count(&holes)))
         })?;
         if !is_reserved {
+            let added = Demand::Adds(self.nodes_of(blocks.end.0 - blocks.start.0));
             holes = self.change(added, &[], |editor, reserved| {
                 let holes = self.unreserved(blocks)?;
                 for hole in &holes {
@@ -233,7 +233,7 @@ impl MapWrite for LiveInode {
         let tokens = finished.iter().filter_map(|range| range.token);
         let clusters: Vec<_> = tokens.filter_map(|token| self.take_cluster(token)).collect();
         // The nodes were added when the data came into the cache.
-        let ended = self.change(0, &[], |editor, reserved| {
+        let ended = self.change(Demand::Few, &[], |editor, reserved| {
             let (mut ended, mut placed) = (Vec::new(), Vec::<Placed>::new());
             let mut replaced = Vec::new();
             for cluster in &clusters {

@@ -17,6 +17,7 @@ use iomap::{Cluster, MapRead};
 use super::clusters::{Part, unplace};
 use super::{LiveInode, NODES_MAX};
 use crate::inode::map::{BlockState, END};
+use crate::write::Demand;
 
 impl LiveInode {
     /// Fails for compressed files, whose clusters only writes and truncations change, as in Linux.
@@ -105,7 +106,7 @@ impl LiveInode {
         let blocks = first..FileBlock(first.0 + count);
         let parts = self.place_slots(first, count, true)?;
         let changed = self.store(first, data, &parts).and_then(|()| {
-            self.change(NODES_MAX, &[], |editor, reserved| {
+            self.change(Demand::Adds(NODES_MAX), &[], |editor, reserved| {
                 let inode = self.volume.inode(self.number)?;
                 if inode.cluster(cluster.offset)? != *cluster {
                     return Ok(false);

@@ -4,6 +4,7 @@ use base::{FileBlock, FsBlock, Result};
 use iomap::MapRead;
 
 use super::{LiveInode, NODES_MAX};
+use crate::write::Demand;
 
 impl LiveInode {
     /// Moves inline data to a block, so that it can be written.
@@ -16,7 +17,7 @@ impl LiveInode {
         let is_empty = data.iter().all(|byte| *byte == 0);
         data.resize(self.volume.geometry().block_size.len(), 0);
         let placed = if is_empty { None } else { Some(self.write_block(&data)?) };
-        let converted = self.change(NODES_MAX, &[], |editor, reserved| {
+        let converted = self.change(Demand::Adds(NODES_MAX), &[], |editor, reserved| {
             editor.take_inline(self.number)?;
             if let Some((token, block)) = placed {
                 reserved.take_placement(token);

@@ -50,7 +50,7 @@ use crate::inode::record::flags;
 use crate::ondisk::node::RawInode;
 use crate::ranks;
 use crate::volume::Volume;
-use crate::write::Reserved;
+use crate::write::{Demand, Reserved};
 
 /// The blocks that an operation may add besides those of data: an inode, its extended attributes, a directory's block and
 /// the nodes above it.
@@ -160,21 +160,30 @@ impl LiveInode {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Changes nodes by `work`, all or nothing, and loads this inode and `others` anew. `blocks` is about how many blocks are
-    /// added.
+    /// Returns the number of nodes that a change of adjacent blocks of a file changes or adds at most.
+    fn nodes_of(&self, blocks: u64) -> u64 {
+        blocks / u64::from(self.volume.geometry().addresses_per_node()) + NODES_MAX
+    }
+
+    /// Returns the number of blocks that the size of the file takes.
+    fn blocks_of_size(&self) -> u64 {
+        self.volume.geometry().block_size.blocks_for(self.current().attributes().size)
+    }
+
+    /// Changes nodes by `work`, all or nothing, and loads this inode and `others` anew.
     fn change<R>(
         &self,
-        blocks: u64,
+        demand: Demand,
         others: &[&Self],
         work: impl FnOnce(&mut Editor<'_>, &mut Reserved<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.change_or_take_back(blocks, others, work, |_| ())
+        self.change_or_take_back(demand, others, work, |_| ())
     }
 
     /// [`change`](Self::change), which calls `take_back` if it fails.
     fn change_or_take_back<R>(
         &self,
-        blocks: u64,
+        demand: Demand,
         others: &[&Self],
         work: impl FnOnce(&mut Editor<'_>, &mut Reserved<'_>) -> Result<R>,
         take_back: impl FnOnce(&mut Reserved<'_>),
@@ -183,7 +192,7 @@ impl LiveInode {
         let noted = RefCell::new(Vec::new());
         let result = self.volume.writer()?.change(
             &self.volume,
-            blocks,
+            demand,
             |editor, reserved| {
                 noted.borrow_mut().extend(inodes().map(|inode| *inode.noted.lock()));
                 work(editor, reserved)
@@ -232,7 +241,7 @@ impl LiveInode {
 
     /// Changes attributes.
     pub(crate) fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
-        self.change(0, &[], |editor, _| self.update(editor, |raw| apply(raw, change)))
+        self.change(Demand::Few, &[], |editor, _| self.update(editor, |raw| apply(raw, change)))
     }
 
     /// Sets the flags of FS_IOC_SETFLAGS.
@@ -267,7 +276,7 @@ impl LiveInode {
         if changed & flags::COMPRESSED != 0 {
             self.prepare_compression()?;
         }
-        self.change(0, &[], |editor, _| {
+        self.change(Demand::Few, &[], |editor, _| {
             if changed & flags::CASEFOLDED != 0 {
                 // The hashes of names differ. Only a change adds a name, and changes exclude each other.
                 self.check_empty()?;
@@ -296,7 +305,7 @@ impl LiveInode {
                 let feature = "project ids of volumes or inodes without them";
                 Err(Unsupported::Inode { inode: self.number, feature }.into())
             }
-            Some(_) => self.change(0, &[], |editor, _| {
+            Some(_) => self.change(Demand::Few, &[], |editor, _| {
                 editor.edit_extra(self.number, |extra| extra.project.set(project))?;
                 self.update(editor, |raw| raw.set_changed(time))
             }),
@@ -331,7 +340,7 @@ impl LiveInode {
         if !self.has_pending() {
             return Ok(());
         }
-        self.change(0, &[], |editor, _| self.update(editor, |_| ()))
+        self.change(Demand::Few, &[], |editor, _| self.update(editor, |_| ()))
     }
 
     /// Makes the inode durable.
@@ -358,7 +367,7 @@ impl LiveInode {
             editor.overlay.write().set_orphan(self.number, false);
             Ok(())
         };
-        writer.change(&self.volume, 0, delete, |_| ())
+        writer.change(&self.volume, Demand::Few, delete, |_| ())
     }
 
     /// Fails for inodes whose data or names cannot be changed. Of an encrypted file, this finds the cipher, without which

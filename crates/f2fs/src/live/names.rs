@@ -12,6 +12,7 @@ use crate::dir::{EntryName, Found};
 use crate::edit::{Editor, EntryEditor, InodeName};
 use crate::inode::Inode;
 use crate::inode::record::SECTOR_SHIFT;
+use crate::write::Demand;
 
 /// The blocks of a directory besides its inode and those of its map: that of its extended attributes.
 const OWN_BLOCKS_MAX: u64 = 1;
@@ -38,7 +39,7 @@ impl LiveInode {
         let context = parent.new_context(new.kind)?;
         let stored = parent.entry_name(name)?;
         let named = Named { directory: self, name };
-        let number = self.change(NODES_MAX, &[], |editor, _| {
+        let number = self.change(Demand::Adds(NODES_MAX), &[], |editor, _| {
             let number = editor.create_inode(new, &parent, Some(&stored), context.as_ref())?;
             set_first_xattrs(editor, number, new, context.as_ref())?;
             add_new(editor, named, number, code_of_file_type(new.kind))?;
@@ -58,7 +59,7 @@ impl LiveInode {
             return Err(Error::IsDirectory);
         }
         let context = parent.new_context(new.kind)?;
-        let number = self.change(NODES_MAX, &[], |editor, _| {
+        let number = self.change(Demand::Adds(NODES_MAX), &[], |editor, _| {
             let number = editor.create_inode(new, &parent, None, context.as_ref())?;
             set_first_xattrs(editor, number, new, context.as_ref())?;
             editor.overlay.write().set_orphan(number, true);
@@ -76,7 +77,7 @@ impl LiveInode {
         if kind == FileType::Directory {
             return Err(Error::NotPermitted("a directory cannot have hard links"));
         }
-        self.change(NODES_MAX, &[inode], |editor, _| {
+        self.change(Demand::Adds(NODES_MAX), &[inode], |editor, _| {
             let named = Named { directory: self, name };
             add_new(editor, named, inode.number, code_of_file_type(kind))?;
             let parent = self.number;
@@ -97,7 +98,7 @@ impl LiveInode {
         if inode.current().attributes().is_dir() {
             return Err(Error::IsDirectory);
         }
-        self.change(NODES_MAX, &[inode], |editor, _| {
+        self.change(Demand::Few, &[inode], |editor, _| {
             remove(editor, Named { directory: self, name }, inode.number)?;
             names_changed(editor, [self.number]);
             inode.drop_link(editor, time)?;
@@ -109,7 +110,7 @@ impl LiveInode {
     pub(crate) fn rmdir(&self, name: &[u8], inode: &Self, time: Timestamp) -> Result<()> {
         self.check_holds_names()?;
         inode.check_empty()?;
-        self.change(NODES_MAX, &[inode], |editor, _| {
+        self.change(Demand::Few, &[inode], |editor, _| {
             remove(editor, Named { directory: self, name }, inode.number)?;
             names_changed(editor, [self.number]);
             inode.drop_directory(editor, time)?;
@@ -148,7 +149,7 @@ impl LiveInode {
         if let RenameMode::Whiteout(whiteout) = mode {
             others.push(whiteout);
         }
-        self.change(NODES_MAX, &others, |editor, _| match mode {
+        self.change(Demand::Adds(NODES_MAX), &others, |editor, _| match mode {
             RenameMode::Move => rename.replace(editor, None),
             RenameMode::Whiteout(whiteout) => rename.replace(editor, Some(whiteout)),
             RenameMode::Exchange => rename.exchange(editor),

@@ -14,11 +14,11 @@ use std::ops::Range;
 use base::{Error, FileBlock, FileOffset, FsBlock, Result, Unsupported};
 use iomap::{Iomap, MapRead};
 
-use super::{LiveInode, NODES_MAX};
+use super::LiveInode;
 use crate::inode::Inode;
 use crate::inode::map::{BlockState, END};
 use crate::inode::record::{advise, flags, inline};
-use crate::write::Placed;
+use crate::write::{Demand, Placed};
 
 /// The blocks that are zeroed at a time.
 const ZEROED_BLOCKS: u64 = 256;
@@ -61,7 +61,7 @@ impl LiveInode {
             }
             self.convert_inline()?;
         }
-        self.change(0, &[], |editor, _| {
+        self.change(Demand::Few, &[], |editor, _| {
             self.update(editor, |raw| {
                 if is_pinned {
                     raw.inline |= inline::PINNED;
@@ -165,7 +165,7 @@ impl LiveInode {
         let count: u64 = placed.iter().map(|(_, placed)| placed.len()).sum();
         let zeroed = placed.iter().try_for_each(|(_, placed)| self.zero(placed));
         let changed = zeroed.and_then(|()| {
-            self.change(count + NODES_MAX, &[], |editor, reserved| {
+            self.change(Demand::Adds(self.nodes_of(count)), &[], |editor, reserved| {
                 for (token, _) in &placed {
                     let Some(Placed { at, range, .. }) = reserved.take_placement(*token) else {
                         continue;

@@ -12,6 +12,7 @@ use crate::inode::ADVISE;
 use crate::inode::record::advise;
 use crate::nat::Nid;
 use crate::ondisk::node::RawNodeFooter;
+use crate::write::Demand;
 use crate::xattr::NAMES;
 use crate::xattr::edit::List;
 
@@ -32,7 +33,7 @@ impl LiveInode {
         }
         let (index, name) = NAMES.changeable_name(name)?;
         let value = stored_value(self.current().attributes().kind, index, value)?;
-        self.change_xattrs(change, |list| match &value {
+        self.change_xattrs(Demand::Adds(NODES_MAX), change, |list| match &value {
             Some(value) => list.set(index, name, value, mode),
             // An ACL that says no more than the mode.
             None => list.remove(index, name).or(Ok(())),
@@ -45,7 +46,7 @@ impl LiveInode {
             return Err(Error::InvalidArgument("every inode has advice flags"));
         }
         let (index, name) = NAMES.changeable_name(name)?;
-        self.change_xattrs(change, |list| list.remove(index, name))
+        self.change_xattrs(Demand::Few, change, |list| list.remove(index, name))
     }
 
     /// Sets the advice flags that say how soon data is likely to be overwritten. The others stay.
@@ -55,7 +56,7 @@ impl LiveInode {
             [advice] if advice & !CHANGEABLE == 0 => *advice,
             _ => return Err(Error::InvalidArgument("the advice is not one byte, hot or cold")),
         };
-        self.change(0, &[], |editor, _| {
+        self.change(Demand::Few, &[], |editor, _| {
             self.update(editor, |raw| {
                 raw.advise = raw.advise & !CHANGEABLE | advice;
                 apply(raw, change);
@@ -65,10 +66,11 @@ impl LiveInode {
 
     fn change_xattrs(
         &self,
+        demand: Demand,
         change: &AttributeChange,
         work: impl FnOnce(&mut List) -> Result<()>,
     ) -> Result<()> {
-        self.change(NODES_MAX, &[], |editor, _| {
+        self.change(demand, &[], |editor, _| {
             editor.change_xattrs(self.number, work)?;
             self.update(editor, |raw| apply(raw, change))
         })

@@ -12,6 +12,7 @@ use super::changes::AddressChanges;
 use super::health::Health;
 use super::logs::LogName;
 use super::pack::{Pack, PackContents, PackCounts};
+use super::room::Wanted;
 use super::segment_changes::{SegmentChanges, WriteTimes};
 use super::stored_node::{Link, stored_node};
 use super::sync::Chain;
@@ -198,21 +199,20 @@ impl CheckpointWriter<'_> {
             }
             let slot = editor.slot_of(directory, at, false)?;
             let slot = slot.expect("an operation has reserved the block");
-            let new = self.append(LogName::HotData, contents)?;
+            let WriterState { logs, space, .. } = &mut *self.state;
+            let (log, none) = (LogName::HotData, Wanted::default());
+            let new = logs.allocate(log, 1, none, space, volume.geometry())?.start;
+            self.add(new, contents)?;
             // Addresses have 32 bits.
             editor.set_address(slot, new.0 as u32)?;
         }
         Ok(())
     }
 
-    /// Adds a block to a log. Returns its address.
-    fn append(&mut self, log: LogName, contents: BlockContents) -> Result<FsBlock> {
-        let geometry = self.volume.geometry();
-        let WriterState { logs, space, .. } = &mut *self.state;
-        let block = logs.allocate(log, 1, 0, space, geometry)?.start;
+    /// Adds an allocated block with its contents.
+    fn add(&mut self, block: FsBlock, contents: BlockContents) -> Result<()> {
         self.allocated.push(block);
-        self.batch.add(block, contents)?;
-        Ok(block)
+        self.batch.add(block, contents)
     }
 
     /// Writes a node, or frees its number. Adds the block that it had to `freed`, and the one that it gets to `new`.
@@ -266,7 +266,9 @@ impl CheckpointWriter<'_> {
             (true, false) => LogName::WarmNodes,
         };
         let stored = stored_node(geometry, (nid, node), log, Link::NONE);
-        let block = self.append(log, stored.into())?;
+        let WriterState { logs, space, .. } = &mut *self.state;
+        let block = logs.allocate_for_node(log, space, geometry)?;
+        self.add(block, stored.into())?;
         let owner = RawSummary { nid: nid.0.into(), version: 0, index: 0.into() };
         let at = geometry.segment_of(block);
         self.state.summaries.set(self.volume, at, BlockKind::Node, owner)?;

@@ -13,7 +13,7 @@ impl Writer {
     pub(crate) fn check_room_to_move(&self, volume: &Volume, bytes: u64) -> Result<()> {
         let state = self.lock()?;
         let blocks = bytes >> volume.geometry().block_size.shift();
-        let segments = (blocks + state.nodes_to_write(volume)).div_ceil(SEGMENT_BLOCKS);
+        let segments = (blocks + state.to_write(volume).blocks()).div_ceil(SEGMENT_BLOCKS);
         let has_room = state.free_segments() > segments + SEGMENTS_FREE_MIN;
         if has_room { Ok(()) } else { Err(Error::NoSpace) }
     }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use base::{Error, FsBlock, Result};
 
 use super::mode::Mode;
-use super::room::Room;
+use super::room::{Room, Wanted};
 use super::space::Space;
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
@@ -90,8 +90,8 @@ impl Logs {
         Self { places: Log::all(checkpoint).map(place), mode }
     }
 
-    /// Allocates at least one block and at most `count` blocks, which are adjacent. `nodes` is the number of nodes for which
-    /// a log of data leaves room. Errors: `NoSpace`.
+    /// Allocates at least one block and at most `count` blocks, which are adjacent. Leaves room for a checkpoint of `wanted` when
+    /// it takes a free segment. Errors: `NoSpace`.
     ///
     /// If there is no segment for data, a log of other data is used: the segments of the logs may have the last free blocks,
     /// also before the places of the logs.
@@ -99,34 +99,58 @@ impl Logs {
         &mut self,
         log: LogName,
         count: u64,
-        nodes: u64,
+        wanted: Wanted,
         space: &mut Space,
         geometry: &Geometry,
     ) -> Result<Range<FsBlock>> {
         let number = log.number();
-        match self.allocate_in(number, count, nodes, space, geometry) {
+        match self.allocate_in(number, count, wanted, space, geometry) {
             Err(Error::NoSpace) if number < LOGS => {
                 let of_files = [LogName::WarmData, LogName::ColdData, LogName::HotData];
                 let mut others = of_files.into_iter().map(LogName::number);
                 let other = others.find(|other| space.holes(self.places[*other].segment) > 1);
-                self.allocate_in(other.ok_or(Error::NoSpace)?, count, nodes, space, geometry)
+                self.allocate_in(other.ok_or(Error::NoSpace)?, count, wanted, space, geometry)
             }
             allocated => allocated,
         }
     }
 
-    /// Allocates blocks of the log `number`. A log of data leaves its last block if it cannot go on in another segment: the
-    /// next checkpoint names a free block of each log.
+    /// Allocates a block for a node of a checkpoint. If its log finds no other segment, that of another log of nodes is used:
+    /// the segments of the logs may have the last free blocks. The last free segment is left to directory blocks as long as
+    /// there are others.
+    pub(super) fn allocate_for_node(
+        &mut self,
+        log: LogName,
+        space: &mut Space,
+        geometry: &Geometry,
+    ) -> Result<FsBlock> {
+        let number = log.number();
+        let others = (LOGS..2 * LOGS).filter(|other| *other != number);
+        let numbers: Vec<usize> = std::iter::once(number).chain(others).collect();
+        for directory_blocks in [1, 0] {
+            let wanted = Wanted { nodes: 0, directory_blocks };
+            for number in &numbers {
+                match self.allocate_in(*number, 1, wanted, space, geometry) {
+                    Err(Error::NoSpace) => {}
+                    block => return block.map(|block| block.start),
+                }
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Allocates blocks of the log `number`. A log leaves its last block if it cannot go on in another segment: the next
+    /// checkpoint names a free block of each log.
     fn allocate_in(
         &mut self,
         number: usize,
         count: u64,
-        nodes: u64,
+        wanted: Wanted,
         space: &mut Space,
         geometry: &Geometry,
     ) -> Result<Range<FsBlock>> {
         if self.next_free(number, space).is_none() {
-            self.begin_segment(number, nodes, space)?;
+            self.begin_segment(number, wanted, space)?;
         }
         let first = self.next_free(number, space).ok_or(Error::NoSpace)?;
         let segment = self.places[number].segment;
@@ -138,8 +162,8 @@ impl Logs {
         }
         // An index in a segment.
         self.places[number].offset = end as u16;
-        let is_last = number < LOGS && self.next_free(number, space).is_none();
-        if is_last && self.begin_segment(number, nodes, space).is_err() {
+        let is_last = self.next_free(number, space).is_none();
+        if is_last && self.begin_segment(number, wanted, space).is_err() {
             end -= 1;
             space.release(segment, end);
             self.places[number].offset = end as u16;
@@ -155,7 +179,7 @@ impl Logs {
     pub(super) fn find_next(&mut self, space: &mut Space) -> Result<()> {
         for number in 0..2 * LOGS {
             if self.next_free(number, space).is_none() {
-                self.begin_segment(number, 0, space)?;
+                self.begin_segment(number, Wanted::default(), space)?;
             }
             let next = self.next_free(number, space).ok_or(Error::NoSpace)?;
             // An index in a segment.
@@ -174,7 +198,7 @@ impl Logs {
     ) -> Result<FsBlock> {
         let number = log.number();
         if self.next_free(number, space).is_none() {
-            self.begin_segment(number, 0, space)?;
+            self.begin_segment(number, Wanted::default(), space)?;
         }
         let next = self.next_free(number, space).ok_or(Error::NoSpace)?;
         Ok(FsBlock(geometry.segment_start(self.places[number].segment).0 + next))
@@ -201,7 +225,7 @@ impl Logs {
     }
 
     /// Continues a log in a free segment, or if there is none, in the holes of another segment, or of its own.
-    fn begin_segment(&mut self, number: usize, nodes: u64, space: &mut Space) -> Result<()> {
+    fn begin_segment(&mut self, number: usize, wanted: Wanted, space: &mut Space) -> Result<()> {
         let segments = self.segments();
         // The types of segments have the numbers of the logs.
         let kind = number as u16;
@@ -214,17 +238,13 @@ impl Logs {
             segment.or_else(|| space.take_empty_segment(kind, &segments)).map(free)
         };
         let room = space.room(&segments);
-        let may_take = number >= LOGS || self.fits(nodes, room.without_segment(), space);
-        let place = if number < LOGS && (room.free_segments <= SEGMENTS_FOR_NODES || !may_take) {
-            let take = |space: &mut Space| if may_take { take_free(space) } else { None };
-            let fill =
-                |space: &mut Space| space.take_segment_with_holes(kind, &segments).map(holes);
-            match self.mode {
-                Mode::Adaptive => fill(space).or_else(|| take(space)),
-                Mode::Lfs => take(space).or_else(|| fill(space)),
-            }
-        } else {
-            take_free(space).or_else(|| space.take_segment_with_holes(kind, &segments).map(holes))
+        let may_take = self.fits(wanted, room.without_segment(), space);
+        let take = |space: &mut Space| if may_take { take_free(space) } else { None };
+        let fill = |space: &mut Space| space.take_segment_with_holes(kind, &segments).map(holes);
+        let is_short = room.free_segments <= SEGMENTS_FOR_NODES || !may_take;
+        let place = match number < LOGS && is_short && self.mode == Mode::Adaptive {
+            true => fill(space).or_else(|| take(space)),
+            false => take(space).or_else(|| fill(space)),
         };
         // Blocks that the log has passed may have become free since.
         let own = || (space.holes(last) > 0).then(|| holes(last));
@@ -232,18 +252,18 @@ impl Logs {
         Ok(())
     }
 
-    /// Returns whether a checkpoint has room for `count` nodes and directory blocks, whichever logs they go to.
-    pub(super) fn has_room(&self, count: u64, space: &Space) -> bool {
-        self.fits(count, space.room(&self.segments()), space)
+    /// Returns whether a checkpoint has room for `wanted`.
+    pub(super) fn has_room(&self, wanted: Wanted, space: &Space) -> bool {
+        self.fits(wanted, space.room(&self.segments()), space)
     }
 
-    fn fits(&self, count: u64, room: Room, space: &Space) -> bool {
-        let rest = |log: LogName| {
-            let place = &self.places[log.number()];
+    fn fits(&self, wanted: Wanted, room: Room, space: &Space) -> bool {
+        let rest = |place: &Place| {
             let behind = u64::from(place.offset)..SEGMENT_BLOCKS;
-            behind.filter(|index| !space.is_taken(place.segment, *index)).count() as u64
+            let free = behind.filter(|index| !space.is_taken(place.segment, *index)).count() as u64;
+            free.saturating_sub(1)
         };
-        room.fits(count, || [LogName::HotNodes, LogName::WarmNodes, LogName::ColdNodes].map(rest))
+        room.fits(wanted, || self.places[LOGS..].iter().map(rest).sum())
     }
 
     /// Returns the places of the logs of data, then of nodes.

@@ -41,4 +41,5 @@ mod writer;
 pub use self::mode::Mode;
 pub(crate) use self::placements::Placed;
 pub(crate) use self::reserved::Reserved;
+pub(crate) use self::room::Demand;
 pub(crate) use self::writer::Writer;

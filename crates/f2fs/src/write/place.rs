@@ -3,21 +3,21 @@
 //! A write that was accepted has its blocks reserved. But data that is overwritten needs its old and its new blocks until the
 //! next checkpoint, so a write may have to wait until blocks become free. It never waits in vain, however slow the device is:
 //!
-//! - Users can have all blocks but 8 segments, or but those that mkfs.f2fs keeps back, if these are more. Blocks in use and
+//! - Users can have all blocks but 8 sections, or but those that mkfs.f2fs keeps back, if these are more. Blocks in use and
 //!   reserved blocks are at most as many.
 //! - Other taken blocks are those of writes in flight, which end, of old data that is still being read, and of nodes that the
 //!   last checkpoint has and the next one does not.
 //! - Once those writes and reads have ended, and a checkpoint is written, only blocks in use, reserved blocks, and those of
 //!   atomic writes, which are reserved, are taken. A write that ends only after the waiting one, since it lies behind it in
 //!   a new part of the same file, has its blocks reserved, too.
-//! - Data cannot have all free blocks. It leaves one block of each log of data, and what a checkpoint needs for changed nodes
-//!   if each of its logs begins another segment: with the rest of the segments of the three logs of nodes, less than 8
-//!   segments (`Room`, `Logs::begin_segment`).
+//! - Data cannot have all free blocks. It leaves one block of each log of data, a segment for directory blocks, and what a
+//!   checkpoint needs for changed nodes and for the cleaning of a section (`room.rs`, `Logs::begin_segment`): less than 8
+//!   sections, as long as a checkpoint is written when more nodes have changed.
 //! - The other free blocks are in free segments, or between data, where a log fills them, or between nodes. Cleaning makes a
 //!   free segment of those between nodes once they are as many.
 //!
-//! A checkpoint names the next block of each log, so a log of data never takes the last block that it can have. The end of a
-//! write changes nodes that exist, and does not fail if the checkpoint before it finds no room.
+//! A checkpoint names the next block of each log, so a log never takes the last block that it can have. The end of a write
+//! changes nodes that exist, which have room in the next checkpoint: without room for them, a write waits for others to end.
 //!
 //! Without writes and reads to wait for, `NoSpace` therefore means that the volume's tables contradict each other. The data
 //! is lost then, and fsync(2) reports it.
@@ -30,7 +30,7 @@ use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
 
 use super::logs::LogName;
 use super::mode::Mode;
-use super::placements::Placed;
+use super::placements::{NODES_OF_PART, Placed};
 use super::writer::{Writer, WriterState};
 use crate::geometry::Geometry;
 use crate::temperature::Temperature;
@@ -103,13 +103,23 @@ impl Writer {
         let geometry = volume.geometry();
         let log = LogName::of_data(temperature);
         let allocate = |state: &mut WriterState| {
-            let nodes = state.nodes_to_write(volume);
+            let wanted = state.to_write_and_clean(volume);
             let WriterState { logs, space, .. } = state;
-            logs.allocate(log, count, nodes, space, geometry)
+            logs.allocate(log, count, wanted, space, geometry)
         };
         state.is_busy = true;
+        // A checkpoint also writes the nodes that the ends of writes change.
+        let is_short =
+            |state: &WriterState| !state.has_room(state.to_write(volume).and_nodes(NODES_OF_PART));
+        let was_short = is_short(state);
+        if was_short && !volume.overlay_or_new().read().is_empty() {
+            self.write_checkpoint(state, volume, false)?;
+        }
         if state.needs_cleaning(volume) {
             self.clean_in_foreground(state, volume)?;
+        }
+        if was_short && is_short(state) && !state.placements.is_empty() {
+            return Err(Error::NoSpace);
         }
         let mut range = allocate(state);
         if range == Err(Error::NoSpace) {

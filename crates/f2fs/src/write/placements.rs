@@ -6,7 +6,7 @@ use std::ops::Range;
 use base::{FileBlock, FsBlock, InodeNumber};
 
 /// The nodes of a part of a file with as many blocks as a node has addresses: the inode, and two nodes with its addresses.
-const NODES_OF_PART: u64 = 3;
+pub(super) const NODES_OF_PART: u64 = 3;
 
 /// The blocks for a write of a part of a file.
 #[derive(Clone, Debug)]

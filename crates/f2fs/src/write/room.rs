@@ -1,12 +1,57 @@
-//! The number of nodes and directory blocks that surely fit in a checkpoint, whichever logs they go to. Not here: allocation.
+//! The room of a checkpoint: the blocks that it writes, and the free blocks that it can use. Not here: allocation.
 //!
-//! A log that comes to the end of its segment takes a whole one, also for a single block, and no other log can use the rest.
-//! A checkpoint appends to four logs: those of nodes, and that of directory blocks.
+//! A checkpoint always has room for what was accepted, and afterwards files can always be removed, since:
+//!
+//! - A change is refused if the next checkpoint would have no room for it (`Writer::make_room`). One that adds nodes also
+//!   leaves room for as many as cleaning a section takes, so that there is always room for changes that add none: the
+//!   checkpoint that they need frees the old versions of all nodes that it writes.
+//! - Data leaves free segments to nodes (`Logs::begin_segment`), and cleaning moves no more than what fits.
+//! - Each log of nodes uses the segments of the others when it finds no other blocks, so that no free block is lost.
+
+use std::ops::Add;
 
 use crate::geometry::SEGMENT_BLOCKS;
 
-/// The logs of nodes.
-const NODE_LOGS: usize = 3;
+/// The number of blocks that a checkpoint writes to the main area, at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) nodes: u64,
+    pub(super) directory_blocks: u64,
+}
+
+impl Wanted {
+    /// Returns the wanted blocks with more nodes.
+    pub(super) fn and_nodes(self, nodes: u64) -> Self {
+        self + Self { nodes, directory_blocks: 0 }
+    }
+
+    /// Returns the number of all blocks.
+    pub(super) fn blocks(self) -> u64 {
+        self.nodes + self.directory_blocks
+    }
+}
+
+impl Add for Wanted {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            nodes: self.nodes + other.nodes,
+            directory_blocks: self.directory_blocks + other.directory_blocks,
+        }
+    }
+}
+
+/// What a change does to the next checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Demand {
+    /// It adds nodes, and adds or changes up to so many.
+    Adds(u64),
+    /// It adds no nodes, and changes up to so many.
+    Changes(u64),
+    /// It adds no nodes, and changes a few. Never refused.
+    Few,
+}
 
 /// The free blocks that a checkpoint can use.
 #[derive(Clone, Copy, Debug)]
@@ -26,30 +71,17 @@ impl Room {
         }
     }
 
-    /// Returns whether `count` blocks fit. `rests` returns the number of free blocks that each log of nodes has left in its
-    /// segment.
-    pub(super) fn fits(self, count: u64, rests: impl FnOnce() -> [u64; NODE_LOGS]) -> bool {
-        // Directory blocks fit in free segments only, and come first.
-        if count == 0 || count > self.free_segments * SEGMENT_BLOCKS {
-            return count == 0;
+    /// Returns whether all of `wanted` fits. `rests` returns the number of free blocks of the logs of nodes, without one of each:
+    /// a checkpoint names the next block of each log.
+    pub(super) fn fits(self, wanted: Wanted, rests: impl FnOnce() -> u64) -> bool {
+        // Data may use the segment of the log of directory blocks up to its last block, and all blocks between data.
+        let for_directories = wanted.directory_blocks.div_ceil(SEGMENT_BLOCKS);
+        if for_directories > self.free_segments {
+            return false;
         }
+        let left = self.nodes.saturating_sub(for_directories * SEGMENT_BLOCKS);
         // Most often, the rests need not be counted.
-        let wasted = NODE_LOGS as u64 * SEGMENT_BLOCKS;
-        count < self.nodes.saturating_sub(wasted) || count < self.first_without_place(rests())
-    }
-
-    /// Returns the number of blocks that do not fit in the worst case: some logs fill their segments, all of them but one
-    /// begin another one that they do not use, and the last one uses the rest.
-    fn first_without_place(self, rests: [u64; NODE_LOGS]) -> u64 {
-        // Data may use the segment of the log of directory blocks up to its last block.
-        let mut costs = [1, rests[0], rests[1], rests[2]];
-        costs.sort_unstable();
-        let mut before = 0;
-        let of_logs = costs.iter().zip(0..).map(|(cost, wasted)| {
-            before += cost;
-            before + self.nodes.saturating_sub(wasted * SEGMENT_BLOCKS)
-        });
-        of_logs.min().unwrap_or(0)
+        wanted.nodes <= left || wanted.nodes <= left + rests()
     }
 }
 
@@ -57,33 +89,25 @@ impl Room {
 mod tests {
     use super::*;
 
-    /// Returns how many blocks fit.
-    fn most(nodes: u64, free_segments: u64, rests: [u64; NODE_LOGS]) -> u64 {
+    /// Returns how many nodes fit beside `directory_blocks`.
+    fn most(nodes: u64, free_segments: u64, rests: u64, directory_blocks: u64) -> Option<u64> {
         let room = Room { nodes, free_segments };
-        let fits = |count: &u64| room.fits(*count, || rests);
-        (0..).take_while(fits).last().expect("no block needs no room")
+        let fits = |nodes: &u64| room.fits(Wanted { nodes: *nodes, directory_blocks }, || rests);
+        (0..).take_while(fits).last()
     }
 
     #[test]
-    fn each_log_may_begin_a_segment_for_nothing() {
-        // All of the rests, and one of four segments.
-        assert_eq!(most(4 * 512, 4, [10, 20, 30]), 10 + 20 + 30 + 512);
-        // With two free segments, the third log that needs one fails.
-        assert_eq!(most(2 * 512, 2, [10, 20, 30]), 10 + 20);
-        assert_eq!(most(512, 1, [10, 20, 30]), 10);
-        assert_eq!(most(0, 0, [10, 20, 30]), 0);
+    fn nodes_fit_in_free_segments_and_holes_and_the_rests_of_their_logs() {
+        assert_eq!(most(4 * 512, 4, 60, 0), Some(4 * 512 + 60));
+        assert_eq!(most(512 + 300, 1, 60, 0), Some(512 + 300 + 60));
+        assert_eq!(most(0, 0, 60, 0), Some(60));
     }
 
     #[test]
-    fn holes_between_nodes_are_wasted_like_free_segments() {
-        // Directory blocks begin the free segment, a log of nodes the other one, and the next one fails.
-        assert_eq!(most(512 + 300, 1, [100, 200, 300]), 100 + 200);
-        assert_eq!(most(512 + 700, 1, [100, 200, 300]), 100 + 200 + 188);
-    }
-
-    #[test]
-    fn directory_blocks_need_free_segments() {
-        assert_eq!(most(512 + 5000, 1, [512, 512, 512]), 512);
-        assert_eq!(most(5000, 0, [512, 512, 512]), 0);
+    fn directory_blocks_take_free_segments_for_themselves() {
+        assert_eq!(most(4 * 512, 4, 60, 1), Some(3 * 512 + 60));
+        assert_eq!(most(4 * 512, 4, 60, 513), Some(2 * 512 + 60));
+        assert_eq!(most(512 + 5000, 1, 0, 513), None);
+        assert_eq!(most(5000, 0, 60, 1), None);
     }
 }

@@ -61,8 +61,9 @@ impl WriterState {
         let per_section = geometry.segments_per_section;
         let wanted = count.div_ceil(geometry.section_blocks()) * u64::from(per_section);
         // The nodes with the addresses.
-        let nodes = count / u64::from(geometry.addresses_per_node()) + self.nodes_to_write(volume);
-        if self.free_segments() < wanted + SEGMENTS_LEFT + nodes.div_ceil(SEGMENT_BLOCKS) {
+        let nodes = count / u64::from(geometry.addresses_per_node());
+        let others = self.to_write(volume).and_nodes(nodes).blocks();
+        if self.free_segments() < wanted + SEGMENTS_LEFT + others.div_ceil(SEGMENT_BLOCKS) {
             return None;
         }
         let logs = self.logs.segments();

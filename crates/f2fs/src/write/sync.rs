@@ -12,6 +12,7 @@ use base::{Error, FsBlock, InodeNumber, Result};
 use super::batch::runs;
 use super::group::Request;
 use super::logs::LogName;
+use super::room::Demand;
 use super::stored_node::{Link, stored_node};
 use super::writer::{FailOnPanic, Writer, WriterState};
 use crate::edit::{MapShape, OverlayNode, first_block};
@@ -89,7 +90,11 @@ impl Writer {
             let overlay = volume.overlay_or_new().read();
             inodes.iter().map(|inode| overlay.unsynced_nodes(*inode).len()).sum()
         };
-        self.make_room(&mut state, volume, count as u64)?;
+        if let Err(Error::NoSpace) =
+            self.make_room(&mut state, volume, Demand::Changes(count as u64))
+        {
+            return self.write_checkpoint(&mut state, volume, false);
+        }
         let Some(changed) = state.changed_of(volume, inodes, failed)? else {
             return self.write_checkpoint(&mut state, volume, false);
         };
@@ -192,11 +197,11 @@ impl WriterState {
     ) -> Result<Vec<(FsBlock, Vec<u8>)>> {
         let geometry = volume.geometry();
         let version = ChainVersion::of(&volume.checkpoint()).value();
-        let mut blocks = Vec::new();
+        let (mut blocks, wanted) = (Vec::new(), self.to_write(volume));
         for Changed { nodes, name_mark } in changed {
             for (index, (nid, node)) in nodes.iter().enumerate() {
                 let Self { logs, space, chain, .. } = self;
-                let block = logs.allocate(LogName::WarmNodes, 1, 0, space, geometry)?.start;
+                let block = logs.allocate(LogName::WarmNodes, 1, wanted, space, geometry)?.start;
                 let next = logs.next_block(LogName::WarmNodes, space, geometry)?;
                 let is_own = node.inode.0 == u64::from(nid.0);
                 let marks = match (index + 1 == nodes.len(), is_own) {

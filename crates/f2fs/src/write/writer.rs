@@ -21,6 +21,7 @@ use super::held::HeldBlocks;
 use super::logs::Logs;
 use super::placements::Placements;
 use super::reserved::Reserved;
+use super::room::{Demand, Wanted};
 use super::space::Space;
 use super::summary_blocks::SummaryBlocks;
 use super::sync::Chain;
@@ -28,7 +29,6 @@ use crate::compress::{CompressedNames, NewCompression};
 use crate::edit::Editor;
 use crate::features::Feature;
 use crate::file_system::Format;
-use crate::geometry::SEGMENT_BLOCKS;
 use crate::ondisk::checkpoint::DISABLED;
 use crate::ondisk::sit::RawSitEntry;
 use crate::quota::Quotas;
@@ -38,14 +38,14 @@ use crate::volume::Volume;
 
 /// The changed nodes and directory blocks after which a checkpoint is written, in bytes.
 const CHANGED_BYTES_MAX: u64 = 64 << 20;
-/// Free blocks that are kept for what an operation, or a checkpoint, may need in addition to the nodes that are counted.
+/// Nodes, and as many directory blocks, for what an operation, or a checkpoint, may need in addition to what is counted.
 const SPARE_BLOCKS: u64 = 64;
 
 /// The changed nodes of a write of data: the inode, and the node with its addresses.
 const NODES_OF_WRITE: u64 = 2;
-/// The minimum number of blocks of the main area that users cannot have; `place.rs` says what they are for. Volumes of mkfs.f2fs
-/// leave more.
-const KEPT_BLOCKS_MIN: u64 = 8 * SEGMENT_BLOCKS;
+/// The minimum number of sections of the main area that users cannot have; `place.rs` says what they are for. Volumes of
+/// mkfs.f2fs leave more.
+const KEPT_SECTIONS_MIN: u64 = 8;
 
 /// Features whose structures writing would have to change, too.
 const REFUSED: [(Feature, &str); 2] = [
@@ -103,23 +103,42 @@ pub(super) struct WriterState {
 }
 
 impl WriterState {
-    /// Returns about how many nodes and directory blocks the next checkpoint writes: those that are changed, and those that
-    /// writes in flight, and another one, will change.
-    pub(super) fn nodes_to_write(&self, volume: &Volume) -> u64 {
-        let changed = volume.overlay_or_new().read().block_count();
-        let quota = self.quotas.blocks_max();
-        changed + self.placements.nodes() + NODES_OF_WRITE + quota + SPARE_BLOCKS
+    /// Returns what the next checkpoint writes at most: what is changed, and what writes in flight will change.
+    pub(super) fn changed(&self, volume: &Volume) -> Wanted {
+        let [nodes, directory_blocks] = volume.overlay_or_new().read().block_counts();
+        Wanted { nodes, directory_blocks }.and_nodes(self.placements.nodes())
+    }
+
+    /// Returns [`changed`](Self::changed), and what another write and a change of a few nodes will change.
+    pub(super) fn to_write(&self, volume: &Volume) -> Wanted {
+        let spare = self.quotas.blocks_max() + SPARE_BLOCKS;
+        let few = Wanted { nodes: spare + NODES_OF_WRITE, directory_blocks: spare };
+        self.changed(volume) + few
+    }
+
+    /// Returns [`to_write`](Self::to_write), and as many nodes as change when a section is cleaned.
+    pub(super) fn to_write_and_clean(&self, volume: &Volume) -> Wanted {
+        self.to_write(volume).and_nodes(volume.geometry().section_blocks())
+    }
+
+    /// Returns what a checkpoint must have room for before a change.
+    fn wanted(&self, volume: &Volume, demand: Demand) -> Wanted {
+        match demand {
+            Demand::Adds(nodes) => self.to_write_and_clean(volume).and_nodes(nodes),
+            Demand::Changes(nodes) => self.to_write(volume).and_nodes(nodes),
+            Demand::Few => self.to_write(volume),
+        }
+    }
+
+    /// Returns whether a checkpoint has room for `wanted`.
+    pub(super) fn has_room(&self, wanted: Wanted) -> bool {
+        self.logs.has_room(wanted, &self.space)
     }
 
     /// Returns whether users can have `count` more blocks.
     pub(super) fn has_blocks(&self, volume: &Volume, count: u64) -> bool {
         let used = Use::of(volume, self);
         used.blocks + count <= used.max
-    }
-
-    /// Returns the number of nodes that can be written before the next checkpoint is durable, if they go to one log.
-    pub(super) fn room_for_nodes(&self) -> u64 {
-        self.space.room_for_nodes(&self.logs.segments())
     }
 }
 
@@ -291,24 +310,21 @@ impl Writer {
     }
 
     /// Changes nodes. If `work` fails, or there is no room for what it did, none of its changes of nodes stays, and then
-    /// `take_back` is called for others. `blocks` is about how many blocks it adds. If there are none, it does not matter
-    /// whether a checkpoint finds room before.
+    /// `take_back` is called for others.
     ///
     /// # Errors
     ///
-    /// `NoSpace` if the volume has fewer blocks than `work` has added and reserved, and those of `work`.
+    /// `NoSpace` if the volume has fewer blocks than `work` has added and reserved, or if there is no room for `demand`, and
+    /// those of `work`.
     pub(crate) fn change<R>(
         &self,
         volume: &Arc<Volume>,
-        blocks: u64,
+        demand: Demand,
         work: impl FnOnce(&mut Editor<'_>, &mut Reserved<'_>) -> Result<R>,
         take_back: impl FnOnce(&mut Reserved<'_>),
     ) -> Result<R> {
         let mut state = self.lock()?;
-        match self.make_room(&mut state, volume, blocks) {
-            Err(Error::NoSpace) if blocks == 0 => {}
-            made => made?,
-        }
+        self.make_room(&mut state, volume, demand)?;
         let _failing = FailOnPanic(self);
         volume.overlay_or_new().write().begin();
         let mut editor = Editor::new(volume);
@@ -339,7 +355,7 @@ impl Writer {
     }
 
     /// Reserves as many blocks as `count` returns, without a change of nodes. Returns whether it does: not if `count` returns
-    /// `None`. `blocks` is as for [`change`](Self::change).
+    /// `None`.
     ///
     /// # Errors
     ///
@@ -347,11 +363,10 @@ impl Writer {
     pub(crate) fn reserve(
         &self,
         volume: &Arc<Volume>,
-        blocks: u64,
         count: impl FnOnce() -> Result<Option<u64>>,
     ) -> Result<bool> {
         let mut state = self.lock()?;
-        self.make_room(&mut state, volume, blocks)?;
+        self.make_room(&mut state, volume, Demand::Few)?;
         let Some(count) = count()? else { return Ok(false) };
         if count > 0 && !state.has_blocks(volume, count) {
             return Err(Error::NoSpace);
@@ -360,14 +375,33 @@ impl Writer {
         Ok(true)
     }
 
-    /// Writes a checkpoint if the overlay would grow too large, or if it could not be written after `blocks` more nodes and
-    /// directory blocks have changed; and before the first change, for a version of
-    /// its own ([`Chain`]).
+    /// Writes a checkpoint if the overlay would grow too large, or if it could not be written after the change; and before the
+    /// first change, for a version of its own ([`Chain`]). Cleans if few segments are free.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` if there is no room for `demand`.
     pub(super) fn make_room(
         &self,
         state: &mut WriterState,
         volume: &Arc<Volume>,
-        blocks: u64,
+        demand: Demand,
+    ) -> Result<()> {
+        match self.try_to_make_room(state, volume, demand) {
+            // Removals make room, also if other changes cannot be written before.
+            Err(Error::NoSpace) if demand == Demand::Few => Ok(()),
+            Ok(()) if demand != Demand::Few && !state.has_room(state.wanted(volume, demand)) => {
+                Err(Error::NoSpace)
+            }
+            made => made,
+        }
+    }
+
+    fn try_to_make_room(
+        &self,
+        state: &mut WriterState,
+        volume: &Arc<Volume>,
+        demand: Demand,
     ) -> Result<()> {
         state.is_busy = true;
         state.free_unread_if_many(volume);
@@ -375,8 +409,7 @@ impl Writer {
             let overlay = volume.overlay_or_new().read();
             (!overlay.is_empty(), overlay.bytes())
         };
-        let nodes = state.nodes_to_write(volume) + blocks;
-        let is_short = !state.logs.has_room(nodes, &state.space);
+        let is_short = !state.has_room(state.wanted(volume, demand));
         let is_needed = (is_short || bytes > CHANGED_BYTES_MAX) && is_changed;
         if is_needed || !state.chain.is_alone() {
             self.write_checkpoint(state, volume, false)?;
@@ -413,7 +446,8 @@ impl Use {
     fn of(volume: &Volume, state: &WriterState) -> Self {
         let (used, max) = volume.blocks_used();
         let main = &volume.geometry().main;
-        let max = max.min((main.end.0 - main.start.0).saturating_sub(KEPT_BLOCKS_MIN));
+        let kept = KEPT_SECTIONS_MIN * volume.geometry().section_blocks();
+        let max = max.min((main.end.0 - main.start.0).saturating_sub(kept));
         Self { blocks: used + state.reserved, reserved: state.reserved, max }
     }
 }

@@ -13,4 +13,5 @@ mod node_logs;
 mod overwrites;
 mod pinned;
 mod reads;
+mod room;
 mod waits;

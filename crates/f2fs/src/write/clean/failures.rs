@@ -17,7 +17,7 @@ impl WriterState {
     /// Counts a failure for each of these files. The next checkpoint makes the counts durable.
     pub(super) fn count_failures(&self, volume: &Arc<Volume>, pinned: &BTreeSet<InodeNumber>) {
         for number in pinned {
-            if self.nodes_to_write(volume) >= self.room_for_nodes() {
+            if !self.has_room(self.to_write(volume)) {
                 return;
             }
             if let Err(error) = count_failure(volume, *number) {

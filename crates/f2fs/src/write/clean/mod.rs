@@ -56,7 +56,7 @@ impl WriterState {
 
     /// Returns whether the free segments are only enough for the nodes of the next checkpoint.
     pub(super) fn needs_cleaning(&self, volume: &Volume) -> bool {
-        let for_nodes = self.nodes_to_write(volume).div_ceil(SEGMENT_BLOCKS);
+        let for_nodes = self.to_write(volume).blocks().div_ceil(SEGMENT_BLOCKS);
         let for_moves = match self.logs.mode() {
             Mode::Adaptive => 0,
             Mode::Lfs => SECTIONS_MAX as u64 * u64::from(volume.geometry().segments_per_section),
@@ -221,7 +221,8 @@ impl Writer {
                 Ok(Cleaned::Pinned(inode)) => {
                     tried.pinned.insert(inode);
                 }
-                Ok(Cleaned::Unmovable) => {}
+                // Another section may have fewer nodes to change.
+                Ok(Cleaned::Unmovable | Cleaned::NoRoom) => {}
                 Err(Error::NoSpace) => break,
                 // The section stays as it is. Users of its files get the error.
                 Err(Error::Io(error)) => tracing::warn!(%error, "a section cannot be cleaned"),

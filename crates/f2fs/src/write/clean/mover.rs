@@ -20,6 +20,7 @@ use crate::edit::{Editor, OverlayNode};
 use crate::nat::Nid;
 use crate::volume::Volume;
 use crate::write::logs::LogName;
+use crate::write::room::Wanted;
 use crate::write::writer::WriterState;
 
 /// The result of cleaning a section.
@@ -31,10 +32,12 @@ pub(in crate::write) enum Cleaned {
     Pinned(InodeNumber),
     /// Nothing was moved, since a part of it is being overwritten, or is damaged.
     Unmovable,
+    /// Nothing was moved, since the next checkpoint would have no room for the nodes that change.
+    NoRoom,
 }
 
 impl WriterState {
-    /// Moves the live blocks of a section. Errors: `NoSpace` if there is no room for them, and those of the device, which
+    /// Moves the live blocks of a section. Errors: `NoSpace` if there is no room for data, and those of the device, which
     /// leave all files as they are.
     pub(in crate::write) fn clean_section(
         &mut self,
@@ -64,9 +67,9 @@ impl WriterState {
         }
         // No log fills the holes from now on.
         self.space.set_cleaned(segments.clone(), true);
-        if let Err(error) = self.check_room(volume, &found) {
+        if !self.has_room_for_moved(volume, &found) {
             self.space.set_cleaned(segments, false);
-            return Err(error);
+            return Ok(Cleaned::NoRoom);
         }
         let mut moved = 0;
         for (segment, live) in found {
@@ -96,8 +99,8 @@ impl WriterState {
         owners.of_segment(segment, &summary, |index| self.space.is_taken(segment, index))
     }
 
-    /// Fails with `NoSpace` unless the next checkpoint has room for all nodes that change.
-    fn check_room(&self, volume: &Volume, found: &[(u32, LiveBlocks)]) -> Result<()> {
+    /// Returns whether the next checkpoint has room for all nodes and directory blocks that change.
+    fn has_room_for_moved(&self, volume: &Volume, found: &[(u32, LiveBlocks)]) -> bool {
         let mut nodes = BTreeSet::new();
         let mut directory_blocks = 0;
         for (_, live) in found {
@@ -111,8 +114,8 @@ impl WriterState {
         let overlay = volume.overlay_or_new().read();
         let new_nodes = nodes.iter().filter(|nid| overlay.node(**nid).is_none()).count() as u64;
         drop(overlay);
-        let wanted = self.nodes_to_write(volume) + new_nodes + directory_blocks;
-        if wanted > self.room_for_nodes() { Err(Error::NoSpace) } else { Ok(()) }
+        let moved = Wanted { nodes: new_nodes + directory_blocks, directory_blocks };
+        self.has_room(self.changed(volume) + moved)
     }
 
     /// Makes nodes of the last checkpoint changed ones, with the same contents. fsync(2) need not write them: a recovery
@@ -143,10 +146,10 @@ impl WriterState {
         let written = self.space.written(segment);
         let mut rest = data;
         while !rest.is_empty() {
-            let nodes = self.nodes_to_write(volume) + rest.len() as u64;
+            let wanted = self.to_write(volume).and_nodes(rest.len() as u64);
             let Self { logs, space, .. } = self;
             let new =
-                logs.allocate(LogName::ColdData, rest.len() as u64, nodes, space, geometry)?;
+                logs.allocate(LogName::ColdData, rest.len() as u64, wanted, space, geometry)?;
             let (these, others) = rest.split_at((new.end.0 - new.start.0) as usize);
             let mut copied = Vec::with_capacity(these.len() * block_size.len());
             for block in these {

@@ -51,8 +51,13 @@ impl Writer {
         }
         // Blocks that no checkpoint has stay: data in flight, and that of atomic writes.
         let is_cleanable = state.space.sections(&logs).any(|other| other.number == section);
-        if !is_cleanable || !matches!(state.clean_section(volume, section)?, Cleaned::Moved(_)) {
+        if !is_cleanable {
             return Ok(RangeCleaning::Kept);
+        }
+        match state.clean_section(volume, section)? {
+            Cleaned::Moved(_) => {}
+            Cleaned::Pinned(_) | Cleaned::Unmovable => return Ok(RangeCleaning::Kept),
+            Cleaned::NoRoom => return Err(Error::NoSpace),
         }
         self.write_checkpoint(&mut state, volume, false)?;
         let is_free = segments.clone().all(|segment| state.space.is_empty(segment));
