@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test models miri crash ace exercise fsx lint bench-read bench-write bench-f2fs bench-f2fs-clean bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz
+.PHONY: help setup build demo test models miri crash ace exercise fsx lint bench-read bench-write bench-f2fs bench-f2fs-clean bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz fuzz-write
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -84,3 +84,8 @@ bench-scale: ## Measure the cost per file, name, extent and others, with 10^3 to
 SECONDS_EACH ?= 60
 fuzz: ## Fuzz each parser for SECONDS_EACH (needs a nightly Rust)
 	@scripts/fuzz $(SECONDS_EACH)
+
+WRITE_FACTOR ?= 50
+WRITE_SEED ?= 0
+fuzz-write: ## Damage and write WRITE_FACTOR times as many images as the tests, from the seed WRITE_SEED on, and what `fuzz` has found
+	@BIFOLIO_SOAK_FACTOR=$(WRITE_FACTOR) BIFOLIO_TEST_SEED=$(WRITE_SEED) BIFOLIO_FUZZ_CORPUS=$(CURDIR)/fuzz/corpus scripts/test $(LONG) --release --package bifolio --test hostile_ext4_writing --test hostile_f2fs_writing

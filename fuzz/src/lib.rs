@@ -1,5 +1,6 @@
 //! Support for all fuzz targets: small valid images, which are created once, and volumes opened from changed copies.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::process::Command;
@@ -8,7 +9,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use base::{DeviceOffset, FileBlock, InodeNumber, Location, Result};
 use device::{MemoryDevice, SharedDevice};
 use iomap::{CacheOptions, PageCache};
-use testkit::hostile::{KINDS, small_image};
+use testkit::hostile::{Damageable, KINDS, Subject, small_image, written};
+use testkit::{Choose, InputBytes};
 use vfs::{Follow, Volume, VolumeOptions};
 
 /// The kind of an ext2 volume, which has block maps.
@@ -186,4 +188,26 @@ pub fn give_back(mut image: Arc<Vec<u8>>, changed: Vec<Range<usize>>) {
 pub fn open_f2fs(image: Arc<Vec<u8>>, no_recovery: bool) -> Result<Volume> {
     let options = VolumeOptions { no_recovery, ..options() };
     Volume::open_device(Arc::new(MemoryDevice::shared(image)), &options)
+}
+
+/// The maximum number of changes of an image.
+const CHANGES_MAX: usize = 40;
+
+/// Damages and writes an image that `make` makes of one of `kinds` kinds, as `data` chooses. Panics if the check finds
+/// nothing before, and something after.
+pub fn write_damaged<S: Damageable + Send>(
+    subjects: &Mutex<BTreeMap<usize, Subject<S>>>,
+    make: fn(usize) -> S,
+    kinds: usize,
+    data: &[u8],
+) {
+    let mut input = InputBytes(data);
+    let kind = input.below(kinds as u64) as usize;
+    let mut subjects = subjects.lock().expect("no panic");
+    let subject = subjects.entry(kind).or_insert_with(|| Subject::new(make(kind)));
+    subject.run(input, |image, damage, input| {
+        let outcome = written::write(&written::over(image), input, CHANGES_MAX);
+        let new = outcome.new_findings();
+        assert!(new.is_empty(), "{damage}: {new:#?}");
+    });
 }

@@ -2,13 +2,10 @@
 //! `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and adds kinds that only an emulated machine can fill.
 #![allow(clippy::print_stdout, reason = "the counts of a run")]
 
-mod changing;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use changing::Changer;
 use device::MemoryDevice;
 use iomap::CacheOptions;
 use libtest_mimic::{Arguments, Trial};
@@ -16,7 +13,7 @@ use tempfile::TempDir;
 use testkit::f2fs::Kind;
 use testkit::f2fs::hostile::{STRUCTURES, Structure, damage, has, small_images};
 use testkit::walk::{Walked, walk};
-use testkit::{Random, guest, must};
+use testkit::{Changer, Random, guest, must};
 use vfs::{Volume, VolumeOptions};
 
 /// The number of damaged copies of each image, for each structure. Failure messages have the seed.
@@ -105,7 +102,7 @@ fn change_damaged() {
     }));
     let (mut opened, mut total) = (0, 0);
     for (kind, valid) in images() {
-        let made = Changer::open(Arc::new(MemoryDevice::new(valid.clone())), 1)
+        let made = Changer::open(Arc::new(MemoryDevice::new(valid.clone())), Random(1))
             .expect("the valid image opens")
             .run();
         assert!(made > 200, "{kind}: {made} changes of the valid image");
@@ -117,7 +114,8 @@ fn change_damaged() {
                 let change = format!("{kind}, {structure:?}, seed {seed}: {damage}");
                 let started = Instant::now();
                 let changed = std::panic::catch_unwind(|| {
-                    Changer::open(Arc::new(MemoryDevice::new(image)), seed).map(Changer::run)
+                    Changer::open(Arc::new(MemoryDevice::new(image)), Random(seed))
+                        .map(Changer::run)
                 });
                 let panics = PANICS.load(Ordering::Relaxed);
                 assert!(changed.is_ok() && panics == 0, "{change}: panicked");

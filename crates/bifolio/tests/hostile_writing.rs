@@ -1,15 +1,13 @@
 //! Changes of damaged images: every change ends soon, and only with typed errors, and no background thread panics.
 
-mod changing;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use changing::Changer;
 use device::MemoryDevice;
 use testkit::hostile::{KINDS, damage, small_image};
+use testkit::{Changer, Random};
 
 /// Number of damaged copies of each image. Failure messages have the seed.
 const SEEDS: u64 = 40;
@@ -32,7 +30,7 @@ fn check(kind: usize) {
         std::env::var("BIFOLIO_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let folder = tempfile::tempdir().unwrap();
     let valid = small_image(Path::new(folder.path()), KINDS[kind]);
-    let made = Changer::open(Arc::new(MemoryDevice::new(valid.clone())), 1)
+    let made = Changer::open(Arc::new(MemoryDevice::new(valid.clone())), Random(1))
         .expect("the valid image opens")
         .run();
     assert!(made > 200, "{made} changes of the valid image");
@@ -42,7 +40,7 @@ fn check(kind: usize) {
         damage(&mut image, seed << 8 | kind as u64);
         let started = Instant::now();
         let changed = std::panic::catch_unwind(|| {
-            Changer::open(Arc::new(MemoryDevice::new(image)), seed).map(Changer::run)
+            Changer::open(Arc::new(MemoryDevice::new(image)), Random(seed)).map(Changer::run)
         });
         let panics = PANICS.load(Ordering::Relaxed);
         assert!(changed.is_ok() && panics == 0, "kind {kind}, seed {seed}: panicked");

@@ -1,4 +1,5 @@
-//! Small valid images, and random damage to them. Not here: the use of the damaged images.
+//! Small valid ext4 images, and random damage to their bytes. [`Specimen`] damages fields, and mends checksums. Not here:
+//! the use of the damaged images.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +7,18 @@ use std::process::Command;
 use crate::command::run;
 use crate::{Mke2fs, Random, must};
 
+pub mod fields;
 mod finish;
+mod places;
+mod specimen;
+mod subject;
+mod tiny;
+pub mod written;
+
+pub use places::{Place, Shape};
+pub use specimen::{Specimen, other_value};
+pub use subject::{Damage, Damageable, Subject};
+pub use tiny::{tiny, tiny_kinds};
 
 /// A kind of small image.
 #[derive(Clone, Copy, Debug)]

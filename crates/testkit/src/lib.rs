@@ -3,6 +3,7 @@
 //!
 //! All functions panic on failure, so a test that cannot run fails with the reason.
 
+mod changer;
 pub mod command;
 mod cpio;
 pub mod crash;
@@ -35,6 +36,7 @@ mod waiting;
 mod waiting_tests;
 pub mod walk;
 
+pub use changer::Changer;
 pub use deny::{Denied, LAYERS_REFUSED, deny, refusals_of_layer};
 pub use device::{DeviceHooks, HookedDevice};
 pub use digest::digest;
@@ -45,7 +47,7 @@ pub use kind::{GUEST_KINDS, KINDS, Kind};
 pub use manifest::Manifest;
 pub use mount::{LoopMount, private_mounts};
 pub use panics::{PanicDevice, PanicOnce};
-pub use random::Random;
+pub use random::{Choose, InputBytes, Random};
 pub use rings::RingOffer;
 pub use terminal::open_terminal;
 pub use waiting::{Waiter, wait_for_wakes, wait_until};

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use base::attributes::FileType;
 use base::{Error, FileOffset, Result};
 use device::MemoryDevice;
-use testkit::f2fs::hostile::{Structure, damage};
+use testkit::f2fs::hostile::{Structure, UNCHECKED, damage, empty};
 use vfs::{
     Creation, Credentials, Fallocate, File, Node, OpenMode, Privileges, Volume, VolumeOptions,
 };
-
-use super::images::{UNCHECKED, empty};
 
 const BY: &Credentials = &Credentials::ROOT;
 const WRITE: OpenMode = OpenMode { write: true, append: false };

@@ -8,6 +8,7 @@ use base::DeviceOffset;
 use device::SharedDevice;
 use tempfile::NamedTempFile;
 use testkit::f2fs::complaint_of_fsck;
+use testkit::hostile::written;
 
 use super::COPIED;
 
@@ -15,7 +16,7 @@ use super::COPIED;
 const MARKS: [&str; 3] = ["[Fail]", "[ASSERT]", "[FIX]"];
 
 /// The kinds of complaints that say nothing about changes, if there was another one before them.
-const HIDDEN: &[(&str, &[&str])] = &[
+pub const HIDDEN: &[(&str, &[&str])] = &[
     // For nodes that nothing refers to, fsck.f2fs creates `lost+found` in memory before it compares.
     ("Unreachable nat entries Fail", &["nat lookup", "Wrong segment type", "fsck get lpf"]),
     // It does not look at blocks whose summary is wrong. Blocks that move get a right one.
@@ -71,24 +72,5 @@ impl Image {
 /// Returns the lines of the output of fsck.f2fs that are complaints, without their numbers.
 fn kinds(output: &str) -> BTreeSet<String> {
     let is_complaint = |line: &&str| MARKS.iter().any(|mark| line.contains(mark));
-    let is_number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let words = |line: &str| {
-        let words = line.split(|symbol: char| !symbol.is_ascii_alphanumeric());
-        let words = words.filter(|word| !word.starts_with("0x") && !is_number(word));
-        words.collect::<Vec<_>>().join(" ")
-    };
-    output.lines().filter(is_complaint).map(words).collect()
-}
-
-/// Returns the kinds of complaints in `after` that changes have caused.
-///
-/// Those of [`HIDDEN`] are left out if `before` has the complaint that hides them.
-pub fn new_kinds<'a>(before: &'a BTreeSet<String>, after: &'a BTreeSet<String>) -> Vec<&'a String> {
-    let is_hidden = |kind: &str| {
-        HIDDEN.iter().any(|(hiding, hidden)| {
-            hidden.iter().any(|part| kind.contains(part))
-                && before.iter().any(|old| old.contains(hiding))
-        })
-    };
-    after.difference(before).filter(|kind| !is_hidden(kind)).collect()
+    written::kinds(output.lines().filter(is_complaint))
 }

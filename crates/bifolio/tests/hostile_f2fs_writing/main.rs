@@ -2,32 +2,23 @@
 //! which the check finds nothing stays so. fsck.f2fs has no kinds of complaints that it did not have before.
 //! `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and `BIFOLIO_TEST_SEED` is the first seed.
 
-#[path = "../changing/mod.rs"]
-mod changing;
 mod faults;
 mod fsck;
-mod images;
 
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use base::BlockSize;
-use changing::Changer;
-use device::{MemoryDevice, OverlayDevice, SharedDevice};
-use testkit::Random;
 use testkit::f2fs::damage_synced_node;
-use testkit::f2fs::hostile::{STRUCTURES, damage, damage_features, damage_orphans, has};
-use vfs::{Volume, VolumeOptions};
+use testkit::f2fs::hostile::{STRUCTURES, damage, damage_features, damage_orphans, has, images};
+use testkit::hostile::written::{findings, new_kinds, over};
+use testkit::{Changer, Random};
 
 /// Number of damaged copies of each image. Failure messages have the seed.
 const SEEDS: u64 = 12;
 /// The time limit for an image, much longer than any test takes on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(60);
-/// The maximum memory for what the changes of an image write.
-const WRITTEN_BYTES_MAX: u64 = 256 << 20;
 /// The unit of copies, in bytes.
 const COPIED: usize = 1 << 16;
 /// The block size of the images with nodes that `damage_synced_node` finds.
@@ -62,19 +53,6 @@ fn damage_fields(image: &mut [u8], has_small_blocks: bool, seed: u64) -> String 
     described.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the findings of the check, after recovery in memory, or `None` if the volume is refused.
-fn findings(device: &SharedDevice) -> Option<Vec<String>> {
-    let mut options = VolumeOptions::new();
-    options.cache_bytes_max(8 << 20);
-    let volume = Volume::open_device(Arc::clone(device), &options).ok()?;
-    let mut findings = Vec::new();
-    volume.check(&mut |error| {
-        findings.push(error.to_string());
-        ControlFlow::Continue(())
-    });
-    Some(findings)
-}
-
 /// Ends the program with `what` unless it is dropped soon.
 struct Watchdog(#[expect(dead_code, reason = "its drop is seen")] mpsc::Sender<()>);
 
@@ -92,13 +70,6 @@ impl Watchdog {
     }
 }
 
-/// Returns a device with `image`, which keeps writes to itself.
-fn over(image: &Arc<Vec<u8>>) -> SharedDevice {
-    let base: SharedDevice = Arc::new(MemoryDevice::shared(Arc::clone(image)));
-    let block_size = BlockSize::from_shift(SMALL_SHIFT).expect("a block size");
-    Arc::new(OverlayDevice::new(base, block_size, WRITTEN_BYTES_MAX))
-}
-
 #[derive(Debug, Default)]
 struct Counts {
     images: u64,
@@ -113,7 +84,7 @@ struct Counts {
 fn check_image(name: &str, valid: &[u8], counts: &mut Counts) {
     let has_small_blocks = valid[1024 + 16] == SMALL_SHIFT as u8;
     let mut shared = Arc::new(valid.to_vec());
-    let made = Changer::open(over(&shared), 1).expect("the valid image opens").run();
+    let made = Changer::open(over(&shared), Random(1)).expect("the valid image opens").run();
     assert!(made > 200, "{name}: {made} changes of the valid image");
     // fsck.f2fs reads no blocks of another size than that of pages.
     let mut fsck_image = has_small_blocks.then(|| fsck::Image::new(valid.len()));
@@ -127,7 +98,7 @@ fn check_image(name: &str, valid: &[u8], counts: &mut Counts) {
         let before = findings(&device);
         let complaints = fsck_image.as_mut().and_then(|judge| judge.complaints(&device));
         let changed = catch_unwind(AssertUnwindSafe(|| {
-            Changer::open(Arc::clone(&device), seed).map(Changer::run)
+            Changer::open(Arc::clone(&device), Random(seed)).map(Changer::run)
         }));
         let panics = PANICS.load(Ordering::Relaxed);
         assert!(changed.is_ok() && panics == 0, "{what}: panicked");
@@ -140,7 +111,7 @@ fn check_image(name: &str, valid: &[u8], counts: &mut Counts) {
         if let (Some(judge), Some(before)) = (&mut fsck_image, complaints) {
             counts.clean += u64::from(before.is_empty());
             if let Some(after) = judge.complaints(&device) {
-                let new = fsck::new_kinds(&before, &after);
+                let new = new_kinds(&before, &after, fsck::HIDDEN);
                 assert!(new.is_empty(), "{what}: {new:#?}, before: {before:#?}");
             }
         }
@@ -162,7 +133,7 @@ fn damaged_volumes_are_changed_or_refused_and_sound_ones_stay_sound() {
         hook(panic);
     }));
     let mut counts = Counts::default();
-    for (name, valid) in images::images() {
+    for (name, valid) in images() {
         check_image(name, &valid, &mut counts);
     }
     let Counts { images, opened, sound, clean } = counts;

@@ -3,16 +3,16 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod fields;
 mod specimen;
 
 use std::process::{Command, Stdio};
 
 use testkit::Random;
+use testkit::hostile::fields::{Field, Structure};
+use testkit::hostile::{Place, other_value};
 
 use self::common::findings;
-use self::fields::{Field, Structure};
-use self::specimen::{Place, Specimen, mend};
+use self::specimen::Specimen;
 
 /// The kinds of images.
 const KINDS: &[&str] = &[
@@ -106,29 +106,6 @@ fn e2fsck(specimen: &Specimen, bytes: &[u8]) -> Option<String> {
     (!output.status.success()).then_some(text)
 }
 
-/// Chooses another value of a field.
-fn other_value(bytes: &[u8], random: &mut Random) -> Vec<u8> {
-    let mut old = [0; 8];
-    old[..bytes.len()].copy_from_slice(bytes);
-    let old = u64::from_le_bytes(old);
-    loop {
-        let new = match random.below(8) {
-            0 => 0,
-            1 => old.wrapping_add(1),
-            2 => old.wrapping_sub(1),
-            3 | 4 => old ^ 1 << random.below(8 * bytes.len() as u64),
-            5 => u64::MAX,
-            // An inode or block of the volume, or a small number.
-            6 => random.below(150),
-            _ => random.draw(),
-        };
-        let new = &new.to_le_bytes()[..bytes.len()];
-        if new != bytes {
-            return new.to_vec();
-        }
-    }
-}
-
 struct Damage<'a> {
     place: &'a Place,
     field: Field,
@@ -154,7 +131,7 @@ fn damage(specimen: &Specimen, seed: u64) -> Damage<'_> {
     let at = place.at + offset;
     let new = other_value(&bytes[at..at + length], &mut random);
     bytes[at..at + length].copy_from_slice(&new);
-    mend(&mut bytes, &specimen.bytes, place);
+    specimen.shape.mend(&mut bytes, &specimen.bytes, place);
     Damage { place, field, bytes }
 }
 

@@ -1,19 +1,17 @@
-//! The images to be damaged, where their structures are, and their checksums.
+//! The images to be damaged, and where their structures are.
 
 use std::process::Command;
 
-use base::checksum::crc32c;
+use testkit::hostile::fields::Structure;
+use testkit::hostile::{Place, Shape};
 
 use super::common::{Image, Scratch};
-use super::fields::Structure;
 
 /// The block size of the images.
 const BLOCK: usize = 1024;
 const SUPERBLOCK: usize = 1024;
 const EXTENTS_FLAG: u32 = 0x8_0000;
 const FIRST_DESCRIPTOR: usize = 2 * BLOCK;
-const RO_METADATA_CSUM: u32 = 0x400;
-const INCOMPAT_64BIT: u32 = 0x80;
 
 /// The names in the images, of each type of inode.
 const FILES: &[&str] =
@@ -24,33 +22,15 @@ pub struct Specimen {
     pub image: Image,
     pub bytes: Vec<u8>,
     pub places: Vec<Place>,
+    pub shape: Shape,
 }
 
-/// A structure in an image.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    pub structure: Structure,
-    /// Its name, for messages.
-    pub name: &'static str,
-    pub at: usize,
-    /// The inode that has it, or 0.
-    inode: u32,
-}
-
-pub fn word(bytes: &[u8], at: usize) -> u32 {
+fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
 fn half(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap())
-}
-
-fn set_half(bytes: &mut [u8], at: usize, value: u32) {
-    bytes[at..at + 2].copy_from_slice(&(value as u16).to_le_bytes());
-}
-
-fn set_word(bytes: &mut [u8], at: usize, value: u32) {
-    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
 impl Specimen {
@@ -67,7 +47,8 @@ impl Specimen {
         image.check_by_e2fsck();
         let bytes = image.bytes();
         let places = places(&image, &bytes);
-        Self { image, bytes, places }
+        let shape = Shape::of(&bytes);
+        Self { image, bytes, places, shape }
     }
 }
 
@@ -151,7 +132,7 @@ fn places(image: &Image, bytes: &[u8]) -> Vec<Place> {
     }
     let many = blocks(image, "/many");
     let number = inode_number(image, "/many");
-    add(Structure::Index, "/many", many[0] * BLOCK, 0);
+    add(Structure::Index, "/many", many[0] * BLOCK, number);
     add(Structure::Entry, "in a leaf", many[1] * BLOCK, number);
     if !is_inline("/many/d") {
         add(
@@ -170,7 +151,7 @@ fn places(image: &Image, bytes: &[u8]) -> Vec<Place> {
         let inode = word(bytes, SUPERBLOCK + offset);
         if inode != 0 {
             let path = format!("<{inode}>");
-            add(structure, name, first_block(&path), 0);
+            add(structure, name, first_block(&path), inode);
             add(Structure::Inode, name, inode_offset(bytes, inode), inode);
         }
     }
@@ -180,74 +161,4 @@ fn places(image: &Image, bytes: &[u8]) -> Vec<Place> {
         add(Structure::Mmp, "", mmp * BLOCK, 0);
     }
     places
-}
-
-/// Sets the checksum of a structure to that of its contents, on a volume that has checksums of metadata. Those of indexes,
-/// bitmaps and orphan files stay wrong. `sound` is the image before the damage.
-pub fn mend(bytes: &mut [u8], sound: &[u8], place: &Place) {
-    if word(sound, SUPERBLOCK + 0x64) & RO_METADATA_CSUM == 0 {
-        return;
-    }
-    let seed = crc32c(!0, &sound[SUPERBLOCK + 0x68..][..16]);
-    let of_inode = || {
-        let generation = word(sound, inode_offset(sound, place.inode) + 0x64);
-        crc32c(crc32c(seed, &place.inode.to_le_bytes()), &generation.to_le_bytes())
-    };
-    let at = place.at;
-    match place.structure {
-        Structure::Superblock => {
-            let sum = crc32c(!0, &bytes[at..at + 1020]);
-            set_word(bytes, at + 1020, sum);
-        }
-        Structure::Descriptor => {
-            let is_large = word(sound, SUPERBLOCK + 0x60) & INCOMPAT_64BIT != 0;
-            let length = if is_large { 64 } else { 32 };
-            let mut copy = bytes[at..at + length].to_vec();
-            copy[0x1E..0x20].fill(0);
-            let sum = crc32c(crc32c(seed, &0_u32.to_le_bytes()), &copy);
-            set_half(bytes, at + 0x1E, sum);
-        }
-        Structure::Inode => mend_inode(bytes, seed, place.inode, at),
-        Structure::Extents if place.inode == 0 => {
-            // In an inode.
-            let table = inode_offset(sound, 1);
-            let size = usize::from(half(sound, SUPERBLOCK + 0x58));
-            let index = (at - table) / size;
-            mend_inode(bytes, seed, index as u32 + 1, table + index * size);
-        }
-        Structure::Extents => {
-            let end = 12 + 12 * usize::from(half(sound, at + 4));
-            let sum = crc32c(of_inode(), &bytes[at..at + end]);
-            set_word(bytes, at + end, sum);
-        }
-        Structure::Entry => {
-            let block = at / BLOCK * BLOCK;
-            let sum = crc32c(of_inode(), &bytes[block..block + BLOCK - 12]);
-            set_word(bytes, block + BLOCK - 4, sum);
-        }
-        Structure::Attributes => {
-            let number = (at / BLOCK) as u64;
-            let mut copy = bytes[at..at + BLOCK].to_vec();
-            copy[0x10..0x14].fill(0);
-            let sum = crc32c(crc32c(seed, &number.to_le_bytes()), &copy);
-            set_word(bytes, at + 0x10, sum);
-        }
-        Structure::Mmp => {
-            let sum = crc32c(seed, &bytes[at..at + 1020]);
-            set_word(bytes, at + 1020, sum);
-        }
-        _ => {}
-    }
-}
-
-fn mend_inode(bytes: &mut [u8], seed: u32, inode: u32, at: usize) {
-    let size = usize::from(half(bytes, SUPERBLOCK + 0x58));
-    let mut copy = bytes[at..at + size].to_vec();
-    copy[0x7C..0x7E].fill(0);
-    copy[0x82..0x84].fill(0);
-    let generation = word(bytes, at + 0x64);
-    let seed = crc32c(crc32c(seed, &inode.to_le_bytes()), &generation.to_le_bytes());
-    let sum = crc32c(seed, &copy);
-    set_half(bytes, at + 0x7C, sum);
-    set_half(bytes, at + 0x82, sum >> 16);
 }

@@ -11,7 +11,7 @@ use base::{BlockSize, DeviceOffset, FsBlock, Result};
 use device::{Bio, BioOperation, BlockDevice, SharedDevice};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::disks::Disks;
+use super::disks::{Disks, VolumeFormat};
 
 const CHUNK: usize = 1 << 18;
 
@@ -35,6 +35,12 @@ pub fn run(argument: &str, disks: &Disks) -> Outcome {
     run_with(&[argument], disks)
 }
 
+/// Returns the output of `e2fsck -fn` about the volume on `device`, or `None` if it finds nothing.
+pub fn complaint(device: &SharedDevice) -> Option<String> {
+    let outcome = run("-fn", &Disks::new(Arc::clone(device), VolumeFormat::Ext4));
+    (outcome.code != 0).then_some(outcome.text)
+}
+
 /// Runs e2fsck on a copy of the contents of `disks`, with the copy of the superblock in `block`.
 pub fn repair_by_copy(block: FsBlock, block_size: BlockSize, disks: &Disks) -> Outcome {
     run_with(&["-fy", "-b", &block.to_string(), "-B", &block_size.bytes().to_string()], disks)
@@ -56,7 +62,8 @@ fn run_with(arguments: &[&str], disks: &Disks) -> Outcome {
         command.args(arguments).arg(path(image)).stdin(Stdio::null());
         let status = command.stdout(output.try_clone().unwrap()).stderr(output).status();
         let code = status.expect("e2fsck runs").code().unwrap_or(i32::MAX);
-        let text = std::fs::read_to_string(path(text)).unwrap();
+        // Names in damaged directories need not be UTF-8.
+        let text = String::from_utf8_lossy(&std::fs::read(path(text)).unwrap()).into_owned();
         let disks = Disks { journal: journal_copy, ..Disks::new(volume, disks.format) };
         Outcome { code, text, disks }
     })

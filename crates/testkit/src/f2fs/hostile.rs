@@ -1,17 +1,27 @@
 //! Damage to one field of a small f2fs image, with correct checksums, so that only checks of the field find it. Not here:
 //! the use of the damaged images.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use f2fs::ondisk::dentry::{DentryLayout, RawDentry, SLOT_NAME_BYTES};
 
+mod fields;
+mod images;
+
+pub use images::{UNCHECKED, Valid, empty, images, writing_image, writing_images};
+
+use self::fields::{
+    CHECKPOINT_FIELDS, INODE_FIELDS, QUOTA_FIELDS, SEGMENT_ENTRY, SUMMARY_ENTRY, SUMMARY_FOOTER,
+    SUPERBLOCK_FIELDS,
+};
 use super::layout::{
     ADDRESSES, INLINE_DENTRIES, Layout, NODE_ENTRY, SEGMENT, SUPERBLOCK, extra_bytes, half,
     mend_checkpoint, word,
 };
 use super::{Kind, fill};
 use crate::guest::Job;
-use crate::{Random, must};
+use crate::{Choose, Random, must};
 
 /// A structure of the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,125 +68,6 @@ pub const STRUCTURES: &[Structure] = &[
     Structure::QuotaFile,
 ];
 
-/// The fields of the superblock, by offset and size.
-const SUPERBLOCK_FIELDS: &[(usize, usize)] = &[
-    (0, 4),
-    (4, 2),
-    (6, 2),
-    (8, 4),
-    (12, 4),
-    (16, 4),
-    (20, 4),
-    (24, 4),
-    (28, 4),
-    (32, 4),
-    (36, 8),
-    (44, 4),
-    (48, 4),
-    (52, 4),
-    (56, 4),
-    (60, 4),
-    (64, 4),
-    (68, 4),
-    (72, 4),
-    (76, 4),
-    (80, 4),
-    (84, 4),
-    (88, 4),
-    (92, 4),
-    (96, 4),
-    (100, 4),
-    (104, 4),
-    (1148, 4),
-    (1664, 4),
-    (2180, 4),
-    (2184, 1),
-    (2201, 1),
-    (2745, 4),
-    (2749, 4),
-    (2753, 4),
-    (2757, 1),
-    (2758, 2),
-    (2760, 2),
-];
-/// The fields of the head of a checkpoint, by offset and size.
-const CHECKPOINT_FIELDS: &[(usize, usize)] = &[
-    (0, 8),
-    (8, 8),
-    (16, 8),
-    (24, 4),
-    (28, 4),
-    (32, 4),
-    (36, 4),
-    (40, 4),
-    (44, 4),
-    (68, 2),
-    (70, 2),
-    (72, 2),
-    (84, 4),
-    (88, 4),
-    (92, 4),
-    (116, 2),
-    (118, 2),
-    (120, 2),
-    (132, 4),
-    (136, 4),
-    (140, 4),
-    (144, 4),
-    (148, 4),
-    (152, 4),
-    (156, 4),
-    (160, 4),
-    (164, 4),
-    (168, 8),
-    (176, 1),
-    (179, 1),
-    (192, 4),
-    (200, 4),
-];
-/// The fields of an inode before its addresses, and of its extra attributes, by offset and size.
-const INODE_FIELDS: &[(usize, usize)] = &[
-    (0, 2),
-    (2, 1),
-    (3, 1),
-    (4, 4),
-    (12, 4),
-    (16, 8),
-    (24, 8),
-    (32, 8),
-    (56, 4),
-    (72, 4),
-    (76, 4),
-    (80, 4),
-    (84, 4),
-    (88, 4),
-    (347, 1),
-    (348, 4),
-    (352, 4),
-    (356, 4),
-    (360, 2),
-    (362, 2),
-    (364, 4),
-    (372, 8),
-    (384, 8),
-    (392, 1),
-    (393, 1),
-    (394, 2),
-];
-
-/// The fields of the header of a quota file, and of its first entry, by offset and size: the version and the number of blocks;
-/// the id, the number of inodes, and the space.
-const QUOTA_FIELDS: &[(usize, usize)] =
-    &[(4, 4), (20, 4), (QUOTA_ENTRY, 4), (QUOTA_ENTRY + 24, 8), (QUOTA_ENTRY + 48, 8)];
-/// The offset of the first entry of a quota file as mkfs.f2fs makes it: in its sixth block of 1 KiB.
-const QUOTA_ENTRY: usize = 5 * 1024 + 16;
-
-/// The sizes of entries in bytes.
-const SEGMENT_ENTRY: usize = 74;
-const SUMMARY_ENTRY: usize = 7;
-/// The size of the footer of a summary.
-const SUMMARY_FOOTER: usize = 5;
-
 /// The size of a small image in MiB. mkfs.f2fs makes none that are much smaller.
 const SMALL_MEGABYTES: u64 = 64;
 /// The size of an image in MiB whose tree has files for features such as compression.
@@ -201,7 +92,7 @@ pub fn small_images(folder: &Path, kinds: &[&'static Kind]) -> Vec<Vec<u8>> {
 
 /// Returns whether an image has the structure.
 pub fn has(image: &[u8], structure: Structure) -> bool {
-    structure != Structure::QuotaFile || !Layout::of(image).quota_files(image).is_empty()
+    structure != Structure::QuotaFile || !Specimen::of(image).quota_files.is_empty()
 }
 
 /// A change of one field.
@@ -213,60 +104,118 @@ pub struct Damage {
     pub values: [u64; 2],
     /// The change in words.
     pub description: String,
+    /// The bytes that may have changed.
+    pub changed: Vec<Range<usize>>,
+}
+
+/// The structures of a valid image.
+#[derive(Debug)]
+pub struct Specimen {
+    layout: Layout,
+    /// The current checkpoint pack, and its blocks between the payload and the last head.
+    pack: usize,
+    pack_blocks: Range<usize>,
+    nodes: Vec<usize>,
+    directory_blocks: Vec<usize>,
+    /// The first two blocks of each quota file.
+    quota_files: Vec<[usize; 2]>,
+}
+
+impl Specimen {
+    /// Finds the structures of a valid image.
+    pub fn of(image: &[u8]) -> Self {
+        let layout = Layout::of(image);
+        let nodes = layout.nodes(image);
+        let directory_blocks = layout.directory_blocks(image, &nodes);
+        let quota_files = layout.quota_files(image, &nodes);
+        let pack = layout.checkpoint(image);
+        let start = pack + word(image, pack + 140) as usize * layout.block;
+        let pack_blocks = start..last_head(image, &layout, pack);
+        Self { layout, pack, pack_blocks, nodes, directory_blocks, quota_files }
+    }
+
+    /// Returns whether the image has the structure.
+    pub fn has(&self, structure: Structure) -> bool {
+        structure != Structure::QuotaFile || !self.quota_files.is_empty()
+    }
+
+    /// Changes one field of one structure of the image, or of a copy whose other structures may be damaged.
+    pub fn damage(
+        &self,
+        image: &mut [u8],
+        structure: Structure,
+        choose: &mut impl Choose,
+    ) -> Damage {
+        let layout = &self.layout;
+        let places = places(image, self, structure, choose);
+        let (first, size) = places[0];
+        let old = image[first..first + size].to_vec();
+        let new = other_value(&old, choose);
+        let block = |at: usize| at / layout.block * layout.block;
+        let mut changed: Vec<usize> = places.iter().map(|(at, _)| block(*at)).collect();
+        for (at, size) in places {
+            image[at..at + size].copy_from_slice(&new.to_le_bytes()[..size]);
+        }
+        changed.extend(mend(image, self, structure, first));
+        let old = number(&old);
+        let field = field(layout, structure, first);
+        let description = format!(
+            "{structure:?}: {size} bytes of field {field} at {first:#x} were {old:#x}, are {new:#x}"
+        );
+        // A field may be in two blocks.
+        let changed = changed.into_iter().map(|at| at..(at + 2 * layout.block).min(image.len()));
+        Damage { field, values: [old, new], description, changed: changed.collect() }
+    }
 }
 
 /// Changes one field, chosen by `seed`, of one structure of a valid image.
 pub fn damage(image: &mut [u8], structure: Structure, seed: u64) -> Damage {
-    let layout = Layout::of(image);
-    let mut random = Random(seed);
-    let places = places(image, &layout, structure, &mut random);
-    let (first, size) = places[0];
-    let old = image[first..first + size].to_vec();
-    let new = other_value(&old, &mut random);
-    for (at, size) in places {
-        image[at..at + size].copy_from_slice(&new.to_le_bytes()[..size]);
-    }
-    mend(image, &layout, structure, first);
-    let old = number(&old);
-    let field = field(&layout, structure, first);
-    let description = format!(
-        "{structure:?}: {size} bytes of field {field} at {first:#x} were {old:#x}, are {new:#x}"
-    );
-    Damage { field, values: [old, new], description }
+    Specimen::of(image).damage(image, structure, &mut Random(seed))
 }
 
 /// Changes fields of an inode that say which features it has, to values that have a meaning. The choice is by `seed`.
 pub fn damage_features(image: &mut [u8], seed: u64) -> String {
-    let layout = Layout::of(image);
-    let mut random = Random(seed);
-    let at = node(image, &layout, &mut random, |node| layout.is_inode(node));
-    let mut changes = Vec::new();
-    for _ in 0..=random.below(3) {
-        let (field, value): (usize, Vec<u8>) = match random.below(11) {
-            // The features that are stored in the inode, as bits.
-            0 => (2, vec![image[at + 2] ^ 1 << random.below(8)]),
-            1 => (3, vec![image[at + 3] ^ 1 << random.below(8)]),
-            2 => (80, vec![image[at + 80] ^ 4]),
-            3 => {
-                let bit = random.pick(&[2, 4, 5, 10, 11, 20, 29, 30]).copied().unwrap_or_default();
-                (80, (word(image, at + 80) ^ 1 << bit).to_le_bytes().to_vec())
-            }
-            // The size, up to the largest one of any type.
-            4 => (16, (random.draw() >> (1 + random.below(63))).to_le_bytes().to_vec()),
-            // The counted blocks, the depth and the pin failures.
-            5 => (24, random.below(20).to_le_bytes().to_vec()),
-            6 => (72, (random.below(70) as u32).to_le_bytes().to_vec()),
-            // The extra attributes: sizes, saved blocks, algorithm and cluster size.
-            7 => (360, ((random.below(12) * 4) as u16).to_le_bytes().to_vec()),
-            8 => (362, (random.below(900) as u16).to_le_bytes().to_vec()),
-            9 => (384, random.below(100).to_le_bytes().to_vec()),
-            _ => (392, vec![random.below(5) as u8, 2 + random.below(7) as u8]),
-        };
-        changes.push(format!("{field} := {value:02x?}"));
-        image[at + field..at + field + value.len()].copy_from_slice(&value);
+    Specimen::of(image).damage_features(image, &mut Random(seed)).0
+}
+
+impl Specimen {
+    /// Does the same in a copy whose other structures may be damaged. Also returns the bytes that may have changed.
+    pub fn damage_features(
+        &self,
+        image: &mut [u8],
+        random: &mut impl Choose,
+    ) -> (String, Range<usize>) {
+        let layout = &self.layout;
+        let at = node(image, self, random, |node| layout.is_inode(node));
+        let mut changes = Vec::new();
+        for _ in 0..=random.below(3) {
+            let (field, value): (usize, Vec<u8>) = match random.below(11) {
+                // The features that are stored in the inode, as bits.
+                0 => (2, vec![image[at + 2] ^ 1 << random.below(8)]),
+                1 => (3, vec![image[at + 3] ^ 1 << random.below(8)]),
+                2 => (80, vec![image[at + 80] ^ 4]),
+                3 => {
+                    let bit =
+                        random.pick(&[2, 4, 5, 10, 11, 20, 29, 30]).copied().unwrap_or_default();
+                    (80, (word(image, at + 80) ^ 1 << bit).to_le_bytes().to_vec())
+                }
+                // The size, up to the largest one of any type.
+                4 => (16, (random.draw() >> (1 + random.below(63))).to_le_bytes().to_vec()),
+                // The counted blocks, the depth and the pin failures.
+                5 => (24, random.below(20).to_le_bytes().to_vec()),
+                6 => (72, (random.below(70) as u32).to_le_bytes().to_vec()),
+                // The extra attributes: sizes, saved blocks, algorithm and cluster size.
+                7 => (360, ((random.below(12) * 4) as u16).to_le_bytes().to_vec()),
+                8 => (362, (random.below(900) as u16).to_le_bytes().to_vec()),
+                9 => (384, random.below(100).to_le_bytes().to_vec()),
+                _ => (392, vec![random.below(5) as u8, 2 + random.below(7) as u8]),
+            };
+            changes.push(format!("{field} := {value:02x?}"));
+            image[at + field..at + field + value.len()].copy_from_slice(&value);
+        }
+        layout.mend_node(image, at);
+        (format!("Features of the inode at {at:#x}: {}", changes.join(", ")), at..at + layout.block)
     }
-    layout.mend_node(image, at);
-    format!("Features of the inode at {at:#x}: {}", changes.join(", "))
 }
 
 /// Changes a word of the orphan blocks of the current checkpoint pack. Returns `None` if it has none.
@@ -311,11 +260,12 @@ fn number(bytes: &[u8]) -> u64 {
 /// Returns the offset and size of the field to be changed, in each of its copies.
 fn places(
     image: &[u8],
-    layout: &Layout,
+    specimen: &Specimen,
     structure: Structure,
-    random: &mut Random,
+    random: &mut impl Choose,
 ) -> Vec<(usize, usize)> {
-    let pack = layout.checkpoint(image);
+    let layout = &specimen.layout;
+    let pack = specimen.pack;
     match structure {
         Structure::Superblock => {
             let (at, size) = pick(random, SUPERBLOCK_FIELDS);
@@ -326,8 +276,8 @@ fn places(
             [pack, last_head(image, layout, pack)].map(|head| (head + at, size)).into()
         }
         Structure::CheckpointBlocks => {
-            let start = pack + word(image, pack + 140) as usize * layout.block;
-            vec![(start + word_in_use(&image[start..last_head(image, layout, pack)], random), 4)]
+            let blocks = specimen.pack_blocks.clone();
+            vec![(blocks.start + word_in_use(&image[blocks], random), 4)]
         }
         Structure::NodeTable => {
             let (at, size) = pick(random, &[(0, 1), (1, 4), (5, 4)]);
@@ -352,12 +302,12 @@ fn places(
             vec![(entry + at, size)]
         }
         Structure::Inode => {
-            let inode = node(image, layout, random, |node| layout.is_inode(node));
+            let inode = node(image, specimen, random, |node| layout.is_inode(node));
             let (at, size) = pick(random, INODE_FIELDS);
             vec![(inode + at, size)]
         }
         Structure::Addresses => {
-            let inode = node(image, layout, random, |node| layout.is_inode(node));
+            let inode = node(image, specimen, random, |node| layout.is_inode(node));
             let first = ADDRESSES + extra_bytes(&image[inode..]);
             vec![(
                 inode + first + word_in_use(&image[inode + first..inode + layout.footer()], random),
@@ -365,25 +315,27 @@ fn places(
             )]
         }
         Structure::Node => {
-            let other = node(image, layout, random, |node| !layout.is_inode(node));
+            let other = node(image, specimen, random, |node| !layout.is_inode(node));
             vec![(other + word_in_use(&image[other..other + layout.footer()], random), 4)]
         }
         Structure::Footer => {
-            let any = node(image, layout, random, |_| true);
+            let any = node(image, specimen, random, |_| true);
             let (at, size) = pick(random, &[(0, 4), (4, 4), (8, 4), (12, 8), (20, 4)]);
             vec![(any + layout.footer() + at, size)]
         }
         Structure::QuotaFile => {
             let (at, size) = pick(random, QUOTA_FIELDS);
-            let blocks = *random.pick(&layout.quota_files(image)).expect("a quota file");
+            let blocks = *random.pick(&specimen.quota_files).expect("a quota file");
             vec![(blocks[at / layout.block] + at % layout.block, size)]
         }
-        Structure::DirectoryEntry => vec![directory_field(image, layout, random)],
+        Structure::DirectoryEntry => vec![directory_field(image, specimen, random)],
     }
 }
 
-/// Corrects the checksums of the structure that has the changed byte `at`.
-fn mend(image: &mut [u8], layout: &Layout, structure: Structure, at: usize) {
+/// Corrects the checksums of the structure that has the changed byte `at`. Returns the blocks that this may have changed,
+/// besides that of `at`.
+fn mend(image: &mut [u8], specimen: &Specimen, structure: Structure, at: usize) -> Vec<usize> {
+    let layout = &specimen.layout;
     match structure {
         Structure::Superblock => {
             for superblock in layout.superblocks() {
@@ -398,20 +350,22 @@ fn mend(image: &mut [u8], layout: &Layout, structure: Structure, at: usize) {
             let last =
                 last_head(image, layout, pack).min(layout.segment_table.start - layout.block);
             image[last..last + layout.block].copy_from_slice(&head);
+            return vec![last];
         }
         Structure::Inode | Structure::Addresses | Structure::Footer | Structure::DirectoryEntry
             if layout.main.contains(&at) =>
         {
             let block = at / layout.block * layout.block;
-            if layout.nodes(image).contains(&block) {
+            if specimen.nodes.contains(&block) {
                 layout.mend_node(image, block);
             }
         }
         _ => {}
     }
+    Vec::new()
 }
 
-fn pick(random: &mut Random, fields: &[(usize, usize)]) -> (usize, usize) {
+fn pick(random: &mut impl Choose, fields: &[(usize, usize)]) -> (usize, usize) {
     fields[random.below(fields.len() as u64) as usize]
 }
 
@@ -423,17 +377,18 @@ fn last_head(image: &[u8], layout: &Layout, pack: usize) -> usize {
 /// Returns the offset of a node that `is_wanted`.
 fn node(
     image: &[u8],
-    layout: &Layout,
-    random: &mut Random,
+    specimen: &Specimen,
+    random: &mut impl Choose,
     is_wanted: impl Fn(&[u8]) -> bool,
 ) -> usize {
-    let mut nodes = layout.nodes(image);
-    nodes.retain(|at| is_wanted(&image[*at..at + layout.block]));
-    *random.pick(&nodes).expect("a node of this type")
+    let mut nodes = specimen.nodes.clone();
+    nodes.retain(|at| is_wanted(&image[*at..at + specimen.layout.block]));
+    // Other damage may have left none.
+    *random.pick(&nodes).unwrap_or(&specimen.nodes[0])
 }
 
 /// Returns the offset of a word, most often of one that is not zero.
-fn word_in_use(bytes: &[u8], random: &mut Random) -> usize {
+fn word_in_use(bytes: &[u8], random: &mut impl Choose) -> usize {
     let mut at = 0;
     for _ in 0..64 {
         at = random.below(bytes.len() as u64 / 4) as usize * 4;
@@ -445,19 +400,20 @@ fn word_in_use(bytes: &[u8], random: &mut Random) -> usize {
 }
 
 /// Returns the offset and size of a field of an entry in a block of a directory or in its inode.
-fn directory_field(image: &[u8], layout: &Layout, random: &mut Random) -> (usize, usize) {
+fn directory_field(image: &[u8], specimen: &Specimen, random: &mut impl Choose) -> (usize, usize) {
+    let layout = &specimen.layout;
     let is_small = |node: &[u8]| {
         layout.is_inode(node) && half(node, 0) & 0xF000 == 0x4000 && node[3] & INLINE_DENTRIES != 0
     };
-    let blocks = layout.directory_blocks(image);
-    let mut inodes = layout.nodes(image);
+    let blocks = &specimen.directory_blocks;
+    let mut inodes = specimen.nodes.clone();
     inodes.retain(|at| is_small(&image[*at..at + layout.block]));
     if blocks.is_empty() || !inodes.is_empty() && random.below(3) == 0 {
         let inode = *random.pick(&inodes).expect("a small directory");
         let first = inode + ADDRESSES + extra_bytes(&image[inode..]) + 4;
         return (first + word_in_use(&image[first..inode + layout.footer() - 20], random), 4);
     }
-    let block = *random.pick(&blocks).expect("a block of a directory");
+    let block = *random.pick(blocks).expect("a block of a directory");
     let areas = DentryLayout::of(layout.block);
     let slot = random.below(30) as usize;
     let (at, size) = pick(random, &[(0, 4), (4, 4), (8, 2), (10, 1)]);
@@ -469,7 +425,7 @@ fn directory_field(image: &[u8], layout: &Layout, random: &mut Random) -> (usize
 }
 
 /// Returns the offset of an entry of the summary area, most often of one with a node number.
-fn summary_in_use(image: &[u8], layout: &Layout, random: &mut Random) -> usize {
+fn summary_in_use(image: &[u8], layout: &Layout, random: &mut impl Choose) -> usize {
     let mut at = layout.summaries.start;
     for _ in 0..64 {
         let segment = layout.summaries.start + random.below(15) as usize * layout.block;
@@ -482,7 +438,7 @@ fn summary_in_use(image: &[u8], layout: &Layout, random: &mut Random) -> usize {
 }
 
 /// Returns a value other than `old`.
-fn other_value(old: &[u8], random: &mut Random) -> u64 {
+fn other_value(old: &[u8], random: &mut impl Choose) -> u64 {
     let size = old.len();
     let old = number(old);
     let mask = u64::MAX >> (64 - 8 * size);

@@ -58,6 +58,7 @@ fn crc(seed: u32, bytes: &[u8]) -> u32 {
 const SEED: u32 = 0xF2F5_2010;
 
 /// The offsets of an image's areas, in bytes.
+#[derive(Debug)]
 pub(super) struct Layout {
     /// The size of a block.
     pub block: usize,
@@ -150,9 +151,9 @@ impl Layout {
     }
 
     /// Returns the offsets of directory blocks, of directories with blocks that their inodes map.
-    pub fn directory_blocks(&self, image: &[u8]) -> Vec<usize> {
+    pub fn directory_blocks(&self, image: &[u8], nodes: &[usize]) -> Vec<usize> {
         let mut blocks = Vec::new();
-        for at in self.nodes(image) {
+        for &at in nodes {
             let node = &image[at..at + self.block];
             let is_directory = self.is_inode(node) && half(node, 0) & 0xF000 == 0x4000;
             let has_blocks = node[3] & INLINE_DENTRIES == 0;
@@ -168,12 +169,11 @@ impl Layout {
     }
 
     /// Returns the offsets of the first two blocks of each quota file.
-    pub fn quota_files(&self, image: &[u8]) -> Vec<[usize; 2]> {
+    pub fn quota_files(&self, image: &[u8], nodes: &[usize]) -> Vec<[usize; 2]> {
         let numbers = [2745, 2749, 2753].map(|at| word(image, SUPERBLOCK + at));
         let mut files = Vec::new();
         for number in numbers.into_iter().filter(|number| *number != 0) {
-            let nodes = self.nodes(image);
-            let own = nodes.into_iter().filter(|at| {
+            let own = nodes.iter().copied().filter(|at| {
                 self.is_inode(&image[*at..at + self.block])
                     && word(image, at + self.footer()) == number
             });

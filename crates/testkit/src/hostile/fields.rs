@@ -1,18 +1,30 @@
-//! The fields of each structure: their names, offsets and lengths in bytes, by the kernel's documentation
+//! The fields of each structure of ext4: their names, offsets and lengths in bytes, by the kernel's documentation
 //! (`filesystems/ext4`).
 
 /// A kind of structure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[expect(missing_docs, reason = "they have the names of the format")]
 pub enum Structure {
     Superblock,
     Descriptor,
+    /// The bitmap of a group's blocks or inodes.
     Bitmap,
     Inode,
+    /// A node of an extent tree, in an inode or in a block.
     Extents,
+    /// A block of pointers of a block map.
+    Pointers,
+    /// A directory entry.
     Entry,
+    /// The first block of a hashed directory.
     Index,
+    /// Another block of a hashed directory's index.
+    IndexNode,
+    /// A block of extended attributes.
     Attributes,
     JournalSuperblock,
+    /// A block of the log.
+    Log,
     OrphanFile,
     Mmp,
     QuotaFile,
@@ -22,6 +34,7 @@ pub enum Structure {
 pub type Field = (&'static str, usize, usize);
 
 impl Structure {
+    /// Returns the fields.
     pub fn fields(self) -> &'static [Field] {
         match self {
             Self::Superblock => SUPERBLOCK,
@@ -29,10 +42,13 @@ impl Structure {
             Self::Bitmap => BITMAP,
             Self::Inode => INODE,
             Self::Extents => EXTENTS,
+            Self::Pointers => POINTERS,
             Self::Entry => ENTRY,
             Self::Index => INDEX,
+            Self::IndexNode => INDEX_NODE,
             Self::Attributes => ATTRIBUTES,
             Self::JournalSuperblock => JOURNAL_SUPERBLOCK,
+            Self::Log => LOG,
             Self::OrphanFile => ORPHAN_FILE,
             Self::Mmp => MMP,
             Self::QuotaFile => QUOTA_FILE,
@@ -152,6 +168,8 @@ const EXTENTS: &[Field] = &[
     ("second block", 32, 4),
 ];
 
+const POINTERS: &[Field] = &[("first block", 0, 4), ("second block", 4, 4), ("tenth block", 36, 4)];
+
 const ENTRY: &[Field] = &[
     ("inode", 0, 4),
     ("length", 4, 2),
@@ -175,6 +193,16 @@ const INDEX: &[Field] = &[
     ("block", 36, 4),
     ("second hash", 40, 4),
     ("second block", 44, 4),
+];
+
+const INDEX_NODE: &[Field] = &[
+    ("inode", 0, 4),
+    ("length", 4, 2),
+    ("limit", 8, 2),
+    ("count", 10, 2),
+    ("block", 12, 4),
+    ("second hash", 16, 4),
+    ("second block", 20, 4),
 ];
 
 const ATTRIBUTES: &[Field] = &[
@@ -209,6 +237,17 @@ const JOURNAL_SUPERBLOCK: &[Field] = &[
     ("users", 64, 4),
     ("checksum type", 80, 1),
     ("fast commit blocks", 84, 4),
+];
+
+/// Those of descriptors and of commits. The fields of fast commits are among the first words, too.
+const LOG: &[Field] = &[
+    ("magic", 0, 4),
+    ("block type", 4, 4),
+    ("sequence", 8, 4),
+    ("first block", 12, 4),
+    ("first flags", 16, 4),
+    ("third word", 20, 4),
+    ("fourth word", 24, 4),
 ];
 
 const ORPHAN_FILE: &[Field] =

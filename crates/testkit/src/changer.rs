@@ -7,13 +7,14 @@ use base::attributes::{AttributeChange, DirCursor, FileType, XattrMode};
 use base::{Error, FileOffset, FsBlock, Result, WaitCallback};
 use device::SharedDevice;
 use iomap::CacheOptions;
-use testkit::Random;
 use vfs::{
     AtomicWrite, Creation, Credentials, ErrorPolicy, Fallocate, File, Node, OpenMode, Privileges,
     RenameFlags, Volume, VolumeOptions, WriteAt, WriteSync,
 };
 
-/// Number of changes of each image.
+use crate::Choose;
+
+/// Number of changes of a whole run.
 const CHANGES: usize = 150;
 /// Maximum number of names that a test remembers.
 const NAMES_MAX: usize = 600;
@@ -21,9 +22,10 @@ const BY: &Credentials = &Credentials::ROOT;
 const KEEP: Privileges = Privileges::Keep;
 
 /// A volume that is changed at random, and its known names.
-pub struct Changer {
+#[derive(Debug)]
+pub struct Changer<C> {
     volume: Volume,
-    random: Random,
+    random: C,
     directories: Vec<Arc<Node>>,
     names: Vec<(Arc<Node>, Vec<u8>)>,
     open: Vec<File>,
@@ -31,23 +33,29 @@ pub struct Changer {
     made: u64,
 }
 
-impl Changer {
+impl<C: Choose> Changer<C> {
     /// Opens the volume on `device` for writing. Returns `None` if it is refused.
-    pub fn open(device: SharedDevice, seed: u64) -> Option<Self> {
+    pub fn open(device: SharedDevice, mut random: C) -> Option<Self> {
         let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
         let options = VolumeOptions {
             cache,
             writable: true,
             errors: Some(ErrorPolicy::Continue),
             wait_callback: WaitCallback::new(|_| false),
-            discard: seed % 2 == 0,
-            keys: Arc::new(testkit::encryption::master_keys()),
+            discard: random.below(2) == 0,
+            keys: Arc::new(crate::encryption::master_keys()),
             ..VolumeOptions::default()
         };
         let volume = Volume::open_device(device, &options).ok()?;
         let root = volume.root().ok()?;
-        let (random, directories, names) = (Random(seed), vec![root], Vec::new());
-        Some(Self { volume, random, directories, names, open: Vec::new(), made: 0 })
+        Some(Self {
+            volume,
+            random,
+            directories: vec![root],
+            names: Vec::new(),
+            open: Vec::new(),
+            made: 0,
+        })
     }
 
     /// Finds names below the root.
@@ -290,13 +298,26 @@ impl Changer {
         }
     }
 
-    /// Makes random changes, and then removes all files. Returns the number of successful changes.
-    pub fn run(mut self) -> u64 {
+    /// Makes random changes, removes all files, and closes the volume. Returns the number of successful changes.
+    pub fn run(self) -> u64 {
+        self.change_some(CHANGES).remove_all().close()
+    }
+
+    /// Makes at most `changes` random changes, until the choices are spent.
+    pub fn change_some(mut self, changes: usize) -> Self {
         self.find_names();
-        for _ in 0..CHANGES {
+        for _ in 0..changes {
+            if self.random.is_spent() {
+                break;
+            }
             let outcome = self.change();
             self.count(outcome);
         }
+        self
+    }
+
+    /// Removes all known files.
+    pub fn remove_all(mut self) -> Self {
         for (directory, name) in std::mem::take(&mut self.names).into_iter().rev() {
             let removed = match self.volume.lookup(&directory, &name) {
                 Ok(node) if node.kind() == FileType::Directory => {
@@ -307,8 +328,14 @@ impl Changer {
             };
             self.count(removed);
         }
+        self
+    }
+
+    /// Closes the volume. Returns the number of successful changes.
+    pub fn close(mut self) -> u64 {
         self.open.clear();
         self.directories.clear();
+        self.names.clear();
         let _ = self.volume.sync();
         let _ = self.volume.close();
         self.made

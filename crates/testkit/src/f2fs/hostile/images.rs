@@ -6,9 +6,12 @@ use std::sync::Arc;
 use base::attributes::{FileType, XattrMode};
 use base::{BlockSize, FileOffset};
 use device::MemoryDevice;
-use testkit::f2fs::make::{Contents, MakeOptions, make};
-use testkit::{Random, must};
 use vfs::{Creation, Credentials, Fallocate, Node, OpenMode, Privileges, Volume, VolumeOptions};
+
+use super::{STRUCTURES, Specimen};
+use crate::f2fs::make::{Contents, MakeOptions, make};
+use crate::hostile::{Damage, Damageable};
+use crate::{Choose, Random, must};
 
 const BY: &Credentials = &Credentials::ROOT;
 const WRITE: OpenMode = OpenMode { write: true, append: false };
@@ -22,19 +25,66 @@ pub const UNCHECKED: u32 = 0x8 | 0x2000;
 const COMPRESSED: u32 = 4;
 const CASEFOLDED: u32 = 0x4000_0000;
 
+/// The images: their names, the logarithms of their block sizes, and their features.
+const IMAGES: &[(&str, u32, u32, End)] = &[
+    ("plain", 12, 0, End::Close),
+    ("features", 12, FEATURES, End::Close),
+    ("unchecked", 12, UNCHECKED, End::Cut),
+    ("cut", 12, FEATURES, End::Cut),
+    ("large blocks", 14, FEATURES, End::Cut),
+];
+
 /// Returns the images with their names.
-pub fn images() -> Vec<(&'static str, Vec<u8>)> {
-    vec![
-        ("plain", image(12, 0, End::Close)),
-        ("features", image(12, FEATURES, End::Close)),
-        ("unchecked", image(12, UNCHECKED, End::Cut)),
-        ("cut", image(12, FEATURES, End::Cut)),
-        ("large blocks", image(14, FEATURES, End::Cut)),
-    ]
+pub fn images() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    IMAGES.iter().map(|(name, shift, features, end)| (*name, image(*shift, *features, *end)))
+}
+
+/// Returns the number of images.
+pub const fn writing_images() -> usize {
+    IMAGES.len()
+}
+
+/// Returns an image whose fields are damaged, by its number.
+pub fn writing_image(number: usize) -> Valid {
+    let (name, shift, features, end) = IMAGES[number];
+    let bytes = image(shift, features, end);
+    Valid { name, specimen: Specimen::of(&bytes), bytes }
+}
+
+/// A valid image, and its structures.
+#[derive(Debug)]
+pub struct Valid {
+    name: &'static str,
+    bytes: Vec<u8>,
+    specimen: Specimen,
+}
+
+impl Damageable for Valid {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn damage<C: Choose>(&self, image: &mut [u8], choose: &mut C) -> Damage {
+        let number = choose.below(STRUCTURES.len() as u64 + 4) as usize;
+        match STRUCTURES.get(number).filter(|structure| self.specimen.has(**structure)) {
+            Some(structure) => {
+                let damage = self.specimen.damage(image, *structure, choose);
+                Damage { description: damage.description, changed: damage.changed }
+            }
+            None => {
+                let (description, changed) = self.specimen.damage_features(image, choose);
+                Damage { description, changed: vec![changed] }
+            }
+        }
+    }
 }
 
 /// How the filling of an image ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Close,
     /// The state between two checkpoints, with open files without names, and synced files.
