@@ -13,6 +13,7 @@ use device::{Bio, BioOperation, SharedDevice};
 use iomap::DirectOptions;
 use parking_lot::{Condvar, Mutex};
 use tempfile::TempDir;
+use testkit::f2fs::{Kind, check_by_both};
 use testkit::{DeviceHooks, HookedDevice, Mke2fs, wait_until};
 use vfs::{File, Privileges, RwFlags, Volume, VolumeOptions, WriteAt};
 
@@ -227,6 +228,33 @@ impl DeviceHooks for Flushes {
         self.ended.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
+}
+
+#[test]
+fn a_cancelled_fsync_of_f2fs_does_not_wait_for_the_flush_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Kind::named("plain").make(&image, 64);
+    let device = Arc::new(HookedDevice::new(common::device(&image), Flushes::default()));
+    let volume = open_on(Arc::clone(&device) as _, DirectOptions::default());
+    let [file, other] = ["file", "other"].map(|name| make(&volume, name));
+    volume.sync().unwrap();
+    write(&file, &[1; 4096]).unwrap();
+    write(&other, &[2; 4096]).unwrap();
+    device.let_pass(Some(0));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| file.sync_all());
+        wait_until("a flush", || device.waiting.load(Ordering::Relaxed) > 0);
+        assert_eq!(cancelled_while_it_waits(|| other.sync_all()), Err(Error::Interrupted));
+        assert!(!first.is_finished(), "the device holds no flush");
+        device.let_pass(None);
+        assert_eq!(first.join().unwrap(), Ok(()));
+    });
+    other.sync_all().unwrap();
+    drop((file, other));
+    volume.close().unwrap();
+    drop((volume, device));
+    check_by_both(&image);
 }
 
 #[test]

@@ -23,6 +23,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use base::cancellation::CHECK_EVERY;
 use base::locks::RankedMutex;
 use base::{Error, InodeNumber, Result};
 use parking_lot::Condvar;
@@ -72,7 +73,7 @@ impl Syncs {
     }
 
     /// Syncs an inode, whose data is on the device, together with those of other callers. `lead` syncs a group, and ends all
-    /// of its requests.
+    /// of its requests. Errors: also `Interrupted` if this thread's request is cancelled while another one leads.
     pub(super) fn sync(
         &self,
         inode: InodeNumber,
@@ -84,9 +85,16 @@ impl Syncs {
         let mut queue = self.queue.lock();
         queue.waiting.push(Arc::clone(&own));
         while queue.has_leader {
-            queue.wait(&self.group_ended);
+            queue.wait_for(&self.group_ended, CHECK_EVERY);
+            drop(queue);
+            let checked = base::cancellation::check();
+            queue = self.queue.lock();
             if let Some(result) = own.result.get() {
                 return result.clone();
+            }
+            if let Err(interrupted) = checked {
+                queue.waiting.retain(|request| !Arc::ptr_eq(request, &own));
+                return Err(interrupted);
             }
         }
         // No group has this caller's request, since a group ends all of its requests before another one begins.
@@ -189,6 +197,33 @@ mod tests {
             release.send(()).unwrap();
         });
         assert_eq!(*groups.lock().unwrap(), [vec![1], vec![2, 3, 4, 5]]);
+    }
+
+    #[test]
+    fn a_cancelled_caller_leaves_and_no_group_has_its_inode() {
+        let (syncs, groups) = (Syncs::new(), Mutex::new(Vec::new()));
+        let (release, released) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            let (syncs, groups) = (&syncs, &groups);
+            let (begun, has_begun) = mpsc::channel();
+            let leader = scope.spawn(move || {
+                syncs.sync(InodeNumber(1), |requests| {
+                    begun.send(()).unwrap();
+                    released.recv().unwrap();
+                    lead(groups, requests);
+                })
+            });
+            has_begun.recv().unwrap();
+            let cancelled = scope.spawn(|| {
+                let _cancellable = base::cancellation::cancel_when(|| true);
+                syncs.sync(InodeNumber(2), |requests| lead(groups, requests))
+            });
+            assert_eq!(cancelled.join().unwrap(), Err(Error::Interrupted));
+            release.send(()).unwrap();
+            assert_eq!(leader.join().unwrap(), Ok(()));
+            assert_eq!(syncs.sync(InodeNumber(3), |requests| lead(groups, requests)), Ok(()));
+        });
+        assert_eq!(*groups.lock().unwrap(), [vec![1], vec![3]]);
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Writer {
     /// Makes the changes of an inode durable, whose data is on the device: by the chain if a recovery finds them there, and
     /// otherwise by a checkpoint.
     pub(crate) fn sync_inode(&self, volume: &Arc<Volume>, number: InodeNumber) -> Result<()> {
-        self.wait_for_delays();
+        self.wait_for_delays()?;
         self.syncs().sync(number, |requests| self.sync_group(volume, requests))
     }
 

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use base::cancellation::CHECK_EVERY;
 use base::locks::{RankedGuard, RankedMutex};
 use base::{Error, FsBlock, Ranges, Result, Unsupported};
 
@@ -236,7 +237,7 @@ impl Writer {
 
     /// Writes a checkpoint, if anything has changed. Otherwise makes durable what was written to the device.
     pub(crate) fn checkpoint(&self, volume: &Arc<Volume>) -> Result<()> {
-        self.wait_for_delays();
+        self.wait_for_delays()?;
         let mut state = self.lock_to_sync()?;
         if volume.overlay_or_new().read().is_empty() {
             return self.flush(volume);
@@ -264,13 +265,18 @@ impl Writer {
         work();
     }
 
-    /// Waits for the delays in progress, and not for those that begin meanwhile.
-    pub(super) fn wait_for_delays(&self) {
+    /// Waits for the delays in progress, and not for those that begin meanwhile. Errors: `Interrupted` if this thread's
+    /// request is cancelled.
+    pub(super) fn wait_for_delays(&self) -> Result<()> {
         let mut delays = self.delays.lock();
         let begun = delays.begun();
         while delays.has_any_of_first(begun) {
-            delays.wait(&self.delay_ended);
+            delays.wait_for(&self.delay_ended, CHECK_EVERY);
+            drop(delays);
+            base::cancellation::check()?;
+            delays = self.delays.lock();
         }
+        Ok(())
     }
 
     /// Writes the last checkpoint. After `NoSpace`, the volume stays open: its changes are not lost, and fit once others make
