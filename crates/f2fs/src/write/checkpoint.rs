@@ -63,6 +63,7 @@ impl WriterState {
         self.discard_segments(volume, freed);
         self.times_of_moved.clear();
         self.is_cleaning_futile = false;
+        self.background.note_checkpoint();
         self.summaries.clear();
         self.sit_journal.clear();
         self.chain = Chain::after_checkpoint();

@@ -107,7 +107,7 @@ impl Writer {
             let WriterState { logs, space, .. } = state;
             logs.allocate(log, count, wanted, space, geometry)
         };
-        state.is_busy = true;
+        state.background.note_change();
         // A checkpoint also writes the nodes that the ends of writes change.
         let is_short =
             |state: &WriterState| !state.has_room(state.to_write(volume).and_nodes(NODES_OF_PART));
@@ -162,7 +162,7 @@ impl Writer {
         if state.logs.mode() == Mode::Lfs {
             return Ok(None);
         }
-        state.is_busy = true;
+        state.background.note_change();
         let Some(range) = look_up()? else { return Ok(None) };
         if !state.space.has_data(geometry, &range) {
             self.health().found(&no_data_of(inode, &range));

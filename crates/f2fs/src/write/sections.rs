@@ -33,7 +33,7 @@ impl Writer {
             return Ok(Vec::new());
         }
         let mut state = self.lock()?;
-        state.is_busy = true;
+        state.background.note_change();
         if !state.has_blocks(volume, count) {
             return Err(Error::NoSpace);
         }

@@ -14,6 +14,7 @@ use base::{Error, FsBlock, Ranges, Result, Unsupported};
 use fs::{ErrorPolicy, FormatOptions, SyncDelays};
 use parking_lot::Condvar;
 
+use super::clean::Background;
 use super::clock::Clock;
 use super::discard::Discards;
 use super::group::Syncs;
@@ -87,8 +88,7 @@ pub(super) struct WriterState {
     pub(super) held: HeldBlocks,
     /// The times at which data was written that was moved since the last checkpoint, by its new blocks.
     pub(super) times_of_moved: HashMap<FsBlock, u64>,
-    /// Whether anything has changed since the last look of the cleaning in the background.
-    pub(super) is_busy: bool,
+    pub(super) background: Background,
     /// Whether cleaning gains nothing before the next checkpoint.
     pub(super) is_cleaning_futile: bool,
     pub(super) clock: Clock,
@@ -170,7 +170,7 @@ impl Writer {
             pending: Ranges::default(),
             held: HeldBlocks::default(),
             times_of_moved: HashMap::new(),
-            is_busy: true,
+            background: Background::Waits,
             is_cleaning_futile: false,
             discards: Discards::new(options.discard),
             quotas: Quotas::of(volume),
@@ -409,7 +409,7 @@ impl Writer {
         volume: &Arc<Volume>,
         demand: Demand,
     ) -> Result<()> {
-        state.is_busy = true;
+        state.background.note_change();
         state.free_unread_if_many(volume);
         let (is_changed, bytes) = {
             let overlay = volume.overlay_or_new().read();

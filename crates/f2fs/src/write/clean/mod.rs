@@ -5,8 +5,10 @@
 //! - `owners.rs`: the live blocks of a segment, and what refers to them
 //! - `mover.rs`: the move of a section
 //! - `range.rs`: sections that the caller has chosen
+//! - `background.rs`: when a volume is cleaned in the background
 //! - `failures.rs`: the count of failures to clean the blocks of pinned files
 
+mod background;
 mod failures;
 mod mover;
 mod owners;
@@ -19,6 +21,7 @@ use std::sync::Arc;
 use base::{Error, InodeNumber, Result};
 use fs::Cleaning;
 
+pub(super) use self::background::Background;
 use self::mover::Cleaned;
 pub(super) use self::owners::{DataBlock, Owners};
 pub(super) use self::victims::Section;
@@ -74,15 +77,15 @@ impl Writer {
         state: &mut WriterState,
         volume: &Arc<Volume>,
     ) -> Result<()> {
-        if !state.space.has_gain(&state.logs.segments())
-            && !volume.overlay_or_new().read().is_empty()
-        {
+        let mut has_gain = state.space.has_gain(&state.logs.segments());
+        if !has_gain && !volume.overlay_or_new().read().is_empty() {
             self.write_checkpoint(state, volume, false)?;
             if !state.needs_cleaning(volume) {
                 return Ok(());
             }
+            has_gain = state.space.has_gain(&state.logs.segments());
         }
-        if !state.space.has_gain(&state.logs.segments()) {
+        if !has_gain {
             state.is_cleaning_futile = true;
             return Ok(());
         }
@@ -162,12 +165,21 @@ impl Writer {
     }
 
     /// Cleans a section, if nothing has changed since the last call, and more than 40% of the free blocks are between blocks
-    /// in use. Returns whether it has.
+    /// in use. Returns whether it has. Without a gain, does nothing before the next change or checkpoint.
     pub(crate) fn clean_in_background(&self, volume: &Arc<Volume>) -> Result<bool> {
         let mut state = self.lock()?;
-        if std::mem::take(&mut state.is_busy) {
+        if !state.background.begin() {
             return Ok(false);
         }
+        let has_cleaned = self.clean_if_scattered(&mut state, volume)?;
+        if !has_cleaned {
+            state.background.rest();
+        }
+        Ok(has_cleaned)
+    }
+
+    /// Cleans a section, if more than 40% of the free blocks are between blocks in use. Returns whether it has.
+    fn clean_if_scattered(&self, state: &mut WriterState, volume: &Arc<Volume>) -> Result<bool> {
         let logs = state.logs.segments();
         let scattered: u64 = state.space.blocks_to_gain(&logs).iter().sum();
         let free = state.space.free_sections(&logs) * volume.geometry().section_blocks();
@@ -176,7 +188,7 @@ impl Writer {
             return Ok(false);
         }
         let policy = Policy::CostBenefit { now: state.clock.now() };
-        let cleaned = self.clean_up_to(&mut state, volume, policy, &mut Tried::default(), 1)?;
+        let cleaned = self.clean_up_to(state, volume, policy, &mut Tried::default(), 1)?;
         Ok(cleaned.sections > 0)
     }
 
