@@ -151,8 +151,8 @@ impl CheckpointWriter<'_> {
             is_closed,
             time: self.state.clock.now(),
         };
-        let WriterState { logs, summaries, .. } = &mut *self.state;
-        let pack = Pack::new(volume, &contents, logs, summaries)?;
+        let WriterState { logs, space, summaries, .. } = &mut *self.state;
+        let pack = Pack::new((volume, space), &contents, logs, summaries)?;
         summaries.write(volume, &mut self.batch)?;
         pack.write(&mut self.batch)?.flush()?.commit()?;
         Ok(segments)
@@ -182,7 +182,8 @@ impl CheckpointWriter<'_> {
         let version = self.volume.nat_entry(owner.nid)?.version;
         let owner = RawSummary { nid: owner.nid.0.into(), version, index: owner.index.into() };
         let at = self.volume.geometry().segment_of(block);
-        self.state.summaries.set(self.volume, at, BlockKind::Data, owner)
+        let WriterState { space, summaries, .. } = &mut *self.state;
+        summaries.set((self.volume, space), at, BlockKind::Data, owner)
     }
 
     /// Writes the changed blocks of directories, and stores their addresses.
@@ -272,7 +273,8 @@ impl CheckpointWriter<'_> {
         self.add(block, stored.into())?;
         let owner = RawSummary { nid: nid.0.into(), version: 0, index: 0.into() };
         let at = geometry.segment_of(block);
-        self.state.summaries.set(self.volume, at, BlockKind::Node, owner)?;
+        let WriterState { space, summaries, .. } = &mut *self.state;
+        summaries.set((self.volume, space), at, BlockKind::Node, owner)?;
         Ok((block, log))
     }
 }

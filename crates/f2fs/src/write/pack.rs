@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 
 use super::batch::Batch;
 use super::logs::Logs;
+use super::space::Space;
 use super::summary_blocks::SummaryBlocks;
 use crate::checkpoint::{VersionBitmap, bitmap_places};
 use crate::geometry::{SEGMENT_BLOCKS, WORD_BYTES};
@@ -84,8 +85,8 @@ pub(crate) struct FlushedPack<'v>(PackEnd<'v>);
 
 impl<'v> Pack<'v> {
     /// Makes the pack that follows the current one.
-    pub(crate) fn new(
-        volume: &'v Volume,
+    pub(super) fn new(
+        (volume, space): (&'v Volume, &Space),
         contents: &PackContents<'_>,
         logs: &Logs,
         summaries: &mut SummaryBlocks,
@@ -150,7 +151,7 @@ impl<'v> Pack<'v> {
         blocks.extend(orphan_blocks);
         for (number, place) in logs.places().iter().enumerate().take(logs_in_pack) {
             let kind = if number < LOGS { BlockKind::Data } else { BlockKind::Node };
-            let summary = summaries.of_log(volume, place.segment, kind)?;
+            let summary = summaries.of_log((volume, space), place.segment, kind)?;
             let mut block = summary.to_bytes(geometry.summary_bytes());
             block.resize(length, 0);
             blocks.push(block);

@@ -156,6 +156,11 @@ impl Space {
         entry.is_some_and(|entry| entry.has(index))
     }
 
+    /// Returns whether the last checkpoint uses a block of a segment.
+    pub(super) fn has_used(&self, segment: u32) -> bool {
+        self.entries.get(segment as usize).is_none_or(|entry| !is_unused(entry))
+    }
+
     /// Checks that the segment of each log has no blocks of the other kind: the next checkpoint gives it the log's type.
     /// Errors: `Corrupt`.
     pub(super) fn check_logs(&self, checkpoint: &Checkpoint) -> Result<()> {

@@ -7,6 +7,7 @@ use base::{FsBlock, Location, Result};
 use zerocopy::IntoBytes;
 
 use super::batch::Batch;
+use super::space::Space;
 use crate::checkpoint::read_block;
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::node::footer;
@@ -68,13 +69,13 @@ impl SummaryBlocks {
     }
 
     /// Returns the summary of a segment of a log.
-    pub(crate) fn of_log(
+    pub(super) fn of_log(
         &mut self,
-        volume: &Volume,
+        (volume, space): (&Volume, &Space),
         segment: u32,
         kind: BlockKind,
     ) -> Result<&Summary> {
-        let summary = self.loaded(volume, segment)?;
+        let summary = self.loaded(volume, space, segment)?;
         summary.kind = kind;
         Ok(summary)
     }
@@ -87,23 +88,27 @@ impl SummaryBlocks {
         }
     }
 
-    fn loaded(&mut self, volume: &Volume, segment: u32) -> Result<&mut Summary> {
+    /// Returns the summary of a segment, to change it. That of a segment without blocks in use is not read.
+    fn loaded(&mut self, volume: &Volume, space: &Space, segment: u32) -> Result<&mut Summary> {
         Ok(match self.summaries.entry(segment) {
             Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(vacant) if !space.has_used(segment) => {
+                vacant.insert(Summary::empty(BlockKind::Data))
+            }
             Entry::Vacant(vacant) => vacant.insert(of_area(volume, segment)?),
         })
     }
 
     /// Sets the owner of a block of this kind.
-    pub(crate) fn set(
+    pub(super) fn set(
         &mut self,
-        volume: &Volume,
+        (volume, space): (&Volume, &Space),
         (segment, index): (u32, u64),
         kind: BlockKind,
         owner: RawSummary,
     ) -> Result<()> {
-        let summary = self.loaded(volume, segment)?;
-        // The area has the kind of an earlier use, if the segment was free.
+        let summary = self.loaded(volume, space, segment)?;
+        // A segment that was free gets the kind of its first block.
         summary.kind = kind;
         summary.entries[index as usize] = owner;
         Ok(())

@@ -12,6 +12,7 @@ mod panics;
 mod requests;
 mod shifted;
 mod stage;
+mod summaries;
 mod truncation;
 
 use std::sync::Arc;
