@@ -33,16 +33,35 @@ impl WriterState {
             }
         }
         for (segment, data) in &by_segment {
-            match self.move_data(volume, *segment, data) {
+            let moved = match self.move_data(volume, *segment, data) {
+                Err(Error::Io(_)) => self.move_readable(volume, *segment, data),
+                moved => moved,
+            };
+            match moved {
                 // The summaries of the rest are wrong after a power cut before the end of this checkpoint.
                 Err(Error::NoSpace) => break,
-                // So are those of a segment that cannot be read.
-                Err(Error::Io(error)) => {
-                    tracing::warn!(%error, segment, "moved data is not copied")
-                }
                 moved => moved?,
             }
         }
         Ok(!by_segment.is_empty())
+    }
+
+    /// Copies the blocks that can be read. The summaries of the others are wrong after a power cut before the end of this
+    /// checkpoint.
+    fn move_readable(
+        &mut self,
+        volume: &Arc<Volume>,
+        segment: u32,
+        data: &[DataBlock],
+    ) -> Result<()> {
+        for block in data.chunks(1) {
+            match self.move_data(volume, segment, block) {
+                Err(Error::Io(error)) => {
+                    tracing::warn!(%error, segment, "a moved block of data is not copied")
+                }
+                moved => moved?,
+            }
+        }
+        Ok(())
     }
 }

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use base::IoOperation;
+use base::{FileOffset, FsBlock, IoOperation};
 use device::{MemoryDevice, SharedDevice};
-use vfs::{Credentials, File, Follow, Volume};
+use vfs::{Credentials, Fallocate, File, Follow, Privileges, RangeCleaning, Volume};
 
 use crate::kind::{KINDS, Kind};
+use crate::shifted::place_of;
 use crate::stage::{Faulty, after_cut};
 use crate::{EIO, WRITE, create, number, write};
 
@@ -103,4 +104,39 @@ fn cleaning_loses_nothing_whichever_request_fails() {
             }
         }
     }
+}
+
+#[test]
+fn free_blocks_that_cannot_be_read_keep_no_section_from_being_cleaned() {
+    const BLOCK: u64 = 4096;
+    /// Longer than several sections.
+    const LENGTH: usize = 10 << 20;
+    const START: u64 = 5 << 20;
+    /// The first bytes of holes with several lengths, between blocks of one section.
+    const HOLES: [(u64, u64); 3] = [(START, 1), (START + 5 * BLOCK, 4), (START + 13 * BLOCK, 90)];
+    let kind = &KINDS[1];
+    let Faulty { faults, recorder } = Faulty::new(&kind.contents(), None);
+    let volume = kind.open(recorder.clone());
+    let file = create(&volume, "/file").unwrap().open_for(WRITE).unwrap();
+    let mut data: Vec<u8> = (0..LENGTH).map(|at| (at / 4096) as u8).collect();
+    assert_eq!(write(&file, 0, &data), Ok(LENGTH));
+    volume.sync().unwrap();
+    for (at, blocks) in HOLES {
+        let bad = place_of(&file, at);
+        faults.fail_reads_in(bad..bad + blocks * BLOCK);
+        let hole = FileOffset(at)..FileOffset(at + blocks * BLOCK);
+        file.fallocate(Fallocate::PunchHole, hole, Privileges::Keep).unwrap();
+        data[at as usize..(at + blocks * BLOCK) as usize].fill(0);
+    }
+    let block = FsBlock(place_of(&file, START - BLOCK) / BLOCK);
+    assert_eq!(volume.clean_range(block..=block, false), Ok(RangeCleaning::Done));
+    assert_ne!(FsBlock(place_of(&file, START - BLOCK) / BLOCK), block);
+    drop(file);
+    volume.close().unwrap();
+    let rebuilt = after_cut(kind, &recorder, false, "cleaned");
+    let volume = kind.try_open(rebuilt.device(), false).unwrap();
+    let file = volume.resolve(b"/file", Follow::No).unwrap().open().unwrap();
+    let mut found = vec![7; LENGTH + 1];
+    assert_eq!(file.read_at(&mut found, 0), Ok(LENGTH));
+    assert!(found[..LENGTH] == data);
 }

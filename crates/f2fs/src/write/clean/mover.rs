@@ -23,6 +23,9 @@ use crate::write::logs::LogName;
 use crate::write::room::Wanted;
 use crate::write::writer::WriterState;
 
+/// The number of blocks between two blocks that are read with them. A further read takes longer.
+const GAP_MAX: u64 = 16;
+
 /// The result of cleaning a section.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::write) enum Cleaned {
@@ -138,27 +141,21 @@ impl WriterState {
         segment: u32,
         data: &[DataBlock],
     ) -> Result<()> {
-        let (Some(first), Some(last)) = (data.first(), data.last()) else { return Ok(()) };
         let geometry = volume.geometry();
-        let block_size = geometry.block_size;
-        let mut stored = vec![0; ((last.block.0 - first.block.0 + 1) as usize) * block_size.len()];
-        volume.device().read_at(geometry.device_offset(first.block), &mut stored)?;
+        let stored = read_blocks(volume, data)?;
         let written = self.space.written(segment);
-        let mut rest = data;
+        let (mut rest, mut rest_stored) = (data, stored.as_slice());
         while !rest.is_empty() {
             let wanted = self.to_write(volume).and_nodes(rest.len() as u64);
             let Self { logs, space, .. } = self;
             let new =
                 logs.allocate(LogName::ColdData, rest.len() as u64, wanted, space, geometry)?;
-            let (these, others) = rest.split_at((new.end.0 - new.start.0) as usize);
-            let mut copied = Vec::with_capacity(these.len() * block_size.len());
-            for block in these {
-                let at = (block.block.0 - first.block.0) as usize * block_size.len();
-                copied.extend_from_slice(&stored[at..at + block_size.len()]);
-            }
+            let count = (new.end.0 - new.start.0) as usize;
+            let (these, others) = rest.split_at(count);
+            let (copied, others_stored) = rest_stored.split_at(count * geometry.block_size.len());
             let moved = volume
                 .device()
-                .write_at(geometry.device_offset(new.start), &copied)
+                .write_at(geometry.device_offset(new.start), copied)
                 .and_then(|()| self.move_addresses(volume, these, new.start));
             if let Err(error) = moved {
                 self.logs.release(new, &mut self.space, geometry);
@@ -167,7 +164,7 @@ impl WriterState {
             for block in new.start.0..new.end.0 {
                 self.times_of_moved.insert(FsBlock(block), written);
             }
-            rest = others;
+            (rest, rest_stored) = (others, others_stored);
         }
         Ok(())
     }
@@ -205,6 +202,31 @@ impl WriterState {
         }
         Ok(())
     }
+}
+
+/// Reads blocks of data of a segment, one after the other. Those between them may be unreadable.
+fn read_blocks(volume: &Volume, data: &[DataBlock]) -> Result<Vec<u8>> {
+    let block_bytes = volume.geometry().block_size.len();
+    let mut stored = Vec::with_capacity(data.len() * block_bytes);
+    let read = |blocks: &[DataBlock], stored: &mut Vec<u8>| -> Result<()> {
+        let (first, last) = (blocks[0].block, blocks[blocks.len() - 1].block);
+        let mut span = vec![0; (last.0 - first.0 + 1) as usize * block_bytes];
+        volume.device().read_at(volume.geometry().device_offset(first), &mut span)?;
+        for block in blocks {
+            let at = (block.block.0 - first.0) as usize * block_bytes;
+            stored.extend_from_slice(&span[at..at + block_bytes]);
+        }
+        Ok(())
+    };
+    for near in data.chunk_by(|one, next| one.is_before(next, GAP_MAX)) {
+        match read(near, &mut stored) {
+            Err(Error::Io(_)) => near
+                .chunk_by(|one, next| one.is_before(next, 0))
+                .try_for_each(|run| read(run, &mut stored))?,
+            read => read?,
+        }
+    }
+    Ok(stored)
 }
 
 /// Returns the part of a file that is read together with a block.

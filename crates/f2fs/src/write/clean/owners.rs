@@ -32,6 +32,13 @@ pub(in crate::write) struct DataBlock {
     pub(super) cluster: Option<ClusterSize>,
 }
 
+impl DataBlock {
+    /// Returns whether the block is before `next` on the device, with at most `gap_max` others between them.
+    pub(super) fn is_before(&self, next: &Self, gap_max: u64) -> bool {
+        (self.block.0 + 1..=self.block.0 + 1 + gap_max).contains(&next.block.0)
+    }
+}
+
 /// The live blocks of a segment.
 #[derive(Debug, Default)]
 pub(super) struct LiveBlocks {
