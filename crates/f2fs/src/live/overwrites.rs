@@ -15,7 +15,9 @@ use std::sync::atomic::Ordering;
 use base::{FileBlock, FsBlock, Result};
 
 use super::LiveInode;
+use crate::edit::{Change, nid_of};
 use crate::inode::map::BlockState;
+use crate::inode::record::advise;
 use crate::temperature::Temperature;
 
 /// The maximum number of blocks that are overwritten for a sync. Linux has 8 (`min_fsync_blocks`), with which a sync of 64 KiB
@@ -52,12 +54,22 @@ impl LiveInode {
         let writer = self.volume.writer()?;
         let geometry = self.volume.geometry();
         let placed = writer.place_over(geometry, (self.number, blocks.start), || {
+            let (is_unsyncable, has_changed) = {
+                let overlay = self.volume.overlay_or_new().read();
+                let own = overlay.node(nid_of(self.number));
+                let has_changed = matches!(own, Some(Change::Contents(node)) if !node.is_synced);
+                (overlay.is_unsyncable(self.number), has_changed)
+            };
             // The next checkpoint moves the blocks of a range that was collapsed or inserted.
-            if self.volume.overlay_or_new().read().is_unsyncable(self.number) {
+            if is_unsyncable {
                 return Ok(None);
             }
-            // Blocks behind the size that a power cut leaves must stay zeroed.
+            // Preallocated blocks behind the size that a power cut leaves must stay zeroed. That size may be less than the one
+            // in memory.
             let current = self.current();
+            if has_changed && current.advise()? & advise::KEEP_SIZE != 0 {
+                return Ok(None);
+            }
             let unit = u64::from(geometry.block_size.bytes());
             let end = blocks.end.min(FileBlock(current.attributes().size.div_ceil(unit)));
             if end <= blocks.start {

@@ -95,6 +95,49 @@ fn fill(file: &File, count: usize) -> Model {
 }
 
 #[test]
+fn data_behind_the_durable_end_is_not_written_to_preallocated_blocks() {
+    let device = Arc::new(MemoryDevice::new(image(128)));
+    let volume = open(&device);
+    // All data of cold files is overwritten in place.
+    let node = volume.create_file(b"/film.mp4", 0o644, ROOT).unwrap();
+    let file = node.open_for(WRITE).unwrap();
+    node.set_pinned(true).unwrap();
+    allocate(&file, 0..SECTION).unwrap();
+    assert_eq!(file.write_at(&[1; BLOCK as usize], 0), Ok(BLOCK as usize));
+    node.set_pinned(false).unwrap();
+    file.sync_all().unwrap();
+    let before = blocks(&file);
+    let overwrite = |block: u64| {
+        assert_eq!(file.write_at(&[2; BLOCK as usize], block * BLOCK), Ok(BLOCK as usize));
+        let all = SyncRange { wait_before: true, write: true, wait_after: true };
+        file.sync_range(0..u64::MAX, all).unwrap();
+    };
+    overwrite(0);
+    assert_eq!(blocks(&file), before);
+    node.set_size(3 * BLOCK, Privileges::Keep).unwrap();
+    overwrite(1);
+    // The power fails after all writes: the file still ends behind its first block.
+    let cut = Arc::new(MemoryDevice::new(device.snapshot()));
+    let after = open(&cut);
+    let after_cut = after.resolve(b"/film.mp4", Follow::No).unwrap();
+    assert_eq!(after_cut.attributes().size, BLOCK);
+    after_cut.set_size(2 * BLOCK, Privileges::Keep).unwrap();
+    let mut found = vec![7; 2 * BLOCK as usize];
+    assert_eq!(after_cut.open().unwrap().read_at(&mut found, 0), Ok(found.len()));
+    assert!(found[BLOCK as usize..] == [0; BLOCK as usize], "a block behind the end has data");
+    drop(after_cut);
+    close(&cut, after);
+    // Once the size is durable, blocks below it are overwritten.
+    file.sync_all().unwrap();
+    let before = blocks(&file);
+    overwrite(2);
+    assert_eq!(blocks(&file), before);
+    drop(file);
+    drop(node);
+    close(&device, volume);
+}
+
+#[test]
 fn overwrites_and_cleaning_leave_pinned_files_where_they_are() {
     let device = Arc::new(MemoryDevice::new(image(128)));
     let volume = open(&device);
