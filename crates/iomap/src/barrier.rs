@@ -1,4 +1,4 @@
-//! The barrier of writes: while it is held, none is in flight and none begins. Formats hold it for checkpoints.
+//! The barrier of writes: while it is held, none is in flight and none begins. Formats can hold it for checkpoints.
 //!
 //! Each write enters and leaves the barrier, so both change one number, without a lock. Only a thread that waits uses
 //! the queue.

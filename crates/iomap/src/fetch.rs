@@ -13,8 +13,8 @@ use crate::populate::populate;
 use crate::read::ReadContext;
 use crate::readahead::{Readahead, exact_window};
 
-/// The maximum number of attempts to read a folio that is evicted before it is used. In a cache with almost no memory, a read without
-/// the cache is better.
+/// The maximum number of attempts to read a folio that is evicted before it is used. In a cache with almost no memory, a
+/// read without the cache is better.
 const ATTEMPTS_MAX: u32 = 4;
 
 /// The data of a miss.

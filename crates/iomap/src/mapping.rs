@@ -327,8 +327,8 @@ pub trait MapWrite: MapRead {
     /// all data before it is written: a crash may come in between.
     ///
     /// Ranges may overlap after direct writes of the same bytes, of which any may win. Ranges without a token that are
-    /// neighbours in `finished` and of one kind do not. Called after failed writes, too, with the rest of the batch, which may be empty. May start
-    /// transactions, and waits for no folio.
+    /// neighbours in `finished` and of one kind do not. Called after failed writes, too, with the rest of the batch, which
+    /// may be empty. May start transactions, and waits for no folio.
     fn end_io(&self, finished: &[FinishedRange], size: FileOffset) -> Result<()>;
 
     /// Called after a panic in writeback or at the end of a write, perhaps in [`end_io`](Self::end_io): the state in

@@ -1,5 +1,6 @@
 //! The data of compressed clusters.
-//! Not here: the writing of clusters (`encode.rs`), the formats of compressed data (`lzo.rs`, `zstd.rs`, and the crate `lz4_flex`), and ciphers (`fscrypt`).
+//! Not here: the writing of clusters (`encode.rs`), the formats of compressed data (`lzo.rs`, `zstd.rs`, and the crate
+//! `lz4_flex`), and ciphers (`fscrypt`).
 
 use std::sync::Arc;
 
