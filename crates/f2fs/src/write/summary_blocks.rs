@@ -58,11 +58,11 @@ pub(crate) struct SummaryBlocks {
 
 impl SummaryBlocks {
     /// Loads the summaries of the segments that the logs of the checkpoint write to, which only `pack` has.
-    pub(crate) fn of(volume: &Volume, pack: &PackSummaries) -> Result<Self> {
+    pub(crate) fn of(volume: &Volume, space: &Space, pack: &PackSummaries) -> Result<Self> {
         let mut summaries = BTreeMap::new();
         for log in &Log::all(&volume.checkpoint()) {
             let has = log.kind == BlockKind::Data || pack.has_nodes();
-            let summary = if has { of_pack(pack, log) } else { of_footers(volume, log)? };
+            let summary = if has { of_pack(pack, log) } else { of_footers(volume, space, log)? };
             summaries.insert(log.segment, summary);
         }
         Ok(Self { summaries })
@@ -157,13 +157,16 @@ fn of_pack(pack: &PackSummaries, log: &Log) -> Summary {
     summary
 }
 
-/// Returns the summary of a log of nodes from the footers of its nodes.
-fn of_footers(volume: &Volume, log: &Log) -> Result<Summary> {
+/// Returns the summary of a log of nodes from the footers of the nodes that the checkpoint uses.
+fn of_footers(volume: &Volume, space: &Space, log: &Log) -> Result<Summary> {
     let geometry = volume.geometry();
     let mut summary = Summary::empty(log.kind);
     let start = geometry.segment_start(log.segment).0;
     for (index, entry) in (0..).zip(&mut summary.entries) {
         let at = FsBlock(start + index);
+        if !space.is_used(geometry, at) {
+            continue;
+        }
         let block = read_block(volume.device(), geometry, at)?;
         entry.nid = footer(&block, Location::block(at))?.nid;
     }

@@ -162,9 +162,9 @@ impl Writer {
         space.check_logs(&checkpoint)?;
         let health = Arc::new(Health::new(options.errors.unwrap_or(ErrorPolicy::Continue)));
         let state = WriterState {
+            summaries: SummaryBlocks::of(volume, &space, &pack)?,
             space,
             logs: Logs::of(&checkpoint, format.mode),
-            summaries: SummaryBlocks::of(volume, &pack)?,
             sit_journal: pack.sit_journal,
             placements: Placements::new(volume.geometry().addresses_per_node().into()),
             pending: Ranges::default(),
