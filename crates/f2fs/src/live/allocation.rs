@@ -6,9 +6,9 @@ use base::attributes::Timestamp;
 use base::{Error, FileBlock, FileOffset, Result, Unsupported};
 use fs::Shift;
 
-use super::LiveInode;
+use super::{LiveInode, NODES_MAX};
 use crate::inode::map::END;
-use crate::inode::record::advise;
+use crate::inode::record::{SECTOR_SHIFT, advise};
 use crate::ondisk::node::RawInode;
 use crate::write::Demand;
 
@@ -192,8 +192,12 @@ impl LiveInode {
             return Err(Error::FileTooLarge);
         }
         let end = FileBlock(self.volume.geometry().block_size.blocks_for(size));
-        // The nodes that the blocks leave, and those that they go to.
-        let nodes = 2 * self.nodes_of(end.0.saturating_sub(blocks.start.0));
+        // The nodes that the blocks leave, and those that they go to. A sparse file has fewer blocks than nodes would have
+        // addresses.
+        let sectors = self.current().attributes().blocks;
+        let used =
+            self.volume.geometry().block_size.blocks_for(sectors << SECTOR_SHIFT) + NODES_MAX;
+        let nodes = 2 * self.nodes_of(end.0.saturating_sub(blocks.start.0)).min(used);
         let demand = match moves {
             Shift::Collapse => Demand::Changes(nodes),
             Shift::Insert => Demand::Adds(nodes),
