@@ -406,6 +406,8 @@ const DAMAGES: &[&str] = &[
     "zap_block -o 0 -l 9 -p 0 IBM",
     "zap_block -o 40 -l 9 -p 255 IBM",
     "zap_block -o 1020 -l 4 -p 0 IBM",
+    // Features.
+    "sif few/large size 3000000000;feature -large_file",
     // The journal.
     "zap_block -f <8> -o 0 -l 4 -p 0 0",
     "zap_block -f <8> -o 12 -l 4 -p 0 0",

@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use base::FileOffset;
 use base::attributes::FileType;
+use testkit::command::run;
 use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
-use vfs::{Creation, Credentials, Follow, Node, OpenMode, Privileges, Volume, VolumeOptions};
+use vfs::{
+    Creation, Credentials, Fallocate, Follow, Node, OpenMode, Privileges, Volume, VolumeOptions,
+};
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
 
@@ -22,6 +26,48 @@ fn open(image: &Path) -> Volume {
 fn make(volume: &Volume, parent: &Arc<Node>, name: &str, kind: FileType) -> Arc<Node> {
     let creation = Creation::of(kind, 0o644);
     volume.create_in(parent, name.as_bytes(), &creation, &Credentials::ROOT).unwrap()
+}
+
+/// Makes a file of `size` bytes with `grow`, and returns whether the volume has the feature of large files then.
+fn grow_on_a_small_volume(grow: impl FnOnce(&Arc<Node>)) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    // The inode for resizing is large, too.
+    let mke2fs = Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) };
+    mke2fs.with("-O ^large_file,^resize_inode").make(&image, None);
+    let volume = open(&image);
+    let node = make(&volume, &volume.root().unwrap(), "file", FileType::Regular);
+    grow(&node);
+    drop(node);
+    volume.close().unwrap();
+    drop(volume);
+    check_by_e2fsck(&image);
+    let header = run(Command::new("dumpe2fs").arg("-h").arg(&image));
+    String::from_utf8_lossy(&header).contains("large_file")
+}
+
+#[test]
+fn the_first_file_of_2_gib_adds_the_feature_of_large_files() {
+    const MAX: u64 = (2 << 30) - 1;
+    let set_size =
+        |size: u64| grow_on_a_small_volume(|node| node.set_size(size, Privileges::Keep).unwrap());
+    assert_eq!([MAX, MAX + 1].map(set_size), [false, true]);
+    let write = |at: u64| {
+        grow_on_a_small_volume(|node| {
+            let file = node.open_for(WRITE).unwrap();
+            assert_eq!(file.write_at(&[1], at), Ok(1));
+        })
+    };
+    assert_eq!([MAX - 1, MAX].map(write), [false, true]);
+    let insert = |length: u64| {
+        grow_on_a_small_volume(|node| {
+            let file = node.open_for(WRITE).unwrap();
+            assert_eq!(file.write_at(&[1; 8192], 0), Ok(8192));
+            let range = FileOffset(4096)..FileOffset(4096 + length);
+            file.fallocate(Fallocate::InsertRange, range, Privileges::Keep).unwrap();
+        })
+    };
+    assert_eq!([1 << 20, 2 << 30].map(insert), [false, true]);
 }
 
 #[test]

@@ -343,6 +343,10 @@ impl Check<'_> {
                     let problem = Problem::Range { field: "size", found, min, max };
                     self.report.corrupt(STRUCTURE, location, problem);
                 }
+                if !self.geometry().allows_size(found) {
+                    let problem = Problem::Missing("large_file flag in the superblock");
+                    self.report.corrupt(STRUCTURE, location, problem);
+                }
             }
             FileType::Symlink => self.check_symlink(inode, location),
             _ if record.size != 0 => {

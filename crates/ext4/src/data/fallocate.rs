@@ -151,6 +151,7 @@ impl Inode {
         if size > self.size_max() || last.0.saturating_add(by) > self.map_end().0 {
             return Err(Error::FileTooLarge);
         }
+        self.volume().note_size(size)?;
         let mut next = NextStep::Split;
         self.run_steps(&mut next, |next, handle| {
             if let NextStep::Split = *next {

@@ -102,6 +102,9 @@ impl MapWrite for Inode {
         let unwritten = finished.iter().filter(|range| range.kind == IomapKind::Unwritten);
         let mut left: Vec<Range<FileBlock>> = unwritten.map(blocks).rev().collect();
         let grows = |inode: &Self| size.0 > inode.size();
+        if grows(self) {
+            self.volume().note_size(size.0)?;
+        }
         while !left.is_empty() || grows(self) {
             let calls = (left.len() as u32).clamp(1, CONVERTED_AT_ONCE);
             // The tree may grow before the handle opens, and the transaction that converts extents also changes the

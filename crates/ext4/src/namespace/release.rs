@@ -48,6 +48,7 @@ impl Inode {
         }
         if size > self.size() {
             self.finish_truncation()?;
+            volume.note_size(size)?;
         }
         // Truncated inline data must not reappear when the file grows.
         let truncates_inline = self.has(InodeFlags::INLINE_DATA) && size < self.size();

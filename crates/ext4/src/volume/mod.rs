@@ -4,6 +4,7 @@ pub(crate) mod clock;
 pub(crate) mod error_log;
 pub(crate) mod info;
 pub(crate) mod label;
+mod large_files;
 pub mod mmp;
 pub(crate) mod statfs;
 pub(crate) mod writer;

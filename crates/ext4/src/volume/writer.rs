@@ -1,7 +1,7 @@
 //! The state of a volume that is open for writing, and its opening and closing.
 //! Not here: the operations that change a volume.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use base::locks::RankedMutex;
@@ -33,6 +33,8 @@ pub(crate) struct Writer {
     pub(crate) orphans: OrphanSet,
     /// Held while the reference count of an attribute block or of a value inode changes.
     pub(crate) shared_attributes: RankedMutex<()>,
+    /// Whether the superblock has got the feature of large files since the volume was opened.
+    pub(crate) has_large_files: AtomicBool,
     /// The multiple-mount protection, if the volume has the feature.
     mmp: OnceLock<Mmp>,
     /// The number of changes that a recovery may still make. `None` on a volume that was opened for writing.
@@ -57,6 +59,7 @@ impl Writer {
             allocator: Allocator::for_recovery(volume, before),
             orphans: OrphanSet::open_for_recovery(volume)?,
             shared_attributes: RankedMutex::new(ranks::SHARED_ATTRIBUTES, ()),
+            has_large_files: AtomicBool::new(false),
             mmp: OnceLock::new(),
             changes_left: Some(AtomicU64::new(changes_max)),
             _worker: None,
@@ -196,6 +199,7 @@ impl Volume {
             allocator,
             orphans,
             shared_attributes: RankedMutex::new(ranks::SHARED_ATTRIBUTES, ()),
+            has_large_files: AtomicBool::new(false),
             mmp: OnceLock::new(),
             changes_left: None,
             _worker: Some(worker),
