@@ -8,7 +8,7 @@ use std::sync::Arc;
 use device::SharedDevice;
 use testkit::crash::complaint_of_e2fsck;
 use testkit::hostile::{Specimen, Subject, tiny, tiny_kinds, written};
-use testkit::{Changer, Choose, InputBytes, Random};
+use testkit::{Changer, Choose, InputBytes, Random, seeds};
 
 /// The number of damaged copies of each image. Failure messages have the seed.
 const SEEDS: u64 = 6;
@@ -25,10 +25,6 @@ struct Counts {
     clean: u64,
     /// Descriptions of those that are worse than before.
     worse: Vec<String>,
-}
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok())
 }
 
 /// Returns what e2fsck says about the volume, once its log and its orphans are processed.
@@ -67,8 +63,7 @@ impl Counts {
 fn damaged_volumes_that_are_sound_stay_so() {
     let mut counts = Counts::default();
     let mut subjects: Vec<_> = (0..tiny_kinds()).map(|kind| Subject::new(tiny(kind))).collect();
-    let first = number("BIFOLIO_TEST_SEED").unwrap_or(0);
-    for seed in first..first + SEEDS * number("BIFOLIO_SOAK_FACTOR").unwrap_or(1) {
+    for seed in seeds(SEEDS) {
         for subject in &mut subjects {
             counts.check(&format!("seed {seed}"), subject, Random(seed));
         }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use testkit::f2fs::Kind;
 use testkit::f2fs::hostile::{STRUCTURES, Structure, damage, has, small_images};
 use testkit::walk::{Walked, walk};
-use testkit::{Changer, Random, guest, must};
+use testkit::{Changer, Random, guest, must, soak_factor};
 use vfs::{Volume, VolumeOptions};
 
 /// The number of damaged copies of each image, for each structure. Failure messages have the seed.
@@ -31,14 +31,10 @@ const RUNS_MAX: u64 = 8;
 
 static IMAGES: OnceLock<Vec<(&str, Vec<u8>)>> = OnceLock::new();
 
-fn factor() -> u64 {
-    std::env::var("BIFOLIO_SOAK_FACTOR").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
-}
-
 fn images() -> &'static [(&'static str, Vec<u8>)] {
     IMAGES.get_or_init(|| {
         let folder = must(TempDir::new(), "a folder");
-        let slow: &[&str] = if factor() > 1 { &SLOW_KINDS } else { &[] };
+        let slow: &[&str] = if soak_factor() > 1 { &SLOW_KINDS } else { &[] };
         let names: Vec<&str> = KINDS.iter().chain(slow).copied().collect();
         let kinds: Vec<_> = names.iter().map(|name| Kind::named(name)).collect();
         names.into_iter().zip(small_images(folder.path(), &kinds)).collect()
@@ -67,7 +63,7 @@ fn check(name: &str, opened_min: u64, corrupt_min: u64, change: impl Fn(&mut [u8
     let (mut opened, mut corrupt, mut total) = (0, 0, 0);
     for (kind, valid) in images() {
         let mut image = Arc::new(valid.clone());
-        for seed in 0..SEEDS * factor() {
+        for seed in 0..SEEDS * soak_factor() {
             let bytes = Arc::get_mut(&mut image).expect("no volume is open");
             let change = format!("{kind}, seed {seed}: {}", change(bytes, seed));
             let started = Instant::now();
@@ -108,7 +104,7 @@ fn change_damaged() {
         assert!(made > 200, "{kind}: {made} changes of the valid image");
         let structures = (0..).zip(STRUCTURES).filter(|(_, structure)| has(valid, **structure));
         for (number, structure) in structures {
-            for seed in 0..CHANGED_SEEDS * factor() {
+            for seed in 0..CHANGED_SEEDS * soak_factor() {
                 let mut image = valid.clone();
                 let damage = damage(&mut image, *structure, seed << 8 | number).description;
                 let change = format!("{kind}, {structure:?}, seed {seed}: {damage}");

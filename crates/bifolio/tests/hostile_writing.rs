@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use device::MemoryDevice;
 use testkit::hostile::{KINDS, damage, small_image};
-use testkit::{Changer, Random};
+use testkit::{Changer, Random, seeds, soak_factor};
 
 /// Number of damaged copies of each image. Failure messages have the seed.
 const SEEDS: u64 = 40;
@@ -24,10 +24,6 @@ fn check(kind: usize) {
         PANICS.fetch_add(1, Ordering::Relaxed);
         hook(panic);
     }));
-    let soak: u64 =
-        std::env::var("BIFOLIO_SOAK_FACTOR").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    let first: u64 =
-        std::env::var("BIFOLIO_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let folder = tempfile::tempdir().unwrap();
     let valid = small_image(Path::new(folder.path()), KINDS[kind]);
     let made = Changer::open(Arc::new(MemoryDevice::new(valid.clone())), Random(1))
@@ -35,7 +31,7 @@ fn check(kind: usize) {
         .run();
     assert!(made > 200, "{made} changes of the valid image");
     let mut opened = 0;
-    for seed in first..first + SEEDS * soak {
+    for seed in seeds(SEEDS) {
         let mut image = valid.clone();
         damage(&mut image, seed << 8 | kind as u64);
         let started = Instant::now();
@@ -48,7 +44,7 @@ fn check(kind: usize) {
         opened += u64::from(changed.is_ok_and(|changed| changed.is_some()));
     }
     // Damage that has no effect would not test anything.
-    assert!(opened > SEEDS * soak / 4, "{opened} opened");
+    assert!(opened > SEEDS * soak_factor() / 4, "{opened} opened");
 }
 
 macro_rules! kinds {

@@ -11,13 +11,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use mounting::{Fixture, soak_factor};
+use mounting::Fixture;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, StatxFlags, Timespec,
     Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
-use testkit::{LoopMount, Manifest, Mke2fs, Random, check_by_e2fsck, private_mounts};
+use testkit::{LoopMount, Manifest, Mke2fs, Random, check_by_e2fsck, private_mounts, soak_factor};
 
 /// Number of calls.
 const CALLS: u64 = 4000;

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use mounting::{Fixture, bifolio, soak_factor};
+use mounting::{Fixture, bifolio};
 use testkit::command::{Output, output_within, run};
-use testkit::{Format, LoopMount, private_mounts};
+use testkit::{Format, LoopMount, private_mounts, soak_factor};
 
 /// Time limit of a run of a suite, on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(900);

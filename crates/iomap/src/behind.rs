@@ -22,7 +22,7 @@ use pagecache::PAGE_SHIFT;
 use parking_lot::{Condvar, Mutex};
 
 use crate::file::WritableFile;
-use crate::writeback::{wait_for_writeback_cancellable, write_back};
+use crate::writeback::{pages_of, wait_for_writeback_cancellable, write_back};
 
 /// The length from which on adjacent writes are written back without waiting for more.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -194,11 +194,8 @@ impl Chunk {
 
     /// Returns whether all of the chunk is on the device.
     fn is_written(&self) -> bool {
-        let pages = self.range.start >> PAGE_SHIFT..self.range.end.div_ceil(1 << PAGE_SHIFT);
-        self.file.upgrade().is_none_or(|file| {
-            file.mapping.next_dirty(pages.clone()).is_none()
-                && file.mapping.next_under_writeback(pages).is_none()
-        })
+        let pages = pages_of(&self.range);
+        self.file.upgrade().is_none_or(|file| !file.mapping.has_unwritten(&pages))
     }
 }
 

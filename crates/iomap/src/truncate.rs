@@ -9,13 +9,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::{Error, Result};
-use pagecache::{LockedFolio, PAGE_SHIFT};
+use pagecache::LockedFolio;
 
 use crate::direct::wait_for_direct;
 use crate::file::WritableFile;
 use crate::read::SIZE_MAX;
 use crate::write::{unlent, zero_range, zero_tail, zero_uptodate};
-use crate::writeback::{wait_for_writeback, write_back, write_back_and_wait};
+use crate::writeback::{pages_of, wait_for_writeback, write_back, write_back_and_wait};
 
 /// Sets the file's size in memory to `size`. Afterwards nothing past it is cached or under writeback. The caller
 /// sets the size on the disk next, and frees the blocks past it.
@@ -136,7 +136,7 @@ pub(crate) fn for_each_folio(
     range: Range<u64>,
     mut work: impl FnMut(LockedFolio),
 ) {
-    let mut pages = range.start >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT);
+    let mut pages = pages_of(&range);
     while let Some(page) = file.mapping.next_cached(pages.clone()) {
         pages.start = page;
         let Some(folio) = file.mapping.get(page) else { continue };

@@ -8,15 +8,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::Random;
+use crate::environment::number;
 
 /// The number of last operations that are printed if a run fails.
 const PRINTED: usize = 24;
-
-/// Returns the number in an environment variable.
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {text}")))
-}
 
 /// A run of random operations on one kind of volume. Prints its seed and the last operations if it is dropped in a
 /// panic.

@@ -10,6 +10,7 @@ pub mod crash;
 mod deny;
 mod digest;
 pub mod encryption;
+mod environment;
 pub mod escapes;
 pub mod exercise;
 pub mod f2fs;
@@ -40,6 +41,7 @@ pub use changer::Changer;
 pub use deny::{Denied, LAYERS_REFUSED, deny, refusals_of_layer};
 pub use device::{DeviceHooks, HookedDevice};
 pub use digest::digest;
+pub use environment::{seeds, soak_factor};
 pub use format::Format;
 pub use image::{MKE2FS_CONF, Mke2fs, check_by_e2fsck};
 pub use ioctl::move_extents;
@@ -50,7 +52,7 @@ pub use panics::{PanicDevice, PanicOnce};
 pub use random::{Choose, InputBytes, Random};
 pub use rings::RingOffer;
 pub use terminal::open_terminal;
-pub use waiting::{Waiter, wait_for_wakes, wait_until};
+pub use waiting::{Waiter, thread_state, wait_for_wakes, wait_until};
 
 use std::fmt::{Debug, Display};
 

@@ -62,12 +62,16 @@ impl Waiter {
 
     /// Returns whether the thread is asleep.
     pub(crate) fn is_asleep(&self) -> bool {
-        let Some(folder) = self.thread.get() else { return false };
-        let stat = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
-        // The state follows the name in parentheses, which may contain anything.
-        let state = stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
+        let state = self.thread.get().and_then(|folder| thread_state(folder));
         matches!(state, Some('S' | 'D'))
     }
+}
+
+/// Returns the letter for the state of a thread with this folder in /proc, or `None` if it has ended.
+pub fn thread_state(folder: &std::path::Path) -> Option<char> {
+    let stat = std::fs::read_to_string(folder.join("stat")).ok()?;
+    // The state follows the name in parentheses, which may contain anything.
+    stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next())
 }
 
 /// Waits until each thread of this process whose name begins with `name` has woken up `times` times from now on, or has

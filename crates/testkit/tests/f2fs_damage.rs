@@ -12,7 +12,7 @@ use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 use testkit::f2fs::hostile::{self, Damage, STRUCTURES, Structure};
 use testkit::f2fs::{self, Kind};
-use testkit::{guest, must};
+use testkit::{guest, must, soak_factor};
 
 /// The number of damaged images of each kind and structure.
 const SEEDS: u64 = 16;
@@ -136,7 +136,7 @@ fn agrees(structure: Structure) {
     let mut differences = Vec::new();
     for image in images().iter().filter(|image| hostile::has(image, structure)) {
         let mut specimen = Specimen::new(image, &path);
-        for seed in 0..seeds() {
+        for seed in 0..SEEDS * soak_factor() {
             specimen.with_damage(structure, seed, |damage| {
                 let fsck = f2fs::complaint_of_fsck(&path);
                 let ours = f2fs::findings(must(device::open(&path, OpenDevice::default()), "it"));
@@ -170,11 +170,6 @@ fn is_only_ours(structure: Structure, damage: &Damage, ours: &[String]) -> bool 
         *other == structure && fields.contains(&damage.field)
     };
     fits && ONLY_OURS.iter().any(is_listed)
-}
-
-fn seeds() -> u64 {
-    let factor = std::env::var("BIFOLIO_SOAK_FACTOR").ok().and_then(|text| text.parse().ok());
-    SEEDS * factor.unwrap_or(1_u64)
 }
 
 fn main() {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use testkit::f2fs::damage_synced_node;
 use testkit::f2fs::hostile::{STRUCTURES, damage, damage_features, damage_orphans, has, images};
 use testkit::hostile::written::{findings, new_kinds, over};
-use testkit::{Changer, Random};
+use testkit::{Changer, Random, seeds};
 
 /// Number of damaged copies of each image. Failure messages have the seed.
 const SEEDS: u64 = 12;
@@ -26,10 +26,6 @@ const SMALL_SHIFT: u32 = 12;
 
 /// The number of panics in all threads.
 static PANICS: AtomicU64 = AtomicU64::new(0);
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok())
-}
 
 /// Damages one to three fields, chosen by `seed`. Returns a description.
 fn damage_fields(image: &mut [u8], has_small_blocks: bool, seed: u64) -> String {
@@ -88,8 +84,7 @@ fn check_image(name: &str, valid: &[u8], counts: &mut Counts) {
     assert!(made > 200, "{name}: {made} changes of the valid image");
     // fsck.f2fs reads no blocks of another size than that of pages.
     let mut fsck_image = has_small_blocks.then(|| fsck::Image::new(valid.len()));
-    let first = number("BIFOLIO_TEST_SEED").unwrap_or(0);
-    for seed in first..first + SEEDS * number("BIFOLIO_SOAK_FACTOR").unwrap_or(1) {
+    for seed in seeds(SEEDS) {
         let image = Arc::get_mut(&mut shared).expect("no volume is open");
         let damage = damage_fields(image, has_small_blocks, seed);
         let what = format!("{name}, seed {seed}: {damage}");

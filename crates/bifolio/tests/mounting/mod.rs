@@ -18,18 +18,13 @@ use rustix::process::{Pid, RawGid, RawUid, Signal};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use tempfile::TempDir;
 use testkit::command::{Output, output, run};
-use testkit::{Format, Mke2fs, wait_until};
+use testkit::{Format, Mke2fs, thread_state, wait_until};
 
 /// Formats with different ways to make changes durable.
 pub const FORMATS: [Format; 3] = [Format::Ext4(4096), Format::F2fs, Format::LargeF2fs];
 
 /// User id of an ordinary user.
 pub const NOBODY: u32 = 65_534;
-
-/// Returns the factor for the length of long random tests.
-pub fn soak_factor() -> u64 {
-    std::env::var("BIFOLIO_SOAK_FACTOR").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
-}
 
 /// Returns a call of a subcommand of bifolio.
 pub fn bifolio(subcommand: &str) -> Command {
@@ -413,14 +408,9 @@ fn kill(process: i32, signal: Signal) {
 /// Stops a process. Its threads stop once one of them has taken the signal. Until then, they go on working.
 fn stop(process: i32) {
     kill(process, Signal::STOP);
-    // The state follows the name in parentheses. A thread that cannot be read has ended.
-    let is_stopped = |thread: PathBuf| match fs::read_to_string(thread.join("stat")) {
-        Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T')),
-        Err(_) => true,
-    };
     wait_until("the stop of all threads", || {
         let mut threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
-        threads.all(|thread| is_stopped(thread.unwrap().path()))
+        threads.all(|thread| matches!(thread_state(&thread.unwrap().path()), Some('T') | None))
     });
 }
 

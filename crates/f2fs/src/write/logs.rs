@@ -126,11 +126,11 @@ impl Logs {
     ) -> Result<FsBlock> {
         let number = log.number();
         let others = (LOGS..2 * LOGS).filter(|other| *other != number);
-        let numbers: Vec<usize> = std::iter::once(number).chain(others).collect();
+        let numbers = std::iter::once(number).chain(others);
         for directory_blocks in [1, 0] {
             let wanted = Wanted { nodes: 0, directory_blocks };
-            for number in &numbers {
-                match self.allocate_in(*number, 1, wanted, space, geometry) {
+            for number in numbers.clone() {
+                match self.allocate_in(number, 1, wanted, space, geometry) {
                     Err(Error::NoSpace) => {}
                     block => return block.map(|block| block.start),
                 }
@@ -149,10 +149,7 @@ impl Logs {
         space: &mut Space,
         geometry: &Geometry,
     ) -> Result<Range<FsBlock>> {
-        if self.next_free(number, space).is_none() {
-            self.begin_segment(number, wanted, space)?;
-        }
-        let first = self.next_free(number, space).ok_or(Error::NoSpace)?;
+        let first = self.find_free(number, wanted, space)?;
         let segment = self.places[number].segment;
         let most = (first + count.max(1)).min(SEGMENT_BLOCKS);
         let mut end = first;
@@ -178,10 +175,7 @@ impl Logs {
     /// Moves each log to its next free block, in another segment if its own is full: a checkpoint names that block.
     pub(super) fn find_next(&mut self, space: &mut Space) -> Result<()> {
         for number in 0..2 * LOGS {
-            if self.next_free(number, space).is_none() {
-                self.begin_segment(number, Wanted::default(), space)?;
-            }
-            let next = self.next_free(number, space).ok_or(Error::NoSpace)?;
+            let next = self.find_free(number, Wanted::default(), space)?;
             // An index in a segment.
             self.places[number].offset = next as u16;
             space.set_kind(self.places[number].segment, number as u16);
@@ -197,10 +191,7 @@ impl Logs {
         geometry: &Geometry,
     ) -> Result<FsBlock> {
         let number = log.number();
-        if self.next_free(number, space).is_none() {
-            self.begin_segment(number, Wanted::default(), space)?;
-        }
-        let next = self.next_free(number, space).ok_or(Error::NoSpace)?;
+        let next = self.find_free(number, Wanted::default(), space)?;
         Ok(FsBlock(geometry.segment_start(self.places[number].segment).0 + next))
     }
 
@@ -217,6 +208,15 @@ impl Logs {
     fn next_free(&self, number: usize, space: &Space) -> Option<u64> {
         let place = &self.places[number];
         (place.offset.into()..SEGMENT_BLOCKS).find(|index| !space.is_taken(place.segment, *index))
+    }
+
+    /// Returns the index of the next block of a log, which continues in another segment if its own is full.
+    fn find_free(&mut self, number: usize, wanted: Wanted, space: &mut Space) -> Result<u64> {
+        if let Some(next) = self.next_free(number, space) {
+            return Ok(next);
+        }
+        self.begin_segment(number, wanted, space)?;
+        self.next_free(number, space).ok_or(Error::NoSpace)
     }
 
     /// Returns where data is written.

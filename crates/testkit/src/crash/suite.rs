@@ -12,6 +12,7 @@ use super::judge::{
     CHECKED, CUT_AGAIN, IN_PLACE, MENDED, STATES, TORN, Violation, judge_in_memory,
 };
 use super::kinds::Kind;
+use crate::environment::number;
 use crate::{log_writes, must};
 
 /// The number of seeds that are tried, since a bug does not break a promise with every seed.
@@ -48,11 +49,6 @@ fn write_log(run: &RecordedRun, path: &Path) {
     must(std::fs::write(path.with_extension("img"), before), path.display());
     let marks = [(run.begun, "begun".to_owned())];
     log_writes::write(&run.recording, &marks, &path.with_extension("log"));
-}
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {text}")))
 }
 
 impl Suite {
