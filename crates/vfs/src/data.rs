@@ -126,7 +126,8 @@ impl Node {
             if done > 0 && writeback.throttle(self, caching).is_err() {
                 break;
             }
-            let written = match iomap::write_as(file, at, part, caching) {
+            let write = || iomap::write_as(file, at, part, caching);
+            let written = match writeback.with_room(self, write) {
                 Ok(written) => written,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -207,7 +208,7 @@ impl Node {
             self.inode().check_truncation(size)?;
         }
         if let Some(file) = file {
-            iomap::truncate_cache(file, size)?;
+            self.writeback()?.with_room(self, || iomap::truncate_cache(file, size))?;
         }
         // A truncation frees the blocks past the new end. An extension keeps preallocated blocks.
         if let Err(error) = self.inode().set_size(size, size > before, now()) {

@@ -192,7 +192,8 @@ impl Node {
     }
 
     fn clear(&self, file: &Arc<WritableFile>, range: Range<u64>, keeps_space: bool) -> Result<()> {
-        let Range { start, end } = iomap::punch_cache(file, range)?;
+        let punch = || iomap::punch_cache(file, range.clone());
+        let Range { start, end } = self.writeback()?.with_room(self, punch)?;
         if start >= end {
             return Ok(());
         }

@@ -229,7 +229,12 @@ impl Map {
             };
             match shown {
                 // Dirty folios cannot be evicted.
-                Err(Error::OutOfMemory) => self.file.node().write_back_and_wait(),
+                Err(Error::OutOfMemory) => {
+                    let node = self.file.node();
+                    if let Some(writeback) = &node.volume().writeback {
+                        writeback.make_room(node)?;
+                    }
+                }
                 shown => return shown,
             }
         }
@@ -303,7 +308,8 @@ impl Map {
                 return Err(Error::NoSuchOffset);
             }
             let part = &data[done..data.len().min(done + PART_BYTES)];
-            done += iomap::write(file, FileOffset(at + done as u64), part)?;
+            let part_at = FileOffset(at + done as u64);
+            done += writeback.with_room(node, || iomap::write(file, part_at, part))?;
             self.note_stored(&state);
         }
         Ok(())

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::{Error, FileOffset, Result};
-use common::{bytes, device, file, make, open, open_on};
+use common::{CACHE_BYTES, bytes, device, file, make, open, open_on, store};
 use device::{FaultDevice, FaultPlan};
 use iomap::{DirectOptions, FiemapExtent};
 use testkit::f2fs::{self, Kind};
-use vfs::{Credentials, Fallocate, File, Privileges, Volume, WriteAt, WriteSync};
+use vfs::{Credentials, Fallocate, File, MapAccess, Privileges, Volume, WriteAt, WriteSync};
 
 /// FS_COMPR_FL.
 const COMPRESSED: u32 = 4;
@@ -256,6 +256,46 @@ fn a_whole_cluster_is_written_beside_one_that_cannot_be_read() {
 }
 
 /// The nodes of a compressed file have fewer addresses, and a recovery replays them before the flags of the inode.
+/// Dirty folios of another file, far below the limits of dirty data, lie in all of the memory that the folio of a cluster
+/// could have.
+#[test]
+fn a_cluster_finds_room_among_small_dirty_folios() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = image(folder.path());
+    let volume = open(&image);
+    let file = compressed(&volume, "compressed", 8);
+    let mut expected = text(3 << 20);
+    file.write_all_at(&expected, 0).unwrap();
+    file.sync_all().unwrap();
+    let other = make(&volume, "other");
+    let scatter = || {
+        for at in (0..CACHE_BYTES).step_by(BLOCK) {
+            other.write_all_at(&[2; BLOCK], at).unwrap();
+        }
+        other.sync_all().unwrap();
+        for at in (0..CACHE_BYTES).step_by(256 << 10) {
+            other.write_all_at(&[3; BLOCK], at).unwrap();
+        }
+    };
+    scatter();
+    file.write_all_at(b"written", 5000).unwrap();
+    expected[5000..5007].copy_from_slice(b"written");
+    scatter();
+    set_size(&file, (2 << 20) + 100).unwrap();
+    expected.truncate((2 << 20) + 100);
+    scatter();
+    let map = file.map(bytes(0..2 << 20), MapAccess::ReadWrite).unwrap();
+    map.write(9000, b"copied").unwrap();
+    scatter();
+    store(&map, (1 << 20) + 9000, b"stored");
+    expected[9000..9006].copy_from_slice(b"copied");
+    expected[(1 << 20) + 9000..][..6].copy_from_slice(b"stored");
+    check(&file, &expected, "with small dirty folios");
+    drop((map, file, other));
+    close(volume);
+    f2fs::check_by_both(&image);
+}
+
 #[test]
 fn a_file_that_is_no_longer_compressed_is_recovered_with_all_of_its_data() {
     let folder = tempfile::tempdir().unwrap();

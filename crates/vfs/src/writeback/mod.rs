@@ -25,6 +25,8 @@ const HARD_SHARE: u8 = 40;
 /// The maximum number of bytes of uncached writes that are not on the device yet: enough to keep a fast device
 /// busy. The limit is also at most half of the background limit for all dirty data.
 const BEHIND_BYTES_MAX: u64 = 32 << 20;
+/// The maximum number of times that a change makes room for folios: other threads may take it.
+const ROOM_ATTEMPTS_MAX: u32 = 8;
 
 /// The writeback of one volume.
 #[derive(Debug)]
@@ -106,6 +108,30 @@ impl Writeback {
             write_back_all(&self.flusher.inodes.all())?;
         }
         Ok(())
+    }
+
+    /// Calls `change`, which adds folios to `node`. If there is no memory for them, [makes room](Self::make_room), and
+    /// calls it again. Errors: those of `change`; `Interrupted` if this thread's request is cancelled.
+    pub(crate) fn with_room<T>(
+        &self,
+        node: &Node,
+        mut change: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        for _ in 0..ROOM_ATTEMPTS_MAX {
+            match change() {
+                Err(Error::OutOfMemory) => self.make_room(node)?,
+                changed => return changed,
+            }
+        }
+        change()
+    }
+
+    /// Writes back the data of `node` and of all dirty inodes, so that their folios can be evicted. A folio as large as a
+    /// cluster or a block needs adjacent memory, which a few small dirty folios of other files may break up well below
+    /// the limits. Errors: `Interrupted` if this thread's request is cancelled.
+    pub(crate) fn make_room(&self, node: &Node) -> Result<()> {
+        node.write_back_and_wait_cancellable(0..node.end_to_write_back())?;
+        write_back_all(&self.flusher.inodes.all())
     }
 
     /// Returns whether one of the dirty inodes has data that is not on the device.

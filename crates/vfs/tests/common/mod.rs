@@ -16,6 +16,9 @@ pub fn device(image: &Path) -> SharedDevice {
     device::open(image, OpenDevice { read_only: false, ..OpenDevice::default() }).unwrap()
 }
 
+/// The size of the cache of [`open`].
+pub const CACHE_BYTES: u64 = 8 << 20;
+
 /// Opens the volume on an image with a small cache, so that data is evicted and read again.
 pub fn open(image: &Path) -> Volume {
     open_on(device(image), DirectOptions::default())
@@ -23,7 +26,7 @@ pub fn open(image: &Path) -> Volume {
 
 /// Opens the volume on a device with a small cache and these options for direct I/O.
 pub fn open_on(device: SharedDevice, direct: DirectOptions) -> Volume {
-    let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
+    let cache = CacheOptions { bytes_max: CACHE_BYTES, ..CacheOptions::default() };
     let options = VolumeOptions { writable: true, cache, direct, ..VolumeOptions::default() };
     Volume::open_device(device, &options).unwrap()
 }
