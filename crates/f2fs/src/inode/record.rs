@@ -43,6 +43,9 @@ pub(crate) mod advise {
     /// The data is likely to be overwritten soon.
     pub(crate) const HOT: u8 = 0x20;
     pub(super) const VERITY: u8 = 0x40;
+    /// Blocks behind the end of the file were allocated for a direct write that has not ended. They have what they held
+    /// before.
+    pub(crate) const TRUNCATE: u8 = 0x80;
 }
 
 /// Bits of `inline`.
@@ -142,6 +145,8 @@ pub(crate) struct InodeRecord {
     /// The direct, indirect and double indirect nodes. Zero stands for none.
     pub(crate) nodes: [u32; INODE_NIDS],
     pub(crate) is_encrypted: bool,
+    /// Whether a regular file may have blocks behind its end to which nothing was written ([`advise::TRUNCATE`]).
+    pub(crate) is_truncation_due: bool,
     /// How soon the data is likely to be overwritten.
     pub(crate) temperature: Temperature,
     pub(crate) compression: Option<Compression>,
@@ -361,6 +366,7 @@ impl<'a> Parser<'a> {
             nodes_at: nids_at,
             nodes,
             is_encrypted: raw.advise & advise::ENCRYPTED != 0,
+            is_truncation_due: kind == FileType::Regular && raw.advise & advise::TRUNCATE != 0,
             temperature: Temperature::of_advice(raw.advise),
             compression,
         })

@@ -73,6 +73,37 @@ impl LiveInode {
         Ok(())
     }
 
+    /// Frees the blocks behind the end of a file if Linux has allocated them for a direct write that was cut off: nothing was
+    /// written to them, and the file would show what they held before once it grows. Called before any change of the file's
+    /// data or size, so that nothing is delayed. Like Linux, also frees blocks that were preallocated there.
+    pub(super) fn truncate_if_due(&self) -> Result<()> {
+        let current = self.current();
+        if !current.record().is_truncation_due {
+            return Ok(());
+        }
+        let (end, mut saved) = (FileBlock(self.blocks_of_size()), 0);
+        let has_map = current.record().inline_area.is_none();
+        if has_map {
+            self.decompress_cut(end)?;
+            saved = self.saved_from(end)?;
+        }
+        self.change(Demand::Few, &[], |editor, _| {
+            // Another thread may have been first, and the file may have grown since.
+            if !editor.inode(self.number)?.record().is_truncation_due {
+                return Ok(());
+            }
+            if has_map {
+                editor.truncate(self.number, end)?;
+            }
+            if saved > 0 {
+                editor.count_saved_blocks(self.number, -(saved as i64))?;
+            }
+            self.update(editor, |raw| raw.advise &= !advise::TRUNCATE)
+        })?;
+        self.map_changed();
+        Ok(())
+    }
+
     /// Removes delayed blocks, whose data was dropped.
     pub(super) fn drop_delayed(&self, blocks: &Range<FileBlock>) -> Result<()> {
         let dropped = self.delayed.lock().remove(blocks, 0);

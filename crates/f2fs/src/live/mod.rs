@@ -371,7 +371,8 @@ impl LiveInode {
     }
 
     /// Fails for inodes whose data or names cannot be changed. Of an encrypted file, this finds the cipher, without which
-    /// no data may become dirty: it could not be written back.
+    /// no data may become dirty: it could not be written back. Of a file that Linux was extending, the first change truncates
+    /// it to its size.
     pub(crate) fn check_changeable(&self) -> Result<()> {
         let current = self.current();
         let record = current.record();
@@ -383,7 +384,7 @@ impl LiveInode {
             let feature = "changing files with fs-verity";
             return Err(Unsupported::Inode { inode: self.number, feature }.into());
         }
-        Ok(())
+        self.truncate_if_due()
     }
 }
 

@@ -195,6 +195,23 @@ impl Layout {
         }
     }
 
+    /// Changes the inode of the file with this name, of which the volume has one, and corrects its checksum. Older versions of
+    /// the inode may be among the nodes. They are changed, too.
+    pub fn change_inodes(&self, image: &mut [u8], name: &[u8], change: impl Fn(&mut [u8])) {
+        let mut found = false;
+        for at in self.nodes(image) {
+            let node = &mut image[at..at + self.block];
+            let has_name =
+                word(node, NAME) as usize == name.len() && node[NAME + 4..].starts_with(name);
+            if self.is_inode(node) && has_name {
+                found = true;
+                change(node);
+                self.mend_node(image, at);
+            }
+        }
+        assert!(found, "a file with this name");
+    }
+
     /// Corrects the checksum of the node at `at`, if it is an inode that has one.
     pub fn mend_node(&self, image: &mut [u8], at: usize) {
         const CHECKED_INODES: u32 = 0x20;
@@ -210,6 +227,10 @@ impl Layout {
     }
 }
 
+/// The offset of a file's size in its inode.
+pub(super) const SIZE: usize = 16;
+/// The offset of the length of a file's name. The name follows.
+const NAME: usize = 88;
 /// The bit of an inode whose directory entries are in it.
 pub(super) const INLINE_DENTRIES: u8 = 4;
 /// The bit of an inode with extra attributes.

@@ -14,6 +14,7 @@
 mod check;
 mod cut;
 mod encrypted;
+mod extension;
 mod fill;
 pub mod hostile;
 mod inline;
@@ -33,6 +34,7 @@ pub use cut::{
     set_checkpoint_flags, states_after_cuts, tear_synced_inode,
 };
 pub use encrypted::encrypt_root;
+pub use extension::cut_off_extension;
 pub use fill::{
     break_off, change_all, change_all_encrypted, fill_all, fill_and_decrypt_all, list_all,
     list_last_checkpoints,
