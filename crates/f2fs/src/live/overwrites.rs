@@ -53,7 +53,7 @@ impl LiveInode {
         }
         let writer = self.volume.writer()?;
         let geometry = self.volume.geometry();
-        let placed = writer.place_over(geometry, (self.number, blocks.start), || {
+        let placed = writer.place_over(&self.volume, (self.number, blocks.start), || {
             let (is_unsyncable, has_changed) = {
                 let overlay = self.volume.overlay_or_new().read();
                 let own = overlay.node(nid_of(self.number));

@@ -91,7 +91,7 @@ impl LiveInode {
         Err(Unsupported::Inode { inode: self.number, feature }.into())
     }
 
-    /// Returns the range that contains byte `at`, whose blocks are overwritten. Errors: `Corrupt` if they cannot be the file's.
+    /// Returns the range that contains byte `at`, whose blocks are overwritten. Errors: `Corrupt` if they are not the file's.
     pub(super) fn map_in_place(&self, at: FileOffset, length: u64) -> Result<Iomap> {
         let map = self.map_read(at, length)?;
         if let Some(address) = map.address {
@@ -99,7 +99,8 @@ impl LiveInode {
             let shift = geometry.block_size.shift();
             let first = address.0 >> shift;
             let blocks = FsBlock(first)..FsBlock(first + (map.length >> shift));
-            self.volume.writer()?.check_in_place(geometry, self.number, &blocks)?;
+            let place = (self.number, FileBlock(map.offset.0 >> shift));
+            self.volume.writer()?.check_in_place(&self.volume, place, blocks)?;
         }
         Ok(map)
     }

@@ -76,7 +76,7 @@ impl AddressChanges {
 }
 
 /// Returns a node of the checkpoint. `None` if its number was free.
-fn checkpointed_node(volume: &Volume, nid: Nid) -> Result<Option<Node>> {
+pub(super) fn checkpointed_node(volume: &Volume, nid: Nid) -> Result<Option<Node>> {
     let address = match volume.node_address(nid) {
         Err(Error::NotFound) => return Ok(None),
         address => address?,
@@ -89,7 +89,7 @@ fn checkpointed_node(volume: &Volume, nid: Nid) -> Result<Option<Node>> {
 }
 
 /// Returns the addresses of data in a node.
-fn addresses(volume: &Volume, node: &Node) -> Result<Vec<u32>> {
+pub(super) fn addresses(volume: &Volume, node: &Node) -> Result<Vec<u32>> {
     let geometry = volume.geometry();
     let (start, count) = if node.inode.0 == u64::from(node.nid.0) {
         InodeRecord::parse_without_checksum(node, geometry)?.own_addresses()

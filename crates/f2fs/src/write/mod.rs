@@ -22,6 +22,7 @@ mod held;
 mod label;
 mod logs;
 mod mode;
+mod owned;
 mod pack;
 mod pending;
 mod place;

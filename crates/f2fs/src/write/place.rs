@@ -26,13 +26,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
+use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
 
 use super::logs::LogName;
 use super::mode::Mode;
 use super::placements::{NODES_OF_PART, Placed};
 use super::writer::{Writer, WriterState};
-use crate::geometry::Geometry;
 use crate::temperature::Temperature;
 use crate::volume::Volume;
 
@@ -150,11 +149,11 @@ impl Writer {
     }
 
     /// Records an update in place (IPU): a write to the blocks that `look_up` returns, which the file has at `at`. No address
-    /// changes during the call. `None` with `mode=lfs`, which writes nothing in place, and if the blocks cannot be the file's: in a damaged volume they
-    /// may be a node, or free and another file's next.
+    /// changes during the call. `None` with `mode=lfs`, which writes nothing in place, and if the blocks are not the
+    /// file's, which records the corruption.
     pub(crate) fn place_over(
         &self,
-        geometry: &Geometry,
+        volume: &Arc<Volume>,
         (inode, at): (InodeNumber, FileBlock),
         look_up: impl FnOnce() -> Result<Option<Range<FsBlock>>>,
     ) -> Result<Option<(u64, Range<FsBlock>)>> {
@@ -164,28 +163,26 @@ impl Writer {
         }
         state.background.note_change();
         let Some(range) = look_up()? else { return Ok(None) };
-        if !state.space.has_data(geometry, &range) {
-            self.health().found(&no_data_of(inode, &range));
+        let placed = Placed { inode, at, range: range.clone(), is_overwrite: true };
+        if let Err(error) = state.check_owned(volume, &placed) {
+            tracing::debug!(%error, "data is not written in place");
+            self.health().found(&error);
             return Ok(None);
         }
-        let placed = Placed { inode, at, range: range.clone(), is_overwrite: true };
         Ok(Some((state.placements.add(placed), range)))
     }
 
-    /// Checks that a pinned file can be written in place at these blocks: in a damaged volume they may be a node, or free and
-    /// another file's next. Errors: `Corrupt`.
+    /// Checks that a pinned file can be written in place at these blocks, which it has at `at`. Errors: `Corrupt` if they are
+    /// not its own, and those of reading nodes and summaries.
     pub(crate) fn check_in_place(
         &self,
-        geometry: &Geometry,
-        inode: InodeNumber,
-        range: &Range<FsBlock>,
+        volume: &Arc<Volume>,
+        (inode, at): (InodeNumber, FileBlock),
+        range: Range<FsBlock>,
     ) -> Result<()> {
-        if self.lock()?.space.has_data(geometry, range) {
-            return Ok(());
-        }
-        let error = no_data_of(inode, range);
-        self.health().found(&error);
-        Err(error)
+        let placed = Placed { inode, at, range, is_overwrite: true };
+        let checked = self.lock()?.check_owned(volume, &placed);
+        checked.inspect_err(|error| self.health().found(error))
     }
 
     /// Ends the placements that overwrite blocks. Returns whether there are others among `tokens`.
@@ -207,10 +204,4 @@ impl Writer {
     pub(crate) fn note_ended(&self) {
         self.write_ended.notify_all();
     }
-}
-
-/// The error for blocks of a file that are nodes, or free.
-fn no_data_of(inode: InodeNumber, range: &Range<FsBlock>) -> Error {
-    let problem = Problem::Invalid { field: "block of data", found: range.start.0 };
-    Error::corrupt("block map", Location::inode(inode), problem)
 }

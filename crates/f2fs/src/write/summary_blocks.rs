@@ -9,7 +9,9 @@ use zerocopy::IntoBytes;
 use super::batch::Batch;
 use super::space::Space;
 use crate::checkpoint::read_block;
+use crate::edit::Owner;
 use crate::geometry::SEGMENT_BLOCKS;
+use crate::nat::Nid;
 use crate::node::footer;
 use crate::ondisk::summary::{RawSummary, RawSummaryFooter};
 use crate::summaries::{AreaSummary, BlockKind, Log, PackSummaries};
@@ -50,6 +52,23 @@ impl Summary {
     }
 }
 
+/// The owners of the blocks of a segment.
+pub(super) enum SegmentOwners<'s> {
+    Changed(&'s Summary),
+    Stored(AreaSummary),
+}
+
+impl SegmentOwners<'_> {
+    /// Returns the owner of the segment's block at `index`.
+    pub(super) fn of(&self, index: u64) -> Result<Owner> {
+        let raw = match self {
+            Self::Changed(summary) => summary.owner(index),
+            Self::Stored(summary) => summary.owner(index as usize)?,
+        };
+        Ok(Owner { nid: Nid(raw.nid.get()), index: raw.index.get() })
+    }
+}
+
 /// The summaries of segments that were changed since the last checkpoint, and those that only its pack has.
 #[derive(Debug, Default)]
 pub(crate) struct SummaryBlocks {
@@ -86,6 +105,14 @@ impl SummaryBlocks {
             Some(summary) => Ok(summary.clone()),
             None => of_area(volume, segment),
         }
+    }
+
+    /// Returns the owners of the blocks of a segment that the last checkpoint uses.
+    pub(super) fn owners(&self, volume: &Volume, segment: u32) -> Result<SegmentOwners<'_>> {
+        Ok(match self.summaries.get(&segment) {
+            Some(summary) => SegmentOwners::Changed(summary),
+            None => SegmentOwners::Stored(AreaSummary::read(volume, segment)?),
+        })
     }
 
     /// Returns the summary of a segment, to change it. That of a segment without blocks in use is not read.

@@ -206,25 +206,142 @@ fn a_node_does_not_become_free_as_data_of_a_file() {
 }
 
 #[test]
-fn a_node_is_not_overwritten_as_data_of_a_pinned_file() {
+fn blocks_of_others_are_not_overwritten_as_data_of_a_pinned_file() {
     let device = change(&device(), |volume| {
         let file = create(volume, "pinned");
         find(volume, "pinned").set_pinned(true).unwrap();
         let range = FileOffset(0)..FileOffset(3 * BLOCK as u64);
         file.fallocate(Fallocate::Allocate { keep_size: false }, range, KEEP).unwrap();
     });
-    let node = inode_block(&device, "data");
-    let device = damage_inode(&device, "pinned", |inode| set_word(inode, FIRST_ADDRESS, node));
-    let device = change(&device, |volume| {
-        let file = find(volume, "pinned").open_for(WRITE).unwrap();
-        let written = file.write_all_at(&[b'p'; BLOCK], 0).and_then(|()| file.sync_all());
-        assert!(matches!(written, Err(Error::Corrupt(_))), "{written:?}");
-        let at = WriteAt::Offset(FileOffset(0));
-        let written = file.write_direct(at, &[b'p'; BLOCK], KEEP, WriteSync::None);
-        assert!(matches!(written, Err(Error::Corrupt(_))), "{written:?}");
-        file.write_all_at(&[b'p'; BLOCK], BLOCK as u64).unwrap();
+    let (device, directory) = with_directory(&device);
+    for block in [inode_block(&device, "data"), first_address(&device, "data"), directory] {
+        let damaged =
+            damage_inode(&device, "pinned", |inode| set_word(inode, FIRST_ADDRESS, block));
+        let changed = change(&damaged, |volume| {
+            let file = find(volume, "pinned").open_for(WRITE).unwrap();
+            let written = file.write_all_at(&[b'p'; BLOCK], 0).and_then(|()| file.sync_all());
+            assert!(matches!(written, Err(Error::Corrupt(_))), "{written:?}");
+            let at = WriteAt::Offset(FileOffset(0));
+            let written = file.write_direct(at, &[b'p'; BLOCK], KEEP, WriteSync::None);
+            assert!(matches!(written, Err(Error::Corrupt(_))), "{written:?}");
+            file.write_all_at(&[b'p'; BLOCK], BLOCK as u64).unwrap();
+        });
+        assert!(needs_fsck(&changed));
+        check_usable(&changed);
+    }
+}
+
+/// Creates a directory with more files than its inode has room for. Returns the device, and the directory's first block.
+fn with_directory(device: &Arc<MemoryDevice>) -> (Arc<MemoryDevice>, u32) {
+    let device = change(device, |volume| {
+        let creation = Creation::of(FileType::Directory, 0o755);
+        let directory = volume.create_in(&volume.root().unwrap(), b"dir", &creation, BY).unwrap();
+        let creation = Creation::of(FileType::Regular, 0o644);
+        for number in 0..250 {
+            let name = format!("inside{number}");
+            volume.create_in(&directory, name.as_bytes(), &creation, BY).unwrap();
+        }
     });
-    check_usable(&device);
+    let address = first_address(&device, "dir");
+    let image = device.snapshot();
+    let block = &image[address as usize * BLOCK..][..BLOCK];
+    assert!(block.windows(6).any(|name| name == b"inside"), "no block of the directory");
+    (device, address)
+}
+
+/// Lets the data of `empty` be written in place, because the file is cold.
+fn make_cold(device: &MemoryDevice) -> Arc<MemoryDevice> {
+    const COLD: u8 = 1;
+    damage_inode(device, "empty", |inode| inode[2] |= COLD)
+}
+
+/// Overwrites `empty`, which has been given the block `address`, and checks that `value` is there as before.
+fn overwrite_given(device: &Arc<MemoryDevice>, address: u32, work: impl Fn(&Volume)) {
+    for is_cold in [false, true] {
+        let given = give_block(device, "empty", address);
+        let given = if is_cold { make_cold(&given) } else { given };
+        let volume = open(&given).unwrap();
+        work(&volume);
+        let block = |device: &MemoryDevice| {
+            let image = device.snapshot();
+            image[address as usize * BLOCK..][..BLOCK].to_vec()
+        };
+        let before = block(&given);
+        assert!(before.iter().any(|byte| *byte != 0), "no block of another file");
+        let file = find(&volume, "empty").open_for(WRITE).unwrap();
+        file.write_all_at(&[b'e'; BLOCK], 0).unwrap();
+        file.sync_all().unwrap();
+        check_contents(&volume, "empty", 0, b'e');
+        drop(file);
+        volume.close().unwrap();
+        drop(volume);
+        assert!(block(&given) == before, "cold: {is_cold}");
+        assert!(needs_fsck(&given), "cold: {is_cold}");
+    }
+}
+
+#[test]
+fn data_of_another_file_is_not_overwritten() {
+    let device = device();
+    overwrite_given(&device, first_address(&device, "data"), |_| ());
+}
+
+#[test]
+fn a_directory_is_not_overwritten_as_data_of_a_file() {
+    let (device, block) = with_directory(&device());
+    overwrite_given(&device, block, |_| ());
+}
+
+#[test]
+fn new_data_of_another_file_is_not_overwritten() {
+    let device = device();
+    let write = |volume: &Volume| {
+        create(volume, "new").write_all_at(&[b'n'; BLOCK], 0).unwrap();
+    };
+    let address = first_address(&change(&copy_of(&device), write), "new");
+    overwrite_given(&device, address, |volume| {
+        write(volume);
+        find(volume, "new").open_for(WRITE).unwrap().sync_all().unwrap();
+    });
+    overwrite_given(&device, address, |volume| {
+        // The block is allocated after the last checkpoint.
+        create(volume, "checkpoint");
+        volume.sync().unwrap();
+        write(volume);
+        find(volume, "new").open_for(WRITE).unwrap().sync_data().unwrap();
+    });
+}
+
+#[test]
+fn own_blocks_are_overwritten_in_place() {
+    /// As many blocks as several nodes and segments have.
+    const COUNT: usize = 2500;
+    let device = make_cold(&change(&device(), |volume| {
+        find(volume, "empty")
+            .open_for(WRITE)
+            .unwrap()
+            .write_all_at(&vec![1; COUNT * BLOCK], 0)
+            .unwrap();
+    }));
+    let first = first_address(&device, "empty");
+    let device = change(&device, |volume| {
+        let file = find(volume, "empty").open_for(WRITE).unwrap();
+        // In a node that is as in the checkpoint, in one that has changed, and after a checkpoint.
+        for value in 2..5 {
+            file.write_all_at(&vec![value; COUNT * BLOCK], 0).unwrap();
+            file.sync_data().unwrap();
+            file.write_all_at(&[value; BLOCK], ((COUNT + value as usize) * BLOCK) as u64).unwrap();
+            file.write_all_at(&[value; 20 * BLOCK], 5 * BLOCK as u64).unwrap();
+            file.sync_all().unwrap();
+            if value == 3 {
+                volume.sync().unwrap();
+            }
+        }
+    });
+    assert_eq!(first_address(&device, "empty"), first);
+    assert!(!needs_fsck(&device));
+    let found = findings(&device);
+    assert!(found.is_empty(), "{found:?}");
 }
 
 #[test]
