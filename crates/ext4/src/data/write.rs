@@ -15,7 +15,7 @@ use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::journal::Handle;
-use crate::map_write::{NewBlocks, empty_root};
+use crate::map_write::{NewBlocks, block_beside, empty_root};
 use crate::orphans::write::ORPHAN_CREDITS;
 use crate::xattr::name::INLINE_DATA_NAME;
 use crate::xattr::remove::remove_from_inode;
@@ -209,7 +209,8 @@ impl Inode {
             // hole shares after the search for such clusters.
             let allocation = self.shares_clusters().then(|| self.allocation_lock.lock());
             let reserve = |clusters| self.volume().reserve(clusters, space::reserve_access());
-            let reserved = self.reserve_hole(hole, reserve);
+            let reserved =
+                self.check_last_cluster(hole).and_then(|()| self.reserve_hole(hole, reserve));
             drop(allocation);
             if let Err(error) = reserved {
                 for hole in &holes[..index] {
@@ -249,19 +250,40 @@ impl Inode {
             return Ok(found);
         }
         for at in [hole.start.0, hole.end.0 - 1] {
-            let cluster = at >> shift;
-            let (mut at, end) = (FileBlock(cluster << shift), FileBlock((cluster + 1) << shift));
-            while at < end.min(self.map_end()) {
-                match self.piece_at(at, end)? {
-                    Piece::Run(_) => {
-                        found.push(cluster);
-                        break;
-                    }
-                    Piece::Hole { end, .. } => at = end,
-                }
+            if self.run_in_cluster(at >> shift, shift)?.is_some() {
+                found.push(at >> shift);
             }
         }
         Ok(found)
+    }
+
+    /// Returns a run with blocks of a cluster of the file.
+    fn run_in_cluster(&self, cluster: u64, shift: u32) -> Result<Option<Run>> {
+        let (mut at, end) = (FileBlock(cluster << shift), FileBlock((cluster + 1) << shift));
+        while at < end.min(self.map_end()) {
+            match self.piece_at(at, end)? {
+                Piece::Run(run) => return Ok(Some(run)),
+                Piece::Hole { end, .. } => at = end,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns `NoSpace` if the volume ends before the last block of a hole, whose cluster the file has already.
+    /// mke2fs makes no volumes that end within a cluster, but e2fsck accepts them.
+    fn check_last_cluster(&self, hole: &Range<FileBlock>) -> Result<()> {
+        let geometry = self.volume().geometry();
+        let cluster_blocks = u64::from(geometry.blocks_per_cluster());
+        if geometry.block_count % cluster_blocks == 0 {
+            return Ok(());
+        }
+        let last = FileBlock(hole.end.0 - 1);
+        match self.run_in_cluster(last.0 / cluster_blocks, geometry.cluster_shift)? {
+            Some(run) if block_beside(run, last, cluster_blocks).0 >= geometry.block_count => {
+                Err(Error::NoSpace)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Changes the delayed blocks, and updates the count of reserved clusters.

@@ -33,7 +33,7 @@ use zerocopy::FromBytes;
 pub(crate) use self::edit::units_per_cluster;
 use self::edit::{map_credits, tree_credits};
 pub(crate) use self::exchange::Pair;
-pub(crate) use self::new_blocks::NewBlocks;
+pub(crate) use self::new_blocks::{NewBlocks, block_beside};
 pub(crate) use self::node::empty_root;
 use crate::alloc::{ALLOCATE_CREDITS, FREE_CREDITS};
 use crate::extent::DEPTH_MAX;

@@ -277,10 +277,16 @@ fn find_blocks(
     let neighbour = neighbour.or(next.filter(|next| next.start < cluster_end));
     if let Some(neighbour) = neighbour {
         // The file already has the cluster.
-        let shared = neighbour.start.max(start);
-        let block = neighbour.block.0 + (shared.0 - neighbour.start.0);
-        let block = FsBlock(block - block % cluster_blocks + (at.0 - start.0));
-        let length = end.min(cluster_end).0 - at.0;
+        let block = block_beside(neighbour, at, cluster_blocks);
+        // The volume may end within its last cluster.
+        let left = tree.geometry().block_count.saturating_sub(block.0);
+        let length = (end.min(cluster_end).0 - at.0).min(left);
+        if length == 0 {
+            return Err(Error::NoSpace);
+        }
+        // A hostile extent may lie beside the format's own blocks.
+        let location = tree.root_location().at_file_block(at);
+        tree.validity.check("extent in a cluster", location, block, length)?;
         return Ok(Found { run: run(block, length), allocated: None });
     }
     let end = match next {
@@ -301,6 +307,14 @@ fn find_blocks(
     }
     let length = (count - skipped).min(end.0 - at.0);
     Ok(Found { run: run(FsBlock(block.0 + skipped), length), allocated: Some((block, count)) })
+}
+
+/// Returns the block for `at`, if `neighbour` has another block of the same cluster.
+pub(crate) fn block_beside(neighbour: Run, at: FileBlock, cluster_blocks: u64) -> FsBlock {
+    let offset = at.0 % cluster_blocks;
+    let shared = neighbour.start.0.max(at.0 - offset);
+    let block = neighbour.block.0 + (shared - neighbour.start.0);
+    FsBlock(block - block % cluster_blocks + offset)
 }
 
 fn round_up(block: FileBlock, to: u64) -> FileBlock {

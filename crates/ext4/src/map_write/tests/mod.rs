@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::space::ReserveAccess;
-use base::{Error, Result};
+use base::{Error, FileOffset, FsBlock, Result};
 use fs::{Piece, Run};
+use iomap::MapWrite;
 use testkit::Random;
 
 use super::new_blocks::Mapped;
@@ -320,6 +321,67 @@ fn a_full_volume_returns_no_space_and_stays_consistent() {
         }
         check(&image, &volume, &subjects);
     }
+}
+
+#[test]
+fn blocks_of_the_format_in_a_cluster_that_a_file_has_are_refused() {
+    let image = image(8, "-t ext4 -b 1024 -O bigalloc,^resize_inode -C 8192");
+    let volume = open_for_writing(&image);
+    let inode = volume.inode(inode_of(&image, "a")).unwrap();
+    let geometry = volume.geometry();
+    let table = volume.group(base::GroupNumber(0)).unwrap().inode_table.0;
+    let end = table + u64::from(geometry.inode_table_blocks());
+    let cluster = end - end % 8;
+    assert!((cluster + 1..cluster + 7).contains(&end), "the table ends within a cluster");
+    // A hostile extent behind the inode table.
+    let block = FsBlock(cluster + 7);
+    let run = Run { start: FileBlock(7), length: 1, block, unwritten: false };
+    let credits = inode.credits_for_map(1);
+    volume.change(credits, |handle| inode.map_given_blocks(handle, run)).unwrap();
+    let map = |at| {
+        let (at, purpose) = (FileBlock(at), Purpose::Data);
+        let request = NewBlocks { at, wanted: 1, unwritten: false, purpose };
+        volume.change(credits, |handle| inode.map_new_blocks(handle, request))
+    };
+    for at in 0..end - cluster {
+        let error = map(at).unwrap_err();
+        assert!(matches!(error, Error::Corrupt(_)), "{at}: {error}");
+    }
+    assert_eq!(map(end - cluster).unwrap().run.block, FsBlock(end));
+}
+
+#[test]
+fn a_file_does_not_continue_behind_a_short_last_cluster() {
+    let image = image(8, "-t ext4 -b 1024 -m 0 -O bigalloc,^resize_inode -C 8192");
+    // mke2fs makes no such volumes, but e2fsck accepts them.
+    image.debugfs_write("ssv blocks_count 8189\n");
+    image.check_by_e2fsck();
+    // A file with all blocks of that cluster.
+    let volume = open_for_writing(&image);
+    let inode = volume.inode(inode_of(&image, "a")).unwrap();
+    let run = Run { start: FileBlock(0), length: 5, block: FsBlock(8184), unwritten: false };
+    let credits = inode.credits_for_map(1);
+    volume
+        .change(credits, |handle| {
+            inode.update(handle, |record| record.size = 5 * 1024)?;
+            inode.map_given_blocks(handle, run)
+        })
+        .unwrap();
+    volume.close().unwrap();
+    drop((inode, volume));
+    testkit::command::output(std::process::Command::new("e2fsck").arg("-fy").arg(&image.path));
+    image.check_by_e2fsck();
+    let volume = open_for_writing(&image);
+    let mut subject = Subject::new(&volume, &image, "a");
+    subject.model.extend((0..5).map(|at| (at, (8184 + at, false))));
+    let last = 4;
+    assert_eq!(subject.map(last + 1, 3, false), Err(Error::NoSpace));
+    let written = subject.inode.map_write(FileOffset((last + 1) * 1024), 1024);
+    assert_eq!(written.map(drop), Err(Error::NoSpace));
+    // A run that begins in the volume ends with it.
+    subject.unmap(last - 1, 2).unwrap();
+    assert_eq!(subject.map(last - 1, 5, true).unwrap().run.length, 2);
+    check(&image, &volume, &[subject]);
 }
 
 #[test]
