@@ -160,7 +160,8 @@ impl Check<'_> {
     fn role(&mut self, record: &InodeRecord, location: Location) -> Option<Role> {
         let number = record.number;
         let location = location.in_inode(number);
-        if self.geometry().is_reserved_inode(number) || self.is_special(number) {
+        let is_special = self.volume.superblock().inodes.is_special(number);
+        if self.geometry().is_reserved_inode(number) || is_special {
             return Some(Role::Special);
         }
         let is_orphan = self.orphans.contains(&number);
@@ -189,13 +190,6 @@ impl Check<'_> {
         } else {
             Role::Named(record.kind)
         })
-    }
-
-    /// Returns whether the superblock names the inode, so that it has no other names.
-    fn is_special(&self, number: InodeNumber) -> bool {
-        let named = &self.volume.superblock().inodes;
-        [named.journal, named.user_quota, named.group_quota, named.project_quota, named.orphan_file]
-            .contains(&Some(number))
     }
 
     /// Checks flags that require a feature or a type.

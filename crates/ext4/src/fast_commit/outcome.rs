@@ -145,7 +145,8 @@ impl Outcome {
         Ok(outcome)
     }
 
-    /// Returns the state of an inode. Loads it at the first call. Errors: `Corrupt` for a reserved or invalid number.
+    /// Returns the state of an inode. Loads it at the first call. Errors: `Corrupt` for a reserved, special or
+    /// invalid number.
     fn file(&mut self, number: InodeNumber) -> Result<&mut FileState> {
         if !self.files.contains_key(&number) {
             let geometry = self.volume.geometry();
@@ -154,6 +155,7 @@ impl Outcome {
                 let problem = Problem::Range { field: "inode", found: number.0, min, max };
                 return Err(Error::corrupt("fast commit", Location::inode(number), problem));
             }
+            self.volume.check_not_special("fast commit", number)?;
             let before = existing_record(&self.volume, number)?;
             let was_created = before.as_ref().is_some_and(|record| self.created.contains(record));
             let map = MapChanges::default();

@@ -79,7 +79,7 @@ impl FoundList {
 }
 
 /// Returns the inode that `structure` lists as an orphan. Errors: `Corrupt` if it cannot be an orphan. An orphan is in
-/// use, not reserved, and has a valid map root. If it has names, its type can be truncated.
+/// use, neither reserved nor special, and has a valid map root. If it has names, its type can be truncated.
 pub(crate) fn validate(
     volume: &Arc<Volume>,
     number: InodeNumber,
@@ -94,6 +94,7 @@ pub(crate) fn validate(
         Err(fault(structure, number, Problem::Range { field, found, min, max }))
     };
     in_range("inode", number.0, min)?;
+    volume.check_not_special(structure, number)?;
     let (group, index) = geometry.inode_position(number)?;
     if !volume.inode_bitmap(&volume.group(group)?)?.is_set(index) {
         return Err(fault(structure, number, Problem::Missing("mark in the inode bitmap")));

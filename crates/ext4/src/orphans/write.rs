@@ -415,6 +415,7 @@ mod tests {
 
     use super::*;
     use crate::ROOT_INODE;
+    use crate::common::fast_commits::{FastCommits, REGULAR, image_of};
     use crate::common::{self, Image, TIME, new_file};
 
     /// Returns a file with a block past its size.
@@ -423,6 +424,70 @@ mod tests {
         inode.map_write(FileOffset(0), 1024).unwrap();
         inode.map_writeback(FileOffset(0), 1024).unwrap();
         inode
+    }
+
+    /// Checks that an inode that the superblock names is refused as a file and as an orphan.
+    #[track_caller]
+    fn check_refused(volume: &Arc<Volume>, number: InodeNumber) {
+        let root = volume.inode(ROOT_INODE).unwrap();
+        assert_eq!(root.lookup(b"special"), Ok(number));
+        for refused in [
+            volume.inode(number),
+            volume.marked_inode(number),
+            found::validate(volume, number, ORPHAN_LIST),
+        ] {
+            assert!(matches!(refused, Err(Error::Corrupt(_))), "{refused:?}");
+        }
+        volume.special_inode(number).unwrap();
+    }
+
+    /// Returns an image whose root names the orphan file, and that file's number.
+    fn with_name_of_orphan_file() -> (Image, InodeNumber) {
+        let features = "orphan_file,fast_commit";
+        let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-J", "size=4", "-O", features]);
+        let number = image.open().superblock().inodes.orphan_file.unwrap();
+        image.debugfs_write(&format!("link <{}> special\n", number.0));
+        (image, number)
+    }
+
+    #[test]
+    fn the_orphan_file_is_no_file_of_users_and_no_orphan() {
+        let (image, number) = with_name_of_orphan_file();
+        check_refused(&image.open(), number);
+        check_refused(&common::open_for_writing(&image), number);
+    }
+
+    #[test]
+    fn fast_commits_do_not_change_the_orphan_file() {
+        let (image, number) = with_name_of_orphan_file();
+        let mut commits = FastCommits::new(1024);
+        commits.inode(number.0, &image_of(REGULAR, 0, 1, 0));
+        commits.commit();
+        commits.leave_in(&image);
+        let refused = common::open_device_for_writing(image.device(false)).map(drop);
+        assert!(matches!(refused, Err(Error::Corrupt(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn a_journal_with_an_ordinary_number_is_no_file_of_users_and_no_orphan() {
+        let image = Image::make(8, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+        image.debugfs_write("seti <20>\ncopy_inode <8> <20>\nssv journal_inum 20\n");
+        image.debugfs_write("link <20> special\n");
+        check_refused(&image.open(), InodeNumber(20));
+        check_refused(&common::open_for_writing(&image), InodeNumber(20));
+    }
+
+    #[test]
+    fn quota_files_with_ordinary_numbers_are_no_files_of_users() {
+        let image = Image::filled(8, "-t ext4 -b 1024 -J size=1 -O quota", |folder| {
+            std::fs::write(folder.join("special"), "").unwrap();
+        });
+        let number = common::inode_of(&image, "special");
+        for field in ["usr_quota_inum", "grp_quota_inum", "prj_quota_inum"] {
+            image.debugfs_write(&format!("ssv {field} {}\n", number.0));
+            check_refused(&image.open(), number);
+            image.debugfs_write(&format!("ssv {field} 0\n"));
+        }
     }
 
     #[test]

@@ -61,6 +61,14 @@ pub struct NamedInodes {
     pub last_orphan: Option<InodeNumber>,
 }
 
+impl NamedInodes {
+    /// Returns whether the format itself uses the inode, which then has no name.
+    pub(crate) fn is_special(&self, number: InodeNumber) -> bool {
+        [self.journal, self.user_quota, self.group_quota, self.project_quota, self.orphan_file]
+            .contains(&Some(number))
+    }
+}
+
 /// The parameters of name hashes in directories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectoryHash {

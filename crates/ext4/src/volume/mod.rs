@@ -430,6 +430,7 @@ impl Volume {
             let (min, max) = (geometry.first_inode.into(), geometry.inode_count.into());
             return Err(fault(Problem::Range { field: "inode number", found: number.0, min, max }));
         }
+        self.check_not_special("inode reference", number)?;
         let record = self.inode_record(number)?;
         if record.links == 0 {
             return Err(Error::NotFound);
@@ -443,6 +444,21 @@ impl Volume {
         // A read-only volume changes and frees nothing that the record refers to, so its readable parts may be read.
         inode.check_block_references()?;
         Ok(writer.orphans.restore_orphan(inode))
+    }
+
+    /// Checks that a reference of `structure` names no file that the format uses itself: the journal, the orphan file, or
+    /// a quota file. Such a file may have an ordinary number. Its blocks are in use while the volume is open, so nothing
+    /// else may change it.
+    pub(crate) fn check_not_special(
+        &self,
+        structure: &'static str,
+        number: InodeNumber,
+    ) -> Result<()> {
+        if !self.superblock().inodes.is_special(number) {
+            return Ok(());
+        }
+        let problem = Problem::Invalid { field: "number of a special file", found: number.0 };
+        Err(Error::corrupt(structure, Location::inode(number), problem))
     }
 
     /// Returns an inode that the format uses itself: the journal, a quota file, or the value of an attribute.

@@ -113,6 +113,7 @@ impl Inode {
     pub(super) fn value_inodes(&self, changes: &ReferenceChanges) -> Result<Vec<ValueInode>> {
         let holder = |(&number, &by): (&InodeNumber, &i64)| {
             let location = Location::inode(number);
+            self.volume().check_not_special(STRUCTURE, number)?;
             let inode = match self.volume().special_inode(number) {
                 Err(Error::NotFound) => {
                     return Err(Error::corrupt(STRUCTURE, location, Problem::Missing("inode")));
