@@ -1,7 +1,7 @@
 //! Allocation of blocks for holes of a file.
 //! Not here: how a map stores them.
 
-use base::{Error, FileBlock, FsBlock, Result};
+use base::{Error, FileBlock, FsBlock, Location, Problem, Result};
 use fs::{Piece, Run};
 
 use super::edit::{Map, MapBlocks, MapEdit};
@@ -69,7 +69,9 @@ impl Inode {
     }
 
     /// Adds a block to the end of a directory, or of another file of metadata blocks, and extends its size. The
-    /// caller writes the contents.
+    /// caller writes the contents. Errors: `Corrupt` if a block is mapped there already, as in Linux: it may belong to
+    /// another file. Size and map change in one transaction, so a power cut leaves no such block on a volume with a
+    /// journal.
     pub(crate) fn append_block(&self, handle: &mut Handle<'_>) -> Result<(FileBlock, FsBlock)> {
         self.edit_map(handle, Purpose::Metadata, |edit| {
             let block_size = edit.geometry().block_size;
@@ -77,6 +79,14 @@ impl Inode {
             let (wanted, purpose) = (1, Purpose::Metadata);
             let request = NewBlocks { at, wanted, unwritten: false, purpose };
             let mapped = edit.map_new(request, &mut |_| Ok(()))??;
+            // An interrupted replay of fast commits by Linux may have mapped the block, but not written the inode.
+            let may_exist = edit.blocks.volume.is_recovering() && !mapped.run.unwritten;
+            if !mapped.is_new && !may_exist {
+                let location = Location::inode(self.number()).at_file_block(at);
+                let (found, expected) = (at.0, mapped.run.end().0);
+                let problem = Problem::Mismatch { field: "size in blocks", found, expected };
+                return Err(Error::corrupt("directory", location, problem));
+            }
             edit.size = Some((at.0 + 1) << block_size.shift());
             Ok((at, mapped.run.block))
         })

@@ -551,6 +551,22 @@ fn a_directory_grows_and_shrinks_at_its_end() {
 }
 
 #[test]
+fn a_directory_with_blocks_behind_its_size_does_not_grow() {
+    for unwritten in [false, true] {
+        let image = image(8, "-t ext4 -b 1024");
+        let volume = open_for_writing(&image);
+        let inode = volume.inode(inode_of(&image, "directory")).unwrap();
+        let (at, purpose) = (FileBlock(inode.size() / 1024), Purpose::Metadata);
+        let request = NewBlocks { at, wanted: 1, unwritten, purpose };
+        let credits = inode.credits_for_map(1);
+        volume.change(credits, |handle| inode.map_new_blocks(handle, request)).unwrap();
+        let appended = volume.change(credits, |handle| inode.append_block(handle));
+        assert!(matches!(appended, Err(Error::Corrupt(_))), "{appended:?}");
+        volume.check_writable().unwrap();
+    }
+}
+
+#[test]
 fn readers_see_a_consistent_map_during_changes() {
     let image = image(64, "-t ext4 -b 1024");
     let volume = open_for_writing(&image);
