@@ -17,7 +17,7 @@ pub use blocks::{JournalBlocks, JournalRun};
 pub(crate) use log::LogWriter;
 pub use superblock::{JournalFeatures, JournalSuperblock};
 
-use base::{Error, Result, TransactionId};
+use base::{Error, FsBlock, Result, TransactionId};
 use device::SharedDevice;
 
 /// A journal with a verified superblock.
@@ -25,6 +25,17 @@ use device::SharedDevice;
 pub struct Journal {
     blocks: JournalBlocks,
     superblock: JournalSuperblock,
+}
+
+/// The volume that a log belongs to.
+#[derive(Clone, Copy)]
+pub(crate) struct LoggedVolume {
+    /// The number of blocks by the superblock on the disk.
+    pub block_count: u64,
+    /// The block with the superblock.
+    pub superblock: FsBlock,
+    /// Returns the number of blocks by a copy of that block, if the copy is valid for a device of this many bytes.
+    pub block_count_in: fn(&[u8], u64) -> Option<u64>,
 }
 
 /// The result of the recovery of a log.
@@ -69,9 +80,9 @@ impl Journal {
         &self.blocks
     }
 
-    /// Replays the complete transactions of the log onto `target`, which is the volume or an
-    /// overlay over it. After an error, `target` may be partly replayed.
-    pub fn recover(&self, target: &SharedDevice) -> Result<Recovery> {
+    /// Replays the complete transactions of the log onto `target`, which is the device of `volume` or an overlay over
+    /// it. After an error, `target` may be partly replayed.
+    pub(crate) fn recover(&self, target: &SharedDevice, volume: LoggedVolume) -> Result<Recovery> {
         let first = self.superblock.sequence;
         let mut recovery = Recovery {
             first,
@@ -83,7 +94,7 @@ impl Journal {
         };
         let Some(start) = self.superblock.start else { return Ok(recovery) };
         let mut log = scan::scan(&self.blocks, &self.superblock, start)?;
-        let replayed = replay::replay(&self.blocks, &self.superblock, &log, target)?;
+        let replayed = replay::replay(&self.blocks, &self.superblock, &log, target, volume)?;
         recovery.end = log.end;
         recovery.transactions = log.transactions;
         recovery.blocks_changed = replayed.blocks_changed;

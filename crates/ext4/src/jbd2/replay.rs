@@ -7,6 +7,7 @@ use base::checksum::crc32c;
 use base::{BlockSize, DeviceOffset, Error, FsBlock, Problem, Result, TransactionId};
 use device::SharedDevice;
 
+use super::LoggedVolume;
 use super::blocks::JournalBlocks;
 use super::ondisk;
 use super::scan::{LogContents, LoggedBlock};
@@ -39,13 +40,18 @@ impl Target {
 
 /// Writes the last copy of each block to `target`. As in Linux, verifies every copy that was not revoked, including
 /// earlier ones.
+///
+/// Copies of blocks behind the volume's end are not written, since they would change what follows the volume on the
+/// device. Linux writes the blocks of new groups before the superblock that adds them, so they are no damage.
 pub(super) fn replay(
     journal: &JournalBlocks,
     superblock: &JournalSuperblock,
     log: &LogContents,
     target: &SharedDevice,
+    volume: LoggedVolume,
 ) -> Result<Replayed> {
     let targets = collect_targets(journal, superblock, log)?;
+    let end = volume_end(journal, log, &targets, target, volume)?;
     let block_size = journal.block_size();
     let mut replayed = Replayed::default();
     let mut data = vec![0; block_size.len()];
@@ -59,12 +65,10 @@ pub(super) fn replay(
         let offset = target_offset(journal, logged, target, block_size)?;
         journal.read(logged.journal_block, &mut data)?;
         verify_data(journal, superblock, logged, &data)?;
-        if entry.last != Some(index) {
+        if entry.last != Some(index) || logged.tag.target >= end {
             continue;
         }
-        if logged.tag.escaped {
-            data[..4].copy_from_slice(&ondisk::MAGIC.to_be_bytes());
-        }
+        unescape(logged, &mut data);
         // Many blocks of a log are checkpointed already. An overlay does not need copies of them.
         target.read_at(offset, &mut current)?;
         if current != data {
@@ -103,8 +107,34 @@ fn collect_targets(
     Ok(targets)
 }
 
-/// Returns the home location of a logged block. It is checked against the size of the device, not against the
-/// superblock's block count, since the log may contain the superblock of a volume that was just grown.
+/// Returns the end of the volume: by its superblock on the disk or by the last one in the log, whichever is later. The
+/// log of a volume that was just enlarged has its new superblock.
+fn volume_end(
+    journal: &JournalBlocks,
+    log: &LogContents,
+    targets: &HashMap<FsBlock, Target>,
+    target: &SharedDevice,
+    volume: LoggedVolume,
+) -> Result<FsBlock> {
+    let last = targets.get(&volume.superblock).and_then(|entry| entry.last);
+    let Some(logged) = last.map(|index| &log.blocks[index]) else {
+        return Ok(FsBlock(volume.block_count));
+    };
+    let mut data = vec![0; journal.block_size().len()];
+    journal.read(logged.journal_block, &mut data)?;
+    unescape(logged, &mut data);
+    let count = (volume.block_count_in)(&data, target.size());
+    Ok(FsBlock(count.unwrap_or(0).max(volume.block_count)))
+}
+
+/// Restores the first bytes of a copy, if the log replaces them because they look like the header of its own blocks.
+fn unescape(logged: &LoggedBlock, data: &mut [u8]) {
+    if logged.tag.escaped {
+        data[..4].copy_from_slice(&ondisk::MAGIC.to_be_bytes());
+    }
+}
+
+/// Returns the home location of a logged block, which must lie on the device.
 fn target_offset(
     journal: &JournalBlocks,
     logged: &LoggedBlock,

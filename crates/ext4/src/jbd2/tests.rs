@@ -20,6 +20,8 @@ const UUID: [u8; 16] = *b"journal's uuid!!";
 const VOLUME: u64 = 256;
 const JOURNAL_AT: u64 = 64;
 const JOURNAL: u32 = 32;
+const LOGGED_VOLUME: LoggedVolume =
+    LoggedVolume { block_count: VOLUME, superblock: FsBlock(1), block_count_in: |_, _| None };
 
 #[derive(Clone, Copy, Debug)]
 struct Shape {
@@ -234,7 +236,7 @@ impl Image {
     fn recover(&self) -> Result<(Recovery, Recovered)> {
         let (_, journal) = self.open()?;
         let target = Arc::new(MemoryDevice::new(self.bytes.clone()));
-        let recovery = journal.recover(&(target.clone() as SharedDevice))?;
+        let recovery = journal.recover(&(target.clone() as SharedDevice), LOGGED_VOLUME)?;
         let mut bytes = target.snapshot();
         let journal =
             JOURNAL_AT as usize * BLOCK..(JOURNAL_AT + u64::from(JOURNAL)) as usize * BLOCK;
@@ -542,7 +544,7 @@ fn a_log_marked_empty_has_nothing_to_replay() {
         let mut image = Image::new(shape, 1, 7);
         image.transaction(&[(10, &filled(0xEA))]);
         let (device, journal) = image.open().unwrap();
-        let recovery = journal.recover(&device).unwrap();
+        let recovery = journal.recover(&device, LOGGED_VOLUME).unwrap();
         journal.mark_empty(recovery.end, &device).unwrap();
         let again = Journal::open(journal.blocks().clone()).unwrap();
         assert_eq!(again.superblock().start, None);

@@ -55,7 +55,7 @@ fn replay(
     copy: SuperblockCopy,
 ) -> Result<Arc<Volume>> {
     let overlay: SharedDevice = overlay(volume.device(), journal, volume.geometry().block_size);
-    let log = journal.recover(&overlay)?;
+    let log = journal.recover(&overlay, volume.superblock().logged_volume())?;
     let first = match Volume::probe(Arc::clone(&overlay), cache) {
         // The log is replayed a second time, which does not change the result.
         Ok(Probed::NeedsRecovery(first)) => {

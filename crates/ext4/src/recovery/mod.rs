@@ -78,6 +78,7 @@ impl Unrecovered {
         let volume = self.without_recovery();
         let base = Arc::clone(volume.device());
         let geometry = volume.geometry().clone();
+        let logged_volume = volume.superblock().logged_volume();
         let Some(journal) = volume.journal(journal_device)? else {
             let location = Location::byte(SUPERBLOCK_OFFSET.0);
             let problem = base::Problem::Missing("journal to recover from");
@@ -89,7 +90,7 @@ impl Unrecovered {
         drop(volume);
         let overlay = overlay(&base, &journal, geometry.block_size);
         let device: SharedDevice = overlay.clone();
-        let log = journal.recover(&device)?;
+        let log = journal.recover(&device, logged_volume)?;
         geometry.check_replayed(&Superblock::read(&device)?.geometry)?;
         if !journal.blocks().is_external() {
             journal.mark_empty(log.end, &device)?;
@@ -222,3 +223,6 @@ fn finish(
         volume.geometry().block_size.device_offset(block).expect("the superblock is in the volume");
     device.write_at(offset, &bytes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -98,7 +98,7 @@ fn restore_from_log(
     let volume = Arc::new(Volume::with_superblock(Arc::clone(device), cache, superblock));
     let Some(journal) = volume.journal(journal_device)? else { return Ok(None) };
     let replayed: SharedDevice = overlay(device, &journal, geometry.block_size);
-    journal.recover(&replayed)?;
+    journal.recover(&replayed, volume.superblock().logged_volume())?;
     let mut bytes = [0; SUPERBLOCK_BYTES];
     replayed.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
     let found = Superblock::parse(&bytes, device.size())?;

@@ -13,6 +13,7 @@ use fs::ErrorPolicy;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::features::{Feature, Features};
+use crate::jbd2::LoggedVolume;
 use crate::layout::geometry::{CreatorOs, Geometry, SuperblockCopies};
 use crate::ondisk::superblock::RawSuperblock;
 use crate::volume::error_log::{RecordedErrors, policy_of};
@@ -149,6 +150,19 @@ impl Superblock {
             geometry,
             raw,
         })
+    }
+
+    /// Returns the volume as its log knows it.
+    pub(crate) fn logged_volume(&self) -> LoggedVolume {
+        LoggedVolume {
+            block_count: self.geometry.block_count,
+            superblock: self.geometry.superblock_block(),
+            block_count_in: |block, device_bytes| {
+                let at = SUPERBLOCK_OFFSET.0 as usize % block.len();
+                let bytes = block[at..].first_chunk()?;
+                Some(Self::parse(bytes, device_bytes).ok()?.geometry.block_count)
+            },
+        }
     }
 
     /// Returns the raw superblock, for fields that this crate does not interpret.

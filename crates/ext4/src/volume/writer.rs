@@ -295,7 +295,7 @@ impl Volume {
             let log = LogWriter::begin(journal, next, features, false)?;
             return Ok((Some(log), None));
         }
-        let replayed = journal.recover(self.device())?;
+        let replayed = journal.recover(self.device(), self.superblock().logged_volume())?;
         self.geometry().check_replayed(&Superblock::read(self.device())?.geometry)?;
         if let Some(damage) = replayed.damage {
             return Err(damage);

@@ -133,7 +133,7 @@ fn open_on(device: SharedDevice) -> Journal {
 fn states_after_recovery(image: Vec<u8>, states: &[BTreeMap<u64, BlockContents>]) -> Vec<usize> {
     let device = Arc::new(MemoryDevice::new(image));
     let target: SharedDevice = device.clone();
-    let recovery = open_on(target.clone()).recover(&target).unwrap();
+    let recovery = open_on(target.clone()).recover(&target, LOGGED_VOLUME).unwrap();
     assert!(recovery.damage.is_none(), "{:?}", recovery.damage);
     let bytes = device.snapshot();
     let holds = |state: &BTreeMap<u64, BlockContents>| {
@@ -211,7 +211,7 @@ fn a_recovered_log_is_not_partly_recovered_again() {
         let device = Arc::new(RecordDevice::new(Arc::new(MemoryDevice::new(image))).unwrap());
         let target: SharedDevice = device.clone();
         let journal = open_on(target.clone());
-        let recovered_to = journal.recover(&target).unwrap().end;
+        let recovered_to = journal.recover(&target, LOGGED_VOLUME).unwrap().end;
         device::BlockDevice::flush(&*device).unwrap();
         let mut log =
             LogWriter::begin(journal, recovered_to.next(), features(shape), false).unwrap();
