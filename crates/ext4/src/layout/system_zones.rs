@@ -64,8 +64,12 @@ impl Zones {
 
     /// Collects the zones of an internal journal. There are none if the journal cannot be found.
     fn of_journal(volume: &Volume) -> Self {
-        let mut zones = Self::default();
-        for run in recovery::journal_runs(volume) {
+        let runs = recovery::journal_runs(volume);
+        if runs.is_incomplete {
+            tracing::warn!("the journal is in too many pieces: some are not protected");
+        }
+        let mut zones = Self { is_incomplete: runs.is_incomplete, ..Self::default() };
+        for run in runs.ranges {
             zones.push(FsBlock(run.start), run.end - run.start);
         }
         zones.finish()

@@ -88,50 +88,63 @@ fn open_in_inode(volume: &Arc<Volume>, record: InodeRecord) -> Result<Journal> {
 
 /// Returns the block ranges of the internal journal, including those of its map. If the map cannot be read completely,
 /// adds the ranges in the superblock's copy of it.
-pub(crate) fn journal_runs(volume: &Volume) -> Vec<Range<u64>> {
-    let Some(number) = volume.superblock().inodes.journal else { return Vec::new() };
-    let record = volume.inode_record(number).ok();
-    let mut runs = record.map(|record| all_runs(volume, &record)).unwrap_or_default();
-    if !runs.is_sound {
-        let copy = backup_record(volume, number);
-        runs.ranges.extend(copy.into_iter().flat_map(|record| all_runs(volume, &record).ranges));
+pub(crate) fn journal_runs(volume: &Volume) -> AllRuns {
+    let Some(number) = volume.superblock().inodes.journal else { return AllRuns::default() };
+    let mut runs = AllRuns::default();
+    match volume.inode_record(number) {
+        Ok(record) => runs.add(volume, &record),
+        Err(error) => runs.fault(error),
     }
-    runs.ranges
-}
-
-/// Returns all blocks of the map in `record`, and whether it could be read completely.
-fn all_runs(volume: &Volume, record: &InodeRecord) -> AllRuns {
-    let mut runs = AllRuns { is_sound: true, ..AllRuns::default() };
-    let root = MapRoot::new(volume, record);
-    map_walk::walk(volume, &root, &mut runs);
+    if runs.is_damaged {
+        if let Some(record) = backup_record(volume, number) {
+            runs.add(volume, &record);
+        }
+    }
     runs
 }
 
-/// A collector of all blocks of a map.
+/// All blocks of the journal's map, including those of the map itself.
 #[derive(Default)]
-struct AllRuns {
-    ranges: Vec<Range<u64>>,
+pub(crate) struct AllRuns {
+    pub ranges: Vec<Range<u64>>,
+    /// Whether ranges are missing, since there are more than the maximum.
+    pub is_incomplete: bool,
     nodes: HashSet<FsBlock>,
-    is_sound: bool,
+    /// Whether a part of the map cannot be read.
+    is_damaged: bool,
+}
+
+impl AllRuns {
+    /// Adds the blocks of the map in `record`.
+    fn add(&mut self, volume: &Volume, record: &InodeRecord) {
+        self.nodes.clear();
+        map_walk::walk(volume, &MapRoot::new(volume, record), self);
+    }
+
+    fn push(&mut self, range: Range<u64>) {
+        if self.ranges.len() < RUNS_MAX {
+            self.ranges.push(range);
+        } else {
+            self.is_incomplete = true;
+        }
+    }
 }
 
 impl MapVisitor for AllRuns {
     fn node(&mut self, block: FsBlock) -> bool {
-        let is_new = self.ranges.len() < RUNS_MAX && self.nodes.insert(block);
+        let is_new = self.nodes.insert(block);
         if is_new {
-            self.ranges.push(block.0..block.0 + 1);
+            self.push(block.0..block.0 + 1);
         }
-        is_new
+        is_new && !self.is_incomplete
     }
 
     fn run(&mut self, run: Run) {
-        if self.ranges.len() < RUNS_MAX {
-            self.ranges.push(run.block.0..run.block.0 + run.length);
-        }
+        self.push(run.block.0..run.block.0 + run.length);
     }
 
     fn fault(&mut self, _error: Error) {
-        self.is_sound = false;
+        self.is_damaged = true;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tests of the blocks that a log may change, and of the journal's own blocks.
 
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use base::DeviceOffset;
@@ -84,4 +85,29 @@ fn a_log_changes_the_blocks_that_it_adds_to_the_volume() {
     superblock.1[0x60] |= 4;
     let bytes = with_log(&image, &changed);
     assert_eq!(recover(&image, bytes), [(true, 8000); 2]);
+}
+
+#[test]
+fn a_journal_in_too_many_pieces_is_not_written() {
+    const BLOCK: usize = 4096;
+    const POINTERS: usize = BLOCK / 4;
+    const GROUP: u32 = 32_768;
+    let image = Image::make(5 << 10, &["-t", "ext3", "-b", "4096", "-J", "size=4", "-N", "2048"]);
+    // Behind the journal's end, a tree of two levels with 2^20 runs: the blocks of all groups but the first ones, in
+    // descending order, without the metadata at the start of each group.
+    let (root, leaves) = (3 * GROUP - 1, 2 * GROUP + 5000);
+    let blocks = (4..39).flat_map(|group| group * GROUP + 2000..(group + 1) * GROUP).rev();
+    let blocks: Vec<u32> = blocks.take(POINTERS * POINTERS).collect();
+    image.debugfs_write(&format!("sif <8> block[DIND] {root}\n"));
+    let file = std::fs::File::options().write(true).open(&image.path).unwrap();
+    let write = |block: u32, pointers: &[u32]| {
+        let bytes: Vec<u8> = pointers.iter().flat_map(|pointer| pointer.to_le_bytes()).collect();
+        file.write_all_at(&bytes, u64::from(block) * BLOCK as u64).unwrap();
+    };
+    write(root, &(leaves..).take(POINTERS).collect::<Vec<_>>());
+    blocks.chunks(POINTERS).zip(leaves..).for_each(|(pointers, leaf)| write(leaf, pointers));
+    drop(file);
+    let error = common::open_device_for_writing(image.device(false));
+    let error = error.map(drop).unwrap_err().to_string();
+    assert!(error.contains("metadata is in too many pieces"), "{error}");
 }
