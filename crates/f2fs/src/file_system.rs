@@ -4,6 +4,7 @@
 use std::any::Any;
 use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::sync::Arc;
+use std::time::Instant;
 
 use base::attributes::{
     AttributeChange, Attributes, CheckSummary, DirCursor, DirEntry, StatFs, Timestamp, VolumeInfo,
@@ -209,6 +210,10 @@ impl FileSystem for F2fs {
             return Ok(false);
         }
         self.clean_with(Writer::clean_in_background)
+    }
+
+    fn changed_since(&self) -> Option<Instant> {
+        self.volume.writer().ok()?.changed_since()
     }
 
     fn sync(&self) -> Result<()> {

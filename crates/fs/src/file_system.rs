@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::ops::{Range, RangeInclusive};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
 use base::space::ReserveAccess;
@@ -107,6 +108,12 @@ pub trait FileSystem: Send + Sync + Debug {
     /// has. Called now and then.
     fn clean_in_background(&self) -> Result<bool> {
         Ok(false)
+    }
+
+    /// Returns since when the volume has changes that only [`sync`](Self::sync) makes durable. `None` if there are none, or if
+    /// the format commits by itself.
+    fn changed_since(&self) -> Option<Instant> {
+        None
     }
 
     /// Returns the current label, without padding.

@@ -163,9 +163,12 @@ impl<H: DeviceHooks + Default + 'static> Disk<H> {
         Self { memory, device: Arc::new(device) }
     }
 
+    /// Opens the volume. Nothing is committed in the background.
     fn open(&self) -> Volume {
-        // Nothing is committed in the background.
-        let commit_interval = Duration::from_secs(3600);
+        self.open_with(Duration::from_secs(3600))
+    }
+
+    fn open_with(&self, commit_interval: Duration) -> Volume {
         let options = VolumeOptions { writable: true, commit_interval, ..VolumeOptions::default() };
         Volume::open_device(Arc::clone(&self.device) as _, &options).unwrap()
     }
@@ -332,6 +335,30 @@ fn a_recovery_writes_no_blocks_of_directories_over_synced_data() {
     disk.check(&[("/new.db", &[2; 9000])]);
     drop(hot);
     volume.close().unwrap();
+}
+
+/// No inode has dirty data, and only a checkpoint makes such changes durable.
+#[test]
+fn changes_of_names_become_durable_without_a_sync() {
+    let disk = Disk::<Flushes>::new();
+    let volume = disk.open_with(Duration::from_millis(500));
+    make(&volume, "/new", b"new").sync_all().unwrap();
+    make(&volume, "/old", b"old").sync_all().unwrap();
+    let names = || {
+        let copy = Arc::new(MemoryDevice::new(disk.memory.snapshot()));
+        let copy = Volume::open_device(copy, VolumeOptions::new().no_recovery(true)).unwrap();
+        ["/new", "/old", "/folder"].map(|path| copy.resolve(path.as_bytes(), Follow::No).is_ok())
+    };
+    wait_until("the files are committed", || names() == [true, true, false]);
+    // Rounds without any changes follow.
+    thread::sleep(2 * WAITED);
+    volume.rename("/new", "/old").unwrap();
+    wait_until("the new name is committed", || names() == [false, true, false]);
+    thread::sleep(2 * WAITED);
+    volume.create_dir("/folder").unwrap();
+    wait_until("the folder is committed", || names() == [false, true, true]);
+    volume.close().unwrap();
+    disk.check(&[("/old", b"new")]);
 }
 
 /// The length of data that is held.

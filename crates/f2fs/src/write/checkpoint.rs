@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use base::{Error, FsBlock, Result};
 use iomap::BlockContents;
@@ -47,6 +48,8 @@ impl WriterState {
                     let (segment, index) = volume.geometry().segment_of(block);
                     self.space.release(segment, index);
                 }
+                // The next attempt is not due before others could have made room.
+                self.changed_since = Some(Instant::now());
                 return Err(Error::NoSpace);
             }
             segments => segments?,
@@ -62,6 +65,7 @@ impl WriterState {
         self.space.install(segments, in_use.into_iter());
         self.discard_segments(volume, freed);
         self.times_of_moved.clear();
+        self.changed_since = None;
         self.is_cleaning_futile = false;
         self.background.note_checkpoint();
         self.summaries.clear();

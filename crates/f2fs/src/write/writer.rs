@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Instant;
 
 use base::cancellation::CHECK_EVERY;
 use base::locks::{RankedGuard, RankedMutex};
@@ -89,6 +90,8 @@ pub(super) struct WriterState {
     /// The times at which data was written that was moved since the last checkpoint, by its new blocks.
     pub(super) times_of_moved: HashMap<FsBlock, u64>,
     pub(super) background: Background,
+    /// The time of the first change since the last checkpoint, or of a checkpoint that found no room.
+    pub(super) changed_since: Option<Instant>,
     /// Whether cleaning gains nothing before the next checkpoint.
     pub(super) is_cleaning_futile: bool,
     pub(super) clock: Clock,
@@ -171,6 +174,7 @@ impl Writer {
             held: HeldBlocks::default(),
             times_of_moved: HashMap::new(),
             background: Background::Waits,
+            changed_since: None,
             is_cleaning_futile: false,
             discards: Discards::new(options.discard),
             quotas: Quotas::of(volume),
@@ -240,9 +244,16 @@ impl Writer {
         self.wait_for_delays()?;
         let mut state = self.lock_to_sync()?;
         if volume.overlay_or_new().read().is_empty() {
+            state.changed_since = None;
             return self.flush(volume);
         }
         self.write_checkpoint(&mut state, volume, false)
+    }
+
+    /// Returns since when there are changes that a checkpoint makes durable. `None` also for a volume that is closed or shut
+    /// down.
+    pub(crate) fn changed_since(&self) -> Option<Instant> {
+        self.lock().ok()?.changed_since
     }
 
     /// Calls `work`. Checkpoints that are requested during the call wait for its end, unless they make room.
@@ -331,6 +342,7 @@ impl Writer {
     ) -> Result<R> {
         let mut state = self.lock()?;
         self.make_room(&mut state, volume, demand)?;
+        state.changed_since.get_or_insert_with(Instant::now);
         let _failing = FailOnPanic(self);
         volume.overlay_or_new().write().begin();
         let mut editor = Editor::new(volume);

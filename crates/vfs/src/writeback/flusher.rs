@@ -89,7 +89,7 @@ impl Flusher {
         }
     }
 
-    /// Runs one round. If any data is old, writes back and commits all data, so that the next round is not due soon. On
+    /// Runs one round. If any data or change is old, writes back and commits all data, so that the next round is not due soon. On
     /// a mount that does not receive sync(2), a crash after a sync loses only data that is younger than the limit.
     fn round(&self, flush_all: bool) {
         let begun = Instant::now();
@@ -99,7 +99,9 @@ impl Flusher {
             self.uncommitted.lock().get_or_insert(ended);
         }
         let is_old = |since: Instant| since.elapsed() >= self.age_max;
-        let has_old = self.inodes.has_expired() || self.uncommitted.lock().is_some_and(is_old);
+        let has_old = self.inodes.has_expired()
+            || self.uncommitted.lock().is_some_and(is_old)
+            || self.file_system.changed_since().is_some_and(is_old);
         if !flush_all && !has_old {
             // There is nothing to write. A later change reports an error that shuts the volume down.
             if let Err(error) = self.file_system.clean_in_background() {
