@@ -195,7 +195,18 @@ impl Editor<'_> {
         number: InodeNumber,
         blocks: Range<FileBlock>,
     ) -> Result<()> {
-        let mut at = blocks.start;
+        self.free_some_blocks(number, blocks, usize::MAX).map(drop)
+    }
+
+    /// Does a part of [`free_blocks`](Self::free_blocks) that changes at most `nodes_max` nodes with addresses. Returns the
+    /// block after the part.
+    pub(crate) fn free_some_blocks(
+        &mut self,
+        number: InodeNumber,
+        blocks: Range<FileBlock>,
+        nodes_max: usize,
+    ) -> Result<FileBlock> {
+        let (mut at, mut nodes, mut last) = (blocks.start, 0, None);
         while at < blocks.end {
             let piece = self.inode(number)?.piece_at(at, blocks.end)?;
             if piece.state == BlockState::Hole {
@@ -203,10 +214,16 @@ impl Editor<'_> {
                 continue;
             }
             let slots = self.slots_of(number, &(at..piece.end.min(blocks.end)))?;
+            if last.replace(slots.first.nid) != Some(slots.first.nid) {
+                if nodes == nodes_max {
+                    break;
+                }
+                nodes += 1;
+            }
             self.replace_addresses(slots, |_, _| NULL_ADDRESS)?;
             at.0 += u64::from(slots.count);
         }
-        Ok(())
+        Ok(at)
     }
 
     /// Moves the blocks of a file from `from` on to `to`. `end` is the end of the file's blocks. What the range between the

@@ -12,6 +12,9 @@ use crate::inode::record::{SECTOR_SHIFT, advise};
 use crate::ondisk::node::RawInode;
 use crate::write::Demand;
 
+/// The number of nodes with addresses that a change of a few nodes changes at most.
+const CHANGED_NODES_MAX: usize = 32;
+
 impl LiveInode {
     /// Returns the maximum size of a file, in bytes.
     pub(crate) fn size_max(&self) -> u64 {
@@ -151,6 +154,14 @@ impl LiveInode {
         Ok(())
     }
 
+    /// Returns the number of nodes that have the addresses of blocks of the file at most. A sparse file has fewer blocks than
+    /// such nodes would have addresses.
+    pub(super) fn nodes_between(&self, from: FileBlock, to: FileBlock) -> u64 {
+        let sectors = self.current().attributes().blocks;
+        let used = self.volume.geometry().block_size.blocks_for(sectors << SECTOR_SHIFT);
+        self.nodes_of(to.0.saturating_sub(from.0)).min(used + NODES_MAX)
+    }
+
     /// Returns the delayed blocks of a range.
     fn delayed_in(&self, blocks: &Range<FileBlock>) -> Vec<Range<FileBlock>> {
         let delayed = self.delayed.lock();
@@ -180,21 +191,33 @@ impl LiveInode {
         self.check_unpinned()?;
         let blocks = self.blocks_of(&range);
         self.drop_delayed(&blocks)?;
-        let demand = match keeps_space {
-            true => Demand::Adds(self.nodes_of(blocks.end.0.saturating_sub(blocks.start.0))),
-            false => Demand::Few,
-        };
+        if !keeps_space {
+            return self.make_holes(blocks);
+        }
+        let demand = Demand::Adds(self.nodes_of(blocks.end.0.saturating_sub(blocks.start.0)));
         self.change(demand, &[], |editor, reserved| {
-            if keeps_space {
-                let holes = editor.count_holes(self.number, std::slice::from_ref(&blocks))?;
-                reserved.check_blocks(&self.volume, holes)?;
-                editor.reserve_blocks(self.number, blocks.clone(), true)?;
-            } else {
-                editor.free_blocks(self.number, blocks.clone())?;
-            }
+            let holes = editor.count_holes(self.number, std::slice::from_ref(&blocks))?;
+            reserved.check_blocks(&self.volume, holes)?;
+            editor.reserve_blocks(self.number, blocks.clone(), true)?;
             self.update(editor, |_| ())
         })?;
         self.map_changed();
+        Ok(())
+    }
+
+    /// Makes blocks holes, in parts for each of which a checkpoint always has room.
+    fn make_holes(&self, blocks: Range<FileBlock>) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            at = self.change(Demand::Few, &[], |editor, _| {
+                let rest = at..blocks.end;
+                let end = editor.free_some_blocks(self.number, rest, CHANGED_NODES_MAX)?;
+                self.update(editor, |_| ())?;
+                Ok(end)
+            })?;
+            // Before the next part: its checkpoint makes the blocks free.
+            self.map_changed();
+        }
         Ok(())
     }
 
@@ -223,12 +246,8 @@ impl LiveInode {
             return Err(Error::FileTooLarge);
         }
         let end = FileBlock(self.volume.geometry().block_size.blocks_for(size));
-        // The nodes that the blocks leave, and those that they go to. A sparse file has fewer blocks than nodes would have
-        // addresses.
-        let sectors = self.current().attributes().blocks;
-        let used =
-            self.volume.geometry().block_size.blocks_for(sectors << SECTOR_SHIFT) + NODES_MAX;
-        let nodes = 2 * self.nodes_of(end.0.saturating_sub(blocks.start.0)).min(used);
+        // The nodes that the blocks leave, and those that they go to.
+        let nodes = 2 * self.nodes_between(blocks.start, end);
         let demand = match moves {
             Shift::Collapse => Demand::Changes(nodes),
             Shift::Insert => Demand::Adds(nodes),

@@ -142,7 +142,12 @@ impl LiveInode {
         let Some((kind, runs, used)) = pending else { return Ok(()) };
         debug_assert_eq!(self.delayed.lock().reserved(), 0, "data was not written back");
         let addresses_per_node = self.volume.geometry().addresses_per_node().into();
-        let demand = Demand::Changes(nodes_of(&runs, addresses_per_node) + NODES_MAX);
+        let replaced = match kind {
+            AtomicWrite::Update => 0,
+            AtomicWrite::Replace => self.nodes_between(FileBlock(0), END),
+        };
+        let nodes = nodes_of(&runs, addresses_per_node) + replaced + NODES_MAX;
+        let demand = Demand::Changes(nodes);
         let commit = |editor: &mut Editor<'_>, reserved: &mut Reserved<'_>| {
             let mut at = FileBlock(0);
             for run in &runs {

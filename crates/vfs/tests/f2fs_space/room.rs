@@ -23,10 +23,10 @@ const STEPS: u64 = 60;
 const ALL: SyncRange = SyncRange { wait_before: true, write: true, wait_after: true };
 
 /// Returns the image of a small volume that offers users as many segments as any.
-fn image() -> Vec<u8> {
+fn image(mebibytes: u64) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
-    make_file(&path, &MakeOptions::new(BlockSize::from_shift(12).unwrap(), 56 << 20));
+    make_file(&path, &MakeOptions::new(BlockSize::from_shift(12).unwrap(), mebibytes << 20));
     let mut image = std::fs::read(path).unwrap();
     offer_all_segments_but(&mut image, 8);
     image
@@ -60,7 +60,7 @@ impl Stage {
         (step, others): (u64, u64),
         (blocks_left, turns_max): (u64, u64),
     ) -> Self {
-        let device = Arc::new(MemoryDevice::new(image()));
+        let device = Arc::new(MemoryDevice::new(image(56)));
         let volume = open_in(Arc::clone(&device) as _, mode);
         let atomic = create(&volume, "/atomic");
         atomic.write_at(b"old", 0).unwrap();
@@ -270,4 +270,82 @@ fn a_commit_without_room_for_its_nodes_leaves_the_old_file_and_the_volume_usable
     assert_eq!(stage.atomic.atomic_commit(), Ok(()));
     drop(stage.atomic);
     close(&stage.device, stage.volume);
+}
+
+/// The number of blocks whose addresses a direct node has, and more.
+const STRIDE: u64 = 1100;
+
+/// A volume with a file that has one block for each of its nodes, and with fewer free blocks than such nodes.
+struct Sparse {
+    device: Arc<MemoryDevice>,
+    volume: Volume,
+    file: File,
+    /// The number of blocks of `file`.
+    count: u64,
+    other: File,
+}
+
+impl Sparse {
+    fn new() -> Self {
+        // Larger than the room that users do not have.
+        let device = Arc::new(MemoryDevice::new(image(128)));
+        let volume = open(&device);
+        let (file, other) = (create(&volume, "/sparse"), create(&volume, "/other"));
+        other.write_at(&[1; 8 * BLOCK as usize], 0).unwrap();
+        let count = volume.statfs().blocks_free * 2 / 5;
+        for number in 0..count {
+            file.write_at(&[2; BLOCK as usize], number * STRIDE * BLOCK).unwrap();
+        }
+        volume.sync().unwrap();
+        let filler = create(&volume, "/filler");
+        let mut at = 0;
+        while volume.statfs().blocks_free > 32 {
+            filler.write_at(&[3; BLOCK as usize], at).unwrap();
+            at += BLOCK;
+        }
+        volume.sync().unwrap();
+        let free = volume.statfs().blocks_free;
+        assert!(free + 8 * 512 < count, "{count} nodes have room beside {free} free blocks");
+        Self { device, volume, file, count, other }
+    }
+
+    /// Checks that data which was accepted before becomes durable, and that the file has nodes only.
+    fn close(self) {
+        assert_eq!(self.other.sync_all(), Ok(()));
+        assert_eq!(self.volume.sync(), Ok(()));
+        let sectors = self.file.node().attributes().blocks;
+        assert!(sectors < (self.count + 100) * (BLOCK >> 9), "blocks are not freed");
+        let mut found = [0; 8 * BLOCK as usize];
+        self.other.read_at(&mut found, 0).unwrap();
+        assert_eq!(found, [4; 8 * BLOCK as usize]);
+        drop((self.file, self.other));
+        close(&self.device, self.volume);
+    }
+}
+
+#[test]
+fn a_hole_in_more_nodes_than_there_are_free_blocks_leaves_room_for_accepted_data() {
+    let sparse = Sparse::new();
+    sparse.other.write_at(&[4; 8 * BLOCK as usize], 0).unwrap();
+    punch(&sparse.file, 0, sparse.count * STRIDE);
+    sparse.close();
+}
+
+#[test]
+fn a_commit_that_empties_more_nodes_than_there_are_free_blocks_leaves_the_old_file() {
+    let sparse = Sparse::new();
+    sparse.other.write_at(&[4; 8 * BLOCK as usize], 0).unwrap();
+    sparse.file.atomic_start(AtomicWrite::Replace).unwrap();
+    let last = sparse.count * STRIDE * BLOCK;
+    for at in [0, last] {
+        sparse.file.write_at(b"new", at).unwrap();
+    }
+    assert_eq!(sparse.file.atomic_commit(), Err(Error::NoSpace));
+    assert_eq!(sparse.volume.sync(), Ok(()));
+    sparse.file.atomic_abort().unwrap();
+    let mut old = [0];
+    sparse.file.read_at(&mut old, STRIDE * BLOCK).unwrap();
+    assert_eq!(old, [2]);
+    punch(&sparse.file, 0, sparse.count * STRIDE);
+    sparse.close();
 }
