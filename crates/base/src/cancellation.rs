@@ -55,6 +55,30 @@ impl Drop for Cancellable {
     }
 }
 
+/// Makes [`check`] in this thread succeed, until the result is dropped: the thread ends what it has begun.
+#[must_use]
+pub fn suspend() -> Suspended {
+    Suspended { is_cancelled: IS_CANCELLED.take(), _not_send: PhantomData }
+}
+
+/// A guard that ends the effect of [`suspend`] when it is dropped.
+pub struct Suspended {
+    is_cancelled: Option<IsCancelled>,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl fmt::Debug for Suspended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Suspended")
+    }
+}
+
+impl Drop for Suspended {
+    fn drop(&mut self) {
+        IS_CANCELLED.set(self.is_cancelled.take());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -72,6 +96,19 @@ mod tests {
         assert_eq!(check(), Err(Error::Interrupted));
         assert_eq!(std::thread::spawn(check).join().unwrap(), Ok(()));
         drop(cancellable);
+        assert_eq!(check(), Ok(()));
+    }
+
+    #[test]
+    fn a_thread_that_suspends_cancellation_is_interrupted_afterwards() {
+        let cancellable = cancel_when(|| true);
+        let suspended = suspend();
+        assert_eq!(check(), Ok(()));
+        drop(suspended);
+        assert_eq!(check(), Err(Error::Interrupted));
+        drop(cancellable);
+        assert_eq!(check(), Ok(()));
+        drop(suspend());
         assert_eq!(check(), Ok(()));
     }
 }

@@ -457,6 +457,8 @@ impl Volume {
             self.shared.nodes.all().iter().for_each(|node| node.wait_for_changes());
         }
         let flushed = self.flush_data();
+        // Data of files without a name, too, since others may get its blocks once the volume is opened again.
+        self.shared.nodes.all().iter().for_each(|node| node.write_back_and_wait());
         if flushed.is_ok() && self.shared.file_system.check_writable().is_ok() {
             // Changes check under the inode's lock that the volume is open, so none came after the flush.
             let has_dirty_data = |writeback: &Writeback| writeback.has_dirty_data();

@@ -8,11 +8,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use base::{Error, Result};
+use base::{Error, FileOffset, Result};
 use device::{Bio, BioOperation, BlockDevice, MemoryDevice, SharedDevice};
 use testkit::f2fs::{Kind, check_by_both};
 use testkit::{DeviceHooks, HookedDevice, Waiter, wait_until};
-use vfs::{Credentials, File, Follow, OpenMode, Privileges, SyncRange, Volume, VolumeOptions};
+use vfs::{Credentials, File, Follow, OpenMode, Privileges, RwFlags, SyncRange};
+use vfs::{Volume, VolumeOptions, WriteAt};
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
 /// The maximum time of a held flush. It is only reached if what the test waits for does not happen.
@@ -380,6 +381,29 @@ const SYNCS: [Sync; 2] = [
         is_checkpoint: true,
     },
 ];
+
+#[test]
+fn closing_waits_for_the_data_of_a_file_without_a_name() {
+    let disk = Disk::<HeldData>::new();
+    let volume = disk.open();
+    let file = make(&volume, "/removed", b"");
+    volume.remove(b"/removed", &Credentials::ROOT).unwrap();
+    disk.device.hold(&[7]);
+    let uncached = RwFlags { dontcache: true, ..RwFlags::default() };
+    let at = WriteAt::Offset(FileOffset(0));
+    assert_eq!(file.write_with(at, &[7; LARGE], Privileges::Keep, uncached), Ok(LARGE));
+    wait_until("the data is held", || disk.device.holds(7));
+    let closed = Waiter::default();
+    thread::scope(|scope| {
+        let closing = scope.spawn(|| closed.run(|| volume.close()));
+        let waits = closed.begins_to_wait();
+        disk.device.release(&disk.memory, 7);
+        closing.join().unwrap().unwrap();
+        assert!(waits, "data was on its way when the volume was closed");
+    });
+    drop((file, volume));
+    disk.check(&[]);
+}
 
 #[test]
 fn a_sync_waits_for_no_data_of_another_file() {

@@ -179,6 +179,7 @@ impl LiveInode {
         *self.atomic.lock() = None;
         self.map_changed();
         let writer = self.volume.writer()?;
+        let _suspended = base::cancellation::suspend();
         self.sync(false).inspect_err(|error| {
             // A later checkpoint would have the new data, which the caller takes for refused.
             writer.health().fail(error.clone());
