@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test models miri crash ace exercise fsx lint bench-read bench-write bench-f2fs bench-f2fs-clean bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz fuzz-write
+.PHONY: help setup build demo test models miri crash ace exercise fsx lint bench-read bench-write bench-f2fs bench-f2fs-clean bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz fuzz-write damaged-trees
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -89,3 +89,8 @@ WRITE_FACTOR ?= 50
 WRITE_SEED ?= 0
 fuzz-write: ## Damage and write WRITE_FACTOR times as many images as the tests, from the seed WRITE_SEED on, and what `fuzz` has found
 	@BIFOLIO_SOAK_FACTOR=$(WRITE_FACTOR) BIFOLIO_TEST_SEED=$(WRITE_SEED) BIFOLIO_FUZZ_CORPUS=$(CURDIR)/fuzz/corpus scripts/test $(LONG) --release --package bifolio --test hostile_ext4_writing --test hostile_f2fs_writing
+
+TREES_FACTOR ?= 75
+TREES_SEED ?= 0
+damaged-trees: ## Compare the trees of TREES_FACTOR times as many damaged images as the tests with Linux's, from the seed TREES_SEED on
+	@BIFOLIO_SOAK_FACTOR=$(TREES_FACTOR) BIFOLIO_TEST_SEED=$(TREES_SEED) scripts/test $(LONG) --release --package bifolio --test damaged_trees

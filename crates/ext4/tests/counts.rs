@@ -63,3 +63,14 @@ fn overhead_clusters_are_counted_if_the_superblock_does_not_have_the_number() {
         assert_eq!(ours.blocks.to_string(), theirs.trim(), "{options}");
     }
 }
+
+#[test]
+fn the_superblock_counts_all_overhead_if_a_descriptor_is_damaged() {
+    let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-O", "metadata_csum"]);
+    let intact = image.open().statfs();
+    let mut bytes = image.bytes();
+    // The checksum of the first descriptor.
+    bytes[2048 + 0x1E] ^= 1;
+    let damaged = common::open(bytes).unwrap().statfs();
+    assert_eq!(damaged.blocks, intact.blocks);
+}

@@ -271,11 +271,13 @@ fn inline_directories_are_read_in_both_parts() {
 fn an_inconsistent_index_is_not_used_but_a_wrong_checksum_is_an_error() {
     let options = ["-t", "ext4", "-b", "1024", "-N", "2000", "-O", "^metadata_csum"];
     let (image, many) = hashed_image(16, &options, &[], (1000, 20));
-    // The hash version; the levels; the count.
-    for (offset, pattern) in [(28, 9), (30, 7), (34, 255)] {
+    let intact = image.bytes();
+    // The hash version; the levels; a count with slots that were never used, whose leaf is the root; the count.
+    for (offset, pattern) in [(28, 9), (30, 7), (34, 100), (34, 255)] {
         let command = format!("zap_block -f <{many}> -o {offset} -l 1 -p {pattern} 0\n");
         image.debugfs_write(&command);
         check(&image, many, 1000);
+        std::fs::write(&image.path, &intact).unwrap();
     }
     let (image, many) = hashed_image(16, &options[..6], &[], (1000, 20));
     image.debugfs_write(&format!("zap_block -f <{many}> -o 34 -l 1 -p 2 0\n"));

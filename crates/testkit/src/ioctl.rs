@@ -71,6 +71,10 @@ pub(crate) fn fiemap(file: impl AsFd) -> Result<Vec<FiemapExtent>> {
         if found.last().is_none_or(|last| last.flags & FiemapExtent::LAST != 0) {
             return Ok(extents);
         }
+        // Damaged maps may have no end.
+        if found.last().is_some_and(|last| last.logical + last.length <= start && start > 0) {
+            return Err(rustix::io::Errno::LOOP);
+        }
     }
 }
 

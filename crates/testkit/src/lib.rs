@@ -3,6 +3,7 @@
 //!
 //! All functions panic on failure, so a test that cannot run fails with the reason.
 
+pub mod answers;
 mod changer;
 pub mod command;
 mod cpio;

@@ -230,12 +230,14 @@ impl Directory<'_> {
     }
 
     /// Extends the path to the last level of the index: to the slot for `hash`, or to the first slot. The inner
-    /// result is an error if the index is inconsistent.
+    /// result is an error if the index is inconsistent, also if the slot's leaf is one of the index's blocks.
     pub(super) fn descend(&self, path: &mut Path, hash: Option<u32>) -> Result<Result<(), Error>> {
-        while path.entries.len() <= usize::from(path.levels) {
-            let Some((block, location)) = self.child(path)? else { break };
+        while let Some((block, location)) = self.child(path)? {
             if path.entries.iter().any(|entry| entry.block == block) {
                 return Ok(Err(Error::corrupt("directory index", location, Problem::Cycle)));
+            }
+            if path.entries.len() > usize::from(path.levels) {
+                break;
             }
             let (buffer, location) = self.read_referenced(block, location)?;
             let slot = match self.format.parse_node(&buffer, location) {

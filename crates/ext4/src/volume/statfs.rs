@@ -21,8 +21,8 @@ pub(crate) const NAME_BYTES_MAX: u32 = 255;
 struct Sums {
     free_clusters: u64,
     free_inodes: u64,
-    /// The clusters of bitmaps, inode tables and descriptors.
-    metadata_clusters: u64,
+    /// The clusters of bitmaps, inode tables and descriptors. `None` if only the superblock's counts are known.
+    metadata_clusters: Option<u64>,
 }
 
 impl Volume {
@@ -58,7 +58,7 @@ impl Volume {
                     Sums {
                         free_clusters: counts.blocks_free >> geometry.cluster_shift,
                         free_inodes: counts.inodes_free.into(),
-                        metadata_clusters: counts.overhead_clusters.into(),
+                        metadata_clusters: None,
                     }
                 }
             };
@@ -79,9 +79,10 @@ impl Volume {
 
     /// Returns the number of clusters that the format itself uses: metadata, the journal, and the blocks before group
     /// 0.
-    fn overhead_clusters(&self, metadata_clusters: u64) -> u64 {
+    fn overhead_clusters(&self, metadata_clusters: Option<u64>) -> u64 {
         let geometry = self.geometry();
         let recorded = u64::from(self.superblock().counts.overhead_clusters);
+        let Some(metadata_clusters) = metadata_clusters else { return recorded };
         // The kernel trusts the recorded number only if its own sum would be slow.
         if geometry.features.has(Feature::Bigalloc)
             && (1..=geometry.block_count).contains(&recorded)
@@ -109,7 +110,8 @@ impl Volume {
         if geometry.group_count > GROUPS_SUMMED_MAX {
             return Ok(None);
         }
-        let mut sums = Sums { free_clusters: 0, free_inodes: 0, metadata_clusters: 0 };
+        let mut sums = Sums { free_clusters: 0, free_inodes: 0, metadata_clusters: None };
+        let mut metadata_clusters = 0;
         // If clusters are larger than blocks, structures share clusters. Each cluster is counted once.
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         let table_blocks = u64::from(geometry.inode_table_blocks());
@@ -120,7 +122,7 @@ impl Volume {
             sums.free_inodes += u64::from(descriptor.free_inodes.min(geometry.inodes_per_group));
             if geometry.cluster_shift == 0 {
                 let leading = geometry.leading_metadata_blocks(group);
-                sums.metadata_clusters += leading + 2 + table_blocks;
+                metadata_clusters += leading + 2 + table_blocks;
                 continue;
             }
             // Here the kernel does not count the blocks that are reserved for further descriptors.
@@ -140,8 +142,9 @@ impl Volume {
             }
         }
         if geometry.cluster_shift > 0 {
-            sums.metadata_clusters = covered(&mut ranges);
+            metadata_clusters = covered(&mut ranges);
         }
+        sums.metadata_clusters = Some(metadata_clusters);
         Ok(Some(sums))
     }
 }

@@ -4,10 +4,11 @@
 
 mod agent;
 mod machine;
+pub mod reading;
 mod root;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
@@ -68,6 +69,15 @@ struct Orders {
     machine: Machine,
     modules: Vec<String>,
     works: Vec<Work>,
+    /// The damaged images to read, if that is the guest's duty instead.
+    damaged: Option<reading::Duty>,
+}
+
+impl Orders {
+    fn new(machine: Machine, works: Vec<Work>) -> Self {
+        let modules = machine.modules().iter().map(|module| (*module).to_owned()).collect();
+        Self { machine, modules, works, damaged: None }
+    }
 }
 
 /// A [`Task`] without its path.
@@ -76,6 +86,13 @@ struct Work {
     format: String,
     options: String,
     job: Job,
+}
+
+impl From<&Task> for Work {
+    fn from(task: &Task) -> Self {
+        let (format, options) = (task.format.to_owned(), task.options.clone());
+        Self { format, options, job: task.job.clone() }
+    }
 }
 
 /// The file with the guest's orders.
@@ -128,11 +145,10 @@ pub fn run_with_stops(
 fn boot(machine: Machine, tasks: &[Task], watch: &mut dyn FnMut(Pid)) -> Vec<Vec<Manifest>> {
     let folder = must(TempDir::new(), "a folder for the guest");
     let initrd = folder.path().join("initrd");
-    let root = root::archive(machine, tasks, folder.path());
+    let works = tasks.iter().map(Work::from).collect();
+    let root = root::archive(&Orders::new(machine, works), folder.path());
     must(fs::write(&initrd, root), "the guest's first root");
-    let results = folder.path().join("results");
-    let file = must(fs::File::create(&results), "the results");
-    must(file.set_len(RESULTS_BYTES_MAX), "the results");
+    let results = make_results(folder.path());
 
     let of_task = |task: &Task| Disk { image: task.image.clone(), log: task.log.clone() };
     let of_results = Disk { image: results.clone(), log: None };
@@ -145,4 +161,12 @@ fn boot(machine: Machine, tasks: &[Task], watch: &mut dyn FnMut(Pid)) -> Vec<Vec
     };
     assert_eq!(listed.len(), tasks.len(), "the guest did other tasks than requested");
     listed
+}
+
+/// Creates the file for the guest's results in `folder`.
+fn make_results(folder: &Path) -> PathBuf {
+    let results = folder.join("results");
+    let file = must(fs::File::create(&results), "the results");
+    must(file.set_len(RESULTS_BYTES_MAX), "the results");
+    results
 }

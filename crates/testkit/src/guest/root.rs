@@ -5,13 +5,14 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Job, Machine, ORDERS, Orders, Task, Work};
+use super::{Job, ORDERS, Orders};
 use crate::cpio::Archive;
 use crate::turns::Step;
 use crate::{command, must, tree};
 
 /// Returns the archive with a program as `/init`, its libraries and its orders. `scratch` is a folder for files.
-pub(super) fn archive(machine: Machine, tasks: &[Task], scratch: &Path) -> Vec<u8> {
+pub(super) fn archive(orders: &Orders, scratch: &Path) -> Vec<u8> {
+    let machine = orders.machine;
     let mut archive = Archive::default();
     for folder in ["dev", "proc", "mnt", "tmp"] {
         archive.folder(folder);
@@ -19,18 +20,11 @@ pub(super) fn archive(machine: Machine, tasks: &[Task], scratch: &Path) -> Vec<u
     for module in machine.modules() {
         archive.file(module, &must(fs::read(machine.kernel_file(module)), module));
     }
-    let work = |task: &Task| Work {
-        format: task.format.to_owned(),
-        options: task.options.clone(),
-        job: task.job.clone(),
-    };
-    let modules = machine.modules().iter().map(|module| (*module).to_owned()).collect();
-    let orders = Orders { machine, modules, works: tasks.iter().map(work).collect() };
-    archive.file(&ORDERS[1..], &must(serde_json::to_vec(&orders), "the orders"));
+    archive.file(&ORDERS[1..], &must(serde_json::to_vec(orders), "the orders"));
     if machine.is_native() {
         add_program(&mut archive, scratch);
     } else {
-        add_script(&mut archive, machine, tasks);
+        add_script(&mut archive, orders);
     }
     archive.finish()
 }
@@ -55,12 +49,12 @@ fn add_program(archive: &mut Archive, scratch: &Path) {
 }
 
 /// Adds the script and its interpreter, and the bytes of all steps.
-fn add_script(archive: &mut Archive, machine: Machine, tasks: &[Task]) {
+fn add_script(archive: &mut Archive, orders: &Orders) {
     archive.file("init", include_bytes!("agent.py"));
-    add_folder(archive, &machine.kernel_file("root"), "");
+    add_folder(archive, &orders.machine.kernel_file("root"), "");
 
     let mut contents: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-    for step in tasks.iter().flat_map(|task| steps(&task.job)) {
+    for step in orders.works.iter().flat_map(|work| steps(&work.job)) {
         if let Some(bytes) = step.bytes() {
             contents.insert(format!("{} {}", bytes.seed, bytes.length), bytes.make());
         }

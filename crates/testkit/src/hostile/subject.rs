@@ -48,6 +48,11 @@ impl<S: Damageable> Subject<S> {
         self.valid.name()
     }
 
+    /// Returns the valid image.
+    pub fn valid(&self) -> &S {
+        &self.valid
+    }
+
     /// Damages up to three fields of the copy, and calls `run` with the copy, a description of the damage, and the rest of the
     /// choices. Then mends the copy. Panics if `run` has left a reference to the copy.
     pub fn run<C: Choose>(&mut self, mut choose: C, run: impl FnOnce(&Arc<Vec<u8>>, String, C)) {

@@ -9,6 +9,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use volume::FLAGS_VISIBLE;
+
 /// The maximum number of differences in a message. The rest is only counted.
 const SHOWN_MAX: usize = 40;
 
@@ -166,15 +168,15 @@ fn value_text(bytes: &[u8]) -> String {
 
 /// An extent of a file, in bytes.
 #[derive(Clone, Copy, Debug)]
-struct Extent {
-    logical: u64,
-    physical: u64,
-    length: u64,
-    unwritten: bool,
+pub(crate) struct Extent {
+    pub(crate) logical: u64,
+    pub(crate) physical: u64,
+    pub(crate) length: u64,
+    pub(crate) unwritten: bool,
 }
 
 /// Returns extents as text. Joins adjacent ones first, since readers may split runs at different positions.
-fn extents_text(extents: &[Extent]) -> String {
+pub(crate) fn extents_text(extents: &[Extent]) -> String {
     let mut joined: Vec<Extent> = Vec::new();
     for extent in extents {
         match joined.last_mut() {
@@ -198,13 +200,13 @@ fn extents_text(extents: &[Extent]) -> String {
     texts.join(", ")
 }
 
-fn ranges_text(ranges: &[Range<u64>]) -> String {
+pub(crate) fn ranges_text(ranges: &[Range<u64>]) -> String {
     let texts: Vec<String> =
         ranges.iter().map(|range| format!("{}..{}", range.start, range.end)).collect();
     texts.join(", ")
 }
 
-fn time_text(seconds: i64, nanoseconds: u32) -> String {
+pub(crate) fn time_text(seconds: i64, nanoseconds: u32) -> String {
     format!("{seconds} s + {nanoseconds} ns")
 }
 

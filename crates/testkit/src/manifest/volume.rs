@@ -17,7 +17,7 @@ use super::{
 use crate::must;
 
 /// The inode flags that ext4 shows to programs, and that of pinned files of f2fs.
-const FLAGS_VISIBLE: u32 = 0x725B_DFFF | 0x80_0000;
+pub(crate) const FLAGS_VISIBLE: u32 = 0x725B_DFFF | 0x80_0000;
 
 impl Manifest {
     /// Returns the manifest of the volume in `image`.
