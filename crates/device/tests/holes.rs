@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use base::{BlockSize, DeviceOffset};
 use device::{
-    Backend, BlockDevice, FileDevice, MemoryDevice, OpenDevice, OverlayDevice, Part, SharedDevice,
-    Slice, open,
+    Backend, BlockDevice, FaultDevice, FaultPlan, FileDevice, MemoryDevice, OpenDevice,
+    OverlayDevice, Part, SharedDevice, Slice, open,
 };
 use tempfile::NamedTempFile;
 
@@ -116,7 +116,7 @@ fn a_layer_over_data_has_that_data() {
 
 #[test]
 fn a_device_that_does_not_know_has_data_everywhere() {
-    let device = MemoryDevice::new(vec![0; 10]);
+    let device = FaultDevice::new(Arc::new(MemoryDevice::new(vec![0; 10])), FaultPlan::default());
     assert_eq!(device.next_data(DeviceOffset(3)), Some(DeviceOffset(3)..DeviceOffset(10)));
     assert_eq!(device.next_data(DeviceOffset(10)), None);
     assert_eq!(device.next_data(DeviceOffset(u64::MAX)), None);
