@@ -94,6 +94,7 @@ impl BlockDevice for MemoryDevice {
         Arc::make_mut(&mut contents)[range.start as usize..range.end as usize].fill(0);
         Ok(())
     }
+
     /// Takes zeroes for a hole, and searches a limited part of the device.
     fn next_data(&self, offset: DeviceOffset) -> Option<Range<DeviceOffset>> {
         let contents = self.contents.read();

@@ -10,14 +10,12 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Statx, Sta
 use rustix::io::Errno;
 
 use super::{
-    Answer, Answers, ENTRIES_MAX, EXTENTS_MAX, Entry, Facts, Failure, RANGES_MAX, Reader, VOLUME,
-    escape, insert_contents, value_text,
+    Answer, Answers, ENTRIES_MAX, EXTENTS_MAX, Entry, Facts, Failure, RANGES_MAX, Reader,
+    insert_contents, insert_known,
 };
 use crate::ioctl::{self, FiemapExtent};
-use crate::manifest::{Extent, extents_text, ranges_text, time_text};
-
-/// Linux's limit for a value, and for the sum of all names.
-const XATTR_BYTES_MAX: usize = 64 << 10;
+use crate::manifest::host::{XATTR_BYTES_MAX, attribute_facts, statfs_facts};
+use crate::manifest::{Extent, VOLUME, escape, extents_text, ranges_text, value_text};
 
 impl From<Errno> for Failure {
     fn from(errno: Errno) -> Self {
@@ -29,7 +27,13 @@ impl Answers {
     /// Returns the answers of the running kernel about the tree at `top`.
     pub fn of_host(top: &Path) -> Self {
         let mut answers = Self::of(&Host { top });
-        answers.names.insert(VOLUME.to_owned(), statfs_facts(top));
+        let facts = answers.names.entry(VOLUME.to_owned()).or_default();
+        match rustix::fs::statvfs(top) {
+            Ok(found) => insert_known(facts, statfs_facts(&found)),
+            Err(errno) => {
+                facts.insert("blocks".to_owned(), Err(errno.into()));
+            }
+        }
         answers
     }
 }
@@ -96,7 +100,7 @@ impl Reader for Host<'_> {
     }
 
     fn read(&self, node: &HostNode, facts: &mut Facts) {
-        insert_attributes(&node.stat, facts);
+        insert_known(facts, attribute_facts(&node.stat));
         match node.kind() {
             FileType::Symlink => {
                 let target = rustix::fs::readlink(&node.path, Vec::new());
@@ -125,48 +129,6 @@ fn letter(kind: FileType) -> char {
         FileType::Fifo => 'f',
         FileType::Socket => 'k',
         FileType::Unknown => '?',
-    }
-}
-
-fn statfs_facts(top: &Path) -> Facts {
-    let found = match rustix::fs::statvfs(top) {
-        Ok(found) => found,
-        Err(errno) => return Facts::from([("blocks".to_owned(), Err(errno.into()))]),
-    };
-    let facts = [
-        ("block size", found.f_bsize),
-        ("blocks", found.f_blocks),
-        ("blocks free", found.f_bfree),
-        ("blocks available", found.f_bavail),
-        ("inodes", found.f_files),
-        ("inodes free", found.f_ffree),
-        ("longest name", found.f_namemax),
-    ];
-    facts.into_iter().map(|(fact, value)| (fact.to_owned(), Ok(value.to_string()))).collect()
-}
-
-fn insert_attributes(stat: &Statx, facts: &mut Facts) {
-    let mut add = |fact: &str, value: String| {
-        facts.insert(fact.to_owned(), Ok(value));
-    };
-    add("mode", format!("{:06o}", stat.stx_mode));
-    add("links", stat.stx_nlink.to_string());
-    add("owner", format!("{}:{}", stat.stx_uid, stat.stx_gid));
-    add("size", stat.stx_size.to_string());
-    add("blocks", stat.stx_blocks.to_string());
-    for (fact, time) in [
-        ("accessed", stat.stx_atime),
-        ("modified", stat.stx_mtime),
-        ("changed", stat.stx_ctime),
-        ("created", stat.stx_btime),
-    ] {
-        if fact != "created" || stat.stx_mask & StatxFlags::BTIME.bits() != 0 {
-            add(fact, time_text(time.tv_sec, time.tv_nsec));
-        }
-    }
-    let kind = FileType::from_raw_mode(stat.stx_mode.into());
-    if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
-        add("device", format!("{}:{}", stat.stx_rdev_major, stat.stx_rdev_minor));
     }
 }
 

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 pub use compare::{Compared, Difference, Refusal, compare_images};
 
+use crate::manifest::{self, escape};
+
 /// The maximum number of names that are visited.
 const NAMES_MAX: usize = 2_000;
 /// The maximum number of entries that are read from a directory.
@@ -24,8 +26,6 @@ const EXTENTS_MAX: usize = 20_000;
 const SMALL_PART: u64 = 4 << 10;
 const SMALL_PARTS_END: u64 = 64 << 10;
 const LARGE_PARTS_END: u64 = 2 << 20;
-/// The name for the facts about the whole volume.
-const VOLUME: &str = "(volume)";
 
 /// An error.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -191,17 +191,9 @@ fn digest(bytes: &[u8]) -> String {
     })
 }
 
-/// Returns a short text for a value of any length.
-fn value_text(bytes: &[u8]) -> String {
-    if bytes.len() <= 64 {
-        return escape(bytes);
-    }
-    format!("{} bytes, {}", bytes.len(), digest(bytes))
-}
-
-/// Returns bytes as printable text. Different bytes have different texts.
-fn escape(bytes: &[u8]) -> String {
-    bytes.escape_ascii().to_string()
+/// Adds facts that are known without an error.
+fn insert_known(facts: &mut Facts, known: manifest::Facts) {
+    facts.extend(known.into_iter().map(|(fact, value)| (fact, Ok(value))));
 }
 
 #[cfg(test)]

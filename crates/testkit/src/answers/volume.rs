@@ -9,10 +9,11 @@ use iomap::FiemapExtent;
 use vfs::{File, Node, Volume};
 
 use super::{
-    Answer, Answers, ENTRIES_MAX, EXTENTS_MAX, Entry, Facts, Failure, RANGES_MAX, Reader, VOLUME,
-    escape, insert_contents, value_text,
+    Answer, Answers, ENTRIES_MAX, EXTENTS_MAX, Entry, Facts, Failure, RANGES_MAX, Reader,
+    insert_contents, insert_known,
 };
-use crate::manifest::{Extent, FLAGS_VISIBLE, extents_text, ranges_text, time_text};
+use crate::manifest::volume::{FLAGS_VISIBLE, attribute_facts, statfs_facts};
+use crate::manifest::{Extent, VOLUME, escape, extents_text, ranges_text, value_text};
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
@@ -24,7 +25,8 @@ impl Answers {
     /// Returns the library's answers about the tree of `volume`.
     pub fn of_volume(volume: &Volume) -> Self {
         let mut answers = Self::of(&OfVolume(volume));
-        answers.names.insert(VOLUME.to_owned(), statfs_facts(volume));
+        let facts = answers.names.entry(VOLUME.to_owned()).or_default();
+        insert_known(facts, statfs_facts(volume));
         answers
     }
 }
@@ -63,7 +65,7 @@ impl Reader for OfVolume<'_> {
     }
 
     fn read(&self, node: &Arc<Node>, facts: &mut Facts) {
-        insert_attributes(node, facts);
+        insert_known(facts, attribute_facts(&node.attributes()));
         match node.kind() {
             FileType::Symlink => {
                 let target = node.read_link().map(|target| value_text(&target));
@@ -101,49 +103,6 @@ fn letter(kind: FileType) -> char {
     }
 }
 
-fn statfs_facts(volume: &Volume) -> Facts {
-    let found = volume.statfs();
-    let facts = [
-        ("block size", found.block_size.into()),
-        ("blocks", found.blocks),
-        ("blocks free", found.blocks_free),
-        ("blocks available", found.blocks_available),
-        ("inodes", found.inodes),
-        ("inodes free", found.inodes_free),
-        ("longest name", found.name_bytes_max.into()),
-    ];
-    facts
-        .into_iter()
-        .map(|(fact, value): (_, u64)| (fact.to_owned(), Ok(value.to_string())))
-        .collect()
-}
-
-fn insert_attributes(node: &Node, facts: &mut Facts) {
-    let found = node.attributes();
-    let mut add = |fact: &str, value: String| {
-        facts.insert(fact.to_owned(), Ok(value));
-    };
-    add("mode", format!("{:06o}", found.mode()));
-    add("links", found.links.to_string());
-    add("owner", format!("{}:{}", found.uid, found.gid));
-    add("size", found.size.to_string());
-    add("blocks", found.blocks.to_string());
-    for (fact, time) in [
-        ("accessed", Some(found.accessed)),
-        ("modified", Some(found.modified)),
-        ("changed", Some(found.changed)),
-        ("created", found.created),
-    ] {
-        if let Some(time) = time {
-            add(fact, time_text(time.seconds, time.nanoseconds));
-        }
-    }
-    if matches!(found.kind, FileType::CharacterDevice | FileType::BlockDevice) {
-        add("device", format!("{}:{}", found.device.major, found.device.minor));
-    }
-}
-
-/// Inserts the facts that system calls give about open files and directories.
 fn insert_facts_of_open(node: &Arc<Node>, facts: &mut Facts) {
     let found = node.attributes();
     facts.insert("flags".to_owned(), Ok(format!("{:#x}", found.flags & FLAGS_VISIBLE)));

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Statx, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, StatVfs, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use super::{
@@ -19,7 +19,7 @@ use crate::ioctl::{self, FiemapExtent};
 use crate::must;
 
 /// Linux's limit for a value, and for the sum of all names.
-const XATTR_BYTES_MAX: usize = 64 << 10;
+pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// FS_ENCRYPT_FL.
 const ENCRYPTED: u32 = 0x800;
@@ -28,7 +28,8 @@ impl Manifest {
     /// Returns the manifest of all files below `top`, without other file systems.
     pub fn of_host(top: &Path) -> Self {
         let mut manifest = Self::default();
-        manifest.entries.insert(VOLUME.to_owned(), statfs_facts(top));
+        let volume = must(rustix::fs::statvfs(top), top.display());
+        manifest.entries.insert(VOLUME.to_owned(), statfs_facts(&volume));
         let device = device_of(&stat(top));
         let mut seen: HashMap<u64, Facts> = HashMap::new();
         // One for all files, since emulated processors are slow to zero it.
@@ -64,8 +65,8 @@ impl Manifest {
     }
 }
 
-fn statfs_facts(top: &Path) -> Facts {
-    let found = must(rustix::fs::statvfs(top), top.display());
+/// Returns the facts about the whole volume.
+pub(crate) fn statfs_facts(found: &StatVfs) -> Facts {
     Facts::from([
         ("block size".to_owned(), found.f_bsize.to_string()),
         ("blocks".to_owned(), found.f_blocks.to_string()),
@@ -86,14 +87,14 @@ fn device_of(stat: &Statx) -> (u32, u32) {
     (stat.stx_dev_major, stat.stx_dev_minor)
 }
 
-fn facts_of(path: &Path, stat: &Statx, xattrs_buffer: &mut [u8]) -> Facts {
+/// Returns the facts about an inode that stat(2) reports.
+pub(crate) fn attribute_facts(stat: &Statx) -> Facts {
     let mut facts = Facts::new();
     let mut add = |fact: &str, value: String| {
         facts.insert(fact.to_owned(), value);
     };
-    let mode = u32::from(stat.stx_mode);
     add("inode", stat.stx_ino.to_string());
-    add("mode", format!("{mode:06o}"));
+    add("mode", format!("{:06o}", stat.stx_mode));
     add("links", stat.stx_nlink.to_string());
     add("owner", format!("{}:{}", stat.stx_uid, stat.stx_gid));
     add("size", stat.stx_size.to_string());
@@ -108,10 +109,20 @@ fn facts_of(path: &Path, stat: &Statx, xattrs_buffer: &mut [u8]) -> Facts {
             add(fact, time_text(time.tv_sec, time.tv_nsec));
         }
     }
+    let kind = FileType::from_raw_mode(stat.stx_mode.into());
+    if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
+        add("device", format!("{}:{}", stat.stx_rdev_major, stat.stx_rdev_minor));
+    }
+    facts
+}
+
+fn facts_of(path: &Path, stat: &Statx, xattrs_buffer: &mut [u8]) -> Facts {
+    let mut facts = attribute_facts(stat);
+    let mut add = |fact: &str, value: String| {
+        facts.insert(fact.to_owned(), value);
+    };
+    let mode = u32::from(stat.stx_mode);
     match mode & 0o170_000 {
-        0o020_000 | 0o060_000 => {
-            add("device", format!("{}:{}", stat.stx_rdev_major, stat.stx_rdev_minor));
-        }
         0o120_000 => {
             let target = must(std::fs::read_link(path), path.display());
             add("target", value_text(target.as_os_str().as_bytes()));

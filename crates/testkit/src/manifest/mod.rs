@@ -1,15 +1,13 @@
 //! Manifests: descriptions of trees of files as text facts, and their comparison. Two readers of one image must have
 //! equal manifests. Not here: reading the facts (`host`, `volume`).
 
-mod host;
-mod volume;
+pub(crate) mod host;
+pub(crate) mod volume;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-
-pub(crate) use volume::FLAGS_VISIBLE;
 
 /// The maximum number of differences in a message. The rest is only counted.
 const SHOWN_MAX: usize = 40;
@@ -31,7 +29,7 @@ pub struct Manifest {
 const NO_ANSWER: &str = "(no answer)";
 
 /// The name for the facts about the whole volume.
-const VOLUME: &str = "(volume)";
+pub(crate) const VOLUME: &str = "(volume)";
 
 impl Manifest {
     /// Returns the number of names.
@@ -151,12 +149,12 @@ fn excerpt(value: &str, from: usize) -> String {
 }
 
 /// Returns bytes as printable text. Different bytes have different texts.
-fn escape(bytes: &[u8]) -> String {
+pub(crate) fn escape(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
 /// Returns a short text for a value of any length.
-fn value_text(bytes: &[u8]) -> String {
+pub(crate) fn value_text(bytes: &[u8]) -> String {
     if bytes.len() <= 256 {
         return escape(bytes);
     }

@@ -77,7 +77,8 @@ fn entries_of(node: &Arc<Node>, shown: &str) -> Vec<Vec<u8>> {
     names.filter(|name| name != b"." && name != b"..").collect()
 }
 
-fn statfs_facts(volume: &Volume) -> Facts {
+/// Returns the facts about the whole volume.
+pub(crate) fn statfs_facts(volume: &Volume) -> Facts {
     let found = volume.statfs();
     Facts::from([
         ("block size".to_owned(), found.block_size.to_string()),
@@ -90,12 +91,12 @@ fn statfs_facts(volume: &Volume) -> Facts {
     ])
 }
 
-fn facts_of(node: &Arc<Node>, shown: &str) -> Facts {
+/// Returns the facts about an inode that stat(2) reports.
+pub(crate) fn attribute_facts(found: &Attributes) -> Facts {
     let mut facts = Facts::new();
     let mut add = |fact: &str, value: String| {
         facts.insert(fact.to_owned(), value);
     };
-    let found: Attributes = node.attributes();
     add("inode", found.inode.to_string());
     add("mode", format!("{:06o}", found.mode()));
     add("links", found.links.to_string());
@@ -112,10 +113,19 @@ fn facts_of(node: &Arc<Node>, shown: &str) -> Facts {
             add(fact, time_text(time.seconds, time.nanoseconds));
         }
     }
+    if matches!(found.kind, FileType::CharacterDevice | FileType::BlockDevice) {
+        add("device", format!("{}:{}", found.device.major, found.device.minor));
+    }
+    facts
+}
+
+fn facts_of(node: &Arc<Node>, shown: &str) -> Facts {
+    let found: Attributes = node.attributes();
+    let mut facts = attribute_facts(&found);
+    let mut add = |fact: &str, value: String| {
+        facts.insert(fact.to_owned(), value);
+    };
     match found.kind {
-        FileType::CharacterDevice | FileType::BlockDevice => {
-            add("device", format!("{}:{}", found.device.major, found.device.minor));
-        }
         FileType::Symlink => add("target", value_text(&must(node.read_link(), shown))),
         // As by the kernel, such a file cannot be opened.
         FileType::Regular if is_locked(node) => {}
@@ -128,7 +138,7 @@ fn facts_of(node: &Arc<Node>, shown: &str) -> Facts {
                 add_facts_of_open(node, &found, shown, &mut add);
             }
         }
-        FileType::Fifo | FileType::Socket => {}
+        FileType::CharacterDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {}
     }
     for name in must(node.list_xattrs(), shown) {
         let value = must(node.get_xattr(&name), format_args!("{shown}: {}", escape(&name)));
