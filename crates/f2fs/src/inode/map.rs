@@ -33,10 +33,10 @@ pub(crate) struct Piece {
 }
 
 /// The node with the addresses of a range of a file, or none if the range is a hole.
-pub(super) struct Leaf {
-    pub(super) node: Option<Node>,
-    pub(super) start: u64,
-    end: u64,
+pub(crate) struct Leaf {
+    pub(crate) node: Option<Node>,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
     /// Byte of the first address in the node.
     pub(super) addresses_at: usize,
 }
@@ -160,7 +160,7 @@ impl Inode {
     }
 
     /// Returns the node with the address of a block.
-    pub(super) fn leaf_at(&self, at: FileBlock) -> Result<Leaf> {
+    pub(crate) fn leaf_at(&self, at: FileBlock) -> Result<Leaf> {
         let record = self.record();
         let in_inode = u64::from(record.address_count);
         if !record.has_map() {

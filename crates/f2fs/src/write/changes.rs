@@ -89,13 +89,23 @@ pub(super) fn checkpointed_node(volume: &Volume, nid: Nid) -> Result<Option<Node
 }
 
 /// Returns the addresses of data in a node.
-pub(super) fn addresses(volume: &Volume, node: &Node) -> Result<Vec<u32>> {
-    let geometry = volume.geometry();
-    let (start, count) = if node.inode.0 == u64::from(node.nid.0) {
-        InodeRecord::parse_without_checksum(node, geometry)?.own_addresses()
-    } else {
-        let is_direct = has_addresses(node.position()?, geometry);
-        (0, if is_direct { geometry.addresses_per_node() } else { 0 })
-    };
+fn addresses(volume: &Volume, node: &Node) -> Result<Vec<u32>> {
+    let (start, count) = place_of_addresses(volume, node)?;
     Ok(node.words(start, 0, count).collect())
+}
+
+/// Returns the address of data at `index` in a node. `None` if it has not so many.
+pub(super) fn address_at(volume: &Volume, node: &Node, index: u32) -> Result<Option<u32>> {
+    let (start, count) = place_of_addresses(volume, node)?;
+    Ok((index < count).then(|| node.words(start, index, 1).next()).flatten())
+}
+
+/// Returns the byte of the first address of data in a node, and the number of addresses.
+fn place_of_addresses(volume: &Volume, node: &Node) -> Result<(usize, u32)> {
+    let geometry = volume.geometry();
+    if node.inode.0 == u64::from(node.nid.0) {
+        return Ok(InodeRecord::parse_without_checksum(node, geometry)?.own_addresses());
+    }
+    let is_direct = has_addresses(node.position()?, geometry);
+    Ok((0, if is_direct { geometry.addresses_per_node() } else { 0 }))
 }

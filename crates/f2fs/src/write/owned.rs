@@ -6,16 +6,17 @@
 //! that a recovery has given to the file, and the next checkpoint sets their summaries.
 //!
 //! The cost is a search for the file's node, and for the summary of the segment, for each part of the blocks that has one of
-//! each: about as much as the search for the blocks themselves.
+//! each: about as much as the search for the blocks themselves. Only what the summaries do not confirm is compared with the
+//! nodes of the checkpoint.
 
 use std::sync::Arc;
 
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
 
-use super::changes::{addresses, checkpointed_node};
+use super::changes::{address_at, checkpointed_node};
 use super::placements::Placed;
 use super::writer::WriterState;
-use crate::edit::{Change, Editor, Slot, nid_of};
+use crate::edit::{Change, Owner};
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::volume::Volume;
 
@@ -30,64 +31,66 @@ impl WriterState {
         if !self.space.has_data(geometry, &placed.range) {
             return Err(not_owned(placed.inode, placed.at, placed.range.start));
         }
-        let mut editor = Editor::new(volume);
-        let in_inode = editor.inode(placed.inode)?.record().address_count;
+        let inode = volume.inode(placed.inode)?;
         let (mut at, mut block) = (placed.at, placed.range.start);
         while block < placed.range.end {
-            let Some(slot) = editor.slot_of(placed.inode, at, false)? else {
+            let leaf = inode.leaf_at(at)?;
+            let Some(node) = &leaf.node else {
                 return Err(not_owned(placed.inode, at, block));
             };
-            let in_node = match slot.nid == nid_of(placed.inode) {
-                true => in_inode,
-                false => geometry.addresses_per_node(),
-            };
+            // A node has some thousand addresses at most.
+            let slot = Owner { nid: node.nid, index: (at.0 - leaf.start) as u16 };
             let (_, index) = geometry.segment_of(block);
             let rest = (placed.range.end.0 - block.0).min(SEGMENT_BLOCKS - index);
-            let count = rest.min(in_node.saturating_sub(slot.index).max(1).into());
-            self.check_owned_part(volume, slot, at, block, count)?;
+            let count = rest.min(leaf.end - at.0);
+            if let Some(other) = self.first_not_owned(volume, slot, block, count)? {
+                return Err(not_owned(
+                    placed.inode,
+                    FileBlock(at.0 + other),
+                    FsBlock(block.0 + other),
+                ));
+            }
             (at.0, block.0) = (at.0 + count, block.0 + count);
         }
         Ok(())
     }
 
-    /// Checks `count` blocks from `block` on, in one segment, to which the addresses of a node refer from `slot` on.
-    fn check_owned_part(
+    /// Returns the first of `count` blocks from `block` on, in one segment, that belongs to another address than that in
+    /// `slot` or the next ones, counted from `block`.
+    fn first_not_owned(
         &self,
-        volume: &Arc<Volume>,
-        slot: Slot,
-        at: FileBlock,
+        volume: &Volume,
+        slot: Owner,
         block: FsBlock,
         count: u64,
-    ) -> Result<()> {
+    ) -> Result<Option<u64>> {
         let (segment, first) = volume.geometry().segment_of(block);
-        // The addresses that the checkpoint has in the node, if it has changed since.
-        let is_changed =
-            matches!(volume.overlay_or_new().read().node(slot.nid), Some(Change::Contents(_)));
-        let before = match is_changed {
-            true => Some(match checkpointed_node(volume, slot.nid)? {
-                Some(node) => addresses(volume, &node)?,
-                None => Vec::new(),
-            }),
-            false => None,
-        };
         let owners = self.summaries.owners(volume, segment)?;
         for distance in 0..count {
-            // The blocks of a segment at most.
-            let (block, slot) = (FsBlock(block.0 + distance), slot.after(distance as u32));
-            let is_new = before.as_ref().is_some_and(|before| {
-                before.get(slot.index as usize).copied().map(u64::from) != Some(block.0)
-            });
-            if is_new {
-                continue;
-            }
+            let block = FsBlock(block.0 + distance);
+            let slot = Owner { nid: slot.nid, index: slot.index + distance as u16 };
             let is_own = self.space.is_used(volume.geometry(), block)
-                && owners.of(first + distance)? == slot.owner();
-            if !is_own {
-                return Err(not_owned(slot.inode, FileBlock(at.0 + distance), block));
+                && owners.of(first + distance)? == slot;
+            if !is_own && !is_set_since(volume, slot, block)? {
+                return Ok(Some(distance));
             }
         }
-        Ok(())
+        Ok(None)
     }
+}
+
+/// Returns whether the address in `slot`, of `block`, was set since the last checkpoint.
+fn is_set_since(volume: &Volume, slot: Owner, block: FsBlock) -> Result<bool> {
+    let has_changed =
+        matches!(volume.overlay_or_new().read().node(slot.nid), Some(Change::Contents(_)));
+    if !has_changed {
+        return Ok(false);
+    }
+    let before = match checkpointed_node(volume, slot.nid)? {
+        Some(node) => address_at(volume, &node, slot.index.into())?,
+        None => None,
+    };
+    Ok(before.map(u64::from) != Some(block.0))
 }
 
 /// The error for a block that is not the file's.
