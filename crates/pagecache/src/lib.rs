@@ -27,6 +27,8 @@ mod pool;
 mod reclaim;
 mod region;
 mod state;
+#[cfg(all(not(miri), target_arch = "x86_64"))]
+mod stores;
 mod streaming;
 mod tree;
 mod write;

@@ -1,10 +1,18 @@
-//! Copies around the processor's caches. Not here: the decision to use them.
+//! Copies of data that is not used again soon. Not here: which data that is.
 //!
 //! An ordinary store first reads the line of memory that it changes, and evicts another line from the caches. If
-//! neither the old nor the new bytes are used soon, stores around the caches take about half the time.
+//! neither the old nor the new bytes are used soon, stores around the caches take half the time on some processors, and
+//! half as long again on others, so that the copies themselves are measured (`stores.rs`).
 
-/// The smallest number of bytes that is copied around the caches.
+#[cfg(all(not(miri), target_arch = "x86_64"))]
+use crate::stores::{Choice, Stores};
+
+/// The smallest number of bytes that may be copied around the caches.
 const STREAMED_MIN: usize = 32 << 10;
+
+/// The stores that all copies of the process use.
+#[cfg(all(not(miri), target_arch = "x86_64"))]
+static CHOICE: Choice = Choice::new();
 
 /// Copies all of `from` to `to`.
 ///
@@ -29,7 +37,23 @@ unsafe fn stream(to: *mut u8, from: &[u8]) {
 /// Copies many bytes, like [`copy`].
 #[cfg(all(not(miri), target_arch = "x86_64"))]
 unsafe fn stream(to: *mut u8, from: &[u8]) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    CHOICE.measured(from.len(), |stores| {
+        // SAFETY: the caller promises it.
+        unsafe {
+            match stores {
+                Stores::Around => store::<true>(to, from),
+                Stores::Through => store::<false>(to, from),
+            }
+        }
+    });
+}
+
+/// Copies many bytes, like [`copy`], around the caches or through them.
+#[cfg(all(not(miri), target_arch = "x86_64"))]
+unsafe fn store<const AROUND: bool>(to: *mut u8, from: &[u8]) {
+    use std::arch::x86_64::{
+        __m128i, _mm_loadu_si128, _mm_sfence, _mm_store_si128, _mm_stream_si128,
+    };
 
     /// The number of bytes in a cache line.
     const LINE: usize = 64;
@@ -50,12 +74,18 @@ unsafe fn stream(to: *mut u8, from: &[u8]) {
         for line in lines {
             for part in (0..LINE).step_by(PART) {
                 let bytes = _mm_loadu_si128(line.as_ptr().add(part).cast());
-                _mm_stream_si128(to.add(part).cast(), bytes);
+                if AROUND {
+                    _mm_stream_si128(to.add(part).cast(), bytes);
+                } else {
+                    _mm_store_si128(to.add(part).cast(), bytes);
+                }
             }
             to = to.add(LINE);
         }
         to.copy_from_nonoverlapping(tail.as_ptr(), tail.len());
-        _mm_sfence();
+        if AROUND {
+            _mm_sfence();
+        }
     }
 }
 
@@ -63,8 +93,8 @@ unsafe fn stream(to: *mut u8, from: &[u8]) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_byte_is_copied_wherever_it_lies() {
+    /// Checks that `copy` writes all bytes, and no others.
+    fn check(copy: unsafe fn(*mut u8, &[u8])) {
         let from: Vec<u8> = (0..STREAMED_MIN + 300).map(|at| (at * 31 % 251) as u8).collect();
         for start in [0, 1, 15, 16, 63, 64] {
             for length in [0, 1, STREAMED_MIN - 1, STREAMED_MIN, STREAMED_MIN + 77] {
@@ -79,5 +109,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_byte_is_copied_wherever_it_lies() {
+        check(copy);
+    }
+
+    #[cfg(all(not(miri), target_arch = "x86_64"))]
+    #[test]
+    fn both_kinds_of_stores_copy_every_byte() {
+        check(store::<true>);
+        check(store::<false>);
     }
 }
