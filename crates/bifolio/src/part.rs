@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use device::Image;
 use fuse::{Inherited, LoopDevice};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::target::{ImageOptions, Target};
 
 /// The unit of partitions in /sys, in bytes.
@@ -60,10 +60,8 @@ impl PartDevice {
         };
         let path = known.or_else(|| Some(attached.as_ref()?.path().to_owned()));
         if path.is_none() {
-            tracing::warn!(
-                "{}: there is no device for the part of the image: the server has all of the image open",
-                target.image.display()
-            );
+            let text = "there is no device for the part of the image: the server has all of the image open";
+            tracing::warn!("{}", Failure::new(&*target.image, text));
         }
         Ok(path.map(|path| Self { path, _image: image, attached }))
     }

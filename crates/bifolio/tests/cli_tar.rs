@@ -183,6 +183,29 @@ fn the_last_of_two_members_for_a_directory_is_used() {
 }
 
 #[test]
+fn warnings_and_errors_escape_the_names_of_members() {
+    let image = empty_image(1024);
+    let archive = image.beside("archive.tar").display().to_string();
+    // The pax attribute is an access control list as text.
+    let archived = |name: &str, options: &str| {
+        let script = format!(
+            "mkdir tree; cd tree; touch $'{name}'; tar -P --format=pax {options} -cf ../archive.tar $'{name}'; rm -r ../tree"
+        );
+        shell(image.folder.path(), &script);
+    };
+    archived(r"a\033[2J\nb", "--pax-option=SCHILY.acl.access:=user::rw-");
+    let warned = output(bifolio().args(["tar", &archive, &image.at("/")]));
+    let text = String::from_utf8_lossy(&warned.stderr).into_owned();
+    assert!(text.contains(r"a\033[2J\nb: the access control list was not unpacked"), "{text:?}");
+    assert!(text.trim_end().chars().all(|char| !char.is_control()), "{text:?}");
+    assert!(warned.status.success(), "{text:?}");
+    archived(r"a\033[2J\nb", "--transform='s,^,../,'");
+    let refused = run_with_status(&["tar", &archive, &image.at("/")], 1).text();
+    assert!(refused.contains(r"../a\033[2J\nb: was not unpacked"), "{refused:?}");
+    assert!(!refused.contains('\u{1b}'), "{refused:?}");
+}
+
+#[test]
 fn damaged_archives_leave_a_consistent_image() {
     let image = empty_image(1024);
     let folder = image.folder.path();

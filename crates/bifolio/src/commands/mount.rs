@@ -333,8 +333,7 @@ fn is_write_protected(target: &Target, console: &mut Console) -> Result<bool> {
     let is_protected = device::is_write_protected(image);
     let is_protected = is_protected.map_err(|error| writing::cannot_write(image, &error))?;
     if is_protected {
-        console
-            .warn(format_args!("{}: is write-protected; mounting it read-only", image.display()));
+        console.warn(Failure::new(image, "is write-protected; mounting it read-only"));
     }
     Ok(is_protected)
 }

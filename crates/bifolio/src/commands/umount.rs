@@ -24,10 +24,8 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     for directory in &arguments.directories {
         let warn_before_wait = || {
-            let directory = directory.display();
-            console.warn(format_args!(
-                "{directory}: unmounted; waiting for the server to write the remaining data"
-            ));
+            let text = "unmounted; waiting for the server to write the remaining data";
+            console.warn(Failure::new(&**directory, text));
         };
         if let Err(error) = fuse::umount(directory, warn_before_wait) {
             console.report(&Failure::new(&**directory, error.to_string()));

@@ -101,11 +101,9 @@ impl<'a> Unpacker<'a> {
                 outcome => outcome,
             };
             if outcome.is_ok() && member.has_text_acl {
-                let path = Path::new(OsStr::from_bytes(&member.path));
-                self.console.warn(format_args!(
-                    "{}: the access control list was not unpacked, because it is stored as text; create the archive with tar --xattrs",
-                    path.display()
-                ));
+                let text = "the access control list was not unpacked, because it is stored as text";
+                let warning = Failure::new(member.path.as_slice(), text);
+                self.console.warn(warning.advise("create the archive with tar --xattrs"));
             }
             self.report_left_out(&member, outcome).map_err(CopyError::Fatal)?;
         }
