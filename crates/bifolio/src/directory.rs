@@ -7,6 +7,14 @@ use base::attributes::{DirCursor, FileType};
 use base::{Error, InodeNumber, Location, Problem};
 use vfs::{Node, Volume};
 
+/// The warning about a directory of which [`read_sorted`] returned only the first entries.
+pub const SORTED_IN_PARTS: &str =
+    "there are too many entries to sort them together: they are sorted in parts";
+/// The number of entries that a command with sorted output keeps in memory, for all directories that it is in.
+const SORTED_ENTRIES_MAX: usize = 2 << 20;
+/// Minimum number of entries that are read at a time, even if [`SORTED_ENTRIES_MAX`] entries are in memory.
+const SORTED_ENTRIES_MIN: usize = 64;
+
 /// An entry of a directory.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -26,6 +34,17 @@ impl Entry {
         matches!(self.name.as_slice(), b"." | b"..")
     }
 
+    /// Returns whether the entry is a subdirectory. Loads the node if the directory does not record types. False if this
+    /// fails.
+    pub fn is_subdirectory(&self, volume: &Volume) -> bool {
+        let is_directory = |kind| kind == FileType::Directory;
+        let recorded = self.kind.map(is_directory);
+        !self.is_dot()
+            && recorded.unwrap_or_else(|| {
+                volume.node(self.inode).is_ok_and(|node| is_directory(node.kind()))
+            })
+    }
+
     /// Returns whether `ls` hides the entry, because its name begins with a dot.
     pub fn is_hidden(&self) -> bool {
         self.name.starts_with(b".")
@@ -39,6 +58,13 @@ pub struct Batch {
     pub entries: Vec<Entry>,
     /// The cursor of the next batch. `None` at the end of the directory. An error if the rest cannot be read.
     pub next: Result<Option<DirCursor>, Error>,
+}
+
+impl Batch {
+    /// Returns whether there are entries after these.
+    pub fn has_more(&self) -> bool {
+        matches!(self.next, Ok(Some(_)))
+    }
 }
 
 /// Reads up to `entries_max` entries of `directory`, with "." and "..", from `from` on.
@@ -69,12 +95,14 @@ pub fn node(volume: &Volume, entry: &Entry) -> Result<Arc<Node>, Error> {
     volume.entry_node(entry.directory, entry.inode)
 }
 
-/// Reads all entries of `directory` and sorts them by the bytes of their names. If the rest of the directory cannot
-/// be read, returns the entries before it and the error.
-pub fn read_sorted(directory: &Node) -> (Vec<Entry>, Result<(), Error>) {
-    let Batch { mut entries, next } = read_batch(directory, DirCursor::default(), usize::MAX);
-    entries.sort_by(|a, b| a.name.cmp(&b.name));
-    (entries, next.map(drop))
+/// Reads entries of `directory` from `from` on, and sorts them by the bytes of their names. `kept` is the number of entries
+/// that the caller keeps in memory. Returns all entries, or those that half of the remaining room is enough for: a directory
+/// in a small image may repeat its blocks, and have as many entries as fit into the volume.
+pub fn read_sorted(directory: &Node, from: DirCursor, kept: usize) -> Batch {
+    let entries_max = (SORTED_ENTRIES_MAX.saturating_sub(kept) / 2).max(SORTED_ENTRIES_MIN);
+    let mut batch = read_batch(directory, from, entries_max);
+    batch.entries.sort_by(|a, b| a.name.cmp(&b.name));
+    batch
 }
 
 /// Returns the path of the entry `name` in the directory at `path`.

@@ -1,8 +1,8 @@
 //! Depth-first walk through a tree in an image, without recursion. Not here: the visitors.
 //!
 //! Bounds, for any image: each directory is entered once (a second name of a directory is reported as corruption, so
-//! loops end); paths longer than [`PATH_BYTES_MAX`] are not entered; and a walk in the order of inodes keeps about
-//! [`ENTRIES_MAX`] entries in memory.
+//! loops end); paths longer than [`PATH_BYTES_MAX`] are not entered; and the number of entries in memory has a limit: about
+//! [`ENTRIES_MAX`] in the order of inodes, and that of `directory::read_sorted` in the order of names.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -63,6 +63,11 @@ pub trait Visitor {
     /// Called after the contents of a directory for which `arrive` returned [`Flow::Enter`].
     fn leave(&mut self, visit: &Visit<'_>) -> Result<()>;
 
+    /// Called in a sorted walk if the directory at `path` is sorted in parts.
+    fn sorted_in_parts(&mut self, path: &[u8]) {
+        let _ = path;
+    }
+
     /// Called if `path`, or a part of the directory at `path`, cannot be read. The walk continues after it.
     fn failed(&mut self, path: &[u8], error: &Error) -> Result<()>;
 }
@@ -72,7 +77,7 @@ pub trait Visitor {
 pub enum Order {
     /// By inode number, which is close to the order on the device. Large directories are sorted in batches.
     Inode,
-    /// By the bytes of the names.
+    /// By the bytes of the names. Directories that are too large are sorted in parts.
     Sorted {
         /// Whether names that begin with a dot are included.
         hidden: bool,
@@ -144,7 +149,7 @@ impl Walk<'_> {
             return Ok(true);
         };
         let Some(frame) = self.frames.last() else { return Ok(false) };
-        let is_last = frame.pending.is_empty();
+        let is_last = frame.pending.is_empty() && frame.next.is_none();
         self.path.truncate(frame.path_bytes);
         directory::push(&mut self.path, &entry.name);
         match visitor.meet(&self.path, &entry)? {
@@ -213,7 +218,7 @@ impl Walk<'_> {
         let Some(frame) = self.frames.last_mut() else { return Ok(None) };
         while frame.pending.is_empty() {
             let Some(from) = frame.next.take() else { return Ok(None) };
-            let Batch { entries, next } = match self.order {
+            let Batch { mut entries, next } = match self.order {
                 Order::Inode => {
                     let entries_max = ENTRIES_MAX.saturating_sub(self.pending) / 2;
                     let mut batch =
@@ -222,12 +227,17 @@ impl Walk<'_> {
                     batch
                 }
                 Order::Sorted { hidden } => {
-                    let (mut entries, outcome) = directory::read_sorted(&frame.node);
-                    entries.retain(|entry| hidden || !entry.is_hidden());
-                    Batch { entries, next: outcome.map(|()| None) }
+                    let mut batch = directory::read_sorted(&frame.node, from, self.pending);
+                    if from == DirCursor::default() && batch.has_more() {
+                        self.path.truncate(frame.path_bytes);
+                        visitor.sorted_in_parts(&self.path);
+                    }
+                    batch.entries.retain(|entry| hidden || !entry.is_hidden());
+                    batch
                 }
             };
-            frame.pending.extend(entries.into_iter().filter(|entry| !entry.is_dot()));
+            entries.retain(|entry| !entry.is_dot());
+            frame.pending = entries.into();
             self.pending += frame.pending.len();
             match next {
                 Ok(next) => frame.next = next,

@@ -1,10 +1,10 @@
 //! `bifolio ls`.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use base::InodeNumber;
-use base::attributes::{Attributes, FileType};
+use base::attributes::{Attributes, DirCursor, FileType};
 use clap::Args;
 use serde::Serialize;
 use vfs::{Follow, Node, Volume};
@@ -15,6 +15,10 @@ use crate::failure::{Failure, Result};
 use crate::format::{json, mode};
 use crate::listing::{self, Columns};
 use crate::target::{ImageOptions, Target, Volumes};
+
+/// The maximum memory of the lines of a directory, in bytes. Those of a larger directory are written in parts, of which each
+/// has columns of its own width: names and targets of links can be repeated by small images.
+const ROWS_BYTES_MAX: usize = 128 << 20;
 
 /// The arguments of `bifolio ls`.
 #[derive(Args)]
@@ -77,6 +81,12 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     }
 }
 
+impl Arguments {
+    fn shows(&self, entry: &Entry) -> bool {
+        self.all || !entry.is_hidden()
+    }
+}
+
 struct Lister<'a> {
     arguments: &'a Arguments,
     volumes: Volumes<'a>,
@@ -92,14 +102,40 @@ struct Tree<'a> {
     volume: &'a Volume,
     /// The directories that were listed.
     seen: HashSet<InodeNumber>,
+    /// The number of subdirectories in memory that were not listed yet.
+    kept: usize,
 }
 
 /// A directory whose subdirectories are being listed.
 struct Level {
     /// The length of the directory's path.
     path_bytes: usize,
-    /// The subdirectories that were not listed yet. Names, since their paths would take memory of the square of the depth.
-    below: std::vec::IntoIter<(Vec<u8>, InodeNumber)>,
+    below: Below,
+}
+
+/// Subdirectories that were not listed yet.
+#[derive(Default)]
+struct Below {
+    /// Names, since their paths would take memory of the square of the depth.
+    found: VecDeque<(Vec<u8>, InodeNumber)>,
+    /// The directory and the cursor of the entries after them, if it has too many to keep all in memory.
+    rest: Option<(Arc<Node>, DirCursor)>,
+}
+
+/// Lines that are written together, in columns of equal width.
+#[derive(Default)]
+struct Rows {
+    rows: Vec<Row>,
+    /// The memory that they take, in bytes.
+    bytes: usize,
+}
+
+impl Rows {
+    fn push(&mut self, row: Row) {
+        let target = row.details.as_ref().and_then(|details| details.link_target.as_ref());
+        self.bytes += size_of::<Row>() + row.name.len() + target.map_or(0, Vec::len);
+        self.rows.push(row);
+    }
 }
 
 /// One line of a listing.
@@ -132,7 +168,7 @@ impl Lister<'_> {
             directory: node.number(),
             kind: Some(node.kind()),
         };
-        let failure = |error| target.failure(&target.path, &error);
+        let failure = |error, path: &[u8]| target.failure(path, &error);
         let row = self.row(&volume, entry, failure, console)?;
         self.write(vec![row], None, console)
     }
@@ -145,19 +181,19 @@ impl Lister<'_> {
         start: Arc<Node>,
         console: &mut Console,
     ) -> Result<()> {
-        let mut tree = Tree { target, volume, seen: HashSet::new() };
+        let mut tree = Tree { target, volume, seen: HashSet::new(), kept: 0 };
         let mut path = target.path.clone();
         let below = self.list_level(&mut tree, start.number(), &path, console)?;
-        let mut levels = vec![Level { path_bytes: path.len(), below: below.into_iter() }];
+        let mut levels = vec![Level { path_bytes: path.len(), below }];
         while let Some(level) = levels.last_mut() {
             path.truncate(level.path_bytes);
-            let Some((name, number)) = level.below.next() else {
+            let Some((name, number)) = self.next_below(&mut tree, &mut level.below) else {
                 levels.pop();
                 continue;
             };
             directory::push(&mut path, &name);
             let below = self.list_level(&mut tree, number, &path, console)?;
-            levels.push(Level { path_bytes: path.len(), below: below.into_iter() });
+            levels.push(Level { path_bytes: path.len(), below });
         }
         Ok(())
     }
@@ -169,48 +205,33 @@ impl Lister<'_> {
         number: InodeNumber,
         path: &[u8],
         console: &mut Console,
-    ) -> Result<Vec<(Vec<u8>, InodeNumber)>> {
+    ) -> Result<Below> {
         let failure = |error| tree.target.failure(path, &error);
         if path.len() > crate::walk::PATH_BYTES_MAX {
             console.report(&failure(base::Error::NameTooLong));
-            return Ok(Vec::new());
+            return Ok(Below::default());
         }
         if !tree.seen.insert(number) {
             let location = base::Location::inode(number);
             let error = base::Error::corrupt("directory", location, base::Problem::Cycle);
             console.report(&failure(error));
-            return Ok(Vec::new());
+            return Ok(Below::default());
         }
         let Some(node) = console.tolerate(tree.volume.node(number).map_err(failure))? else {
-            return Ok(Vec::new());
+            return Ok(Below::default());
         };
-        let entries = self.list_directory(tree.target, tree.volume, &node, path, console)?;
-        if !self.arguments.recursive {
-            return Ok(Vec::new());
-        }
-        let below = entries.into_iter().filter(|entry| {
-            let is_directory = match entry.kind {
-                Some(kind) => kind == FileType::Directory,
-                // Some directories do not record types. Errors were reported above.
-                None => {
-                    let node = tree.volume.node(entry.inode);
-                    node.is_ok_and(|node| node.kind() == FileType::Directory)
-                }
-            };
-            is_directory && !entry.is_dot()
-        });
-        Ok(below.map(|entry| (entry.name, entry.inode)).collect())
+        self.list_directory(tree, node, path, console)
     }
 
-    /// Lists one directory, and returns its entries.
+    /// Lists one directory. With -R, returns its subdirectories.
     fn list_directory(
         &mut self,
-        target: &Target,
-        volume: &Volume,
-        node: &Node,
+        tree: &mut Tree<'_>,
+        node: Arc<Node>,
         path: &[u8],
         console: &mut Console,
-    ) -> Result<Vec<Entry>> {
+    ) -> Result<Below> {
+        let Tree { target, volume, .. } = *tree;
         if self.has_titles && !self.arguments.json && !self.arguments.null {
             if !std::mem::take(&mut self.is_first) {
                 console.print('\n')?;
@@ -218,18 +239,60 @@ impl Lister<'_> {
             console.print_name(&self.volumes.display(target, path))?;
             console.print(":\n")?;
         }
-        let (mut entries, outcome) = directory::read_sorted(node);
-        entries.retain(|entry| self.arguments.all || !entry.is_hidden());
-        let mut rows = Vec::with_capacity(entries.len());
-        for entry in &entries {
-            let failure = |error| target.failure(&directory::join(path, &entry.name), &error);
-            rows.push(self.row(volume, entry.clone(), failure, console)?);
+        let arguments = self.arguments;
+        let mut below = Below::default();
+        let mut batch = directory::read_sorted(&node, DirCursor::default(), tree.kept);
+        let is_in_parts = batch.has_more();
+        if is_in_parts {
+            let subject = target.subject(path);
+            console.warn(Failure::new(subject.as_slice(), directory::SORTED_IN_PARTS));
         }
-        self.write(rows, Some(path), console)?;
-        if let Err(error) = outcome {
-            console.report(&target.failure(path, &error));
+        loop {
+            let next = batch.next;
+            let mut rows = Rows::default();
+            for entry in batch.entries.into_iter().filter(|entry| arguments.shows(entry)) {
+                if arguments.recursive && !is_in_parts && entry.is_subdirectory(volume) {
+                    below.found.push_back((entry.name.clone(), entry.inode));
+                }
+                let failure =
+                    |error, name: &[u8]| target.failure(&directory::join(path, name), &error);
+                rows.push(self.row(volume, entry, failure, console)?);
+                if rows.bytes >= ROWS_BYTES_MAX {
+                    self.write(std::mem::take(&mut rows).rows, Some(path), console)?;
+                }
+            }
+            self.write(rows.rows, Some(path), console)?;
+            match next {
+                Ok(None) => break,
+                Ok(Some(next)) => batch = directory::read_sorted(&node, next, tree.kept),
+                Err(error) => {
+                    console.report(&target.failure(path, &error));
+                    break;
+                }
+            }
         }
-        Ok(entries)
+        tree.kept += below.found.len();
+        if self.arguments.recursive && is_in_parts {
+            below.rest = Some((node, DirCursor::default()));
+        }
+        Ok(below)
+    }
+
+    /// Returns the next subdirectory. `None` after the last one.
+    fn next_below(&self, tree: &mut Tree<'_>, below: &mut Below) -> Option<(Vec<u8>, InodeNumber)> {
+        while below.found.is_empty() {
+            let (node, from) = below.rest.take()?;
+            let batch = directory::read_sorted(&node, from, tree.kept);
+            // An error was reported when the directory was listed.
+            below.rest = batch.next.ok().flatten().map(|next| (node, next));
+            let entries = batch.entries.into_iter();
+            let entries = entries
+                .filter(|entry| self.arguments.shows(entry) && entry.is_subdirectory(tree.volume));
+            below.found = entries.map(|entry| (entry.name, entry.inode)).collect();
+            tree.kept += below.found.len();
+        }
+        tree.kept -= 1;
+        below.found.pop_front()
     }
 
     /// Returns the row of an entry. Attributes that cannot be read are reported and omitted.
@@ -237,11 +300,12 @@ impl Lister<'_> {
         &self,
         volume: &Volume,
         entry: Entry,
-        failure: impl FnOnce(base::Error) -> Failure,
+        failure: impl FnOnce(base::Error, &[u8]) -> Failure,
         console: &mut Console,
     ) -> Result<Row> {
         let details = if self.arguments.long || self.arguments.json {
-            console.tolerate(details(volume, &entry).map_err(failure))?
+            let details = details(volume, &entry).map_err(|error| failure(error, &entry.name));
+            console.tolerate(details)?
         } else {
             None
         };

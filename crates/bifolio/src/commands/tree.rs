@@ -6,7 +6,8 @@ use serde::Serialize;
 use vfs::Follow;
 
 use crate::console::Console;
-use crate::failure::Result;
+use crate::directory;
+use crate::failure::{Failure, Result};
 use crate::format::json;
 use crate::listing;
 use crate::target::{ImageOptions, Target, Volumes};
@@ -153,6 +154,12 @@ impl Visitor for TargetVisitor<'_, '_> {
     fn leave(&mut self, _stop: &Visit<'_>) -> Result<()> {
         self.drawer.has_more.pop();
         Ok(())
+    }
+
+    fn sorted_in_parts(&mut self, path: &[u8]) {
+        let warning =
+            Failure::new(self.target.subject(path).as_slice(), directory::SORTED_IN_PARTS);
+        self.drawer.console.warn(warning);
     }
 
     fn failed(&mut self, path: &[u8], error: &base::Error) -> Result<()> {

@@ -1,6 +1,8 @@
 //! Helpers for the tests of the command line.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
+pub mod listed;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
