@@ -49,12 +49,22 @@ fn an_archive_copy_equals_the_kernels_mount() {
     run_ok(&["cp", "-a", "--privileged", &image.at("/"), &into]);
     let found = comparable(Manifest::of_host(copy.path()));
     assert!(found.len() > 1000, "{}", found.len());
-    found.assert_equal("the copy", &expected, "the kernel");
+    // The attributes of directories that exist are not set.
+    let without_times = |manifest: Manifest, is_old: fn(&str, &str) -> bool| {
+        manifest.map(|name, mode, fact, value| {
+            let is_time = ["accessed", "modified"].contains(&fact);
+            (!is_time || !is_old(name, mode)).then(|| value.to_owned())
+        })
+    };
+    let existed = |name: &str, _: &str| [".", "lost+found"].contains(&name);
+    let found = without_times(found, existed);
+    found.assert_equal("the copy", &without_times(expected.clone(), existed), "the kernel");
 
     // A copy over a copy changes nothing.
     run_ok(&["cp", "-a", "--privileged", &image.at("/"), &into]);
-    let again = comparable(Manifest::of_host(copy.path()));
-    again.assert_equal("the second copy", &expected, "the kernel");
+    let is_directory = |_: &str, mode: &str| mode.starts_with("04");
+    let again = without_times(comparable(Manifest::of_host(copy.path())), is_directory);
+    again.assert_equal("the second copy", &without_times(expected, is_directory), "the kernel");
     assert_eq!(leftovers(copy.path()), "");
 }
 

@@ -3,12 +3,20 @@
 
 mod support;
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs::{self, File};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::{Image, run_ok, run_with_status, shell};
+use rustix::fs::{Gid, Uid, inotify};
+use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+use support::{Image, bifolio, run_ok, run_with_status, shell};
+use testkit::command::output;
 use testkit::must;
+
+/// The user who owns the destination of some copies.
+const STRANGER: u32 = 1234;
 
 /// Runs a command that succeeds, and returns what it printed.
 fn warnings(arguments: &[&str]) -> String {
@@ -119,4 +127,90 @@ fn a_copy_that_is_much_larger_than_the_image_warns() {
     // With hard links, the copy has one file.
     let text = warnings(&["cp", "-a", &image.at("/"), &out("one")]);
     assert_eq!(text, "");
+}
+
+/// Renames root's files `secret-N` to each name that appears in the directory `home`, as its owner, until `stop` is set. Returns
+/// the number of renamed files.
+fn rename_secrets(home: &Path, stop: &AtomicBool) -> u32 {
+    let folder = must(File::open(home), "home");
+    let events = must(inotify::init(inotify::CreateFlags::NONBLOCK), "inotify");
+    let flags = inotify::WatchFlags::CREATE;
+    must(inotify::add_watch(&events, home, flags), "a watch");
+    // These system calls change the calling thread only.
+    let (user, group) = (Uid::from_raw(STRANGER), Gid::from_raw(STRANGER));
+    must(set_thread_res_gid(group, group, group), "the group");
+    must(set_thread_res_uid(user, user, user), "the user");
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(&events, &mut buffer);
+    let mut renamed = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(event) = reader.next() else { continue };
+        let Some(name) = event.file_name() else { continue };
+        let secret = format!("secret-{renamed}");
+        renamed += u32::from(rustix::fs::renameat(&folder, secret, &folder, name).is_ok());
+    }
+    renamed
+}
+
+/// Copies out of an image with the files that `fill` creates, to a directory whose owner renames root's files meanwhile, which
+/// `secrets` creates. Tries it several times. `lost` prints root's files that have another owner. There must be none.
+#[track_caller]
+fn check_renaming_owner(fill: &str, secrets: &str, lost: &str) {
+    let image = Image::from_script("ext4", 4096, fill);
+    for attempt in 0..3 {
+        let home = image.beside(&format!("home{attempt}"));
+        must(fs::create_dir(&home), "home");
+        shell(&home, secrets);
+        must(chown(&home, Some(STRANGER), Some(STRANGER)), "home");
+        let stop = AtomicBool::new(false);
+        let renamed = std::thread::scope(|scope| {
+            let stranger = scope.spawn(|| rename_secrets(&home, &stop));
+            // The copy fails if its files are replaced.
+            let result =
+                output(bifolio().args(["cp", "-a", &image.at("/"), "."]).current_dir(&home));
+            stop.store(true, Ordering::Relaxed);
+            assert!(matches!(result.status.code(), Some(0 | 1)), "{}", result.text());
+            stranger.join().expect("the thread")
+        });
+        let lost = shell(&home, lost);
+        assert_eq!(lost, "", "root's files changed hands, {renamed} were renamed");
+        let owner = must(home.metadata(), "home").uid();
+        assert_eq!(owner, STRANGER);
+    }
+}
+
+#[test]
+fn the_owner_of_the_destination_gets_no_files_of_root_for_special_files() {
+    check_renaming_owner(
+        "for i in $(seq 1000); do echo pipe$i; done | xargs mkfifo; chown 1234:1234 *",
+        "for i in $(seq 0 1200); do : > secret-$i; done",
+        "find . -type f ! -user 0",
+    );
+}
+
+#[test]
+fn the_owner_of_the_destination_gets_no_directories_of_root() {
+    check_renaming_owner(
+        "for i in $(seq 1000); do echo dir$i; done | xargs mkdir; chown 1234:1234 *",
+        "mkdir $(seq -f secret-%g 0 1200); for dir in secret-*; do : > $dir/inside; done",
+        "find . -name inside -printf '%h\\0' | xargs -r0 stat -c '%u %n' | sed '/^0 /d'",
+    );
+}
+
+#[test]
+fn existing_directories_keep_their_attributes() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir -p old/new; : > old/file; chown -R 12:34 .; chmod 777 . old; setfattr -n user.x -v y old
+         setfacl -m u:77:rwx old; setfacl -d -m u:77:rwx old",
+    );
+    let out = image.beside("out");
+    must(fs::create_dir(&out), "out");
+    shell(&out, "mkdir old; chmod 750 . old; setfattr -n user.z -v z old");
+    let facts = |names| shell(&out, &format!("stat -c '%n %u %g %a' {names}; getfattr -dm- old"));
+    let before = facts(". old");
+    run_ok(&["cp", "-a", &image.at("/"), &out.display().to_string()]);
+    assert_eq!(facts(". old"), before);
+    assert!(facts("old/new old/file").starts_with("old/new 12 34 755\nold/file 12 34 644\n"));
 }

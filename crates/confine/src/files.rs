@@ -93,6 +93,8 @@ fn allow(
                 | AccessFs::Truncate
                 | AccessFs::ReadDir
                 | AccessFs::RemoveFile
+                // Also needed to rename a directory.
+                | AccessFs::RemoveDir
                 | AccessFs::Refer
                 | AccessFs::MakeReg
                 | AccessFs::MakeDir

@@ -134,6 +134,9 @@ fn work(facts: &Place) -> io::Result<()> {
             let folder = rustix::fs::openat(tree, "folder", flags, Mode::empty())?;
             rustix::fs::linkat(tree, "own", &folder, "link", AtFlags::empty())?;
             rustix::fs::symlinkat("x", tree, "symlink")?;
+            rustix::fs::mkdirat(&folder, "new", Mode::RWXU)?;
+            rustix::fs::renameat(&folder, "new", tree, "moved")?;
+            rustix::fs::unlinkat(tree, "moved", AtFlags::REMOVEDIR)?;
         }
         _ => {}
     }

@@ -41,7 +41,8 @@ Copying out of an image: what gives rights on the host is left out, unless --pri
 files, set-user-ID and set-group-ID bits, and capabilities. Only root can preserve owners, device files and \
 privileged attributes. The command prints a warning that counts what it left out, and succeeds. If anything \
 else cannot be copied, the command prints an error for it, copies the rest, and fails. It warns when the \
-copies have more than 100 times the bytes of the image.";
+copies have more than 100 times the bytes of the image. Directories that exist keep their owners, permissions, \
+times and other attributes.";
 
 /// The arguments of `bifolio cp`.
 #[derive(Args)]
@@ -122,9 +123,10 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     // The contents of a directory go to a new one, which is created before, so that the process is confined to it.
     let is_contents =
         options.recursive && sources.iter().all(|source| source.file_name().is_none());
-    let is_new = is_contents && !is_directory && rustix::fs::mkdir(destination, Mode::RWXU).is_ok();
+    let new = if is_contents && !is_directory { create_start(destination)? } else { None };
+    let is_new = new.is_some();
     is_directory |= is_new;
-    let start = open_start(destination, is_directory)?;
+    let start = new.map_or_else(|| open_start(destination, is_directory), Ok)?;
     let copies = sources.iter().map(|source| Copy::new(source, destination, is_directory, is_new));
     let copies = copies.collect::<Result<Vec<_>>>()?;
     let interrupted = signals::catch()?;
@@ -141,6 +143,16 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     });
     engine.finish(destination.as_os_str().as_bytes());
     outcome
+}
+
+/// Creates the directory `destination` on the host, and opens it. Returns `None` if that fails, or if the directory exists.
+fn create_start(destination: &Path) -> Result<Option<OwnedFd>> {
+    let Some(name) = destination.file_name() else { return Ok(None) };
+    let parent = Directory::at_start(open_start(destination, false)?, None, false, None);
+    match parent.create_directory(name.as_bytes()) {
+        Ok((new, true)) => Ok(Some(new)),
+        Ok((_, false)) | Err(_) => Ok(None),
+    }
 }
 
 /// Opens the directory on the host in which the copies get their names.

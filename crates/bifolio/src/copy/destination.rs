@@ -4,12 +4,14 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use vfs::Node;
+
+use super::place::{Place, open_directory};
 
 /// Maximum number of temporary names that are tried.
 const ATTEMPTS_MAX: u32 = 100;
@@ -24,11 +26,13 @@ pub struct Directory {
     pub name: Vec<u8>,
     /// The original directory and its path in the image. `None` for an existing directory that only contains copies.
     pub source: Option<(Arc<Node>, Vec<u8>)>,
-    /// Whether the copy created the directory.
+    /// Whether the copy created the directory. Until its attributes are set, only this process's user has access.
     pub is_new: bool,
     /// The device and inode number of the source image, which no copy may replace. `None` if they are not known.
     image: Option<(u64, u64)>,
     fd: OwnedFd,
+    /// Where copies for the directory are made, once that is known.
+    place: OnceLock<Place>,
 }
 
 impl Directory {
@@ -40,7 +44,8 @@ impl Directory {
         is_new: bool,
         image: Option<(u64, u64)>,
     ) -> Self {
-        Self { parent: None, name: Vec::new(), source, is_new, image, fd }
+        let (parent, name, place) = (None, Vec::new(), place(is_new));
+        Self { parent, name, source, is_new, image, fd, place }
     }
 
     /// Creates the directory `name` in `parent`, with access only for its owner. Opens it if it exists.
@@ -49,16 +54,52 @@ impl Directory {
         name: &[u8],
         source: (Arc<Node>, Vec<u8>),
     ) -> io::Result<Arc<Self>> {
-        check_name(name)?;
-        let is_new = match rustix::fs::mkdirat(&parent.fd, name, Mode::RWXU) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(error) => return Err(error.into()),
-        };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&parent.fd, name, flags, Mode::empty())?;
+        let (fd, is_new) = parent.create_directory(name)?;
         let (parent, image) = (Some(Arc::clone(parent)), parent.image);
-        Ok(Arc::new(Self { parent, name: name.to_vec(), source: Some(source), is_new, image, fd }))
+        let (name, source, place) = (name.to_vec(), Some(source), place(is_new));
+        Ok(Arc::new(Self { parent, name, source, is_new, image, fd, place }))
+    }
+
+    /// Creates and opens the directory `name`, with access only for its owner. Opens it if it exists. Returns whether it is
+    /// new. Then it certainly is the created one.
+    pub fn create_directory(&self, name: &[u8]) -> io::Result<(OwnedFd, bool)> {
+        check_name(name)?;
+        match open_directory(self.fd.as_fd(), name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            outcome => return Ok((outcome?, false)),
+        }
+        let Place::Inside(inside, _) = self.place()? else {
+            let is_new = match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
+                Ok(()) => true,
+                Err(Errno::EXIST) => false,
+                Err(error) => return Err(error.into()),
+            };
+            return Ok((open_directory(self.fd.as_fd(), name)?, is_new));
+        };
+        let temporary = temporary_name();
+        rustix::fs::mkdirat(inside, &temporary, Mode::RWXU)?;
+        let moved = open_directory(inside.as_fd(), temporary.as_bytes()).and_then(|fd| {
+            rustix::fs::renameat(inside, &temporary, &self.fd, name)?;
+            Ok(fd)
+        });
+        if moved.is_err() {
+            let _ = rustix::fs::unlinkat(inside, &temporary, AtFlags::REMOVEDIR);
+        }
+        Ok((moved?, true))
+    }
+
+    /// Returns the place in which copies are made before they get their names in this directory.
+    fn place(&self) -> io::Result<&Place> {
+        if let Some(place) = self.place.get() {
+            return Ok(place);
+        }
+        let mut found = Some(Place::find(self)?);
+        let place = self.place.get_or_init(|| found.take().unwrap_or(Place::Itself));
+        // Another thread was faster.
+        if let Some(unused) = found {
+            unused.end(self);
+        }
+        Ok(place)
     }
 
     /// Returns the names of the directories from the start of the copy down to this directory.
@@ -86,15 +127,24 @@ impl Directory {
         Ok(fd)
     }
 
-    /// Creates an entry with a temporary name. Calls `make` with different names until a name does not exist.
+    /// Creates an entry with a temporary name, where no other user can replace it until it is renamed. Calls `make` with
+    /// different names until a name does not exist.
     pub fn temporary(
         &self,
-        mut make: impl FnMut(BorrowedFd<'_>, &str) -> rustix::io::Result<()>,
+        make: impl FnMut(BorrowedFd<'_>, &str) -> rustix::io::Result<()>,
     ) -> io::Result<Temporary<'_>> {
+        self.temporary_in(self.place()?.directory(self), make)
+    }
+
+    fn temporary_in<'a>(
+        &'a self,
+        place: BorrowedFd<'a>,
+        mut make: impl FnMut(BorrowedFd<'_>, &str) -> rustix::io::Result<()>,
+    ) -> io::Result<Temporary<'a>> {
         for _ in 0..ATTEMPTS_MAX {
             let name = temporary_name();
-            match make(self.fd.as_fd(), &name) {
-                Ok(()) => return Ok(Temporary { directory: self, name, is_renamed: false }),
+            match make(place, &name) {
+                Ok(()) => return Ok(Temporary { directory: self, place, name, is_renamed: false }),
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -102,12 +152,13 @@ impl Directory {
         Err(Errno::EXIST.into())
     }
 
-    /// Creates an empty file with a temporary name, and opens it for writing.
+    /// Creates an empty file with a temporary name, and opens it for writing. Another user may rename it, but the open file
+    /// stays the created one.
     pub fn temporary_file(&self) -> io::Result<(Temporary<'_>, std::fs::File)> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = None;
-        let temporary = self.temporary(|directory, name| {
+        let temporary = self.temporary_in(self.fd.as_fd(), |directory, name| {
             file = Some(rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?);
             Ok(())
         })?;
@@ -132,9 +183,9 @@ impl Directory {
         })?;
         // If the new name is a link to this file already, rename(2) keeps both names, and dropping `temporary`
         // removes the temporary name.
-        let (directory, temporary_name) = temporary.location();
+        let (place, temporary_name) = temporary.location();
         self.check_not_image(new_name)?;
-        Ok(rustix::fs::renameat(directory, temporary_name, directory, new_name)?)
+        Ok(rustix::fs::renameat(place, temporary_name, &self.fd, new_name)?)
     }
 
     /// Errors: `name` in this directory is the source image.
@@ -154,25 +205,40 @@ impl AsFd for Directory {
     }
 }
 
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.get() {
+            place.end(self);
+        }
+    }
+}
+
+/// Returns the place of a directory, if it is known since the directory is new.
+fn place(is_new: bool) -> OnceLock<Place> {
+    if is_new { Place::Itself.into() } else { OnceLock::new() }
+}
+
 /// Entry with a temporary name. It is removed unless it is renamed to its final name.
 #[derive(Debug)]
 pub struct Temporary<'a> {
     directory: &'a Directory,
+    /// Where it has the temporary name.
+    place: BorrowedFd<'a>,
     name: String,
     is_renamed: bool,
 }
 
 impl Temporary<'_> {
-    /// Returns the directory and the temporary name.
+    /// Returns the directory that has the temporary name, and this name.
     pub fn location(&self) -> (BorrowedFd<'_>, &str) {
-        (self.directory.fd.as_fd(), &self.name)
+        (self.place, &self.name)
     }
 
     /// Renames the entry to its final name. Replaces an existing file, but not a directory.
     pub fn rename(mut self, name: &[u8]) -> io::Result<()> {
         check_name(name)?;
         self.directory.check_not_image(name)?;
-        rustix::fs::renameat(&self.directory.fd, &self.name, &self.directory.fd, name)?;
+        rustix::fs::renameat(self.place, &self.name, &self.directory.fd, name)?;
         self.is_renamed = true;
         Ok(())
     }
@@ -182,7 +248,7 @@ impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         if !self.is_renamed {
             // If this fails, the name shows that the file is not complete.
-            let _ = rustix::fs::unlinkat(&self.directory.fd, &self.name, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(self.place, &self.name, AtFlags::empty());
         }
     }
 }

@@ -40,8 +40,9 @@ pub struct Wanted<'a> {
 pub enum Subject<'a> {
     /// An open file or directory.
     Open(BorrowedFd<'a>),
-    /// A symbolic link or special file in an open directory. It is not opened or followed. The directory becomes the current
-    /// one, since some system calls take no other, so only one thread of a copy may use this.
+    /// A symbolic link or special file in an open directory, in which no other user can replace it. It is not opened or
+    /// followed. The directory becomes the current one, since some system calls take no other, so only one thread of a copy may
+    /// use this.
     Entry(BorrowedFd<'a>, &'a str),
 }
 

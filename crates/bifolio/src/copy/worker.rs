@@ -160,12 +160,13 @@ impl Worker<'_, '_> {
         attributes.permissions & 0o777 & !self.engine.options.umask
     }
 
-    /// Releases a reference to a directory. The last release sets the attributes of the directory, and then releases
-    /// its parent.
+    /// Releases a reference to a directory. The last release sets the attributes of the directory if the copy created it,
+    /// and then releases its parent.
     pub fn release(&self, mut directory: Arc<Directory>) {
         while let Some(mut inner) = Arc::into_inner(directory) {
             if let Some((node, path)) = inner.source.take() {
-                if self.engine.options.preserve || inner.is_new {
+                // Others may rely on the owner and permissions of a directory that existed.
+                if inner.is_new {
                     let subject = Subject::Open(inner.as_fd());
                     self.set_attributes(&node, &path, &node.attributes(), subject);
                 }
