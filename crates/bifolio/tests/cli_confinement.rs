@@ -291,7 +291,7 @@ fn copies_of_trees_keep_only_what_their_options_need() {
         (
             &["-a"],
             &[&image.at("/none"), &image.at("/dir"), &here("new")],
-            &[CHOWN, DAC_OVERRIDE, FOWNER, SYS_ADMIN],
+            &[CHOWN, DAC_OVERRIDE, FOWNER],
             &folder.join("new"),
         ),
         (

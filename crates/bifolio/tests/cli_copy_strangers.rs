@@ -34,13 +34,17 @@ fn rights_on_the_host_are_copied_on_request_only() {
         4096,
         "mkdir dir; chmod 2775 dir; echo x > dir/program; cp dir/program other
          chown 12:34 dir/program; chmod 6755 dir/program; setfattr -n user.x -v y dir/program
-         setcap cap_net_raw+ep other; mknod null c 1 3; mknod dir/disk b 7 0; mkfifo pipe",
+         setcap cap_net_raw+ep other; mknod null c 1 3; mknod dir/disk b 7 0; mkfifo pipe
+         setfattr -n security.SMACK64EXEC -v _ other; setfattr -n security.selinux -v y other
+         setfattr -n trusted.overlay.opaque -v y dir; setfattr -n trusted.x -v y pipe",
     );
     let out = image.beside("out");
     let text = warnings(&["cp", "-a", &image.at("/"), &out.display().to_string()]);
     for line in [
         "set-user-ID and set-group-ID bits of 2 files were not preserved, the first is /dir",
         "capabilities of 1 file were not preserved, the first is /other: copies would",
+        "attributes security.* of 1 file were not preserved, the first is /other: copies would",
+        "attributes trusted.* of 2 files were not preserved, the first is /",
         "2 device files were not copied, the first is /",
         "use --privileged if you trust the image",
     ] {
@@ -53,6 +57,7 @@ fn rights_on_the_host_are_copied_on_request_only() {
     assert!(!out.join("null").exists() && !out.join("dir/disk").exists());
     assert!(out.join("pipe").exists());
     assert_eq!(shell(&out, "getcap other").trim(), "");
+    assert_eq!(shell(&out, "getfattr -dm '^(security|trusted)' other dir pipe"), "");
     assert!(shell(&out, "getfattr -n user.x dir/program").contains("user.x=\"y\""));
 
     // Without -a, too.
@@ -66,6 +71,10 @@ fn rights_on_the_host_are_copied_on_request_only() {
     assert_eq!(text, "");
     assert_eq!((mode(&all.join("dir/program")), mode(&all.join("dir"))), (0o6755, 0o2775));
     assert_eq!(shell(&all, "getcap other").trim(), "other cap_net_raw=ep");
+    let labels = shell(&all, "getfattr -dm '^(security.S|security.se|trusted)' other dir pipe");
+    for label in ["SMACK64EXEC=\"_", "selinux=\"y", "trusted.overlay.opaque=\"y", "trusted.x=\"y"] {
+        assert!(labels.contains(label), "{label}: {labels}");
+    }
     assert_eq!(shell(&all, "stat -c %t:%T null dir/disk"), "1:3\n7:0\n");
 }
 

@@ -84,12 +84,14 @@ pub fn capabilities_for(trees: &Trees<'_>) -> CapabilitySet {
             // A file of another user is replaced, perhaps in a directory with the sticky bit.
             let mut needed = CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER;
             if *attributes {
-                needed |= CapabilitySet::CHOWN | CapabilitySet::SYS_ADMIN;
+                needed |= CapabilitySet::CHOWN;
             }
             if *privileged {
                 needed |= CapabilitySet::MKNOD;
             }
             if *attributes && *privileged {
+                // Attributes of the namespace trusted, and most of security.
+                needed |= CapabilitySet::SYS_ADMIN;
                 needed |= CapabilitySet::FSETID | CapabilitySet::SETFCAP;
             }
             needed

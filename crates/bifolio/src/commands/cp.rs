@@ -38,7 +38,7 @@ Copying into an image: all attributes can be preserved without root. Without -a,
 owner of the copies. Files are copied one at a time, and --jobs has no effect.
 
 Copying out of an image: what gives rights on the host is left out, unless --privileged is given: device \
-files, set-user-ID and set-group-ID bits, and capabilities. Only root can preserve owners, device files and \
+files, set-user-ID and set-group-ID bits, capabilities, and the extended attributes security.* and trusted.*. Only root can preserve owners, device files and \
 privileged attributes. The command prints a warning that counts what it left out, and succeeds. If anything \
 else cannot be copied, the command prints an error for it, copies the rest, and fails. It warns when the \
 copies have more than 100 times the bytes of the image. Directories that exist keep their owners, permissions, \
@@ -58,8 +58,8 @@ pub struct Arguments {
     /// Treat DESTINATION as the name of the copy even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Out of an image: also copy device files, and with -a, set-user-ID and set-group-ID bits and capabilities.
-    /// Only for images that you trust
+    /// Out of an image: also copy device files, and with -a, set-user-ID and set-group-ID bits, capabilities,
+    /// and the extended attributes security.* and trusted.*. Only for images that you trust
     #[arg(long)]
     privileged: bool,
     /// Out of an image: stop when the copies have more than BYTES of data

@@ -33,7 +33,8 @@ pub struct Options {
     pub preserve: bool,
     /// Whether directories are copied.
     pub recursive: bool,
-    /// Whether what gives rights on the host is copied: device files, and of what is preserved, set-ID bits and capabilities.
+    /// Whether what gives rights on the host is copied: device files, and of what is preserved, set-ID bits,
+    /// capabilities, and the attributes `security.*` and `trusted.*`.
     pub privileged: bool,
     /// The maximum size of the copy.
     pub maximum: Maximum,

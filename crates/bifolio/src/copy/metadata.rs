@@ -3,6 +3,7 @@
 //! The owner is set first, because a change of the owner removes capabilities and set-ID bits. Times are set last,
 //! because every change updates them.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -19,6 +20,9 @@ use crate::format::acl;
 pub const SET_ID: u16 = 0o6000;
 /// The extended attribute with the capabilities of a program.
 const CAPABILITIES: &[u8] = b"security.capability";
+/// The prefixes of extended attributes that decide on rights on the host: security modules, and for example overlayfs, trust
+/// them.
+const RIGHTS: [&[u8]; 2] = [b"security.", b"trusted."];
 
 /// Metadata to set.
 #[derive(Clone, Copy)]
@@ -126,10 +130,13 @@ fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMut(
             )),
         }
     }
+    let mut left_out = BTreeSet::new();
     for name in names {
-        if name == CAPABILITIES && !wanted.privileged {
-            wanted.losses.add(Loss::Capabilities, Reason::GivesRights, wanted.path);
-            continue;
+        if !wanted.privileged {
+            if let Some(loss) = right(&name) {
+                left_out.insert(loss);
+                continue;
+            }
         }
         let value = match wanted.node.get_xattr(&name) {
             Ok(value) => value,
@@ -141,9 +148,7 @@ fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMut(
         match set_xattr(subject, &name, &value) {
             Ok(()) => {}
             Err(reason @ (Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP)) => {
-                let dot = name.iter().position(|&byte| byte == b'.');
-                let prefix = name.get(..dot.map_or(name.len(), |dot| dot + 1)).unwrap_or(&name);
-                wanted.losses.add(Loss::Xattr(prefix.to_vec()), reason, wanted.path);
+                wanted.losses.add(Loss::Xattr(prefix(&name).to_vec()), reason, wanted.path);
             }
             Err(error) => report(CopyError::Host(
                 "cannot set an extended attribute of the copy",
@@ -151,6 +156,23 @@ fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMut(
             )),
         }
     }
+    for loss in left_out {
+        wanted.losses.add(loss, Reason::GivesRights, wanted.path);
+    }
+}
+
+/// Returns what is lost without an extended attribute that gives rights on the host, and `None` for others.
+fn right(name: &[u8]) -> Option<Loss> {
+    if name == CAPABILITIES {
+        return Some(Loss::Capabilities);
+    }
+    RIGHTS.contains(&prefix(name)).then(|| Loss::Xattr(prefix(name).to_vec()))
+}
+
+/// Returns the namespace of an extended attribute, with the dot.
+fn prefix(name: &[u8]) -> &[u8] {
+    let dot = name.iter().position(|&byte| byte == b'.');
+    name.get(..dot.map_or(name.len(), |dot| dot + 1)).unwrap_or(name)
 }
 
 fn set_xattr(subject: Subject<'_>, name: &[u8], value: &[u8]) -> rustix::io::Result<()> {
