@@ -1,9 +1,12 @@
 //! The confinement of commands: after all images are open, and before a byte of them is parsed.
 //! Not here: the layers (`confine`), mounts.
 
+use std::ffi::OsString;
+
 use clap::Args;
 use confine::{Confinement, FILES_MAX, Layer, Needs, Proof, Resources, Trees};
 
+use crate::console;
 use crate::failure::{Failure, Result};
 
 /// The memory that a command may map beside its cache, in bytes: stacks, and what it keeps of large directories.
@@ -17,9 +20,10 @@ const EVERY_LAYER: &str = "all";
 #[derive(Args, Clone, Debug, Default)]
 pub struct ConfinementOptions {
     /// Read the image even without a layer of the confinement of the process that reads it: no-new-privs, user,
-    /// capabilities, landlock, chroot, limits or seccomp, or several of them, separated by commas; without LAYER, none confines it
+    /// capabilities, landlock, chroot, limits or seccomp, or several of them, separated by commas; without LAYER, none confines
+    /// it. Commands other than mount also obey the variable BIFOLIO_NO_CONFINE=LAYER, and then print a warning
     #[arg(long, value_name = "LAYER", num_args = 0..=1, require_equals = true, value_delimiter = ',',
-        default_missing_value = EVERY_LAYER, value_parser = parse_layer, env = "BIFOLIO_NO_CONFINE")]
+        default_missing_value = EVERY_LAYER, value_parser = parse_layer)]
     no_confine: Vec<Confinement>,
 }
 
@@ -27,6 +31,40 @@ impl ConfinementOptions {
     /// Returns the layers that the options leave.
     pub fn layers(&self) -> Confinement {
         self.no_confine.iter().copied().fold(Confinement::FULL, Confinement::and)
+    }
+
+    /// Returns the layers that the options leave, or the variable if there are no options. A variable is easily set for more
+    /// commands than intended, so a warning names the layers that it leaves out.
+    fn layers_of_command(&self) -> Result<Confinement> {
+        let Some(value) = variable().filter(|_| self.no_confine.is_empty()) else {
+            return Ok(self.layers());
+        };
+        let value = value.to_string_lossy();
+        let layers = value.split(',').map(parse_layer).collect::<Result<Vec<_>, _>>();
+        let layers = layers.map_err(|error| Failure::new(VARIABLE, error).usage())?;
+        let layers = layers.into_iter().fold(Confinement::FULL, Confinement::and);
+        let missing = Layer::ALL.into_iter().filter(|layer| !layers.has(*layer));
+        let missing = missing.map(Layer::name).collect::<Vec<_>>().join(", ");
+        console::warn(format_args!("{VARIABLE} leaves out layers of the confinement: {missing}"));
+        Ok(layers)
+    }
+}
+
+/// The variable that leaves layers out, for commands other than mount.
+const VARIABLE: &str = "BIFOLIO_NO_CONFINE";
+
+/// Returns the value of the variable, unless it is empty.
+fn variable() -> Option<OsString> {
+    std::env::var_os(VARIABLE).filter(|value| !value.is_empty())
+}
+
+/// Warns that a mount is confined in spite of the variable, which may come from a session of another user than the one who
+/// mounts.
+pub fn warn_of_ignored_variable() {
+    if variable().is_some() {
+        tracing::warn!(
+            "{VARIABLE} is ignored; only --no-confine leaves out layers of a mount's confinement"
+        );
     }
 }
 
@@ -58,7 +96,7 @@ pub struct CommandNeeds<'a> {
 /// Confines the process, which must have no other threads yet, to open files, to trees of the host and to printing. Errors: a
 /// layer is missing.
 pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds<'_>) -> Result<()> {
-    let mut layers = options.layers();
+    let mut layers = options.layers_of_command()?;
     if !confine::has_nobody() {
         // In a user namespace with one user, root is that ordinary user.
         layers = layers.without(Layer::User);
@@ -79,6 +117,9 @@ pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds<'_>) ->
         left.map_err(|errno| Failure::host("standard input", "cannot leave", &errno.into()))?;
     }
     let needs = Needs { writable, output: true, rings: false, guard: false, resources, trees };
-    let confined = confine::confine(layers, needs, &Proof::open_or_ask());
-    confined.map_err(|error| Failure::new("bifolio", error.to_string()))
+    let weaker = confine::confine(layers, needs, &Proof::open_or_ask());
+    if let Some(weaker) = weaker.map_err(|error| Failure::new("bifolio", error.to_string()))? {
+        console::warn(weaker);
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use device::Image;
-use fuse::{Inherited, LoopDevice};
+use fuse::{Inherited, LoopDevice, SessionError};
 
 use crate::failure::{Failure, Result};
 use crate::target::{ImageOptions, Target};
@@ -29,6 +29,10 @@ impl PartDevice {
     /// Returns a device for the part of the target's image that the options choose. Returns `None` if there is none: the
     /// image is mounted as a whole, or from another container, or there are no loop devices, or none may be attached. Then the
     /// whole image is opened.
+    ///
+    /// # Errors
+    ///
+    /// The part cannot be found. If the process that looks for it has reported why, this function ends the program instead.
     pub fn new(
         target: &Target,
         options: &ImageOptions,
@@ -45,12 +49,16 @@ impl PartDevice {
             true => options.open_image_for_writing(target)?,
             false => options.open_image(target)?,
         };
-        let find = || {
-            let range = image.part().ok().flatten()?;
-            Some([range.start, range.end])
+        let find = || match image.part() {
+            Ok(part) => Ok(part.map(|range| [range.start, range.end])),
+            Err(error) => {
+                let failure = Failure::library(&*target.image, &error);
+                tracing::error!("{failure}");
+                Err(failure.status().code())
+            }
         };
-        let Some([start, end]) = fuse::ask(options.confinement.layers(), inherited, find) else {
-            // The server meets the same error, and reports it.
+        let found = fuse::ask(options.confinement.layers(), inherited, find);
+        let Some([start, end]) = found.map_err(|error| no_answer(target, &error))? else {
             return Ok(None);
         };
         let known = known_partition(&target.image, &options, start..end);
@@ -70,6 +78,15 @@ impl PartDevice {
     pub fn is_loop(&self) -> bool {
         self.attached.is_some()
     }
+}
+
+/// Returns the failure of a mount whose part was not found. Ends the program if the failure was reported.
+fn no_answer(target: &Target, error: &SessionError<Failure>) -> Failure {
+    if let SessionError::Reported(status) = error {
+        std::process::exit((*status).into());
+    }
+    let text = format!("cannot find the part of the image to mount: {error}");
+    Failure::new(&*target.image, text)
 }
 
 /// Attaches a loop device to the bytes `range` of an image file.

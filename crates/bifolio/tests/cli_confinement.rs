@@ -10,7 +10,9 @@ use std::process::{Child, Command, Stdio};
 
 use support::{Image, bifolio, shell};
 use testkit::command::output;
-use testkit::{Denied, LAYERS_REFUSED, deny, must, refusals_of_layer, wait_until};
+use testkit::{
+    Denied, LAYERS_REFUSED, add_group, deny, fakes_of_layers, must, refusals_of_layer, wait_until,
+};
 
 /// All commands that only read images.
 const READERS: [&[&str]; 11] = [
@@ -413,8 +415,67 @@ fn without_a_layer_nothing_is_read_unless_an_option_names_it() {
         let mut command = bifolio();
         command.arg("cat").arg(image.at("/file")).env("BIFOLIO_NO_CONFINE", "all");
         deny(&mut command, &refusals_of_layer(case));
-        assert_eq!(output(&mut command).text(), "secret\n", "{case}");
+        assert_eq!(output(&mut command).stdout, b"secret\n", "{case}");
     }
+}
+
+#[test]
+fn a_layer_that_the_host_only_says_to_apply_is_missing() {
+    let image = image();
+    for (layer, fakes) in fakes_of_layers() {
+        let mut command = bifolio();
+        command.arg("cat").arg(image.at("/file"));
+        add_group(&mut command);
+        deny(&mut command, &fakes);
+        let failed = output(&mut command).text();
+        assert!(failed.contains(&format!("--no-confine={layer}")), "{fakes:?}: {failed}");
+        assert!(!failed.contains("secret"), "{fakes:?}: {failed}");
+    }
+}
+
+#[test]
+fn layers_that_the_variable_leaves_out_are_named() {
+    let image = image();
+    let run = |value: &str, options: &[&str]| {
+        let mut command = bifolio();
+        command.arg("cat").args(options).arg(image.at("/file")).env("BIFOLIO_NO_CONFINE", value);
+        output(&mut command)
+    };
+    for (value, named) in [
+        ("limits", "limits"),
+        ("user,seccomp", "user, seccomp"),
+        ("all", "no-new-privs, user, landlock, chroot, capabilities, limits, seccomp"),
+    ] {
+        let ran = run(value, &[]);
+        assert_eq!(ran.stdout, b"secret\n", "{value}");
+        let warning = String::from_utf8_lossy(&ran.stderr).into_owned();
+        let text = format!(
+            "bifolio: warning: BIFOLIO_NO_CONFINE leaves out layers of the confinement: {named}\n"
+        );
+        assert_eq!(warning, text, "{value}");
+    }
+    // The option is the one of this call, and the empty variable is none.
+    assert_eq!(run("all", &["--no-confine=limits"]).text(), "secret\n");
+    assert_eq!(run("", &[]).text(), "secret\n");
+    let refused = run("nothing", &[]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(refused.text().contains("BIFOLIO_NO_CONFINE: expected"), "{}", refused.text());
+}
+
+#[test]
+fn commands_warn_of_an_old_landlock() {
+    let image = image();
+    let mut command = Command::new("strace");
+    // The first call asks for the version: here, that of Linux 5.13.
+    let injected = "inject=landlock_create_ruleset:retval=1:when=1";
+    command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e"]);
+    command.arg(injected).arg(env!("CARGO_BIN_EXE_bifolio")).arg("cat").arg(image.at("/file"));
+    let ran = output(&mut command);
+    assert_eq!(ran.stdout, b"secret\n", "{}", ran.text());
+    let warning = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert_eq!(warning.lines().count(), 1, "{warning}");
+    assert!(warning.contains("warning: the kernel's Landlock does not control"), "{warning}");
+    assert!(warning.contains("the filter on system calls denies the others"), "{warning}");
 }
 
 #[test]

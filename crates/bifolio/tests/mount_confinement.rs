@@ -9,14 +9,17 @@ use std::process::Command;
 
 use mounting::{Fixture, Mount, NOBODY, as_user, bifolio, mount_entry};
 use testkit::command::output;
-use testkit::{LAYERS_REFUSED, deny, private_mounts, refusals_of_layer, wait_until};
+use testkit::{
+    Denied, LAYERS_REFUSED, add_group, deny, fakes_of_layers, private_mounts, refusals_of_layer,
+    wait_until,
+};
 
 #[test]
 fn the_server_is_confined_by_default() {
     private_mounts();
     let fixture = Fixture::with_tree();
-    let facts = |mount: &Mount<'_>| {
-        let status = fs::read_to_string(format!("/proc/{}/status", mount.server())).unwrap();
+    let facts = |process: i32| {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
         let fact = |name: &str| {
             let line = status.lines().find(|line| line.starts_with(name)).unwrap();
             line.split_whitespace().nth(1).unwrap().to_owned()
@@ -24,11 +27,21 @@ fn the_server_is_confined_by_default() {
         ["Uid:", "CapEff:", "CapPrm:", "NoNewPrivs:", "Seccomp:"].map(fact)
     };
     let mount = fixture.mount(&[]);
-    assert_eq!(facts(&mount), ["65534", "0000000000000000", "0000000000000000", "1", "2"]);
+    assert_eq!(facts(mount.server()), ["65534", "0000000000000000", "0000000000000000", "1", "2"]);
+    let namespace =
+        |process: &str, kind| fs::read_link(format!("/proc/{process}/ns/{kind}")).unwrap();
+    let server = mount.server().to_string();
+    for kind in ["mnt", "net", "ipc", "uts"] {
+        assert_ne!(namespace(&server, kind), namespace("self", kind));
+    }
+    // DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SYS_PTRACE and SYS_ADMIN.
+    let kept =
+        format!("{:016x}", [1, 2, 5, 19, 21].map(|number| 1_u64 << number).iter().sum::<u64>());
+    assert_eq!(facts(mount.guard()), ["0", &kept, &kept, "1", "0"]);
     drop(mount);
     let mount = fixture.mount(&["--no-confine"]);
-    assert_eq!(facts(&mount)[0], "0");
-    assert_eq!(facts(&mount)[4], "0");
+    assert_eq!(facts(mount.server())[0], "0");
+    assert_eq!(facts(mount.server())[4], "0");
     assert!(mount.path().join("small").exists());
 }
 
@@ -91,6 +104,61 @@ fn without_a_layer_nothing_is_mounted_unless_an_option_names_it() {
         assert!(mounted.path().join("small").exists(), "{case}");
         drop(mounted);
     }
+}
+
+#[test]
+fn a_layer_that_the_host_only_says_to_apply_is_missing() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    for (layer, fakes) in fakes_of_layers() {
+        let mut command = bifolio("mount");
+        command.arg(&fixture.image).arg(&fixture.directory);
+        add_group(&mut command);
+        deny(&mut command, &fakes);
+        let failed = output(&mut command);
+        assert!(!failed.status.success(), "{fakes:?}");
+        let text = failed.text();
+        assert!(text.contains(&format!("--no-confine={layer}")), "{fakes:?}: {text}");
+        assert_eq!(mount_entry(&fixture.directory), None, "{fakes:?}");
+    }
+}
+
+#[test]
+fn the_variable_leaves_out_no_layers_of_a_mount() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let mut command = bifolio("mount");
+    command.env("BIFOLIO_NO_CONFINE", "all").arg(&fixture.image).arg(&fixture.directory);
+    let mounted = output(&mut command);
+    assert!(mounted.status.success(), "{}", mounted.text());
+    assert!(mounted.text().contains("BIFOLIO_NO_CONFINE is ignored"), "{}", mounted.text());
+    let mount = fixture.mounted();
+    let status = fs::read_to_string(format!("/proc/{}/status", mount.server())).unwrap();
+    for fact in ["Uid:\t65534", "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+        assert!(status.contains(fact), "{fact}: {status}");
+    }
+}
+
+#[test]
+fn the_server_warns_of_an_old_landlock() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let log = fixture.image.with_file_name("log");
+    let mut command = Command::new("strace");
+    // The first call asks for the version: here, that of Linux 5.13.
+    let injected = "inject=landlock_create_ruleset:retval=1:when=1";
+    command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e"]);
+    command.arg(injected).arg(env!("CARGO_BIN_EXE_bifolio")).arg("mount").arg("--log").arg(&log);
+    // strace ends with the server.
+    let mut child = command.arg(&fixture.image).arg(&fixture.directory).spawn().unwrap();
+    wait_until("the mount", || {
+        assert_eq!(child.try_wait().unwrap(), None);
+        fixture.directory.join("small").exists()
+    });
+    let logged = fs::read_to_string(&log).unwrap();
+    assert!(logged.contains("warning: the kernel's Landlock does not control"), "{logged}");
+    fixture.umount();
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]
@@ -253,5 +321,31 @@ fn roots_server_of_a_partition_has_nothing_else_of_the_disk() {
         assert_eq!(disk.command(&["cat"], &format!("/{}", part[0])).text(), part[0]);
         wait_until("the loop device is detached", || !folder.join("loop").exists());
     }
+    disk.check();
+}
+
+#[test]
+fn without_an_answer_about_the_partition_nothing_is_mounted() {
+    private_mounts();
+    let disk = Disk::new();
+    let mount = |number: &str, denied: &[Denied]| {
+        let mut command = bifolio("mount");
+        command.args(["-o", "rw", "--partition", number]);
+        command.arg(&disk.path).arg(&disk.fixture.directory);
+        deny(&mut command, denied);
+        let failed = output(&mut command);
+        assert!(!failed.status.success(), "{}", failed.text());
+        assert_eq!(mount_entry(&disk.fixture.directory), None);
+        failed.text()
+    };
+    // The process that reads the partition table cannot be started, or is not confined.
+    let fork = Denied { call: libc::SYS_clone, first_argument: None, errno: libc::EAGAIN };
+    let text = mount("2", &[fork]);
+    assert!(text.contains("cannot find the part of the image to mount: cannot fork"), "{text}");
+    let text = mount("2", &refusals_of_layer("limits"));
+    assert!(text.contains("--no-confine=limits"), "{text}");
+    // It ends with the error that it has found, which is reported once.
+    let text = mount("9", &[]);
+    assert!(text.contains("no partition 9: the") && text.lines().count() == 1, "{text}");
     disk.check();
 }

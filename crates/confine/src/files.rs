@@ -14,22 +14,15 @@ use rustix::io::Errno;
 use super::Trees;
 
 /// Denies every access that the kernel's Landlock controls, but that to `trees`. Older kernels control less; the filter on
-/// system calls denies the rest.
-pub fn restrict(trees: &Trees<'_>) -> Result<(), String> {
+/// system calls denies the rest. Returns whether the kernel controls all that is known.
+pub fn restrict(trees: &Trees<'_>) -> Result<bool, String> {
     let covers_root = covers_root(trees).map_err(|errno| format!("the trees: {errno}"))?;
     let status = restrict_self(trees).map_err(|error| error.to_string())?;
-    match status {
-        RulesetStatus::FullyEnforced => {}
-        RulesetStatus::PartiallyEnforced => tracing::info!(
-            "the kernel's Landlock controls not all accesses (before Linux 6.12, no signals); the filter on system \
-             calls denies the others"
-        ),
-        RulesetStatus::NotEnforced => {
-            return Err(
-                "the kernel has no Landlock, or it is switched off (it needs Linux 5.13 and `landlock` in `lsm=`)"
-                    .to_owned(),
-            );
-        }
+    if status == RulesetStatus::NotEnforced {
+        return Err(
+            "the kernel has no Landlock, or it is switched off (it needs Linux 5.13 and `landlock` in `lsm=`)"
+                .to_owned(),
+        );
     }
     // /proc does not show Landlock's restrictions, so one is tried.
     let (path, flags) = match trees {
@@ -38,7 +31,7 @@ pub fn restrict(trees: &Trees<'_>) -> Result<(), String> {
         Trees::Read { .. } | Trees::None => ("/dev/null", OFlags::WRONLY),
     };
     match rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()) {
-        Err(Errno::ACCESS) => Ok(()),
+        Err(Errno::ACCESS) => Ok(status == RulesetStatus::FullyEnforced),
         Ok(_) => Err(format!("{path} can still be opened")),
         Err(errno) => Err(format!("opening {path} fails for another reason: {errno}")),
     }

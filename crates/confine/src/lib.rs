@@ -176,15 +176,37 @@ impl fmt::Display for ConfineError {
 
 impl std::error::Error for ConfineError {}
 
-/// Applies the layers of `confinement`, each by itself, and verifies them by `proof`.
+/// What is weaker on the host than on others, although every layer is applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OldLandlock {
+    /// Whether the filter on system calls denies what Landlock does not control.
+    is_filtered: bool,
+}
+
+impl fmt::Display for OldLandlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the kernel's Landlock does not control all accesses (before Linux 6.12, no signals)",
+        )?;
+        f.write_str(match self.is_filtered {
+            true => "; the filter on system calls denies the others",
+            false => ", and there is no filter on system calls to deny the others",
+        })
+    }
+}
+
+/// Applies the layers of `confinement`, each by itself, and verifies them by `proof`. Returns a warning if the kernel's Landlock
+/// controls less than the newest one.
 pub fn confine(
     confinement: Confinement,
     needs: Needs<'_>,
     proof: &Proof,
-) -> Result<(), ConfineError> {
+) -> Result<Option<OldLandlock>, ConfineError> {
     let trees = &needs.trees;
     let kept = privileges::capabilities_for(trees);
+    let expected = proof.expect(kept);
     let mut missing = Vec::new();
+    let mut old_landlock = None;
     for layer in Layer::ALL {
         if !confinement.has(layer) || !trees.needs_layer(layer, kept) {
             continue;
@@ -192,18 +214,21 @@ pub fn confine(
         let applied = match layer {
             Layer::NoNewPrivileges => privileges::forbid_new(),
             Layer::User => privileges::become_nobody(),
-            Layer::Landlock => files::restrict(trees),
+            Layer::Landlock => files::restrict(trees).map(|is_full| {
+                let is_filtered = confinement.has(Layer::SystemCalls);
+                old_landlock = (!is_full).then_some(OldLandlock { is_filtered });
+            }),
             Layer::Root => files::enter(trees),
             Layer::Capabilities => privileges::keep_capabilities(kept),
             Layer::Limits => limits::set(&needs, proof),
             Layer::SystemCalls => system_calls::filter(&needs),
         };
-        if let Err(reason) = applied.and_then(|()| proof.verify(layer, kept)) {
+        if let Err(reason) = applied.and_then(|()| proof.verify(layer, &expected)) {
             let without = if trees.is_none() { layer.without() } else { trees::without(layer) };
             missing.push((layer, reason, without));
         }
     }
-    if missing.is_empty() { Ok(()) } else { Err(ConfineError { missing }) }
+    if missing.is_empty() { Ok(old_landlock) } else { Err(ConfineError { missing }) }
 }
 
 #[cfg(test)]

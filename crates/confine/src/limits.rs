@@ -65,7 +65,9 @@ fn limit(resource: Resource, name: &str, max: u64) -> Result<(), String> {
 
 /// Returns a limit. Unlike `rustix::process::getrlimit`, returns an error if the host refuses the call.
 fn get(resource: Resource) -> Result<Rlimit, Errno> {
-    let mut found = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // If the host answers without storing anything, no limit is in force.
+    let none = libc::RLIM_INFINITY;
+    let mut found = libc::rlimit { rlim_cur: none, rlim_max: none };
     // SAFETY: the call stores to `found` only.
     if unsafe { libc::getrlimit(resource as _, &raw mut found) } != 0 {
         let error = std::io::Error::last_os_error();

@@ -11,7 +11,7 @@ use rustix::thread::{
 use super::Trees;
 
 /// The user and group that root becomes: nobody.
-const NOBODY: u32 = 65_534;
+pub(crate) const NOBODY: u32 = 65_534;
 
 /// Forbids privileges by way of programs, and debuggers that have the same user.
 pub fn forbid_new() -> Result<(), String> {

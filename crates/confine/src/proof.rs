@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
-use rustix::process::{geteuid, getuid};
-use rustix::thread::{
-    CapabilitySet, SecureComputingMode, capabilities, no_new_privs, secure_computing_mode,
+use rustix::process::{
+    DumpableBehavior, dumpable_behavior, getegid, geteuid, getgid, getgroups, getsid, getuid,
 };
+use rustix::thread::{CapabilitySet, capabilities, capability_is_in_bounding_set, no_new_privs};
 
-use super::Layer;
+use super::{Layer, privileges};
 
 /// The maximum of what the program maps before it opens a volume, in bytes. For limits where /proc does not tell.
 const MAPPED_BYTES_MAX: u64 = 1 << 30;
@@ -22,6 +23,19 @@ pub struct Proof {
     status: Result<File, String>,
     /// Whether the kernel is asked by system calls if there is no such file.
     asks: bool,
+}
+
+/// What must be true of a process once its layers are applied.
+#[derive(Debug)]
+pub struct Expected {
+    /// The capabilities that it keeps.
+    kept: CapabilitySet,
+    /// Whether it was root.
+    becomes_nobody: bool,
+    /// Whether it could empty the bounding set.
+    empties_bounding: bool,
+    /// The number of filters on system calls that it had. `None` if the kernel does not show it.
+    filters: Option<u64>,
 }
 
 impl Proof {
@@ -37,30 +51,67 @@ impl Proof {
         Self { asks: true, ..Self::open() }
     }
 
-    /// Checks that a layer is in force, of a process that keeps the capabilities `kept`, and that this is its only thread,
-    /// since others would keep their privileges. Returns what is not.
-    pub fn verify(&self, layer: Layer, kept: CapabilitySet) -> Result<(), String> {
-        if self.must_ask() {
-            return ask(layer, kept);
+    /// Returns what must be true of a process that keeps the capabilities `kept`, once its layers are applied. To be called
+    /// before that.
+    pub fn expect(&self, kept: CapabilitySet) -> Expected {
+        let sets = capabilities(None);
+        Expected {
+            kept,
+            becomes_nobody: geteuid().is_root(),
+            empties_bounding: sets
+                .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SETPCAP)),
+            filters: self.filters(),
         }
-        let kept = format!("{:016x}", kept.bits());
+    }
+
+    /// Checks that a layer is in force, and that this is the process's only thread, since others would keep their privileges.
+    /// Returns what is not.
+    pub fn verify(&self, layer: Layer, expected: &Expected) -> Result<(), String> {
+        match layer {
+            Layer::NoNewPrivileges => require_no_dumps()?,
+            Layer::User if expected.becomes_nobody => require_no_dumps()?,
+            Layer::SystemCalls => require_refusals()?,
+            _ => {}
+        }
+        if self.must_ask() {
+            return ask(layer, expected);
+        }
+        let kept = format!("{:016x}", expected.kept.bits());
         let kept = kept.as_str();
         let status = self.read()?;
         require(&status, "Threads:", &["1"])?;
         let facts: &[(&str, &[&str])] = match layer {
             Layer::NoNewPrivileges => &[("NoNewPrivs:", &["1"])],
+            Layer::User if expected.becomes_nobody => &[
+                ("Uid:", &[NOBODY; 4]),
+                ("Gid:", &[NOBODY; 4]),
+                ("Groups:", &[]),
+                ("CapBnd:", &[NO_CAPABILITIES]),
+            ],
             Layer::User => return require_user(&status),
+            Layer::Capabilities if expected.empties_bounding => &[
+                ("CapInh:", &[NO_CAPABILITIES]),
+                ("CapPrm:", &[kept]),
+                ("CapEff:", &[kept]),
+                ("CapBnd:", &[NO_CAPABILITIES]),
+                ("CapAmb:", &[NO_CAPABILITIES]),
+            ],
             Layer::Capabilities => &[
                 ("CapInh:", &[NO_CAPABILITIES]),
                 ("CapPrm:", &[kept]),
                 ("CapEff:", &[kept]),
                 ("CapAmb:", &[NO_CAPABILITIES]),
             ],
-            Layer::SystemCalls => &[("Seccomp:", &["2"])],
+            Layer::SystemCalls => return require_filter(&status, expected.filters),
             // `files` and `limits` verify them: /proc does not show one, and the kernel returns the others.
             Layer::Landlock | Layer::Root | Layer::Limits => &[],
         };
         facts.iter().try_for_each(|(name, expected)| require(&status, name, expected))
+    }
+
+    /// Returns the number of filters on system calls. `None` if the kernel does not show it (before Linux 5.9).
+    fn filters(&self) -> Option<u64> {
+        filters_in(&self.read().ok()?)
     }
 
     /// Returns how much of the address space is mapped, in bytes.
@@ -89,19 +140,21 @@ impl Proof {
     }
 }
 
-/// Asks the kernel by a system call whether a layer is in force. Returns what is not.
-fn ask(layer: Layer, kept: CapabilitySet) -> Result<(), String> {
+/// Asks the kernel by system calls whether a layer is in force. Returns what is not.
+fn ask(layer: Layer, expected: &Expected) -> Result<(), String> {
+    let kept = expected.kept;
     let is_applied = match layer {
         Layer::NoNewPrivileges => no_new_privs(),
+        Layer::User if expected.becomes_nobody => is_nobody(),
         Layer::User => Ok(!getuid().is_root() && !geteuid().is_root()),
-        Layer::Capabilities => capabilities(None).map(|sets| {
-            [sets.effective, sets.permitted] == [kept, kept] && sets.inheritable.is_empty()
+        Layer::Capabilities => capabilities(None).and_then(|sets| {
+            let has_others = [sets.effective, sets.permitted] != [kept, kept];
+            let may_inherit = !sets.inheritable.is_empty();
+            let is_bound = !expected.empties_bounding || is_bounding_set_empty()?;
+            Ok(!has_others && !may_inherit && is_bound)
         }),
-        Layer::SystemCalls => match secure_computing_mode() {
-            // The filter does not allow the question.
-            Err(Errno::NOSYS) => Ok(true),
-            mode => mode.map(|mode| mode == SecureComputingMode::Filter),
-        },
+        // A system call was refused. The filter does not allow further questions.
+        Layer::SystemCalls => Ok(true),
         Layer::Landlock | Layer::Root | Layer::Limits => Ok(true),
     };
     match is_applied {
@@ -111,6 +164,47 @@ fn ask(layer: Layer, kept: CapabilitySet) -> Result<(), String> {
     }
 }
 
+/// Returns whether the process has the user and the group nobody, no further groups, and an empty bounding set.
+fn is_nobody() -> Result<bool, Errno> {
+    let users = [getuid(), geteuid()].map(Uid::as_raw);
+    let groups = [getgid(), getegid()].map(Gid::as_raw);
+    let is_nobody = [users, groups].concat().iter().all(|id| *id == privileges::NOBODY);
+    Ok(is_nobody && getgroups()?.is_empty() && is_bounding_set_empty()?)
+}
+
+fn is_bounding_set_empty() -> Result<bool, Errno> {
+    for number in 0..u64::BITS {
+        match capability_is_in_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+            Ok(false) => {}
+            Ok(true) => return Ok(false),
+            // There are no further ones.
+            Err(Errno::INVAL) => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(true)
+}
+
+/// Checks that other processes of the user cannot trace this one.
+fn require_no_dumps() -> Result<(), String> {
+    match dumpable_behavior() {
+        Ok(DumpableBehavior::NotDumpable) => Ok(()),
+        Ok(_) => Err("other processes of the user can still trace it".to_owned()),
+        Err(errno) => Err(format!("it cannot be verified: dumpable: {errno}")),
+    }
+}
+
+/// Checks that a system call which nothing else refuses fails as the filter says.
+fn require_refusals() -> Result<(), String> {
+    match getsid(None) {
+        Err(Errno::NOSYS) => Ok(()),
+        Ok(_) => Err("getsid is still allowed".to_owned()),
+        Err(errno) => Err(format!("getsid fails for another reason: {errno}")),
+    }
+}
+
+/// The user and the group nobody, in /proc.
+const NOBODY: &str = "65534";
 /// An empty set of capabilities, in /proc.
 const NO_CAPABILITIES: &str = "0000000000000000";
 
@@ -118,6 +212,21 @@ const NO_CAPABILITIES: &str = "0000000000000000";
 fn require_user(status: &str) -> Result<(), String> {
     let users = words_of(status, "Uid:")?;
     if users.contains(&"0") { Err(format!("/proc shows Uid: {}", users.join(" "))) } else { Ok(()) }
+}
+
+/// Checks that there is a filter on system calls, and one more than `before`.
+fn require_filter(status: &str, before: Option<u64>) -> Result<(), String> {
+    require(status, "Seccomp:", &["2"])?;
+    match (before, filters_in(status)) {
+        (Some(before), Some(now)) if now <= before => {
+            Err(format!("/proc shows Seccomp_filters: {now}, as before"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn filters_in(status: &str) -> Option<u64> {
+    words_of(status, "Seccomp_filters:").ok()?.first()?.parse().ok()
 }
 
 /// Checks that the line `name` has the words `expected`.
@@ -144,11 +253,28 @@ mod tests {
         assert!(require_user(status).unwrap_err().contains("Uid: 0"));
     }
 
+    const EXPECTED: Expected = Expected {
+        kept: CapabilitySet::empty(),
+        becomes_nobody: true,
+        empties_bounding: true,
+        filters: None,
+    };
+
+    #[test]
+    fn a_filter_of_the_host_is_not_taken_for_the_processs_own() {
+        let status = "Seccomp:\t2\nSeccomp_filters:\t1\n";
+        assert_eq!(require_filter(status, Some(0)), Ok(()));
+        assert!(require_filter(status, Some(1)).unwrap_err().contains("as before"));
+        // An older kernel.
+        assert_eq!(require_filter("Seccomp:\t2\n", None), Ok(()));
+        assert!(require_refusals().unwrap_err().contains("getsid is still allowed"));
+    }
+
     #[test]
     fn a_process_with_other_threads_is_not_confined() {
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let other = std::thread::spawn(move || ended.recv());
-        let refused = Proof::open().verify(Layer::Limits, CapabilitySet::empty()).unwrap_err();
+        let refused = Proof::open().verify(Layer::Limits, &EXPECTED).unwrap_err();
         assert!(refused.contains("Threads:"), "{refused}");
         drop(end);
         assert!(other.join().unwrap().is_err());
@@ -157,10 +283,10 @@ mod tests {
     #[test]
     fn without_proc_nothing_is_verified() {
         let proof = Proof { status: Err("/proc/self/status: missing".to_owned()), asks: false };
-        let none = CapabilitySet::empty();
-        assert!(proof.verify(Layer::SystemCalls, none).unwrap_err().contains("missing"));
-        // The kernel can be asked. The test has no filter.
+        let refused = |proof: &Proof| proof.verify(Layer::Capabilities, &EXPECTED).unwrap_err();
+        assert!(refused(&proof).contains("missing"));
+        // The kernel can be asked. The test can get capabilities by way of programs.
         let proof = Proof { asks: true, ..proof };
-        assert!(proof.verify(Layer::SystemCalls, none).unwrap_err().contains("not in force"));
+        assert!(refused(&proof).contains("not in force"));
     }
 }

@@ -23,9 +23,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_fstat,
     libc::SYS_lseek,
     libc::SYS_flock,
-    libc::SYS_dup3,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_dup2,
     // Waits.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
@@ -61,10 +58,11 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// The commands of fcntl that every process needs. Others can make the kernel send signals to processes of the same
-/// user, or let a log file be overwritten (by dropping O_APPEND).
-const ALLOWED_FCNTL: [libc::c_int; 4] =
-    [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC];
+/// The commands of fcntl that every process needs, beside `DUPLICATE`. Others can make the kernel send signals to processes of
+/// the same user, or let a log file be overwritten (by dropping O_APPEND).
+const ALLOWED_FCNTL: [libc::c_int; 3] = [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL];
+/// The command of fcntl for another descriptor of a file.
+const DUPLICATE: libc::c_int = libc::F_DUPFD_CLOEXEC;
 
 /// The flags of clone(2) for a thread of the C library. With others, it would be a process, or in other namespaces.
 const THREAD_FLAGS: libc::c_int = libc::CLONE_VM
@@ -88,23 +86,26 @@ const REFUSED_ADVICE: [libc::c_int; 3] =
 /// The set-user-ID and set-group-ID bits of a mode.
 const SET_ID: libc::mode_t = libc::S_ISUID | libc::S_ISGID;
 
-/// The further system calls for messages from the guard. Messages to it go through sendto, without an address.
-const ALLOWED_WITH_GUARD: &[libc::c_long] = &[libc::SYS_recvmsg, libc::SYS_recvfrom];
+/// The further system calls for messages from the guard, and for leaving the standard streams. Messages to the guard go through
+/// sendto, without an address.
+const ALLOWED_WITH_GUARD: &[libc::c_long] = &[
+    libc::SYS_recvmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_dup3,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_dup2,
+];
 
 /// The further system calls that writing to the image needs.
 const ALLOWED_TO_WRITE: &[libc::c_long] = &[
     libc::SYS_pwrite64,
     libc::SYS_pwritev,
-    libc::SYS_fallocate,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_fadvise64,
     // The host's name, for multiple-mount protection.
     libc::SYS_uname,
 ];
-
-/// The further system calls for holes in standard output.
-const ALLOWED_WITH_OUTPUT: &[libc::c_long] = &[libc::SYS_ftruncate];
 
 /// The further system calls that rings need. The rings accept only commands to open devices, and further rings cannot
 /// be created.
@@ -161,7 +162,6 @@ pub fn filter(needs: &Needs<'_>) -> Result<(), String> {
 
 fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
     let writing = if needs.writable { ALLOWED_TO_WRITE } else { &[] };
-    let output = if needs.output { ALLOWED_WITH_OUTPUT } else { &[] };
     let with_rings = if needs.rings { ALLOWED_WITH_RINGS } else { &[] };
     let with_guard = if needs.guard { ALLOWED_WITH_GUARD } else { &[] };
     let (trees, attributes): (&[_], &[_]) = match needs.trees {
@@ -172,7 +172,7 @@ fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
         Trees::Create { .. } => (ALLOWED_WITH_COPIES, ALLOWED_WITH_COPY_ATTRIBUTES),
     };
     let with_trees = trees.iter().chain(attributes);
-    let allowed = ALLOWED.iter().chain(writing).chain(output).chain(with_rings).chain(with_guard);
+    let allowed = ALLOWED.iter().chain(writing).chain(with_rings).chain(with_guard);
     let allowed = allowed.chain(with_trees);
     let mut rules: Vec<(i64, Vec<SeccompRule>)> = allowed.map(|&call| (call, Vec::new())).collect();
     if needs.rings {
@@ -184,8 +184,7 @@ fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
         rules.push((libc::SYS_sendto, vec![masked(4, u64::MAX, 0)?]));
     }
     rules.extend(host_files(&needs.trees)?);
-    let commands = ALLOWED_FCNTL.map(|command| masked(1, u64::from(u32::MAX), command as u64));
-    rules.push((libc::SYS_fcntl, commands.into_iter().collect::<Result<_, _>>()?));
+    rules.extend(descriptors(needs)?);
     // Memory, but no executable memory.
     let not_executable = masked(2, libc::PROT_EXEC as u64, 0)?;
     rules.push((libc::SYS_mmap, vec![not_executable.clone()]));
@@ -218,6 +217,41 @@ fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
     let program: BpfProgram = filter.try_into()?;
     seccompiler::apply_filter_all_threads(&program)?;
     Ok(())
+}
+
+/// Returns the rules for descriptors, and for changes of sizes. Standard output and standard error may be files that other
+/// programs write to, such as a log. The process can write to them, but neither truncate them nor punch holes in them. It cannot
+/// give them another number, either.
+fn descriptors(needs: &Needs<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error> {
+    let command = |command: i32| condition(1, u64::from(u32::MAX), command as u64);
+    let descriptor = |operator, number: i32| {
+        SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, number as u64)
+    };
+    let own = || descriptor(SeccompCmpOp::Gt, libc::STDERR_FILENO);
+    let truncates = matches!(needs.trees, Trees::Create { .. });
+    let mut controls = Vec::new();
+    for allowed in ALLOWED_FCNTL {
+        controls.push(SeccompRule::new(vec![command(allowed)?])?);
+    }
+    let mut rules = Vec::new();
+    if truncates {
+        rules.push((libc::SYS_ftruncate, vec![SeccompRule::new(vec![own()?])?]));
+    }
+    if needs.writable {
+        // A server's standard streams are no files, or those of a mount in the foreground.
+        let files = if needs.guard { Vec::new() } else { vec![SeccompRule::new(vec![own()?])?] };
+        rules.push((libc::SYS_fallocate, files));
+    }
+    if !needs.guard && (truncates || needs.writable) {
+        let input = descriptor(SeccompCmpOp::Eq, libc::STDIN_FILENO)?;
+        for duplicated in [own()?, input] {
+            controls.push(SeccompRule::new(vec![command(DUPLICATE)?, duplicated])?);
+        }
+    } else {
+        controls.push(SeccompRule::new(vec![command(DUPLICATE)?])?);
+    }
+    rules.push((libc::SYS_fcntl, controls));
+    Ok(rules)
 }
 
 /// Returns the rules for opening files of trees, for reading only, or for opening directories and creating files. No

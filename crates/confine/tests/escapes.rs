@@ -12,7 +12,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 
-use confine::{Confinement, FILES_MAX, Inherited, Needs, Proof, Resources, Trees};
+use confine::{Confinement, FILES_MAX, Inherited, Layer, Needs, Proof, Resources, Trees};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use tempfile::TempDir;
@@ -40,7 +40,9 @@ fn main() -> ExitCode {
 
 /// What the commands do: one only uses open files, one reads a tree, and two create files in a tree, the last one with what
 /// gives rights.
-const KINDS: [&str; 4] = ["opens_its_files", READS, CREATES, CREATES_PRIVILEGED];
+const KINDS: [&str; 5] = ["opens_its_files", WITHOUT_LANDLOCK, READS, CREATES, CREATES_PRIVILEGED];
+/// As the first one, on a host whose Landlock controls nothing: the filter on system calls makes up for it.
+const WITHOUT_LANDLOCK: &str = "opens_its_files_without_landlock";
 const READS: &str = "reads_a_tree";
 const CREATES: &str = "creates_a_tree";
 const CREATES_PRIVILEGED: &str = "creates_a_privileged_tree";
@@ -97,7 +99,11 @@ fn run(facts: Facts) -> ExitCode {
     let writable = !creates(&place.kind);
     let needs = Needs { writable, output: true, rings: false, guard: false, resources, trees };
     if place.is_confined {
-        confine::confine(Confinement::FULL, needs, &Proof::open()).unwrap();
+        let layers = match place.kind.as_str() {
+            WITHOUT_LANDLOCK => Confinement::FULL.without(Layer::Landlock),
+            _ => Confinement::FULL,
+        };
+        confine::confine(layers, needs, &Proof::open()).unwrap();
     }
     say(WORK, work(&place));
     for (name, attempt) in escapes::ATTEMPTS {
@@ -126,6 +132,7 @@ fn work(facts: &Place) -> io::Result<()> {
         }
         kind if creates(kind) => {
             let file = facts.create("new", 0o600)?;
+            rustix::fs::ftruncate(&file, 1)?;
             rustix::fs::fchmod(&file, Mode::from_raw_mode(0o1755))?;
             rustix::io::pwrite(&file, b"new", 0)?;
             rustix::fs::renameat(tree, "new", tree, "own")?;
@@ -201,12 +208,30 @@ const ATTEMPTS: &[Attempt<Place>] = &[
         let (kind, mode) = (FileType::RegularFile, Mode::from_raw_mode(0o6755));
         Ok(rustix::fs::mknodat(&facts.tree, "node", kind, mode, 0)?)
     }),
-    ("trace a process", |_| {
-        // SAFETY: the call finds no process 0.
-        reached(
-            result(unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_PEEKDATA, 0, 0, 0) }),
-            libc::ESRCH,
-        )
+    ("truncate a log", |_| {
+        // SAFETY: the call takes numbers.
+        result(unsafe { libc::ftruncate(libc::STDOUT_FILENO, 0) }.into()).map(drop)
+    }),
+    ("truncate a log by another number", |_| {
+        // SAFETY: the calls take numbers.
+        let log = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_DUPFD_CLOEXEC, 100) };
+        let log = result(log.into())? as i32;
+        // SAFETY: as above.
+        result(unsafe { libc::ftruncate(log, 0) }.into()).map(drop)
+    }),
+    ("truncate a log in place of another file", |_| {
+        // SAFETY: the descriptors are used by nothing else.
+        let replaced = unsafe { libc::dup2(libc::STDOUT_FILENO, 101) };
+        let log = result(replaced.into())? as i32;
+        // SAFETY: the call takes numbers.
+        result(unsafe { libc::ftruncate(log, 0) }.into()).map(drop)
+    }),
+    ("punch a hole in a log", |_| {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: the call takes numbers.
+        let punched = unsafe { libc::fallocate(libc::STDOUT_FILENO, mode, 0, 1) };
+        // The file system may not have holes.
+        reached(result(punched.into()), libc::EOPNOTSUPP)
     }),
     (ROOT, |facts| {
         let path = CString::new(facts.folder.as_os_str().as_bytes())?;
@@ -266,9 +291,15 @@ fn attempts_of(kind: &str, user: Option<u32>, is_confined: bool) -> String {
     assert!(copied.unwrap().success());
     let mut command = as_user(user, &program);
     host.facts(kind, is_confined, folder.path(), victim.0.id()).give(&mut command);
-    let output = command.stdin(host.input()).output().unwrap();
+    let log = folder.path().join("log");
+    fs::write(&log, "log").unwrap();
+    chown(&log, user, user).unwrap();
+    let appended = File::options().append(true).open(&log).unwrap();
+    let output = command.stdin(host.input()).stdout(appended).output().unwrap();
+    let is_kept = fs::read(&log).unwrap() == b"log";
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(messages.ends_with("end\n"), "{kind}, confined {is_confined}: {messages}");
+    assert_eq!(is_kept, is_confined, "{kind}: {messages}");
     messages
 }
 

@@ -17,7 +17,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 use testkit::escapes::{
-    self, Attempt, Facts, Host, MEMORY_MAX, MOUNT, RINGS, as_user, is_done, result, say,
+    self, Attempt, Facts, Host, MEMORY_MAX, MOUNT, RINGS, as_user, is_done, reached, result, say,
 };
 use testkit::private_mounts;
 use testkit::toy::{BLOCK_BYTES, Content, ROOT, Toy};
@@ -125,6 +125,12 @@ const ATTEMPTS: &[Attempt<OwnedFd>] = &[
         let flags = result(unsafe { libc::fcntl(2, libc::F_GETFL) }.into())?;
         // SAFETY: as above.
         result(unsafe { libc::fcntl(2, libc::F_SETFL, flags) }.into()).map(drop)
+    }),
+    ("truncate a log", |_| {
+        // SAFETY: the call takes numbers.
+        let called = unsafe { libc::ftruncate(libc::STDERR_FILENO, 0) };
+        // Here, standard error is a pipe.
+        reached(result(called.into()), libc::EINVAL)
     }),
     (PAST_PARTITION, |image| {
         rustix::io::pwrite(image, &[0xee; 512], PARTITION.end)?;

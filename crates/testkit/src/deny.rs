@@ -12,7 +12,7 @@ pub struct Denied {
     pub call: libc::c_long,
     /// The only value of the first argument with which it is refused. `None` for all.
     pub first_argument: Option<u32>,
-    /// The error.
+    /// The error. With 0, the call does nothing, and says that it has succeeded.
     pub errno: i32,
 }
 
@@ -32,6 +32,18 @@ pub fn deny(command: &mut Command, denied: &[Denied]) {
     };
     // SAFETY: between fork and exec, this only makes a system call. The filter was allocated before.
     unsafe { command.pre_exec(install) };
+}
+
+/// Makes a program, which root runs, a member of a further group.
+pub fn add_group(command: &mut Command) {
+    let join = || {
+        let groups = [1];
+        // SAFETY: the kernel reads one number.
+        let result = unsafe { libc::setgroups(groups.len(), groups.as_ptr()) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: between fork and exec, this only makes a system call.
+    unsafe { command.pre_exec(join) };
 }
 
 /// Returns a filter for the kernel: a program that gets the number and the arguments of each call.
@@ -117,4 +129,26 @@ pub fn refusals_of_layer(layer: &str) -> Vec<Denied> {
         ],
         _ => panic!("{layer}"),
     }
+}
+
+/// Returns what a host does not do, although it says so, for each layer of the confinement: its name on the command line, and the
+/// system calls without effect.
+pub fn fakes_of_layers() -> Vec<(&'static str, Vec<Denied>)> {
+    let prctl = |option: i32| {
+        let first_argument = Some(option as u32);
+        Denied { call: libc::SYS_prctl, first_argument, errno: 0 }
+    };
+    vec![
+        ("no-new-privs", vec![prctl(libc::PR_SET_NO_NEW_PRIVS)]),
+        ("no-new-privs", vec![prctl(libc::PR_SET_DUMPABLE)]),
+        ("user", vec![refused(libc::SYS_setgroups, 0)]),
+        ("user", vec![refused(libc::SYS_setresgid, 0)]),
+        ("user", vec![refused(libc::SYS_setresuid, 0)]),
+        ("user", vec![prctl(libc::PR_CAPBSET_DROP)]),
+        ("landlock", vec![refused(libc::SYS_landlock_restrict_self, 0)]),
+        // A fake of capset is not among them: the change of the user drops the capabilities, too.
+        ("capabilities", vec![prctl(libc::PR_CAPBSET_DROP)]),
+        ("limits", [libc::SYS_setrlimit, libc::SYS_prlimit64].map(|call| refused(call, 0)).into()),
+        ("seccomp", vec![refused(libc::SYS_seccomp, 0), prctl(libc::PR_SET_SECCOMP)]),
+    ]
 }

@@ -164,6 +164,13 @@ pub const ATTEMPTS: &[Attempt<Facts>] = &[
         // SAFETY: the signal 0 only checks the right to send others.
         result(unsafe { libc::kill(facts.process, 0) }.into()).map(drop)
     }),
+    ("trace a process", |_| {
+        // SAFETY: the call finds no process 0.
+        reached(
+            result(unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_PEEKDATA, 0, 0, 0) }),
+            libc::ESRCH,
+        )
+    }),
     ("use an inherited file", |facts| {
         // SAFETY: the command takes no argument.
         result(unsafe { libc::fcntl(facts.inherited, libc::F_GETFD) }.into()).map(drop)

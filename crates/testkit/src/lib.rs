@@ -39,7 +39,7 @@ mod waiting_tests;
 pub mod walk;
 
 pub use changer::Changer;
-pub use deny::{Denied, LAYERS_REFUSED, deny, refusals_of_layer};
+pub use deny::{Denied, LAYERS_REFUSED, add_group, deny, fakes_of_layers, refusals_of_layer};
 pub use device::{DeviceHooks, HookedDevice};
 pub use digest::digest;
 pub use environment::{seeds, soak_factor};

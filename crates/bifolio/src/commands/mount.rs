@@ -13,6 +13,7 @@ use device::Image;
 use fuse::{Claim, Inherited, MountOptions, OptionError, Plan, SessionError, THREADS_DEFAULT};
 use vfs::Volume;
 
+use crate::confinement;
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
 use crate::log::Log;
@@ -248,6 +249,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     }
     let log = Log::new(log.as_deref().map(open_log).transpose()?);
     log.start();
+    confinement::warn_of_ignored_variable();
     // The confined process cannot read the size of memory.
     let writable = all.mount.writable;
     image.timeout = LOCK_TIMEOUT;

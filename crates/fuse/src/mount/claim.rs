@@ -55,7 +55,10 @@ impl Claim {
                 Ok(detached) => Ok(Some(Claimed::ByMount(detached))),
                 Err(error @ MountError::InUse(_)) => Err(error),
                 Err(error) => {
-                    tracing::info!("{}: cannot mount a loop device: {error}", path.display());
+                    tracing::warn!(
+                        "{}: cannot mount a loop device, so other programs can open the image: {error}",
+                        path.display()
+                    );
                     Ok(None)
                 }
             },

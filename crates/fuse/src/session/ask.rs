@@ -4,8 +4,10 @@
 
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::process::{self, Side};
-use super::{namespace, retry};
+use super::{SessionError, namespace, retry};
 use crate::{Confinement, Inherited};
 
 /// The time for which an answer may take.
@@ -13,44 +15,73 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The memory that the child may map.
 const MEMORY_MAX: u64 = 1 << 30;
 
-/// Returns two numbers that `find` returns in a child process, confined by `confinement`. Returns `None` if there is no
-/// answer. The child closes the `inherited` files.
+/// The answer of a child: whether there are numbers, and the numbers.
+type Answer = [u64; 3];
+
+/// Returns two numbers that `find` returns in a child process, confined by `confinement`, or `None` if it has found that there are
+/// none. If `find` fails, it reports the error, and returns the status with which the child ends. The child closes the
+/// `inherited` files.
 ///
 /// This function **forks**: no other thread may be running.
-pub fn ask(
+///
+/// # Errors
+///
+/// `Reported` if the child has reported an error. Others if there is no answer.
+pub fn ask<E>(
     confinement: Confinement,
     inherited: &Inherited,
-    find: impl FnOnce() -> Option<[u64; 2]>,
-) -> Option<[u64; 2]> {
-    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
-    let child = match process::fork().ok()? {
+    find: impl FnOnce() -> Result<Option<[u64; 2]>, u8>,
+) -> Result<Option<[u64; 2]>, SessionError<E>> {
+    let host = |action| move |errno| SessionError::Host(action, errno);
+    let (reader, writer) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(host("create a pipe"))?;
+    let child = match process::fork().map_err(host("fork"))? {
         Side::Child => {
             inherited.close();
             drop(reader);
-            if let Some(answer) = confine_child(confinement).and_then(|()| find()) {
+            let found = confine_child(confinement).and_then(|()| find());
+            let status = found.and_then(|found| {
+                let answer: Answer = found.map_or([0; 3], |[first, second]| [1, first, second]);
                 let bytes = answer.map(u64::to_ne_bytes).concat();
-                let _ = rustix::io::write(&writer, &bytes);
-            }
-            std::process::exit(0);
+                // If there is no answer, the parent fails.
+                rustix::io::write(&writer, &bytes).map(drop).map_err(|_| 1)
+            });
+            std::process::exit(status.err().unwrap_or(0).into());
         }
         Side::Parent(child) => child,
     };
     drop(writer);
-    let mut bytes = [[0; size_of::<u64>()]; 2];
-    let found = child.wait_within::<base::Error>(TIMEOUT);
-    let read = retry(|| rustix::io::read(&reader, bytes.as_flattened_mut()));
-    let is_whole = found.is_ok() && read == Ok(bytes.as_flattened().len());
-    is_whole.then(|| bytes.map(u64::from_ne_bytes))
+    let mut bytes = [[0; size_of::<u64>()]; size_of::<Answer>() / size_of::<u64>()];
+    child.wait_within(TIMEOUT)?;
+    let length = retry(|| rustix::io::read(&reader, bytes.as_flattened_mut()));
+    let length = length.map_err(host("read the answer of a child"))?;
+    match bytes.map(u64::from_ne_bytes) {
+        answer if length == size_of_val(&answer) => answer_of(answer),
+        _ => None,
+    }
+    .ok_or(SessionError::Host("read the answer of a child", Errno::IO))
 }
 
-/// Confines the child to open files. Returns `None` if that fails: the server fails, too, and reports why.
-fn confine_child(confinement: Confinement) -> Option<()> {
+/// Returns the numbers in an answer, if it is one.
+fn answer_of(answer: Answer) -> Option<Option<[u64; 2]>> {
+    match answer {
+        [0, ..] => Some(None),
+        [1, first, second] => Some(Some([first, second])),
+        _ => None,
+    }
+}
+
+/// Confines the child to open files. Reports the error, and returns a status, if that fails.
+fn confine_child(confinement: Confinement) -> Result<(), u8> {
     if !confinement.is_any() {
-        return Some(());
+        return Ok(());
     }
     process::clear_environment();
     process::leave_directory();
-    confine::leave_input().ok()?;
+    if let Err(errno) = confine::leave_input() {
+        tracing::error!("cannot leave standard input: {errno}");
+        return Err(1);
+    }
     let proof = confine::Proof::open();
     if let Err(errno) = namespace::leave() {
         tracing::debug!("cannot move the child to its own mount namespace: {errno}");
@@ -64,5 +95,12 @@ fn confine_child(confinement: Confinement) -> Option<()> {
         resources: confine::Resources { memory_max: MEMORY_MAX, files_max: confine::FILES_MAX },
         trees: confine::Trees::None,
     };
-    confine::confine(confinement, needs, &proof).ok()
+    match confine::confine(confinement, needs, &proof) {
+        // The server confines itself by the same layers, and warns.
+        Ok(_) => Ok(()),
+        Err(error) => {
+            tracing::error!("{error}");
+            Err(1)
+        }
+    }
 }

@@ -41,7 +41,8 @@ pub fn fork() -> Result<Side, Errno> {
     if pid == 0 {
         return Ok(Side::Child);
     }
-    match Pid::from_raw(pid).filter(|_| pid > 0) {
+    // `from_raw` takes no negative numbers.
+    match Pid::from_raw(pid.max(0)) {
         Some(pid) => Ok(Side::Parent(Child { pid })),
         None => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }

@@ -83,7 +83,10 @@ pub fn run<P, E>(
             trees: confine::Trees::None,
         };
         namespace::leave_others();
-        confine::confine(plan.confinement, needs, &proof).map_err(SessionError::Confine)?;
+        let weaker = confine::confine(plan.confinement, needs, &proof);
+        if let Some(weaker) = weaker.map_err(SessionError::Confine)? {
+            tracing::warn!("{weaker}");
+        }
     }
     drop(proof);
     let volume = open(prepared).map_err(SessionError::Open)?;
