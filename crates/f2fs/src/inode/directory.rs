@@ -96,48 +96,70 @@ impl Inode {
     }
 }
 
-impl Blocks for Inode {
-    type Bytes = MetadataBuffer;
-
-    fn block(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, FsBlock)>> {
+impl Inode {
+    /// Returns a block that is not in the page cache: one of a directory, or of a symbolic link. `None` if it is a hole.
+    pub(super) fn uncached_block(
+        &self,
+        at: FileBlock,
+        structure: &'static str,
+    ) -> Result<Option<MetadataBuffer>> {
+        let changed = || {
+            let overlay = self.volume().overlay()?.read();
+            let contents = overlay.directory_block(self.number(), at)?.clone();
+            Some(MetadataBuffer::with_contents(FsBlock(0), contents))
+        };
         self.volume().read_stably(|| {
-            if let Some(overlay) = self.volume().overlay() {
-                if let Some(contents) = overlay.read().directory_block(self.number(), at) {
-                    let block = FsBlock(0);
-                    let buffer = MetadataBuffer::with_contents(block, contents.clone());
-                    return Ok(Some((buffer, block)));
-                }
+            if let Some(buffer) = changed() {
+                return Ok(Some(buffer));
             }
             let BlockState::Mapped(block) = self.piece_at(at, FileBlock(at.0 + 1))?.state else {
                 return Ok(None);
             };
-            let location = self.location().at_file_block(at);
-            let buffer = self.volume().metadata().read(block, "directory block", location)?;
-            Ok(Some((buffer, block)))
+            // A checkpoint sets the addresses of changed blocks before it writes them.
+            if let Some(buffer) = changed() {
+                return Ok(Some(buffer));
+            }
+            let location = Location::inode(self.number()).at_file_block(at);
+            self.volume().metadata().read(block, structure, location).map(Some)
         })
+    }
+}
+
+impl Blocks for Inode {
+    type Bytes = MetadataBuffer;
+
+    fn block(&self, at: FileBlock) -> Result<Option<(MetadataBuffer, FsBlock)>> {
+        let found = self.uncached_block(at, "directory block")?;
+        Ok(found.map(|buffer| {
+            let block = buffer.block();
+            (buffer, block)
+        }))
     }
 
     fn next_mapped(&self, from: FileBlock) -> Result<Option<FileBlock>> {
         let end = self.volume().geometry().block_size.blocks_for(self.attributes().size);
-        let mut at = from;
-        while at.0 < end {
-            let piece = self.piece_at(at, FileBlock(end))?;
-            match piece.state {
-                BlockState::Mapped(_) => return Ok(Some(at)),
-                // New blocks are in memory only.
-                BlockState::Reserved if self.volume().overlay().is_some() => {
-                    let overlay = self.volume().overlay_or_new().read();
-                    let is_here =
-                        |at: &u64| overlay.directory_block(self.number(), FileBlock(*at)).is_some();
-                    if let Some(at) = (at.0..piece.end.0.min(end)).find(is_here) {
-                        return Ok(Some(FileBlock(at)));
+        self.volume().read_stably(|| {
+            let mut at = from;
+            while at.0 < end {
+                let piece = self.piece_at(at, FileBlock(end))?;
+                match piece.state {
+                    BlockState::Mapped(_) => return Ok(Some(at)),
+                    // New blocks are in memory only.
+                    BlockState::Reserved if self.volume().overlay().is_some() => {
+                        let overlay = self.volume().overlay_or_new().read();
+                        let is_here = |at: &u64| {
+                            overlay.directory_block(self.number(), FileBlock(*at)).is_some()
+                        };
+                        if let Some(at) = (at.0..piece.end.0.min(end)).find(is_here) {
+                            return Ok(Some(FileBlock(at)));
+                        }
                     }
+                    _ => {}
                 }
-                _ => {}
+                at = piece.end;
             }
-            at = piece.end;
-        }
-        Ok(None)
+            Ok(None)
+        })
     }
 
     fn count_max(&self) -> u64 {

@@ -135,7 +135,10 @@ impl Inode {
         }
         let mut target = match self.inline_contents()? {
             Some(contents) => contents.to_vec(),
-            None => self.first_block()?,
+            None => {
+                let block = self.uncached_block(FileBlock(0), "symbolic link")?;
+                block.map_or_else(Vec::new, |block| block.to_vec())
+            }
         };
         target.truncate(size as usize);
         if self.record.is_encrypted {
@@ -146,27 +149,6 @@ impl Inode {
             return Err(Error::corrupt("symbolic link", Location::inode(self.number()), problem));
         }
         Ok(target)
-    }
-
-    /// Returns the first block of the data.
-    fn first_block(&self) -> Result<Vec<u8>> {
-        self.volume.read_stably(|| {
-            if let Some(overlay) = self.volume.overlay() {
-                if let Some(contents) = overlay.read().directory_block(self.number(), FileBlock(0))
-                {
-                    return Ok(contents.to_vec());
-                }
-            }
-            match self.piece_at(FileBlock(0), FileBlock(1))?.state {
-                BlockState::Mapped(block) => {
-                    let location = Location::inode(self.number()).at_file_block(FileBlock(0));
-                    Ok(self.volume.metadata().read(block, "symbolic link", location)?.to_vec())
-                }
-                BlockState::Hole | BlockState::Reserved | BlockState::Compressed(_) => {
-                    Ok(Vec::new())
-                }
-            }
-        })
     }
 }
 
