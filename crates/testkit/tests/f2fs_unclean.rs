@@ -198,7 +198,7 @@ fn judge(states: &[(&'static Kind, PathBuf)], seed: u64) {
         match recovered {
             Ok(recovered) => {
                 let keeps_xattrs = keeps_xattrs(&states[number].1);
-                // Of a list without its end, Linux shows the part that the inode has.
+                // Of a list without its end, Linux shows the part that the inode has, or none.
                 let comparable = |manifest: &Manifest| {
                     manifest.clone().map(|_, _, fact, value| {
                         let is_xattr = fact.starts_with("xattr ");

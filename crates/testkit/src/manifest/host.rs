@@ -130,8 +130,13 @@ fn facts_of(path: &Path, stat: &Statx, xattrs_buffer: &mut [u8]) -> Facts {
         0o100_000 | 0o040_000 => add_facts_of_open(path, stat, &mut add),
         _ => {}
     }
-    for (name, value) in xattrs(path, xattrs_buffer) {
-        add(&format!("xattr {}", escape(&name)), value_text(&value));
+    match xattrs(path, xattrs_buffer) {
+        Some(xattrs) => {
+            for (name, value) in xattrs {
+                add(&format!("xattr {}", escape(&name)), value_text(&value));
+            }
+        }
+        None => add("xattr list", "damaged".to_owned()),
     }
     facts
 }
@@ -214,19 +219,19 @@ fn data_ranges(file: &File, size: u64) -> Option<Vec<Range<u64>>> {
     Some(ranges)
 }
 
-/// Returns the names and values of a file's attributes. `buffer` has [`XATTR_BYTES_MAX`] bytes.
-fn xattrs(path: &Path, buffer: &mut [u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+/// Returns the names and values of a file's attributes. `None` if the list is damaged. `buffer` has [`XATTR_BYTES_MAX`] bytes.
+fn xattrs(path: &Path, buffer: &mut [u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     let names = match rustix::fs::llistxattr(path, &mut *buffer) {
         // The file system does not support attributes.
-        Err(Errno::OPNOTSUPP) => return Vec::new(),
+        Err(Errno::OPNOTSUPP) => return Some(Vec::new()),
+        Err(Errno::UCLEAN) => return None,
         length => buffer[..must(length, path.display())].to_vec(),
     };
     let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
-    names
-        .map(|name| {
-            let length = rustix::fs::lgetxattr(path, name, &mut *buffer);
-            let length = must(length, format_args!("{}: {}", path.display(), escape(name)));
-            (name.to_vec(), buffer[..length].to_vec())
-        })
-        .collect()
+    let read = |name: &[u8]| {
+        let length = rustix::fs::lgetxattr(path, name, &mut *buffer);
+        let length = must(length, format_args!("{}: {}", path.display(), escape(name)));
+        (name.to_vec(), buffer[..length].to_vec())
+    };
+    Some(names.map(read).collect())
 }
