@@ -25,7 +25,7 @@ pub struct OverlayDevice {
     bytes_max: u64,
     /// Whether there was a write. Never becomes false again.
     used: AtomicBool,
-    blocks: Arc<RwLock<OverlayBlocks>>,
+    blocks: Arc<RwLock<StoredBlocks>>,
     /// Whether a write was refused for lack of memory.
     was_full: AtomicBool,
     /// Serializes writers, since two of them might write parts of one block. A separate lock: the holder reads from the
@@ -37,6 +37,44 @@ pub struct OverlayDevice {
 pub type OverlayBlocks = BTreeMap<u64, Box<[u8]>>;
 /// A block and its number.
 type Numbered = (u64, Box<[u8]>);
+/// The blocks in memory by their number.
+type StoredBlocks = BTreeMap<u64, Stored>;
+
+/// The contents of a block, without the repetitions of its last word. Blocks that come from holes of an image file, or from
+/// chunks of a sparse image that are filled with one word, take little memory, and others at most a word more than their size:
+/// a small image cannot make a layer large.
+#[derive(Clone, Debug)]
+struct Stored(Box<[u8]>);
+
+/// The number of bytes of a word.
+const WORD: usize = size_of::<u32>();
+
+impl Stored {
+    fn new(block: &[u8]) -> Self {
+        debug_assert!(block.len() % WORD == 0, "blocks have whole words");
+        let mut words = block.rchunks_exact(WORD);
+        let last = words.next();
+        let repeated = words.take_while(|word| Some(*word) == last).count();
+        Self(block[..block.len() - repeated * WORD].into())
+    }
+
+    /// Copies the bytes from `from` on to `target`.
+    fn copy_to(&self, from: usize, target: &mut [u8]) {
+        let known = self.0.get(from..).unwrap_or_default();
+        let length = known.len().min(target.len());
+        target[..length].copy_from_slice(&known[..length]);
+        let Some(word) = self.0.last_chunk::<WORD>() else { return };
+        for (at, byte) in target.iter_mut().enumerate().skip(length) {
+            *byte = word[(from + at) % WORD];
+        }
+    }
+
+    fn to_block(&self, size: BlockSize) -> Box<[u8]> {
+        let mut block = vec![0; size.len()].into_boxed_slice();
+        self.copy_to(0, &mut block);
+        block
+    }
+}
 
 impl OverlayDevice {
     /// Creates a layer with blocks of `block_size`, and at most `bytes_max` bytes of them. Writes
@@ -64,7 +102,11 @@ impl OverlayDevice {
 
     /// Calls `visit` with the number and the contents of each written block, in order.
     pub fn for_each_written(&self, mut visit: impl FnMut(u64, &[u8])) {
-        self.blocks.read().iter().for_each(|(number, block)| visit(*number, block));
+        let mut whole = vec![0; self.block_size.len()];
+        for (number, block) in &*self.blocks.read() {
+            block.copy_to(0, &mut whole);
+            visit(*number, &whole);
+        }
     }
 
     /// Returns whether a block was written.
@@ -72,7 +114,7 @@ impl OverlayDevice {
         self.blocks.read().contains_key(&number)
     }
 
-    /// Returns the memory that the written blocks take, in bytes.
+    /// Returns the size of the written blocks, in bytes. Blocks that end with many equal words take less memory.
     pub fn bytes_used(&self) -> u64 {
         self.blocks.read().len() as u64 * u64::from(self.block_size.bytes())
     }
@@ -80,7 +122,8 @@ impl OverlayDevice {
     /// Removes the blocks that were written from the layer, and returns their contents by their number.
     pub fn take_blocks(&self) -> OverlayBlocks {
         let _writer = self.writer.lock();
-        std::mem::take(&mut *self.blocks.write())
+        let blocks = std::mem::take(&mut *self.blocks.write());
+        blocks.iter().map(|(number, block)| (*number, block.to_block(self.block_size))).collect()
     }
 
     /// Writes whole blocks: all of them or none. Errors: `InvalidArgument` if a block has another size than this layer's
@@ -104,7 +147,7 @@ impl OverlayDevice {
             let (operation, offset, errno) = (IoOperation::Write, DeviceOffset(0), ENOSPC);
             return Err(IoError { operation, offset, length, errno }.into());
         }
-        blocks.extend(new);
+        blocks.extend(new.iter().map(|(number, block)| (*number, Stored::new(block))));
         self.used.store(true, Ordering::Release);
         Ok(())
     }
@@ -168,17 +211,20 @@ impl OverlayDevice {
         }
         let touched = self.blocks_of(&range);
         let _writer = self.writer.lock();
-        let mut edges = self.missing_edges(&range, &touched)?;
+        let edges = self.missing_edges(&range, &touched)?;
         self.used.store(true, Ordering::Release);
         let mut blocks = self.blocks.write();
+        let mut whole = vec![0; self.block_size.len()];
         for number in touched {
             let start = number << self.block_size.shift();
-            let edge = edges.iter_mut().find(|edge| edge.0 == number);
-            let block = blocks.entry(number).or_insert_with(|| match edge {
-                Some((_, block)) => std::mem::take(block),
-                None => vec![0; self.block_size.len()].into(),
-            });
-            fill(&mut block[within_block(&range, start, self.block_size)]);
+            let part = within_block(&range, start, self.block_size);
+            if let Some((_, edge)) = edges.iter().find(|edge| edge.0 == number) {
+                whole.copy_from_slice(edge);
+            } else if let Some(block) = blocks.get(&number).filter(|_| part.len() < whole.len()) {
+                block.copy_to(0, &mut whole);
+            }
+            fill(&mut whole[part]);
+            blocks.insert(number, Stored::new(&whole));
         }
         Ok(())
     }
@@ -259,7 +305,7 @@ fn within_block(range: &Range<u64>, start: u64, size: BlockSize) -> Range<usize>
 
 /// Copies the written blocks' parts of `range` to `memory`, which is the memory of the whole range.
 fn copy_out<'a>(
-    blocks: &OverlayBlocks,
+    blocks: &StoredBlocks,
     size: BlockSize,
     range: Range<u64>,
     memory: impl Iterator<Item = &'a mut [u8]>,
@@ -271,7 +317,7 @@ fn copy_out<'a>(
             let start = number << size.shift();
             let part = within_block(&covered, start, size);
             let first = (start.max(covered.start) - covered.start) as usize;
-            target[first..first + part.len()].copy_from_slice(&block[part]);
+            block.copy_to(part.start, &mut target[first..first + part.len()]);
         }
         at = covered.end;
     }
@@ -350,6 +396,35 @@ mod tests {
 
     fn write(device: &dyn BlockDevice, at: u64, length: usize) -> Result<()> {
         device.write_at(DeviceOffset(at), &vec![1; length])
+    }
+
+    /// The memory of the contents of the written blocks, in bytes.
+    fn memory(overlay: &OverlayDevice) -> usize {
+        overlay.blocks.read().values().map(|block| block.0.len()).sum()
+    }
+
+    #[test]
+    fn blocks_of_repeated_words_take_little_memory() {
+        let (_, overlay) = overlay(64 << 10, 1 << 20);
+        let device: &dyn BlockDevice = &overlay;
+        // An escaped block of a log that is a hole, and one of a filled chunk.
+        for (number, word) in [(0_u64, [0; 4]), (1, *b"fill")] {
+            let mut block = word.repeat(256);
+            block[..4].copy_from_slice(b"head");
+            device.write_at(DeviceOffset(number << 10), &block).unwrap();
+        }
+        overlay.write_zeroes(DeviceOffset(2 << 10), 32 << 10).unwrap();
+        assert_eq!(overlay.bytes_used(), 34 << 10);
+        assert!(memory(&overlay) <= 34 * 8, "{}", memory(&overlay));
+        // Reads and writes of parts, at bytes that are not the first of a word.
+        let mut bytes = [0; 15];
+        device.read_at(DeviceOffset(1021), &mut bytes).unwrap();
+        assert_eq!(&bytes, b"\0\0\0headfillfill");
+        device.write_at(DeviceOffset(1030), b"xyz").unwrap();
+        device.read_at(DeviceOffset(1021), &mut bytes).unwrap();
+        assert_eq!(&bytes, b"\0\0\0headfixyzill");
+        device.read_at(DeviceOffset(2033), &mut bytes).unwrap();
+        assert_eq!(&bytes, b"illfillfillfill");
     }
 
     #[test]

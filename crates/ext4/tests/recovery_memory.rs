@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::{Error, InodeNumber};
+use base::{DeviceOffset, Error, InodeNumber};
 use common::fast_commits::{FastCommits, REGULAR, free, image_of};
 use common::{Image, inode_of, number_after};
 use ext4::Volume;
@@ -31,6 +31,9 @@ const ORPHAN_INODES: u32 = 1 << 17;
 const ORPHANS_MEMORY_MAX: u64 = 72 << 20;
 /// The first inode that is an orphan.
 const FIRST_ORPHAN: u32 = 20;
+
+/// The maximum memory for the recovery of a log of 256 MiB whose blocks are holes, in bytes.
+const HOLES_MEMORY_MAX: u64 = 64 << 20;
 
 /// Lock that each test holds, since all tests in the process share the peak.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -210,4 +213,84 @@ fn memory_does_not_grow_with_the_inodes_of_an_orphan_list() {
     assert!(matches!(report.failure, Some(Error::Corrupt(_))), "{report:?}");
     assert_eq!(report.truncated, 0);
     assert!(grown <= ORPHANS_MEMORY_MAX, "the process has grown by {} MiB", grown >> 20);
+}
+
+/// Returns the runs of the journal's file: the first block in the file, the first block in the volume, and the length.
+fn journal_runs(image: &Image) -> Vec<(u64, u64, u64)> {
+    let text = image.debugfs("ex <8>");
+    let mut runs = Vec::new();
+    for line in text.lines() {
+        let words = line.split(|char: char| !char.is_ascii_digit()).filter(|word| !word.is_empty());
+        // Depth and depth of the tree, number and number of entries, range in the file, range in the volume, length.
+        let numbers: Vec<u64> = words.map(|word| word.parse().unwrap()).collect();
+        if let [level, depth, _, _, first, _, physical, _, length] = numbers[..] {
+            if level == depth {
+                runs.push((first, physical, length));
+            }
+        }
+    }
+    runs
+}
+
+#[test]
+fn memory_does_not_grow_with_the_holes_of_a_log() {
+    const BLOCK: u64 = 4096;
+    /// The maximum number of tags in a descriptor block.
+    const TAGS_MAX: u64 = 510;
+    /// The flag of a tag: the block is escaped.
+    const ESCAPED: u32 = 1;
+    /// The flag of a tag: no UUID follows.
+    const SAME_UUID: u32 = 2;
+    /// The flag of a tag: it is the last one of its descriptor block.
+    const LAST: u32 = 8;
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = "-t ext4 -b 4096 -J size=256 -E nodiscard,lazy_itable_init=1,lazy_journal_init=1 \
+                   -O ^metadata_csum,^64bit,^resize_inode";
+    let options: Vec<&str> = options.split_whitespace().collect();
+    let image = Image::make(2048, &options);
+    let runs = journal_runs(&image);
+    let blocks: u64 = runs.iter().map(|run| run.2).sum();
+    assert_eq!(blocks, (256 << 20) / BLOCK);
+    let file = File::options().read(true).write(true).open(&image.path).unwrap();
+    let write = |block: u64, words: &[u32]| {
+        let run = runs.iter().find(|run| (run.0..run.0 + run.2).contains(&block)).unwrap();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        file.write_all_at(&bytes, (run.1 + block - run.0) * BLOCK).unwrap();
+    };
+    // Free blocks of the volume.
+    let is_free = |block: &u64| {
+        let is_log = runs.iter().any(|run| (run.1..run.1 + run.2).contains(block));
+        !is_log && block % 32768 > 8192
+    };
+    let mut targets = (32768..).filter(is_free);
+    let (mut at, mut sequence, mut logged) = (1, 7, 0);
+    while at + 3 < blocks {
+        let tags = TAGS_MAX.min(blocks - at - 2);
+        let mut descriptor = vec![0xc03b_3998, 1, sequence];
+        for tag in 1..=tags {
+            let target = targets.next().unwrap() as u32;
+            descriptor.extend([target, ESCAPED | SAME_UUID | if tag == tags { LAST } else { 0 }]);
+        }
+        write(at, &descriptor);
+        write(at + tags + 1, &[0xc03b_3998, 2, sequence]);
+        at += tags + 2;
+        sequence += 1;
+        logged += tags;
+    }
+    // The superblock of the journal: the header, the size and the number of blocks, the first block of the log, the first
+    // transaction, and its block.
+    write(0, &[0xc03b_3998, 4, 0, BLOCK as u32, blocks as u32, 1, 7, 1]);
+    drop(file);
+    image.debugfs_write("feature needs_recovery\n");
+
+    let (volume, grown) = open_measured(&image);
+    let log = &volume.recovery().unwrap().log;
+    assert!(log.blocks_changed == logged && log.damage.is_none(), "{log:?}");
+    let mut block = vec![0; BLOCK as usize];
+    let target = (32768..).find(|block| is_free(block)).unwrap();
+    volume.device().read_at(DeviceOffset(target * BLOCK), &mut block).unwrap();
+    assert!(
+        block[..4] == 0xc03b_3998_u32.to_be_bytes() && block[4..].iter().all(|&byte| byte == 0)
+    );
+    assert!(grown <= HOLES_MEMORY_MAX, "the process has grown by {} MiB", grown >> 20);
 }
