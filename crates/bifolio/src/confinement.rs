@@ -118,7 +118,8 @@ pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds<'_>) ->
     }
     let needs = Needs { writable, output: true, rings: false, guard: false, resources, trees };
     let weaker = confine::confine(layers, needs, &Proof::open_or_ask());
-    if let Some(weaker) = weaker.map_err(|error| Failure::new("bifolio", error.to_string()))? {
+    let weaker = weaker.map_err(|error| Failure::new("bifolio", error.to_string()))?;
+    if let Some(weaker) = weaker.filter(|weaker| !weaker.is_made_up_for()) {
         console::warn(weaker);
     }
     Ok(())

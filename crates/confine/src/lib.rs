@@ -183,6 +183,13 @@ pub struct OldLandlock {
     is_filtered: bool,
 }
 
+impl OldLandlock {
+    /// Returns whether the filter on system calls denies what Landlock does not control, so that nothing is weaker.
+    pub fn is_made_up_for(self) -> bool {
+        self.is_filtered
+    }
+}
+
 impl fmt::Display for OldLandlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
