@@ -58,6 +58,11 @@ fn contains_nobody(map: &str) -> bool {
     })
 }
 
+/// Returns whether the process may change its bounding set.
+pub(crate) fn may_empty_bounding_set() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SETPCAP))
+}
+
 /// Removes all capabilities that the kernel knows from the bounding set.
 fn empty_bounding_set() -> Result<(), Errno> {
     for number in 0..u64::BITS {
@@ -102,9 +107,7 @@ pub fn capabilities_for(trees: &Trees<'_>) -> CapabilitySet {
 
 /// Drops all capabilities but `kept`.
 pub fn keep_capabilities(kept: CapabilitySet) -> Result<(), String> {
-    let has_bounding =
-        capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SETPCAP));
-    if has_bounding {
+    if may_empty_bounding_set() {
         empty_bounding_set().map_err(|errno| format!("the bounding set: {errno}"))?;
     }
     let none = CapabilitySet::empty();
