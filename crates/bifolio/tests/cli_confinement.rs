@@ -422,14 +422,20 @@ fn without_a_layer_nothing_is_read_unless_an_option_names_it() {
 #[test]
 fn a_layer_that_the_host_only_says_to_apply_is_missing() {
     let image = image();
-    for (layer, fakes) in fakes_of_layers() {
-        let mut command = bifolio();
+    let check = |mut command: Command, layer: &str, fakes: &[Denied]| {
         command.arg("cat").arg(image.at("/file"));
         add_group(&mut command);
-        deny(&mut command, &fakes);
+        deny(&mut command, fakes);
         let failed = output(&mut command).text();
         assert!(failed.contains(&format!("--no-confine={layer}")), "{fakes:?}: {failed}");
         assert!(!failed.contains("secret"), "{fakes:?}: {failed}");
+    };
+    for (layer, fakes) in fakes_of_layers() {
+        check(bifolio(), layer, &fakes);
+        // The numbers of processes outside of the namespace are 0 in it.
+        let mut in_namespace = Command::new("unshare");
+        in_namespace.args(["--pid", "--fork", env!("CARGO_BIN_EXE_bifolio")]);
+        check(in_namespace, layer, &fakes);
     }
 }
 
