@@ -9,11 +9,11 @@ use f2fs::ondisk::dentry::{DentryLayout, RawDentry, SLOT_NAME_BYTES};
 mod fields;
 mod images;
 
-pub use images::{UNCHECKED, Valid, empty, images, writing_image, writing_images};
+pub use images::{UNCHECKED, Valid, empty, images, read_images, writing_image, writing_images};
 
 use self::fields::{
-    CHECKPOINT_FIELDS, INODE_FIELDS, QUOTA_FIELDS, SEGMENT_ENTRY, SUMMARY_ENTRY, SUMMARY_FOOTER,
-    SUPERBLOCK_FIELDS,
+    CHECKPOINT_FIELDS, INODE_FIELDS, NUMBERS, QUOTA_FIELDS, SEGMENT_ENTRY, SUMMARY_ENTRY,
+    SUMMARY_FOOTER, SUPERBLOCK_FIELDS,
 };
 use super::layout::{
     ADDRESSES, INLINE_DENTRIES, Layout, NODE_ENTRY, SEGMENT, SUPERBLOCK, extra_bytes, half,
@@ -215,6 +215,26 @@ impl Specimen {
         }
         layout.mend_node(image, at);
         (format!("Features of the inode at {at:#x}: {}", changes.join(", ")), at..at + layout.block)
+    }
+}
+
+impl Specimen {
+    /// Flips one bit, most often a high one, in some of an inode's numbers that programs see. Returns a description, and the
+    /// bytes that may have changed.
+    fn damage_bits(&self, image: &mut [u8], random: &mut impl Choose) -> (String, Range<usize>) {
+        let layout = &self.layout;
+        let at = node(image, self, random, |node| layout.is_inode(node));
+        let mut changes = Vec::new();
+        for _ in 0..=random.below(4) {
+            let (field, size) = pick(random, NUMBERS);
+            let bits = 8 * size as u64;
+            let from_top = (0..3).map(|_| random.below(bits)).min().unwrap_or_default();
+            let bit = (bits - 1 - from_top) as usize;
+            image[at + field + bit / 8] ^= 1 << (bit % 8);
+            changes.push(format!("bit {bit} of field {field}"));
+        }
+        layout.mend_node(image, at);
+        (format!("Numbers of the inode at {at:#x}: {}", changes.join(", ")), at..at + layout.block)
     }
 }
 
@@ -446,7 +466,7 @@ fn other_value(old: &[u8], random: &mut impl Choose) -> u64 {
         let new = match random.below(8) {
             0 => 0,
             1 => u64::MAX,
-            2 => old ^ 1 << random.below(32),
+            2 => old ^ 1 << random.below(8 * size as u64),
             3 => old.wrapping_add(1),
             4 => old.wrapping_sub(1),
             5 => random.below(1 << 16),

@@ -200,6 +200,8 @@ fn user_mode(initrd: &Path, disks: &[Disk], scratch: &Path) -> Command {
     let mut linux = Command::new(Machine::UserMode.kernel_file("linux"));
     linux.arg(format!("mem={MEMORY}")).arg(format!("initrd={}", initrd.display()));
     linux.args(["rdinit=/init", "con=null", "con0=fd:0,fd:1", "quiet", "panic=-1"]);
+    // Stack traces would overwrite other messages.
+    linux.arg("log_buf_len=1M");
     // Where the machine permits it, programs in the guest run with seccomp instead of ptrace: system calls and page faults
     // take two thirds of the time.
     linux.arg("seccomp=auto");

@@ -24,8 +24,11 @@ const COPIES_MAX: usize = 250;
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The unit in which images are compared.
 const UNIT: usize = 4096;
-/// The maximum number of kernel messages about a copy.
+/// The maximum number of kernel messages about a copy, after which only warnings and errors count, and their maximum.
 const MESSAGES_MAX: usize = 20;
+const WARNINGS_MAX: usize = 100;
+/// The level of warnings. That of errors is lower.
+const WARNING: u64 = 4;
 /// Where copies are mounted.
 const TOP: &str = "/mnt";
 /// The first of the results: the guest has begun.
@@ -285,6 +288,11 @@ fn reason(messages: &[String]) -> String {
     line.split_once("): ").map_or(line, |(_, reason)| reason).to_owned()
 }
 
+/// Returns whether a line is part of a stack trace, which says the same at each error.
+fn is_of_stack(line: &str) -> bool {
+    ["CPU: ", "Stack:", "Call Trace:", " "].iter().any(|start| line.starts_with(start))
+}
+
 /// The kernel's messages.
 struct Messages(File);
 
@@ -305,9 +313,12 @@ impl Messages {
             match self.0.read(&mut record) {
                 Ok(length) => {
                     let text = String::from_utf8_lossy(&record[..length]).into_owned();
-                    let line = text.split_once(';').map_or(&*text, |(_, line)| line);
+                    let (prefix, line) = text.split_once(';').unwrap_or(("", &text));
                     let line = line.lines().next().unwrap_or_default();
-                    if messages.len() < MESSAGES_MAX {
+                    let priority = prefix.split(',').next().and_then(|number| number.parse().ok());
+                    let is_warning = priority.is_some_and(|priority: u64| priority % 8 <= WARNING);
+                    let count_max = if is_warning { WARNINGS_MAX } else { MESSAGES_MAX };
+                    if messages.len() < count_max && !is_of_stack(line) {
                         messages.push(line.to_owned());
                     }
                 }

@@ -105,6 +105,21 @@ pub(super) const INODE_FIELDS: &[(usize, usize)] = &[
     (393, 1),
     (394, 2),
 ];
+/// The numbers of an inode that programs see, by offset and size: owners, links, size, blocks, times, generation.
+pub(super) const NUMBERS: &[(usize, usize)] = &[
+    (4, 4),
+    (8, 4),
+    (12, 4),
+    (16, 8),
+    (24, 8),
+    (32, 8),
+    (40, 8),
+    (48, 8),
+    (56, 4),
+    (60, 4),
+    (64, 4),
+    (68, 4),
+];
 
 /// The fields of the header of a quota file, and of its first entry, by offset and size: the version and the number of blocks;
 /// the id, the number of inodes, and the space.

@@ -16,17 +16,21 @@ use crate::{Choose, Random, must};
 const BY: &Credentials = &Credentials::ROOT;
 const WRITE: OpenMode = OpenMode { write: true, append: false };
 
-/// Extra attributes, projects, checksums of inodes and superblocks, flexible inline attributes, creation times, lost+found,
-/// case folding, and compression.
-const FEATURES: u32 = 0x8 | 0x10 | 0x20 | 0x40 | 0x100 | 0x200 | 0x800 | 0x1000 | 0x2000;
+/// Extra attributes, projects, checksums of inodes and superblocks, flexible inline attributes, creation times, lost+found.
+const ATTRIBUTES: u32 = 0x8 | 0x10 | 0x20 | 0x40 | 0x100 | 0x200 | 0x800;
+/// The same, case folding, and compression.
+const FEATURES: u32 = ATTRIBUTES | 0x1000 | 0x2000;
 /// Compression without checksums of inodes.
 pub const UNCHECKED: u32 = 0x8 | 0x2000;
 /// The flag of compressed inodes, and of directories that ignore case.
 const COMPRESSED: u32 = 4;
 const CASEFOLDED: u32 = 0x4000_0000;
 
-/// The images: their names, the logarithms of their block sizes, and their features.
-const IMAGES: &[(&str, u32, u32, End)] = &[
+/// An image: its name, the logarithm of its block size, its features, and its end.
+type Image = (&'static str, u32, u32, End);
+
+/// The images that are written.
+const IMAGES: &[Image] = &[
     ("plain", 12, 0, End::Close),
     ("features", 12, FEATURES, End::Close),
     ("unchecked", 12, UNCHECKED, End::Cut),
@@ -34,9 +38,31 @@ const IMAGES: &[(&str, u32, u32, End)] = &[
     ("large blocks", 14, FEATURES, End::Cut),
 ];
 
+/// As [`IMAGES`], for Linux that has neither case folding nor compression, nor blocks that are larger than a page.
+const READ_IMAGES: &[Image] = &[
+    ("plain", 12, 0, End::Close),
+    ("attributes", 12, ATTRIBUTES, End::Close),
+    ("plain cut", 12, 0, End::Cut),
+    ("attributes cut", 12, ATTRIBUTES, End::Cut),
+];
+
+/// How much an image has of what makes it slow to read.
+#[derive(Clone, Copy, Debug)]
+struct Amounts {
+    /// The number of names in the large directory, and the type of their inodes.
+    names: usize,
+    kind: FileType,
+    /// The number of files that are synced after the last checkpoint.
+    synced: usize,
+}
+
+const WRITTEN: Amounts = Amounts { names: 400, kind: FileType::Regular, synced: 20 };
+/// Linux compares the checksum of an inode for each address that it looks at, and looks at all of an empty file.
+const READ: Amounts = Amounts { names: 150, kind: FileType::Fifo, synced: 5 };
+
 /// Returns the images with their names.
 pub fn images() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    IMAGES.iter().map(|(name, shift, features, end)| (*name, image(*shift, *features, *end)))
+    IMAGES.iter().map(|image| (image.0, make_image(*image, WRITTEN)))
 }
 
 /// Returns the number of images.
@@ -46,9 +72,12 @@ pub const fn writing_images() -> usize {
 
 /// Returns an image whose fields are damaged, by its number.
 pub fn writing_image(number: usize) -> Valid {
-    let (name, shift, features, end) = IMAGES[number];
-    let bytes = image(shift, features, end);
-    Valid { name, specimen: Specimen::of(&bytes), bytes }
+    Valid::make(IMAGES[number], WRITTEN)
+}
+
+/// Returns the images that user-mode Linux reads.
+pub fn read_images() -> impl Iterator<Item = Valid> {
+    READ_IMAGES.iter().map(|image| Valid::make(*image, READ))
 }
 
 /// A valid image, and its structures.
@@ -57,6 +86,13 @@ pub struct Valid {
     name: &'static str,
     bytes: Vec<u8>,
     specimen: Specimen,
+}
+
+impl Valid {
+    fn make(image: Image, amounts: Amounts) -> Self {
+        let bytes = make_image(image, amounts);
+        Self { name: image.0, specimen: Specimen::of(&bytes), bytes }
+    }
 }
 
 impl Damageable for Valid {
@@ -69,14 +105,18 @@ impl Damageable for Valid {
     }
 
     fn damage<C: Choose>(&self, image: &mut [u8], choose: &mut C) -> Damage {
-        let number = choose.below(STRUCTURES.len() as u64 + 4) as usize;
+        let number = choose.below(STRUCTURES.len() as u64 + 8) as usize;
         match STRUCTURES.get(number).filter(|structure| self.specimen.has(**structure)) {
             Some(structure) => {
                 let damage = self.specimen.damage(image, *structure, choose);
                 Damage { description: damage.description, changed: damage.changed }
             }
             None => {
-                let (description, changed) = self.specimen.damage_features(image, choose);
+                let (description, changed) = if number % 2 == 0 {
+                    self.specimen.damage_features(image, choose)
+                } else {
+                    self.specimen.damage_bits(image, choose)
+                };
                 Damage { description, changed: vec![changed] }
             }
         }
@@ -107,12 +147,12 @@ pub fn empty(shift: u32, features: u32) -> Vec<u8> {
     image
 }
 
-fn image(shift: u32, features: u32, end: End) -> Vec<u8> {
+fn make_image((_, shift, features, end): Image, amounts: Amounts) -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(empty(shift, features)));
     let mut options = VolumeOptions::default();
     options.writable(true).cache_bytes_max(16 << 20);
     let volume = must(Volume::open_device(device.clone(), &options), "an empty image");
-    let filler = Filler { volume: &volume, block: 1 << shift, features };
+    let filler = Filler { volume: &volume, block: 1 << shift, features, amounts };
     filler.fill();
     let open: Vec<_> = (0..20).map(|_| filler.unnamed()).collect();
     must(volume.sync(), "the volume");
@@ -130,6 +170,7 @@ struct Filler<'v> {
     volume: &'v Volume,
     block: u64,
     features: u32,
+    amounts: Amounts,
 }
 
 impl Filler<'_> {
@@ -157,9 +198,10 @@ impl Filler<'_> {
             self.file(&small, &format!("{number}"), 0, &vec![b's'; 200 * number]);
         }
         let large = self.directory(&root, "large");
-        for number in 0..400 {
+        let Amounts { names, kind, .. } = self.amounts;
+        for number in 0..names {
             let name = format!("{number} with a name that takes several slots");
-            self.create(&large, &name, &Creation::of(FileType::Regular, 0o600));
+            self.create(&large, &name, &Creation::of(kind, 0o600));
         }
         let others = self.directory(&root, "others");
         for (number, length) in [10, 2000, 4000].into_iter().enumerate() {
@@ -247,8 +289,8 @@ impl Filler<'_> {
     fn sync_files(&self) {
         let root = must(self.volume.root(), "the root");
         let directory = must(self.volume.lookup(&root, b"small"), "a directory");
-        for number in 0..20 {
-            let data = vec![b'n'; self.block as usize * (1 + number as usize % 5)];
+        for number in 0..self.amounts.synced {
+            let data = vec![b'n'; self.block as usize * (1 + number % 5)];
             let node = self.file(&directory, &format!("new{number}"), 0, &data);
             must(node.set_xattr(b"user.new", b"value", XattrMode::Either, Privileges::Keep), "");
             let file = must(node.open_for(WRITE), "a file");

@@ -3,6 +3,9 @@
 //! first seed.
 #![allow(clippy::print_stdout, reason = "the counts of a run")]
 
+mod ext4;
+mod f2fs;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,16 +15,25 @@ use libtest_mimic::{Arguments, Trial};
 use testkit::answers::{Answer, Answers, Compared, Difference, Failure, Refusal, compare_images};
 use testkit::guest::reading::{Copy, Outcome, Reading, read_copies};
 use testkit::guest::{self, Machine};
-use testkit::hostile::{Damageable, Subject, tiny, tiny_kinds};
+use testkit::hostile::{Damageable, Subject};
 use testkit::{Random, seeds};
 use vfs::{Volume, VolumeOptions};
 
-/// The number of damaged copies of each image. Failure messages have the seed.
-const SEEDS: u64 = 8;
 /// Of so many seeds, one reads its images without replaying their logs.
 const NOT_REPLAYED: u64 = 4;
-/// The flag of indexed directories.
-const INDEXED: u32 = 0x1000;
+
+/// The test of a format.
+struct Half {
+    /// The name of the format for mount(2).
+    format: &'static str,
+    /// The mount options with which Linux recovers volumes.
+    recovers: &'static str,
+    /// Those with which it does not.
+    recovers_not: &'static str,
+    /// The number of damaged copies of each image. Failure messages have the seed.
+    seeds: u64,
+    explained: &'static [Explained],
+}
 
 /// A kind of difference that is not a defect of the library.
 struct Explained {
@@ -30,96 +42,10 @@ struct Explained {
     applies: fn(&Difference, &Case, &Reading) -> bool,
 }
 
-/// The kinds of differences that are not defects of the library.
-const EXPLAINED: &[Explained] = &[
-    Explained {
-        reason: "the library is right: where the journal's map has a hole, Linux reads another block, and does not replay \
-                 the rest of the log; the library and e2fsck use the superblock's copy of the map",
-        applies: |_, _, reading| reading.has_message("journal bmap failed"),
-    },
-    Explained {
-        reason: "the library shows more: Linux lists an indexed directory by its index, without names whose hashes are \
-                 not those of their block, and names of a block twice if the index has it twice",
-        applies: |difference, case, _| {
-            let [_, theirs] = difference.values.each_ref().map(|names| dotless(names));
-            let all = case.our_names(&difference.name);
-            difference.fact == "names"
-                && case.is_indexed(&difference.name)
-                && theirs.iter().all(|name| all.contains(name))
-        },
-    },
-    Explained {
-        reason: "the library shows more: Linux lists a directory up to its size, which is not a multiple of the block size",
-        applies: |difference, case, _| {
-            let size =
-                case.fact(&difference.name, "size").and_then(|size| size.parse::<u64>().ok());
-            difference.fact == "names"
-                && difference.values[1].is_empty()
-                && size.is_some_and(|size| size % 1024 != 0)
-        },
-    },
-    Explained {
-        reason: "the library is right: the free blocks and inodes of a group are at most as many as it has",
-        applies: |difference, _, _| {
-            is_count(difference)
-                && matches!(difference.numbers(), Some([ours, theirs]) if ours < theirs)
-        },
-    },
-    Explained {
-        reason: "the library is right: orphans are deleted, which Linux misses if the size of the orphan file, or the number \
-                 of the first inode, is damaged",
-        applies: |difference, case, _| {
-            let damaged = ["Inode orphan file", "first inode", "word 84:"];
-            is_count(difference) && damaged.iter().any(|part| case.what.contains(part))
-        },
-    },
-    Explained {
-        reason: "neither is right: the size of the journal's inode, by which its blocks are subtracted from the volume's, \
-                 is damaged",
-        applies: |difference, case, _| {
-            let is_blocks = difference.name == "(volume)" && difference.fact == "blocks";
-            is_blocks && case.what.contains("Inode journal") && difference.values[0] == "0"
-        },
-    },
-    Explained {
-        reason: "both are right: Linux sets the times of an orphan with a name, which it truncates to its size",
-        applies: |difference, _, reading| {
-            matches!(&*difference.fact, "changed" | "modified")
-                && reading.has_message("truncate cleaned up")
-        },
-    },
-    Explained {
-        reason: "the library is right: an inode whose extra size is zero has no nanoseconds; Linux takes them from the \
-                 unused space",
-        applies: |difference, case, _| {
-            matches!(&*difference.fact, "accessed" | "changed" | "modified")
-                && difference.values[0].ends_with(" + 0 ns")
-                && case.what.contains("word 128")
-        },
-    },
-    Explained {
-        reason: "the library is right: an attribute that begins with the name of an access control list is none; Linux \
-                 lists it, and cannot read it",
-        applies: |difference, _, _| {
-            let [ours, theirs] = difference.values.each_ref().map(|names| dotless(names));
-            let is_list = |name: &&str| name.starts_with("system.posix_acl_");
-            let others: Vec<&str> = theirs.into_iter().filter(|name| !is_list(name)).collect();
-            difference.fact == "attributes" && others == ours
-        },
-    },
-];
-
 /// Returns whether a difference is one of the counts of free blocks and inodes.
 fn is_count(difference: &Difference) -> bool {
     let is_count = matches!(&*difference.fact, "blocks free" | "blocks available" | "inodes free");
     difference.name == "(volume)" && is_count
-}
-
-/// Returns the entries of a list, without "." and "..": where they have no inode, Linux lists those of an indexed directory.
-fn dotless(names: &str) -> Vec<&str> {
-    let is_name =
-        |entry: &&str| !entry.is_empty() && !entry.starts_with(". ") && !entry.starts_with(".. ");
-    names.split(", ").filter(is_name).collect()
 }
 
 /// A damaged image, read by the library.
@@ -134,11 +60,10 @@ impl Case {
         self.ours.as_ref().ok()?.fact(name, fact)
     }
 
-    fn is_indexed(&self, name: &str) -> bool {
+    /// Returns the flags of an inode, or 0 if they are not known.
+    fn flags(&self, name: &str) -> u32 {
         let flags = self.fact(name, "flags").and_then(|flags| flags.strip_prefix("0x"));
-        flags
-            .and_then(|flags| u32::from_str_radix(flags, 16).ok())
-            .is_some_and(|flags| flags & INDEXED != 0)
+        flags.and_then(|flags| u32::from_str_radix(flags, 16).ok()).unwrap_or_default()
     }
 
     fn our_names(&self, directory: &str) -> BTreeSet<&str> {
@@ -174,7 +99,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, case: &Case, outcome: &Outcome) {
+    fn add(&mut self, half: &Half, case: &Case, outcome: &Outcome) {
         self.images += 1;
         let reading = match outcome {
             Outcome::Read(reading) => reading,
@@ -195,7 +120,7 @@ impl Counts {
         let mut explained = BTreeSet::new();
         let mut others = Vec::new();
         for difference in differences {
-            match EXPLAINED.iter().find(|kind| (kind.applies)(&difference, case, reading)) {
+            match half.explained.iter().find(|kind| (kind.applies)(&difference, case, reading)) {
                 Some(kind) => {
                     explained.insert(kind.reason);
                 }
@@ -209,7 +134,8 @@ impl Counts {
             *self.explained.entry(reason).or_default() += 1;
         }
         if !others.is_empty() {
-            let messages = reading.messages.join("\n  Linux: ");
+            let said = reading.messages.iter().filter(|line| !line.contains("): recover_"));
+            let messages = said.map(String::as_str).collect::<Vec<_>>().join("\n  Linux: ");
             let others = others.join("\n");
             self.differences.push(format!("{}\n{others}\n  Linux: {messages}", case.what));
         }
@@ -245,19 +171,18 @@ impl Counts {
 
 /// Returns the first error that Linux has reported.
 fn first_error(reading: &Reading) -> String {
-    let error = reading.messages.iter().find(|line| line.starts_with("EXT4-fs error"));
+    let error = reading.messages.iter().find(|line| line.contains("-fs error"));
     error.map_or(String::new(), |line| format!("; {line}"))
 }
 
-fn check() {
-    let mut subjects: Vec<_> = (0..tiny_kinds()).map(|kind| Subject::new(tiny(kind))).collect();
+/// Compares damaged copies of the subjects.
+fn check<S: Damageable>(half: &Half, mut subjects: Vec<Subject<S>>) {
     let valid: Vec<Vec<u8>> =
         subjects.iter().map(|subject| subject.valid().bytes().to_vec()).collect();
     let mut cases = Vec::new();
-    for seed in seeds(SEEDS) {
+    for seed in seeds(half.seeds) {
         let no_recovery = seed % NOT_REPLAYED == NOT_REPLAYED - 1;
-        // Otherwise an image can make the guest panic at its first error.
-        let options = if no_recovery { "errors=continue,noload" } else { "errors=continue" };
+        let options = if no_recovery { half.recovers_not } else { half.recovers };
         for (number, subject) in subjects.iter_mut().enumerate() {
             subject.run(Random(seed), |image, damage, _| {
                 let what = format!("seed {seed}, {damage}");
@@ -269,10 +194,10 @@ fn check() {
     }
     let images: Vec<&[u8]> = valid.iter().map(Vec::as_slice).collect();
     let copies: Vec<Copy> = cases.iter().map(|case| case.copy.clone()).collect();
-    let outcomes = read_copies(Machine::UserMode, "ext4", &images, &copies);
+    let outcomes = read_copies(Machine::UserMode, half.format, &images, &copies);
     let mut counts = Counts::default();
     for (case, outcome) in cases.iter().zip(&outcomes) {
-        counts.add(case, outcome);
+        counts.add(half, case, outcome);
     }
     counts.print();
     assert!(counts.differences.is_empty(), "{}", counts.differences.join("\n"));
@@ -284,9 +209,13 @@ fn check() {
 fn main() {
     guest::run_if_guest();
     let arguments = Arguments::from_args();
-    let trial = Trial::test("damaged_ext4_trees_are_read_as_by_linux_7_2", || {
-        check();
+    let ext4 = Trial::test("damaged_ext4_trees_are_read_as_by_linux_7_2", || {
+        check(&ext4::HALF, ext4::subjects());
         Ok(())
     });
-    libtest_mimic::run(&arguments, vec![trial]).exit();
+    let f2fs = Trial::test("damaged_f2fs_trees_are_read_as_by_linux_7_2", || {
+        check(&f2fs::HALF, f2fs::subjects());
+        Ok(())
+    });
+    libtest_mimic::run(&arguments, vec![ext4, f2fs]).exit();
 }
