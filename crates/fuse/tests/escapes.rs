@@ -19,8 +19,9 @@ use tempfile::TempDir;
 use testkit::escapes::{
     self, Attempt, Facts, Host, MEMORY_MAX, MOUNT, RINGS, as_user, is_done, reached, result, say,
 };
-use testkit::private_mounts;
+use testkit::ring_escapes::{self, Ring, SUBMISSIONS};
 use testkit::toy::{BLOCK_BYTES, Content, ROOT, Toy};
+use testkit::{RingOffer, private_mounts};
 
 /// The user id of an ordinary user.
 const NOBODY: u32 = 65_534;
@@ -62,6 +63,8 @@ fn mount(facts: &Facts) -> ExitCode {
     // As root's mounts of a partition have it. Others have the whole disk open.
     let part =
         (is_confined && is_root).then(|| LoopDevice::attach(&disk, PARTITION, true).unwrap());
+    // A program that has been taken over knows them: they are the same for all rings of this kind.
+    let parameters = ring_escapes::parameters();
     let prepare = || {
         let image = part.as_ref().map_or(disk.as_path(), LoopDevice::path);
         let opened = File::options().read(true).write(true).open(image).unwrap();
@@ -78,6 +81,8 @@ fn mount(facts: &Facts) -> ExitCode {
         for (name, attempt) in ATTEMPTS {
             say(name, attempt(&image));
         }
+        let ring = Ring::unrestricted().or_else(|_| Ring::taken(parameters?));
+        try_ring(ring, &image);
         eprintln!("end");
         let root = Content::directory(&[(".", ROOT), ("..", ROOT)]);
         let toy = Toy::new(vec![b'x'; BLOCK_BYTES as usize], [(ROOT, root)]);
@@ -92,8 +97,24 @@ fn mount(facts: &Facts) -> ExitCode {
     }
 }
 
+/// Tries what a ring could do: one that the server creates, or else one of those that it has.
+fn try_ring(ring: io::Result<Ring>, image: &OwnedFd) {
+    let (mut ring, found) = match ring {
+        Ok(ring) => (Some(ring), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    say(RING, found);
+    for submission in SUBMISSIONS {
+        let none = || Err(io::ErrorKind::NotFound.into());
+        let attempt = |ring| ring_escapes::attempt(ring, submission, image);
+        say(submission.0, ring.as_mut().map_or_else(none, attempt));
+    }
+}
+
 /// What a server is for, and may do: here, to write to the last bytes of the partition.
 const WORK: &str = "work";
+/// A ring of any kind, if the host offers rings.
+const RING: &str = "get a ring";
 /// The attempt that an ordinary user's server can make.
 const PAST_PARTITION: &str = "write past the partition";
 
@@ -193,13 +214,22 @@ fn end_after_attempts(mut child: Child) -> String {
 }
 
 fn check(user: Option<u32>) -> Result<(), Failed> {
+    // All programs may create rings, or none. A confined server has some if the kernel offers FUSE over io_uring.
+    let creates_rings = ring_escapes::offered();
+    let offer = RingOffer::put(true);
     let confined = attempts_of(user, true);
     let free = attempts_of(user, false);
+    assert!(!creates_rings || offer.is_none() || is_done(&confined, RING), "{confined}");
+    drop(offer);
+    for (name, _, _) in SUBMISSIONS {
+        assert!(!is_done(&confined, name), "{name}, confined: {confined}");
+        assert!(!creates_rings || is_done(&free, name), "{name}, not confined: {free}");
+    }
     let common = escapes::ATTEMPTS.iter().map(|(name, _)| *name);
     for name in common.chain(ATTEMPTS.iter().map(|(name, _)| *name)) {
         let may_remain = name == PAST_PARTITION && user.is_some();
         assert!(may_remain || !is_done(&confined, name), "{name}, confined: {confined}");
-        let is_refused_to_all = name == RINGS || name == MOUNT && user.is_some();
+        let is_refused_to_all = name == RINGS && !creates_rings || name == MOUNT && user.is_some();
         assert!(is_refused_to_all || is_done(&free, name), "{name}, not confined: {free}");
     }
     Ok(())

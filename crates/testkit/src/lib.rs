@@ -27,6 +27,7 @@ pub mod memory;
 mod mount;
 mod panics;
 mod random;
+pub mod ring_escapes;
 mod rings;
 mod terminal;
 pub mod toy;

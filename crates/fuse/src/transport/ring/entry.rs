@@ -203,3 +203,58 @@ impl Drop for Memory {
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), ENTRY_BYTES) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use testkit::ring_escapes::{self, SUBMISSIONS};
+
+    use super::*;
+
+    /// `IORING_OP_LAST` is lower.
+    const OPERATIONS: u8 = 128;
+
+    fn errno(outcome: io::Result<i64>) -> Option<i32> {
+        outcome.unwrap_err().raw_os_error()
+    }
+
+    #[test]
+    fn a_ring_accepts_commands_and_nothing_else() {
+        let ring = Ring::new(0).unwrap();
+        ring.enable().unwrap();
+        let parameters = ring.ring.params().clone();
+        let mut user = ring_escapes::Ring::of(&ring.ring, parameters).unwrap();
+        let file = OwnedFd::from(tempfile::tempfile().unwrap());
+        for submission in SUBMISSIONS {
+            let refused = ring_escapes::attempt(&mut user, submission, &file);
+            assert_eq!(errno(refused.map(|()| 0)), Some(libc::EACCES), "{}", submission.0);
+        }
+        for operation in 0..OPERATIONS {
+            let expected: &[_] = match operation {
+                // There is no such file.
+                opcode::UringCmd80::CODE => &[libc::EBADF],
+                // The kernel may be too old for the operation.
+                _ => &[libc::EACCES, libc::EINVAL],
+            };
+            let found = errno(user.submit_number(operation)).unwrap();
+            assert!(expected.contains(&found), "operation {operation}: {found}");
+        }
+        let found = user.register_file().unwrap_err();
+        assert_eq!(found.raw_os_error(), Some(libc::EACCES));
+        // The file has no commands.
+        let accepted = user.submit(&ring_escapes::command(types::Fd(file.as_raw_fd())));
+        assert_eq!(errno(accepted), Some(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn a_ring_without_restrictions_accepts_other_operations() {
+        let mut user = ring_escapes::Ring::unrestricted().unwrap();
+        let file = OwnedFd::from(tempfile::tempfile().unwrap());
+        for submission in SUBMISSIONS {
+            let accepted = ring_escapes::attempt(&mut user, submission, &file);
+            accepted.unwrap_or_else(|error| panic!("{}: {error}", submission.0));
+        }
+        user.register_file().unwrap();
+    }
+}
