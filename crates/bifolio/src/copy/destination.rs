@@ -7,10 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use vfs::Node;
 
+use super::hard_links::FirstName;
 use super::place::{Place, open_directory};
 
 /// Maximum number of temporary names that are tried.
@@ -166,21 +167,21 @@ impl Directory {
         Ok((temporary, file.into()))
     }
 
-    /// Creates a hard link `new_name` in this directory. The linked file is `name` in the directory at the path
-    /// `names`, relative to `start`.
-    pub fn link(
-        &self,
-        start: &Self,
-        names: &[Vec<u8>],
-        name: &[u8],
-        new_name: &[u8],
-    ) -> io::Result<()> {
+    /// Creates a hard link `new_name` in this directory. The linked file is `first`, whose directories are below `start`.
+    ///
+    /// Errors: of the host, also if another process has given the name of `first` to another file.
+    pub fn link(&self, start: &Self, first: &FirstName, new_name: &[u8]) -> io::Result<()> {
+        let name = first.name.as_slice();
         check_name(name)?;
         check_name(new_name)?;
-        let from = start.descend(names)?;
+        let from = start.descend(&first.directories)?;
         let temporary = self.temporary(|directory, temporary| {
             rustix::fs::linkat(&from, name, directory, temporary, AtFlags::empty())
         })?;
+        // No other user can replace the temporary name.
+        if temporary.identity()? != first.identity {
+            return Err(io::Error::other("another process has replaced the first copy"));
+        }
         // If the new name is a link to this file already, rename(2) keeps both names, and dropping `temporary`
         // removes the temporary name.
         let (place, temporary_name) = temporary.location();
@@ -218,6 +219,22 @@ fn place(is_new: bool) -> OnceLock<Place> {
     if is_new { Place::Itself.into() } else { OnceLock::new() }
 }
 
+/// What tells a copy from other files of the host. A file that gets the inode number of a copy that was removed is told from it if
+/// it belongs to another user.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+    user: u32,
+}
+
+impl Identity {
+    /// Returns the identity of a file with these facts.
+    pub fn of(stat: &Stat) -> Self {
+        Self { device: stat.st_dev, inode: stat.st_ino, user: stat.st_uid }
+    }
+}
+
 /// Entry with a temporary name. It is removed unless it is renamed to its final name.
 #[derive(Debug)]
 pub struct Temporary<'a> {
@@ -232,6 +249,12 @@ impl Temporary<'_> {
     /// Returns the directory that has the temporary name, and this name.
     pub fn location(&self) -> (BorrowedFd<'_>, &str) {
         (self.place, &self.name)
+    }
+
+    /// Returns the identity of a symbolic link, a special file, or a hard link.
+    pub fn identity(&self) -> io::Result<Identity> {
+        let stat = rustix::fs::statat(self.place, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(Identity::of(&stat))
     }
 
     /// Renames the entry to its final name. Replaces an existing file, but not a directory.
@@ -274,7 +297,41 @@ pub fn temporary_name() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+
     use super::*;
+    use testkit::must;
+
+    #[test]
+    fn a_name_that_leads_to_another_file_is_not_linked() {
+        let folder = must(tempfile::tempdir(), "a directory");
+        let start = || {
+            let fd = must(File::open(folder.path()), "the directory");
+            Directory::at_start(fd.into(), None, true, None)
+        };
+        let inside = Directory::create_directory(&start(), b"inside");
+        let (inside, _) = must(inside, "a directory");
+        let inside = Directory::at_start(inside, None, true, None);
+        let path = folder.path().join("inside/first");
+        must(fs::write(&path, "copy"), "the first copy");
+        let identity = Identity::of(&must(rustix::fs::stat(&path), "the first copy"));
+        let first =
+            FirstName { directories: vec![b"inside".to_vec()], name: b"first".to_vec(), identity };
+        must(inside.link(&start(), &first, b"link"), "a link");
+        let linked = must(rustix::fs::stat(folder.path().join("inside/link")), "the link");
+        assert_eq!((Identity::of(&linked), linked.st_nlink), (identity, 2));
+
+        // The owner of the directory replaces the first copy.
+        must(fs::write(folder.path().join("secret"), "secret"), "another file");
+        must(fs::rename(folder.path().join("secret"), &path), "the first copy");
+        let refused = inside.link(&start(), &first, b"other").expect_err("another file");
+        assert!(refused.to_string().contains("has replaced the first copy"), "{refused}");
+        let names = must(fs::read_dir(folder.path().join("inside")), "the directory");
+        let mut names: Vec<_> = names.map(|entry| must(entry, "an entry").file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["first", "link"]);
+        assert_eq!(must(rustix::fs::stat(&path), "the file").st_nlink, 1);
+    }
 
     #[test]
     fn names_that_are_paths_are_refused() {

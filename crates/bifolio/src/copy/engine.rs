@@ -232,9 +232,8 @@ impl Feeder<'_, '_> {
         if worker.engine.options.preserve && attributes.links > 1 {
             match worker.links.first(&attributes, directory, name) {
                 First::Yes => is_first = true,
-                First::No(names, first_name) => {
-                    let linked = directory.link(self.start, &names, &first_name, name);
-                    match linked {
+                First::No(first) => {
+                    match directory.link(self.start, &first, name) {
                         Ok(()) => return,
                         Err(error) => {
                             // The data matters more than the link, so the file is copied.
@@ -259,7 +258,7 @@ impl Feeder<'_, '_> {
         }
         let outcome = worker.copy_special(directory, name, visit);
         if is_first {
-            worker.links.end(attributes.inode, outcome.is_ok());
+            worker.links.end(attributes.inode, outcome.as_ref().ok().copied());
         }
         match outcome {
             Err(CopyError::Host(CANNOT_CREATE, error))
@@ -273,7 +272,7 @@ impl Feeder<'_, '_> {
                 );
                 worker.engine.progress.warn(&failure.advise("run as root to copy it").to_string());
             }
-            outcome => worker.report_unless_full(visit.path, 0, outcome),
+            outcome => worker.report_unless_full(visit.path, 0, outcome.map(drop)),
         }
     }
 }

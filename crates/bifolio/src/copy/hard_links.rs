@@ -1,5 +1,5 @@
 //! Hard links of a copy. The first name of an inode is copied; later names wait for this copy and are linked to it.
-//! Not here: creating copies and links.
+//! Not here: creating copies and links (`destination.rs`).
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use base::InodeNumber;
 use base::attributes::Attributes;
 use parking_lot::{Condvar, Mutex};
 
-use super::destination::Directory;
+use super::destination::{Directory, Identity};
 
 /// First copies of inodes with several names.
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct Link {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LinkState {
     Pending,
-    Complete,
+    Complete(Identity),
     Failed,
 }
 
@@ -35,8 +35,18 @@ enum LinkState {
 pub enum First {
     /// It is the first name.
     Yes,
-    /// It is a later name. The names of the directories of the first copy, and its own name.
-    No(Vec<Vec<u8>>, Vec<u8>),
+    /// It is a later name.
+    No(FirstName),
+}
+
+/// The name of a first copy.
+pub struct FirstName {
+    /// The names of its directories.
+    pub directories: Vec<Vec<u8>>,
+    /// Its own name.
+    pub name: Vec<u8>,
+    /// The copy. Another process may give its name to another file.
+    pub identity: Identity,
 }
 
 impl Links {
@@ -48,13 +58,13 @@ impl Links {
             match link.state {
                 LinkState::Pending => self.ended.wait(&mut known),
                 LinkState::Failed => break,
-                LinkState::Complete => {
-                    let (names, first_name) = link.location.clone();
+                LinkState::Complete(identity) => {
+                    let (directories, name) = link.location.clone();
                     link.expected = link.expected.saturating_sub(1);
                     if link.expected == 0 {
                         known.remove(&attributes.inode);
                     }
-                    return First::No(names, first_name);
+                    return First::No(FirstName { directories, name, identity });
                 }
             }
         }
@@ -64,10 +74,10 @@ impl Links {
         First::Yes
     }
 
-    /// Records the end of the first copy, and wakes waiting threads.
-    pub fn end(&self, inode: InodeNumber, is_complete: bool) {
+    /// Records the end of the first copy, and wakes waiting threads. `copy` is `None` if it has failed.
+    pub fn end(&self, inode: InodeNumber, copy: Option<Identity>) {
         if let Some(link) = self.known.lock().get_mut(&inode) {
-            link.state = if is_complete { LinkState::Complete } else { LinkState::Failed };
+            link.state = copy.map_or(LinkState::Failed, LinkState::Complete);
         }
         self.ended.notify_all();
     }
@@ -77,24 +87,24 @@ impl Links {
 pub struct FirstCopy<'a> {
     links: &'a Links,
     inode: InodeNumber,
-    is_complete: bool,
+    copy: Option<Identity>,
 }
 
 impl<'a> FirstCopy<'a> {
     /// Begins the first copy of `inode`.
     pub fn new(links: &'a Links, inode: InodeNumber) -> Self {
-        Self { links, inode, is_complete: false }
+        Self { links, inode, copy: None }
     }
 
-    /// Ends the copy.
-    pub fn end(mut self, is_complete: bool) {
-        self.is_complete = is_complete;
+    /// Ends the copy, which has failed if `copy` is `None`.
+    pub fn end(mut self, copy: Option<Identity>) {
+        self.copy = copy;
     }
 }
 
 impl Drop for FirstCopy<'_> {
     fn drop(&mut self) {
-        self.links.end(self.inode, self.is_complete);
+        self.links.end(self.inode, self.copy);
     }
 }
 
@@ -108,27 +118,22 @@ mod tests {
     fn a_first_copy_that_panics_has_failed() {
         let (links, inode) = (Links::default(), InodeNumber(12));
         let state = || links.known.lock()[&inode].state;
-        for is_complete in [None, Some(true), Some(false)] {
+        let identity = Identity::of(&rustix::fs::stat("/").unwrap());
+        for outcome in [None, Some(Some(identity)), Some(None)] {
             let location = (Vec::new(), b"first".to_vec());
             let link = Link { state: LinkState::Pending, expected: 1, location };
             links.known.lock().insert(inode, link);
             let copy = FirstCopy::new(&links, inode);
-            let outcome = catch_unwind(AssertUnwindSafe(|| match is_complete {
-                Some(is_complete) => copy.end(is_complete),
+            let ended = catch_unwind(AssertUnwindSafe(|| match outcome {
+                Some(outcome) => copy.end(outcome),
                 None => {
                     let _copy = copy;
                     panic!("expected by the test");
                 }
             }));
-            assert_eq!(outcome.is_ok(), is_complete.is_some());
-            assert!(
-                state()
-                    == if is_complete == Some(true) {
-                        LinkState::Complete
-                    } else {
-                        LinkState::Failed
-                    }
-            );
+            assert_eq!(ended.is_ok(), outcome.is_some());
+            let expected = outcome.flatten().map_or(LinkState::Failed, LinkState::Complete);
+            assert!(state() == expected);
         }
     }
 }

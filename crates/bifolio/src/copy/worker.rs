@@ -13,7 +13,7 @@ use rustix::fs::{Mode, makedev};
 use vfs::Node;
 
 use super::contents;
-use super::destination::{Directory, check_name};
+use super::destination::{Directory, Identity, check_name};
 use super::engine::{CANNOT_CREATE, CopyError, Engine};
 use super::hard_links::{FirstCopy, Links};
 use super::limits;
@@ -65,9 +65,9 @@ impl Worker<'_, '_> {
         let first = job.is_first.then(|| FirstCopy::new(self.links, job.attributes.inode));
         let outcome = self.copy_regular(&job);
         if let Some(first) = first {
-            first.end(outcome.is_ok());
+            first.end(outcome.as_ref().ok().copied());
         }
-        self.report_unless_full(&job.path, job.attributes.size, outcome);
+        self.report_unless_full(&job.path, job.attributes.size, outcome.map(drop));
         self.release(job.directory);
     }
 
@@ -112,7 +112,7 @@ impl Worker<'_, '_> {
         if self.engine.is_interrupted() { Err(CopyError::Interrupted) } else { Ok(()) }
     }
 
-    fn copy_regular(&self, job: &Job) -> Result<(), CopyError> {
+    fn copy_regular(&self, job: &Job) -> Result<Identity, CopyError> {
         self.check_interrupt()?;
         let create = |error| CopyError::Host(CANNOT_CREATE, error);
         check_name(&job.name).map_err(create)?;
@@ -129,9 +129,10 @@ impl Worker<'_, '_> {
             self.check_interrupt()
         })?;
         self.set_attributes(&job.node, &job.path, &job.attributes, Subject::Open(file.as_fd()));
-        temporary
-            .rename(&job.name)
-            .map_err(|error| CopyError::Host("cannot rename the complete copy", error))
+        let stat = rustix::fs::fstat(&file).map_err(|error| create(error.into()))?;
+        let renamed = temporary.rename(&job.name);
+        renamed.map_err(|error| CopyError::Host("cannot rename the complete copy", error))?;
+        Ok(Identity::of(&stat))
     }
 
     /// Sets the attributes of a copy. Reports failures and keeps the copy, because its data matters more.
@@ -184,7 +185,7 @@ impl Worker<'_, '_> {
         directory: &Directory,
         name: &[u8],
         visit: &Visit<'_>,
-    ) -> Result<(), CopyError> {
+    ) -> Result<Identity, CopyError> {
         let create = |error| CopyError::Host(CANNOT_CREATE, error);
         check_name(name).map_err(create)?;
         let attributes = visit.node.attributes();
@@ -211,9 +212,10 @@ impl Worker<'_, '_> {
             let (fd, name) = temporary.location();
             self.set_attributes(visit.node, visit.path, &attributes, Subject::Entry(fd, name));
         }
-        temporary
-            .rename(name)
-            .map_err(|error| CopyError::Host("cannot rename the complete copy", error))
+        let identity = temporary.identity().map_err(create)?;
+        let renamed = temporary.rename(name);
+        renamed.map_err(|error| CopyError::Host("cannot rename the complete copy", error))?;
+        Ok(identity)
     }
 }
 
