@@ -219,7 +219,40 @@ fn existing_directories_keep_their_attributes() {
     shell(&out, "mkdir old; chmod 750 . old; setfattr -n user.z -v z old");
     let facts = |names| shell(&out, &format!("stat -c '%n %u %g %a' {names}; getfattr -dm- old"));
     let before = facts(". old");
-    run_ok(&["cp", "-a", &image.at("/"), &out.display().to_string()]);
+    let copy = ["cp", "-a", &image.at("/"), &out.display().to_string()];
+    let text = warnings(&copy);
+    let line = "2 existing directories kept other owners or permissions, the first is /";
+    assert!(text.contains(line) && text.contains("warning: "), "{text}");
     assert_eq!(facts(". old"), before);
     assert!(facts("old/new old/file").starts_with("old/new 12 34 755\nold/file 12 34 644\n"));
+    // Nobody misses the rest.
+    shell(&out, "chmod 755 .; chown 12:34 old; chmod 777 old");
+    assert_eq!(warnings(&copy), "");
+}
+
+#[test]
+fn a_copy_after_one_that_was_killed_says_which_directories_are_not_complete() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir -p a/b; head -c 40000000 /dev/urandom > a/b/file; chmod 755 . a a/b",
+    );
+    let out = image.beside("out");
+    let copy = ["cp", "-a", &image.at("/"), &out.display().to_string()];
+    let is_killed = || {
+        must(fs::create_dir(&out), "out");
+        let mut first = must(bifolio().args(copy).spawn(), "a copy");
+        while !out.join("a/b").exists() {}
+        must(first.kill(), "a copy");
+        !must(first.wait(), "a copy").success()
+    };
+    // The copy may have ended before.
+    while !is_killed() {
+        must(fs::remove_dir_all(&out), "out");
+    }
+    assert_eq!((mode(&out.join("a")), mode(&out.join("a/b"))), (0o700, 0o700));
+    let text = warnings(&copy);
+    assert!(text.contains("2 existing directories kept other owners or permissions"), "{text}");
+    assert!(text.contains("a copy that was interrupted leaves directories with mode 0700"));
+    assert_eq!((mode(&out.join("a")), mode(&out.join("a/b"))), (0o700, 0o700));
 }

@@ -42,7 +42,8 @@ files, set-user-ID and set-group-ID bits, capabilities, and the extended attribu
 privileged attributes. The command prints a warning that counts what it left out, and succeeds. If anything \
 else cannot be copied, the command prints an error for it, copies the rest, and fails. It warns when the \
 copies have more than 100 times the bytes of the image. Directories that exist keep their owners, permissions, \
-times and other attributes.";
+times and other attributes; with -a, a warning counts those with other owners or permissions than in the image. \
+A copy that was killed leaves directories with mode 0700, and files named .bifolio-*.partial.";
 
 /// The arguments of `bifolio cp`.
 #[derive(Args)]
@@ -114,6 +115,7 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     }
     let options = Options {
         preserve: arguments.archive,
+        is_root: rustix::process::geteuid().is_root(),
         recursive: arguments.archive || arguments.recursive,
         privileged: arguments.privileged,
         maximum: Maximum { bytes: arguments.max_bytes, files: arguments.max_files },

@@ -31,6 +31,8 @@ use crate::walk::{self, Flow, Order, Visit, Visitor};
 pub struct Options {
     /// Whether owners, permissions, times, extended attributes and hard links are preserved.
     pub preserve: bool,
+    /// Whether the process is root, who can set owners.
+    pub is_root: bool,
     /// Whether directories are copied.
     pub recursive: bool,
     /// Whether what gives rights on the host is copied: device files, and of what is preserved, set-ID bits,

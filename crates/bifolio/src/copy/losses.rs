@@ -23,6 +23,8 @@ pub enum Loss {
     Capabilities,
     /// Device files.
     Devices,
+    /// Owners and permissions of directories that existed.
+    Existing,
 }
 
 /// Why something was not preserved.
@@ -30,6 +32,8 @@ pub enum Loss {
 pub enum Reason {
     /// It gives rights on the host, and the user did not ask for it.
     GivesRights,
+    /// Others may rely on the attributes that the directory has.
+    Existed,
     /// The error of the host with this number.
     Host(i32),
 }
@@ -81,6 +85,10 @@ impl Loss {
         let (s, was) = if files == 1 { ("", "was") } else { ("s", "were") };
         let name = match self {
             Self::Devices => return format!("{files} device file{s} {was} not copied"),
+            Self::Existing => {
+                let directories = if files == 1 { "directory" } else { "directories" };
+                return format!("{files} existing {directories} kept other owners or permissions");
+            }
             Self::Owner => "owners".to_owned(),
             Self::SetId => "set-user-ID and set-group-ID bits".to_owned(),
             Self::Xattr(prefix) => format!("attributes {}*", text::escape(prefix)),
@@ -97,6 +105,10 @@ impl Reason {
             Self::GivesRights => {
                 let text =
                     "copies would give rights on the host; use --privileged if you trust the image";
+                return (text.to_owned(), false);
+            }
+            Self::Existed => {
+                let text = "a copy that was interrupted leaves directories with mode 0700; remove it before the next one";
                 return (text.to_owned(), false);
             }
             Self::Host(error) => Errno::from_raw_os_error(error),

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use base::attributes::{Attributes, Timestamp};
 use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
@@ -69,6 +69,16 @@ pub fn preserve(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMu
             report(error);
         }
     }
+}
+
+/// Returns whether an existing directory has other permissions than the original, apart from set-ID bits, or with `owners`,
+/// another owner or group.
+pub fn differ(directory: impl AsFd, original: &Attributes, owners: bool) -> bool {
+    let Ok(found) = rustix::fs::fstat(directory) else { return false };
+    let permissions = u32::from(original.permissions & !SET_ID);
+    let has_others = found.st_mode & 0o7777 & !u32::from(SET_ID) != permissions;
+    let has_owner = (found.st_uid, found.st_gid) == (original.uid, original.gid);
+    has_others || owners && !has_owner
 }
 
 /// Sets only the permissions. Symbolic links and special files were created with their permissions.

@@ -17,6 +17,7 @@ use super::destination::{Directory, Identity, check_name};
 use super::engine::{CANNOT_CREATE, CopyError, Engine};
 use super::hard_links::{FirstCopy, Links};
 use super::limits;
+use super::losses::{Loss, Reason};
 use super::metadata::{self, Subject, Wanted};
 use crate::failure::Failure;
 use crate::target::Target;
@@ -164,12 +165,17 @@ impl Worker<'_, '_> {
     /// Releases a reference to a directory. The last release sets the attributes of the directory if the copy created it,
     /// and then releases its parent.
     pub fn release(&self, mut directory: Arc<Directory>) {
+        let options = &self.engine.options;
         while let Some(mut inner) = Arc::into_inner(directory) {
             if let Some((node, path)) = inner.source.take() {
+                let attributes = node.attributes();
                 // Others may rely on the owner and permissions of a directory that existed.
                 if inner.is_new {
                     let subject = Subject::Open(inner.as_fd());
-                    self.set_attributes(&node, &path, &node.attributes(), subject);
+                    self.set_attributes(&node, &path, &attributes, subject);
+                } else if options.preserve && metadata::differ(&inner, &attributes, options.is_root)
+                {
+                    self.engine.losses.add(Loss::Existing, Reason::Existed, &path);
                 }
             }
             match inner.parent.take() {
