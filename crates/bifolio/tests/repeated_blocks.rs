@@ -4,11 +4,13 @@
 mod support;
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::Stdio;
 
 use bifolio::{Creation, Credentials, FileType, VolumeOptions};
-use support::Image;
-use support::listed::list;
+use support::listed::{list, memory};
+use support::{Image, bifolio};
 use testkit::Mke2fs;
 
 const BLOCK: usize = 4096;
@@ -24,8 +26,14 @@ const LS_MEMORY_MAX: u64 = 300 << 20;
 /// The memory that `tree` may take, in bytes. The entries of the whole directory have more than 200 MiB.
 const TREE_MEMORY_MAX: u64 = 160 << 20;
 
-/// Creates an image whose directory "d" repeats a block with names of a file. Returns the number of names.
-fn repeating_image() -> (Image, usize) {
+/// The blocks of a directory's structures: its first one, the one that it repeats, and its extent tree.
+const STRUCTURES: u64 = 20;
+/// The depth of directories that repeat subdirectories.
+const LEVELS: u64 = 3;
+
+/// Creates an image whose directory "d0" repeats a block with names of one file, or with `levels` above 1, of the directory "d1",
+/// which is the next of so many such directories. Returns the number of names in each.
+fn repeating_image(levels: u64) -> (Image, usize) {
     let image = Image::empty();
     let options =
         "-N 64 -I 256 -O ^metadata_csum,^64bit,^dir_index,^has_journal,^resize_inode,^flex_bg";
@@ -37,23 +45,34 @@ fn repeating_image() -> (Image, usize) {
         let creation = Creation::of(kind, 0o755);
         volume.create_in(&root, name, &creation, &Credentials::ROOT).unwrap().number().0
     };
-    let directory = create(b"d", FileType::Directory);
+    let directories: Vec<u64> = (0..levels)
+        .map(|level| create(format!("d{level}").as_bytes(), FileType::Directory))
+        .collect();
     let file = create(b"f", FileType::Regular);
     volume.close().unwrap();
-
     let device = File::options().read(true).write(true).open(&image.path).unwrap();
+    for (level, directory) in (0..).zip(&directories) {
+        // The blocks at the end of the volume are free.
+        let at = BLOCKS - 200 + level as u64 * STRUCTURES;
+        let (inode, kind) = directories.get(level + 1).map_or((file, 1), |next| (*next, 2));
+        repeat(&device, *directory, at, inode, kind);
+    }
+    (image, ENTRIES * (BLOCKS as usize - 2))
+}
+
+/// Makes a directory one that repeats a block with names of `inode`. Its structures are at the block `at` and after it.
+fn repeat(device: &File, directory: u64, at: u64, inode: u64, kind: u8) {
     let write = |block: u64, bytes: &[u8]| {
         device.write_all_at(bytes, block * BLOCK as u64).unwrap();
     };
-    // The blocks at the end of the volume are free.
-    let [first, repeated, index, leaves] = [BLOCKS - 200, BLOCKS - 199, BLOCKS - 198, BLOCKS - 197];
+    let [first, repeated, index, leaves] = [at, at + 1, at + 2, at + 3];
     let mut dots = entry(directory, 12, 2, b".");
     dots.extend(entry(2, BLOCK - 12, 2, b".."));
     write(first, &dots);
     let last = BLOCK - (ENTRIES - 1) * 12;
     let names = (0..ENTRIES).map(|at| {
         let bytes = if at + 1 < ENTRIES { 12 } else { last };
-        entry(file, bytes, 1, format!("{at:04x}").as_bytes())
+        entry(inode, bytes, kind, format!("{at:04x}").as_bytes())
     });
     write(repeated, &names.collect::<Vec<_>>().concat());
 
@@ -77,7 +96,6 @@ fn repeating_image() -> (Image, usize) {
     let size = (BLOCKS - 1) * BLOCK as u64;
     device.write_all_at(&(size as u32).to_le_bytes(), at + 4).unwrap();
     device.write_all_at(&node(2, 4, &[index_entry(0, index as u32)]), at + 40).unwrap();
-    (image, ENTRIES * (BLOCKS as usize - 2))
 }
 
 /// A directory entry of `bytes` bytes.
@@ -114,7 +132,7 @@ fn index_entry(first: u32, block: u32) -> [u8; 12] {
 
 #[test]
 fn listings_of_a_directory_that_repeats_a_block_take_bounded_memory() {
-    let (image, names) = repeating_image();
+    let (image, names) = repeating_image(1);
     assert!(fs::metadata(&image.path).unwrap().blocks() * 512 < 2 << 20, "the image is small");
     for (arguments, lines, memory_max) in [
         (&["ls"][..], names, LS_MEMORY_MAX),
@@ -123,11 +141,46 @@ fn listings_of_a_directory_that_repeats_a_block_take_bounded_memory() {
         // The directory, and the counts after an empty line.
         (&["tree"], names + 3, TREE_MEMORY_MAX),
     ] {
-        let listed = list(&image.at("/d"), arguments);
+        let listed = list(&image.at("/d0"), arguments);
         println!("{arguments:?}: {} MiB", listed.memory >> 20);
         assert_eq!(listed.lines, lines, "{arguments:?}");
         assert!(listed.memory < memory_max, "{arguments:?}: {listed:?}");
-        let warning = "/d: there are too many entries to sort them together";
+        let warning = "/d0: there are too many entries to sort them together";
         assert_eq!(listed.errors.matches(warning).count(), 1, "{arguments:?}: {listed:?}");
     }
+}
+
+#[test]
+fn listings_of_nested_directories_that_repeat_subdirectories_take_bounded_memory() {
+    let (image, names) = repeating_image(LEVELS);
+    for (arguments, levels) in [
+        // Each directory is listed before the next one.
+        (&["ls", "-R"][..], LEVELS as usize),
+        // The innermost directory is listed first, while the others are in memory.
+        (&["tree"], 1),
+    ] {
+        // After that, there is an error for each further name of a directory.
+        let memory = list_in_part(&image.at("/d0"), arguments, names * levels);
+        println!("{arguments:?} of nested directories: {} MiB", memory >> 20);
+        assert!(memory < LS_MEMORY_MAX, "{arguments:?}: {memory}");
+    }
+}
+
+/// Runs a command, and ends it when it has printed `lines` lines. Returns its maximum memory in use, in bytes.
+fn list_in_part(target: &str, arguments: &[&str], lines: usize) -> u64 {
+    let mut command = bifolio();
+    command.args(arguments).args(["--cache-size", "8M"]).arg(target);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let mut buffer = vec![0; 1 << 20];
+    let mut printed = 0;
+    while printed < lines {
+        let read = output.read(&mut buffer).unwrap();
+        assert!(read > 0, "{arguments:?} has ended after {printed} lines");
+        printed += buffer[..read].iter().filter(|byte| **byte == b'\n').count();
+    }
+    let memory = memory(child.id()).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    memory
 }

@@ -46,7 +46,7 @@ pub fn list(target: &str, arguments: &[&str]) -> Listed {
 }
 
 /// Returns the maximum memory of a process until now, in bytes. `None` if it has ended.
-fn memory(process: u32) -> Option<u64> {
+pub fn memory(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kilobytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
