@@ -137,19 +137,18 @@ const ALLOWED_WITH_COPIES: &[libc::c_long] = &[
     libc::SYS_renameat,
     libc::SYS_newfstatat,
 ];
-/// The further system calls for creating files that take a mode, and the number of its argument. openat is another one.
-const ALLOWED_WITH_MODE: [(libc::c_long, u8); 3] =
-    [(libc::SYS_mkdirat, 2), (libc::SYS_mknodat, 2), (libc::SYS_fchmod, 1)];
+/// The further system calls for creating files that take a mode, as their third argument. openat and fchmod are others.
+const ALLOWED_WITH_MODE: [libc::c_long; 2] = [libc::SYS_mkdirat, libc::SYS_mknodat];
 /// The further system calls for attributes of files that are created.
-const ALLOWED_WITH_COPY_ATTRIBUTES: &[libc::c_long] = &[
-    libc::SYS_fchdir,
+const ALLOWED_WITH_COPY_ATTRIBUTES: &[libc::c_long] =
+    &[libc::SYS_fchdir, libc::SYS_lsetxattr, libc::SYS_lremovexattr];
+/// Those of them that take a descriptor first, which may not be one of a standard stream. fchmod is another one.
+const ALLOWED_WITH_OPEN_COPIES: [libc::c_long; 5] = [
     libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_utimensat,
     libc::SYS_fsetxattr,
-    libc::SYS_lsetxattr,
     libc::SYS_fremovexattr,
-    libc::SYS_lremovexattr,
 ];
 /// The requests of ioctl for a progress bar: whether a file is a terminal, and its size. TCGETS and TIOCGWINSZ, whose types
 /// in `libc` differ between C libraries.
@@ -220,14 +219,10 @@ fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Returns the rules for descriptors, and for changes of sizes. Standard output and standard error may be files that other
-/// programs write to, such as a log. The process can write to them, but neither truncate them nor punch holes in them. It cannot
-/// give them another number, either.
+/// programs write to, such as a log. The process can write to them, but neither truncate them nor punch holes in them, nor
+/// change their attributes (`host_files`). It cannot give them another number, either.
 fn descriptors(needs: &Needs<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error> {
     let command = |command: i32| condition(1, u64::from(u32::MAX), command as u64);
-    let descriptor = |operator, number: i32| {
-        SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, number as u64)
-    };
-    let own = || descriptor(SeccompCmpOp::Gt, libc::STDERR_FILENO);
     let truncates = matches!(needs.trees, Trees::Create { .. });
     let mut controls = Vec::new();
     for allowed in ALLOWED_FCNTL {
@@ -235,16 +230,17 @@ fn descriptors(needs: &Needs<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error>
     }
     let mut rules = Vec::new();
     if truncates {
-        rules.push((libc::SYS_ftruncate, vec![SeccompRule::new(vec![own()?])?]));
+        rules.push((libc::SYS_ftruncate, vec![SeccompRule::new(vec![no_stream()?])?]));
     }
     if needs.writable {
         // A server's standard streams are no files, or those of a mount in the foreground.
-        let files = if needs.guard { Vec::new() } else { vec![SeccompRule::new(vec![own()?])?] };
+        let own = SeccompRule::new(vec![no_stream()?])?;
+        let files = if needs.guard { Vec::new() } else { vec![own] };
         rules.push((libc::SYS_fallocate, files));
     }
     if !needs.guard && (truncates || needs.writable) {
         let input = descriptor(SeccompCmpOp::Eq, libc::STDIN_FILENO)?;
-        for duplicated in [own()?, input] {
+        for duplicated in [no_stream()?, input] {
             controls.push(SeccompRule::new(vec![command(DUPLICATE)?, duplicated])?);
         }
     } else {
@@ -271,7 +267,7 @@ fn host_files(trees: &Trees<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error> 
                 (libc::SYS_open, vec![reading(1)?]),
             ])
         }
-        Trees::Create { privileged, .. } => {
+        Trees::Create { attributes, privileged, .. } => {
             let set_id = if *privileged { 0 } else { u64::from(SET_ID) };
             let directory = libc::O_ACCMODE | libc::O_CREAT | libc::O_DIRECTORY;
             let directory = flags(2, directory, libc::O_RDONLY | libc::O_DIRECTORY)?;
@@ -282,12 +278,29 @@ fn host_files(trees: &Trees<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error> 
             let asked = TERMINAL_REQUESTS.map(|request| masked(1, u64::from(u32::MAX), request));
             let asked = asked.into_iter().collect::<Result<_, _>>()?;
             let mut rules = vec![(libc::SYS_openat, opened), (libc::SYS_ioctl, asked)];
-            for (call, argument) in ALLOWED_WITH_MODE {
-                rules.push((call, vec![masked(argument, set_id, 0)?]));
+            for call in ALLOWED_WITH_MODE {
+                rules.push((call, vec![masked(2, set_id, 0)?]));
+            }
+            let permissions = vec![no_stream()?, condition(1, set_id, 0)?];
+            rules.push((libc::SYS_fchmod, vec![SeccompRule::new(permissions)?]));
+            if *attributes {
+                for call in ALLOWED_WITH_OPEN_COPIES {
+                    rules.push((call, vec![SeccompRule::new(vec![no_stream()?])?]));
+                }
             }
             Ok(rules)
         }
     }
+}
+
+/// Returns the condition that the first argument is no descriptor of a standard stream.
+fn no_stream() -> Result<SeccompCondition, Error> {
+    descriptor(SeccompCmpOp::Gt, libc::STDERR_FILENO)
+}
+
+/// Returns a condition on the first argument, which is a descriptor. `AT_FDCWD` is a large number here.
+fn descriptor(operator: SeccompCmpOp, number: i32) -> Result<SeccompCondition, Error> {
+    SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, number as u64)
 }
 
 /// Returns a rule that the bits `mask` of an argument have the value `value`.

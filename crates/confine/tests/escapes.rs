@@ -233,6 +233,29 @@ const ATTEMPTS: &[Attempt<Place>] = &[
         // The file system may not have holes.
         reached(result(punched.into()), libc::EOPNOTSUPP)
     }),
+    ("change the permissions of a log", |_| {
+        Ok(rustix::fs::fchmod(rustix::stdio::stdout(), Mode::from_raw_mode(0o666))?)
+    }),
+    ("change the owner of a log", |facts| {
+        let user = Some(rustix::fs::Uid::from_raw(facts.user));
+        Ok(rustix::fs::fchown(rustix::stdio::stdout(), user, None)?)
+    }),
+    ("change the owner of a log in another way", |facts| {
+        let user = Some(rustix::fs::Uid::from_raw(facts.user));
+        Ok(rustix::fs::chownat(rustix::stdio::stdout(), "", user, None, AtFlags::EMPTY_PATH)?)
+    }),
+    ("change the times of a log", |_| {
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+        Ok(rustix::fs::futimens(rustix::stdio::stdout(), &times)?)
+    }),
+    ("set an attribute of a log", |_| {
+        let flags = rustix::fs::XattrFlags::empty();
+        Ok(rustix::fs::fsetxattr(rustix::stdio::stdout(), c"user.y", b"y", flags)?)
+    }),
+    ("remove an attribute of a log", |_| {
+        Ok(rustix::fs::fremovexattr(rustix::stdio::stdout(), c"user.x")?)
+    }),
     (ROOT, |facts| {
         let path = CString::new(facts.folder.as_os_str().as_bytes())?;
         // SAFETY: the string lives until the end of the call.
@@ -293,6 +316,8 @@ fn attempts_of(kind: &str, user: Option<u32>, is_confined: bool) -> String {
     host.facts(kind, is_confined, folder.path(), victim.0.id()).give(&mut command);
     let log = folder.path().join("log");
     fs::write(&log, "log").unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::lsetxattr(&log, c"user.x", b"x", flags).unwrap();
     chown(&log, user, user).unwrap();
     let appended = File::options().append(true).open(&log).unwrap();
     let output = command.stdin(host.input()).stdout(appended).output().unwrap();
