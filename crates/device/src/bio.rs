@@ -175,7 +175,11 @@ impl Bio {
 
     /// Returns a copy of the memory.
     pub fn to_vec(&self) -> Vec<u8> {
-        self.segments.iter().flat_map(Segment::bytes).copied().collect()
+        let mut copy = Vec::with_capacity(self.segments.iter().map(Segment::len).sum());
+        for segment in &self.segments {
+            copy.extend_from_slice(segment.bytes());
+        }
+        copy
     }
 
     /// Returns the memory of a read, in device order. Does not return the segments: a caller could swap them with those

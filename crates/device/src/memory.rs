@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use base::{DeviceOffset, IoOperation, Result};
 use parking_lot::RwLock;
@@ -11,13 +12,57 @@ use crate::{Bio, BioOperation, BlockDevice};
 
 /// The unit of holes, in bytes.
 const HOLE_UNIT: usize = 4096;
-/// The number of bytes that one search for data visits.
-const SEARCH_BYTES: usize = 1 << 20;
+/// The maximum number of units that one search for data visits.
+const SEARCH_UNITS: usize = (1 << 20) / HOLE_UNIT;
 
 /// A device whose contents are a vector of bytes.
 pub struct MemoryDevice {
-    contents: RwLock<Arc<Vec<u8>>>,
+    contents: RwLock<Contents>,
     size: u64,
+}
+
+struct Contents {
+    bytes: Arc<Vec<u8>>,
+    /// What earlier searches have found in each unit: one of `UNKNOWN`, `HOLE` and `DATA`.
+    found: Vec<AtomicU8>,
+}
+
+/// No search has visited the unit since it was written.
+const UNKNOWN: u8 = 0;
+/// The unit has only zeroes.
+const HOLE: u8 = 1;
+/// The unit has other bytes, too.
+const DATA: u8 = 2;
+
+impl Contents {
+    fn new(bytes: Arc<Vec<u8>>) -> Self {
+        let units = bytes.len().div_ceil(HOLE_UNIT);
+        Self { bytes, found: (0..units).map(|_| AtomicU8::new(UNKNOWN)).collect() }
+    }
+
+    /// Returns bytes that will be changed.
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        let units = range.start / HOLE_UNIT..range.end.div_ceil(HOLE_UNIT);
+        for found in &mut self.found[units] {
+            *found.get_mut() = UNKNOWN;
+        }
+        &mut Arc::make_mut(&mut self.bytes)[range]
+    }
+
+    fn is_hole(&self, unit: usize) -> bool {
+        // The lock of the contents orders it with writes, and all searches find the same.
+        let found = &self.found[unit];
+        match found.load(Ordering::Relaxed) {
+            UNKNOWN => {
+                let start = unit * HOLE_UNIT;
+                let end = self.bytes.len().min(start + HOLE_UNIT);
+                let is_hole = is_zero(&self.bytes[start..end]);
+                found.store(if is_hole { HOLE } else { DATA }, Ordering::Relaxed);
+                is_hole
+            }
+            known => known == HOLE,
+        }
+    }
 }
 
 impl MemoryDevice {
@@ -29,12 +74,12 @@ impl MemoryDevice {
     /// Creates a device with shared `contents`. The first write copies them, if they have other references.
     pub fn shared(contents: Arc<Vec<u8>>) -> Self {
         let size = contents.len() as u64;
-        Self { contents: RwLock::new(contents), size }
+        Self { contents: RwLock::new(Contents::new(contents)), size }
     }
 
     /// Returns a copy of the current contents.
     pub fn snapshot(&self) -> Vec<u8> {
-        Vec::clone(&self.contents.read())
+        Vec::clone(&self.contents.read().bytes)
     }
 }
 
@@ -61,16 +106,17 @@ impl BlockDevice for MemoryDevice {
                     BioOperation::Read => {
                         let contents = self.contents.read();
                         for memory in bio.memory_mut() {
-                            memory.copy_from_slice(&contents[at..at + memory.len()]);
+                            memory.copy_from_slice(&contents.bytes[at..at + memory.len()]);
                             at += memory.len();
                         }
                     }
                     BioOperation::Write => {
                         let mut contents = self.contents.write();
-                        let contents = Arc::make_mut(&mut contents);
+                        let mut rest = contents.bytes_mut(at..range.end as usize);
                         for segment in bio.segments() {
-                            contents[at..at + segment.len()].copy_from_slice(segment.bytes());
-                            at += segment.len();
+                            let (target, other) = rest.split_at_mut(segment.len());
+                            target.copy_from_slice(segment.bytes());
+                            rest = other;
                         }
                     }
                 }
@@ -91,25 +137,25 @@ impl BlockDevice for MemoryDevice {
     fn write_zeroes(&self, offset: DeviceOffset, length: u64) -> Result<()> {
         let range = range_within(IoOperation::WriteZeroes, offset, length, self.size)?;
         let mut contents = self.contents.write();
-        Arc::make_mut(&mut contents)[range.start as usize..range.end as usize].fill(0);
+        contents.bytes_mut(range.start as usize..range.end as usize).fill(0);
         Ok(())
     }
 
     /// Takes zeroes for a hole, and searches a limited part of the device.
     fn next_data(&self, offset: DeviceOffset) -> Option<Range<DeviceOffset>> {
         let contents = self.contents.read();
-        let rest = contents.get(offset.0 as usize..).filter(|rest| !rest.is_empty())?;
-        let searched = &rest[..rest.len().min(SEARCH_BYTES)];
-        let units = || searched.chunks(HOLE_UNIT);
-        let zeroes = units().take_while(|unit| is_zero(unit)).count();
-        let data = units().skip(zeroes).take_while(|unit| !is_zero(unit)).count();
-        let start = (zeroes * HOLE_UNIT).min(searched.len());
-        if start == rest.len() {
+        let (start, size) = (usize::try_from(offset.0).ok()?, contents.bytes.len());
+        if start >= size {
             return None;
         }
+        let first = start / HOLE_UNIT;
+        let last = contents.found.len().min(first + SEARCH_UNITS);
+        let begin = (first..last).find(|unit| !contents.is_hole(*unit)).unwrap_or(last);
         // What was not searched may have data.
-        let end = ((zeroes + data.max(1)) * HOLE_UNIT).min(rest.len());
-        Some(DeviceOffset(offset.0 + start as u64)..DeviceOffset(offset.0 + end as u64))
+        let end =
+            (begin + 1..last).find(|unit| contents.is_hole(*unit)).unwrap_or(last.max(begin + 1));
+        let at = |unit: usize| DeviceOffset((unit * HOLE_UNIT).clamp(start, size) as u64);
+        (at(begin) < at(end)).then(|| at(begin)..at(end))
     }
 }
 
@@ -142,9 +188,22 @@ mod tests {
     }
 
     #[test]
+    fn searches_see_later_writes() {
+        let device: &dyn BlockDevice = &MemoryDevice::new(vec![0; 4 * HOLE_UNIT]);
+        let unit = |number: usize| DeviceOffset((number * HOLE_UNIT) as u64);
+        assert_eq!(device.next_data(unit(0)), None);
+        device.write_at(DeviceOffset(2 * HOLE_UNIT as u64 - 1), &[1, 1]).unwrap();
+        assert_eq!(device.next_data(unit(0)), Some(unit(1)..unit(3)));
+        device.write_zeroes(unit(1), HOLE_UNIT as u64).unwrap();
+        assert_eq!(device.next_data(unit(0)), Some(unit(2)..unit(3)));
+        device.discard(unit(2), HOLE_UNIT as u64).unwrap();
+        assert_eq!(device.next_data(unit(0)), None);
+    }
+
+    #[test]
     fn a_search_for_data_is_limited() {
-        let device = MemoryDevice::new(vec![0; SEARCH_BYTES + 2 * HOLE_UNIT]);
-        let searched = SEARCH_BYTES as u64;
+        let device = MemoryDevice::new(vec![0; (SEARCH_UNITS + 2) * HOLE_UNIT]);
+        let searched = (SEARCH_UNITS * HOLE_UNIT) as u64;
         let unit = HOLE_UNIT as u64;
         let next = DeviceOffset(searched)..DeviceOffset(searched + unit);
         assert_eq!(device.next_data(DeviceOffset(0)), Some(next));

@@ -75,14 +75,12 @@ impl FileHistory {
     pub fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
         let seed = self.number << 32 | (self.versions.len() as u64) << 16;
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ at as u64);
-        let mut byte = 0;
-        let next = |index: usize| {
-            if index % self.run_bytes == 0 {
-                byte = 1 + random.below(200) as u8;
-            }
-            byte
-        };
-        (0..length).map(next).collect()
+        let mut bytes = Vec::with_capacity(length);
+        while bytes.len() < length {
+            let end = length.min(bytes.len() + self.run_bytes);
+            bytes.resize(end, 1 + random.below(200) as u8);
+        }
+        bytes
     }
 
     /// Records that `data` was written at `at`.

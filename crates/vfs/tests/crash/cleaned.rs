@@ -120,7 +120,7 @@ fn write_new(volume: &Volume, name: &str, pages_max: u64, random: &mut Random) -
     let file: File = make(volume, name);
     let word = random.draw().to_le_bytes();
     let length = (random.below(pages_max) + 1) as usize * 4096;
-    let data: Vec<u8> = word.into_iter().cycle().take(length).collect();
+    let data = word.repeat(length / word.len());
     let at = WriteAt::Offset(FileOffset(0));
     let written = match random.below(2) {
         0 => file.write_direct(at, &data, vfs::Privileges::Keep, WriteSync::None),
