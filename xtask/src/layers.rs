@@ -19,7 +19,6 @@ const LAYERS: &[(&str, u32)] = &[
     ("bifolio-f2fs", 5),
     ("bifolio-vfs", 6),
     ("bifolio-fuse", 7),
-    ("bifolio-capi", 7),
     ("bifolio", 8),
 ];
 
@@ -29,8 +28,6 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("bifolio-fuse", "bifolio-ext4"),
     ("bifolio-fuse", "bifolio-f2fs"),
     ("bifolio-fuse", "bifolio-device"),
-    ("bifolio-capi", "bifolio-ext4"),
-    ("bifolio-capi", "bifolio-f2fs"),
     ("bifolio-ext4", "bifolio-pagecache"),
     ("bifolio-f2fs", "bifolio-pagecache"),
 ];

@@ -458,15 +458,15 @@ impl fmt::Display for Problem {
             Self::SystemZone { first, last } => {
                 write!(f, "refers to the volume's own metadata in blocks {first} to {last}")
             }
-            Self::Shared { blocks } => write!(f, "{blocks} from here on have further owners"),
+            Self::Shared { blocks } => write!(f, "used more than once ({blocks} in a row)"),
             Self::FreeInode { inode } => {
                 write!(f, "the entry names inode {inode}, which is free")
             }
             Self::MarkedFree { count } => {
-                write!(f, "{count} from here on are in use, but marked as free")
+                write!(f, "in use, but marked free ({count} in a row)")
             }
             Self::MarkedUsed { count } => {
-                write!(f, "{count} from here on are not in use, but marked as used")
+                write!(f, "not in use, but marked used ({count} in a row)")
             }
         }
     }

@@ -19,9 +19,9 @@ const EVERY_LAYER: &str = "all";
 /// The option for the confinement of the process that reads an image.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ConfinementOptions {
-    /// Read the image even without a layer of the confinement of the process that reads it: no-new-privs, user,
-    /// capabilities, landlock, chroot, limits or seccomp, or several of them, separated by commas; without LAYER, none confines
-    /// it. Commands other than mount also obey the variable BIFOLIO_NO_CONFINE=LAYER, and then print a warning
+    /// Do not apply a layer of the confinement to the process that reads the image: no-new-privs, user, capabilities,
+    /// landlock, chroot, limits or seccomp, or several of them, separated by commas. Without LAYER, apply none. Commands
+    /// other than mount also obey the variable BIFOLIO_NO_CONFINE=LAYER, and then print a warning
     #[arg(long, value_name = "LAYER", num_args = 0..=1, require_equals = true, value_delimiter = ',',
         default_missing_value = EVERY_LAYER, value_parser = parse_layer)]
     no_confine: Vec<Confinement>,
@@ -114,7 +114,9 @@ pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds<'_>) ->
     let CommandNeeds { writable, input, trees, .. } = needs;
     if !input {
         let left = confine::leave_input();
-        left.map_err(|errno| Failure::host("standard input", "cannot leave", &errno.into()))?;
+        left.map_err(|errno| {
+            Failure::host("standard input", "cannot replace it by an empty pipe", &errno.into())
+        })?;
     }
     let needs = Needs { writable, output: true, rings: false, guard: false, resources, trees };
     let weaker = confine::confine(layers, needs, &Proof::open_or_ask());

@@ -106,7 +106,7 @@ impl Failure {
 
     /// Creates the fatal failure of an interrupted command.
     pub fn interrupted() -> Self {
-        let failure = Self::new("interrupted", "partly written files were removed")
+        let failure = Self::new("interrupted", "files that were being copied were removed")
             .with_status(Status::Interrupted);
         Self { fatal: true, ..failure }
     }

@@ -106,7 +106,7 @@
 //!
 //! # Requirements
 //!
-//! Linux, and Rust 1.85.
+//! Linux, and Rust 1.87.
 #![forbid(unsafe_code)]
 
 pub use base::attributes::{

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Sender};
 
 use rustix::fs::{Gid, Uid, inotify};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
@@ -138,9 +139,9 @@ fn a_copy_that_is_much_larger_than_the_image_warns() {
     assert_eq!(text, "");
 }
 
-/// Renames root's files `secret-N` to each name that appears in the directory `home`, as its owner, until `stop` is set. Returns
-/// the number of renamed files.
-fn rename_secrets(home: &Path, stop: &AtomicBool) -> u32 {
+/// Renames root's files `secret-N` to each name that appears in the directory `home`, as its owner, until `stop` is set. Sends a
+/// message once it watches the directory. Returns the numbers of names that it saw, and of renamed files.
+fn rename_secrets(home: &Path, watching: &Sender<()>, stop: &AtomicBool) -> [u32; 2] {
     let folder = must(File::open(home), "home");
     let events = must(inotify::init(inotify::CreateFlags::NONBLOCK), "inotify");
     let flags = inotify::WatchFlags::CREATE;
@@ -151,14 +152,16 @@ fn rename_secrets(home: &Path, stop: &AtomicBool) -> u32 {
     must(set_thread_res_uid(user, user, user), "the user");
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(&events, &mut buffer);
-    let mut renamed = 0;
+    must(watching.send(()), "a message");
+    let [mut seen, mut renamed] = [0; 2];
     while !stop.load(Ordering::Relaxed) {
         let Ok(event) = reader.next() else { continue };
         let Some(name) = event.file_name() else { continue };
+        seen += 1;
         let secret = format!("secret-{renamed}");
         renamed += u32::from(rustix::fs::renameat(&folder, secret, &folder, name).is_ok());
     }
-    renamed
+    [seen, renamed]
 }
 
 /// Copies out of an image with the files that `fill` creates, to a directory whose owner renames root's files meanwhile, which
@@ -172,17 +175,21 @@ fn check_renaming_owner(fill: &str, secrets: &str, lost: &str) {
         shell(&home, secrets);
         must(chown(&home, Some(STRANGER), Some(STRANGER)), "home");
         let stop = AtomicBool::new(false);
-        let renamed = std::thread::scope(|scope| {
-            let stranger = scope.spawn(|| rename_secrets(&home, &stop));
+        let [seen, renamed] = std::thread::scope(|scope| {
+            let (watching, watched) = mpsc::channel();
+            let (home, stop) = (&home, &stop);
+            let stranger = scope.spawn(move || rename_secrets(home, &watching, stop));
+            must(watched.recv(), "a watch");
             // The copy fails if its files are replaced.
             let result =
-                output(bifolio().args(["cp", "-a", &image.at("/"), "."]).current_dir(&home));
+                output(bifolio().args(["cp", "-a", &image.at("/"), "."]).current_dir(home));
             stop.store(true, Ordering::Relaxed);
             assert!(matches!(result.status.code(), Some(0 | 1)), "{}", result.text());
             stranger.join().expect("the thread")
         });
         let lost = shell(&home, lost);
         assert_eq!(lost, "", "root's files changed hands, {renamed} were renamed");
+        assert!(seen > 0, "the stranger saw no new name");
         let owner = must(home.metadata(), "home").uid();
         assert_eq!(owner, STRANGER);
     }

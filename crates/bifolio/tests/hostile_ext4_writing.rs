@@ -31,7 +31,7 @@ struct Counts {
 fn complaint_once_recovered(image: &Arc<Vec<u8>>) -> Option<String> {
     let device: SharedDevice = written::over(image);
     if let Some(changer) = Changer::open(Arc::clone(&device), Random(0)) {
-        changer.close();
+        let _ = changer.close();
     }
     complaint_of_e2fsck(&device)
 }

@@ -16,7 +16,8 @@ use super::Trees;
 /// Denies every access that the kernel's Landlock controls, but that to `trees`. Older kernels control less; the filter on
 /// system calls denies the rest. Returns whether the kernel controls all that is known.
 pub fn restrict(trees: &Trees<'_>) -> Result<bool, String> {
-    let covers_root = covers_root(trees).map_err(|errno| format!("the trees: {errno}"))?;
+    let covers_root = covers_root(trees)
+        .map_err(|errno| format!("cannot look at the directories to copy: {errno}"))?;
     let status = restrict_self(trees).map_err(|error| error.to_string())?;
     if status == RulesetStatus::NotEnforced {
         return Err(
@@ -112,7 +113,9 @@ pub fn enter(trees: &Trees<'_>) -> Result<(), String> {
     };
     match entered() {
         Ok(true) => Ok(()),
-        Ok(false) => Err("the root directory is another one".to_owned()),
+        Ok(false) => {
+            Err("chroot succeeded, but the root directory is not the one to copy".to_owned())
+        }
         Err(errno) => {
             let errno: Errno = errno;
             Err(errno.to_string())

@@ -54,10 +54,10 @@ pub(crate) fn without(layer: Layer) -> &'static str {
             "Landlock and the filter on system calls would still deny access to other files, the network and other processes"
         }
         Layer::Landlock => {
-            "the filter on system calls would still deny connecting, and signals to other processes, but no access to other files"
+            "the filter on system calls would still deny connecting, and signals to other processes, but not access to other files"
         }
         Layer::Root => {
-            "Landlock would still deny opening and creating other files, but no change of their owners and times"
+            "Landlock would still deny opening and creating other files, but not changes of their owners and times"
         }
         Layer::Limits => "the size of the cache would still be limited",
         Layer::SystemCalls => "Landlock would still deny access to other files and the network",

@@ -38,8 +38,8 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// What the commands do: one only uses open files, one reads a tree, and two create files in a tree, the last one with what
-/// gives rights.
+/// What the commands do: one only uses open files, one does so without Landlock, one reads a tree, and two create files in a
+/// tree, the last one with what gives rights.
 const KINDS: [&str; 5] = ["opens_its_files", WITHOUT_LANDLOCK, READS, CREATES, CREATES_PRIVILEGED];
 /// As the first one, on a host whose Landlock controls nothing: the filter on system calls makes up for it.
 const WITHOUT_LANDLOCK: &str = "opens_its_files_without_landlock";

@@ -1,7 +1,8 @@
 //! The ext2, ext3 and ext4 formats.
 //!
-//! Each module covers one on-disk concept: [`ondisk`] has the layouts, the other modules turn bytes into validated
-//! values. [`Volume::open`] opens a device, and the volume returns inodes. All data from the device is checked before
+//! [`ondisk`] has the layouts. Modules that are named for a structure turn its bytes into validated values. `alloc`,
+//! `map_write`, `data` and `namespace` change the volume in transactions of `journal`, [`jbd2`] has the log, `recovery`
+//! replays it, and `check` finds inconsistencies. [`Volume::open`] opens a device, and the volume returns inodes. All data from the device is checked before
 //! it is used; an inconsistency is a located [`base::Error::Corrupt`].
 #![forbid(unsafe_code)]
 

@@ -350,7 +350,7 @@ fn an_orphan_file_with_the_same_block_twice_is_corrupt() {
     let refused = common::open_device_for_writing(image.device(false)).unwrap_err().to_string();
     for error in [failure, refused] {
         assert!(
-            error.contains("orphan file block") && error.contains("have further owners"),
+            error.contains("orphan file block") && error.contains("used more than once"),
             "{error}"
         );
     }

@@ -1,7 +1,8 @@
 //! The f2fs format.
 //!
-//! Each module covers one on-disk concept: [`ondisk`] has the layouts, the other modules turn bytes into validated
-//! values. All data from the device is checked before it is used; an inconsistency is a located
+//! [`ondisk`] has the layouts. Modules that are named for a structure turn its bytes into validated values. `edit` changes
+//! nodes and directories in memory, `live` has inodes that are open for writing, `write` stores blocks and checkpoints,
+//! `recovery` brings back what was synced after a checkpoint, and `check` finds inconsistencies. All data from the device is checked before it is used; an inconsistency is a located
 //! [`base::Error::Corrupt`].
 #![forbid(unsafe_code)]
 

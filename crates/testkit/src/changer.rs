@@ -300,7 +300,7 @@ impl<C: Choose> Changer<C> {
 
     /// Makes random changes, removes all files, and closes the volume. Returns the number of successful changes.
     pub fn run(self) -> u64 {
-        self.change_some(CHANGES).remove_all().close()
+        self.change_some(CHANGES).remove_all().close().0
     }
 
     /// Makes at most `changes` random changes, until the choices are spent.
@@ -331,13 +331,13 @@ impl<C: Choose> Changer<C> {
         self
     }
 
-    /// Closes the volume. Returns the number of successful changes.
-    pub fn close(mut self) -> u64 {
+    /// Closes the volume. Returns the number of successful changes, and the first error of the last sync and of closing.
+    pub fn close(mut self) -> (u64, Result<()>) {
         self.open.clear();
         self.directories.clear();
         self.names.clear();
-        let _ = self.volume.sync();
-        let _ = self.volume.close();
-        self.made
+        let synced = self.volume.sync();
+        let closed = self.volume.close();
+        (self.made, synced.and(closed))
     }
 }

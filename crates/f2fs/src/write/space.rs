@@ -345,7 +345,7 @@ impl Space {
         self.entries[segment as usize].mtime.get()
     }
 
-    /// Returns whether a segment has blocks, none of which was allocated since the last checkpoint, and is not that of a log.
+    /// Returns whether no block of a segment was allocated since the last checkpoint, and no log uses it.
     fn is_settled(&self, segment: u32, logs: &BTreeSet<u32>) -> bool {
         let is_own = |map: &SegmentMap| map.iter().any(|byte| *byte != 0);
         !logs.contains(&segment) && !self.allocated.get(&segment).is_some_and(|map| is_own(map))

@@ -48,6 +48,8 @@ pub struct Outcome {
     pub before: Option<Vec<String>>,
     /// Those after, if there were any changes.
     pub after: Option<Vec<String>>,
+    /// The error of the last sync or of closing.
+    pub not_closed: Option<base::Error>,
 }
 
 /// Makes at most `changes` changes that `choose` chooses of the volume on `device`, and closes it.
@@ -55,14 +57,14 @@ pub fn write<C: Choose>(device: &SharedDevice, mut choose: C, changes: usize) ->
     let before = findings(device);
     let removes = choose.below(4) == 0;
     let Some(mut changer) = Changer::open(Arc::clone(device), choose) else {
-        return Outcome { made: None, before, after: None };
+        return Outcome { made: None, before, after: None, not_closed: None };
     };
     changer = changer.change_some(changes);
     if removes {
         changer = changer.remove_all();
     }
-    let made = changer.close();
-    Outcome { made: Some(made), before, after: findings(device) }
+    let (made, closed) = changer.close();
+    Outcome { made: Some(made), before, after: findings(device), not_closed: closed.err() }
 }
 
 impl Outcome {
@@ -78,7 +80,10 @@ impl Outcome {
             return Vec::new();
         };
         match &self.after {
-            Some(after) if before.is_empty() => after.clone(),
+            Some(after) if before.is_empty() => {
+                let not_closed = self.not_closed.iter().map(|error| format!("not closed: {error}"));
+                after.iter().cloned().chain(not_closed).collect()
+            }
             Some(_) => Vec::new(),
             None => vec!["the volume cannot be opened after it was written".to_owned()],
         }
@@ -96,7 +101,10 @@ pub fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
 
 /// Returns complaints without their numbers.
 pub fn kinds<'a>(complaints: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
-    let is_number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_number = |word: &&str| {
+        let has_digit = word.is_empty() || word.bytes().any(|byte| byte.is_ascii_digit());
+        has_digit && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
     let words = |line: &str| {
         let words = line.split(|symbol: char| !symbol.is_ascii_alphanumeric());
         let words = words.filter(|word| !word.starts_with("0x") && !is_number(word));

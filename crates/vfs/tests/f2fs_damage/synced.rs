@@ -109,7 +109,7 @@ fn the_number_of_a_device_is_no_address_that_a_recovery_takes_away() {
     });
     let cut = cut_after_sync(&whole, |_| ());
     let cut = set_owner(&damage_synced(&cut, |_| address), address, old, (special, 1));
-    check_not_recovered(&cut, "further owners");
+    check_not_recovered(&cut, "used more than once");
 }
 
 /// The position of a node with extended attributes, as it is in footers.
