@@ -23,7 +23,7 @@ demo: ## Create images, mount them, copy files out of them, compare
 test: ## Run all tests, and `models`
 	@scripts/test
 
-models: ## Model-check the lock-free parts of the page cache and of the I/O path with loom
+models: ## Model-check the lock-free parts of the page cache with loom
 	@scripts/models
 
 miri: ## Check the page cache's tests for undefined behaviour (needs a nightly Rust with Miri)

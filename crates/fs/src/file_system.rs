@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::ops::{Range, RangeInclusive};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
@@ -10,7 +10,7 @@ use base::space::ReserveAccess;
 use base::{BlockSize, Error, FsBlock, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 
-use crate::{CheckObserver, Credentials, Host, Inode};
+use crate::{CheckObserver, Credentials, Inode};
 
 /// The result of cleaning a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,12 +40,6 @@ pub enum RangeCleaning {
 
 /// An open volume of some format.
 pub trait FileSystem: Send + Sync + Debug {
-    /// Passes the vfs to the format, which may use it while the volume is open. Called once, before any inode is
-    /// loaded.
-    fn attach(&self, host: Weak<dyn Host>) {
-        let _ = host;
-    }
-
     /// Returns the inode of `/`.
     fn root(&self) -> InodeNumber;
 

@@ -16,7 +16,6 @@ mod extents;
 mod file_system;
 mod format;
 mod free_extents;
-mod host;
 mod inode;
 mod known_holes;
 mod sync_delays;
@@ -29,7 +28,6 @@ pub use extents::{Piece, RUNS_AT_ONCE, Run, Span};
 pub use file_system::{Cleaning, FileSystem, RangeCleaning};
 pub use format::{ErrorPolicy, Format, FormatOptions};
 pub use free_extents::{Extent, FreeExtents};
-pub use host::Host;
 pub use inode::{
     Allocation, AtomicWrite, Compression, Data, Directory, FileData, Inode, NewInode, RenameMode,
     RenameTarget, Shift,

@@ -178,7 +178,6 @@ impl Collector<'_> {
             ranges: smallvec![range],
             reached: cluster.range.end.min(started.size),
             result: Ok(()),
-            _entered: self.entered.clone(),
         };
         let state = WriteState { left: runs.len(), result: Ok(()), ended: Some(ended) };
         let write = Arc::new(Write { stored: stored.into_boxed_slice(), state: Mutex::new(state) });

@@ -18,7 +18,6 @@ use device::Worker;
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
-use crate::barrier::{Barrier, Entered, WritesHeld};
 use crate::direct::DirectEndIo;
 use crate::errors::WritebackErrors;
 use crate::file::{EndIoGuard, WritableFile};
@@ -40,8 +39,6 @@ pub(crate) struct EndedWrite {
     /// The end of the ranges, or the size of the file when they were submitted if that is less.
     pub(crate) reached: u64,
     pub(crate) result: Result<()>,
-    /// The entry through the barrier. Held until the format was called.
-    pub(crate) _entered: Entered,
 }
 
 /// The threads that complete the writes of some files, usually those of one volume.
@@ -55,8 +52,6 @@ pub struct EndIo {
     pub(crate) direct: DirectEndIo,
     /// The errors of all files.
     errors: WritebackErrors,
-    /// The barrier that writeback and direct writes pass.
-    pub(crate) barrier: Arc<Barrier>,
 }
 
 #[derive(Default)]
@@ -89,21 +84,12 @@ impl EndIo {
             _thread: thread,
             direct: DirectEndIo::default(),
             errors: WritebackErrors::default(),
-            barrier: Arc::default(),
         }))
     }
 
     /// Returns the errors of all files, for syncs of a whole volume. Open files report those of their own file.
     pub fn errors(&self) -> &WritebackErrors {
         &self.errors
-    }
-
-    /// Waits until no writeback and no direct write of these files is in flight. None begins until the result is
-    /// dropped. The caller holds no lock of an inode, a folio or the format, and nothing that a format waits for when
-    /// it places data or is called at the end of I/O. While it holds the result, it must not commit: a commit may wait
-    /// for writeback that has not begun.
-    pub fn hold_writes(&self) -> WritesHeld {
-        self.barrier.hold()
     }
 
     /// Queues the end of a bio, on any thread. `wake` is false if the caller completes it itself

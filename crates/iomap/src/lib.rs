@@ -1,7 +1,6 @@
 //! The file I/O path over folios, for any format that maps ranges of files to the device.
 //! Not here: the formats and their maps.
 
-mod barrier;
 mod behind;
 mod caching;
 mod changed;
@@ -32,7 +31,6 @@ mod uncached;
 mod write;
 mod writeback;
 
-pub use barrier::WritesHeld;
 pub use behind::WriteBehind;
 pub use caching::Caching;
 pub use changed::BlockContents;

@@ -12,7 +12,6 @@ use device::{Bio, BioOperation, Segment};
 use pagecache::{DirtyRanges, LockedFolio, PAGE_SHIFT, WritebackFolio};
 use smallvec::SmallVec;
 
-use crate::barrier::Entered;
 use crate::end_io::EndedWrite;
 use crate::file::WritableFile;
 use crate::fill::device_address;
@@ -42,13 +41,7 @@ pub fn write_back(file: &Arc<WritableFile>, range: Range<u64>) {
 /// [`write_back`] and [`wait_for_writeback`] in one, for callers that would only wait: this thread submits and
 /// completes I/O itself. The caller may hold the inode's lock.
 pub fn write_back_and_wait(file: &Arc<WritableFile>, range: Range<u64>) {
-    write_back_entered(file, range, file.end_io.barrier.enter());
-}
-
-/// [`write_back_and_wait`] for a thread that may have writes which are not submitted yet, and is let through the
-/// barrier with those: entering again would wait for a holder that waits for them.
-pub(crate) fn write_back_entered(file: &Arc<WritableFile>, range: Range<u64>, entered: Entered) {
-    let mut collector = Collector::entered(file, range.end, entered);
+    let mut collector = Collector::new(file, range.end);
     collector.waiter = Some(thread::current().id());
     collect(&mut collector, range.clone(), || ControlFlow::Continue(()));
     wait_for_writeback(file, range);
@@ -158,8 +151,6 @@ pub(crate) struct Collector<'f> {
     pub(crate) batch: Vec<Bio>,
     /// The collecting thread, if it is going to wait for the end.
     pub(crate) waiter: Option<ThreadId>,
-    /// The entry through the barrier, which lasts until the last write has ended.
-    pub(crate) entered: Entered,
 }
 
 /// A folio under writeback.
@@ -194,10 +185,6 @@ struct PendingWrite {
 
 impl<'f> Collector<'f> {
     fn new(file: &'f Arc<WritableFile>, horizon: u64) -> Self {
-        Self::entered(file, horizon, file.end_io.barrier.enter())
-    }
-
-    fn entered(file: &'f Arc<WritableFile>, horizon: u64, entered: Entered) -> Self {
         Self {
             file,
             horizon,
@@ -208,7 +195,6 @@ impl<'f> Collector<'f> {
             begun: Ranges::default(),
             batch: Vec::new(),
             waiter: None,
-            entered,
         }
     }
 
@@ -291,11 +277,8 @@ impl<'f> Collector<'f> {
         error: Error,
     ) {
         let (file, ranges) = (Arc::clone(self.file), ranges.into_iter().collect());
-        let (end_io, entered) = (Arc::clone(&file.end_io), self.entered.clone());
-        end_io.push(
-            EndedWrite { file, pieces, ranges, reached: 0, result: Err(error), _entered: entered },
-            true,
-        );
+        let end_io = Arc::clone(&file.end_io);
+        end_io.push(EndedWrite { file, pieces, ranges, reached: 0, result: Err(error) }, true);
     }
 
     /// Returns the first bytes of the dirty range from `at` to `end` that are written to one run of the device, and
@@ -438,7 +421,6 @@ impl<'f> Collector<'f> {
             (length, length),
             "one bio, its data and its ranges"
         );
-        let entered = self.entered.clone();
         for range in &ranges {
             self.begun.remove(range.bytes());
         }
@@ -449,10 +431,7 @@ impl<'f> Collector<'f> {
             // The waiter completes ended writes itself after the submission.
             let is_waiter = waiter.is_some_and(|waiter| waiter == thread::current().id());
             let result = result.map_err(Error::from);
-            end_io.push(
-                EndedWrite { file, pieces, ranges, reached, result, _entered: entered },
-                !is_waiter,
-            );
+            end_io.push(EndedWrite { file, pieces, ranges, reached, result }, !is_waiter);
         }));
         if self.batch.len() >= BATCH_MAX {
             self.submit();

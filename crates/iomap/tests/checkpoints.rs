@@ -24,10 +24,11 @@ struct Subject {
     format: Arc<Format>,
     device: Arc<RecordDevice>,
     file: Arc<WritableFile>,
-    end_io: Arc<EndIo>,
     /// The contents. Their lock stands for the inode's lock.
     model: RwLock<Vec<u8>>,
     checkpoints: Mutex<Vec<DurableCheckpoint>>,
+    /// Held to submit writes, and alone for a checkpoint.
+    submitting: RwLock<()>,
 }
 
 /// A checkpoint, the point of the recording from which on it is durable, and the contents of the file in it.
@@ -48,26 +49,34 @@ impl Subject {
         let cache = cache(4 << 20, random.below(6) as u8);
         let (mapping, end_io) = (cache.new_mapping(size), EndIo::start().expect("a thread"));
         let (options, mapper) = (ReadOptions::default(), Arc::clone(&format));
-        let file = WritableFile::new(mapping, mapper, device, Arc::clone(&end_io), 0, options);
-        let (model, checkpoints) = (RwLock::default(), Mutex::default());
-        Self { format, device: recorded, file, end_io, model, checkpoints }
+        let file = WritableFile::new(mapping, mapper, device, end_io, 0, options);
+        Self {
+            format,
+            device: recorded,
+            file,
+            model: RwLock::default(),
+            checkpoints: Mutex::default(),
+            submitting: RwLock::default(),
+        }
     }
 
     /// Makes a checkpoint while other threads write.
     fn checkpoint(&self) -> Vec<u8> {
         let mut checkpoints = self.checkpoints.lock().expect("no panic");
-        let held = self.end_io.hold_writes();
+        let _alone = self.submitting.write().expect("no panic");
+        wait_for_writeback(&self.file, 0..u64::MAX);
+        wait_for_direct(&self.file);
         let device: SharedDevice = self.device.clone();
         device.flush().expect("memory");
         let (checkpoint, contents) = self.format.checkpoint();
         let point = self.device.point();
-        drop(held);
         checkpoints.push(DurableCheckpoint { point, checkpoint, contents: contents.clone() });
         contents
     }
 
     fn change(&self, random: &mut Random) {
         let mut model = self.model.write().expect("no panic");
+        let submitting = self.submitting.read().expect("no panic");
         let at = random.below(model.len() as u64 + 1);
         let length = random.of_magnitude(1..17).max(1).min(SIZE_MAX - at.min(SIZE_MAX - 1));
         let end = (at + length).min(model.len() as u64);
@@ -90,6 +99,7 @@ impl Subject {
             3 => {
                 write_back(&self.file, 0..u64::MAX);
                 wait_for_writeback(&self.file, 0..u64::MAX);
+                drop(submitting);
                 assert_eq!(self.checkpoint(), *model, "a checkpoint after a sync");
             }
             4 | 5 => {
@@ -139,7 +149,9 @@ fn a_checkpoint_has_its_contents_after_a_power_cut_at_any_time() {
         thread::scope(|scope| {
             let flusher = scope.spawn(|| {
                 while !done.load(Ordering::Acquire) {
+                    let submitting = subject.submitting.read().expect("no panic");
                     write_back(&subject.file, 0..u64::MAX);
+                    drop(submitting);
                     thread::yield_now();
                 }
             });

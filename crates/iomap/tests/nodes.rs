@@ -18,7 +18,7 @@ use device::{MemoryDevice, RecordDevice, SharedDevice};
 use iomap::{
     DirtyLimits, EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, PageCache,
     Placement, ReadOptions, Readahead, Token, WritableFile, WritePolicy, punch_cache, read,
-    truncate_cache, wait_for_direct, write, write_back, write_back_and_wait,
+    truncate_cache, wait_for_direct, wait_for_writeback, write, write_back, write_back_and_wait,
 };
 use support::{Late, Random, block_size, cache, for_each_cut};
 
@@ -317,10 +317,8 @@ struct Volume {
     device: Arc<RecordDevice>,
     table: Arc<Map<NodeTable>>,
     nodes: Arc<Nodes>,
-    node_end_io: Arc<EndIo>,
-    data_end_io: Arc<EndIo>,
     files: Vec<DataFile>,
-    /// Held alone by a checkpoint. Shared by an operation that changes nodes outside of the end of I/O.
+    /// Held alone by a checkpoint. Shared by threads that change files or submit writes.
     operations: RwLock<()>,
     checkpoints: Mutex<Vec<Checkpoint>>,
 }
@@ -373,7 +371,7 @@ impl Volume {
             cache.new_mapping(block_size(BLOCK)),
             Arc::clone(&table),
             late.clone(),
-            Arc::clone(&node_end_io),
+            node_end_io,
             nodes * BLOCK,
             options,
         );
@@ -388,36 +386,24 @@ impl Volume {
         };
         let files = (0..FILES).map(data_file).collect();
         let (operations, checkpoints) = (RwLock::default(), Mutex::default());
-        Self {
-            cache,
-            blocks,
-            device,
-            table,
-            nodes,
-            node_end_io,
-            data_end_io,
-            files,
-            operations,
-            checkpoints,
-        }
+        Self { cache, blocks, device, table, nodes, files, operations, checkpoints }
     }
 
     /// Makes a checkpoint while other threads write. Returns the contents of the files in it.
     fn checkpoint(&self) -> Vec<Vec<u8>> {
         let mut checkpoints = self.checkpoints.lock().expect("no panic");
         let _alone = self.operations.write().expect("no panic");
-        // No end of I/O of data changes nodes any more, and nodes can still be written.
-        let data_held = self.data_end_io.hold_writes();
+        // Then no end of I/O of data changes nodes any more.
+        for data in &self.files {
+            wait_for_writeback(&data.file, 0..u64::MAX);
+        }
         write_back_and_wait(&self.nodes.file, 0..u64::MAX);
-        let nodes_held = self.node_end_io.hold_writes();
         let device: SharedDevice = self.device.clone();
         device.flush().expect("memory");
         let table = self.table.addresses.0.lock().expect("no panic").clone();
         let contents = contents(&self.blocks.device.snapshot(), &table);
         let point = self.device.point();
         self.blocks.checkpoint();
-        drop(nodes_held);
-        drop(data_held);
         checkpoints.push(Checkpoint { point, table, contents: contents.clone() });
         contents
     }
@@ -425,6 +411,7 @@ impl Volume {
     fn change(&self, random: &mut Random) {
         let DataFile { map, file, model } = &self.files[random.below(FILES) as usize];
         let mut model = model.lock().expect("no panic");
+        let _operation = self.operations.read().expect("no panic");
         let at = random.below(model.len() as u64 + 1);
         let most = FILE_BLOCKS * BLOCK;
         let length = random.of_magnitude(1..16).min(most - at);
@@ -432,7 +419,6 @@ impl Volume {
         match random.below(8) {
             0 => {
                 let size = random.below(most);
-                let _changes_nodes = self.operations.read().expect("no panic");
                 wait_for_direct(file);
                 truncate_cache(file, size).expect("memory");
                 map.free(size.div_ceil(BLOCK)..FILE_BLOCKS).expect("memory");
@@ -440,7 +426,6 @@ impl Volume {
                 model.resize(size as usize, 0);
             }
             1 if at < end => {
-                let _changes_nodes = self.operations.read().expect("no panic");
                 wait_for_direct(file);
                 let holes = punch_cache(file, at..end).expect("memory");
                 map.free(holes.start / BLOCK..holes.end / BLOCK).expect("memory");
@@ -483,11 +468,16 @@ fn a_checkpoint_of_data_and_nodes_survives_a_power_cut_at_any_time() {
         thread::scope(|scope| {
             let data_flusher = scope.spawn(|| {
                 until_done(&|| {
-                    volume.files.iter().for_each(|data| write_back(&data.file, 0..u64::MAX))
+                    let _operation = volume.operations.read().expect("no panic");
+                    volume.files.iter().for_each(|data| write_back(&data.file, 0..u64::MAX));
                 });
             });
-            let node_flusher =
-                scope.spawn(|| until_done(&|| write_back(&volume.nodes.file, 0..u64::MAX)));
+            let node_flusher = scope.spawn(|| {
+                until_done(&|| {
+                    let _operation = volume.operations.read().expect("no panic");
+                    write_back(&volume.nodes.file, 0..u64::MAX);
+                });
+            });
             let checkpointer = scope.spawn(|| until_done(&|| drop(volume.checkpoint())));
             for _ in 0..150 {
                 volume.change(&mut random);

@@ -2,7 +2,7 @@
 
 use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
@@ -11,11 +11,10 @@ use base::space::{self, ReserveAccessGuard};
 use base::{BlockSize, Error, FsBlock, InodeNumber, Location, Problem, Result, WaitCallback};
 use device::{OpenDevice, Part, SharedDevice};
 use fs::{
-    CheckObserver, Credentials, ErrorPolicy, FileSystem, Format, FormatOptions, Host, Inode,
-    OnFinding,
+    CheckObserver, Credentials, ErrorPolicy, FileSystem, Format, FormatOptions, Inode, OnFinding,
 };
 use fscrypt::Keys;
-use iomap::{DirectOptions, ReadOptions, WritableFile, WritesHeld};
+use iomap::{DirectOptions, ReadOptions};
 use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
 
 use crate::access::AccessOptions;
@@ -200,16 +199,6 @@ impl Shared {
     }
 }
 
-impl Host for Shared {
-    fn cached_data(&self, number: InodeNumber) -> Option<Arc<WritableFile>> {
-        self.nodes.find(number)?.writable.get().cloned()
-    }
-
-    fn hold_writes(&self) -> Option<WritesHeld> {
-        self.writeback.as_ref().map(|writeback| writeback.end_io.hold_writes())
-    }
-}
-
 impl Volume {
     /// Opens the volume on `device`, in any supported format. Replays a dirty journal: on the device if the volume is
     /// opened for writing, and otherwise in memory. [`VolumeOptions::open`] opens images by their path.
@@ -249,10 +238,7 @@ impl Volume {
             cache,
             block_size,
         };
-        let shared = Arc::new(shared);
-        let host: Weak<dyn Host> = Arc::downgrade(&shared) as Weak<dyn Host>;
-        shared.file_system.attach(host);
-        Ok(Self { shared })
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Returns the root directory.

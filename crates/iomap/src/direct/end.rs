@@ -19,7 +19,6 @@ use smallvec::SmallVec;
 
 use super::invalidate;
 use super::request::DirectDone;
-use crate::barrier::Entered;
 use crate::end_io::merge;
 use crate::file::WritableFile;
 use crate::mapping::{FinishedRange, IomapKind};
@@ -39,21 +38,12 @@ pub(super) struct EndedRequest {
     pub result: Result<usize>,
     /// Whether the request is counted as in flight.
     pub is_counted: bool,
-    /// Held until the format was called.
-    pub entered: Option<Entered>,
 }
 
 impl EndedRequest {
     /// Returns the end of a request that was never submitted.
     pub(super) fn refused(result: Result<usize>) -> Self {
-        Self {
-            written: 0..0,
-            ranges: SmallVec::new(),
-            reached: 0,
-            result,
-            is_counted: false,
-            entered: None,
-        }
+        Self { written: 0..0, ranges: SmallVec::new(), reached: 0, result, is_counted: false }
     }
 
     /// Returns whether the format must be called for the request.
@@ -86,26 +76,20 @@ pub(super) fn complete(file: Option<&Arc<WritableFile>>, ended: EndedRequest) ->
 }
 
 /// Completes a request that needs only its callback ([`EndedRequest::needs_thread`]), on any thread.
-pub(super) fn complete_here(
-    file: Option<&WritableFile>,
-    mut ended: EndedRequest,
-    done: DirectDone,
-) {
+pub(super) fn complete_here(file: Option<&WritableFile>, ended: EndedRequest, done: DirectDone) {
     if let Some(file) = file {
         file.end_io.direct.record(&ended);
         if ended.is_counted {
             file.direct_in_flight.end();
         }
     }
-    // The caller may wait for a thread that waits at the barrier.
-    drop(ended.entered.take());
     catching_panics(done)(ended.result);
 }
 
 /// Completes requests of one file, and calls the callback of each.
 fn complete_all<F: FnOnce(Result<usize>)>(
     file: &Arc<WritableFile>,
-    mut requests: Vec<(EndedRequest, F)>,
+    requests: Vec<(EndedRequest, F)>,
 ) {
     let need_format: Vec<bool> =
         requests.iter().map(|(ended, _)| ended.needs_format(file)).collect();
@@ -137,7 +121,6 @@ fn complete_all<F: FnOnce(Result<usize>)>(
     // Before the callbacks, which may wait for threads that wait for these requests.
     requests.iter().filter(|(ended, _)| ended.is_counted).for_each(|_| file.direct_in_flight.end());
     requests.iter().for_each(|(ended, _)| file.end_io.direct.record(ended));
-    requests.iter_mut().for_each(|(ended, _)| drop(ended.entered.take()));
     for ((ended, done), needs_format) in requests.into_iter().zip(need_format) {
         let result = match &called {
             Err(error) if needs_format => ended.result.and(Err(error.clone())),

@@ -1,5 +1,5 @@
 //! Direct I/O between the device and the caller's memory, around the cache, with any number of requests in flight
-//! (ARCHITECTURE.md, invariant 9). Here: calls that wait for their request, and the cache's part.
+//! (ARCHITECTURE.md, "A direct read or write"). Here: calls that wait for their request, and the cache's part.
 //!
 //! - `plan.rs`: the runs of a request on the device, and whether it may be submitted
 //! - `submit.rs`: the bios of a batch of requests
@@ -29,12 +29,11 @@ pub(crate) use self::plan::ZeroedTail;
 pub(crate) use self::request::InFlightCount;
 pub use self::request::{DirectDone, DirectRequest};
 pub use self::submit::DirectBatch;
-use crate::barrier::Entered;
 use crate::file::WritableFile;
 use crate::read::{ReadContext, SIZE_MAX};
 use crate::truncate::{for_each_folio, write_back_from};
 use crate::write::zero_tail;
-use crate::writeback::{pages_of, write_back_and_wait, write_back_entered};
+use crate::writeback::{pages_of, write_back_and_wait};
 
 /// The alignment of positions and lengths of direct requests, in bytes: the sector of a device.
 pub const DIRECT_ALIGNMENT: u64 = 512;
@@ -128,7 +127,7 @@ pub fn write_direct_alone(
     let block = u64::from(file.mapping().block_size().bytes());
     let blocks = at.0 / block * block..end.next_multiple_of(block);
     if !file.mapper.allocate(FileOffset(blocks.start)..FileOffset(blocks.end))?
-        || !clear_cache(file, &blocks, None)
+        || !clear_cache(file, &blocks)
     {
         return Ok(None);
     }
@@ -166,23 +165,19 @@ fn has_unwritten(file: &WritableFile, range: &Range<u64>) -> bool {
 
 /// Writes back cached dirty data of these bytes before they are read from the device. The file's errors have the
 /// errors of that.
-fn clean_cache(file: &Arc<WritableFile>, range: &Range<u64>, entered: Option<&Entered>) {
-    if !has_unwritten(file, range) {
-        return;
-    }
-    match entered {
-        Some(entered) => write_back_entered(file, range.clone(), entered.clone()),
-        None => write_back_and_wait(file, range.clone()),
+fn clean_cache(file: &Arc<WritableFile>, range: &Range<u64>) {
+    if has_unwritten(file, range) {
+        write_back_and_wait(file, range.clone());
     }
 }
 
 /// Writes back these bytes and removes them from the cache, before they are written on the device. Returns whether all
 /// are removed: data that other threads write concurrently stays.
-fn clear_cache(file: &Arc<WritableFile>, range: &Range<u64>, entered: Option<&Entered>) -> bool {
+fn clear_cache(file: &Arc<WritableFile>, range: &Range<u64>) -> bool {
     if !is_cached(file, range) {
         return true;
     }
-    clean_cache(file, range, entered);
+    clean_cache(file, range);
     invalidate(file, range)
 }
 

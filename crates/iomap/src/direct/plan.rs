@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 
 use super::request::{Completion, DirectRequest};
 use super::{SplitExtents, clear_cache, is_cached};
-use crate::barrier::Entered;
 use crate::file::WritableFile;
 use crate::fill::device_address;
 use crate::mapping::{
@@ -145,7 +144,6 @@ pub(super) fn plan_overwrite(
     request: &DirectRequest,
     split: SplitExtents,
     nowait: bool,
-    entered: &Entered,
 ) -> Result<PlannedRuns, NoPlan> {
     let range = request.range();
     if needs_cache(file) {
@@ -158,7 +156,7 @@ pub(super) fn plan_overwrite(
         return Err(Refused::WouldBlock.into());
     }
     // A caller that cannot wait leaves data that is read into the cache from now on to the end of the request.
-    if !nowait && !clear_cache(file, &range, Some(entered)) {
+    if !nowait && !clear_cache(file, &range) {
         return Err(Refused::NeedsCache.into());
     }
     let runs = plan_range(file.read_context().mapper, &range, nowait)?;

@@ -14,7 +14,6 @@ use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
 use super::end::{EndedRequest, complete, complete_here};
-use crate::barrier::Entered;
 use crate::earlier_reads::CountedIn;
 use crate::file::WritableFile;
 use crate::mapping::FinishedRange;
@@ -174,8 +173,6 @@ pub(super) struct InFlightRequest {
     /// The number of bytes that are moved if there is no error.
     length: usize,
     failure: Mutex<Option<Error>>,
-    /// The entry of a write through the barrier.
-    entered: Option<Entered>,
     /// The count of a read.
     read: Option<ReadInFlight>,
 }
@@ -204,12 +201,9 @@ impl InFlightRequest {
         file: &Arc<WritableFile>,
         request: DirectRequest,
         ranges: SmallVec<[FinishedRange; 2]>,
-        entered: Entered,
     ) -> Arc<Self> {
         let (written, length) = (request.range(), request.length());
-        let mut begun = Self::new(Some(file), request, written, ranges, length);
-        begun.entered = Some(entered);
-        Arc::new(begun)
+        Arc::new(Self::new(Some(file), request, written, ranges, length))
     }
 
     /// Creates a request that moves no bytes, and ends with an error.
@@ -236,7 +230,6 @@ impl InFlightRequest {
             ranges,
             length,
             failure: Mutex::new(None),
-            entered: None,
             read: None,
         }
     }
@@ -274,7 +267,6 @@ impl Drop for InFlightRequest {
             reached: self.written.end,
             result: self.failure.get_mut().take().map_or(Ok(self.length), Err),
             is_counted: self.file.is_some(),
-            entered: self.entered.take(),
         };
         match (request.completion, &self.file) {
             (Completion::Waiter(waiter), _) => waiter.notify(ended),

@@ -12,7 +12,6 @@ use smallvec::SmallVec;
 use super::plan::{AlonePlan, NoPlan, PlannedRun, Refused, plan_alone, plan_overwrite, plan_range};
 use super::request::{DirectRequest, DirectWait, InFlightRequest, ReadInFlight};
 use super::{SplitExtents, clean_cache, has_unwritten};
-use crate::barrier::Entered;
 use crate::file::WritableFile;
 use crate::mapping::IomapKind;
 use crate::read::ReadContext;
@@ -30,8 +29,6 @@ pub struct DirectBatch {
     bios: Vec<Bio>,
     /// Held until the submission: a request would end when it is dropped, and the caller may hold locks.
     requests: Vec<Arc<InFlightRequest>>,
-    /// The entry of all writes of the batch through the barrier.
-    entered: Option<Entered>,
 }
 
 /// A bio that is being collected, for runs that are contiguous on the device.
@@ -63,7 +60,7 @@ impl DirectBatch {
             if !self.is_empty() {
                 return Err((Refused::NeedsCache, request));
             }
-            clean_cache(file, &range, self.entered.as_ref());
+            clean_cache(file, &range);
         }
         // Before the range is mapped.
         let counted = file.map(ReadInFlight::begin);
@@ -88,19 +85,15 @@ impl DirectBatch {
         split: SplitExtents,
         nowait: bool,
     ) -> Added {
-        // Before blocks are placed for the data.
-        let Some(entered) = self.enter(file, nowait) else {
-            return Err((Refused::WouldBlock, request));
-        };
         if !nowait && !self.is_empty() && has_unwritten(file, &request.range()) {
             return Err((Refused::NeedsCache, request));
         }
-        let runs = match plan_overwrite(file, &request, split, nowait, &entered) {
+        let runs = match plan_overwrite(file, &request, split, nowait) {
             Ok(runs) => runs,
             Err(no_plan) => return self.add_failed(request, no_plan),
         };
         let own = 0..request.length() as u64;
-        self.add_write(file, request, &runs, own, entered);
+        self.add_write(file, request, &runs, own);
         Ok(())
     }
 
@@ -111,14 +104,11 @@ impl DirectBatch {
         request: DirectRequest,
         split: SplitExtents,
     ) -> Added {
-        let Some(entered) = self.enter(file, false) else {
-            return Err((Refused::WouldBlock, request));
-        };
         let AlonePlan { runs, own } = match plan_alone(file, &request, split) {
             Ok(plan) => plan,
             Err(no_plan) => return self.add_failed(request, no_plan),
         };
-        self.add_write(file, request, &runs, own, entered);
+        self.add_write(file, request, &runs, own);
         Ok(())
     }
 
@@ -128,17 +118,6 @@ impl DirectBatch {
         self.requests.is_empty()
     }
 
-    /// Lets the writes of this batch through the barrier. With `nowait`, returns `None` if it is held. All files of a
-    /// batch are of one volume, and have one barrier.
-    fn enter(&mut self, file: &WritableFile, nowait: bool) -> Option<Entered> {
-        if self.entered.is_none() {
-            let barrier = &file.end_io.barrier;
-            let entered = if nowait { barrier.try_enter() } else { Some(barrier.enter()) };
-            self.entered = entered;
-        }
-        self.entered.clone()
-    }
-
     /// Adds a write of `runs`. The request has the bytes `own` of them; the others become zeroes.
     fn add_write(
         &mut self,
@@ -146,12 +125,11 @@ impl DirectBatch {
         request: DirectRequest,
         runs: &[PlannedRun],
         own: Range<u64>,
-        entered: Entered,
     ) {
         check_runs(runs, &own);
         let block = u64::from(file.mapping().block_size().bytes());
         let ranges = runs.iter().map(|run| run.finished(block)).collect();
-        let request = InFlightRequest::write(file, request, ranges, entered);
+        let request = InFlightRequest::write(file, request, ranges);
         self.add(BioOperation::Write, &request, runs, own);
         self.requests.push(request);
     }

@@ -8,16 +8,15 @@ mod verify;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use base::attributes::{
     Attributes, CheckSummary, DeviceNumber, FileType, StatFs, Timestamp, VolumeInfo,
 };
 use base::{BlockSize, DeviceOffset, Error, InodeNumber, Result};
 use device::{MemoryDevice, SharedDevice};
-use fs::{CheckObserver, FileSystem, Host, Inode, NewInode};
+use fs::{CheckObserver, FileSystem, Inode, NewInode};
 
-use crate::must;
 use inode::MemoryInode;
 
 /// The maximum size of an inode's data, in bytes.
@@ -34,8 +33,6 @@ pub const ROOT: u64 = 2;
 #[derive(Debug)]
 pub struct MemoryFileSystem {
     disk: Arc<Disk>,
-    /// The volume that was opened last.
-    host: Mutex<Option<Weak<dyn Host>>>,
 }
 
 /// The persistent state: inodes by number.
@@ -90,7 +87,6 @@ impl MemoryFileSystem {
         let garbage = vec![0xee; (INODES_MAX * DATA_BYTES_MAX) as usize];
         let root = Record::new(ROOT, &new, 2, ROOT);
         Arc::new(Self {
-            host: Mutex::default(),
             disk: Arc::new(Disk {
                 inodes: Mutex::new(BTreeMap::from([(ROOT, root)])),
                 loads: AtomicUsize::default(),
@@ -101,12 +97,6 @@ impl MemoryFileSystem {
                 writable,
             }),
         })
-    }
-
-    /// Returns the volume, as a format sees it. Panics if there is none.
-    pub fn host(&self) -> Arc<dyn Host> {
-        let host = must(self.host.lock(), "the host").clone();
-        host.and_then(|host| host.upgrade()).expect("an open volume")
     }
 
     /// Returns the number of times that an inode was loaded.
@@ -219,10 +209,6 @@ impl Record {
 }
 
 impl FileSystem for MemoryFileSystem {
-    fn attach(&self, host: Weak<dyn Host>) {
-        *must(self.host.lock(), "the host") = Some(host);
-    }
-
     fn root(&self) -> InodeNumber {
         InodeNumber(ROOT)
     }

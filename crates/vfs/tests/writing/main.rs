@@ -2,7 +2,6 @@
 
 mod attributes;
 mod data;
-mod host;
 mod inheritance;
 mod lifetimes;
 mod names;
