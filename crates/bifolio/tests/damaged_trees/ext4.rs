@@ -2,7 +2,7 @@
 
 use testkit::hostile::{Specimen, Subject, tiny, tiny_kinds};
 
-use super::{Explained, Half, is_count};
+use super::{Explained, Half, Seen, is_count};
 
 /// The flag of indexed directories.
 const INDEXED: u32 = 0x1000;
@@ -15,6 +15,7 @@ pub const HALF: Half = Half {
     recovers_not: "errors=continue,noload",
     seeds: 8,
     explained: EXPLAINED,
+    may_refuse: None,
 };
 
 /// Returns the images.
@@ -27,12 +28,12 @@ const EXPLAINED: &[Explained] = &[
     Explained {
         reason: "the library is right: where the journal's map has a hole, Linux reads another block, and does not replay \
                  the rest of the log; the library and e2fsck use the superblock's copy of the map",
-        applies: |_, _, reading| reading.has_message("journal bmap failed"),
+        applies: |_, seen| seen.reading.has_message("journal bmap failed"),
     },
     Explained {
         reason: "the library shows more: Linux lists an indexed directory by its index, without names whose hashes are \
                  not those of their block, and names of a block twice if the index has it twice",
-        applies: |difference, case, _| {
+        applies: |difference, Seen { case, .. }| {
             let [_, theirs] = difference.values.each_ref().map(|names| dotless(names));
             let all = case.our_names(&difference.name);
             difference.fact == "names"
@@ -42,7 +43,7 @@ const EXPLAINED: &[Explained] = &[
     },
     Explained {
         reason: "the library shows more: Linux lists a directory up to its size, which is not a multiple of the block size",
-        applies: |difference, case, _| {
+        applies: |difference, Seen { case, .. }| {
             let size =
                 case.fact(&difference.name, "size").and_then(|size| size.parse::<u64>().ok());
             difference.fact == "names"
@@ -52,7 +53,7 @@ const EXPLAINED: &[Explained] = &[
     },
     Explained {
         reason: "the library is right: the free blocks and inodes of a group are at most as many as it has",
-        applies: |difference, _, _| {
+        applies: |difference, _| {
             is_count(difference)
                 && matches!(difference.numbers(), Some([ours, theirs]) if ours < theirs)
         },
@@ -60,7 +61,7 @@ const EXPLAINED: &[Explained] = &[
     Explained {
         reason: "the library is right: orphans are deleted, which Linux misses if the size of the orphan file, or the number \
                  of the first inode, is damaged",
-        applies: |difference, case, _| {
+        applies: |difference, Seen { case, .. }| {
             let damaged = ["Inode orphan file", "first inode", "word 84:"];
             is_count(difference) && damaged.iter().any(|part| case.what.contains(part))
         },
@@ -68,14 +69,14 @@ const EXPLAINED: &[Explained] = &[
     Explained {
         reason: "neither is right: the size of the journal's inode, by which its blocks are subtracted from the volume's, \
                  is damaged",
-        applies: |difference, case, _| {
+        applies: |difference, Seen { case, .. }| {
             let is_blocks = difference.name == "(volume)" && difference.fact == "blocks";
             is_blocks && case.what.contains("Inode journal") && difference.values[0] == "0"
         },
     },
     Explained {
         reason: "both are right: Linux sets the times of an orphan with a name, which it truncates to its size",
-        applies: |difference, _, reading| {
+        applies: |difference, Seen { reading, .. }| {
             matches!(&*difference.fact, "changed" | "modified")
                 && reading.has_message("truncate cleaned up")
         },
@@ -83,7 +84,7 @@ const EXPLAINED: &[Explained] = &[
     Explained {
         reason: "the library is right: an inode whose extra size is zero has no nanoseconds; Linux takes them from the \
                  unused space",
-        applies: |difference, case, _| {
+        applies: |difference, Seen { case, .. }| {
             matches!(&*difference.fact, "accessed" | "changed" | "modified")
                 && difference.values[0].ends_with(" + 0 ns")
                 && case.what.contains("word 128")
@@ -92,7 +93,7 @@ const EXPLAINED: &[Explained] = &[
     Explained {
         reason: "the library is right: an attribute that begins with the name of an access control list is none; Linux \
                  lists it, and cannot read it",
-        applies: |difference, _, _| {
+        applies: |difference, _| {
             let [ours, theirs] = difference.values.each_ref().map(|names| dotless(names));
             let is_list = |name: &&str| name.starts_with("system.posix_acl_");
             let others: Vec<&str> = theirs.into_iter().filter(|name| !is_list(name)).collect();

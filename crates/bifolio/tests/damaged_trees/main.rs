@@ -6,6 +6,7 @@
 mod ext4;
 mod f2fs;
 
+use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,13 +34,26 @@ struct Half {
     /// The number of damaged copies of each image. Failure messages have the seed.
     seeds: u64,
     explained: &'static [Explained],
+    /// Returns whether Linux alone may answer a question with an error, if that is known: reading does not need all of its
+    /// checks. The arguments are the question and the error.
+    may_refuse: Option<fn(&str, &str, &Reading) -> bool>,
 }
 
 /// A kind of difference that is not a defect of the library.
 struct Explained {
     /// Who is right, and why.
     reason: &'static str,
-    applies: fn(&Difference, &Case, &Reading) -> bool,
+    applies: fn(&Difference, &Seen) -> bool,
+}
+
+/// What is known of a damaged image.
+struct Seen<'s> {
+    case: &'s Case,
+    reading: &'s Reading,
+    valid: &'s [u8],
+    image: Vec<u8>,
+    /// The library's answers about another copy, which some explanations need.
+    others: OnceCell<Answer<Answers>>,
 }
 
 /// Returns whether a difference is one of the counts of free blocks and inodes.
@@ -48,9 +62,16 @@ fn is_count(difference: &Difference) -> bool {
     difference.name == "(volume)" && is_count
 }
 
+/// Returns the flags in a value, or 0 if it has none.
+fn parse_flags(value: &str) -> u32 {
+    let digits = value.strip_prefix("0x").unwrap_or_default();
+    u32::from_str_radix(digits, 16).unwrap_or_default()
+}
+
 /// A damaged image, read by the library.
 struct Case {
     what: String,
+    no_recovery: bool,
     ours: Answer<Answers>,
     copy: Copy,
 }
@@ -62,8 +83,7 @@ impl Case {
 
     /// Returns the flags of an inode, or 0 if they are not known.
     fn flags(&self, name: &str) -> u32 {
-        let flags = self.fact(name, "flags").and_then(|flags| flags.strip_prefix("0x"));
-        flags.and_then(|flags| u32::from_str_radix(flags, 16).ok()).unwrap_or_default()
+        self.fact(name, "flags").map_or(0, parse_flags)
     }
 
     fn our_names(&self, directory: &str) -> BTreeSet<&str> {
@@ -99,7 +119,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, half: &Half, case: &Case, outcome: &Outcome) {
+    fn add(&mut self, half: &Half, valid: &[u8], case: &Case, outcome: &Outcome) {
         self.images += 1;
         let reading = match outcome {
             Outcome::Read(reading) => reading,
@@ -113,14 +133,25 @@ impl Counts {
         let compared = compare_images(&case.ours, &reading.answers);
         let Compared { equal, differences, refusals } = compared;
         self.equal += equal;
+        let mut others = Vec::new();
         for refusal in refusals {
+            if let ([None, Some(error)], Some(may_refuse)) = (&refusal.errors, half.may_refuse)
+                && !may_refuse(&refusal.question, error, reading)
+            {
+                others.push(format!("  {}: read | {error}", refusal.question));
+            }
             let example = || (0, format!("{}{}", case.what, first_error(reading)));
             self.refusals.entry(refusal).or_insert_with(example).0 += 1;
         }
+        if differences.is_empty() && others.is_empty() {
+            return;
+        }
+        let mut image = valid.to_vec();
+        case.copy.apply(&mut image);
+        let seen = Seen { case, reading, valid, image, others: OnceCell::new() };
         let mut explained = BTreeSet::new();
-        let mut others = Vec::new();
         for difference in differences {
-            match half.explained.iter().find(|kind| (kind.applies)(&difference, case, reading)) {
+            match half.explained.iter().find(|kind| (kind.applies)(&difference, &seen)) {
                 Some(kind) => {
                     explained.insert(kind.reason);
                 }
@@ -188,7 +219,7 @@ fn check<S: Damageable>(half: &Half, mut subjects: Vec<Subject<S>>) {
                 let what = format!("seed {seed}, {damage}");
                 let ours = read(image, no_recovery);
                 let copy = Copy::new(number, &valid[number], image, options);
-                cases.push(Case { what, ours, copy });
+                cases.push(Case { what, no_recovery, ours, copy });
             });
         }
     }
@@ -197,7 +228,7 @@ fn check<S: Damageable>(half: &Half, mut subjects: Vec<Subject<S>>) {
     let outcomes = read_copies(Machine::UserMode, half.format, &images, &copies);
     let mut counts = Counts::default();
     for (case, outcome) in cases.iter().zip(&outcomes) {
-        counts.add(half, case, outcome);
+        counts.add(half, &valid[case.copy.image()], case, outcome);
     }
     counts.print();
     assert!(counts.differences.is_empty(), "{}", counts.differences.join("\n"));

@@ -185,7 +185,8 @@ fn insert_contents(
     }
 }
 
-fn digest(bytes: &[u8]) -> String {
+/// Returns what stands for contents.
+pub fn digest(bytes: &[u8]) -> String {
     crate::digest(bytes.len() as u64, &[], |at, buffer| {
         buffer.copy_from_slice(&bytes[at as usize..][..buffer.len()]);
     })

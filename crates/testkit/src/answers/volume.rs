@@ -61,7 +61,7 @@ impl Reader for OfVolume<'_> {
     }
 
     fn child(&self, node: &Arc<Node>, name: &[u8]) -> Answer<Arc<Node>> {
-        Ok(self.0.node(node.lookup(name)?)?)
+        Ok(self.0.lookup(node, name)?)
     }
 
     fn read(&self, node: &Arc<Node>, facts: &mut Facts) {

@@ -8,8 +8,10 @@ use f2fs::ondisk::dentry::{DentryLayout, RawDentry, SLOT_NAME_BYTES};
 
 mod fields;
 mod images;
+mod stored;
 
 pub use images::{UNCHECKED, Valid, empty, images, read_images, writing_image, writing_images};
+pub use stored::{StoredInode, StoredTime, cut_chain, damage_chain, stored_inodes, stored_orphans};
 
 use self::fields::{
     CHECKPOINT_FIELDS, INODE_FIELDS, NUMBERS, QUOTA_FIELDS, SEGMENT_ENTRY, SUMMARY_ENTRY,
@@ -150,7 +152,12 @@ impl Specimen {
         let places = places(image, self, structure, choose);
         let (first, size) = places[0];
         let old = image[first..first + size].to_vec();
-        let new = other_value(&old, choose);
+        let is_address = matches!(structure, Structure::Addresses | Structure::Node);
+        let new = match is_address && choose.below(4) == 0 {
+            // Without its highest bits, the address is valid.
+            true => number(&old) ^ 1 << (30 + choose.below(2)),
+            false => other_value(&old, choose),
+        };
         let block = |at: usize| at / layout.block * layout.block;
         let mut changed: Vec<usize> = places.iter().map(|(at, _)| block(*at)).collect();
         for (at, size) in places {
@@ -339,7 +346,9 @@ fn places(
             vec![(other + word_in_use(&image[other..other + layout.footer()], random), 4)]
         }
         Structure::Footer => {
-            let any = node(image, specimen, random, |_| true);
+            // Most nodes are inodes.
+            let is_other = random.below(2) == 0;
+            let any = node(image, specimen, random, |node| !(is_other && layout.is_inode(node)));
             let (at, size) = pick(random, &[(0, 4), (4, 4), (8, 4), (12, 8), (20, 4)]);
             vec![(any + layout.footer() + at, size)]
         }

@@ -39,7 +39,7 @@ pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from(half(bytes, at)) | u32::from(half(bytes, at + 2)) << 16
 }
 
-fn double_word(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn double_word(bytes: &[u8], at: usize) -> u64 {
     u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
 }
 

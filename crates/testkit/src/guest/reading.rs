@@ -66,6 +66,18 @@ impl Copy {
         });
         Self { image, options: options.to_owned(), patches: patches.collect() }
     }
+
+    /// Returns the number of the image.
+    pub fn image(&self) -> usize {
+        self.image
+    }
+
+    /// Makes `image`, the valid one, the copy.
+    pub fn apply(&self, image: &mut [u8]) {
+        for Patch { at, bytes } in &self.patches {
+            image[*at as usize..][..bytes.len()].copy_from_slice(bytes);
+        }
+    }
 }
 
 /// What a guest has read.
@@ -347,9 +359,7 @@ mod tests {
         let unit = UNIT as u64;
         assert_eq!(ranges, [(10, 491), (unit, 1), (3 * unit + 99, 1)]);
         let mut patched = valid;
-        for Patch { at, bytes } in copy.patches {
-            patched[at as usize..][..bytes.len()].copy_from_slice(&bytes);
-        }
+        copy.apply(&mut patched);
         assert_eq!(patched, damaged);
     }
 }

@@ -49,16 +49,19 @@ const READ_IMAGES: &[Image] = &[
 /// How much an image has of what makes it slow to read.
 #[derive(Clone, Copy, Debug)]
 struct Amounts {
-    /// The number of names in the large directory, and the type of their inodes.
+    /// The number of names in the large directory, and of their inodes.
     names: usize,
-    kind: FileType,
+    inodes: usize,
     /// The number of files that are synced after the last checkpoint.
     synced: usize,
+    /// Whether there is a file that ends with the last address of a node.
+    has_border: bool,
 }
 
-const WRITTEN: Amounts = Amounts { names: 400, kind: FileType::Regular, synced: 20 };
-/// Linux compares the checksum of an inode for each address that it looks at, and looks at all of an empty file.
-const READ: Amounts = Amounts { names: 150, kind: FileType::Fifo, synced: 5 };
+const WRITTEN: Amounts = Amounts { names: 400, inodes: 400, synced: 20, has_border: false };
+/// Few inodes, so that faults find each of them. Linux compares the checksum of an inode for each address that it looks at, and
+/// looks at all of an empty file.
+const READ: Amounts = Amounts { names: 150, inodes: 5, synced: 5, has_border: true };
 
 /// Returns the images with their names.
 pub fn images() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
@@ -198,10 +201,16 @@ impl Filler<'_> {
             self.file(&small, &format!("{number}"), 0, &vec![b's'; 200 * number]);
         }
         let large = self.directory(&root, "large");
-        let Amounts { names, kind, .. } = self.amounts;
+        let Amounts { names, inodes, .. } = self.amounts;
+        let mut files = Vec::new();
         for number in 0..names {
             let name = format!("{number} with a name that takes several slots");
-            self.create(&large, &name, &Creation::of(kind, 0o600));
+            match files.get(number % inodes) {
+                Some(file) => must(self.volume.link(&large, name.as_bytes(), file), &name),
+                None => {
+                    files.push(self.create(&large, &name, &Creation::of(FileType::Regular, 0o600)));
+                }
+            }
         }
         let others = self.directory(&root, "others");
         for (number, length) in [10, 2000, 4000].into_iter().enumerate() {
@@ -238,6 +247,17 @@ impl Filler<'_> {
         for (name, length) in names {
             let value = vec![b'v'; length];
             must(node.set_xattr(name, &value, XattrMode::Either, Privileges::Keep), "a value");
+        }
+        if self.amounts.has_border {
+            let node = self.create(directory, "border", &Creation::of(FileType::Regular, 0o644));
+            let file = must(node.open_for(WRITE), "a file");
+            // The file ends with the last address of its first direct node, and the end of a file is always read.
+            let in_inode = if self.features & 8 == 0 { 873 } else { 864 };
+            let end = in_inode + 1018;
+            for number in end - 50..end {
+                let data = vec![number as u8; block as usize];
+                must(file.write_all_at(&data, number * block), "a file");
+            }
         }
         let node = self.create(directory, "reserved", &Creation::of(FileType::Regular, 0o644));
         let file = must(node.open_for(WRITE), "a file");
