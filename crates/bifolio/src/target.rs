@@ -380,8 +380,10 @@ impl<'a> Images<'a> {
     /// Opens the volume on the target's image.
     pub fn volume(&mut self, target: &Target) -> Result<Volume> {
         let device = self.device(target)?;
-        let volume = Volume::open_device(device, &self.volume_options);
-        let volume = volume.map_err(|error| Failure::library(target.image.as_path(), &error))?;
+        let image = target.image.as_path();
+        let volume = Volume::open_device(Arc::clone(&device), &self.volume_options);
+        let volume = volume
+            .map_err(|error| writing::open_failure(image, device, &self.volume_options, &error))?;
         if let Some(warning) = volume.warning() {
             console::warn(target.warning(&warning));
         }

@@ -277,6 +277,27 @@ pub fn cannot_read(image: &Path, error: &Error) -> Failure {
     }
 }
 
+/// Returns the failure to open the volume on `device`. If its recovery has failed, the advice is to read it without.
+pub fn open_failure(
+    image: &Path,
+    device: SharedDevice,
+    options: &VolumeOptions,
+    error: &Error,
+) -> Failure {
+    let failure = Failure::library(image, error);
+    if !matches!(error, Error::Corrupt(_)) || options.no_recovery {
+        return failure;
+    }
+    let reading = VolumeOptions { writable: false, no_recovery: true, ..options.clone() };
+    match Volume::open_device(device, &reading) {
+        Ok(_) => failure.advise(
+            "its last changes cannot be recovered: use --no-recovery to read it without them, or \
+             `bifolio check` to list all inconsistencies",
+        ),
+        Err(_) => failure,
+    }
+}
+
 /// Returns the failure to open an image for writing.
 pub fn cannot_write(image: &Path, error: &Error) -> Failure {
     match error {

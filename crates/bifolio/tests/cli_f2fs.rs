@@ -9,6 +9,7 @@ use std::process::Command;
 use base::BlockSize;
 use support::{Image, bifolio, json, run_ok, run_with_status, shell};
 use testkit::command::{output, run};
+use testkit::f2fs::hostile::{self, damage_chain};
 use testkit::f2fs::make::{self, MakeOptions};
 use testkit::must;
 
@@ -115,4 +116,22 @@ fn gc_refuses_images_of_other_formats() {
     let image = Image::by_kernel("");
     let said = run_with_status(&["gc", image.path.to_str().expect("a name")], 1);
     assert!(said.text().contains("is not an f2fs image; `bifolio defrag`"), "{}", said.text());
+}
+
+#[test]
+fn an_image_whose_synced_files_are_damaged_is_read_without_them_on_demand() {
+    let image = Image::empty();
+    let path = image.path.display().to_string();
+    let (_, mut bytes) = hostile::images().find(|(name, _)| *name == "unchecked").expect("cut off");
+    must(fs::write(&image.path, &bytes), &path);
+    assert!(run_ok(&["ls", &format!("{path}:/small")]).contains("new1\n"));
+
+    damage_chain(&mut bytes);
+    must(fs::write(&image.path, &bytes), &path);
+    let listed = output(bifolio().args(["ls", &format!("{path}:/small")]));
+    assert!(!listed.status.success(), "{}", listed.text());
+    let advice = "use --no-recovery to read it without them";
+    assert!(listed.text().contains(advice), "{}", listed.text());
+    let names = run_ok(&["ls", "--no-recovery", &format!("{path}:/small")]);
+    assert!(names.contains("12\n") && !names.contains("new1\n"), "{names}");
 }

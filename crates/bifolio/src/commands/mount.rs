@@ -289,8 +289,10 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let open = |(unread, journal): (Image, Option<Image>)| {
         let mut options = volume_options.clone();
         options.ext4.journal_device = image.journal_device(journal)?;
-        let volume = unread.device().and_then(|device| Volume::open_device(device, &options));
-        let volume = volume.map_err(|error| Failure::library(&*target.image, &error))?;
+        let device = unread.device().map_err(|error| Failure::library(&*target.image, &error))?;
+        let volume = Volume::open_device(Arc::clone(&device), &options);
+        let volume = volume
+            .map_err(|error| writing::open_failure(&target.image, device, &options, &error))?;
         if let Some(warning) = volume.warning() {
             tracing::warn!("{}", target.warning(&warning));
         }
