@@ -437,6 +437,16 @@ fn a_layer_that_the_host_only_says_to_apply_is_missing() {
         in_namespace.args(["--pid", "--fork", env!("CARGO_BIN_EXE_bifolio")]);
         check(in_namespace, layer, &fakes);
     }
+    // Copies out of an image stay root.
+    for (layer, call) in [("chroot", libc::SYS_chroot), ("capabilities", libc::SYS_capset)] {
+        let out = image.beside(layer);
+        let mut command = bifolio();
+        command.args(["cp", "-a", &image.at("/"), &out.display().to_string()]);
+        deny(&mut command, &[Denied { call, first_argument: None, errno: 0 }]);
+        let failed = output(&mut command).text();
+        assert!(failed.contains(&format!("--no-confine={layer}")), "{layer}: {failed}");
+        assert!(!out.join("file").exists(), "{layer}: {failed}");
+    }
 }
 
 #[test]
@@ -513,4 +523,27 @@ fn commands_run_where_proc_or_other_users_are_missing() {
     must(fs::copy(program, folder.join("bifolio")), "the program");
     let user = "setpriv --reuid=65534 --regid=65534 --clear-groups ./bifolio cat image:/file";
     assert_eq!(shell(folder, user), "secret\n");
+}
+
+#[test]
+fn commands_run_in_namespaces_with_few_files_and_without_standard_streams() {
+    let image = image();
+    let folder = image.folder.path();
+    let program = env!("CARGO_BIN_EXE_bifolio");
+    for wrapper in
+        ["unshare --pid --fork --mount-proc", "unshare --net --uts --ipc", "prlimit --nofile=16"]
+    {
+        let script = format!(
+            "{wrapper} {program} cat image:/file; {wrapper} {program} cp -a image:/dir out
+            {wrapper} {program} cp -a out image:/again; cat out/file; rm -r out
+            {wrapper} {program} rm -r image:/again"
+        );
+        assert_eq!(shell(folder, &script), "secret\nx\n", "{wrapper}");
+    }
+    // What is opened first does not become a standard stream.
+    let script = format!(
+        "{program} check image <&- >&- 2>&-; {program} cp -a image:/dir out <&- >&- 2>&-
+        {program} cp -a out image:/again <&- >&- 2>&-; cat out/file; {program} cat image:/again/file"
+    );
+    assert_eq!(shell(folder, &script), "x\nx\n");
 }

@@ -214,6 +214,41 @@ fn the_owner_of_the_destination_gets_no_directories_of_root() {
 }
 
 #[test]
+fn what_is_not_a_file_is_moved_to_the_directory_of_another_user() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir -p dir1/inside dir2; mkfifo pipe; ln -s x symlink; chmod 755 dir1 dir2",
+    );
+    let home = image.beside("home");
+    must(fs::create_dir(&home), "home");
+    must(chown(&home, Some(STRANGER), Some(STRANGER)), "home");
+    let events = must(inotify::init(inotify::CreateFlags::NONBLOCK), "inotify");
+    let flags = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
+    must(inotify::add_watch(&events, &home, flags), "a watch");
+    let text = warnings(&["cp", "-a", &image.at("/"), &home.display().to_string()]);
+    assert!(text.contains("1 existing directory kept other owners"), "{text}");
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(&events, &mut buffer);
+    let mut created = Vec::new();
+    let mut moved = Vec::new();
+    while let Ok(event) = reader.next() {
+        let name = event.file_name().expect("a name").to_string_lossy().into_owned();
+        let is_directory = event.events().contains(inotify::ReadFlags::ISDIR);
+        match event.events().contains(inotify::ReadFlags::CREATE) {
+            true => created.push((name, is_directory)),
+            false => moved.push(name),
+        }
+    }
+    moved.sort();
+    assert_eq!(moved, ["dir1", "dir2", "lost+found", "pipe", "symlink"]);
+    // A file that tells who owns new files, and the place in which the others are made.
+    let kinds: Vec<bool> = created.iter().map(|(_, is_directory)| *is_directory).collect();
+    assert_eq!(kinds, [false, true], "{created:?}");
+    assert!(created.iter().all(|(name, _)| name.starts_with(".bifolio-")), "{created:?}");
+}
+
+#[test]
 fn existing_directories_keep_their_attributes() {
     let image = Image::from_script(
         "ext4",
@@ -260,6 +295,6 @@ fn a_copy_after_one_that_was_killed_says_which_directories_are_not_complete() {
     assert_eq!((mode(&out.join("a")), mode(&out.join("a/b"))), (0o700, 0o700));
     let text = warnings(&copy);
     assert!(text.contains("2 existing directories kept other owners or permissions"), "{text}");
-    assert!(text.contains("a copy that was interrupted leaves directories with mode 0700"));
+    assert!(text.contains("a copy that was killed leaves some with mode 0700"), "{text}");
     assert_eq!((mode(&out.join("a")), mode(&out.join("a/b"))), (0o700, 0o700));
 }

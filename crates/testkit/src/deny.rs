@@ -150,5 +150,14 @@ pub fn fakes_of_layers() -> Vec<(&'static str, Vec<Denied>)> {
         ("capabilities", vec![prctl(libc::PR_CAPBSET_DROP)]),
         ("limits", [libc::SYS_setrlimit, libc::SYS_prlimit64].map(|call| refused(call, 0)).into()),
         ("seccomp", vec![refused(libc::SYS_seccomp, 0), prctl(libc::PR_SET_SECCOMP)]),
+        // With a filter of the host that refuses the call by which the layer is tried.
+        (
+            "seccomp",
+            vec![
+                refused(libc::SYS_seccomp, 0),
+                prctl(libc::PR_SET_SECCOMP),
+                refused(libc::SYS_getpriority, libc::ENOSYS),
+            ],
+        ),
     ]
 }

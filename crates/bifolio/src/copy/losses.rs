@@ -108,7 +108,7 @@ impl Reason {
                 return (text.to_owned(), false);
             }
             Self::Existed => {
-                let text = "a copy that was interrupted leaves directories with mode 0700; remove it before the next one";
+                let text = "directories that exist are not changed (a copy that was killed leaves some with mode 0700)";
                 return (text.to_owned(), false);
             }
             Self::Host(error) => Errno::from_raw_os_error(error),
