@@ -64,8 +64,16 @@ impl Stored {
         let length = known.len().min(target.len());
         target[..length].copy_from_slice(&known[..length]);
         let Some(word) = self.0.last_chunk::<WORD>() else { return };
-        for (at, byte) in target.iter_mut().enumerate().skip(length) {
-            *byte = word[(from + at) % WORD];
+        let mut word = *word;
+        word.rotate_left((from + length) % WORD);
+        let repeated = &mut target[length..];
+        let mut filled = repeated.len().min(WORD);
+        repeated[..filled].copy_from_slice(&word[..filled]);
+        // Twice as much with each copy.
+        while filled < repeated.len() {
+            let more = filled.min(repeated.len() - filled);
+            repeated.copy_within(..more, filled);
+            filled += more;
         }
     }
 
