@@ -142,6 +142,8 @@ impl Blocks for Inode {
             let mut at = from;
             while at.0 < end {
                 let piece = self.piece_at(at, FileBlock(end))?;
+                #[cfg(test)]
+                tests::between_lookups();
                 match piece.state {
                     BlockState::Mapped(_) => return Ok(Some(at)),
                     // New blocks are in memory only.
@@ -165,5 +167,83 @@ impl Blocks for Inode {
     fn count_max(&self) -> u64 {
         let main = &self.volume().geometry().main;
         main.end.0 - main.start.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+
+    use base::BlockSize;
+    use base::attributes::{DeviceNumber, FileType, Timestamp};
+    use device::{MemoryDevice, SharedDevice};
+    use fs::{Format as _, FormatOptions, NewInode};
+    use iomap::{CacheOptions, PageCache};
+    use testkit::f2fs::make::{MakeOptions, make_file};
+
+    use super::*;
+    use crate::Format;
+
+    /// The number of names, which take several blocks.
+    const NAMES: usize = 1000;
+
+    thread_local! {
+        /// What the thread does once, between its next two lookups of a block.
+        static BETWEEN_LOOKUPS: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    }
+
+    /// Called between the lookup of a block in the map, and that of its contents in memory.
+    pub(super) fn between_lookups() {
+        let action = BETWEEN_LOOKUPS.with_borrow_mut(Option::take);
+        if let Some(action) = action {
+            action();
+        }
+    }
+
+    #[test]
+    fn a_listing_shows_new_blocks_that_a_checkpoint_writes_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        let block_size = BlockSize::from_bytes(4096).unwrap();
+        make_file(&image, &MakeOptions::new(block_size, 64 << 20));
+        let device: SharedDevice = Arc::new(MemoryDevice::new(std::fs::read(&image).unwrap()));
+        let cache = PageCache::new(CacheOptions { bytes_max: 16 << 20, ..CacheOptions::default() });
+        let options = FormatOptions { writable: true, ..FormatOptions::default() };
+        let volume = Format::default().open(&device, &cache.unwrap(), &options).unwrap();
+        let root = volume.load_inode(volume.root()).unwrap();
+        let time = Timestamp { seconds: 1, nanoseconds: 0 };
+        let new = |kind| NewInode {
+            kind,
+            permissions: 0o755,
+            uid: 0,
+            gid: 0,
+            device: DeviceNumber { major: 0, minor: 0 },
+            target: b"",
+            xattrs: &[],
+            time,
+            created: time,
+        };
+        let directory = root.create(b"directory", &new(FileType::Directory)).unwrap();
+        for name in 0..NAMES {
+            directory.create(format!("name{name}").as_bytes(), &new(FileType::Regular)).unwrap();
+        }
+        let names = || {
+            let mut names = 0;
+            let mut count = |_: DirEntry<'_>| {
+                names += 1;
+                ControlFlow::Continue(())
+            };
+            directory.read_dir(DirCursor::default(), &mut count).unwrap();
+            names
+        };
+        let all = names();
+        assert!(all >= NAMES);
+        let syncing = Arc::clone(&volume);
+        let sync = Box::new(move || syncing.sync().unwrap());
+        BETWEEN_LOOKUPS.with_borrow_mut(|action| *action = Some(sync));
+        assert_eq!(names(), all);
+        assert!(BETWEEN_LOOKUPS.with_borrow(Option::is_none), "the checkpoint was not written");
+        volume.close().unwrap();
     }
 }

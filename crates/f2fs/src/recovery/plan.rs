@@ -94,7 +94,7 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, old: Option<Planned>, new: Option<Planned>) {
-        let found = plan(&chain(text), |inode| Ok(inode.0 == OLD.into())).unwrap();
+        let found = plan(&chain(text), |inode| Ok(inode.0 == u64::from(OLD))).unwrap();
         for (inode, expected) in [(OLD, old), (NEW, new)] {
             let found = found.get(&InodeNumber(inode.into()));
             let found = found.map(|inode| (inode.created_by, inode.named_by, inode.last));
