@@ -169,6 +169,7 @@ impl LogWriter {
     /// Marks the log as empty. The caller has called [`release_checkpointed`](Self::release_checkpointed) after the
     /// last transaction.
     pub(crate) fn finish(&mut self) -> Result<()> {
+        debug_assert_eq!(self.used, 0, "the log has transactions");
         self.write_superblock(LogState { start: None, sequence: self.next })?;
         self.is_empty_on_disk = true;
         self.journal.blocks.device().flush()

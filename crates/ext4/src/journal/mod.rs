@@ -19,6 +19,8 @@ mod delay;
 mod discard;
 mod failure;
 mod handle;
+#[cfg(test)]
+mod tests;
 mod transaction;
 mod worker;
 
@@ -355,6 +357,8 @@ impl Journal {
     pub(crate) fn finish(&self) -> Result<()> {
         loop {
             self.flush().inspect_err(|error| self.fail(error))?;
+            #[cfg(test)]
+            tests::before_closing();
             let mut state = self.state.lock();
             state.check_not_lost()?;
             if state.handles == 0 && state.running.is_empty() && !state.is_committing {
@@ -363,6 +367,8 @@ impl Journal {
                 break;
             }
         }
+        // Another thread may have committed since the checkpoint.
+        self.write_checkpoint()?;
         self.log.as_ref().map_or(Ok(()), |log| log.lock().finish())
     }
 }

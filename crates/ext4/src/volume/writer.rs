@@ -193,7 +193,6 @@ impl Volume {
         }
         let journal = Arc::new(Journal::new(latch, metadata, log, error_log));
         let allocator = Allocator::load(&volume, options.discard)?;
-        let worker = Worker::start(Arc::clone(&journal), options.commit_interval)?;
         volume.writer = Some(Writer {
             journal,
             allocator,
@@ -202,7 +201,7 @@ impl Volume {
             has_large_files: AtomicBool::new(false),
             mmp: OnceLock::new(),
             changes_left: None,
-            _worker: Some(worker),
+            _worker: None,
         });
         let has_orphan_file = volume.superblock().has(Feature::OrphanFile);
         volume.change_flags(|raw| {
@@ -219,7 +218,12 @@ impl Volume {
                 raw.state = (raw.state.get() | STATE_ERRORS).into();
             }
         })?;
-        let journal = &volume.writer()?.journal;
+        // Not before: the thread stores errors in the superblock.
+        let journal = Arc::clone(&volume.writer()?.journal);
+        let worker = Worker::start(Arc::clone(&journal), options.commit_interval)?;
+        if let Some(writer) = &mut volume.writer {
+            writer._worker = Some(worker);
+        }
         if errors != volume.superblock().errors() {
             journal.errors.mark_unstored();
         }
