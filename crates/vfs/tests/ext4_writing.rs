@@ -71,6 +71,30 @@ fn the_first_file_of_2_gib_adds_the_feature_of_large_files() {
 }
 
 #[test]
+fn a_range_of_a_file_whose_size_is_too_large_can_be_collapsed() {
+    const SIZE: u64 = (1 << 44) + 8192;
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&image, None);
+    let volume = open(&image);
+    let node = make(&volume, &volume.root().unwrap(), "file", FileType::Regular);
+    assert_eq!(node.open_for(WRITE).unwrap().write_at(&[1; 8192], 0), Ok(8192));
+    drop(node);
+    volume.close().unwrap();
+    drop(volume);
+    let damage = format!("set_inode_field /file size {SIZE}");
+    run(Command::new("debugfs").args(["-w", "-R", &damage]).arg(&image));
+    let volume = open(&image);
+    let node = volume.open("/file").unwrap().node().clone();
+    let file = node.open_for(WRITE).unwrap();
+    let range = FileOffset(0)..FileOffset(4096);
+    file.fallocate(Fallocate::CollapseRange, range, Privileges::Keep).unwrap();
+    assert_eq!(node.attributes().size, SIZE - 4096);
+    drop((file, node));
+    volume.close().unwrap();
+}
+
+#[test]
 fn the_kernel_reads_the_files_that_several_threads_wrote() {
     private_mounts();
     let folder = tempfile::tempdir().unwrap();
