@@ -205,7 +205,9 @@ impl LiveInode {
             },
         )?;
         for inode in inodes() {
-            inode.refresh()?;
+            // The change is made, and cannot be taken back.
+            let health = self.volume.writer()?.health();
+            inode.refresh().inspect_err(|error| health.fail(error.clone()))?;
         }
         Ok(result)
     }

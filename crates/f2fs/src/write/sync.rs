@@ -184,8 +184,12 @@ impl WriterState {
             None => return Ok(None),
         };
         let Self { logs, space, .. } = self;
-        let next = logs.next_block(LogName::WarmNodes, space, volume.geometry())?;
-        Ok(if next == expected { Some(all) } else { None })
+        match logs.next_block(LogName::WarmNodes, space, volume.geometry()) {
+            Ok(next) if next == expected => Ok(Some(all)),
+            // Without room in the log, a checkpoint makes some.
+            Ok(_) | Err(Error::NoSpace) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Allocates blocks of the chain for nodes, and returns the blocks' contents. The last node of an inode, which is the
