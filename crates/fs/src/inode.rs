@@ -114,7 +114,7 @@ pub trait Inode: Directory + Data + Allocation + Send + Sync + Debug {
     fn will_sync(&self) {}
 
     /// Announces that data is written again to move it, or that this has ended. A format that
-    /// [moves data by writing](Self::is_moved_by_writing) gives it new blocks meanwhile.
+    /// [moves data by writing](Allocation::is_moved_by_writing) gives it new blocks meanwhile.
     fn set_moving(&self, is_moving: bool) {
         let _ = is_moving;
     }
