@@ -11,8 +11,6 @@ use super::destination::{Directory, temporary_name};
 
 /// The permissions to write of all but the owner. They also limit access control lists.
 const OTHERS_WRITE: u32 = 0o022;
-/// The sticky bit, with which only the owners of a directory and of a file can rename the file.
-const STICKY: u32 = 0o1000;
 
 /// Place for the copies that are made for a directory.
 #[derive(Debug)]
@@ -93,8 +91,10 @@ fn is_exclusive(directory: &Stat, own: &Stat) -> bool {
     is_owner && !(has_permissions && others_rename(directory.st_mode))
 }
 
+/// Returns whether others may come to rename entries of a directory with this mode. The sticky bit does not prevent that: an entry
+/// that was given to its owner is this user's to rename, before it has its other attributes.
 fn others_rename(mode: u32) -> bool {
-    mode & OTHERS_WRITE != 0 && mode & STICKY == 0
+    mode & OTHERS_WRITE != 0
 }
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
         };
         for (directory, own, expected) in [
             ((0, 0o755), (0, 0o600), true),
-            ((0, 0o1777), (0, 0o600), true),
+            ((0, 0o1777), (0, 0o600), false),
             ((0, 0o777), (0, 0o600), false),
             ((0, 0o775), (7, 0o600), false),
             ((7, 0o755), (0, 0o600), false),
