@@ -2,8 +2,8 @@
 //!
 //! [`ondisk`] has the layouts. Modules that are named for a structure turn its bytes into validated values. `edit` changes
 //! nodes and directories in memory, `live` has inodes that are open for writing, `write` stores blocks and checkpoints,
-//! `recovery` brings back what was synced after a checkpoint, and `check` finds inconsistencies. All data from the device is checked before it is used; an inconsistency is a located
-//! [`base::Error::Corrupt`].
+//! `recovery` brings back what was synced after a checkpoint, and `check` finds inconsistencies. All data from the
+//! device is checked before it is used; an inconsistency is a located [`base::Error::Corrupt`].
 #![forbid(unsafe_code)]
 
 pub mod compress;

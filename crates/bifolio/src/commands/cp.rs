@@ -30,17 +30,19 @@ const AFTER_HELP: &str = "\
 Holes are preserved. A file gets its name only when its copy is complete. Symbolic links below DESTINATION \
 are not followed. Names that are invalid on the host are refused.
 
-Copying into an image: the process that parses the image can read no files but the sources. All attributes can be preserved without root. Without -a, --owner and --group set the \
-owner of the copies. Files are copied one at a time, and --jobs has no effect.
+Copying into an image: the process that parses the image can read no files but the sources. All \
+attributes can be preserved without root. Without -a, --owner and --group set the owner of the copies. Files \
+are copied one at a time, and --jobs has no effect.
 
 Copying out of an image: the process that parses the image can write to no directory but DESTINATION, or to its \
 parent directory if DESTINATION is no directory. For the contents of a directory, a new DESTINATION is created \
 before the image is read, and is left behind if reading fails. What gives rights on the host is left out, unless \
 --privileged is given: device files, set-user-ID and set-group-ID bits, capabilities, and the extended attributes \
-security.* and trusted.*. Only root can preserve owners, create device files, and set privileged attributes. The command prints a warning that counts what it left out, and succeeds. If anything \
-else cannot be copied, the command prints an error for it, copies the rest, and fails. It warns when the \
-copies have more than 100 times the bytes of the image. Directories that exist keep their owners, permissions, \
-times and other attributes; with -a, a warning counts those with other owners or permissions than in the image. \
+security.* and trusted.*. Only root can preserve owners, create device files, and set privileged attributes. \
+The command prints a warning that counts what it left out, and succeeds. If anything else cannot be \
+copied, the command prints an error for it, copies the rest, and fails. It warns when the copies have more than 100 times the \
+bytes of the image. Directories that exist keep their owners, permissions, times and other \
+attributes; with -a, a warning counts those with other owners or permissions than in the image. \
 A copy that was killed leaves directories with mode 0700, and files named .bifolio-*.partial.";
 
 /// The arguments of `bifolio cp`.
