@@ -2,6 +2,8 @@
 
 use std::io::{self, BufWriter, Stdout, Write};
 
+use serde::Serialize;
+
 use crate::failure::{Failure, Result, Status};
 use crate::format::text;
 
@@ -33,6 +35,11 @@ impl Console {
     /// Writes text.
     pub fn print(&mut self, text: impl std::fmt::Display) -> Result<()> {
         write!(self.out, "{text}").map_err(|error| Failure::output(&error))
+    }
+
+    /// Writes a value as JSON.
+    pub fn print_json(&mut self, value: &impl Serialize) -> Result<()> {
+        serde_json::to_writer(&mut self.out, value).map_err(|error| Failure::output(&error.into()))
     }
 
     /// Writes a name from an image, with escapes: in a pipe, too, since it often leads to a terminal or to a program that

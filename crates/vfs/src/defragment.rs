@@ -20,6 +20,8 @@ use crate::volume::Volume;
 const JUMP_BYTES: u64 = 256 << 10;
 /// The last bytes of the first page of a swap area.
 const SWAP_MARKS: [&[u8; 10]; 2] = [b"SWAPSPACE2", b"SWAP-SPACE"];
+/// The maximum number of parts of a file that have blocks, all of which are in memory while the file is moved.
+const REGIONS_MAX: usize = 1 << 20;
 /// All blocks of a file.
 const WHOLE_FILE: Range<FileOffset> = FileOffset(0)..FileOffset(u64::MAX);
 
@@ -69,7 +71,10 @@ impl Volume {
         let file = node.open_for(OpenMode { write: true, append: false })?;
         // Allocates blocks for delayed data.
         node.write_back_and_wait();
-        let (before, regions) = node.layout_and_regions(WHOLE_FILE)?;
+        let (before, regions) = match node.layout_and_regions(WHOLE_FILE) {
+            Err(error @ Error::Unsupported(_)) => return Ok(Defragmented::Skipped(error)),
+            found => found?,
+        };
         if before.pieces < 2 {
             return Ok(Defragmented::Kept(before));
         }
@@ -140,17 +145,34 @@ impl Node {
 
     /// Returns the pieces of the file on the device. Delayed blocks are not counted.
     pub fn layout(&self) -> Result<Layout> {
-        self.layout_and_regions(WHOLE_FILE).map(|(layout, _)| layout)
+        self.layout_of(WHOLE_FILE, &mut |_| ControlFlow::Continue(()))
     }
 
     /// Returns the pieces in `range`, which begins and ends with whole blocks, and the parts of it that have blocks. Ignores
     /// blocks past the end of the file, and preallocated ones to which the format gives no place yet.
+    ///
+    /// Errors: `Unsupported` if there are more than [`REGIONS_MAX`] parts.
     pub(crate) fn layout_and_regions(
         &self,
         range: Range<FileOffset>,
     ) -> Result<(Layout, Vec<Range<FileOffset>>)> {
+        let mut regions = Regions { list: Vec::new(), max: REGIONS_MAX };
+        let mut added = Ok(());
+        let layout = self.layout_of(range, &mut |part| {
+            added = regions.add(part);
+            if added.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        added?;
+        Ok((layout, regions.list))
+    }
+
+    /// Returns the pieces in `range`. Calls `visit` for each extent of them, until it breaks.
+    fn layout_of(
+        &self,
+        range: Range<FileOffset>,
+        visit: &mut dyn FnMut(Range<FileOffset>) -> ControlFlow<()>,
+    ) -> Result<Layout> {
         let mut layout = Layout::default();
-        let mut regions = Vec::<Range<FileOffset>>::new();
         let mut expected = None;
         let size = self.attributes().size;
         let end = size.next_multiple_of(self.inode().allocation_unit());
@@ -162,20 +184,39 @@ impl Node {
             let start = extent.logical.max(range.start);
             let extent_end = extent.logical.0.saturating_add(extent.length).min(range.end.0);
             let length = extent_end.saturating_sub(start.0);
-            if !has_no_place && length > 0 {
-                let physical = extent.physical.0 + (start.0 - extent.logical.0);
-                layout.pieces += u64::from(expected != Some(physical));
-                layout.bytes += length;
-                expected = physical.checked_add(length);
-                let end = FileOffset(extent_end.min(end));
-                match regions.last_mut() {
-                    Some(last) if last.end == start => last.end = end,
-                    _ => regions.push(start..end),
-                }
+            if has_no_place || length == 0 {
+                return ControlFlow::Continue(());
             }
-            ControlFlow::Continue(())
+            let physical = extent.physical.0 + (start.0 - extent.logical.0);
+            layout.pieces += u64::from(expected != Some(physical));
+            layout.bytes += length;
+            expected = physical.checked_add(length);
+            visit(start..FileOffset(extent_end.min(end)))
         })?;
-        Ok((layout, regions))
+        Ok(layout)
+    }
+}
+
+/// The parts of a file that have blocks, with holes between them.
+struct Regions {
+    list: Vec<Range<FileOffset>>,
+    /// The maximum length of the list.
+    max: usize,
+}
+
+impl Regions {
+    /// Adds a part after the others. Errors: `Unsupported` if there are too many.
+    fn add(&mut self, part: Range<FileOffset>) -> Result<()> {
+        let regions = self.list.len();
+        match self.list.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ if regions == self.max => {
+                let operation = "defragmenting a file with more than a million holes";
+                return Err(Unsupported::Operation(operation).into());
+            }
+            _ => self.list.push(part),
+        }
+        Ok(())
     }
 }
 
@@ -202,5 +243,18 @@ mod tests {
         assert_eq!((score(0, 0), score(1, 4096), score(1, 1 << 40)), (0, 0, 0));
         assert_eq!((score(5, 1 << 20), score(257, 1 << 20)), (50, 98));
         assert_eq!(score(u64::MAX, u64::MAX), 99);
+    }
+
+    #[test]
+    fn adjacent_parts_are_one_region_and_their_number_is_limited() {
+        let part = |start, end| FileOffset(start)..FileOffset(end);
+        let mut regions = Regions { list: Vec::new(), max: 2 };
+        for (start, end) in [(0, 10), (10, 30), (40, 50), (50, 60)] {
+            regions.add(part(start, end)).unwrap();
+        }
+        let refused = regions.add(part(61, 70)).unwrap_err();
+        assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+        regions.add(part(60, 70)).unwrap();
+        assert_eq!(regions.list, [part(0, 30), part(40, 70)]);
     }
 }

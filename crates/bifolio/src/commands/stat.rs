@@ -7,10 +7,14 @@ use serde::Serialize;
 use vfs::{Follow, Node};
 
 use crate::console::Console;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::format::{acl, json, mode, time, xattr};
 use crate::listing;
 use crate::target::{ImageOptions, Target, Volumes};
+
+/// The maximum of the values of all extended attributes of a file in JSON, in bytes, since programs read all of it to memory, with up
+/// to eight times the bytes. Files on Linux have at most 64 KiB in a value.
+const JSON_VALUES_BYTES_MAX: usize = 64 << 20;
 
 /// The arguments of `bifolio stat`.
 #[derive(Args)]
@@ -18,7 +22,7 @@ pub struct Arguments {
     /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
-    /// Print a JSON array
+    /// Print a JSON array; values of extended attributes only up to 64 MiB for each file
     #[arg(long)]
     json: bool,
     /// Files and directories to show
@@ -34,15 +38,15 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
     let follow = if arguments.dereference { Follow::Yes } else { Follow::No };
     for target in &arguments.targets {
-        let info = volumes.get(target).and_then(|volume| {
+        let outcome = volumes.get(target).and_then(|volume| {
             let node = target.resolve(&volume, follow)?;
-            FileInfo::read(&node, volume.statfs().block_size, target, console)
+            let info = FileInfo::read(&node, volume.statfs().block_size, target, console)?;
+            match &mut array {
+                Some(array) => info.json(array, console),
+                None => info.print(&volumes.display(target, &target.path), console),
+            }
         });
-        let Some(info) = console.tolerate(info)? else { continue };
-        match &mut array {
-            Some(array) => array.push(console, &info.json(&target.path))?,
-            None => info.print(&volumes.display(target, &target.path), console)?,
-        }
+        console.tolerate(outcome)?;
     }
     match array {
         Some(array) => array.end(console),
@@ -50,43 +54,62 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     }
 }
 
-struct FileInfo {
+/// What is known of a file before the values of its extended attributes are read. A small image can have thousands of names for
+/// one value of 16 MiB, so at most one value is in memory, besides those of access control lists.
+struct FileInfo<'a> {
+    node: &'a Node,
+    target: &'a Target,
     attributes: Attributes,
     block_size: u32,
     link_target: Option<Vec<u8>>,
-    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The lines of the access control lists.
+    acl: Vec<String>,
+    /// The names of the other extended attributes, sorted.
+    names: Vec<Vec<u8>>,
     verity_digest: Option<String>,
 }
 
-impl FileInfo {
+impl<'a> FileInfo<'a> {
     /// Reads the attributes of the node. Reports and skips attributes that cannot be read.
-    fn read(node: &Node, block_size: u32, target: &Target, console: &mut Console) -> Result<Self> {
+    fn read(
+        node: &'a Node,
+        block_size: u32,
+        target: &'a Target,
+        console: &mut Console,
+    ) -> Result<Self> {
         let failure = |error| target.failure(&target.path, &error);
         let link_target = listing::link_target(node).map_err(failure);
         let link_target = console.tolerate(link_target)?.flatten();
-        let mut xattrs = Vec::new();
         let names = console.tolerate(node.list_xattrs().map_err(failure))?;
-        for name in names.unwrap_or_default() {
-            if let Some(value) = console.tolerate(node.get_xattr(&name).map_err(failure))? {
-                xattrs.push((name, value));
+        let mut names = names.unwrap_or_default();
+        names.sort();
+        let mut acl = Vec::new();
+        for (name, prefix) in acl::ATTRIBUTES {
+            let Some(at) = names.iter().position(|found| found == name) else { continue };
+            let value = console.tolerate(node.get_xattr(name).map_err(failure))?;
+            match value.map(|value| acl::lines(&value, prefix)) {
+                // An invalid list is shown as an extended attribute instead.
+                Some(None) => {}
+                Some(Some(lines)) => {
+                    acl.extend(lines);
+                    names.remove(at);
+                }
+                None => drop(names.remove(at)),
             }
         }
-        xattrs.sort();
         let verity_digest = match node.verity_digest() {
             // The digest is encrypted with the file.
             Err(Error::Unsupported(Unsupported::Encrypted(_))) => None,
             digest => console.tolerate(digest.map_err(failure))?.flatten(),
         };
-        Ok(Self { attributes: node.attributes(), block_size, link_target, xattrs, verity_digest })
+        let attributes = node.attributes();
+        Ok(Self { node, target, attributes, block_size, link_target, acl, names, verity_digest })
     }
 
-    /// Returns the lines of the access control lists. An invalid list is shown as an extended attribute instead.
-    fn acl(&self) -> Vec<String> {
-        let values = acl::ATTRIBUTES.iter().filter_map(|(name, prefix)| {
-            let (_, value) = self.xattrs.iter().find(|(found, _)| found == name)?;
-            acl::lines(value, prefix)
-        });
-        values.flatten().collect()
+    /// Reads the value of an extended attribute. Reports an error, and returns `None`.
+    fn value(&self, name: &[u8], console: &mut Console) -> Result<Option<Vec<u8>>> {
+        let failure = |error| self.target.failure(&self.target.path, &error);
+        console.tolerate(self.node.get_xattr(name).map_err(failure))
     }
 
     fn print(&self, path: &[u8], console: &mut Console) -> Result<()> {
@@ -144,47 +167,61 @@ impl FileInfo {
     }
 
     fn print_xattrs(&self, console: &mut Console) -> Result<()> {
-        let acl = self.acl();
-        if !acl.is_empty() {
+        if !self.acl.is_empty() {
             console.print("   ACL:\n")?;
         }
-        for line in acl {
+        for line in &self.acl {
             console.print(format_args!("        {line}\n"))?;
         }
-        // Valid access control lists are shown above.
-        let others: Vec<_> =
-            self.xattrs.iter().filter(|(name, value)| !is_acl(name, value)).collect();
-        if !others.is_empty() {
+        if !self.names.is_empty() {
             console.print("Xattrs:\n")?;
         }
-        for (name, value) in others {
+        for name in &self.names {
+            let Some(value) = self.value(name, console)? else { continue };
             console.print("        ")?;
             console.print_name(name)?;
-            console.print(format_args!("={}\n", xattr::value_text(value)))?;
+            console.print(format_args!("={}\n", xattr::value_text(&value)))?;
         }
         Ok(())
     }
 
-    fn json<'a>(&'a self, path: &'a [u8]) -> JsonStat<'a> {
-        let xattr = |(name, value): &'a (Vec<u8>, Vec<u8>)| JsonXattr {
-            name: json::bytes(json::NAME, name),
-            value: json::bytes(json::VALUE, value),
-        };
-        JsonStat {
-            path: json::bytes(json::PATH, path),
+    /// Prints the file as an element of `array`.
+    fn json(&self, array: &mut json::Array, console: &mut Console) -> Result<()> {
+        let head = JsonStat {
+            path: json::bytes(json::PATH, &self.target.path),
             inode: (&self.attributes).into(),
             target: self.link_target.as_deref().map(|target| json::bytes(json::TARGET, target)),
             block_size: self.block_size,
             verity_digest: self.verity_digest.as_deref(),
-            acl: self.acl(),
-            xattrs: self.xattrs.iter().map(xattr).collect(),
+            acl: &self.acl,
+        };
+        let mut list = array.begin_object(console, &head, "xattrs")?;
+        let mut bytes_left = JSON_VALUES_BYTES_MAX;
+        let mut names = self.names.iter();
+        let mut xattrs_left_out = 0;
+        while let Some(name) = names.next() {
+            let Some(value) = self.value(name, console)? else { continue };
+            let Some(left) = bytes_left.checked_sub(value.len()) else {
+                xattrs_left_out = names.len() + 1;
+                break;
+            };
+            bytes_left = left;
+            let (name, value) = (json::bytes(json::NAME, name), json::bytes(json::VALUE, &value));
+            list.push(console, &JsonXattr { name, value })?;
         }
+        list.end(console, &JsonEnd { xattrs_left_out })?;
+        if xattrs_left_out > 0 {
+            let left_out = format!(
+                "{xattrs_left_out} extended attributes were left out, since the values have more than {} MiB",
+                JSON_VALUES_BYTES_MAX >> 20
+            );
+            console.report(
+                &Failure::new(self.target.subject(&self.target.path).as_slice(), left_out)
+                    .advise("`bifolio stat` without --json shows all"),
+            );
+        }
+        Ok(())
     }
-}
-
-fn is_acl(name: &[u8], value: &[u8]) -> bool {
-    let has_acl_name = acl::ATTRIBUTES.iter().any(|(acl, _)| name == *acl);
-    has_acl_name && acl::lines(value, "").is_some()
 }
 
 #[derive(Serialize)]
@@ -198,8 +235,20 @@ struct JsonStat<'a> {
     block_size: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     verity_digest: Option<&'a str>,
-    acl: Vec<String>,
-    xattrs: Vec<JsonXattr<'a>>,
+    acl: &'a [String],
+}
+
+/// The members after the extended attributes.
+#[derive(Serialize)]
+struct JsonEnd {
+    /// The number of extended attributes that are not shown.
+    #[serde(skip_serializing_if = "is_zero")]
+    xattrs_left_out: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde passes it")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 #[derive(Serialize)]

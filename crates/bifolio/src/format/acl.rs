@@ -6,6 +6,8 @@ pub const ATTRIBUTES: [(&[u8], &str); 2] =
 
 /// Version that Linux writes at the start of the attribute.
 const VERSION: u32 = 2;
+/// The maximum length of a value on Linux.
+const VALUE_BYTES_MAX: usize = 64 << 10;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 
@@ -33,7 +35,10 @@ pub fn lines(value: &[u8], prefix: &str) -> Option<Vec<String>> {
 
 fn parse(value: &[u8]) -> Option<Vec<Entry>> {
     let (header, body) = value.split_first_chunk::<HEADER_BYTES>()?;
-    if u32::from_le_bytes(*header) != VERSION || body.len() % ENTRY_BYTES != 0 {
+    if value.len() > VALUE_BYTES_MAX
+        || u32::from_le_bytes(*header) != VERSION
+        || body.len() % ENTRY_BYTES != 0
+    {
         return None;
     }
     let entry = |raw: &[u8]| match *raw {
@@ -117,5 +122,8 @@ mod tests {
         assert_eq!(lines(&good[..good.len() - 1], ""), None);
         assert_eq!(lines(&value(&[(0x40, 6, 0)]), ""), None);
         assert_eq!(lines(&[1, 0, 0, 0], ""), None);
+        let long = value(&vec![(USER_OWNER, 6, 0); VALUE_BYTES_MAX / ENTRY_BYTES]);
+        assert_eq!(lines(&long, ""), None);
+        assert!(lines(&long[..long.len() - ENTRY_BYTES], "").is_some());
     }
 }

@@ -142,15 +142,63 @@ impl Array {
 
     /// Adds an element.
     pub fn push(&mut self, console: &mut Console, value: &impl Serialize) -> Result<()> {
+        self.separate(console)?;
+        console.print_json(value)
+    }
+
+    /// Begins an object that is written in parts: the members of `head`, of which there is at least one, and an array `key`.
+    pub fn begin_object(
+        &mut self,
+        console: &mut Console,
+        head: &impl Serialize,
+        key: &str,
+    ) -> Result<List> {
+        self.separate(console)?;
+        console.print(format_args!("{{{},\"{key}\":[", members(head)))?;
+        Ok(List { elements: 0 })
+    }
+
+    fn separate(&mut self, console: &mut Console) -> Result<()> {
         console.print(if self.elements == 0 { "\n" } else { ",\n" })?;
         self.elements += 1;
-        console.print(text(value))
+        Ok(())
     }
 
     /// Ends the array.
     pub fn end(self, console: &mut Console) -> Result<()> {
         console.print(if self.elements == 0 { "]\n" } else { "\n]\n" })
     }
+}
+
+/// Array at the end of an object, which is written element by element.
+pub struct List {
+    elements: u64,
+}
+
+impl List {
+    /// Adds an element.
+    pub fn push(&mut self, console: &mut Console, value: &impl Serialize) -> Result<()> {
+        if self.elements > 0 {
+            console.print(',')?;
+        }
+        self.elements += 1;
+        console.print_json(value)
+    }
+
+    /// Ends the array, and the object, which also gets the members of `tail`, if there are any.
+    pub fn end(self, console: &mut Console, tail: &impl Serialize) -> Result<()> {
+        match members(tail).as_str() {
+            "" => console.print("]}"),
+            members => console.print(format_args!("],{members}}}")),
+        }
+    }
+}
+
+/// Serializes the members of a struct.
+fn members(value: &impl Serialize) -> String {
+    let text = text(value);
+    let inner = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
+    inner.unwrap_or_default().to_owned()
 }
 
 /// Serializes a value.
