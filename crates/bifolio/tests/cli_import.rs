@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use support::{Image, bifolio, facts, json, run_ok, run_with_status, shell};
@@ -156,5 +157,43 @@ fn files_that_do_not_fit_into_the_image_are_reported_once() {
         let left_out = format!(" {} files and directories (", names - copied);
         assert!(copied > 0 && text.contains(&left_out), "{copied} copied: {text}");
         image.check_by_e2fsck();
+    }
+}
+
+#[test]
+fn deep_trees_are_copied_with_few_open_files() {
+    let image = Image::empty();
+    Mke2fs::new("ext4", 1024).make(&image.path, None);
+    let folder = image.folder.path();
+    // The kernel's limit of paths is 4095 bytes.
+    shell(
+        folder,
+        "p=d; i=0; while [ $i -lt 1999 ]; do p=$p/d; i=$((i + 1)); done; mkdir -p $p
+        for n in 1 3 100 3000 3999; do echo $n > $(echo $p | cut -c-$n)/file; done",
+    );
+    let program = bifolio();
+    let program = program.get_program().to_str().unwrap();
+    shell(folder, &format!("prlimit --nofile=20 {program} cp -a d image:/"));
+    image.check_by_e2fsck();
+    shell(folder, &format!("{program} cp -a image:/d out; diff -r d out"));
+    assert_eq!(run_ok(&["find", &image.at("/d"), "-type", "f"]).lines().count(), 5);
+}
+
+#[test]
+fn symbolic_links_on_the_command_line_have_the_meaning_of_cp() {
+    let image = Image::empty();
+    Mke2fs::new("ext4", 4096).make(&image.path, None);
+    let folder = image.folder.path();
+    shell(folder, "mkdir tree; echo x > tree/file; ln -s tree link; ln -s tree/file alias");
+    let here = |name: &str| image.beside(name).display().to_string();
+    let at = |name: &str| image.at(name);
+    run_ok(&["cp", "-a", &here("link"), &here("alias"), &at("/")]);
+    run_ok(&["cp", "-a", &here("link/"), &at("/followed")]);
+    run_ok(&["cp", "-a", &here("link/."), &at("/contents")]);
+    run_ok(&["cp", &here("alias"), &at("/file")]);
+    let found = run_ok(&["find", &at("/"), "-type", "l"]);
+    assert_eq!(found.lines().collect::<BTreeSet<_>>(), BTreeSet::from(["/alias", "/link"]));
+    for name in ["/file", "/followed/file", "/contents/file"] {
+        assert_eq!(run_ok(&["cat", &at(name)]), "x\n", "{name}");
     }
 }

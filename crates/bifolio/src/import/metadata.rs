@@ -3,23 +3,16 @@
 //! The owner is set first, because a change of the owner removes capabilities. Extended attributes follow, because
 //! access control lists change the permissions. Times are set last, because every change updates them.
 
-use std::ffi::CStr;
-use std::fs::Metadata;
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-
 use base::Error;
 use base::attributes::{AttributeChange, FileType, Timestamp, XattrMode};
-use rustix::io::Errno;
+use rustix::fs::Stat;
 use vfs::{Node, Privileges};
 
-use super::{CopyError, set_attributes};
+use super::xattrs::Xattrs;
+use super::{CopyError, permissions, set_attributes};
 use crate::archive::Member;
 use crate::format::acl;
 
-/// Maximum size of a list of names, and of a value, in Linux.
-const XATTR_BYTES_MAX: usize = 65_536;
 const CANNOT_SET: &str = "cannot set an extended attribute of the copy";
 
 /// Attributes that copies preserve, except extended attributes.
@@ -49,20 +42,23 @@ impl Preserved {
         }
     }
 
-    fn of(original: &Metadata) -> Self {
+    fn of(original: &Stat) -> Self {
+        let time = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
         Self {
-            uid: original.uid(),
-            gid: original.gid(),
-            permissions: (original.mode() & 0o7777) as u16,
-            accessed: Some(time(original.atime(), original.atime_nsec())),
-            modified: time(original.mtime(), original.mtime_nsec()),
+            uid: original.st_uid,
+            gid: original.st_gid,
+            permissions: permissions(original),
+            accessed: Some(time(original.st_atime, original.st_atime_nsec as u32)),
+            modified: time(original.st_mtime, original.st_mtime_nsec as u32),
         }
     }
 }
 
-/// Sets all metadata of the original, which is at `from`, on its copy.
-pub fn preserve(from: &Path, original: &Metadata, copy: &Node) -> Result<(), CopyError> {
-    apply(copy, &Preserved::of(original), |copy| set_xattrs(from, copy))
+/// Sets all metadata of the original on its copy.
+pub fn preserve(original: &Stat, xattrs: &Xattrs, copy: &Node) -> Result<(), CopyError> {
+    apply(copy, &Preserved::of(original), |copy| {
+        xattrs.for_each(|name, value| set_xattr(copy, name, value))
+    })
 }
 
 /// Sets the metadata of a copy. Calls `set_xattrs` to set the extended attributes.
@@ -95,10 +91,6 @@ pub fn set_xattr(copy: &Node, name: &[u8], value: &[u8]) -> Result<(), CopyError
         .map_err(|error| CopyError::Image(CANNOT_SET, error))
 }
 
-fn time(seconds: i64, nanoseconds: i64) -> Timestamp {
-    Timestamp { seconds, nanoseconds: nanoseconds as u32 }
-}
-
 /// Removes access control lists that the copy inherited from its parent directory.
 fn remove_inherited(copy: &Node) -> Result<(), CopyError> {
     for (inherited, _) in acl::ATTRIBUTES {
@@ -107,28 +99,6 @@ fn remove_inherited(copy: &Node) -> Result<(), CopyError> {
             Err(_) if copy.kind() == FileType::Symlink => {}
             Err(error) => return Err(CopyError::Image(CANNOT_SET, error)),
         }
-    }
-    Ok(())
-}
-
-fn set_xattrs(from: &Path, copy: &Node) -> Result<(), CopyError> {
-    let read =
-        |error: Errno| CopyError::Host("cannot read extended attributes", io::Error::from(error));
-    let mut buffer = vec![0; XATTR_BYTES_MAX];
-    let names = match rustix::fs::llistxattr(from, &mut buffer[..]) {
-        Ok(length) => buffer[..length].to_vec(),
-        Err(Errno::OPNOTSUPP) => Vec::new(),
-        Err(error) => return Err(read(error)),
-    };
-    for name in names.split_inclusive(|&byte| byte == 0) {
-        let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
-        let length = match rustix::fs::lgetxattr(from, name, &mut buffer[..]) {
-            Ok(length) => length,
-            // The attribute was removed since the names were listed.
-            Err(Errno::NODATA) => continue,
-            Err(error) => return Err(read(error)),
-        };
-        set_xattr(copy, name.to_bytes(), &buffer[..length])?;
     }
     Ok(())
 }

@@ -1,25 +1,25 @@
 //! Copies of files and trees of the host, and of archives, into an image.
 //! Not here: command lines, opening and closing images.
-//!
-//! The tree of the host is walked by paths, so the limit of the host for paths bounds its depth.
 
 mod contents;
 mod directories;
 mod metadata;
 mod source;
+mod tree;
 mod unpack;
+mod xattrs;
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::fs::{self, Metadata};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use base::attributes::{AttributeChange, DeviceNumber, FileType};
 use base::{Error, InodeNumber};
+use rustix::fs::{FileType as HostType, Stat};
 use vfs::{Creation, Credentials, Node, RenameFlags, Volume};
 
 use crate::console::Console;
@@ -29,7 +29,9 @@ use crate::target::Target;
 use crate::writing::Writing;
 
 pub use source::Source;
+use tree::{Entry, Opened, Walk};
 pub use unpack::{Unpacker, check_uncompressed};
+use xattrs::Xattrs;
 
 /// Options of a copy into an image.
 #[derive(Clone, Debug)]
@@ -73,6 +75,8 @@ enum CopyError {
     Host(&'static str, io::Error),
     /// An action in the image that failed, and its error.
     Image(&'static str, Error),
+    /// Another process has replaced the file since its attributes were read.
+    Replaced,
     /// Another error, as text.
     Other(&'static str),
     /// The command must stop.
@@ -80,6 +84,7 @@ enum CopyError {
 }
 
 const CANNOT_CREATE: &str = "cannot create the copy";
+const IS_REPLACED: &str = "was replaced by another process while it was copied, and was not copied";
 const IS_DIRECTORY: &str = "is a directory and was not copied; `cp -r` and `cp -a` copy it";
 const IS_SPECIAL: &str = "is a special file and was not copied; `cp -r` and `cp -a` copy it";
 
@@ -106,7 +111,7 @@ impl<'a> Importer<'a> {
 
     /// Copies the file or directory at `from`. Reports failures.
     pub fn copy(&mut self, from: &Path, destination: &Destination) -> Result<()> {
-        self.copy_entry(from, destination)
+        self.copy_entry(&mut Walk::default(), from.as_os_str(), destination)
     }
 
     /// Copies the data of a file that is open already. Reports failures.
@@ -128,12 +133,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Copies all data of `stream`, which is standard input, to the name `name` in `directory`. Reports failures.
-    pub fn copy_stream(
-        &mut self,
-        stream: &fs::File,
-        directory: &Arc<Node>,
-        name: &[u8],
-    ) -> Result<()> {
+    pub fn copy_stream(&mut self, stream: &File, directory: &Arc<Node>, name: &[u8]) -> Result<()> {
         let permissions = 0o666 & !self.writing.umask;
         let outcome = self.copy_file(stream, None, permissions, directory, name);
         self.report(Path::new("standard input"), outcome)
@@ -150,63 +150,76 @@ impl<'a> Importer<'a> {
         report(self.console, from, outcome)
     }
 
-    /// Reports a failed copy. If the image is full, counts the file, or the directory and its contents, for the
-    /// report at the end instead.
+    /// Reports a failed copy. If the image is full, counts the file for the report at the end instead.
     fn report_left_out(
         &mut self,
         from: &Path,
-        original: &Metadata,
+        original: &Stat,
         outcome: Result<(), CopyError>,
     ) -> Result<()> {
         let Err(CopyError::Image(action, Error::NoSpace)) = &outcome else {
             return self.report(from, outcome);
         };
         let failure = Failure::action(from, action, &Error::NoSpace);
-        let bytes = if original.is_file() { original.len() } else { 0 };
-        self.left_out.add(from.as_os_str().as_bytes(), bytes, failure);
-        if original.is_dir() {
-            let (files, bytes) = count_inside(from);
-            self.left_out.add_more(files, bytes);
-        }
+        self.left_out.add(from.as_os_str().as_bytes(), file_bytes(original), failure);
         Ok(())
     }
 
-    fn copy_entry(&mut self, from: &Path, destination: &Destination) -> Result<()> {
+    /// Copies the entry `name` of the current directory of `walk`.
+    fn copy_entry(
+        &mut self,
+        walk: &mut Walk,
+        name: &OsStr,
+        destination: &Destination,
+    ) -> Result<()> {
         self.writing.check_interrupted()?;
-        let original = match fs::symlink_metadata(from) {
-            Err(error) => return self.report(from, Err(CopyError::Host("cannot copy", error))),
-            Ok(original) => original,
+        let from = walk.path_of(name);
+        let Entry { stat, opened } = match walk.look(name) {
+            Err(error) => return self.report(&from, Err(error)),
+            Ok(entry) => entry,
         };
-        if original.is_dir() {
-            let outcome = self.copy_directory(from, &original, destination);
-            return self.report(from, outcome);
-        }
+        let file = match opened {
+            Opened::Directory(directory) => {
+                walk.enter(name, &stat, directory);
+                let outcome = self.copy_directory(walk, &from, &stat, destination);
+                walk.leave();
+                return self.report(&from, outcome);
+            }
+            Opened::File(file) => Some(file),
+            Opened::Nothing => None,
+        };
         let outcome = match destination {
             Destination::Into(_) => Err(Error::NotDirectory.into()),
-            Destination::Name(directory, name) => self.copy_other(from, &original, directory, name),
+            Destination::Name(directory, copy) => {
+                let original = Original { name, stat: &stat, file };
+                self.copy_other(walk, &original, directory, copy)
+            }
         };
-        self.report_left_out(from, &original, outcome)
+        self.report_left_out(&from, &stat, outcome)
     }
 
+    /// Copies the current directory of `walk`, which is at `from`.
     fn copy_directory(
         &mut self,
+        walk: &mut Walk,
         from: &Path,
-        original: &Metadata,
+        original: &Stat,
         destination: &Destination,
     ) -> Result<(), CopyError> {
         if !self.options.recursive {
             return Err(CopyError::Other(IS_DIRECTORY));
         }
-        let entries = fs::read_dir(from).and_then(|entries| {
-            entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
-        });
-        let entries = entries.map_err(|error| CopyError::Host("cannot read", error))?;
+        let entries = walk.names()?;
         let (copy, is_new) = match destination {
             Destination::Into(directory) => (Arc::clone(directory), false),
             Destination::Name(directory, name) => {
                 match self.create_directory(original, directory, name) {
                     Ok(made) => made,
                     Err(error) => {
+                        if matches!(error, CopyError::Image(_, Error::NoSpace)) {
+                            let (files, bytes) = count_inside(walk, entries);
+                            self.left_out.add_more(files, bytes);
+                        }
                         let reported = self.report_left_out(from, original, Err(error));
                         return reported.map_err(CopyError::Fatal);
                     }
@@ -215,10 +228,10 @@ impl<'a> Importer<'a> {
         };
         for name in entries {
             let destination = Destination::Name(Arc::clone(&copy), name.as_bytes().to_vec());
-            self.copy_entry(&from.join(&name), &destination).map_err(CopyError::Fatal)?;
+            self.copy_entry(walk, &name, &destination).map_err(CopyError::Fatal)?;
         }
         match (self.options.preserve, is_new) {
-            (true, _) => metadata::preserve(from, original, &copy),
+            (true, _) => metadata::preserve(original, &walk.xattrs(original)?, &copy),
             (false, true) => set_permissions(&copy, self.plain_permissions(original)),
             (false, false) => Ok(()),
         }
@@ -228,7 +241,7 @@ impl<'a> Importer<'a> {
     /// owner.
     fn create_directory(
         &self,
-        original: &Metadata,
+        original: &Stat,
         directory: &Arc<Node>,
         name: &[u8],
     ) -> Result<(Arc<Node>, bool), CopyError> {
@@ -245,16 +258,18 @@ impl<'a> Importer<'a> {
         }
     }
 
+    /// Copies an entry of the current directory of `walk` that is no directory.
     fn copy_other(
         &mut self,
-        from: &Path,
-        original: &Metadata,
+        walk: &mut Walk,
+        original: &Original<'_>,
         directory: &Arc<Node>,
         name: &[u8],
     ) -> Result<(), CopyError> {
-        self.check_not_image(original)?;
-        let key = identity(original);
-        let is_linked = self.options.preserve && original.nlink() > 1;
+        let stat = original.stat;
+        self.check_not_image(stat)?;
+        let key = identity(stat);
+        let is_linked = self.options.preserve && stat.st_nlink > 1;
         if let Some(&copy) = self.links.get(&key).filter(|_| is_linked) {
             let copy = self.volume.node(copy)?;
             return create_complete(self.volume, directory, name, |_, name| {
@@ -262,13 +277,14 @@ impl<'a> Importer<'a> {
                 Ok(())
             });
         }
-        if original.is_file() {
-            let file = source::open(from)?;
-            let permissions = self.plain_permissions(original);
-            let preserved = self.options.preserve.then_some((from, original));
-            self.copy_file(&file, preserved, permissions, directory, name)?;
+        let xattrs = self.options.preserve.then(|| walk.xattrs_of(original.name, stat));
+        let xattrs = xattrs.transpose()?;
+        if let Some(file) = &original.file {
+            let permissions = self.plain_permissions(stat);
+            let preserved = xattrs.as_ref().map(|xattrs| (stat, xattrs));
+            self.copy_file(file, preserved, permissions, directory, name)?;
         } else {
-            self.copy_special(from, original, directory, name)?;
+            self.copy_special(walk, original, xattrs.as_ref(), directory, name)?;
         }
         if is_linked {
             let copy = self.volume.lookup(directory, name)?;
@@ -277,40 +293,40 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Copies a symbolic link, a device, a pipe or a socket.
+    /// Copies a symbolic link, a device, a pipe or a socket. Preserves its metadata if `xattrs` is set.
     fn copy_special(
         &self,
-        from: &Path,
-        original: &Metadata,
+        walk: &mut Walk,
+        original: &Original<'_>,
+        xattrs: Option<&Xattrs>,
         directory: &Arc<Node>,
         name: &[u8],
     ) -> Result<(), CopyError> {
-        let kind = special_kind(original);
+        let stat = original.stat;
+        let kind = special_kind(stat);
         if kind != FileType::Symlink && !self.options.recursive {
             return Err(CopyError::Other(IS_SPECIAL));
         }
         let target = match kind {
-            FileType::Symlink => fs::read_link(from),
-            _ => Ok(Path::new("").into()),
+            FileType::Symlink => walk.read_link(original.name, stat)?,
+            _ => Vec::new(),
         };
-        let target = target.map_err(|error| CopyError::Host("cannot read", error))?;
-        let (major, minor) =
-            (rustix::fs::major(original.rdev()), rustix::fs::minor(original.rdev()));
+        let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
         let permissions = match kind {
             FileType::Symlink => 0o777,
-            _ => self.plain_permissions(original),
+            _ => self.plain_permissions(stat),
         };
         let creation = Creation {
             device: DeviceNumber { major, minor },
-            target: target.as_os_str().as_bytes(),
+            target: &target,
             ..Creation::of(kind, permissions)
         };
         create_complete(self.volume, directory, name, |_, name| {
-            let copy =
-                self.volume.create_in(directory, name, &creation, &self.owner_of(original))?;
-            match self.options.preserve {
-                true => metadata::preserve(from, original, &copy),
-                false => Ok(()),
+            let by = &self.owner_of(stat);
+            let copy = self.volume.create_in(directory, name, &creation, by)?;
+            match xattrs {
+                Some(xattrs) => metadata::preserve(stat, xattrs, &copy),
+                None => Ok(()),
             }
         })
     }
@@ -318,15 +334,15 @@ impl<'a> Importer<'a> {
     /// Copies the data of a file and, if `preserved` is set, its metadata.
     fn copy_file(
         &self,
-        file: &fs::File,
-        preserved: Option<(&Path, &Metadata)>,
+        file: &File,
+        preserved: Option<(&Stat, &Xattrs)>,
         permissions: u16,
         directory: &Arc<Node>,
         name: &[u8],
     ) -> Result<(), CopyError> {
         create_complete(self.volume, directory, name, |replaced, name| {
             let by = match preserved {
-                Some((_, original)) => self.owner_of(original),
+                Some((original, _)) => self.owner_of(original),
                 None => self.options.by.clone(),
             };
             // Only the owner can read the copy until it is complete.
@@ -335,7 +351,7 @@ impl<'a> Importer<'a> {
             let check_interrupted = || self.writing.check_interrupted().map_err(CopyError::Fatal);
             contents::copy(file, &copy, cached_bytes_max(self.volume), check_interrupted)?;
             match (preserved, replaced) {
-                (Some((from, original)), _) => metadata::preserve(from, original, &copy),
+                (Some((original, xattrs)), _) => metadata::preserve(original, xattrs, &copy),
                 // The owner and permissions stay as if the existing file had been overwritten.
                 (None, Some(replaced)) if replaced.kind() == FileType::Regular => {
                     let attributes = replaced.attributes();
@@ -357,7 +373,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Errors: the original is the image.
-    fn check_not_image(&self, original: &Metadata) -> Result<(), CopyError> {
+    fn check_not_image(&self, original: &Stat) -> Result<(), CopyError> {
         match self.image {
             Some(image) if image == identity(original) => {
                 Err(CopyError::Other("is the destination image"))
@@ -366,17 +382,25 @@ impl<'a> Importer<'a> {
         }
     }
 
-    fn owner_of(&self, original: &Metadata) -> Credentials {
+    fn owner_of(&self, original: &Stat) -> Credentials {
         match self.options.preserve {
-            true => Credentials { uid: original.uid(), gid: original.gid(), ..Credentials::ROOT },
+            true => Credentials { uid: original.st_uid, gid: original.st_gid, ..Credentials::ROOT },
             false => self.options.by.clone(),
         }
     }
 
-    fn plain_permissions(&self, original: &Metadata) -> u16 {
-        let kept = (original.mode() & 0o777) as u16 & !self.writing.umask;
+    fn plain_permissions(&self, original: &Stat) -> u16 {
+        let kept = permissions(original) & 0o777 & !self.writing.umask;
         self.options.permissions.unwrap_or(kept)
     }
+}
+
+/// An entry of a directory of the host that is no directory.
+struct Original<'a> {
+    name: &'a OsStr,
+    stat: &'a Stat,
+    /// The open file, if it is a regular one.
+    file: Option<File>,
 }
 
 /// Creates a file by calling `make` with its name, or with a temporary name if it replaces an existing file. Removes
@@ -426,46 +450,62 @@ fn report(
         Err(CopyError::Fatal(failure)) => return Err(failure),
         Err(CopyError::Host(action, error)) => Failure::host(from, action, &error),
         Err(CopyError::Image(action, error)) => Failure::action(from, action, &error),
+        Err(CopyError::Replaced) => Failure::new(from, IS_REPLACED),
         Err(CopyError::Other(what)) => Failure::new(from, what),
     };
     console.report(&failure);
     Ok(())
 }
 
-/// Counts the files and directories below a directory of the host, and the bytes of the files. Skips entries that
-/// cannot be read.
-fn count_inside(directory: &Path) -> (u64, u64) {
+/// Counts the entries `names` of the current directory of `walk` and all below, and the bytes of the files. Skips what cannot
+/// be read.
+fn count_inside(walk: &mut Walk, names: Vec<OsString>) -> (u64, u64) {
     let (mut files, mut bytes) = (0, 0);
-    let mut directories = vec![directory.to_owned()];
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            files += 1;
-            match entry.metadata() {
-                Ok(inside) if inside.is_dir() => directories.push(entry.path()),
-                Ok(inside) if inside.is_file() => bytes += inside.len(),
-                _ => {}
+    let mut levels = vec![names];
+    while let Some(names) = levels.last_mut() {
+        let Some(name) = names.pop() else {
+            levels.pop();
+            if !levels.is_empty() {
+                walk.leave();
             }
+            continue;
+        };
+        files += 1;
+        let Ok(found) = walk.examine(&name) else { continue };
+        bytes += file_bytes(&found);
+        if tree::kind(&found) != HostType::Directory {
+            continue;
+        }
+        if let Ok(Entry { stat, opened: Opened::Directory(directory) }) = walk.open(&name, found) {
+            walk.enter(&name, &stat, directory);
+            levels.push(walk.names().unwrap_or_default());
         }
     }
     (files, bytes)
 }
 
-fn identity(file: &Metadata) -> (u64, u64) {
-    (file.dev(), file.ino())
+/// Returns the number of bytes of a regular file, and 0 for other files.
+fn file_bytes(file: &Stat) -> u64 {
+    let is_regular = tree::kind(file) == HostType::RegularFile;
+    u64::try_from(file.st_size).ok().filter(|_| is_regular).unwrap_or_default()
 }
 
-fn special_kind(original: &Metadata) -> FileType {
-    let kind = original.file_type();
-    if kind.is_symlink() {
-        FileType::Symlink
-    } else if kind.is_char_device() {
-        FileType::CharacterDevice
-    } else if kind.is_block_device() {
-        FileType::BlockDevice
-    } else if kind.is_fifo() {
-        FileType::Fifo
-    } else {
-        FileType::Socket
+fn identity(file: &Stat) -> (u64, u64) {
+    (file.st_dev, file.st_ino)
+}
+
+/// Returns the low 12 bits of the mode.
+fn permissions(file: &Stat) -> u16 {
+    (file.st_mode & 0o7777) as u16
+}
+
+fn special_kind(original: &Stat) -> FileType {
+    match tree::kind(original) {
+        HostType::Symlink => FileType::Symlink,
+        HostType::CharacterDevice => FileType::CharacterDevice,
+        HostType::BlockDevice => FileType::BlockDevice,
+        HostType::Fifo => FileType::Fifo,
+        _ => FileType::Socket,
     }
 }
 

@@ -1,16 +1,19 @@
 //! Files of the host that are opened before a byte of an image is read.
 
-use std::fs::{self, File, Metadata};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::tree::kind;
 use super::{CopyError, IS_DIRECTORY, IS_SPECIAL};
 
 /// A regular file of the host that is open, or why it cannot be copied.
 #[derive(Debug)]
 pub struct Source {
     pub(super) path: PathBuf,
-    pub(super) opened: Result<(Metadata, File), CopyError>,
+    pub(super) opened: Result<(Stat, File), CopyError>,
 }
 
 impl Source {
@@ -20,28 +23,24 @@ impl Source {
     }
 }
 
-fn open_regular(path: &Path) -> Result<(Metadata, File), CopyError> {
-    let cannot_copy = |error| CopyError::Host("cannot copy", error);
+fn open_regular(path: &Path) -> Result<(Stat, File), CopyError> {
+    let cannot_copy = |error: Errno| CopyError::Host("cannot copy", error.into());
     // First, since opening a device may change its state.
-    check_regular(&fs::metadata(path).map_err(cannot_copy)?)?;
-    let file = open(path)?;
-    let metadata = file.metadata().map_err(cannot_copy)?;
-    check_regular(&metadata)?;
-    Ok((metadata, file))
+    check_regular(&rustix::fs::stat(path).map_err(cannot_copy)?)?;
+    // If a pipe has replaced the file meanwhile, opening does not block.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty());
+    let file = file.map_err(|error| CopyError::Host("cannot open", error.into()))?;
+    let stat = rustix::fs::fstat(&file).map_err(cannot_copy)?;
+    check_regular(&stat)?;
+    Ok((stat, file.into()))
 }
 
 /// Errors: the file is not a regular one.
-fn check_regular(metadata: &Metadata) -> Result<(), CopyError> {
-    match metadata.file_type() {
-        kind if kind.is_file() => Ok(()),
-        kind if kind.is_dir() => Err(CopyError::Other(IS_DIRECTORY)),
+fn check_regular(stat: &Stat) -> Result<(), CopyError> {
+    match kind(stat) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(CopyError::Other(IS_DIRECTORY)),
         _ => Err(CopyError::Other(IS_SPECIAL)),
     }
-}
-
-/// Opens a regular file. If a pipe has replaced it meanwhile, opening does not block.
-pub fn open(path: &Path) -> Result<File, CopyError> {
-    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
-    opened.map_err(|error| CopyError::Host("cannot open", error))
 }

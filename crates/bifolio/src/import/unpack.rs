@@ -14,7 +14,7 @@ use vfs::{Creation, Credentials, Node, Volume};
 
 use super::directories::Directories;
 use super::metadata::{self, Preserved};
-use super::{CopyError, contents, create_complete, report};
+use super::{CopyError, IS_REPLACED, contents, create_complete, report};
 use crate::archive::{ArchiveReader, Kind, Member};
 use crate::console::Console;
 use crate::copy::LeftOut;
@@ -87,6 +87,7 @@ impl<'a> Unpacker<'a> {
             Err(CopyError::Host(action, error)) => Err(Failure::host(name, action, &error)),
             Err(CopyError::Fatal(failure)) => Err(failure),
             Err(CopyError::Image(action, error)) => Err(Failure::action(name, action, &error)),
+            Err(CopyError::Replaced) => Err(Failure::new(name, IS_REPLACED)),
             Err(CopyError::Other(what)) => Err(Failure::new(name, what)),
         }
     }
