@@ -226,7 +226,7 @@ impl<'a> Copy<'a> {
         if let Some(refused) = refused {
             return Err(refused);
         }
-        let original = name.is_none().then(|| (Arc::clone(&node), source.path.clone()));
+        let original = name.is_none().then(|| Arc::clone(&node));
         let start = start.try_clone();
         let start = start.map_err(|error| Failure::host(source, "cannot be copied", &error))?;
         let directory = Directory::at_start(start, original, is_new, image);

@@ -12,7 +12,9 @@ use rustix::io::Errno;
 use vfs::Node;
 
 use super::hard_links::FirstName;
+use super::names::Names;
 use super::place::{Place, open_directory};
+use crate::directory;
 
 /// Maximum number of temporary names that are tried.
 const ATTEMPTS_MAX: u32 = 100;
@@ -23,10 +25,10 @@ const ATTEMPTS_MAX: u32 = 100;
 pub struct Directory {
     /// The parent directory. `None` for the directory in which the copy starts.
     pub parent: Option<Arc<Directory>>,
-    /// The name in the parent directory.
-    pub name: Vec<u8>,
-    /// The original directory and its path in the image. `None` for an existing directory that only contains copies.
-    pub source: Option<(Arc<Node>, Vec<u8>)>,
+    /// Its name and those of the directories above it. `None` for the directory in which the copy starts.
+    pub names: Option<Arc<Names>>,
+    /// The original directory. `None` for an existing directory that only contains copies.
+    pub source: Option<Arc<Node>>,
     /// Whether the copy created the directory. Until its attributes are set, only this process's user has access.
     pub is_new: bool,
     /// The device and inode number of the source image, which no copy may replace. `None` if they are not known.
@@ -41,24 +43,21 @@ impl Directory {
     /// has the device and inode number `image`.
     pub fn at_start(
         fd: OwnedFd,
-        source: Option<(Arc<Node>, Vec<u8>)>,
+        source: Option<Arc<Node>>,
         is_new: bool,
         image: Option<(u64, u64)>,
     ) -> Self {
-        let (parent, name, place) = (None, Vec::new(), place(is_new));
-        Self { parent, name, source, is_new, image, fd, place }
+        let (parent, names, place) = (None, None, place(is_new));
+        Self { parent, names, source, is_new, image, fd, place }
     }
 
     /// Creates the directory `name` in `parent`, with access only for its owner. Opens it if it exists.
-    pub fn create(
-        parent: &Arc<Self>,
-        name: &[u8],
-        source: (Arc<Node>, Vec<u8>),
-    ) -> io::Result<Arc<Self>> {
+    pub fn create(parent: &Arc<Self>, name: &[u8], source: Arc<Node>) -> io::Result<Arc<Self>> {
         let (fd, is_new) = parent.create_directory(name)?;
+        let names = Some(Names::below(parent.names.as_ref(), name));
         let (parent, image) = (Some(Arc::clone(parent)), parent.image);
-        let (name, source, place) = (name.to_vec(), Some(source), place(is_new));
-        Ok(Arc::new(Self { parent, name, source, is_new, image, fd, place }))
+        let (source, place) = (Some(source), place(is_new));
+        Ok(Arc::new(Self { parent, names, source, is_new, image, fd, place }))
     }
 
     /// Creates and opens the directory `name`, with access only for its owner. Opens it if it exists. Returns whether it is
@@ -103,27 +102,30 @@ impl Directory {
         Ok(place)
     }
 
-    /// Returns the names of the directories from the start of the copy down to this directory.
-    pub fn names(&self) -> Vec<Vec<u8>> {
-        let mut names = Vec::new();
-        let mut here = Some(self);
-        while let Some(directory) = here {
-            if directory.parent.is_some() {
-                names.push(directory.name.clone());
-            }
-            here = directory.parent.as_deref();
+    /// Returns the path of the original directory. `start` is the path of what is copied: the source of this directory, or of one
+    /// above it.
+    pub fn path_in_image(&self, start: &[u8]) -> Vec<u8> {
+        let mut levels = 0;
+        let mut here = self.parent.as_deref();
+        while let Some(parent) = here.filter(|parent| parent.source.is_some()) {
+            levels += 1;
+            here = parent.parent.as_deref();
         }
-        names.reverse();
-        names
+        let names = Names::path(self.names.as_ref());
+        let mut path = start.to_vec();
+        for name in &names[names.len().saturating_sub(levels)..] {
+            directory::push(&mut path, name);
+        }
+        path
     }
 
     /// Opens the directory at the path `names`, relative to this directory. Does not follow symbolic links.
-    fn descend(&self, names: &[Vec<u8>]) -> io::Result<OwnedFd> {
+    fn descend(&self, names: &[&[u8]]) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty())?;
         for name in names {
             check_name(name)?;
-            fd = rustix::fs::openat(&fd, name.as_slice(), flags, Mode::empty())?;
+            fd = rustix::fs::openat(&fd, *name, flags, Mode::empty())?;
         }
         Ok(fd)
     }
@@ -174,7 +176,7 @@ impl Directory {
         let name = first.name.as_slice();
         check_name(name)?;
         check_name(new_name)?;
-        let from = start.descend(&first.directories)?;
+        let from = start.descend(&Names::path(first.directory.as_ref()))?;
         let temporary = self.temporary(|directory, temporary| {
             rustix::fs::linkat(&from, name, directory, temporary, AtFlags::empty())
         })?;
@@ -210,6 +212,11 @@ impl Drop for Directory {
     fn drop(&mut self) {
         if let Some(place) = self.place.get() {
             place.end(self);
+        }
+        // Without recursion, for which a deep tree would have too many levels.
+        let mut parent = self.parent.take();
+        while let Some(mut last) = parent.and_then(Arc::into_inner) {
+            parent = last.parent.take();
         }
     }
 }
@@ -315,8 +322,11 @@ mod tests {
         let path = folder.path().join("inside/first");
         must(fs::write(&path, "copy"), "the first copy");
         let identity = Identity::of(&must(rustix::fs::stat(&path), "the first copy"));
-        let first =
-            FirstName { directories: vec![b"inside".to_vec()], name: b"first".to_vec(), identity };
+        let first = FirstName {
+            directory: Some(Names::below(None, b"inside")),
+            name: b"first".to_vec(),
+            identity,
+        };
         must(inside.link(&start(), &first, b"link"), "a link");
         let linked = must(rustix::fs::stat(folder.path().join("inside/link")), "the link");
         assert_eq!((Identity::of(&linked), linked.st_nlink), (identity, 2));

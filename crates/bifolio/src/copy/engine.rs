@@ -208,7 +208,7 @@ impl Feeder<'_, '_> {
             self.worker.report(visit.path, Err(error));
             return Flow::Skip;
         }
-        match Directory::create(parent, name, (Arc::clone(visit.node), visit.path.to_vec())) {
+        match Directory::create(parent, name, Arc::clone(visit.node)) {
             Ok(directory) => {
                 self.stack.push(Level::new(directory));
                 Flow::Enter

@@ -2,12 +2,14 @@
 //! Not here: creating copies and links (`destination.rs`).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use base::InodeNumber;
 use base::attributes::Attributes;
 use parking_lot::{Condvar, Mutex};
 
 use super::destination::{Directory, Identity};
+use super::names::Names;
 
 /// First copies of inodes with several names.
 #[derive(Default)]
@@ -20,8 +22,8 @@ struct Link {
     state: LinkState,
     /// The number of names that are not copied yet.
     expected: u32,
-    /// The path of the first copy: the names of its directories, and its own name.
-    location: (Vec<Vec<u8>>, Vec<u8>),
+    /// The path of the first copy: the names of its directory, and its own name.
+    location: (Option<Arc<Names>>, Vec<u8>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,8 +43,8 @@ pub enum First {
 
 /// The name of a first copy.
 pub struct FirstName {
-    /// The names of its directories.
-    pub directories: Vec<Vec<u8>>,
+    /// The names of its directory.
+    pub directory: Option<Arc<Names>>,
     /// Its own name.
     pub name: Vec<u8>,
     /// The copy. Another process may give its name to another file.
@@ -59,16 +61,16 @@ impl Links {
                 LinkState::Pending => self.ended.wait(&mut known),
                 LinkState::Failed => break,
                 LinkState::Complete(identity) => {
-                    let (directories, name) = link.location.clone();
+                    let (directory, name) = link.location.clone();
                     link.expected = link.expected.saturating_sub(1);
                     if link.expected == 0 {
                         known.remove(&attributes.inode);
                     }
-                    return First::No(FirstName { directories, name, identity });
+                    return First::No(FirstName { directory, name, identity });
                 }
             }
         }
-        let location = (directory.names(), name.to_vec());
+        let location = (directory.names.clone(), name.to_vec());
         let expected = attributes.links.saturating_sub(1);
         known.insert(attributes.inode, Link { state: LinkState::Pending, expected, location });
         First::Yes
@@ -120,7 +122,7 @@ mod tests {
         let state = || links.known.lock()[&inode].state;
         let identity = Identity::of(&rustix::fs::stat("/").unwrap());
         for outcome in [None, Some(Some(identity)), Some(None)] {
-            let location = (Vec::new(), b"first".to_vec());
+            let location = (None, b"first".to_vec());
             let link = Link { state: LinkState::Pending, expected: 1, location };
             links.known.lock().insert(inode, link);
             let copy = FirstCopy::new(&links, inode);

@@ -13,6 +13,7 @@ mod left_out;
 mod limits;
 mod losses;
 mod metadata;
+mod names;
 mod place;
 mod progress;
 mod worker;

@@ -167,7 +167,8 @@ impl Worker<'_, '_> {
     pub fn release(&self, mut directory: Arc<Directory>) {
         let options = &self.engine.options;
         while let Some(mut inner) = Arc::into_inner(directory) {
-            if let Some((node, path)) = inner.source.take() {
+            if let Some(node) = inner.source.take() {
+                let path = inner.path_in_image(&self.target.path);
                 let attributes = node.attributes();
                 // Others may rely on the owner and permissions of a directory that existed.
                 if inner.is_new {
