@@ -3,7 +3,10 @@
 mod support;
 
 use std::fs;
+use std::io::Write;
+use std::process::Stdio;
 
+use support::listed::memory;
 use support::{Image, bifolio, run_ok, run_with_status, shell};
 use testkit::command::{output, run};
 use testkit::{LoopMount, Mke2fs, must, private_mounts};
@@ -179,6 +182,33 @@ fn the_last_of_two_members_for_a_directory_is_used() {
     assert!(stat.contains("Mode:  0751"), "{stat}");
     assert!(stat.contains("User:     5   Group:     6"), "{stat}");
     assert!(stat.contains("2002"), "{stat}");
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn members_of_the_same_directories_share_the_memory_of_global_attributes() {
+    let image = empty_image(1024);
+    let folder = image.folder.path();
+    // 2 MB with 4,000 members, each of which has 60 kB of attributes.
+    let script = "mkdir a b; for i in $(seq 2000); do echo a; echo b; done > list
+        value=$(head -c 60000 /dev/zero | tr '\\0' v)
+        tar --format=pax --no-recursion --pax-option=SCHILY.xattr.user.x=$value,delete=?time \
+            -cf same.tar -T list";
+    shell(folder, script);
+    let archive = must(fs::read(image.beside("same.tar")), "the archive");
+    let mut call = bifolio();
+    call.args(["tar", "-", &image.at("/")]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = must(call.spawn(), "tar");
+    let mut input = child.stdin.take().expect("its input");
+    must(input.write_all(&archive), "the archive");
+    // All but the bytes in the pipe is read.
+    let memory = memory(child.id()).expect("its memory");
+    drop(input);
+    let result = must(child.wait_with_output(), "tar");
+    // The attributes do not fit into the image. Each directory is reported once.
+    let errors = String::from_utf8_lossy(&result.stderr);
+    assert_eq!(errors.matches("cannot set an extended attribute").count(), 2, "{errors}");
+    assert!(memory < 48 << 20, "{} MiB", memory >> 20);
     image.check_by_e2fsck();
 }
 

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use base::attributes::{DeviceNumber, FileType, Timestamp};
 use tar::{EntryType, Header};
 
+pub use pax::Xattrs;
 use pax::{GlobalRecords, Records};
 pub use sparse::Segment;
 
@@ -52,17 +53,10 @@ pub struct Member {
     pub accessed: Option<Timestamp>,
     /// The number of a device.
     pub device: DeviceNumber,
-    /// The extended headers. Records for all members are shared.
-    records: Records,
+    /// The extended attributes.
+    pub xattrs: Xattrs,
     /// Whether it has an access control list in text form, which is not supported.
     pub has_text_acl: bool,
-}
-
-impl Member {
-    /// Returns the names and values of extended attributes.
-    pub fn xattrs(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        self.records.xattrs()
-    }
 }
 
 /// Reader of members. Its [`Read`] implementation returns the data of the current member, without holes.
@@ -182,7 +176,7 @@ impl<R: Read> ArchiveReader<R> {
             accessed: records.accessed()?,
             device,
             has_text_acl: records.has_text_acl(),
-            records,
+            xattrs: records.into_xattrs(),
         })
     }
 

@@ -16,6 +16,9 @@ const NANOSECOND_DIGITS: usize = 9;
 
 /// Maximum number of bytes of global headers.
 const GLOBAL_BYTES_MAX: usize = 64 << 10;
+/// Maximum number of global headers that change extended attributes. Members that are stored may keep the attributes after each
+/// of them.
+const GLOBAL_CHANGES_MAX: usize = 1024;
 /// Maximum number of bytes of the headers of one member.
 const OWN_BYTES_MAX: usize = 1 << 20;
 
@@ -29,37 +32,100 @@ struct Values {
 }
 
 impl Values {
-    /// Adds a record. Replaces an earlier record with this name. An empty value removes the earlier record, except
-    /// for extended attributes, which can be empty.
-    fn insert(&mut self, name: &[u8], value: &[u8], bytes_max: usize) -> io::Result<()> {
-        let has_value = !value.is_empty() || name.starts_with(XATTR_PREFIX);
-        let replaced = self.by_name.insert(name.to_vec(), has_value.then(|| value.to_vec()));
-        self.bytes += value.len();
+    /// Adds a value, or removes it. Replaces an earlier value with this name.
+    fn insert(&mut self, name: &[u8], value: Option<&[u8]>) {
+        let replaced = self.by_name.insert(name.to_vec(), value.map(<[u8]>::to_vec));
+        self.bytes += value.map_or(0, <[u8]>::len);
         match replaced {
             Some(replaced) => self.bytes -= replaced.map_or(0, |replaced| replaced.len()),
             None => self.bytes += name.len(),
         }
-        if self.bytes > bytes_max {
-            return Err(invalid(format!("extended headers are larger than {bytes_max} bytes")));
-        }
-        Ok(())
+    }
+
+    fn get(&self, name: &[u8]) -> Option<&Option<Vec<u8>>> {
+        self.by_name.get(name)
+    }
+}
+
+/// Splits a record into the name of an extended attribute, or of another value, and the value. An empty value removes the
+/// earlier record, except for extended attributes, which can be empty.
+fn split<'a>(name: &'a [u8], value: &'a [u8]) -> (Name<'a>, Option<&'a [u8]>) {
+    match name.strip_prefix(XATTR_PREFIX) {
+        Some(name) => (Name::Xattr(name), Some(value)),
+        None => (Name::Other(name), Some(value).filter(|value| !value.is_empty())),
+    }
+}
+
+/// Name in a record.
+enum Name<'a> {
+    /// The name of an extended attribute.
+    Xattr(&'a [u8]),
+    /// Another name.
+    Other(&'a [u8]),
+}
+
+/// Errors: the headers have more bytes than allowed.
+fn check_size(bytes: usize, bytes_max: usize) -> io::Result<()> {
+    match bytes > bytes_max {
+        true => Err(invalid(format!("extended headers are larger than {bytes_max} bytes"))),
+        false => Ok(()),
     }
 }
 
 /// Records for all following members.
 #[derive(Clone, Default, Debug)]
-pub struct GlobalRecords(Arc<Values>);
+pub struct GlobalRecords {
+    values: Arc<Values>,
+    xattrs: Arc<Values>,
+    /// The number of headers that have changed `xattrs`.
+    changes: usize,
+}
 
 impl GlobalRecords {
     /// Adds the records of a global extended header.
     pub fn read(&mut self, data: &[u8]) -> io::Result<()> {
-        let values = Arc::make_mut(&mut self.0);
-        for_each(data, |name, value| match name {
-            SPARSE_OFFSET | SPARSE_LENGTH => {
-                Err(invalid("a global header contains the map of a sparse file"))
+        let mut changes_xattrs = false;
+        for_each(data, |name, value| {
+            if matches!(name, SPARSE_OFFSET | SPARSE_LENGTH) {
+                return Err(invalid("a global header contains the map of a sparse file"));
             }
-            _ => values.insert(name, value, GLOBAL_BYTES_MAX),
-        })
+            match split(name, value) {
+                (Name::Other(name), value) => Arc::make_mut(&mut self.values).insert(name, value),
+                (Name::Xattr(name), value) => {
+                    let earlier = self.xattrs.get(name);
+                    if earlier.is_none_or(|earlier| earlier.as_deref() != value) {
+                        changes_xattrs = true;
+                        Arc::make_mut(&mut self.xattrs).insert(name, value);
+                    }
+                }
+            }
+            check_size(self.values.bytes + self.xattrs.bytes, GLOBAL_BYTES_MAX)
+        })?;
+        self.changes += usize::from(changes_xattrs);
+        if self.changes > GLOBAL_CHANGES_MAX {
+            return Err(invalid(format!(
+                "more than {GLOBAL_CHANGES_MAX} global headers change extended attributes"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Extended attributes of a member. Those for all members are shared.
+#[derive(Clone, Default, Debug)]
+pub struct Xattrs {
+    own: Values,
+    /// The attributes for names that are not in `own`.
+    global: Arc<Values>,
+}
+
+impl Xattrs {
+    /// Returns the names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let global = self.global.by_name.iter();
+        let global = global.filter(|(name, _)| !self.own.by_name.contains_key(*name));
+        let all = self.own.by_name.iter().chain(global);
+        all.filter_map(|(name, value)| Some((&name[..], value.as_deref()?)))
     }
 }
 
@@ -68,7 +134,8 @@ impl GlobalRecords {
 pub struct Records {
     own: Values,
     /// The records for names without an own record.
-    global: GlobalRecords,
+    global: Arc<Values>,
+    xattrs: Xattrs,
     /// The segments in the oldest form for sparse files, which repeats names.
     segments: Vec<Segment>,
 }
@@ -76,35 +143,38 @@ pub struct Records {
 impl Records {
     /// Adds the records of an extended header.
     pub fn read(&mut self, data: &[u8]) -> io::Result<()> {
-        for_each(data, |name, value| {
-            match name {
-                SPARSE_OFFSET => {
-                    check_count(self.segments.len() as u64)?;
-                    self.segments.push(Segment { offset: number(name, value)?, length: 0 });
-                }
-                SPARSE_LENGTH => match self.segments.last_mut() {
-                    Some(last) => last.length = number(name, value)?,
-                    None => {
-                        return Err(invalid(
-                            "the map of a sparse file has a length without an offset",
-                        ));
-                    }
-                },
-                _ => self.own.insert(name, value, OWN_BYTES_MAX)?,
+        for_each(data, |name, value| match name {
+            SPARSE_OFFSET => {
+                check_count(self.segments.len() as u64)?;
+                self.segments.push(Segment { offset: number(name, value)?, length: 0 });
+                Ok(())
             }
-            Ok(())
+            SPARSE_LENGTH => match self.segments.last_mut() {
+                Some(last) => {
+                    last.length = number(name, value)?;
+                    Ok(())
+                }
+                None => Err(invalid("the map of a sparse file has a length without an offset")),
+            },
+            _ => {
+                match split(name, value) {
+                    (Name::Other(name), value) => self.own.insert(name, value),
+                    (Name::Xattr(name), value) => self.xattrs.own.insert(name, value),
+                }
+                check_size(self.own.bytes + self.xattrs.own.bytes, OWN_BYTES_MAX)
+            }
         })
     }
 
     /// Returns these records with the records for all members.
     pub fn with(self, global: &GlobalRecords) -> Self {
-        Self { global: global.clone(), ..self }
+        let xattrs = Xattrs { global: Arc::clone(&global.xattrs), ..self.xattrs };
+        Self { global: Arc::clone(&global.values), xattrs, ..self }
     }
 
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         let name = name.as_bytes();
-        let own = self.own.by_name.get(name);
-        own.or_else(|| self.global.0.by_name.get(name))?.as_deref()
+        self.own.get(name).or_else(|| self.global.get(name))?.as_deref()
     }
 
     pub fn number(&self, name: &str) -> io::Result<Option<u64>> {
@@ -149,19 +219,9 @@ impl Records {
         ["SCHILY.acl.access", "SCHILY.acl.default"].iter().any(|name| self.get(name).is_some())
     }
 
-    /// Returns the names and values of extended attributes.
-    pub fn xattrs(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let global = self.global.0.by_name.iter();
-        let global = global.filter(|(name, _)| !self.own.by_name.contains_key(*name));
-        self.own
-            .by_name
-            .iter()
-            .chain(global)
-            .filter_map(|(name, value)| {
-                let name = name.strip_prefix(XATTR_PREFIX)?;
-                Some((name.to_vec(), value.clone()?))
-            })
-            .collect()
+    /// Returns the extended attributes.
+    pub fn into_xattrs(self) -> Xattrs {
+        self.xattrs
     }
 
     fn time(&self, name: &str) -> io::Result<Option<Timestamp>> {
@@ -228,6 +288,11 @@ fn parse_time(value: &[u8]) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
+    fn xattrs(records: Records) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let xattrs = records.into_xattrs();
+        xattrs.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
+    }
+
     #[test]
     fn values_contain_any_bytes_and_later_records_replace_earlier_ones() {
         let mut records = Records::default();
@@ -236,7 +301,7 @@ mod tests {
         records.read(b"7 gid=\n").unwrap();
         assert_eq!(records.uid().unwrap(), Some(77));
         assert_eq!(records.gid().unwrap(), None);
-        assert_eq!(records.xattrs(), [(b"user.a".to_vec(), b"1\n2=3\0".to_vec())]);
+        assert_eq!(xattrs(records), [(b"user.a".to_vec(), b"1\n2=3\0".to_vec())]);
     }
 
     #[test]
@@ -247,10 +312,11 @@ mod tests {
         let mut records = Records::default();
         records.read(b"9 uid=99\n7 gid=\n25 SCHILY.xattr.user.a=3\n").unwrap();
         let records = records.with(&global);
-        assert!(Arc::ptr_eq(&records.global.0, &global.0));
+        assert!(Arc::ptr_eq(&records.global, &global.values));
+        assert!(Arc::ptr_eq(&records.xattrs.global, &global.xattrs));
         assert_eq!((records.uid().unwrap(), records.gid().unwrap()), (Some(99), None));
         let (a, b) = (b"user.a".to_vec(), b"user.b".to_vec());
-        assert_eq!(records.xattrs(), [(a, b"3".to_vec()), (b, b"2".to_vec())]);
+        assert_eq!(xattrs(records), [(a, b"3".to_vec()), (b, b"2".to_vec())]);
         assert_eq!(Records::default().with(&global).uid().unwrap(), Some(77));
         global.read(b"26 GNU.sparse.offset=4096\n").unwrap_err();
     }
@@ -268,6 +334,23 @@ mod tests {
         assert_eq!(count + 1, GLOBAL_BYTES_MAX / 1006);
         let count = (1..).take_while(|&number| records.read(&add(number)).is_ok()).count();
         assert_eq!(count + 1, OWN_BYTES_MAX / 1006);
+    }
+
+    #[test]
+    fn global_attributes_change_a_limited_number_of_times() {
+        let mut global = GlobalRecords::default();
+        let header = |number: usize| format!("28 SCHILY.xattr.user.a={number:04}\n");
+        for number in 0..GLOBAL_CHANGES_MAX {
+            let before = Arc::clone(&global.xattrs);
+            global.read(header(number).as_bytes()).unwrap();
+            assert!(!Arc::ptr_eq(&before, &global.xattrs));
+            // The same value again, and other records, leave them shared.
+            let changed = Arc::clone(&global.xattrs);
+            global.read(header(number).as_bytes()).unwrap();
+            global.read(format!("13 uid={:05}\n", number % 2).as_bytes()).unwrap();
+            assert!(Arc::ptr_eq(&changed, &global.xattrs));
+        }
+        global.read(header(GLOBAL_CHANGES_MAX).as_bytes()).unwrap_err();
     }
 
     #[test]

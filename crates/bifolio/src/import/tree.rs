@@ -370,8 +370,8 @@ mod tests {
         // What replaces a/a, whether it is refused, and the text of a/a/file.
         for (replace, is_refused) in [
             ("mv a/a old; ln -s ../../secret a/a", false),
-            ("mv a/a/a/a/a old; rm -r a/a; ln -s ../../secret a/a", true),
-            ("mv a/a/a/a/a old; rm -r a/a; cp -r ../secret a/a", true),
+            ("mv a/a/a/a/a old; mv a/a kept; ln -s ../../secret a/a", true),
+            ("mv a/a/a/a/a old; mv a/a kept; cp -r ../secret a/a", true),
             ("mv a/a/a/a/a old", false),
         ] {
             let (_folder, top, mut walk) = walk(script);

@@ -15,7 +15,7 @@ use vfs::{Creation, Credentials, Node, Volume};
 use super::directories::Directories;
 use super::metadata::{self, Preserved};
 use super::{CopyError, IS_REPLACED, contents, create_complete, report};
-use crate::archive::{ArchiveReader, Kind, Member};
+use crate::archive::{ArchiveReader, Kind, Member, Xattrs};
 use crate::console::Console;
 use crate::copy::LeftOut;
 use crate::failure::{Failure, Result};
@@ -184,7 +184,7 @@ impl<'a> Unpacker<'a> {
                     let check_interrupted =
                         || self.writing.check_interrupted().map_err(CopyError::Fatal);
                     contents::unpack(member, &mut *archive, &file, check_interrupted)?;
-                    set_metadata(&file, &Preserved::of_member(member), &member.xattrs())
+                    set_metadata(&file, &Preserved::of_member(member), &member.xattrs)
                 })
             }
             &Kind::Inode(kind) => create_complete(self.volume, &directory, name, |_, name| {
@@ -197,7 +197,7 @@ impl<'a> Unpacker<'a> {
                 let creation =
                     Creation { device: member.device, target, ..Creation::of(kind, permissions) };
                 let created = self.volume.create_in(&directory, name, &creation, &by)?;
-                set_metadata(&created, &Preserved::of_member(member), &member.xattrs())
+                set_metadata(&created, &Preserved::of_member(member), &member.xattrs)
             }),
         }
     }
@@ -249,11 +249,7 @@ impl<'a> Unpacker<'a> {
     }
 }
 
-fn set_metadata(
-    copy: &Node,
-    preserved: &Preserved,
-    xattrs: &[(Vec<u8>, Vec<u8>)],
-) -> Result<(), CopyError> {
+fn set_metadata(copy: &Node, preserved: &Preserved, xattrs: &Xattrs) -> Result<(), CopyError> {
     metadata::apply(copy, preserved, |copy| {
         xattrs.iter().try_for_each(|(name, value)| metadata::set_xattr(copy, name, value))
     })
