@@ -80,6 +80,39 @@ fn rights_on_the_host_are_copied_on_request_only() {
 }
 
 #[test]
+fn attributes_that_overlays_and_containers_trust_are_copied_on_request_only() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir dir; echo x > file; setfacl -m u:5:r file; setfattr -n user.overlayed -v kept file
+         setfattr -n user.containers.other -v kept file; setfattr -n user.virtfs -v kept file
+         for name in overlay.opaque overlay.redirect fuseoverlayfs.override_stat virtfs.uid \
+             containers.override_stat; do setfattr -n user.$name -v y dir file; done",
+    );
+    let folder = image.folder.path();
+    shell(folder, "debugfs -w -R 'ea_set /file system.other y' image 2>&1");
+    let attributes = |name: &str| shell(&image.beside(name), "getfattr -dm- dir file");
+    let out = |name| image.beside(name).display().to_string();
+    let text = warnings(&["cp", "-a", &image.at("/"), &out("out")]);
+    let trusted = ["user.overlay.*", "user.fuseoverlayfs.*", "user.virtfs.*"];
+    for names in trusted.into_iter().chain(["user.containers.override_stat"]) {
+        let line = format!("attributes {names} of 2 files were not preserved, the first is /");
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+    let line = "attributes system.* of 1 file were not preserved, the first is /file: copies would";
+    assert!(text.contains(line), "{text}");
+    assert_eq!(text.lines().count(), 5, "{text}");
+    let found = attributes("out");
+    assert_eq!(found.matches("=\"y\"").count(), 0, "{found}");
+    assert_eq!(found.matches("=\"kept\"").count(), 3, "{found}");
+    assert!(shell(&image.beside("out"), "getfacl -n file").contains("user:5:r"), "{found}");
+    // The host has no attribute `system.other`.
+    let all = ["cp", "-a", "--privileged", &image.at("/"), &out("all")];
+    assert!(run_with_status(&all, 1).text().contains("attributes system.* of 1 file"));
+    assert_eq!(attributes("all").matches("=\"y\"").count(), 10);
+}
+
+#[test]
 fn a_second_file_of_the_same_name_is_reported() {
     let image = Image::from_script(
         "ext2",

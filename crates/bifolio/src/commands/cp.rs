@@ -38,7 +38,8 @@ Copying out of an image: the process that parses the image can write to no direc
 parent directory if DESTINATION is no directory. For the contents of a directory, a new DESTINATION is created \
 before the image is read, and is left behind if reading fails. What gives rights on the host is left out, unless \
 --privileged is given: device files, set-user-ID and set-group-ID bits, capabilities, and the extended attributes \
-security.* and trusted.*. Only root can preserve owners, create device files, and set privileged attributes. \
+security.*, trusted.*, system.* except POSIX access control lists, user.overlay.*, user.fuseoverlayfs.*, user.virtfs.* and \
+user.containers.override_stat. Only root can preserve owners, create device files, and set privileged attributes. \
 The command prints a warning that counts what it left out, and succeeds. If anything else cannot be \
 copied, the command prints an error for it, copies the rest, and fails. It warns when the copies have more than 100 times the \
 bytes of the image. Directories that exist keep their owners, permissions, times and other \
@@ -60,7 +61,7 @@ pub struct Arguments {
     #[arg(short = 'T', long)]
     no_target_directory: bool,
     /// Out of an image: also copy device files, and with -a, set-user-ID and set-group-ID bits, capabilities,
-    /// and the extended attributes security.* and trusted.*. Only for images that you trust
+    /// and extended attributes such as security.* and trusted.*. Only for images that you trust
     #[arg(long)]
     privileged: bool,
     /// Out of an image: stop when the copies have more than BYTES of data

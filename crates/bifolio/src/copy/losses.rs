@@ -17,7 +17,7 @@ pub enum Loss {
     Owner,
     /// The set-user-ID or set-group-ID bit. A file with another owner must not have it.
     SetId,
-    /// Extended attributes with this prefix.
+    /// Extended attributes with this name, or with this prefix and `*`.
     Xattr(Vec<u8>),
     /// Capabilities that a program gets.
     Capabilities,
@@ -91,7 +91,7 @@ impl Loss {
             }
             Self::Owner => "owners".to_owned(),
             Self::SetId => "set-user-ID and set-group-ID bits".to_owned(),
-            Self::Xattr(prefix) => format!("attributes {}*", text::escape(prefix)),
+            Self::Xattr(names) => format!("attributes {}", text::escape(names)),
             Self::Capabilities => "capabilities".to_owned(),
         };
         format!("{name} of {files} file{s} were not preserved")

@@ -20,9 +20,19 @@ use crate::format::acl;
 pub const SET_ID: u16 = 0o6000;
 /// The extended attribute with the capabilities of a program.
 const CAPABILITIES: &[u8] = b"security.capability";
-/// The prefixes of extended attributes that decide on rights on the host: security modules, and for example overlayfs, trust
-/// them.
-const RIGHTS: [&[u8]; 2] = [b"security.", b"trusted."];
+/// The prefixes of extended attributes that decide on rights on the host: security modules and overlayfs trust them, also those
+/// that every user can set (overlayfs with `userxattr`, fuse-overlayfs, and shares of QEMU), and `system.*` are other access
+/// control lists.
+const RIGHTS: [&[u8]; 6] = [
+    b"security.",
+    b"trusted.",
+    b"system.",
+    b"user.overlay.",
+    b"user.fuseoverlayfs.",
+    b"user.virtfs.",
+];
+/// The extended attribute with the owner and mode that containers show instead of those of the file.
+const OVERRIDE: &[u8] = b"user.containers.override_stat";
 
 /// Metadata to set.
 #[derive(Clone, Copy)]
@@ -158,7 +168,7 @@ fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMut(
         match set_xattr(subject, &name, &value) {
             Ok(()) => {}
             Err(reason @ (Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP)) => {
-                wanted.losses.add(Loss::Xattr(prefix(&name).to_vec()), reason, wanted.path);
+                wanted.losses.add(Loss::Xattr(names_from(prefix(&name))), reason, wanted.path);
             }
             Err(error) => report(CopyError::Host(
                 "cannot set an extended attribute of the copy",
@@ -176,7 +186,20 @@ fn right(name: &[u8]) -> Option<Loss> {
     if name == CAPABILITIES {
         return Some(Loss::Capabilities);
     }
-    RIGHTS.contains(&prefix(name)).then(|| Loss::Xattr(prefix(name).to_vec()))
+    if name == OVERRIDE {
+        return Some(Loss::Xattr(name.to_vec()));
+    }
+    // POSIX lists are permissions, like those of the mode.
+    if acl::ATTRIBUTES.iter().any(|(acl, _)| name == *acl) {
+        return None;
+    }
+    let right = RIGHTS.into_iter().find(|right| name.starts_with(right));
+    right.map(|right| Loss::Xattr(names_from(right)))
+}
+
+/// Returns the text for all names with a prefix.
+fn names_from(prefix: &[u8]) -> Vec<u8> {
+    [prefix, b"*"].concat()
 }
 
 /// Returns the namespace of an extended attribute, with the dot.
