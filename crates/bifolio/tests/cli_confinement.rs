@@ -133,6 +133,26 @@ fn commands_that_read_are_confined_when_they_print() {
 }
 
 #[test]
+fn commands_close_inherited_files_of_any_number_where_proc_lists_none() {
+    let image = image();
+    // The largest number that the host allows, and a limit that is lowered after that.
+    let script = "ulimit -Sn hard; last=$(($(ulimit -n) - 1)); eval \"exec 9</etc/hostname $last</etc/hostname\"
+        ls -l /proc/self/fd/$last >/dev/null || exit; ulimit -n 256
+        exec unshare --mount sh -c 'mount -t tmpfs none /proc; exec \"$@\"' sh \"$@\"";
+    // Also before Linux 5.9.
+    let old = [Denied { call: libc::SYS_close_range, first_argument: None, errno: libc::ENOSYS }];
+    for denied in [&[][..], &old] {
+        let mut call = Command::new("bash");
+        call.args(["-c", script, "bash", env!("CARGO_BIN_EXE_bifolio"), "ls", &image.at("/")]);
+        deny(&mut call, denied);
+        let stopped = Stopped::start(call);
+        let files = stopped.files();
+        assert!(!files.iter().any(|name| name.contains("hostname")), "{files:?}");
+        assert!(stopped.end());
+    }
+}
+
+#[test]
 fn commands_that_write_to_images_only_are_confined() {
     let image = image();
     let mut call = bifolio();

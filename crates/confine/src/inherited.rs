@@ -8,11 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
+use rustix::process::Resource;
+
+use crate::limits;
 
 /// The first descriptor after the standard streams.
 const FIRST: RawFd = 3;
-/// The descriptors that are tried if /proc does not list them.
-const TRIED_MAX: RawFd = 1 << 16;
+/// The most descriptors that a process may have by default, whatever its limit (/proc/sys/fs/nr_open).
+const LIMIT_DEFAULT: RawFd = 1 << 20;
 
 /// Descriptors that were open when the program started, but those of the standard streams.
 #[derive(Clone, Debug, Default)]
@@ -23,18 +26,19 @@ pub struct Inherited {
 impl Inherited {
     /// Lists the descriptors. [`close`](Self::close) closes them all, so this must be called before the program
     /// opens any file. Returns nothing if it was called before.
+    ///
+    /// Where /proc does not list them, closes them at once: paths such as /dev/fd/9, by which the program may be asked to open one of
+    /// them, do not exist there.
     pub fn list() -> Self {
         static IS_LISTED: AtomicBool = AtomicBool::new(false);
         if IS_LISTED.swap(true, Ordering::Relaxed) {
             return Self::default();
         }
-        let numbers = match std::fs::read_dir("/proc/self/fd") {
-            // The list has the descriptor of the folder, too, which is closed by the time of the check below.
-            Ok(entries) => entries
-                .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-                .collect::<Vec<RawFd>>(),
-            Err(_) => (FIRST..TRIED_MAX).collect(),
+        let Some(numbers) = listed() else {
+            close_from(FIRST);
+            return Self::default();
         };
+        // The list has the descriptor of the folder, too, which is closed by now.
         let is_open = |number: &RawFd| {
             // SAFETY: the descriptor is only used in this call, which fails if it is not open.
             *number >= FIRST
@@ -50,6 +54,31 @@ impl Inherited {
             // Each process calls this at most once, and first of all that closes descriptors.
             drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
         }
+    }
+}
+
+/// Returns the open descriptors. `None` if /proc does not tell all of them.
+fn listed() -> Option<Vec<RawFd>> {
+    let entries = std::fs::read_dir("/proc/self/fd").ok()?;
+    entries.map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Closes all descriptors from `first` on. The program must have opened none of them.
+fn close_from(first: RawFd) {
+    let (last, flags) = (RawFd::MAX, 0);
+    // SAFETY: the call takes numbers, and nothing else owns the descriptors, since the program has opened none.
+    if unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } == 0 {
+        return;
+    }
+    // Before Linux 5.9, or if the host refuses the call. The limit may have been lowered after the files were opened.
+    let limit = match limits::get(Resource::Nofile) {
+        Ok(limit) => limit.maximum.map_or(RawFd::MAX, |max| max.try_into().unwrap_or(RawFd::MAX)),
+        Err(_) => RawFd::MAX,
+    };
+    let end = limit.max(LIMIT_DEFAULT);
+    for number in first..end {
+        // SAFETY: as above.
+        unsafe { libc::close(number) };
     }
 }
 

@@ -64,7 +64,7 @@ fn limit(resource: Resource, name: &str, max: u64) -> Result<(), String> {
 }
 
 /// Returns a limit. Unlike `rustix::process::getrlimit`, returns an error if the host refuses the call.
-fn get(resource: Resource) -> Result<Rlimit, Errno> {
+pub fn get(resource: Resource) -> Result<Rlimit, Errno> {
     // If the host answers without storing anything, no limit is in force.
     let none = libc::RLIM_INFINITY;
     let mut found = libc::rlimit { rlim_cur: none, rlim_max: none };
