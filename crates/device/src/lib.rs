@@ -40,7 +40,7 @@ pub use slice::Slice;
 pub use sparse::SparseDevice;
 pub use threaded::ThreadedDevice;
 pub use uring::UringDevice;
-pub use worker::Worker;
+pub use worker::{Worker, WorkingThreads};
 
 use std::fmt::Debug;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Threads that end before their owner is dropped.
 
 use std::io;
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ThreadId};
 
 /// A thread. Dropping this waits for its end, except on the thread itself: the last reference to a device
 /// may be dropped in the completion function of a bio, which runs on the device's own thread. The owner must make the thread
@@ -24,5 +24,29 @@ impl Drop for Worker {
             // An error is a panic of the thread, which the panic hook has reported.
             let _ = thread.join();
         }
+    }
+}
+
+/// The threads that work on what they took from a queue, for those who wait until all of it is done and dropped. Kept with the
+/// queue, behind its lock.
+#[derive(Debug, Default)]
+pub struct WorkingThreads(Vec<ThreadId>);
+
+impl WorkingThreads {
+    /// Records that this thread has taken work.
+    pub fn begin(&mut self) {
+        self.0.push(thread::current().id());
+    }
+
+    /// Records that this thread has dropped what it took.
+    pub fn end(&mut self) {
+        let this = thread::current().id();
+        self.0.retain(|id| *id != this);
+    }
+
+    /// Returns whether another thread works.
+    pub fn has_others(&self) -> bool {
+        let this = thread::current().id();
+        self.0.iter().any(|id| *id != this)
     }
 }

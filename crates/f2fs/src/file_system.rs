@@ -205,6 +205,10 @@ impl FileSystem for F2fs {
         self.clean_with(|writer, volume| writer.clean_range(volume, blocks, skips_kept))
     }
 
+    fn wait_until_idle(&self) {
+        self.volume.decode_pool().wait_until_idle();
+    }
+
     fn clean_in_background(&self) -> Result<bool> {
         if !self.cleans_in_background {
             return Ok(false);

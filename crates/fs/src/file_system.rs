@@ -104,6 +104,9 @@ pub trait FileSystem: Send + Sync + Debug {
         Ok(false)
     }
 
+    /// Waits until the format's own threads hold no inode. Called when the volume is dropped.
+    fn wait_until_idle(&self) {}
+
     /// Returns since when the volume has changes that only [`sync`](Self::sync) makes durable. `None` if there are none, or if
     /// the format commits by itself.
     fn changed_since(&self) -> Option<Instant> {

@@ -35,8 +35,8 @@ const TAIL_AGE: Duration = Duration::from_millis(100);
 pub struct WriteBehind {
     shared: Arc<Shared>,
     bytes_max: u64,
-    /// Joined when this is dropped. The last user of a volume may be the thread itself.
-    _thread: Worker,
+    /// Joined when this is stopped or dropped. The last user of a volume may be the thread itself.
+    thread: Mutex<Option<Worker>>,
 }
 
 #[derive(Default)]
@@ -83,7 +83,7 @@ impl WriteBehind {
         let theirs = Arc::clone(&shared);
         let thread = Worker::start("write behind", move || theirs.work())
             .map_err(|error| Error::thread_spawn(&error))?;
-        Ok(Self { shared, bytes_max, _thread: thread })
+        Ok(Self { shared, bytes_max, thread: Mutex::new(Some(thread)) })
     }
 
     /// Returns the maximum of bytes to write between two calls of [`throttle`](Self::throttle).
@@ -100,6 +100,13 @@ impl WriteBehind {
         if self.shared.queue.lock().push(file, range, whole_until, self.bytes_max / 2) {
             self.shared.changed.notify_one();
         }
+    }
+
+    /// Ends the thread, and waits for its end. What is queued later is written back only by those who wait for it.
+    pub fn stop(&self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.changed.notify_one();
+        drop(self.thread.lock().take());
     }
 
     /// Waits until a writer may go on, unless the request that this thread serves is cancelled
@@ -128,8 +135,7 @@ impl WriteBehind {
 
 impl Drop for WriteBehind {
     fn drop(&mut self) {
-        self.shared.queue.lock().closed = true;
-        self.shared.changed.notify_one();
+        self.stop();
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use base::{FileOffset, Result};
-use device::Worker;
+use device::{Worker, WorkingThreads};
 use parking_lot::{Condvar, Mutex};
 
 use crate::cluster::ClusterRead;
@@ -46,11 +46,14 @@ pub struct DecodePool {
 struct Queue {
     waiting: Mutex<Waiting>,
     changed: Condvar,
+    /// Notified when a read was decoded.
+    done: Condvar,
 }
 
 #[derive(Default)]
 struct Waiting {
     reads: VecDeque<Arc<ClusterRead>>,
+    working: WorkingThreads,
     closed: bool,
 }
 
@@ -67,6 +70,14 @@ impl DecodePool {
             (0..count).map_while(start).collect()
         });
         !threads.is_empty()
+    }
+
+    /// Waits until all threads but this one have decoded what was queued, and hold no read.
+    pub fn wait_until_idle(&self) {
+        let mut waiting = self.queue.waiting.lock();
+        while !waiting.reads.is_empty() || waiting.working.has_others() {
+            self.queue.done.wait(&mut waiting);
+        }
     }
 
     /// Queues a read whose stored form is in memory. The pool has threads.
@@ -88,11 +99,14 @@ impl Queue {
         let mut waiting = self.waiting.lock();
         loop {
             if let Some(read) = waiting.reads.pop_front() {
+                waiting.working.begin();
                 drop(waiting);
                 read.decode();
                 // Before the lock: this may drop the pool.
                 drop(read);
                 waiting = self.waiting.lock();
+                waiting.working.end();
+                self.done.notify_all();
             } else if waiting.closed {
                 return;
             } else {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread;
 
 use base::{Error, Result};
-use device::Worker;
+use device::{Worker, WorkingThreads};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
@@ -58,11 +58,14 @@ pub struct EndIo {
 struct Queue {
     waiting: Mutex<Waiting>,
     changed: Condvar,
+    /// Notified when ends were taken or completed.
+    done: Condvar,
 }
 
 #[derive(Default)]
 struct Waiting {
     ended: Vec<EndedWrite>,
+    working: WorkingThreads,
     closed: bool,
 }
 
@@ -109,6 +112,7 @@ impl EndIo {
         if waiting.ended.len() > WAITING_MAX {
             let batch = std::mem::take(&mut waiting.ended);
             drop(waiting);
+            self.queue.done.notify_all();
             complete_all(batch);
         }
     }
@@ -117,6 +121,17 @@ impl EndIo {
     /// been flushed since.
     pub fn take_direct_writes(&self) -> bool {
         self.direct.take_written()
+    }
+
+    /// Waits until the threads of this have completed what has ended, and hold no file. The caller holds no lock that the end of
+    /// a write takes.
+    pub fn wait_until_idle(&self) {
+        let mut waiting = self.queue.waiting.lock();
+        while !waiting.ended.is_empty() || waiting.working.has_others() {
+            self.queue.done.wait(&mut waiting);
+        }
+        drop(waiting);
+        self.direct.wait_until_idle();
     }
 
     /// Returns a guard that completes all waiting ends in this thread when it is dropped.
@@ -135,6 +150,7 @@ impl Drop for CompletionGuard<'_> {
             return;
         }
         let batch = std::mem::take(&mut self.0.waiting.lock().ended);
+        self.0.done.notify_all();
         complete_all(batch);
     }
 }
@@ -158,8 +174,8 @@ impl Queue {
     /// Completes ends until the queue is closed and empty. All that wait are one batch, so that a slow format
     /// gets larger batches.
     fn work(&self) {
+        let mut waiting = self.waiting.lock();
         loop {
-            let mut waiting = self.waiting.lock();
             while waiting.ended.is_empty() {
                 if waiting.closed {
                     return;
@@ -167,8 +183,12 @@ impl Queue {
                 self.changed.wait(&mut waiting);
             }
             let batch = std::mem::take(&mut waiting.ended);
+            waiting.working.begin();
             drop(waiting);
             complete_all(batch);
+            waiting = self.waiting.lock();
+            waiting.working.end();
+            self.done.notify_all();
         }
     }
 }

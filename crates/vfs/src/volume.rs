@@ -469,6 +469,11 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
+        // Otherwise a thread may hold the last reference to a node, and thus the device, for a moment longer.
+        if let Some(writeback) = &self.shared.writeback {
+            writeback.stop();
+        }
+        self.shared.file_system.wait_until_idle();
         // Breaks the cycles of references between nodes and their volume.
         if let Some(writeback) = &self.shared.writeback {
             writeback.clear();

@@ -4,14 +4,21 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use base::FileOffset;
 use base::attributes::FileType;
+use device::{Bio, MemoryDevice, SharedDevice};
 use testkit::command::run;
-use testkit::{LoopMount, Mke2fs, check_by_e2fsck, private_mounts};
+use testkit::{
+    DeviceHooks, HookedDevice, LoopMount, Mke2fs, check_by_e2fsck, private_mounts, wait_until,
+};
 use vfs::{
-    Creation, Credentials, Fallocate, Follow, Node, OpenMode, Privileges, Volume, VolumeOptions,
+    Creation, Credentials, DirectIo, Fallocate, File, Follow, Node, OpenMode, Privileges, RwFlags,
+    Volume, VolumeOptions, WriteAt,
 };
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
@@ -318,7 +325,7 @@ fn changed_metadata_leaves_room_for_data_in_a_small_cache() {
     let options = device::OpenDevice { read_only: false, ..device::OpenDevice::default() };
     let device = device::open(&image, options).unwrap();
     let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
-    options.cache.bytes_max = 4 << 20;
+    options.cache.bytes_max = 16 << 20;
     let volume = Volume::open_device(device, &options).unwrap();
     // Each directory has a block of its own. Together, these are twice the cache.
     for index in 0..128 {
@@ -336,4 +343,76 @@ fn changed_metadata_leaves_room_for_data_in_a_small_cache() {
     drop(file);
     volume.close().unwrap();
     check_by_e2fsck(&image);
+}
+
+/// The time for which a thread holds a file after it could have been dropped.
+const HELD: Duration = Duration::from_millis(50);
+
+/// Holds the threads of background writeback for [`HELD`] after each submit.
+#[derive(Default, Debug)]
+struct SlowThreads {
+    submitted: AtomicBool,
+}
+
+impl DeviceHooks for SlowThreads {
+    fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
+        device.submit(batch);
+        if matches!(thread::current().name(), Some("bifolio-flush" | "write behind")) {
+            self.submitted.store(true, Ordering::SeqCst);
+            thread::sleep(HELD);
+        }
+    }
+}
+
+/// Calls `change` with a new file of a volume, closes the volume if `closes`, and drops it. Returns whether the device is
+/// not in use then.
+fn releases_device(closes: bool, change: impl FnOnce(&Volume, File, &SlowThreads)) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Mke2fs { size: 32 << 20, ..Mke2fs::new("ext4", 4096) }.make(&image, None);
+    let memory = Arc::new(MemoryDevice::new(std::fs::read(image).unwrap()));
+    let device = Arc::new(HookedDevice::new(memory, SlowThreads::default()));
+    let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
+    options.cache.bytes_max = 16 << 20;
+    let volume = Volume::open_device(Arc::clone(&device) as SharedDevice, &options).unwrap();
+    let node = make(&volume, &volume.root().unwrap(), "file", FileType::Regular);
+    let file = node.open_for(WRITE).unwrap();
+    drop(node);
+    change(&volume, file, &device);
+    if closes {
+        volume.close().unwrap();
+    }
+    drop(volume);
+    Arc::strong_count(&device) == 1
+}
+
+#[test]
+fn a_dropped_volume_has_released_its_device() {
+    let write = |file: File, device: &SlowThreads, flags: RwFlags| {
+        // Enough for the thread, and too little for the other one.
+        let data = vec![1; if flags.dontcache { 1 << 20 } else { 4 << 20 }];
+        let at = WriteAt::Offset(FileOffset(0));
+        assert_eq!(file.write_with(at, &data, Privileges::Keep, flags), Ok(data.len()));
+        drop(file);
+        wait_until("a thread submits", || device.submitted.load(Ordering::SeqCst));
+    };
+    let cached = RwFlags::default();
+    let uncached = RwFlags { dontcache: true, ..cached };
+    for (closes, flags) in [true, false].into_iter().flat_map(|it| [(it, cached), (it, uncached)]) {
+        let is_released = releases_device(closes, |_, file, device| write(file, device, flags));
+        assert!(is_released, "{flags:?}, closed: {closes}");
+    }
+    let is_released = releases_device(true, |_, file, _| {
+        let (sender, receiver) = mpsc::channel();
+        let done = move |_, result| {
+            sender.send(result).unwrap();
+            thread::sleep(HELD);
+        };
+        let mode = Fallocate::Allocate { keep_size: false };
+        file.fallocate(mode, FileOffset(0)..FileOffset(4096), Privileges::Keep).unwrap();
+        let write = DirectIo::write(FileOffset(0), vec![1; 4096], done);
+        file.submit_direct(vec![write], Privileges::Keep, false);
+        assert_eq!(receiver.recv().unwrap(), Ok(4096));
+    });
+    assert!(is_released, "a direct write");
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use base::{Error, Result};
-use device::Worker;
+use device::{Worker, WorkingThreads};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
@@ -192,11 +192,14 @@ pub(crate) struct DirectEndIo {
 struct Queue {
     files: Mutex<Files>,
     changed: Condvar,
+    /// Notified when the requests of a file were completed.
+    done: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Files {
     waiting: VecDeque<Arc<WritableFile>>,
+    working: WorkingThreads,
     closed: bool,
 }
 
@@ -232,6 +235,14 @@ impl DirectEndIo {
         threads.as_ref().map(drop).map_err(Error::clone)
     }
 
+    /// Waits until all threads but this one have completed what was queued, and hold no file.
+    pub(crate) fn wait_until_idle(&self) {
+        let mut files = self.queue.files.lock();
+        while !files.waiting.is_empty() || files.working.has_others() {
+            self.queue.done.wait(&mut files);
+        }
+    }
+
     /// Queues a request for a thread that completes it.
     pub(super) fn push(&self, file: &Arc<WritableFile>, ended: EndedRequest, done: DirectDone) {
         let mut waiting = file.direct_ended.0.lock();
@@ -258,6 +269,7 @@ impl Queue {
         let mut files = self.files.lock();
         loop {
             if let Some(file) = files.waiting.pop_front() {
+                files.working.begin();
                 drop(files);
                 while let Some(requests) = file.direct_ended.take() {
                     let requests = requests.into_iter();
@@ -266,6 +278,8 @@ impl Queue {
                 }
                 drop(file);
                 files = self.files.lock();
+                files.working.end();
+                self.done.notify_all();
             } else if files.closed {
                 return;
             } else {

@@ -13,6 +13,7 @@ use device::Worker;
 use fs::FileSystem;
 use iomap::{Caching, DirtyLimits, EndIo, WriteBehind};
 use pagecache::PageCache;
+use parking_lot::Mutex;
 
 pub(crate) use self::dirty_inodes::Expiry;
 use self::flusher::{Command, Flusher};
@@ -39,7 +40,7 @@ pub(crate) struct Writeback {
     cache: Arc<PageCache>,
     limits: DirtyLimits,
     flusher: Arc<Flusher>,
-    thread: Option<Worker>,
+    thread: Mutex<Option<Worker>>,
 }
 
 impl Writeback {
@@ -54,24 +55,34 @@ impl Writeback {
         let flusher = Flusher::new(Arc::clone(&end_io), Arc::clone(file_system), age_max);
         let flusher = Arc::new(flusher);
         let weak = Arc::downgrade(&flusher);
-        let mut writeback = Self {
+        let writeback = Self {
             end_io,
             behind: WriteBehind::start(BEHIND_BYTES_MAX.min(limits.background / 2))?,
             is_closed: AtomicBool::new(false),
             cache: Arc::clone(cache),
             limits,
             flusher,
-            thread: None,
+            thread: Mutex::new(None),
         };
         // Last, since only a drop of `writeback` stops the thread.
         let thread = Worker::start("bifolio-flush", move || flusher::run(&weak));
-        writeback.thread = Some(thread.map_err(|error| Error::thread_spawn(&error))?);
+        let thread = thread.map_err(|error| Error::thread_spawn(&error))?;
+        *writeback.thread.lock() = Some(thread);
         Ok(writeback)
     }
 
     /// Marks the volume as closed. Later changes of data fail.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Ends background writeback, and waits until its threads have dropped all files, which refer to the device. Later, data is
+    /// written back only by syncs, and by writers that wait. The caller holds no locks.
+    pub(crate) fn stop(&self) {
+        self.flusher.send(Command::Stop);
+        drop(self.thread.lock().take());
+        self.behind.stop();
+        self.end_io.wait_until_idle();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -178,7 +189,7 @@ impl Drop for Writeback {
     fn drop(&mut self) {
         self.flusher.send(Command::Stop);
         // The thread itself may drop the last reference to the volume.
-        self.thread = None;
+        drop(self.thread.get_mut().take());
         self.clear();
     }
 }
