@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use testkit::f2fs::{Kind, check_by_both, store_inline};
+use testkit::f2fs::{Kind, check_by_both, damage_inline, store_inline};
 use vfs::{Credentials, Follow, Node, Privileges, Volume, VolumeOptions};
 
 /// The flag of files with inline data.
@@ -33,18 +33,22 @@ fn padded(data: &[u8], length: usize) -> Vec<u8> {
     contents
 }
 
-fn truncate(kind: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    Kind::named(kind).make(&image, 64);
-    let volume = open(&image);
+/// Makes a volume of this kind with the file `small`, and changes its image.
+fn make(image: &Path, kind: &str, change: impl FnOnce(&mut [u8])) {
+    Kind::named(kind).make(image, 64);
+    let volume = open(image);
     volume.create_file(b"/small", 0o644, &Credentials::ROOT).unwrap();
     volume.close().unwrap();
     drop(volume);
-    let mut bytes = std::fs::read(&image).unwrap();
-    store_inline(&mut bytes, b"small", DATA);
-    std::fs::write(&image, bytes).unwrap();
+    let mut bytes = std::fs::read(image).unwrap();
+    change(&mut bytes);
+    std::fs::write(image, bytes).unwrap();
+}
 
+fn truncate(kind: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    make(&image, kind, |bytes| store_inline(bytes, b"small", DATA));
     let volume = open(&image);
     let node = volume.resolve(b"/small", Follow::No).unwrap();
     check(&node, DATA, true);
@@ -83,4 +87,24 @@ fn inline_data_is_truncated_in_place() {
 #[test]
 fn inline_data_is_truncated_in_place_beside_extra_attributes() {
     truncate("attributes");
+}
+
+#[test]
+fn a_damaged_inode_with_inline_data_is_shown_as_by_linux() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    make(&image, "attributes", |bytes| {
+        store_inline(bytes, b"small", DATA);
+        damage_inline(bytes, b"small");
+    });
+    let volume = open(&image);
+    let node = volume.resolve(b"/small", Follow::No).unwrap();
+    check(&node, DATA, true);
+    assert_eq!(node.attributes().flags, INLINE_DATA);
+    node.set_size(LARGE, Privileges::Keep).unwrap();
+    check(&node, &padded(DATA, LARGE as usize), false);
+    drop(node);
+    volume.close().unwrap();
+    drop(volume);
+    check_by_both(&image);
 }

@@ -28,7 +28,9 @@ const EXPLAINED: &[Explained] = &[
     Explained {
         reason: "the library is right: where the journal's map has a hole, Linux reads another block, and does not replay \
                  the rest of the log; the library and e2fsck use the superblock's copy of the map",
-        applies: |_, seen| seen.reading.has_message("journal bmap failed"),
+        applies: |_, Seen { case, reading, .. }| {
+            case.what.contains("Inode journal") && reading.has_message("journal bmap failed")
+        },
     },
     Explained {
         reason: "the library shows more: Linux lists an indexed directory by its index, without names whose hashes are \
@@ -53,8 +55,9 @@ const EXPLAINED: &[Explained] = &[
     },
     Explained {
         reason: "the library is right: the free blocks and inodes of a group are at most as many as it has",
-        applies: |difference, _| {
+        applies: |difference, Seen { case, .. }| {
             is_count(difference)
+                && ["Descriptor", "Superblock"].iter().any(|part| case.what.contains(part))
                 && matches!(difference.numbers(), Some([ours, theirs]) if ours < theirs)
         },
     },

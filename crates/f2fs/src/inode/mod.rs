@@ -250,9 +250,6 @@ impl MapRead for Inode {
     fn inline_data(&self) -> Result<Vec<u8>> {
         let contents = self.inline_contents()?;
         let mut data = contents.as_deref().unwrap_or_default().to_vec();
-        if !self.record.has_inline_data {
-            data.fill(0);
-        }
         // Bytes behind the size are not data.
         let size = usize::try_from(self.attributes().size).unwrap_or(usize::MAX);
         data.truncate(size);

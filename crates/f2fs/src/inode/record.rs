@@ -138,7 +138,7 @@ pub(crate) struct InodeRecord {
     pub(crate) addresses_per_node: u32,
     /// Bytes of the block with inline data or dentries.
     pub(crate) inline_area: Option<Range<usize>>,
-    /// Whether inline data was ever written. Otherwise it reads as zeroes.
+    /// Whether a flag says that the inline data is not all zeroes. It is read in any case, as in Linux.
     pub(crate) has_inline_data: bool,
     /// Byte of the numbers of the nodes below.
     pub(crate) nodes_at: usize,
@@ -423,7 +423,9 @@ impl<'a> Parser<'a> {
             (self.raw.inline & inline::PINNED != 0 && kind == FileType::Regular, flags::PINNED),
             (is_inline, flags::INLINE),
         ];
-        let stored = self.raw.flags.get() & flags::VISIBLE;
+        // Linux does not show this flag of regular files.
+        let hidden = if kind == FileType::Regular { flags::INHERIT_PROJECT } else { 0 };
+        let stored = self.raw.flags.get() & flags::VISIBLE & !hidden;
         has.iter().filter(|(has, _)| *has).fold(stored, |flags, (_, flag)| flags | flag)
     }
 

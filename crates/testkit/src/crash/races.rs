@@ -96,11 +96,28 @@ impl Races {
             for (index, byte) in found.iter().enumerate() {
                 if !possible.iter().any(|data| data[index] == *byte) {
                     let (at, count) = (part.start + index, possible.len());
-                    return Err(format!("{byte:#x} at {at}, which none of {count} changes wrote"));
+                    let history = self.history(at);
+                    return Err(format!(
+                        "{byte:#x} at {at}, which none of {count} changes wrote, of {history}"
+                    ));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Describes the changes and syncs of a byte of the file, by the times of their begins.
+    fn history(&self, at: usize) -> String {
+        let changes = self.changes.iter().filter(|one| one.range.contains(&at)).map(|one| {
+            let byte = one.data[at - one.range.start];
+            let durable = one.durable.map_or(String::new(), |point| format!(" durable at {point}"));
+            (one.begun, format!("{}..{}: {byte:#x}{durable}", one.begun, one.ended))
+        });
+        let syncs = self.syncs.iter().filter(|one| one.range.contains(&at));
+        let syncs = syncs.map(|one| (one.begun, format!("{}: sync to {}", one.begun, one.point)));
+        let mut all: Vec<_> = changes.chain(syncs).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the possible contents of a part of the file that each change and sync covers completely or not

@@ -12,6 +12,8 @@ pub(super) const BLOCK: usize = BLOCK_SIZE as usize;
 pub(super) const SUPERBLOCK: usize = 1024;
 /// The offset of the checksum in an inode that has one.
 const INODE_CHECKSUM: usize = 368;
+/// The size of the extra attributes of an inode that has one.
+const CHECKED_BYTES: usize = 12;
 /// The size of an entry of the node address table.
 pub(super) const NODE_ENTRY: usize = 9;
 /// The number of blocks in a segment.
@@ -43,7 +45,7 @@ pub(super) fn double_word(bytes: &[u8], at: usize) -> u64 {
     u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
 }
 
-fn set_word(bytes: &mut [u8], at: usize, value: u32) {
+pub(super) fn set_word(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
@@ -212,11 +214,24 @@ impl Layout {
         assert!(found, "a file with this name");
     }
 
+    fn has_checked_inodes(&self) -> bool {
+        const CHECKED_INODES: u32 = 0x20;
+        self.features & CHECKED_INODES != 0
+    }
+
+    /// Returns whether an inode has no checksum although those of the volume have one.
+    pub fn lacks_checksum(&self, inode: &[u8]) -> bool {
+        let size = usize::from(half(inode, ADDRESSES));
+        let has_checksum = inode[3] & EXTRA_ATTRIBUTES != 0
+            && (CHECKED_BYTES..=EXTRA_BYTES_MAX).contains(&size)
+            && size % 4 == 0;
+        self.has_checked_inodes() && !has_checksum
+    }
+
     /// Corrects the checksum of the node at `at`, if it is an inode that has one.
     pub fn mend_node(&self, image: &mut [u8], at: usize) {
-        const CHECKED_INODES: u32 = 0x20;
         let node = &mut image[at..at + self.block];
-        if self.features & CHECKED_INODES == 0 || !self.is_inode(node) || extra_bytes(node) < 12 {
+        if !self.has_checked_inodes() || !self.is_inode(node) || extra_bytes(node) < CHECKED_BYTES {
             return;
         }
         set_word(node, INODE_CHECKSUM, 0);
@@ -235,10 +250,13 @@ const NAME: usize = 88;
 pub(super) const INLINE_DENTRIES: u8 = 4;
 /// The bit of an inode with extra attributes.
 const EXTRA_ATTRIBUTES: u8 = 0x20;
+/// The maximum size of extra attributes in bytes.
+const EXTRA_BYTES_MAX: usize = 36;
 
 /// Returns the size of an inode's extra attributes in bytes.
 pub(super) fn extra_bytes(inode: &[u8]) -> usize {
-    if inode[3] & EXTRA_ATTRIBUTES == 0 { 0 } else { usize::from(half(inode, ADDRESSES)).min(36) }
+    let size = usize::from(half(inode, ADDRESSES)).min(EXTRA_BYTES_MAX);
+    if inode[3] & EXTRA_ATTRIBUTES == 0 { 0 } else { size }
 }
 
 /// Returns the offset of the checksum in the head of a checkpoint.

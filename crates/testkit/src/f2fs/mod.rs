@@ -39,7 +39,7 @@ pub use fill::{
     break_off, change_all, change_all_encrypted, fill_all, fill_and_decrypt_all, list_all,
     list_last_checkpoints,
 };
-pub use inline::store_inline;
+pub use inline::{damage_inline, store_inline};
 pub use kind::{Filler, KINDS, Kind};
 pub use offered::offer_all_segments_but;
 pub use tools::Tools;

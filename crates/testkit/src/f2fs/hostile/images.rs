@@ -2,6 +2,7 @@
 //! orphans, and a chain of synced nodes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::attributes::{FileType, XattrMode};
 use base::{BlockSize, FileOffset};
@@ -153,7 +154,9 @@ pub fn empty(shift: u32, features: u32) -> Vec<u8> {
 fn make_image((_, shift, features, end): Image, amounts: Amounts) -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(empty(shift, features)));
     let mut options = VolumeOptions::default();
-    options.writable(true).cache_bytes_max(16 << 20);
+    // What is written in the background depends on time: the same seed damages the same structures of the same image.
+    options.writable(true).cache_bytes_max(16 << 20).commit_interval(Duration::from_secs(86_400));
+    options.f2fs.cleans_in_background = false;
     let volume = must(Volume::open_device(device.clone(), &options), "an empty image");
     let filler = Filler { volume: &volume, block: 1 << shift, features, amounts };
     filler.fill();

@@ -36,8 +36,12 @@ impl StoredTime {
 pub struct StoredInode {
     /// Its number.
     pub number: u64,
+    /// Whether the node is marked as synced.
+    pub is_synced: bool,
     /// The directory to which a recovery adds its name, if it does.
     pub recovered_in: Option<u64>,
+    /// Whether it has no checksum, although the volume's inodes have one.
+    pub lacks_checksum: bool,
     /// The number of addresses that are more than its count of blocks.
     pub not_counted: u64,
     /// The time of the last access.
@@ -56,7 +60,9 @@ impl StoredInode {
         let is_recovered = flags & (SYNCED | NAMED) == SYNCED | NAMED;
         Self {
             number: word(node, layout.footer()).into(),
+            is_synced: flags & SYNCED != 0,
             recovered_in: is_recovered.then(|| word(node, 84).into()),
+            lacks_checksum: layout.lacks_checksum(node),
             not_counted: not_counted(layout, node),
             accessed: StoredTime::read(node, 32, 56),
             changed: StoredTime::read(node, 40, 60),
