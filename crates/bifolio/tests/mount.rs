@@ -229,6 +229,7 @@ fn a_signal_unmounts_the_mount_of_an_ordinary_user() {
 fn an_ordinary_user_needs_access_to_the_image_and_the_mount_point() {
     private_mounts();
     let fixture = Fixture::with_tree();
+    fixture.share_device();
     // The directory belongs to root.
     let output = fixture.try_mount_as(NOBODY, &[]);
     assert_eq!(output.status.code(), Some(1), "{}", output.text());

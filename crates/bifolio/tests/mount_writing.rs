@@ -225,6 +225,7 @@ fn a_failed_mount_leaves_a_clean_volume() {
     private_mounts();
     for options in ["-O mmp", "-O ^has_journal"] {
         let fixture = Fixture::new();
+        fixture.share_device();
         Mke2fs::new("ext4", 4096).with(options).make(&fixture.image, None);
         std::os::unix::fs::chown(&fixture.image, Some(NOBODY), Some(NOBODY)).unwrap();
         let fails = |arguments: &[&str]| {

@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use tempfile::TempDir;
 use testkit::escapes::{
     self, Attempt, Facts, Host, MEMORY_MAX, MOUNT, RINGS, as_user, is_done, reached, result, say,
 };
-use testkit::ring_escapes::{self, Ring, SUBMISSIONS};
+use testkit::ring_escapes::{self, Ring, SET_OPTION, SUBMISSIONS};
 use testkit::toy::{BLOCK_BYTES, Content, ROOT, Toy};
 use testkit::{RingOffer, private_mounts};
 
@@ -69,9 +70,10 @@ fn mount(facts: &Facts) -> ExitCode {
         let image = part.as_ref().map_or(disk.as_path(), LoopDevice::path);
         let opened = File::options().read(true).write(true).open(image).unwrap();
         drop(part);
-        Ok::<_, base::Error>(OwnedFd::from(opened))
+        let socket = UnixDatagram::unbound().unwrap();
+        Ok::<_, base::Error>((OwnedFd::from(opened), OwnedFd::from(socket)))
     };
-    let open = |image: OwnedFd| {
+    let open = |(image, socket): (OwnedFd, OwnedFd)| {
         let start = if is_confined && is_root { 0 } else { PARTITION.start };
         let last = start + (PARTITION.end - PARTITION.start) - 512;
         say(WORK, rustix::io::pwrite(&image, &[0xaa; 512], last).map(drop).map_err(Into::into));
@@ -82,7 +84,7 @@ fn mount(facts: &Facts) -> ExitCode {
             say(name, attempt(&image));
         }
         let ring = Ring::unrestricted().or_else(|_| Ring::taken(parameters?));
-        try_ring(ring, &image);
+        try_ring(ring, &image, &socket);
         eprintln!("end");
         let root = Content::directory(&[(".", ROOT), ("..", ROOT)]);
         let toy = Toy::new(vec![b'x'; BLOCK_BYTES as usize], [(ROOT, root)]);
@@ -98,15 +100,16 @@ fn mount(facts: &Facts) -> ExitCode {
 }
 
 /// Tries what a ring could do: one that the server creates, or else one of those that it has.
-fn try_ring(ring: io::Result<Ring>, image: &OwnedFd) {
+fn try_ring(ring: io::Result<Ring>, image: &OwnedFd, socket: &OwnedFd) {
     let (mut ring, found) = match ring {
         Ok(ring) => (Some(ring), Ok(())),
         Err(error) => (None, Err(error)),
     };
     say(RING, found);
-    for submission in SUBMISSIONS {
+    let submissions = SUBMISSIONS.iter().map(|submission| (submission, image));
+    for (submission, file) in submissions.chain([(&SET_OPTION, socket)]) {
         let none = || Err(io::ErrorKind::NotFound.into());
-        let attempt = |ring| ring_escapes::attempt(ring, submission, image);
+        let attempt = |ring| ring_escapes::attempt(ring, submission, file);
         say(submission.0, ring.as_mut().map_or_else(none, attempt));
     }
 }
@@ -221,7 +224,7 @@ fn check(user: Option<u32>) -> Result<(), Failed> {
     let free = attempts_of(user, false);
     assert!(!creates_rings || offer.is_none() || is_done(&confined, RING), "{confined}");
     drop(offer);
-    for (name, _, _) in SUBMISSIONS {
+    for (name, _, _) in SUBMISSIONS.iter().chain([&SET_OPTION]) {
         assert!(!is_done(&confined, name), "{name}, confined: {confined}");
         assert!(!creates_rings || is_done(&free, name), "{name}, not confined: {free}");
     }

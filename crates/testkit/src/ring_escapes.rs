@@ -62,9 +62,12 @@ impl Ring {
         }
     }
 
-    /// Submits an entry with the number of any operation, and without a file.
-    pub fn submit_number(&mut self, operation: u8) -> io::Result<i64> {
-        let mut entry = opcode::Read::new(types::Fd(-1), std::ptr::null_mut(), 0).build();
+    /// Submits an entry with the number of any operation, for the ring's first registered file if the flags say so, or else without a
+    /// file.
+    pub fn submit_number(&mut self, operation: u8, flags: Flags) -> io::Result<i64> {
+        let file = if flags.contains(Flags::FIXED_FILE) { 0 } else { -1 };
+        let entry = opcode::Read::new(types::Fd(file), std::ptr::null_mut(), 0).build();
+        let mut entry = entry.flags(flags);
         // SAFETY: an entry is plain numbers in the kernel's layout, and the first byte is that of the operation.
         unsafe { (&raw mut entry).cast::<u8>().write(operation) };
         self.submit(&entry)
@@ -125,6 +128,29 @@ pub const SUBMISSIONS: &[Submission] = &[
         libc::EOPNOTSUPP,
     ),
 ];
+
+/// The attempt to change an open socket. Before Linux 6.7, sockets have no commands.
+pub const SET_OPTION: Submission =
+    ("set an option of a socket through a ring", set_option, libc::EOPNOTSUPP);
+
+/// Returns a command that sets the buffer size of a socket.
+fn set_option(socket: types::Fd) -> Entry {
+    /// `SOCKET_URING_OP_SETSOCKOPT`.
+    const SET_SOCKET_OPTION: u32 = 3;
+    /// The byte offsets of the option's level, name, length and value in an entry.
+    const AT: [usize; 4] = [16, 20, 44, 48];
+    let value: &'static i32 = Box::leak(Box::new(8192));
+    let mut entry = opcode::UringCmd16::new(socket, SET_SOCKET_OPTION).build();
+    let bytes = (&raw mut entry).cast::<u8>();
+    let numbers = [libc::SOL_SOCKET as u32, libc::SO_SNDBUF as u32, size_of::<i32>() as u32];
+    for (at, number) in AT.into_iter().zip(numbers) {
+        // SAFETY: an entry is 64 bytes of plain numbers in the kernel's layout, aligned to 8 bytes.
+        unsafe { bytes.add(at).cast::<u32>().write(number) };
+    }
+    // SAFETY: as above.
+    unsafe { bytes.add(AT[3]).cast::<*const i32>().write(value) };
+    entry
+}
 
 /// Tries a submission for `file`.
 pub fn attempt(ring: &mut Ring, submission: &Submission, file: &OwnedFd) -> io::Result<()> {

@@ -139,13 +139,22 @@ impl Fixture {
     /// Lets the ordinary user mount the image. Makes /dev/fuse accessible for all users in the mount namespace of the
     /// thread, as on a desktop.
     pub fn allow_nobody(&self) {
+        self.share_device();
+        fs::set_permissions(&self.image, Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::chown(&self.directory, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+
+    /// Makes /dev/fuse accessible for all users in the mount namespace of the test, as it is on most hosts. Without it, a mount of an
+    /// ordinary user that needs io_uring fails early.
+    pub fn share_device(&self) {
         let devices = self.folder.path().join("devices");
+        if devices.exists() {
+            return;
+        }
         fs::create_dir(&devices).unwrap();
         let script = "mount -t tmpfs -o mode=755 none . && mknod -m 666 fuse c 10 229 \
                       && mount --bind fuse /dev/fuse";
         run(Command::new("sh").args(["-c", script]).current_dir(&devices));
-        fs::set_permissions(&self.image, Permissions::from_mode(0o644)).unwrap();
-        std::os::unix::fs::chown(&self.directory, Some(NOBODY), Some(NOBODY)).unwrap();
     }
 
     /// Mounts in the background.

@@ -14,6 +14,7 @@ use super::signals::Signals;
 use super::task::{self, Task};
 use super::{Plan, SessionError, Sockets, kill_check, locate};
 use crate::mount::{self, Claimed, Detached, MountError, MountId, MountRequest};
+use crate::transport::connect_device;
 
 /// The time within which the kernel has to write the data that it holds.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,8 +51,9 @@ pub fn run<H, E>(
     };
     locate::start(sockets.locate);
     kill_check::start(sockets.kill_check);
+    let (mount, presence, ring_device) = (None, None, sockets.ring_device);
     let mut guard =
-        Guard { _held: held, plan, control, signals, server, mount: None, presence: None };
+        Guard { _held: held, plan, control, signals, server, ring_device, mount, presence };
     match guard.wait() {
         Ok(Event::Message(Message::Prepared)) => {}
         Ok(Event::Signal) => return guard.abort(END_TIMEOUT, SessionError::Interrupted),
@@ -93,6 +95,8 @@ struct Guard<'a, H> {
     control: Control,
     signals: Signals,
     server: Child,
+    /// The device of the server's rings, until it is connected.
+    ring_device: Option<OwnedFd>,
     /// The mount, once there is one.
     mount: Option<MountId>,
     /// A socket whose name exists while this process runs, so that `umount` can wait for its end.
@@ -145,6 +149,12 @@ impl<H> Guard<'_, H> {
         let flags = rustix::fs::fcntl_getfl(&connection).map_err(MountError::Device)?;
         rustix::fs::fcntl_setfl(&connection, flags | OFlags::NONBLOCK)
             .map_err(MountError::Device)?;
+        if let Some(device) = self.ring_device.take()
+            && let Err(error) = connect_device(&device, &connection)
+        {
+            // The rings fail, and requests come over /dev/fuse.
+            tracing::debug!("cannot connect the rings: {error}");
+        }
         // The guard keeps no copy of the connection, so that the connection ends with the server.
         let _ = self.control.send(&Message::Mounted(connection));
         Ok(())

@@ -42,10 +42,10 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::mount::{Claim, MountError, MountOptions};
+use crate::mount::{Claim, MountError, MountOptions, Preference};
 use crate::operations::InitRefused;
 use crate::socket;
-use crate::transport::NoRings;
+use crate::transport::{NoRings, open_device};
 use process::Side;
 
 pub use ask::ask;
@@ -187,16 +187,31 @@ struct Sockets {
     locate: OwnedFd,
     /// The socket for the server's questions to `kill_check`.
     kill_check: OwnedFd,
+    /// The device of the server's rings, which the guard connects. `None` if there are to be none.
+    ring_device: Option<OwnedFd>,
 }
 
 impl Sockets {
     /// Creates the sockets. Returns the guard's ends and the server's ends.
-    fn pair() -> Result<(Self, Self), Errno> {
+    fn pair(io_uring: Preference) -> Result<(Self, Self), Errno> {
         let control = socket::pair()?;
         let locate = socket::pair()?;
         let kill_check = socket::pair()?;
-        let guard = Self { control: control.0, locate: locate.0, kill_check: kill_check.0 };
-        let server = Self { control: control.1, locate: locate.1, kill_check: kill_check.1 };
+        // Without /dev/fuse, mounting reports the error.
+        let device = (io_uring != Preference::Off).then(|| open_device().ok()).flatten();
+        let theirs = device.as_ref().map(|device| rustix::io::fcntl_dupfd_cloexec(device, 3));
+        let guard = Self {
+            control: control.0,
+            locate: locate.0,
+            kill_check: kill_check.0,
+            ring_device: device,
+        };
+        let server = Self {
+            control: control.1,
+            locate: locate.1,
+            kill_check: kill_check.1,
+            ring_device: theirs.transpose()?,
+        };
         Ok((guard, server))
     }
 }
@@ -208,8 +223,8 @@ fn guard_and_serve<P, E>(
     prepare: impl FnOnce() -> Result<P, E>,
     open: impl FnOnce(P) -> Result<Arc<vfs::Volume>, E>,
 ) -> Result<(), SessionError<E>> {
-    let (ours, theirs) =
-        Sockets::pair().map_err(|errno| SessionError::Host("create a socket", errno))?;
+    let (ours, theirs) = Sockets::pair(plan.options.io_uring)
+        .map_err(|errno| SessionError::Host("create a socket", errno))?;
     match process::fork().map_err(|errno| SessionError::Host("fork", errno))? {
         Side::Child => {
             drop((ours, ready));

@@ -65,7 +65,11 @@ pub fn run<P, E>(
     let options = server_options(plan);
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let poll = busy_poll(plan, processors, sockets.locate).map_err(SessionError::LowLatency)?;
-    let rings = try_io_uring(plan, || Rings::new(plan.threads))?;
+    let rings = try_io_uring(plan, || match &sockets.ring_device {
+        Some(device) => Rings::new(plan.threads, device.as_fd()),
+        None => Err(io::Error::other("cannot open /dev/fuse").into()),
+    })?;
+    drop(sockets.ring_device);
     let proof = confine::Proof::open();
     // Before mounting, since the namespace would contain the mount.
     if let Err(errno) = namespace::leave() {
@@ -198,7 +202,7 @@ fn mount_and_serve<E>(
         Some(rings) => {
             let failure = connection_end.clone();
             let poll = poll.without_keep_awake();
-            rings.start(server, &channel, poll, move |end| failure.set(end));
+            rings.start(server, poll, move |end| failure.set(end));
             // The requests that still come over /dev/fuse are not urgent.
             BusyPoll::default()
         }

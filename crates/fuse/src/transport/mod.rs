@@ -19,5 +19,5 @@ pub use busy_poll::{BusyPoll, KeepAwake};
 pub use channel::{Channel, EndReason};
 pub use contention::Contention;
 pub use invalidator::Invalidator;
-pub use ring::{NoRings, RingWorkerPool, Rings};
+pub use ring::{NoRings, RingWorkerPool, Rings, connect_device, open_device};
 pub use worker_pool::{THREADS_DEFAULT, WorkerPool};

@@ -28,6 +28,9 @@ const GET_EVENTS: u32 = 1;
 /// The byte offset of the number of vectors in a submission (`sqe->len`).
 const SUBMISSION_LENGTH_AT: usize = 24;
 
+/// The only file that a ring knows.
+const DEVICE: types::Fixed = types::Fixed(0);
+
 /// A command to the kernel, which then stores the next request in the entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
@@ -45,19 +48,23 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Creates a ring for a queue. It is disabled. Once enabled, it accepts nothing but commands to open devices.
+    /// Creates a ring for a queue. It is disabled. Once enabled, it accepts nothing but commands to `device`. Commands to other files
+    /// could change sockets (SOCKET_URING_OP_SETSOCKOPT, from Linux 6.7 on).
     ///
     /// Errors: that of the host if io_uring is missing or forbidden.
-    pub fn new(queue: u16) -> io::Result<Self> {
+    pub fn new(queue: u16, device: BorrowedFd<'_>) -> io::Result<Self> {
         let ring = IoUring::builder()
             .setup_r_disabled()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .build(1)?;
+        ring.submitter().register_files(&[device.as_raw_fd()])?;
+        let registered_file = squeue::Flags::FIXED_FILE.bits();
         ring.submitter().register_restrictions(&mut [
             Restriction::register_op(ENABLE_RINGS),
             Restriction::sqe_op(opcode::UringCmd80::CODE),
-            Restriction::sqe_flags_allowed(0),
+            Restriction::sqe_flags_allowed(registered_file),
+            Restriction::sqe_flags_required(registered_file),
         ])?;
         Ok(Self { ring, queue, memory: Memory::new()? })
     }
@@ -74,13 +81,8 @@ impl Ring {
 
     /// Passes the entry to the kernel, waits until it is back with a request, and returns its memory. Only the thread
     /// that has enabled the ring may call this. After an error, the entry cannot be used again.
-    pub fn exchange(
-        &mut self,
-        device: BorrowedFd<'_>,
-        command: Command,
-        poll: &BusyPoll,
-    ) -> Result<&mut [u8], Errno> {
-        let submission = self.submission(device, command);
+    pub fn exchange(&mut self, command: Command, poll: &BusyPoll) -> Result<&mut [u8], Errno> {
+        let submission = self.submission(command);
         // SAFETY: the vectors, which the kernel reads on submission, live as long as the ring, and
         // so does the memory that they describe. No reference to it exists: that would borrow `self`.
         let pushed = unsafe { self.ring.submission().push(&submission) };
@@ -105,7 +107,7 @@ impl Ring {
         Ok(unsafe { self.memory.bytes() })
     }
 
-    fn submission(&self, device: BorrowedFd<'_>, command: Command) -> squeue::Entry128 {
+    fn submission(&self, command: Command) -> squeue::Entry128 {
         let (operation, commit) = match command {
             Command::Register => (RING_REGISTER, 0),
             Command::Commit(number) => (RING_COMMIT_AND_FETCH, number),
@@ -113,7 +115,7 @@ impl Ring {
         let message = RingCommand { flags: 0, commit, queue: self.queue, padding: [0; 6] };
         let mut bytes = [0; 80];
         bytes[..size_of::<RingCommand>()].copy_from_slice(message.as_bytes());
-        let mut submission = opcode::UringCmd80::new(types::Fd(device.as_raw_fd()), operation)
+        let mut submission = opcode::UringCmd80::new(DEVICE, operation)
             .cmd(bytes)
             .addr(Some(self.memory.vectors.as_ptr() as u64))
             .build();
@@ -206,9 +208,11 @@ impl Drop for Memory {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::unix::net::UnixDatagram;
 
-    use testkit::ring_escapes::{self, SUBMISSIONS};
+    use io_uring::squeue::Flags;
+    use testkit::ring_escapes::{self, SET_OPTION, SUBMISSIONS};
 
     use super::*;
 
@@ -220,8 +224,9 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_accepts_commands_and_nothing_else() {
-        let ring = Ring::new(0).unwrap();
+    fn a_ring_accepts_commands_to_its_device_and_nothing_else() {
+        let device = super::super::device::open_device().unwrap();
+        let ring = Ring::new(0, device.as_fd()).unwrap();
         ring.enable().unwrap();
         let parameters = ring.ring.params().clone();
         let mut user = ring_escapes::Ring::of(&ring.ring, parameters).unwrap();
@@ -230,21 +235,25 @@ mod tests {
             let refused = ring_escapes::attempt(&mut user, submission, &file);
             assert_eq!(errno(refused.map(|()| 0)), Some(libc::EACCES), "{}", submission.0);
         }
+        let socket = OwnedFd::from(UnixDatagram::unbound().unwrap());
+        let refused = ring_escapes::attempt(&mut user, &SET_OPTION, &socket);
+        assert_eq!(errno(refused.map(|()| 0)), Some(libc::EACCES));
         for operation in 0..OPERATIONS {
-            let expected: &[_] = match operation {
-                // There is no such file.
-                opcode::UringCmd80::CODE => &[libc::EBADF],
-                // The kernel may be too old for the operation.
-                _ => &[libc::EACCES, libc::EINVAL],
-            };
-            let found = errno(user.submit_number(operation)).unwrap();
-            assert!(expected.contains(&found), "operation {operation}: {found}");
+            for flags in [Flags::empty(), Flags::FIXED_FILE] {
+                let expected: &[_] = match (operation, flags) {
+                    // The device has no connection, or the kernel no FUSE over io_uring.
+                    (opcode::UringCmd80::CODE, Flags::FIXED_FILE) => {
+                        &[libc::EPERM, libc::EOPNOTSUPP]
+                    }
+                    // The kernel may be too old for the operation.
+                    _ => &[libc::EACCES, libc::EINVAL],
+                };
+                let found = errno(user.submit_number(operation, flags)).unwrap();
+                assert!(expected.contains(&found), "operation {operation}: {found}");
+            }
         }
         let found = user.register_file().unwrap_err();
         assert_eq!(found.raw_os_error(), Some(libc::EACCES));
-        // The file has no commands.
-        let accepted = user.submit(&ring_escapes::command(types::Fd(file.as_raw_fd())));
-        assert_eq!(errno(accepted), Some(libc::EOPNOTSUPP));
     }
 
     #[test]
@@ -255,6 +264,8 @@ mod tests {
             let accepted = ring_escapes::attempt(&mut user, submission, &file);
             accepted.unwrap_or_else(|error| panic!("{}: {error}", submission.0));
         }
+        let socket = OwnedFd::from(UnixDatagram::unbound().unwrap());
+        ring_escapes::attempt(&mut user, &SET_OPTION, &socket).unwrap();
         user.register_file().unwrap();
     }
 }

@@ -2,8 +2,10 @@
 //! a thread on the client's own processor. FORGET and INTERRUPT still come through /dev/fuse.
 
 mod delivery;
+mod device;
 mod entry;
 mod processors;
 mod worker_pool;
 
+pub use device::{connect_device, open_device};
 pub use worker_pool::{NoRings, RingWorkerPool, Rings};

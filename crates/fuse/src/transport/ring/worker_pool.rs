@@ -4,7 +4,7 @@
 
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, mpsc};
 
 use rustix::io::Errno;
@@ -15,7 +15,7 @@ use super::entry::{Command, Ring};
 use super::processors::{ENTRIES_MAX, Processors};
 use crate::server::Server;
 use crate::transport::busy_poll::BusyPoll;
-use crate::transport::channel::{Channel, EndReason};
+use crate::transport::channel::EndReason;
 
 /// The file that says whether the kernel offers rings to new connections.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -37,17 +37,19 @@ pub enum NoRings {
 pub struct Rings(Vec<Ring>);
 
 impl Rings {
-    /// Creates rings for at least `threads` threads. Must be called before the process is confined.
+    /// Creates rings for at least `threads` threads, which know only `device`: see [`open_device`](super::open_device). Must be called
+    /// before the process is confined.
     ///
     /// Errors: `NotOffered`, or `Host` if the host refuses a ring or there would be too many.
-    pub fn new(threads: NonZeroUsize) -> Result<Self, NoRings> {
+    pub fn new(threads: NonZeroUsize, device: BorrowedFd<'_>) -> Result<Self, NoRings> {
         if !std::fs::read(SWITCH).is_ok_and(|text| text.starts_with(b"Y")) {
             return Err(NoRings::NotOffered);
         }
         let queues = Processors::of_host()?.entries(threads).ok_or_else(|| {
             io::Error::other(format!("more than {ENTRIES_MAX} ring entries would be needed"))
         })?;
-        Ok(Self(queues.into_iter().map(Ring::new).collect::<io::Result<_>>()?))
+        let ring = |queue| Ring::new(queue, device);
+        Ok(Self(queues.into_iter().map(ring).collect::<io::Result<_>>()?))
     }
 }
 
@@ -60,7 +62,6 @@ pub struct RingWorkerPool {
 #[derive(Clone)]
 struct Work {
     server: Arc<Server>,
-    channel: Channel,
     poll: Arc<BusyPoll>,
     at_failure: Arc<dyn Fn(EndReason) + Send + Sync>,
 }
@@ -92,19 +93,17 @@ impl RingWorkerPool {
         Ok(pool)
     }
 
-    /// Starts to serve the connection of `channel`, after INIT was answered and until the connection ends. Some
+    /// Starts to serve the connection of the rings' device, after INIT was answered and until the connection ends. Some
     /// requests never come through a ring, and none do if the kernel accepts no ring. The caller receives those from
-    /// `channel`. Calls `at_failure` if the connection cannot go on.
+    /// /dev/fuse. Calls `at_failure` if the connection cannot go on.
     pub fn start(
         self,
         server: &Arc<Server>,
-        channel: &Channel,
         poll: BusyPoll,
         at_failure: impl Fn(EndReason) + Send + Sync + 'static,
     ) {
         let work = Work {
             server: Arc::clone(server),
-            channel: channel.clone(),
             poll: Arc::new(poll),
             at_failure: Arc::new(at_failure),
         };
@@ -123,7 +122,7 @@ fn run(mut ring: Ring, work: &Work) {
     let mut spare = vec![0; SPARE_BYTES];
     let mut command = Command::Register;
     let errno = loop {
-        match ring.exchange(work.channel.as_fd(), command, &work.poll) {
+        match ring.exchange(command, &work.poll) {
             Ok(entry) => command = Command::Commit(serve(&work.server, entry, &mut spare)),
             Err(errno) => break errno,
         }
