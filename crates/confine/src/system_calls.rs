@@ -126,7 +126,7 @@ const ALLOWED_WITH_SOURCES: &[libc::c_long] = &[
 ];
 /// The further system calls for attributes of files that are read.
 const ALLOWED_WITH_SOURCE_ATTRIBUTES: &[libc::c_long] =
-    &[libc::SYS_llistxattr, libc::SYS_lgetxattr];
+    &[libc::SYS_llistxattr, libc::SYS_lgetxattr, libc::SYS_flistxattr, libc::SYS_fgetxattr];
 
 /// The further system calls for creating files in a tree of the host.
 const ALLOWED_WITH_COPIES: &[libc::c_long] = &[

@@ -36,7 +36,7 @@ pub struct Options {
     /// Whether directories are copied.
     pub recursive: bool,
     /// Whether what gives rights on the host is copied: device files, and of what is preserved, set-ID bits,
-    /// capabilities, and the attributes `security.*` and `trusted.*`.
+    /// capabilities, and the extended attributes that give rights (`metadata.rs`).
     pub privileged: bool,
     /// The maximum size of the copy.
     pub maximum: Maximum,

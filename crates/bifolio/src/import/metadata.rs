@@ -55,7 +55,7 @@ impl Preserved {
 }
 
 /// Sets all metadata of the original on its copy.
-pub fn preserve(original: &Stat, xattrs: &Xattrs, copy: &Node) -> Result<(), CopyError> {
+pub fn preserve(original: &Stat, xattrs: &Xattrs<'_>, copy: &Node) -> Result<(), CopyError> {
     apply(copy, &Preserved::of(original), |copy| {
         xattrs.for_each(|name, value| set_xattr(copy, name, value))
     })

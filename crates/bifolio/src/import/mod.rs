@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -231,7 +232,7 @@ impl<'a> Importer<'a> {
             self.copy_entry(walk, &name, &destination).map_err(CopyError::Fatal)?;
         }
         match (self.options.preserve, is_new) {
-            (true, _) => metadata::preserve(original, &walk.xattrs(original)?, &copy),
+            (true, _) => metadata::preserve(original, &walk.xattrs()?, &copy),
             (false, true) => set_permissions(&copy, self.plain_permissions(original)),
             (false, false) => Ok(()),
         }
@@ -277,8 +278,11 @@ impl<'a> Importer<'a> {
                 Ok(())
             });
         }
-        let xattrs = self.options.preserve.then(|| walk.xattrs_of(original.name, stat));
-        let xattrs = xattrs.transpose()?;
+        let xattrs = match &original.file {
+            _ if !self.options.preserve => None,
+            Some(file) => Some(Xattrs::Open(file.as_fd())),
+            None => Some(walk.xattrs_of(original.name, stat)?),
+        };
         if let Some(file) = &original.file {
             let permissions = self.plain_permissions(stat);
             let preserved = xattrs.as_ref().map(|xattrs| (stat, xattrs));
@@ -298,7 +302,7 @@ impl<'a> Importer<'a> {
         &self,
         walk: &mut Walk,
         original: &Original<'_>,
-        xattrs: Option<&Xattrs>,
+        xattrs: Option<&Xattrs<'_>>,
         directory: &Arc<Node>,
         name: &[u8],
     ) -> Result<(), CopyError> {
@@ -335,7 +339,7 @@ impl<'a> Importer<'a> {
     fn copy_file(
         &self,
         file: &File,
-        preserved: Option<(&Stat, &Xattrs)>,
+        preserved: Option<(&Stat, &Xattrs<'_>)>,
         permissions: u16,
         directory: &Arc<Node>,
         name: &[u8],

@@ -192,17 +192,17 @@ impl Walk {
         }
     }
 
-    /// Returns the extended attributes of the entry `name` of the current directory, which had the attributes `seen`.
-    pub fn xattrs_of(&mut self, name: &OsStr, seen: &Stat) -> Result<Xattrs, CopyError> {
+    /// Returns the extended attributes of the entry `name` of the current directory, which had the attributes `seen` and is not
+    /// open.
+    pub fn xattrs_of(&mut self, name: &OsStr, seen: &Stat) -> Result<Xattrs<'static>, CopyError> {
         let path = self.path_of(name);
         let directory = (!self.levels.is_empty()).then(|| self.current()).transpose()?;
         Ok(Xattrs::of_entry(directory, name, path, Identity::of(seen)))
     }
 
-    /// Returns the extended attributes of the current directory, which had the attributes `seen`.
-    pub fn xattrs(&mut self, seen: &Stat) -> Result<Xattrs, CopyError> {
-        let path = OsString::from_vec(self.path.clone()).into();
-        Ok(Xattrs::of_entry(Some(self.current()?), OsStr::new("."), path, Identity::of(seen)))
+    /// Returns the extended attributes of the current directory.
+    pub fn xattrs(&mut self) -> Result<Xattrs<'_>, CopyError> {
+        Ok(Xattrs::Open(self.current()?))
     }
 
     /// Returns the current directory. If it was closed, names lead to it from the nearest one above that is open.

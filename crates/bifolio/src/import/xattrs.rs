@@ -18,13 +18,19 @@ const OPEN_FILES: &str = "/proc/self/fd";
 
 /// The extended attributes of one file.
 #[derive(Debug)]
-pub struct Xattrs {
-    /// A path that does not follow symbolic links.
-    path: PathBuf,
-    expected: Identity,
+pub enum Xattrs<'a> {
+    /// Those of an open file or directory.
+    Open(BorrowedFd<'a>),
+    /// Those of another file, which is not opened.
+    Closed {
+        /// A path that does not follow symbolic links.
+        path: PathBuf,
+        /// The file that is expected there.
+        expected: Identity,
+    },
 }
 
-impl Xattrs {
+impl Xattrs<'_> {
     /// Returns those of the file `name` in the open `directory`. Without /proc, or a directory, the file is found by `path`.
     pub fn of_entry(
         directory: Option<BorrowedFd<'_>>,
@@ -35,7 +41,7 @@ impl Xattrs {
         let open = directory.filter(|_| rustix::fs::stat(OPEN_FILES).is_ok()).map(|directory| {
             Path::new(OPEN_FILES).join(directory.as_raw_fd().to_string()).join(name)
         });
-        Self { path: open.unwrap_or(path), expected }
+        Self::Closed { path: open.unwrap_or(path), expected }
     }
 
     /// Calls `set` with the name and value of each. Errors: those of `set`; [`CopyError::Replaced`] if there is another file
@@ -48,14 +54,22 @@ impl Xattrs {
             CopyError::Host("cannot read extended attributes", io::Error::from(error))
         };
         let mut buffer = vec![0; XATTR_BYTES_MAX];
-        let names = match rustix::fs::llistxattr(&self.path, &mut buffer[..]) {
+        let listed = match self {
+            Self::Open(file) => rustix::fs::flistxattr(file, &mut buffer[..]),
+            Self::Closed { path, .. } => rustix::fs::llistxattr(path, &mut buffer[..]),
+        };
+        let names = match listed {
             Ok(length) => buffer[..length].to_vec(),
             Err(Errno::OPNOTSUPP) => Vec::new(),
             Err(error) => return Err(read(error)),
         };
         for name in names.split_inclusive(|&byte| byte == 0) {
             let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
-            let length = match rustix::fs::lgetxattr(&self.path, name, &mut buffer[..]) {
+            let found = match self {
+                Self::Open(file) => rustix::fs::fgetxattr(file, name, &mut buffer[..]),
+                Self::Closed { path, .. } => rustix::fs::lgetxattr(path, name, &mut buffer[..]),
+            };
+            let length = match found {
                 Ok(length) => length,
                 // The attribute was removed since the names were listed.
                 Err(Errno::NODATA) => continue,
@@ -63,9 +77,10 @@ impl Xattrs {
             };
             set(name.to_bytes(), &buffer[..length])?;
         }
-        let found = rustix::fs::statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW);
+        let Self::Closed { path, expected } = self else { return Ok(()) };
+        let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
         match found.map(|found| Identity::of(&found)) {
-            Ok(found) if found == self.expected => Ok(()),
+            Ok(found) if found == *expected => Ok(()),
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Err(CopyError::Replaced),
             Err(error) => Err(read(error)),
         }
