@@ -107,8 +107,8 @@ const ALLOWED_TO_WRITE: &[libc::c_long] = &[
     libc::SYS_uname,
 ];
 
-/// The further system calls that rings need. The rings accept only commands to open devices, and further rings cannot
-/// be created.
+/// The further system calls that rings need. The rings accept only commands to the connection of the mount, and further rings
+/// cannot be created.
 const ALLOWED_WITH_RINGS: &[libc::c_long] = &[libc::SYS_io_uring_enter];
 
 /// The further system calls for reading trees of the host. They get no file outside of the trees open.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -43,8 +43,6 @@ pub struct ServerOptions {
     pub owners: Owners,
     /// Whether idmapped mounts of the volume are allowed. Then only requests that create files name their caller.
     pub idmapped: bool,
-    /// Whether requests may come through io_uring. The transport must be ready for them.
-    pub over_io_uring: bool,
     /// The size of the host's pages, in bytes.
     pub page_bytes: usize,
 }
@@ -58,7 +56,6 @@ impl Default for ServerOptions {
             uncached: false,
             owners: Owners::default(),
             idmapped: false,
-            over_io_uring: false,
             page_bytes: 4096,
         }
     }
@@ -74,6 +71,8 @@ pub struct Server {
     pub(crate) block_size: u32,
     pub(crate) name_bytes_max: usize,
     pub(crate) negotiated: OnceLock<Result<Negotiated, InitRefused>>,
+    /// Whether requests may come through io_uring.
+    pub(crate) accepts_io_uring: AtomicBool,
     /// The number of requests in flight, with the bits [`CLOSING`] and [`GIVEN_UP`].
     in_flight: AtomicUsize,
     /// The outcome of closing the volume.
@@ -123,12 +122,18 @@ impl Server {
             block_size: statfs.block_size,
             name_bytes_max: statfs.name_bytes_max as usize,
             negotiated: OnceLock::new(),
+            accepts_io_uring: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             closed: Mutex::new(None),
             interrupts: Arc::default(),
             attribute_invalidator: OnceLock::new(),
             contents_invalidator: OnceLock::new(),
         })
+    }
+
+    /// Accepts requests through io_uring, for which the transport is ready. Must be called before INIT is answered.
+    pub fn accept_io_uring(&self) {
+        self.accepts_io_uring.store(true, Ordering::Relaxed);
     }
 
     /// Sets the function that makes the kernel request a node's attributes again. The server calls it, before it

@@ -1,5 +1,7 @@
 //! INIT: negotiation of the version, features and limits.
 
+use std::sync::atomic::Ordering;
+
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
@@ -104,7 +106,7 @@ impl Server {
                 wanted = wanted | InitFlags::WRITEBACK_CACHE;
             }
         }
-        if self.options.over_io_uring {
+        if self.accepts_io_uring.load(Ordering::Relaxed) {
             wanted = wanted | InitFlags::OVER_IO_URING;
         }
         if self.options.idmapped {

@@ -18,8 +18,13 @@ pub enum Message {
     Watching,
     /// Server to guard: the volume is open.
     Opened,
-    /// Guard to server: the volume is mounted, and this is the connection.
-    Mounted(OwnedFd),
+    /// Guard to server: the volume is mounted.
+    Mounted {
+        /// The connection.
+        connection: OwnedFd,
+        /// Whether the device of the server's rings has this connection, too.
+        has_rings: bool,
+    },
     /// Server to guard: INIT is answered, and the mount can be used.
     Serving,
     /// Server to guard: the server was requested to end.
@@ -67,7 +72,9 @@ impl Control {
             Message::Prepared => self.send_raw(b"p", None),
             Message::Watching => self.send_raw(b"w", None),
             Message::Opened => self.send_raw(b"o", None),
-            Message::Mounted(connection) => self.send_raw(b"m", Some(connection.as_fd())),
+            Message::Mounted { connection, has_rings } => {
+                self.send_raw(if *has_rings { b"r" } else { b"m" }, Some(connection.as_fd()))
+            }
             Message::Serving => self.send_raw(b"s", None),
             Message::EndRequested => self.send_raw(b"a", None),
             Message::Quit => self.send_raw(b"q", None),
@@ -83,7 +90,8 @@ impl Control {
             (b"o", _) => Message::Opened,
             (b"p", _) => Message::Prepared,
             (b"w", _) => Message::Watching,
-            (b"m", Some(connection)) => Message::Mounted(connection),
+            (b"m", Some(connection)) => Message::Mounted { connection, has_rings: false },
+            (b"r", Some(connection)) => Message::Mounted { connection, has_rings: true },
             (b"s", _) => Message::Serving,
             (b"a", _) => Message::EndRequested,
             (b"q", _) => Message::Quit,

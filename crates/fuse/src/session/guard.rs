@@ -149,14 +149,14 @@ impl<H> Guard<'_, H> {
         let flags = rustix::fs::fcntl_getfl(&connection).map_err(MountError::Device)?;
         rustix::fs::fcntl_setfl(&connection, flags | OFlags::NONBLOCK)
             .map_err(MountError::Device)?;
-        if let Some(device) = self.ring_device.take()
-            && let Err(error) = connect_device(&device, &connection)
-        {
-            // The rings fail, and requests come over /dev/fuse.
-            tracing::debug!("cannot connect the rings: {error}");
-        }
+        let has_rings = self.ring_device.take().is_some_and(|device| {
+            let connected = connect_device(&device, &connection);
+            connected
+                .inspect_err(|error| tracing::debug!("cannot connect the rings: {error}"))
+                .is_ok()
+        });
         // The guard keeps no copy of the connection, so that the connection ends with the server.
-        let _ = self.control.send(&Message::Mounted(connection));
+        let _ = self.control.send(&Message::Mounted { connection, has_rings });
         Ok(())
     }
 

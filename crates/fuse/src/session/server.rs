@@ -151,7 +151,6 @@ fn create_server<E>(
         Some(rings) => try_io_uring(plan, || RingWorkerPool::new(rings))?,
         None => None,
     };
-    let options = ServerOptions { over_io_uring: rings.is_some(), ..options };
     let server = Server::new(Arc::clone(volume), options).map_err(SessionError::Root)?;
     Ok((Arc::new(server), rings))
 }
@@ -168,12 +167,13 @@ fn mount_and_serve<E>(
 ) -> Result<(), SessionError<E>> {
     let host = |action| move |errno| SessionError::Host(action, errno);
     control.send(&Message::Opened).map_err(host("send to the guard"))?;
-    let connection = match wait(Some(control), signals, None, None).map_err(host("wait"))? {
-        Event::Message(Message::Mounted(connection)) => connection,
-        Event::Signal => return Err(SessionError::Interrupted),
-        // The guard has sent `Quit` or ended, and has reported the reason.
-        _ => return Err(SessionError::Reported(1)),
-    };
+    let (connection, has_rings) =
+        match wait(Some(control), signals, None, None).map_err(host("wait"))? {
+            Event::Message(Message::Mounted { connection, has_rings }) => (connection, has_rings),
+            Event::Signal => return Err(SessionError::Interrupted),
+            // The guard has sent `Quit` or ended, and has reported the reason.
+            _ => return Err(SessionError::Reported(1)),
+        };
     let channel = Channel::new(connection).map_err(host("set up /dev/fuse"))?;
     let notifications = channel.clone();
     server.set_attribute_invalidator(move |node| notifications.invalidate_attributes(node));
@@ -181,6 +181,11 @@ fn mount_and_serve<E>(
     server.set_contents_invalidator(move |node, from, timeout| {
         invalidator.invalidate_contents(node, from, timeout)
     });
+    // Otherwise the kernel would wait for rings that never get a request.
+    let rings = rings.filter(|_| has_rings);
+    if rings.is_some() {
+        server.accept_io_uring();
+    }
     shake_hands(server, &channel).map_err(failure)?;
     match server.negotiated() {
         Some(Ok(_)) => {}
@@ -189,7 +194,8 @@ fn mount_and_serve<E>(
     }
     let rings = rings.filter(|_| server.agreed_on(InitFlags::OVER_IO_URING));
     if plan.options.io_uring == Preference::On && rings.is_none() {
-        return Err(SessionError::IoUring(NoRings::NotOffered));
+        let refused = NoRings::Host(io::Error::other("the host refuses it a connection"));
+        return Err(SessionError::IoUring(if has_rings { NoRings::NotOffered } else { refused }));
     }
     if !plan.foreground {
         process::leave_streams(null).map_err(host("leave the terminal"))?;

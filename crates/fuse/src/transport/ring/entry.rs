@@ -243,7 +243,7 @@ mod tests {
                 let expected: &[_] = match (operation, flags) {
                     // The device has no connection, or the kernel no FUSE over io_uring.
                     (opcode::UringCmd80::CODE, Flags::FIXED_FILE) => {
-                        &[libc::EPERM, libc::EOPNOTSUPP]
+                        &[libc::EPERM, libc::ENOTCONN, libc::EOPNOTSUPP]
                     }
                     // The kernel may be too old for the operation.
                     _ => &[libc::EACCES, libc::EINVAL],
