@@ -197,3 +197,27 @@ fn symbolic_links_on_the_command_line_have_the_meaning_of_cp() {
         assert_eq!(run_ok(&["cat", &at(name)]), "x\n", "{name}");
     }
 }
+
+#[test]
+fn a_file_that_was_just_copied_is_not_replaced() {
+    let image = Image::empty();
+    Mke2fs::new("ext4", 4096).make(&image.path, None);
+    let folder = image.folder.path();
+    // The number of the first copy of x would be free for the next file, and y would become a link to that.
+    shell(folder, "mkdir 1 2 3; echo x > 1/x; echo other > 2/x; echo w > 2/w; ln 1/x 3/y");
+    let here = |name: &str| image.beside(name).display().to_string();
+    let sources = ["1/x", "2/x", "2/w", "3/y"].map(here);
+    let [x, other, w, y] = sources.each_ref().map(String::as_str);
+    let result = run_with_status(&["cp", "-a", x, other, w, y, &image.at("/")], 1);
+    let message = "2/x: has the name of a file that was just copied, and was not copied";
+    assert!(result.text().contains(message), "{}", result.text());
+    for (name, contents) in [("/x", "x\n"), ("/w", "w\n"), ("/y", "x\n")] {
+        assert_eq!(run_ok(&["cat", &image.at(name)]), contents, "{name}");
+    }
+    let number = |name: &str| json(&["stat", "--json", &image.at(name)])[0]["inode"].clone();
+    assert_eq!(number("/x"), number("/y"));
+    // Files of an earlier copy are replaced.
+    run_ok(&["cp", other, &image.at("/")]);
+    assert_eq!(run_ok(&["cat", &image.at("/x")]), "other\n");
+    image.check_by_e2fsck();
+}

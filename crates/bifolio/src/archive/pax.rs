@@ -27,9 +27,12 @@ const OWN_BYTES_MAX: usize = 1 << 20;
 struct Values {
     /// The values by name. Removed names have no value.
     by_name: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// The number of bytes of all names and values.
+    /// The number of bytes of all names and values, and of what the map takes for each.
     bytes: usize,
 }
+
+/// The number of bytes that a map takes for a name, at most.
+const NAME_BYTES: usize = 128;
 
 impl Values {
     /// Adds a value, or removes it. Replaces an earlier value with this name.
@@ -38,7 +41,7 @@ impl Values {
         self.bytes += value.map_or(0, <[u8]>::len);
         match replaced {
             Some(replaced) => self.bytes -= replaced.map_or(0, |replaced| replaced.len()),
-            None => self.bytes += name.len(),
+            None => self.bytes += name.len() + NAME_BYTES,
         }
     }
 
@@ -331,9 +334,14 @@ mod tests {
             records.read(&add(0)).unwrap();
         }
         let count = (1..).take_while(|&number| global.read(&add(number)).is_ok()).count();
-        assert_eq!(count + 1, GLOBAL_BYTES_MAX / 1006);
+        assert_eq!(count + 1, GLOBAL_BYTES_MAX / (1006 + NAME_BYTES));
         let count = (1..).take_while(|&number| records.read(&add(number)).is_ok()).count();
-        assert_eq!(count + 1, OWN_BYTES_MAX / 1006);
+        assert_eq!(count + 1, OWN_BYTES_MAX / (1006 + NAME_BYTES));
+        // Short names need more memory than they are long.
+        let mut global = GlobalRecords::default();
+        let add = |number: usize| format!("25 SCHILY.xattr.{number:07}=\n");
+        let count = (1..).take_while(|&number| global.read(add(number).as_bytes()).is_ok()).count();
+        assert_eq!(count, GLOBAL_BYTES_MAX / (7 + NAME_BYTES));
     }
 
     #[test]

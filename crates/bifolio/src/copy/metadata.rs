@@ -23,16 +23,17 @@ const CAPABILITIES: &[u8] = b"security.capability";
 /// The prefixes of extended attributes that decide on rights on the host: security modules and overlayfs trust them, also those
 /// that every user can set (overlayfs with `userxattr`, fuse-overlayfs, and shares of QEMU), and `system.*` are other access
 /// control lists.
-const RIGHTS: [&[u8]; 6] = [
+const RIGHTS: [&[u8]; 7] = [
     b"security.",
     b"trusted.",
     b"system.",
     b"user.overlay.",
     b"user.fuseoverlayfs.",
     b"user.virtfs.",
+    b"user.virtiofs.",
 ];
-/// The extended attribute with the owner and mode that containers show instead of those of the file.
-const OVERRIDE: &[u8] = b"user.containers.override_stat";
+/// The extended attributes with the owner, and with the first one the mode, that containers show instead of those of the file.
+const OVERRIDES: [&[u8]; 2] = [b"user.containers.override_stat", b"user.rootlesscontainers"];
 
 /// Metadata to set.
 #[derive(Clone, Copy)]
@@ -186,7 +187,7 @@ fn right(name: &[u8]) -> Option<Loss> {
     if name == CAPABILITIES {
         return Some(Loss::Capabilities);
     }
-    if name == OVERRIDE {
+    if OVERRIDES.contains(&name) {
         return Some(Loss::Xattr(name.to_vec()));
     }
     // POSIX lists are permissions, like those of the mode.

@@ -61,6 +61,11 @@ pub fn preserve(original: &Stat, xattrs: &Xattrs<'_>, copy: &Node) -> Result<(),
     })
 }
 
+/// Sets all metadata of the original on its copy, except for extended attributes.
+pub fn preserve_plain(original: &Stat, copy: &Node) -> Result<(), CopyError> {
+    apply(copy, &Preserved::of(original), |_| Ok(()))
+}
+
 /// Sets the metadata of a copy. Calls `set_xattrs` to set the extended attributes.
 pub fn apply(
     copy: &Node,

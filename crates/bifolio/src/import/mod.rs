@@ -9,7 +9,7 @@ mod tree;
 mod unpack;
 mod xattrs;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -66,6 +66,8 @@ pub struct Importer<'a> {
     image: Option<(u64, u64)>,
     /// The copies of files with several names, by device and inode number of the original.
     links: HashMap<(u64, u64), InodeNumber>,
+    /// The copies of files. None of them is replaced, so no other file gets its number.
+    made: HashSet<InodeNumber>,
     left_out: LeftOut,
 }
 
@@ -86,6 +88,9 @@ enum CopyError {
 
 const CANNOT_CREATE: &str = "cannot create the copy";
 const IS_REPLACED: &str = "was replaced by another process while it was copied, and was not copied";
+const IS_MOVED: &str =
+    "was moved by another process while it was copied; its extended attributes were not copied";
+const IS_MADE: &str = "has the name of a file that was just copied, and was not copied";
 const IS_DIRECTORY: &str = "is a directory and was not copied; `cp -r` and `cp -a` copy it";
 const IS_SPECIAL: &str = "is a special file and was not copied; `cp -r` and `cp -a` copy it";
 
@@ -105,9 +110,9 @@ impl<'a> Importer<'a> {
         console: &'a mut Console,
     ) -> Self {
         let image = writing.identity(destination);
-        let links = HashMap::new();
+        let (links, made) = (HashMap::new(), HashSet::new());
         let left_out = LeftOut::default();
-        Self { options, volume, writing, console, image, links, left_out }
+        Self { options, volume, writing, console, image, links, made, left_out }
     }
 
     /// Copies the file or directory at `from`. Reports failures.
@@ -125,10 +130,14 @@ impl<'a> Importer<'a> {
         };
         let outcome = match destination {
             Destination::Into(_) => Err(Error::NotDirectory.into()),
-            Destination::Name(directory, name) => self.check_not_image(&original).and_then(|()| {
-                let permissions = self.plain_permissions(&original);
-                self.copy_file(&file, None, permissions, directory, name)
-            }),
+            Destination::Name(directory, name) => self
+                .check_not_image(&original)
+                .and_then(|()| self.check_not_made(directory, name))
+                .and_then(|()| {
+                    let permissions = self.plain_permissions(&original);
+                    self.copy_file(&file, None, permissions, directory, name)
+                })
+                .and_then(|()| self.note_made(directory, name).map(drop)),
         };
         self.report_left_out(&path, &original, outcome)
     }
@@ -232,7 +241,17 @@ impl<'a> Importer<'a> {
             self.copy_entry(walk, &name, &destination).map_err(CopyError::Fatal)?;
         }
         match (self.options.preserve, is_new) {
-            (true, _) => metadata::preserve(original, &walk.xattrs()?, &copy),
+            (true, _) => match walk.xattrs() {
+                Ok(xattrs) => metadata::preserve(original, &xattrs, &copy),
+                Err(error) => {
+                    metadata::preserve_plain(original, &copy)?;
+                    Err(if matches!(error, CopyError::Replaced) {
+                        CopyError::Other(IS_MOVED)
+                    } else {
+                        error
+                    })
+                }
+            },
             (false, true) => set_permissions(&copy, self.plain_permissions(original)),
             (false, false) => Ok(()),
         }
@@ -269,6 +288,7 @@ impl<'a> Importer<'a> {
     ) -> Result<(), CopyError> {
         let stat = original.stat;
         self.check_not_image(stat)?;
+        self.check_not_made(directory, name)?;
         let key = identity(stat);
         let is_linked = self.options.preserve && stat.st_nlink > 1;
         if let Some(&copy) = self.links.get(&key).filter(|_| is_linked) {
@@ -290,9 +310,9 @@ impl<'a> Importer<'a> {
         } else {
             self.copy_special(walk, original, xattrs.as_ref(), directory, name)?;
         }
+        let copy = self.note_made(directory, name)?;
         if is_linked {
-            let copy = self.volume.lookup(directory, name)?;
-            self.links.insert(key, copy.number());
+            self.links.insert(key, copy);
         }
         Ok(())
     }
@@ -374,6 +394,21 @@ impl<'a> Importer<'a> {
                 (None, _) => set_permissions(&copy, permissions),
             }
         })
+    }
+
+    /// Errors: `name` is a copy.
+    fn check_not_made(&self, directory: &Arc<Node>, name: &[u8]) -> Result<(), CopyError> {
+        match self.volume.lookup(directory, name) {
+            Ok(node) if self.made.contains(&node.number()) => Err(CopyError::Other(IS_MADE)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Records the copy `name`. Returns its number.
+    fn note_made(&mut self, directory: &Arc<Node>, name: &[u8]) -> Result<InodeNumber, CopyError> {
+        let number = self.volume.lookup(directory, name)?.number();
+        self.made.insert(number);
+        Ok(number)
     }
 
     /// Errors: the original is the image.
