@@ -10,6 +10,7 @@ mod container;
 mod errno;
 pub mod error;
 pub mod locks;
+mod on_drop;
 pub mod ranges;
 pub mod space;
 pub mod sync;
@@ -20,6 +21,7 @@ pub mod waiting;
 
 pub use container::Container;
 pub use error::{Corrupt, Error, IoError, IoOperation, Location, Problem, Result, Unsupported};
+pub use on_drop::OnDrop;
 pub use ranges::Ranges;
 pub use units::{
     BlockSize, DeviceOffset, FileBlock, FileOffset, FsBlock, GroupNumber, InodeNumber,

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use base::{FileOffset, Result};
+use base::{FileOffset, OnDrop, Result};
 use device::{Worker, WorkingThreads};
 use parking_lot::{Condvar, Mutex};
 
@@ -101,12 +101,15 @@ impl Queue {
             if let Some(read) = waiting.reads.pop_front() {
                 waiting.working.begin();
                 drop(waiting);
+                let working = OnDrop(|| {
+                    self.waiting.lock().working.end();
+                    self.done.notify_all();
+                });
                 read.decode();
                 // Before the lock: this may drop the pool.
                 drop(read);
+                drop(working);
                 waiting = self.waiting.lock();
-                waiting.working.end();
-                self.done.notify_all();
             } else if waiting.closed {
                 return;
             } else {

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use base::{Error, Result};
+use base::{Error, OnDrop, Result};
 use device::{Worker, WorkingThreads};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
@@ -185,10 +185,13 @@ impl Queue {
             let batch = std::mem::take(&mut waiting.ended);
             waiting.working.begin();
             drop(waiting);
+            let working = OnDrop(|| {
+                self.waiting.lock().working.end();
+                self.done.notify_all();
+            });
             complete_all(batch);
+            drop(working);
             waiting = self.waiting.lock();
-            waiting.working.end();
-            self.done.notify_all();
         }
     }
 }
@@ -269,7 +272,8 @@ fn call_format(guard: &EndIoGuard<'_>, batch: &[EndedWrite]) -> Result<()> {
 /// Sorts ranges, and merges those of the same kind that are adjacent, or overlap because of direct writes of the same
 /// blocks (ARCHITECTURE.md, invariant 7).
 pub(crate) fn merge(mut ranges: Vec<FinishedRange>) -> Vec<FinishedRange> {
-    ranges.sort_unstable_by_key(|range| range.offset);
+    // Of two direct writes of the same blocks, the one that ended last remains.
+    ranges.sort_by_key(|range| range.offset);
     let mut merged: Vec<FinishedRange> = Vec::with_capacity(ranges.len());
     for range in ranges {
         if !merged.last_mut().is_some_and(|last| last.merge(&range)) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use base::FileOffset;
+use base::{FileOffset, OnDrop};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use vfs::{Credentials, Fallocate, Node, OpenMode, Privileges, RwFlags, WriteAt, WriteSync};
@@ -52,15 +52,6 @@ fn sync_by_server(opened: &OpenFile, flags: u32) -> WriteSync {
         requested_sync(flags)
     } else {
         WriteSync::None
-    }
-}
-
-/// A guard that calls a function when it is dropped.
-struct OnDrop<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
     }
 }
 

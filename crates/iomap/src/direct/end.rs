@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use base::{Error, Result};
+use base::{Error, OnDrop, Result};
 use device::{Worker, WorkingThreads};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
@@ -271,15 +271,18 @@ impl Queue {
             if let Some(file) = files.waiting.pop_front() {
                 files.working.begin();
                 drop(files);
+                let working = OnDrop(|| {
+                    self.files.lock().working.end();
+                    self.done.notify_all();
+                });
                 while let Some(requests) = file.direct_ended.take() {
                     let requests = requests.into_iter();
                     let requests = requests.map(|(ended, done)| (ended, catching_panics(done)));
                     complete_all(&file, requests.collect());
                 }
                 drop(file);
+                drop(working);
                 files = self.files.lock();
-                files.working.end();
-                self.done.notify_all();
             } else if files.closed {
                 return;
             } else {

@@ -20,7 +20,7 @@ use crate::mapping::FinishedRange;
 
 /// The callback of a request. Its argument is the number of bytes that were moved; a read ends at the end of the file.
 /// After an error, some bytes of a write may be written. Called once, on any thread, without locks. It must not wait
-/// for other requests, which may need that thread.
+/// for other requests, which may need that thread, nor drop the volume, which waits for them.
 pub type DirectDone = Box<dyn FnOnce(Result<usize>) + Send>;
 
 /// A range of a file, and the memory that its bytes are read to or written from.

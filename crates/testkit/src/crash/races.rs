@@ -106,6 +106,15 @@ impl Races {
         Ok(())
     }
 
+    /// Fails with a description if the changes, which have all ended, cannot leave these contents without a power cut.
+    pub fn check_now(&mut self, found: &[u8]) -> Result<(), String> {
+        let begun = self.now();
+        self.synced(0..self.size, begun, usize::MAX);
+        let checked = self.check(usize::MAX, found);
+        self.syncs.pop();
+        checked
+    }
+
     /// Describes the changes and syncs of a byte of the file, by the times of their begins.
     fn history(&self, at: usize) -> String {
         let changes = self.changes.iter().filter(|one| one.range.contains(&at)).map(|one| {

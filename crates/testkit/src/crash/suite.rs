@@ -76,6 +76,8 @@ impl Suite {
                     write_log(history.run(), &Path::new(&logs).join(format!("{trial}-{seed}")));
                 }
                 if let Some(violation) = judge(&history, seed, rounds.states) {
+                    // Several threads do not do the same again.
+                    write_log(history.run(), &folder.join(format!("{trial}-{seed}.log")));
                     let trial = format!("{trial}, seed {seed}");
                     return Err(Failed::from(violation.report(&trial, folder)));
                 }

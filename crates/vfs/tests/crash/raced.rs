@@ -50,6 +50,15 @@ impl<'r> RacedFile<'r> {
         self.races.into_inner()
     }
 
+    /// Panics if the file has not the contents that its changes have left. No change is under way.
+    pub fn check_contents(&self) {
+        let mut found = vec![0; self.size];
+        assert_eq!(self.file.read_at(&mut found, 0), Ok(self.size));
+        if let Err(what) = self.races.lock().check_now(&found) {
+            panic!("the file that all write to has {what}, before any power cut");
+        }
+    }
+
     /// Changes the file in some way.
     pub fn change(&self, random: &mut Random) {
         let range = self.random_range(random);

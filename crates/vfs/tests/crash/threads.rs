@@ -51,6 +51,9 @@ impl Threads {
         let begun = recorder.point();
         let mut promises = run(&common, homes, seed, steps);
         common.syncs.add_to(&mut promises);
+        if bug == Bug::None {
+            common.raced.check_contents();
+        }
         let (raced, log) = (common.raced.into_races(), common.log.into_appended());
         Self { run: RecordedRun::new(kind, &recorder, begun), promises, raced, log }
     }
