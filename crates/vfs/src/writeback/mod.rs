@@ -79,10 +79,15 @@ impl Writeback {
     /// Ends background writeback, and waits until its threads have dropped all files, which refer to the device. Later, data is
     /// written back only by syncs, and by writers that wait. The caller holds no locks.
     pub(crate) fn stop(&self) {
-        self.flusher.send(Command::Stop);
-        drop(self.thread.lock().take());
+        self.stop_flusher();
         self.behind.stop();
         self.end_io.wait_until_idle();
+    }
+
+    /// Ends the flusher's thread, unless the caller is this thread, which may drop the last reference to the volume.
+    fn stop_flusher(&self) {
+        self.flusher.send(Command::Stop);
+        drop(self.thread.lock().take());
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -187,9 +192,7 @@ impl Writeback {
 
 impl Drop for Writeback {
     fn drop(&mut self) {
-        self.flusher.send(Command::Stop);
-        // The thread itself may drop the last reference to the volume.
-        drop(self.thread.get_mut().take());
+        self.stop_flusher();
         self.clear();
     }
 }
