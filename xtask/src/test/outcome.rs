@@ -40,6 +40,8 @@ pub struct Outcome {
     pub counts: Counts,
     /// The time that it took.
     pub time: Duration,
+    /// The processor time that it took.
+    pub processor_time: Duration,
     /// The names of failed tests.
     failures: Vec<String>,
     /// A failure of the suite other than those of its tests.
@@ -48,7 +50,12 @@ pub struct Outcome {
 
 impl Outcome {
     /// Parses the output of a suite.
-    pub fn new(suite: String, ending: Ending, text: &str, time: Duration) -> Self {
+    pub fn new(
+        suite: String,
+        (ending, processor_time): (Ending, Duration),
+        text: &str,
+        time: Duration,
+    ) -> Self {
         let results: Vec<_> = text.lines().filter_map(counts).collect();
         let mut counts = Counts::default();
         for &result in &results {
@@ -62,7 +69,7 @@ impl Outcome {
             }
             Ending::Exited(status) => exit_problem(status, &results, counts, &failures),
         };
-        Self { suite, counts, time, failures, problem }
+        Self { suite, counts, time, processor_time, failures, problem }
     }
 
     /// Returns a line for each failure of the suite.
@@ -79,7 +86,13 @@ impl fmt::Display for Outcome {
             Some(_) => format!(", {failed} FAILED"),
             None => String::new(),
         };
-        write!(f, "{}: {passed} passed{failed}, {:.1} s", self.suite, self.time.as_secs_f64())
+        let [time, processor_time] =
+            [self.time, self.processor_time].map(|time| time.as_secs_f64());
+        write!(
+            f,
+            "{}: {passed} passed{failed}, {time:.1} s, {processor_time:.1} s of processor time",
+            self.suite
+        )
     }
 }
 
