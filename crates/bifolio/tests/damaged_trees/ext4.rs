@@ -2,7 +2,7 @@
 
 use testkit::hostile::{Specimen, Subject, tiny, tiny_kinds};
 
-use super::{Explained, Half, Seen, is_count};
+use super::{Explained, Half, NANOSECONDS, Seen, is_count};
 
 /// The flag of indexed directories.
 const INDEXED: u32 = 0x1000;
@@ -62,6 +62,14 @@ const EXPLAINED: &[Explained] = &[
         },
     },
     Explained {
+        reason: "the library is cautious: it reads no descriptor with a wrong checksum, and takes the counts of the superblock \
+                 then; Linux sums up what the descriptors say",
+        applies: |difference, Seen { reading, .. }| {
+            is_count(difference)
+                && reading.has_message("ext4_check_descriptors: Checksum for group")
+        },
+    },
+    Explained {
         reason: "the library is right: orphans are deleted, which Linux misses if the size of the orphan file, or the number \
                  of the first inode, is damaged",
         applies: |difference, Seen { case, .. }| {
@@ -94,6 +102,18 @@ const EXPLAINED: &[Explained] = &[
         },
     },
     Explained {
+        reason: "neither is right: a damaged time has a second or more of nanoseconds. The library shows the most that are \
+                 possible, and Linux shows them as they are",
+        applies: |difference, Seen { case, .. }| {
+            let [ours, theirs] = difference.values.each_ref().map(|time| parse_time(time));
+            let (Some(ours), Some(theirs)) = (ours, theirs) else { return false };
+            matches!(&*difference.fact, "accessed" | "changed" | "modified" | "created")
+                && case.what.contains("Inode")
+                && theirs.1 >= NANOSECONDS
+                && ours == (theirs.0, NANOSECONDS - 1)
+        },
+    },
+    Explained {
         reason: "the library is right: an attribute that begins with the name of an access control list is none; Linux \
                  lists it, and cannot read it",
         applies: |difference, _| {
@@ -104,6 +124,12 @@ const EXPLAINED: &[Explained] = &[
         },
     },
 ];
+
+/// Returns the seconds and nanoseconds of a time.
+fn parse_time(shown: &str) -> Option<(i64, u32)> {
+    let (seconds, nanoseconds) = shown.split_once(" s + ")?;
+    Some((seconds.parse().ok()?, nanoseconds.strip_suffix(" ns")?.parse().ok()?))
+}
 
 /// Returns the entries of a list, without "." and "..": where they have no inode, Linux lists those of an indexed directory.
 fn dotless(names: &str) -> Vec<&str> {

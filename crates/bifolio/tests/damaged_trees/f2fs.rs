@@ -14,7 +14,7 @@ use testkit::guest::reading::Reading;
 use testkit::hostile::Subject;
 use vfs::{Volume, VolumeOptions};
 
-use super::{Explained, Half, Seen, is_count, parse_flags, read};
+use super::{Explained, Half, NANOSECONDS, Seen, is_count, parse_flags, read};
 
 /// The half of the test for f2fs.
 pub const HALF: Half = Half {
@@ -52,7 +52,6 @@ const SIZE_MAX: u64 = (2 * 1018 + 2 * 1018 * 1018 + 1018 * 1018 * 1018) * 4096;
 const INLINE: u32 = 0x1000_0000;
 /// That of pinned files.
 const PINNED: u32 = 0x80_0000;
-const NANOSECONDS: u32 = 1_000_000_000;
 /// The time in which a run of the test ends.
 const RUN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -22,6 +22,8 @@ use vfs::{Volume, VolumeOptions};
 
 /// Of so many seeds, one reads its images without replaying their logs.
 const NOT_REPLAYED: u64 = 4;
+/// The number of nanoseconds in a second.
+const NANOSECONDS: u32 = 1_000_000_000;
 
 /// The test of a format.
 struct Half {

@@ -15,6 +15,7 @@ mod fast;
 mod file_history;
 mod fsck_f2fs;
 mod history;
+mod image_file;
 mod journal_bugs;
 mod judge;
 mod kinds;
