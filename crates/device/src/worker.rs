@@ -41,7 +41,10 @@ impl WorkingThreads {
     /// Records that this thread has dropped what it took.
     pub fn end(&mut self) {
         let this = thread::current().id();
-        self.0.retain(|id| *id != this);
+        // Work may begin within other work.
+        if let Some(last) = self.0.iter().rposition(|id| *id == this) {
+            self.0.swap_remove(last);
+        }
     }
 
     /// Returns whether another thread works.

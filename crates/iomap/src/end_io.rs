@@ -15,7 +15,7 @@ use std::thread;
 
 use base::{Error, OnDrop, Result};
 use device::{Worker, WorkingThreads};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use crate::direct::DirectEndIo;
@@ -108,12 +108,9 @@ impl EndIo {
     /// transactions, like every submitter. It does not wait for the end-of-I/O thread, so no end of I/O can
     /// wait for another.
     pub(crate) fn catch_up(&self) {
-        let mut waiting = self.queue.waiting.lock();
+        let waiting = self.queue.waiting.lock();
         if waiting.ended.len() > WAITING_MAX {
-            let batch = std::mem::take(&mut waiting.ended);
-            drop(waiting);
-            self.queue.done.notify_all();
-            complete_all(batch);
+            self.queue.complete_waiting(waiting);
         }
     }
 
@@ -149,9 +146,7 @@ impl Drop for CompletionGuard<'_> {
             self.0.changed.notify_one();
             return;
         }
-        let batch = std::mem::take(&mut self.0.waiting.lock().ended);
-        self.0.done.notify_all();
-        complete_all(batch);
+        self.0.complete_waiting(self.0.waiting.lock());
     }
 }
 
@@ -182,17 +177,22 @@ impl Queue {
                 }
                 self.changed.wait(&mut waiting);
             }
-            let batch = std::mem::take(&mut waiting.ended);
-            waiting.working.begin();
-            drop(waiting);
-            let working = OnDrop(|| {
-                self.waiting.lock().working.end();
-                self.done.notify_all();
-            });
-            complete_all(batch);
-            drop(working);
+            self.complete_waiting(waiting);
             waiting = self.waiting.lock();
         }
+    }
+
+    /// Completes the waiting ends in this thread, which holds files until then.
+    fn complete_waiting(&self, mut waiting: MutexGuard<'_, Waiting>) {
+        let batch = std::mem::take(&mut waiting.ended);
+        waiting.working.begin();
+        drop(waiting);
+        let working = OnDrop(|| {
+            self.waiting.lock().working.end();
+            self.done.notify_all();
+        });
+        complete_all(batch);
+        drop(working);
     }
 }
 

@@ -91,6 +91,7 @@ impl LockedFolio {
             return;
         }
         let whole = range == (0..self.folio().len());
+        debug_assert!(!whole || !self.folio().frame().is_storable(), "stores would not be zeroes");
         // SAFETY: as for `copy_in`.
         unsafe { self.memory_of(&range).as_ptr().write_bytes(0, range.len()) };
         self.folio().frame().set_blank(whole);

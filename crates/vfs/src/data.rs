@@ -208,6 +208,11 @@ impl Node {
             self.inode().check_truncation(size)?;
         }
         if let Some(file) = file {
+            if size < before && state.life == Life::Named {
+                // A sync may come between the change of the cache and that of the format. Then earlier writes are durable,
+                // and not the new size.
+                iomap::write_back_and_wait(file, size..before);
+            }
             self.writeback()?.with_room(self, || iomap::truncate_cache(file, size))?;
         }
         // A truncation frees the blocks past the new end. An extension keeps preallocated blocks.

@@ -4,6 +4,7 @@
 //! begin later. The judge is fsck.f2fs, and the contents after the volume was opened anew.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use base::{Error, FileOffset, Result};
 use device::{Bio, BioOperation, BlockDevice, MemoryDevice, SharedDevice};
 use testkit::f2fs::{Kind, check_by_both};
 use testkit::{DeviceHooks, HookedDevice, Waiter, wait_until};
-use vfs::{Credentials, File, Follow, OpenMode, Privileges, RwFlags, SyncRange};
-use vfs::{Volume, VolumeOptions, WriteAt};
+use vfs::{Credentials, Fallocate, File, Follow, OpenMode, Privileges, RwFlags, SyncRange};
+use vfs::{Volume, VolumeOptions, WriteAt, WriteSync};
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
 /// The maximum time of a held flush. It is only reached if what the test waits for does not happen.
@@ -172,6 +173,17 @@ impl<H: DeviceHooks + Default + 'static> Disk<H> {
     fn open_with(&self, commit_interval: Duration) -> Volume {
         let options = VolumeOptions { writable: true, commit_interval, ..VolumeOptions::default() };
         Volume::open_device(Arc::clone(&self.device) as _, &options).unwrap()
+    }
+
+    /// Returns the contents of a file after a power cut now.
+    fn contents(&self, path: &str) -> Vec<u8> {
+        let copy = Arc::new(MemoryDevice::new(self.memory.snapshot()));
+        let volume = Volume::open_device(copy, &VolumeOptions::default()).unwrap();
+        let node = volume.resolve(path.as_bytes(), Follow::No).unwrap();
+        let mut contents = vec![0; node.attributes().size as usize];
+        let file = node.open_for(OpenMode::default()).unwrap();
+        assert_eq!(file.read_at(&mut contents, 0), Ok(contents.len()));
+        contents
     }
 
     /// Opens a copy of the device, as a power cut would leave it now, and checks the contents of files. Lets fsck.f2fs check
@@ -480,4 +492,54 @@ fn a_sync_waits_for_data_that_replaces_other_data_but_not_if_its_writeback_begin
         disk.check(&[("/later", &[8; LARGE])]);
         volume.close().unwrap();
     }
+}
+
+/// A change that drops dirty data from the cache: first there, and then in the format.
+type Drop = fn(&File) -> Result<()>;
+
+#[test]
+fn a_sync_beside_a_change_that_drops_data_makes_the_data_or_the_change_durable() {
+    let drops: [(&str, Drop, &[u8]); 3] = [
+        (
+            "a hole",
+            |file| file.fallocate(Fallocate::PunchHole, whole(), Privileges::Keep),
+            &[0; 4096],
+        ),
+        ("zeroes", |file| file.fallocate(ZERO, whole(), Privileges::Keep), &[0; 4096]),
+        ("a truncation", |file| file.node().set_size(0, Privileges::Keep), &[]),
+    ];
+    for (what, drop_data, dropped) in drops {
+        let disk = Disk::<HeldData>::new();
+        let volume = disk.open();
+        // Two folios: the first one is dropped, and then the change waits for the data of the other one.
+        let file = make(&volume, "/file", &[1; 4096]);
+        assert_eq!(file.write_at(&[1; LARGE], 4096), Ok(LARGE));
+        volume.sync().unwrap();
+        disk.device.hold(&[7]);
+        assert_eq!(file.write_at(&[7; LARGE], 4096), Ok(LARGE));
+        let writeback = SyncRange { write: true, ..SyncRange::default() };
+        file.sync_range(4096..4096 + LARGE as u64, writeback).unwrap();
+        wait_until("the data is held", || disk.device.holds(7));
+        assert_eq!(file.write_at(&[2; 4096], 0), Ok(4096));
+        let waiter = Waiter::default();
+        thread::scope(|scope| {
+            let changed = scope.spawn(|| waiter.run(|| drop_data(&file)));
+            assert!(waiter.begins_to_wait(), "{what} did not wait for data on its way");
+            file.make_durable(0..4096, WriteSync::Data).unwrap();
+            let found = disk.contents("/file");
+            let found = &found[..found.len().min(4096)];
+            disk.device.release(&disk.memory, 7);
+            changed.join().unwrap().unwrap();
+            assert!(found == [2; 4096] || found == dropped, "{what}: synced data is lost");
+        });
+        volume.close().unwrap();
+        disk.check(&[]);
+    }
+}
+
+const ZERO: Fallocate = Fallocate::ZeroRange { keep_size: true };
+
+/// Returns the bytes of a file of such a test.
+fn whole() -> Range<FileOffset> {
+    FileOffset(0)..FileOffset(4096 + LARGE as u64)
 }

@@ -110,10 +110,14 @@ fn blocks_of(ranges: &[Range<FsBlock>]) -> impl Iterator<Item = FsBlock> + '_ {
 }
 
 impl WriterState {
-    /// Frees the old blocks that are not read any more.
+    /// Frees the old blocks that are not read any more. Those that a write in place still overwrites become free with the next
+    /// checkpoint after its end.
     pub(super) fn free_unread(&mut self, volume: &Volume) {
-        let mut segments = BTreeSet::new();
-        for block in self.held.look_again() {
+        let (mut segments, mut unread) = (BTreeSet::new(), self.held.look_again());
+        for block in self.placements.overwritten() {
+            unread.remove(&block);
+        }
+        for block in unread {
             let (segment, index) = volume.geometry().segment_of(block);
             self.space.release(segment, index);
             segments.insert(segment);

@@ -90,10 +90,9 @@ impl Writer {
             let overlay = volume.overlay_or_new().read();
             inodes.iter().map(|inode| overlay.unsynced_nodes(*inode).len()).sum()
         };
-        if let Err(Error::NoSpace) =
-            self.make_room(&mut state, volume, Demand::Changes(count as u64))
-        {
-            return self.write_checkpoint(&mut state, volume, false);
+        match self.make_room(&mut state, volume, Demand::Changes(count as u64)) {
+            Err(Error::NoSpace) => return self.write_checkpoint(&mut state, volume, false),
+            made => made?,
         }
         let Some(changed) = state.changed_of(volume, inodes, failed)? else {
             return self.write_checkpoint(&mut state, volume, false);

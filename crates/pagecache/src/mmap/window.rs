@@ -144,6 +144,8 @@ impl MapWindow {
 
     /// Makes accesses to `page` of the file get SIGBUS, until the page is shown.
     pub fn fail(&self, page: u64) {
+        // Nothing shows the page meanwhile, whose protection ends for a moment.
+        let _folio = self.mapping.get_locked(page);
         self.area.fail(page);
     }
 
