@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .PHONY: help setup build demo test models miri crash ace exercise fsx lint bench-read bench-write bench-f2fs bench-f2fs-clean bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz fuzz-write damaged-trees
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
 
 setup: ## Install the packages for building, testing and linting
 	@scripts/setup build test lint
@@ -82,7 +82,7 @@ bench-scale: ## Measure the cost per file, name, extent and others, with 10^3 to
 	@scripts/bench bench-scale $(ROWS)
 
 SECONDS_EACH ?= 60
-fuzz: ## Fuzz each parser for SECONDS_EACH (needs a nightly Rust)
+fuzz: ## Run each fuzz target for SECONDS_EACH (needs a nightly Rust)
 	@scripts/fuzz $(SECONDS_EACH)
 
 WRITE_FACTOR ?= 50

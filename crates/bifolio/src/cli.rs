@@ -13,7 +13,7 @@ Exit status:
   2    The command line is invalid.
   4    `check` found inconsistencies.
   8    `check` could not finish.
-  130  Interrupted. Files that were being copied were removed.
+  130  Interrupted by a signal. Incomplete copies were removed; other changes are kept.
   141  The reader of standard output closed the pipe.";
 
 const ABOUT: &str =

@@ -19,8 +19,8 @@ const EVERY_LAYER: &str = "all";
 /// The option for the confinement of the process that reads an image.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ConfinementOptions {
-    /// Do not apply a layer of the confinement to the process that reads the image: no-new-privs, user, capabilities,
-    /// landlock, chroot, limits or seccomp, or several of them, separated by commas. Without LAYER, apply none. Commands
+    /// Leave out layers of the confinement of the process that reads the image: LAYER is no-new-privs, user, capabilities,
+    /// landlock, chroot, limits, seccomp or all, or several of them, separated by commas. Without LAYER: all. Commands
     /// other than mount also obey the variable BIFOLIO_NO_CONFINE=LAYER, and then print a warning
     #[arg(long, value_name = "LAYER", num_args = 0..=1, require_equals = true, value_delimiter = ',',
         default_missing_value = EVERY_LAYER, value_parser = parse_layer)]

@@ -106,8 +106,11 @@ impl Failure {
 
     /// Creates the fatal failure of an interrupted command.
     pub fn interrupted() -> Self {
-        let failure = Self::new("interrupted", "files that were being copied were removed")
-            .with_status(Status::Interrupted);
+        let failure = Self::new(
+            "bifolio",
+            "interrupted; incomplete copies were removed, other changes are kept",
+        )
+        .with_status(Status::Interrupted);
         Self { fatal: true, ..failure }
     }
 

@@ -40,6 +40,14 @@ impl Target {
         OsStringValueParser::new().map(|argument| Self::parse(&argument, |image| image.exists()))
     }
 
+    /// Returns the parser of arguments that are an image without a path in it.
+    pub fn image_parser() -> impl TypedValueParser<Value = Self> {
+        Self::parser().try_map(|target| {
+            let is_whole = target.path == b"/";
+            if is_whole { Ok(target) } else { Err("expected an image, without a path in it") }
+        })
+    }
+
     /// Splits at the last ":/" that follows the name of an existing image, or else at the last ":/".
     pub fn parse(argument: &OsStr, exists: impl Fn(&Path) -> bool) -> Self {
         let bytes = argument.as_bytes();
@@ -178,7 +186,7 @@ impl ImageOptions {
         }
         if let Some(path) = &self.key {
             let keys = Keys::read_file(path).map_err(|error| {
-                Failure::open(path.as_path(), "cannot open the file of keys", &error)
+                Failure::open(path.as_path(), "cannot open the key file", &error)
             })?;
             options.keys = Arc::new(keys);
         }

@@ -1,4 +1,4 @@
-//! Changes of a file, or of all files in a tree. Not here: the changes.
+//! Application of one change to a file, or to all files of a tree. Not here: the change (`chmod`, `chown`).
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl<C: FnMut(&Node) -> Result<(), Error>> Visitor for Changer<'_, C> {
         Ok(if self.recursive { Flow::Enter } else { Flow::Skip })
     }
 
-    fn leave(&mut self, _stop: &Visit<'_>) -> Result<()> {
+    fn leave(&mut self, _visit: &Visit<'_>) -> Result<()> {
         Ok(())
     }
 

@@ -31,19 +31,25 @@ use crate::users;
 /// Options for the owner of new files.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Ownership {
-    /// Set the owner of new files, as a number
-    #[arg(long, value_name = "UID", default_value_t = 0)]
-    owner: u32,
-    /// Set the group of new files, as a number; a set-group-ID directory passes on its own group instead
-    #[arg(long, value_name = "GID", default_value_t = 0)]
-    group: u32,
+    /// Set the owner of new files, as a number [default: 0]
+    #[arg(long, value_name = "UID")]
+    owner: Option<u32>,
+    /// Set the group of new files, as a number; a set-group-ID directory passes on its own group instead [default: 0]
+    #[arg(long, value_name = "GID")]
+    group: Option<u32>,
 }
 
 impl Ownership {
     /// Returns privileged credentials with the owner of new files. As in debugfs, a user who can write to an image
     /// acts as its root, and may allocate the blocks that are reserved for root.
     pub fn credentials(&self) -> Credentials {
-        Credentials { uid: self.owner, gid: self.group, groups: Vec::new(), privileged: true }
+        let [uid, gid] = [self.owner, self.group].map(Option::unwrap_or_default);
+        Credentials { uid, gid, groups: Vec::new(), privileged: true }
+    }
+
+    /// Returns whether the owner or the group was chosen.
+    pub fn is_given(&self) -> bool {
+        self.owner.is_some() || self.group.is_some()
     }
 }
 

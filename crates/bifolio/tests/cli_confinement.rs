@@ -55,7 +55,7 @@ fn fact(child: &Child, name: &str) -> String {
     line.split_whitespace().nth(1).unwrap_or_default().to_owned()
 }
 
-/// Checks that a command has no privileges, and a filter of system calls.
+/// Checks that a command has no privileges, and a filter on system calls.
 fn check_confined(child: &Child, command: &[&str]) {
     let names = ["Uid:", "CapEff:", "CapPrm:", "CapBnd:", "NoNewPrivs:", "Seccomp:"];
     let none = "0000000000000000";

@@ -74,6 +74,29 @@ fn failures_have_a_path_an_error_and_advice() {
 }
 
 #[test]
+fn arguments_that_would_have_no_effect_are_refused() {
+    let image = Image::from_script("ext4", 1024, SMALL);
+    let out = image.beside("out").display().to_string();
+    let (dir, file) = (image.at("/dir"), image.at("/dir/file"));
+    for (arguments, expected) in [
+        (&["info", &dir][..], "without a path in it"),
+        (&["df", &dir], "without a path in it"),
+        (&["gc", &dir], "without a path in it"),
+        (&["check", &dir], "without a path in it"),
+        (&["mount", &dir, &out], "without a path in it"),
+        (&["cp", "--max-bytes", "1", "/etc/hostname", &dir], "--max-bytes: applies only"),
+        (&["cp", "--max-files", "1", "/etc/hostname", &dir], "--max-files: applies only"),
+        (&["cp", "-a", "--privileged", "/etc/hostname", &dir], "--privileged: applies only"),
+        (&["cp", "--owner", "1", &file, &out], "--owner, --group: apply only"),
+    ] {
+        let result = run_with_status(arguments, 2);
+        let text = String::from_utf8_lossy(&result.stderr).into_owned();
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+    }
+    assert!(!image.beside("out").exists(), "a refused command has made a file");
+}
+
+#[test]
 fn image_options_are_applied() {
     let image = Image::from_script("ext4", 1024, SMALL);
     for options in [

@@ -1,4 +1,4 @@
-//! The files that a program has inherited from the one that started it, and what it must not read from.
+//! Closing of inherited files, and of access to the standard input.
 #![allow(unsafe_code)]
 
 use std::io::IsTerminal;

@@ -41,13 +41,13 @@ pub enum Layer {
     User,
     /// No capabilities.
     Capabilities,
-    /// No privileges of programs that are executed, and no other process of the same user that reads the memory. Landlock
-    /// and the filter on system calls need it.
+    /// Programs gain no privileges when they are executed, and no other process of the same user can read the memory.
+    /// Landlock and the filter on system calls need it.
     NoNewPrivileges,
     /// No files by their paths, no network connections, no signals to other processes.
     Landlock,
-    /// The tree that files are created in is the root directory, for a process with capabilities.
-    Root,
+    /// The directory that gets the copies is the root directory (chroot), if the process keeps capabilities.
+    Chroot,
     /// Limits of memory, open files, processes and the sizes of files.
     Limits,
     /// The system calls that a server needs, and no others.
@@ -61,7 +61,7 @@ impl Layer {
         Self::User,
         Self::Landlock,
         // It needs a capability.
-        Self::Root,
+        Self::Chroot,
         Self::Capabilities,
         Self::Limits,
         Self::SystemCalls,
@@ -74,7 +74,7 @@ impl Layer {
             Self::Capabilities => "capabilities",
             Self::NoNewPrivileges => "no-new-privs",
             Self::Landlock => "landlock",
-            Self::Root => "chroot",
+            Self::Chroot => "chroot",
             Self::Limits => "limits",
             Self::SystemCalls => "seccomp",
         }
@@ -94,7 +94,7 @@ impl Layer {
             Self::Landlock => {
                 "the filter on system calls would still deny opening files, connecting, and signals to other processes"
             }
-            Self::Root => trees::without(self),
+            Self::Chroot => trees::without(self),
             Self::Limits => "the size of the cache would still be limited",
             Self::SystemCalls => {
                 "Landlock and the user nobody would still deny access to files and the network"
@@ -139,7 +139,7 @@ impl Confinement {
     }
 }
 
-/// The needs of a process beyond those of all of them.
+/// What a process needs beside its open files.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs<'a> {
     /// Whether the image is open for writing.
@@ -225,7 +225,7 @@ pub fn confine(
                 let is_filtered = confinement.has(Layer::SystemCalls);
                 old_landlock = (!is_full).then_some(OldLandlock { is_filtered });
             }),
-            Layer::Root => files::enter(trees),
+            Layer::Chroot => files::enter(trees),
             Layer::Capabilities => privileges::keep_capabilities(kept),
             Layer::Limits => limits::set(&needs, proof),
             Layer::SystemCalls => system_calls::filter(&needs),

@@ -15,7 +15,7 @@ use super::{Layer, privileges};
 
 /// The maximum of what the program maps before it opens a volume, in bytes. For limits where /proc does not tell.
 const MAPPED_BYTES_MAX: u64 = 1 << 30;
-/// The maximum size of the file, in bytes.
+/// The number of bytes that are read of /proc/self/status.
 const STATUS_BYTES_MAX: usize = 16 << 10;
 
 /// The file with the process's status, opened while it could be.
@@ -99,7 +99,7 @@ impl Proof {
             ],
             Layer::SystemCalls => return require_filter(&status, expected.filters),
             // `files` and `limits` verify them: /proc does not show one, and the kernel returns the others.
-            Layer::Landlock | Layer::Root | Layer::Limits => &[],
+            Layer::Landlock | Layer::Chroot | Layer::Limits => &[],
         };
         facts.iter().try_for_each(|(name, expected)| require(&status, name, expected))
     }
@@ -150,7 +150,7 @@ fn ask(layer: Layer, expected: &Expected) -> Result<(), String> {
         }),
         // A system call was refused. The filter does not allow further questions.
         Layer::SystemCalls => Ok(true),
-        Layer::Landlock | Layer::Root | Layer::Limits => Ok(true),
+        Layer::Landlock | Layer::Chroot | Layer::Limits => Ok(true),
     };
     match is_applied {
         Ok(true) => Ok(()),

@@ -1,4 +1,4 @@
-//! A filter on system calls: those that a process needs which reads an image, and no others.
+//! The filter on system calls (seccomp): those that a process may make that reads an image.
 
 use seccompiler::{
     BackendError as Error, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp,

@@ -36,12 +36,12 @@ impl Trees<'_> {
         matches!(self, Self::None)
     }
 
-    /// Returns whether a layer is one of a process with these trees, which keeps the capabilities `kept`.
+    /// Returns whether `layer` applies to a process with these trees that keeps the capabilities `kept`.
     pub(crate) fn needs_layer(&self, layer: Layer, kept: CapabilitySet) -> bool {
         match layer {
             Layer::User => self.is_none(),
             // Other users have no right to another root directory.
-            Layer::Root => matches!(self, Self::Create { .. }) && !kept.is_empty(),
+            Layer::Chroot => matches!(self, Self::Create { .. }) && !kept.is_empty(),
             _ => true,
         }
     }
@@ -56,7 +56,7 @@ pub(crate) fn without(layer: Layer) -> &'static str {
         Layer::Landlock => {
             "the filter on system calls would still deny connecting, and signals to other processes, but not access to other files"
         }
-        Layer::Root => {
+        Layer::Chroot => {
             "Landlock would still deny opening and creating other files, but not changes of their owners and times"
         }
         Layer::Limits => "the size of the cache would still be limited",

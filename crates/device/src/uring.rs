@@ -27,7 +27,7 @@ const SEGMENTS_PER_REQUEST_MAX: usize = 1024;
 ///
 /// At most `depth` requests are in flight in the kernel, and as many are queued. The submitter does further
 /// requests itself, and also requests that it waits for. Dropping the device waits for all submitted requests. If the
-/// host forbids `io_uring_enter` later, as a filter of system calls does, submitters do all requests themselves from
+/// host forbids `io_uring_enter` later, as a filter on system calls does, submitters do all requests themselves from
 /// then on. If that happens while requests are in flight in the kernel, the program is aborted.
 #[derive(Debug)]
 pub struct UringDevice {

@@ -21,7 +21,7 @@ fn the_size_on_the_disk_does_not_pass_the_old_last_block_before_it_is_written() 
     setup.sync();
     setup.format.spoil_tail();
     let setup = setup.reopen(4096);
-    // Far behind the end, whose block is read, and zeroed from the end on.
+    // Far past the end, whose block is read, and zeroed from the end on.
     setup.write(100_000, &vec![2; 4096]);
     setup.gate.hold_above(0);
     write_back(&setup.file, 0..8192);

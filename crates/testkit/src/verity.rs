@@ -103,7 +103,7 @@ impl Verified<'_> {
         let blocks = self.size.div_ceil(BLOCK as u64);
         self.check(None, 0..0, "no damage");
         let damaged = blocks / 2;
-        // Bytes behind the end of the file are not verified, since nobody can read them.
+        // Bytes past the end of the file are not verified, since nobody can read them.
         let at = (damaged * BLOCK as u64 + 100).min(self.size - 1);
         self.check(Some(at), damaged..damaged + 1, "data");
         // The levels from the data's up.

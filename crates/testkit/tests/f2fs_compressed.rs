@@ -28,7 +28,7 @@ use Change::{SetSize, Write};
 
 /// Files of the tree that Linux fills volumes with compression with, and their changes.
 const CHANGES: [(&str, &[Change]); 8] = [
-    // Within one block, over the border of two clusters, a whole cluster, and behind the end.
+    // Within one block, over the border of two clusters, a whole cluster, and past the end.
     (
         "text 01228800",
         &[Write(5000, 100), Write(64 * BLOCK - 10, 20), Write(128 * BLOCK, 16 * BLOCK)],

@@ -1,5 +1,5 @@
 //! Files of f2fs whose data the format changes in whole clusters, or not at all: what fails changes nothing, and what lies
-//! behind the end of a file is never shown.
+//! past the end of a file is never shown.
 
 mod common;
 

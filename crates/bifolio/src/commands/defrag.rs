@@ -183,7 +183,7 @@ impl Visitor for Walk<'_> {
         Ok(Flow::Skip)
     }
 
-    fn leave(&mut self, _stop: &Visit<'_>) -> Result<()> {
+    fn leave(&mut self, _visit: &Visit<'_>) -> Result<()> {
         Ok(())
     }
 

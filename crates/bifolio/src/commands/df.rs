@@ -25,7 +25,7 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     /// Images to show
-    #[arg(required = true, value_name = "IMAGE", value_parser = Target::parser())]
+    #[arg(required = true, value_name = "IMAGE", value_parser = Target::image_parser())]
     targets: Vec<Target>,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]

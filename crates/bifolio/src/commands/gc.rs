@@ -29,7 +29,7 @@ pub struct Arguments {
     #[arg(long)]
     discard: bool,
     /// f2fs images to clean
-    #[arg(required = true, value_name = "IMAGE", value_parser = Target::parser())]
+    #[arg(required = true, value_name = "IMAGE", value_parser = Target::image_parser())]
     targets: Vec<Target>,
     #[command(flatten)]
     image: ImageOptions,

@@ -15,7 +15,7 @@ use vfs::Volume;
 
 use crate::confinement;
 use crate::console::Console;
-use crate::failure::{Failure, Result, Status};
+use crate::failure::{Failure, Result};
 use crate::log::Log;
 use crate::mount_options::Options;
 use crate::part::PartDevice;
@@ -29,7 +29,8 @@ const THREADS_MAX: u16 = 1024;
 
 // The lines of both texts are indented, because man pages join lines that are not indented.
 const OPTIONS_HELP: &str = "\
-Mount options, separated by commas. Later options override earlier ones.
+Mount options, separated by commas. Of options that exclude each other, the
+last one counts; uidmap, gidmap and extensions add up.
 
   ro, rw
       Mount read-only (the default) or for writing.
@@ -72,8 +73,8 @@ Mount options, separated by commas. Later options override earlier ones.
       remount-ro.
   [no]loop
       Attach a loop device to the image file when root mounts it for
-      writing, or a partition of it; see Durability below. Default: loop, or noloop with
-      fsname.
+      writing, or a partition of it (see Durability below).
+      Default: loop, or noloop with fsname.
   [no]auto_da_alloc
       Protect programs that replace files without fsync. After a crash,
       a file that was replaced by a rename has either the old contents
@@ -173,7 +174,7 @@ Durability:
 mount(8), fstab and systemd:
   For `mount -t bifolio` and the type bifolio in fstab, create a symbolic link to
   bifolio with the name /sbin/mount.bifolio. The defaults are then rw, nosuid,
-  nodev and, for root, allow_other. Further options are noload, partition=,
+  nodev and, for root, allow_other. Further options are noload (or norecovery), partition=,
   offset=, journal_path=, log=, threads= and cache_size=. Options of mount(8) and
   ext4 are ignored if they describe what bifolio does anyway, and refused if
   bifolio does not support them, such as data=journal and nobarrier.
@@ -183,7 +184,7 @@ mount(8), fstab and systemd:
 
 Confinement:
   The process that parses the image runs without privileges, without access to
-  other files and the network, and with a filter for system calls.";
+  other files and the network, and with a filter on system calls.";
 
 /// The arguments of `bifolio mount`.
 #[derive(Args)]
@@ -203,7 +204,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Image to mount
-    #[arg(value_name = "IMAGE", value_parser = Target::parser())]
+    #[arg(value_name = "IMAGE", value_parser = Target::image_parser())]
     target: Target,
     /// Mount point, an existing directory
     directory: PathBuf,
@@ -232,10 +233,6 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     // Before anything is opened.
     let inherited = Inherited::list();
     let Arguments { mut image, options, foreground, threads, log, target, directory } = arguments;
-    if target.path != b"/" {
-        return Err(Failure::new(&target, "cannot mount a path in an image; give the image only")
-            .with_status(Status::Usage));
-    }
     let refused = |error: OptionError| Failure::new("-o", error.to_string()).usage();
     let mut all = Options::default();
     for list in &options {

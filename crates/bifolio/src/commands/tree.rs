@@ -151,7 +151,7 @@ impl Visitor for TargetVisitor<'_, '_> {
         Ok(if enters { Flow::Enter } else { Flow::Skip })
     }
 
-    fn leave(&mut self, _stop: &Visit<'_>) -> Result<()> {
+    fn leave(&mut self, _visit: &Visit<'_>) -> Result<()> {
         self.drawer.has_more.pop();
         Ok(())
     }

@@ -315,7 +315,7 @@ impl Visitor for Feeder<'_, '_> {
         Ok(flow)
     }
 
-    fn leave(&mut self, _stop: &Visit<'_>) -> Result<()> {
+    fn leave(&mut self, _visit: &Visit<'_>) -> Result<()> {
         if let Some(level) = self.stack.pop() {
             self.worker.release(level.directory);
         }

@@ -331,7 +331,7 @@ impl Check<'_> {
             FileType::Regular => {
                 let (found, min) = (record.size, bytes(totals.last_written.unwrap_or(0)));
                 let max = bytes(inode.map_end().0) - 1;
-                // The data of fs-verity is behind the end of the file.
+                // The data of fs-verity is past the end of the file.
                 let is_short = found < min && !inode.has(InodeFlags::VERITY);
                 if is_short || found > max {
                     let problem = Problem::Range { field: "size", found, min, max };

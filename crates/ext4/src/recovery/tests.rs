@@ -9,7 +9,7 @@ use device::{MemoryDevice, SharedDevice};
 use crate::common::{self, Image, run};
 
 const BLOCK: usize = 1024;
-/// A block behind the end of a volume of 7 MiB.
+/// A block past the end of a volume of 7 MiB.
 const BEHIND: usize = 7500;
 /// The block whose number is replaced by `BEHIND` in the log.
 const REPLACED: u32 = 7000;

@@ -72,7 +72,7 @@ const DIFFERENCES: &[(Structure, &str, Only, &str)] = &[
         Structure::JournalSuperblock,
         "start",
         Only::Ours,
-        "behind the end: e2fsck does not read the log, since needs_recovery is not set, but Linux would",
+        "past the end: e2fsck does not read the log, since needs_recovery is not set, but Linux would",
     ),
     (
         Structure::JournalSuperblock,

@@ -38,12 +38,12 @@ pub(crate) mod advise {
     pub(crate) const ENCRYPTED: u8 = 4;
     /// The name in the inode is encrypted.
     pub(crate) const ENCRYPTED_NAME: u8 = 8;
-    /// Blocks behind the end of the file are there on purpose.
+    /// Blocks past the end of the file are there on purpose.
     pub(crate) const KEEP_SIZE: u8 = 0x10;
     /// The data is likely to be overwritten soon.
     pub(crate) const HOT: u8 = 0x20;
     pub(super) const VERITY: u8 = 0x40;
-    /// Blocks behind the end of the file were allocated for a direct write that has not ended. They have what they held
+    /// Blocks past the end of the file were allocated for a direct write that has not ended. They have what they held
     /// before.
     pub(crate) const TRUNCATE: u8 = 0x80;
 }

@@ -76,7 +76,7 @@ impl LiveInode {
         Ok(())
     }
 
-    /// Frees the blocks behind the end of a file if Linux has allocated them for a direct write that was cut off: nothing was
+    /// Frees the blocks past the end of a file if Linux has allocated them for a direct write that was cut off: nothing was
     /// written to them, and the file would show what they held before once it grows. Called before any change of the file's
     /// data or size, so that nothing is delayed. Like Linux, also frees blocks that were preallocated there.
     pub(super) fn truncate_if_due(&self) -> Result<()> {
@@ -253,7 +253,7 @@ impl LiveInode {
             Shift::Insert => Demand::Adds(nodes),
         };
         self.change(demand, &[], |editor, _| {
-            // Preallocated blocks behind the end do not move.
+            // Preallocated blocks past the end do not move.
             editor.truncate(self.number, end)?;
             editor.shift(self.number, from, to, end)?;
             self.update(editor, |raw| {

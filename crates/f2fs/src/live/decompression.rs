@@ -68,7 +68,7 @@ impl LiveInode {
         }
     }
 
-    /// Stores the cluster that the file ends in block by block, before the file grows to `size` bytes: data behind the end,
+    /// Stores the cluster that the file ends in block by block, before the file grows to `size` bytes: data past the end,
     /// which Linux leaves there if the power fails after a truncation, must not be shown.
     pub(super) fn decompress_end(&self, size: u64) -> Result<()> {
         let current = self.current();
@@ -130,7 +130,7 @@ impl LiveInode {
         changed
     }
 
-    /// Returns the data of a cluster, with zeroes behind the end of the file.
+    /// Returns the data of a cluster, with zeroes past the end of the file.
     fn decoded(&self, cluster: &Cluster) -> Result<Vec<u8>> {
         let current = self.current();
         let length = cluster.stored.iter().map(|run| run.length).sum::<u64>();

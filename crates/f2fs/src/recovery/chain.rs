@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Scans blocks from 0 on. `next[block]` is the next block; blocks behind the end are not in the chain.
+    /// Scans blocks from 0 on. `next[block]` is the next block; blocks past the end are not in the chain.
     fn scan_from_zero(next: &[u64]) -> Result<Vec<u64>> {
         let mut reads = 0;
         let read = |block: FsBlock| {

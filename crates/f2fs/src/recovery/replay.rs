@@ -453,7 +453,7 @@ impl Replay<'_, '_> {
         let shift = self.editor.volume.geometry().block_size.shift();
         let (start, end) = (at.0 << shift, (at.0 + 1) << shift);
         self.editor.edit_inode(number, |raw| {
-            // Nothing was written yet to blocks behind the end of a file to be truncated.
+            // Nothing was written yet to blocks past the end of a file to be truncated.
             let keeps_size = raw.advise & (advise::KEEP_SIZE | advise::TRUNCATE) != 0;
             raw.size.set(size_after(raw.size.get(), step, start, end, keeps_size));
         })

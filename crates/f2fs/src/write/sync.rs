@@ -274,7 +274,7 @@ fn changed_of_inode(
             addresses.into_iter().any(|(at, address)| at >= end && address != NULL_ADDRESS);
         direct.push((nid, node));
     }
-    // A recovery takes blocks behind the end for data, unless they are there on purpose.
+    // A recovery takes blocks past the end for data, unless they are there on purpose.
     if has_blocks_behind && inode.advise()? & advise::KEEP_SIZE == 0 {
         return Ok(None);
     }

@@ -3,7 +3,7 @@
 
 use super::layout::{Layout, SIZE};
 
-/// The offset of an inode's advice, and the bit of files whose blocks behind the end have what they held before.
+/// The offset of an inode's advice, and the bit of files whose blocks past the end have what they held before.
 const ADVICE: usize = 2;
 const TRUNCATE: u8 = 0x80;
 

@@ -124,7 +124,7 @@ fn data_behind_the_durable_end_is_not_written_to_preallocated_blocks() {
     after_cut.set_size(2 * BLOCK, Privileges::Keep).unwrap();
     let mut found = vec![7; 2 * BLOCK as usize];
     assert_eq!(after_cut.open().unwrap().read_at(&mut found, 0), Ok(found.len()));
-    assert!(found[BLOCK as usize..] == [0; BLOCK as usize], "a block behind the end has data");
+    assert!(found[BLOCK as usize..] == [0; BLOCK as usize], "a block past the end has data");
     drop(after_cut);
     close(&cut, after);
     // Once the size is durable, blocks below it are overwritten.

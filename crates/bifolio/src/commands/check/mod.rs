@@ -47,7 +47,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
     /// Image to check
-    #[arg(value_name = "IMAGE", value_parser = Target::parser())]
+    #[arg(value_name = "IMAGE", value_parser = Target::image_parser())]
     target: Target,
     #[command(flatten)]
     image: ImageOptions,

@@ -42,7 +42,7 @@ Tests:
 
 Actions:
   -print, -print0              Print the path and a line break, or a NUL byte
-  -ls                          Print a line in the format of ls -l
+  -ls                          Print a line in the format of ls -dils
   -prune                       Do not descend into the directory
   -quit                        Exit
 
@@ -164,7 +164,7 @@ impl Visitor for Search<'_> {
         })
     }
 
-    fn leave(&mut self, _stop: &Visit<'_>) -> Result<()> {
+    fn leave(&mut self, _visit: &Visit<'_>) -> Result<()> {
         Ok(())
     }
 
