@@ -130,7 +130,7 @@ fn failures_are_reported_and_the_other_targets_are_changed() {
     fails(&["chown", "root", &at("/dir")], 2, "in numbers");
     fails(&["mkdir", "--no-recovery", &at("/x")], 2, "which must be recovered first");
     fails(&["ls", &at("file")], 1, "write a path in an image as IMAGE:/PATH");
-    fails(&["ls", "--key", "/none/key", &at("/")], 1, "/none/key: cannot open the file of keys");
+    fails(&["ls", "--key", "/none/key", &at("/")], 1, "/none/key: cannot open the key file");
     image.check_by_e2fsck();
     assert_eq!(run_ok(&["find", &at("/"), "-name", "[dfmxn]*"]), "/dir\n/made\n");
 }

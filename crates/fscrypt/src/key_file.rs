@@ -8,14 +8,13 @@ use base::{Error, Result};
 use data_encoding::HEXLOWER_PERMISSIVE;
 use zeroize::Zeroizing;
 
-/// The maximum length of a file of keys in bytes.
+/// The maximum length of a key file, in bytes.
 const FILE_BYTES_MAX: usize = 64 << 10;
 
 /// A descriptor, if the line has one, and a raw key.
 type Line = (Option<[u8; 8]>, Zeroizing<Vec<u8>>);
 
-const BAD_LINE: Error =
-    Error::InvalidArgument("a line in a file of keys is not a key in hexadecimal");
+const BAD_LINE: Error = Error::InvalidArgument("a line in a key file is not a key in hexadecimal");
 
 /// Returns the contents of the file at `path`. Errors: `Open`; `InvalidArgument` if it is longer than keys can be.
 pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
@@ -27,7 +26,7 @@ pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
         errno: error.raw_os_error().unwrap_or_default(),
     })?;
     if length > FILE_BYTES_MAX {
-        return Err(Error::InvalidArgument("a file of keys has at most 64 KiB"));
+        return Err(Error::InvalidArgument("a key file has at most 64 KiB"));
     }
     contents.truncate(length);
     Ok(contents)

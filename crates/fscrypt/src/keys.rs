@@ -75,7 +75,7 @@ impl Keys {
             }
         }
         if keys.keys.is_empty() {
-            return Err(Error::InvalidArgument("the file of keys has no key"));
+            return Err(Error::InvalidArgument("the key file has no key"));
         }
         Ok(keys)
     }
