@@ -399,6 +399,21 @@ fn a_mount_with_a_killed_guard_works_and_can_be_unmounted() {
     mount.assert_gone();
 }
 
+/// The server may still have data to write, and only the guard tells when it ends.
+#[test]
+fn umount_does_not_say_that_a_mount_without_a_guard_is_written() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw,noloop"]);
+    mount.signal_guard(Signal::KILL);
+    wait_until("the end of the guard", || !mount.has_guard());
+    let output = testkit::command::output(bifolio("umount").arg(&fixture.directory));
+    assert!(!output.status.success(), "{}", output.text());
+    assert!(output.text().contains("unmounted, but its guard was not found"), "{}", output.text());
+    wait_until("the end of the server", || !mount.has_server());
+    check_by_e2fsck(&fixture.image);
+}
+
 #[test]
 fn a_server_ends_after_the_namespace_of_its_mount() {
     private_mounts();

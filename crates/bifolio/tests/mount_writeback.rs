@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use mounting::direct_and_mapped::{Mapped, write_mapped};
@@ -36,6 +37,29 @@ fn check(work: impl Fn(&Path), check: impl Fn(&Path)) {
 
 fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// The kernel sets the time of such writes itself, when they are synced.
+#[test]
+fn writes_to_files_that_become_append_only_and_immutable_are_synced() {
+    check(
+        |mount| {
+            for (name, flag) in [("appended", "+a"), ("fixed", "+i")] {
+                let path = mount.join(name);
+                let mut file = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+                file.write_all(b"first").unwrap();
+                testkit::command::run(Command::new("chattr").arg(flag).arg(&path));
+                if flag == "+a" {
+                    file.write_all(b" second").unwrap();
+                }
+                file.sync_all().unwrap();
+            }
+        },
+        |mount| {
+            assert_eq!(fs::read(mount.join("appended")).unwrap(), b"first second");
+            assert_eq!(fs::read(mount.join("fixed")).unwrap(), b"first");
+        },
+    );
 }
 
 #[test]

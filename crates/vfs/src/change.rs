@@ -1,6 +1,6 @@
 //! Changes of attributes and extended attributes, with their side effects on ACLs, the mode, and privileges.
 
-use base::attributes::{AttributeChange, Attributes, FileType, XattrMode};
+use base::attributes::{AttributeChange, Attributes, FileType, Timestamp, XattrMode};
 use base::{Error, Result};
 use fs::Credentials;
 use fs::acl::{self, Acl};
@@ -48,6 +48,22 @@ impl Node {
             }
             _ => self.inode().set_attributes(&change),
         }
+    }
+
+    /// Sets the times of data that a kernel has collected before it passed it on. As such data, they are accepted for
+    /// immutable and append-only files.
+    pub fn set_times_from_cache(
+        &self,
+        modified: Timestamp,
+        changed: Option<Timestamp>,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let _lock = self.lock();
+        self.inode().set_attributes(&AttributeChange {
+            modified: Some(modified),
+            changed: changed.or_else(|| Some(now())),
+            ..AttributeChange::default()
+        })
     }
 
     /// Sets the times of access and modification to now. This is allowed on append-only files, unlike setting other

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use base::Result;
+use base::{Error, Result};
 
 use crate::data::WriteAt;
 use crate::file::File;
@@ -96,12 +96,12 @@ impl File {
     }
 
     fn sync_written(&self, range: Range<u64>, sync: WriteSync) -> Result<()> {
-        match sync {
+        after_change(match sync {
             _ if range.is_empty() => Ok(()),
             WriteSync::None => Ok(()),
             WriteSync::Data => self.node().sync_with(range, true, self.errors()),
             WriteSync::All => self.node().sync_with(range, false, self.errors()),
-        }
+        })
     }
 
     /// Writes back a part of the file's data, or waits for its writeback. This does not make attributes durable, and
@@ -121,12 +121,21 @@ impl File {
     }
 }
 
+/// Returns the result of a change that was made, and then synced. A sync is interrupted only if its program is being killed, which
+/// sees no result. After an error, a kernel that passes on its requests would go on showing what was there before the change.
+fn after_change(synced: Result<()>) -> Result<()> {
+    match synced {
+        Err(Error::Interrupted) => Ok(()),
+        synced => synced,
+    }
+}
+
 impl Node {
     /// Makes the file's size durable if the flags of its inode require that.
     pub(crate) fn sync_size(&self) -> Result<()> {
         if self.has_flags(SYNC) {
             base::waiting::about_to_wait();
-            self.sync(false)?;
+            after_change(self.sync(false))?;
         }
         Ok(())
     }
@@ -135,7 +144,7 @@ impl Node {
     pub(crate) fn sync_names(&self) -> Result<()> {
         if self.has_flags(SYNC | DIRSYNC) {
             base::waiting::about_to_wait();
-            self.sync(false)?;
+            after_change(self.sync(false))?;
         }
         Ok(())
     }

@@ -150,8 +150,8 @@ Mounting and unmounting:
   `fusermount3 -u`, or send SIGINT, SIGTERM or SIGHUP to the server.
 
   A signal unmounts even while the mount is in use. All written data is written
-  to the image first, which can take minutes. A second signal ends the wait for
-  data that is still in the cache of the kernel.
+  to the image first, which can take minutes; the kernel has 30 seconds for data
+  that is still in its cache, and a second signal ends this wait.
 
 Durability:
   Written data is durable after fsync. Without fsync, it is durable after 5

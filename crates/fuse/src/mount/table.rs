@@ -21,11 +21,19 @@ pub struct MountEntry {
     pub kind: String,
     /// The source.
     pub source: OsString,
+    /// The options of the mounted file system, such as "rw,sync,user_id=0".
+    pub super_options: String,
     /// The user who has mounted it, for FUSE mounts.
     pub user: Option<u32>,
 }
 
 impl MountEntry {
+    /// Returns whether the server has written everything when umount(2) returns: the kernel waits for it with mounts of block
+    /// devices, and a read-only mount has nothing to write.
+    pub fn is_written_by_unmounting(&self) -> bool {
+        self.kind.starts_with("fuseblk") || self.options.split(',').any(|option| option == "ro")
+    }
+
     /// Returns whether this is a bifolio mount.
     pub fn is_ours(&self) -> bool {
         self.kind
@@ -64,10 +72,10 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     fields.find(|field| *field == b"-")?;
     let kind = text(fields.next()?);
     let source = unescape(fields.next()?);
-    let mut super_options = fields.next()?.split(|&byte| byte == b',');
-    let user = super_options.find_map(|option| option.strip_prefix(b"user_id="));
-    let user = user.and_then(|user| text(user).parse().ok());
-    Some(MountEntry { id, device, mount_point, options, kind, source, user })
+    let super_options = text(fields.next()?);
+    let user = super_options.split(',').find_map(|option| option.strip_prefix("user_id="));
+    let user = user.and_then(|user| user.parse().ok());
+    Some(MountEntry { id, device, mount_point, options, kind, source, super_options, user })
 }
 
 fn text(field: &[u8]) -> String {

@@ -8,7 +8,7 @@ use zerocopy::FromBytes;
 
 use super::xattrs::F2FS_ADVISE;
 use crate::protocol::{
-    FATTR_ATIME, FATTR_ATIME_NOW, FATTR_CTIME, FATTR_GID, FATTR_KILL_SUIDGID, FATTR_MODE,
+    FATTR_ATIME, FATTR_ATIME_NOW, FATTR_CTIME, FATTR_FH, FATTR_GID, FATTR_KILL_SUIDGID, FATTR_MODE,
     FATTR_MTIME, FATTR_MTIME_NOW, FATTR_SIZE, FATTR_UID, InHeader, InitFlags,
     SETXATTR_ACL_KILL_SGID, SetAttrIn, SetXattrIn, SetXattrInExtension,
 };
@@ -36,7 +36,10 @@ impl Server {
             // same.
             change.uid = Some(node.attributes().uid);
         }
-        if is_touch(operation) {
+        let from_cache = change.modified.filter(|_| self.is_from_cache(operation));
+        if let Some(modified) = from_cache {
+            node.set_times_from_cache(modified, change.changed)?;
+        } else if is_touch(operation) {
             node.touch()?;
         } else if change != AttributeChange::default() {
             let by = self.options.owners.credentials(header);
@@ -107,6 +110,15 @@ impl Server {
         } else {
             Privileges::Keep
         }
+    }
+
+    /// Returns whether the kernel writes the times of data that it has collected, with fsync(2), at close(2), or in the
+    /// background. Programs do not set times through open files in this way.
+    fn is_from_cache(&self, operation: &SetAttrIn) -> bool {
+        let times = FATTR_MTIME | FATTR_CTIME | FATTR_FH;
+        self.agreed_on(InitFlags::WRITEBACK_CACHE)
+            && operation.valid & FATTR_FH != 0
+            && operation.valid & !times == 0
     }
 
     /// Returns the attributes to change, with owners translated to those of the image.

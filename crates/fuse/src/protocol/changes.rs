@@ -53,6 +53,8 @@ pub const FATTR_SIZE: u32 = 1 << 3;
 pub const FATTR_ATIME: u32 = 1 << 4;
 /// `modified` is valid.
 pub const FATTR_MTIME: u32 = 1 << 5;
+/// `handle` is valid.
+pub const FATTR_FH: u32 = 1 << 6;
 /// Set the time of the last access to now.
 pub const FATTR_ATIME_NOW: u32 = 1 << 7;
 /// Set the time of the last change of the contents to now.

@@ -59,7 +59,7 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
     if change.writable == Some(true) && !is_writable(&path).map_err(RemountError::Refused)? {
         return Err(RemountError::OpenReadOnly);
     }
-    let flags = flags(&entry.options, change);
+    let flags = flags(&entry.options, &entry.super_options, change);
     let changed = rustix::mount::mount_remount(mount::path_of(&root), flags, c"");
     changed.map_err(RemountError::Refused)?;
     if flags.contains(MountFlags::RDONLY) {
@@ -76,9 +76,11 @@ fn is_writable(path: &Path) -> Result<bool, Errno> {
     answer.map(|answer| answer != 0)
 }
 
-/// Returns all flags of the changed mount, including unchanged ones, since the kernel clears missing flags.
-fn flags(options: &str, change: Remount) -> MountFlags {
-    let has = |option: &str| options.split(',').any(|other| other == option);
+/// Returns all flags of the changed mount, including unchanged ones, since the kernel clears missing flags. `options` are those
+/// of the mount, and `super_options` those of its file system.
+fn flags(options: &str, super_options: &str, change: Remount) -> MountFlags {
+    let is_in = |list: &str, option: &str| list.split(',').any(|other| other == option);
+    let has = |option: &str| is_in(options, option);
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, !change.writable.unwrap_or(!has("ro")));
     flags.set(MountFlags::NOSUID, !change.suid.unwrap_or(!has("nosuid")));
@@ -88,6 +90,9 @@ fn flags(options: &str, change: Remount) -> MountFlags {
     flags.set(MountFlags::NODIRATIME, has("nodiratime"));
     flags.set(MountFlags::RELATIME, has("relatime"));
     flags.set(MountFlags::STRICTATIME, !has("relatime") && !has("noatime"));
+    flags.set(MountFlags::SYNCHRONOUS, is_in(super_options, "sync"));
+    flags.set(MountFlags::DIRSYNC, is_in(super_options, "dirsync"));
+    flags.set(MountFlags::LAZYTIME, is_in(super_options, "lazytime"));
     flags
 }
 
@@ -98,9 +103,13 @@ mod tests {
     #[test]
     fn options_that_are_not_to_change_are_kept() {
         let change = Remount { writable: Some(false), suid: Some(true), ..Remount::default() };
-        let found = flags("rw,nosuid,nodev,relatime", change);
+        let found = flags("rw,nosuid,nodev,relatime", "rw,user_id=0", change);
         assert_eq!(found, MountFlags::RDONLY | MountFlags::NODEV | MountFlags::RELATIME);
-        let found = flags("ro,noexec,noatime", Remount::default());
-        assert_eq!(found, MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NOATIME);
+        let found = flags("ro,noexec,noatime", "ro,lazytime", Remount::default());
+        let kept = MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NOATIME;
+        assert_eq!(found, kept | MountFlags::LAZYTIME);
+        let found = flags("rw,relatime", "rw,sync,dirsync,user_id=0", Remount::default());
+        let kept = MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC | MountFlags::RELATIME;
+        assert_eq!(found, kept);
     }
 }

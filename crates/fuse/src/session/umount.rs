@@ -35,6 +35,11 @@ pub enum UmountError {
     /// The mount was unmounted, but waiting for its server has failed.
     #[error("unmounted, but cannot wait for its server: {}", .0)]
     Waiting(io::Error),
+    /// The mount was unmounted, and it is unknown when its server ends.
+    #[error(
+        "unmounted, but its guard was not found, which knows when the server ends: data may be missing in the image until then"
+    )]
+    NoGuard,
     /// The mount was unmounted, but its server does not end.
     #[error(
         "unmounted, but the server is still running: data may be missing in the image until it ends"
@@ -65,7 +70,10 @@ pub fn umount(path: &Path, before_long: impl FnOnce()) -> Result<(), UmountError
     if id.exists() == Some(true) {
         return Err(UmountError::Another);
     }
-    let Some(guard) = guard.map_err(UmountError::Waiting)? else { return Ok(()) };
+    let Some(guard) = guard.map_err(UmountError::Waiting)? else {
+        // The guard was killed, or runs in another network namespace.
+        return if entry.is_written_by_unmounting() { Ok(()) } else { Err(UmountError::NoGuard) };
+    };
     if ends_within(&guard, SILENT_WAIT.saturating_sub(begun.elapsed()))? {
         return Ok(());
     }
