@@ -70,7 +70,8 @@ pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<
     if range.end >= size && file.size_on_disk() < size {
         // No data is left there whose end of I/O would make the size on the disk grow.
         write_back_from(file, file.size_on_disk());
-        file.lock_end_io().end_io(&[], size)?;
+        let ended = file.lock_end_io().end_io(&[], size);
+        ended.inspect_err(|error| file.record_error(error.clone()))?;
     }
     Ok(blocks)
 }

@@ -207,12 +207,8 @@ impl Node {
         if size <= before {
             self.inode().check_truncation(size)?;
         }
+        let _dropping = (size < before).then(|| self.begin_to_drop_data());
         if let Some(file) = file {
-            if size < before && state.life == Life::Named {
-                // A sync may come between the change of the cache and that of the format. Then earlier writes are durable,
-                // and not the new size.
-                iomap::write_back_and_wait(file, size..before);
-            }
             self.writeback()?.with_room(self, || iomap::truncate_cache(file, size))?;
         }
         // A truncation frees the blocks past the new end. An extension keeps preallocated blocks.
@@ -254,6 +250,7 @@ impl Node {
         }
         self.inode().will_sync();
         self.write_back_and_wait_cancellable(range.clone())?;
+        self.wait_for_dropped_data();
         match self.inode().sync(range, data_only) {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             synced => self.check_errors(cursor).and(synced),
@@ -305,11 +302,13 @@ impl Node {
         file.map_or(Ok(()), |file| iomap::write_back_and_wait_cancellable(file, range))
     }
 
-    /// Returns whether all of the file's data is on the device.
+    /// Returns whether all of the file's data is on the device, and none is being dropped.
     pub(crate) fn is_written_back(&self) -> bool {
         let Some(file) = self.writable.get() else { return true };
         let mapping = file.mapping();
-        mapping.bytes_dirty() == 0 && mapping.next_under_writeback(0..u64::MAX).is_none()
+        mapping.bytes_dirty() == 0
+            && mapping.next_under_writeback(0..u64::MAX).is_none()
+            && !self.is_dropping_data()
     }
 
     /// Drops the data of a file that will not be read again.

@@ -81,9 +81,9 @@ impl File {
     }
 
     /// Applies `mode` to `range`, in bytes. After an error, a part of the change may be made. After `NoSpace`, the file
-    /// reads as before, except that parts of blocks may be zeroes. If punching a hole or zeroing fails,
-    /// [`sync_all`](File::sync_all) also reports that error. The change is as durable as a write. Data in the range, and
-    /// moved data, is written to the device first.
+    /// reads as before, except that parts of blocks may be zeroes. If punching a hole fails, dirty data in it may be
+    /// lost; [`sync_all`](File::sync_all) also reports that error. The change is as durable as a write. Moved data is
+    /// on the device.
     ///
     /// Errors: `InvalidArgument` for an empty range, and for ranges to collapse or insert that are not whole
     /// [units](Self::allocation_unit) or not within the file; `NotOpenFor`; `FileTooLarge`; `Unsupported` for files
@@ -171,6 +171,8 @@ impl Node {
             Fallocate::ZeroRange { .. } => {
                 self.inode().prepare_to_clear()?;
                 self.inode().preallocate(range.clone())?;
+                // If clearing fails, earlier writes are still in the file.
+                iomap::write_back_and_wait(file, bytes.clone());
                 self.clear(file, bytes, true)
             }
             Fallocate::CollapseRange | Fallocate::InsertRange => {
@@ -192,9 +194,7 @@ impl Node {
     }
 
     fn clear(&self, file: &Arc<WritableFile>, range: Range<u64>, keeps_space: bool) -> Result<()> {
-        // A sync may come between the change of the cache and that of the format. Then earlier writes are durable, and not the
-        // hole. They are also still in the file if clearing fails.
-        iomap::write_back_and_wait(file, range.clone());
+        let _dropping = self.begin_to_drop_data();
         let punch = || iomap::punch_cache(file, range.clone());
         let Range { start, end } = self.writeback()?.with_room(self, punch)?;
         if start >= end {

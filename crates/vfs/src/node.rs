@@ -9,6 +9,7 @@ use base::{Error, FileOffset, InodeNumber, Result};
 use fs::{FileData, Inode};
 use iomap::{FiemapExtent, ReadContext, WritableFile};
 use pagecache::{Mapping, PAGE_SIZE};
+use parking_lot::{RwLock, RwLockWriteGuard};
 
 use crate::atomic::AtomicWrites;
 use crate::file::{File, OpenMode};
@@ -29,6 +30,8 @@ pub struct Node {
     pub(crate) replacing: Replacing,
     /// The inode's lock: shared for reads, exclusive for changes. Reads of a read-only volume do not take it.
     state: RankedRwLock<NodeState>,
+    /// Held while a change drops data, first from the cache and then from the format. Only syncs wait for it, without locks.
+    dropping: RwLock<()>,
 }
 
 /// The part of an inode's state that only the vfs needs.
@@ -74,6 +77,28 @@ impl Node {
             writable: OnceLock::new(),
             replacing: Replacing::default(),
             state,
+            dropping: RwLock::new(()),
+        }
+    }
+
+    /// Marks data as being dropped from the cache, until the format has the change, and the returned guard is dropped. A sync
+    /// that came between both would return success although neither the data nor the change is durable. So syncs
+    /// [wait](Self::wait_for_dropped_data). The caller holds the inode's lock.
+    pub(crate) fn begin_to_drop_data(&self) -> RwLockWriteGuard<'_, ()> {
+        self.dropping.write()
+    }
+
+    /// Returns whether data is being dropped from the cache.
+    pub(crate) fn is_dropping_data(&self) -> bool {
+        self.dropping.try_read().is_none()
+    }
+
+    /// Waits until the format has the changes that have begun to drop data. Syncs call this after writeback: data that is dropped
+    /// later is on the device. The caller holds no locks.
+    pub(crate) fn wait_for_dropped_data(&self) {
+        if self.is_dropping_data() {
+            base::waiting::about_to_wait();
+            drop(self.dropping.read());
         }
     }
 

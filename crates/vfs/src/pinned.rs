@@ -30,8 +30,9 @@ impl Node {
         self.check_pinnable()?;
         // From the time when the cache is quiesced to the change, no write is in flight: each is in place, or not.
         self.change_quiesced(|node| {
+            node.inode().set_pinned(is_pinned)?;
             node.inode().note_modified(now());
-            node.inode().set_pinned(is_pinned)
+            Ok(())
         })
     }
 

@@ -126,6 +126,8 @@ impl Node {
         // The volume may have been closed, and an atomic write begun, before the lock was taken.
         self.writeback()?;
         state.atomic.check_none()?;
+        // Direct writes and stores to maps that are under way would be overwritten with what was read before.
+        iomap::quiesce_cache(file, range.clone());
         let (mut at, end) = (range.start, range.end.min(file.size()));
         while at < end {
             let data = self.data()?;

@@ -1,7 +1,7 @@
 //! fsync of f2fs files while their nodes are on the way to the device: other threads go on, a checkpoint waits, and changes are
 //! not lost. After nodes that could not be written, a checkpoint follows, and after a failed flush, nothing. What was written
 //! after the last checkpoint is kept until the next one. And what a sync does not wait for: data of other files, and delays that
-//! begin later. The judge is fsck.f2fs, and the contents after the volume was opened anew.
+//! begin later. Also: changes that drop or move data which is on its way. The judge is fsck.f2fs, and the contents after the volume was opened anew.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use base::{Error, FileOffset, Result};
 use device::{Bio, BioOperation, BlockDevice, MemoryDevice, SharedDevice};
 use testkit::f2fs::{Kind, check_by_both};
 use testkit::{DeviceHooks, HookedDevice, Waiter, wait_until};
-use vfs::{Credentials, Fallocate, File, Follow, OpenMode, Privileges, RwFlags, SyncRange};
+use vfs::{Credentials, Fallocate, File, Follow, Node, OpenMode, Privileges, RwFlags, SyncRange};
 use vfs::{Volume, VolumeOptions, WriteAt, WriteSync};
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
@@ -175,11 +175,16 @@ impl<H: DeviceHooks + Default + 'static> Disk<H> {
         Volume::open_device(Arc::clone(&self.device) as _, &options).unwrap()
     }
 
-    /// Returns the contents of a file after a power cut now.
-    fn contents(&self, path: &str) -> Vec<u8> {
+    /// Returns a file as a power cut would leave it now.
+    fn after_cut(&self, path: &str) -> Arc<Node> {
         let copy = Arc::new(MemoryDevice::new(self.memory.snapshot()));
         let volume = Volume::open_device(copy, &VolumeOptions::default()).unwrap();
-        let node = volume.resolve(path.as_bytes(), Follow::No).unwrap();
+        volume.resolve(path.as_bytes(), Follow::No).unwrap()
+    }
+
+    /// Returns the contents of a file after a power cut now.
+    fn contents(&self, path: &str) -> Vec<u8> {
+        let node = self.after_cut(path);
         let mut contents = vec![0; node.attributes().size as usize];
         let file = node.open_for(OpenMode::default()).unwrap();
         assert_eq!(file.read_at(&mut contents, 0), Ok(contents.len()));
@@ -521,20 +526,86 @@ fn a_sync_beside_a_change_that_drops_data_makes_the_data_or_the_change_durable()
         file.sync_range(4096..4096 + LARGE as u64, writeback).unwrap();
         wait_until("the data is held", || disk.device.holds(7));
         assert_eq!(file.write_at(&[2; 4096], 0), Ok(4096));
-        let waiter = Waiter::default();
+        let [change, sync] = [Waiter::default(), Waiter::default()];
         thread::scope(|scope| {
-            let changed = scope.spawn(|| waiter.run(|| drop_data(&file)));
-            assert!(waiter.begins_to_wait(), "{what} did not wait for data on its way");
-            file.make_durable(0..4096, WriteSync::Data).unwrap();
-            let found = disk.contents("/file");
-            let found = &found[..found.len().min(4096)];
+            let changed = scope.spawn(|| change.run(|| drop_data(&file)));
+            assert!(change.begins_to_wait(), "{what} did not wait for data on its way");
+            let synced = scope.spawn(|| sync.run(|| file.make_durable(0..4096, WriteSync::Data)));
+            let waits = sync.begins_to_wait();
+            let at_once = (!waits).then(|| disk.contents("/file"));
             disk.device.release(&disk.memory, 7);
+            synced.join().unwrap().unwrap();
             changed.join().unwrap().unwrap();
+            let found = at_once.unwrap_or_else(|| disk.contents("/file"));
+            let found = &found[..found.len().min(4096)];
             assert!(found == [2; 4096] || found == dropped, "{what}: synced data is lost");
         });
         volume.close().unwrap();
         disk.check(&[]);
     }
+}
+
+/// Data of pinned files is written in place, so that its end changes no inode.
+#[test]
+fn a_sync_of_the_volume_writes_the_times_of_a_file_that_is_written_to_again() {
+    let disk = Disk::<HeldData>::new();
+    let volume = disk.open();
+    let file = make(&volume, "/pinned", b"");
+    file.node().set_pinned(true).unwrap();
+    let allocate = Fallocate::Allocate { keep_size: false };
+    let bytes = FileOffset(0)..FileOffset(2 * LARGE as u64);
+    file.fallocate(allocate, bytes, Privileges::Keep).unwrap();
+    for at in [0, LARGE as u64] {
+        assert_eq!(file.write_at(&[1; LARGE], at), Ok(LARGE));
+    }
+    volume.sync().unwrap();
+    let modified = || disk.after_cut("/pinned").attributes().modified;
+    let before = modified();
+    // Longer than a tick of the clock.
+    thread::sleep(Duration::from_millis(50));
+    disk.device.hold(&[7]);
+    assert_eq!(file.write_at(&[7; LARGE], 0), Ok(LARGE));
+    thread::scope(|scope| {
+        let synced = scope.spawn(|| volume.sync());
+        wait_until("the data is held", || disk.device.holds(7));
+        assert_eq!(file.write_at(&[8; LARGE], LARGE as u64), Ok(LARGE));
+        disk.device.release(&disk.memory, 7);
+        synced.join().unwrap().unwrap();
+    });
+    assert!(modified() > before, "the time of a synced write is not on the device");
+    volume.close().unwrap();
+    disk.check(&[]);
+}
+
+#[test]
+fn defragmentation_keeps_direct_writes_that_are_on_their_way() {
+    let disk = Disk::<HeldData>::new();
+    let volume = disk.open();
+    let file = make(&volume, "/file", &[1; LARGE]);
+    volume.sync().unwrap();
+    // Another file between both pieces.
+    make(&volume, "/other", &[3; 4096]);
+    volume.sync().unwrap();
+    assert_eq!(file.write_at(&[1; LARGE], LARGE as u64), Ok(LARGE));
+    volume.sync().unwrap();
+    disk.device.hold(&[7]);
+    let waiter = Waiter::default();
+    let (data, at) = ([7; LARGE], WriteAt::Offset(FileOffset(0)));
+    thread::scope(|scope| {
+        let written =
+            scope.spawn(|| file.write_direct(at, &data, Privileges::Keep, WriteSync::None));
+        wait_until("the direct write is held", || disk.device.holds(7));
+        let whole = FileOffset(0)..FileOffset(2 * LARGE as u64);
+        let moved = scope.spawn(|| waiter.run(|| file.node().defragment_range(whole)));
+        assert!(waiter.begins_to_wait(), "the direct write is not waited for");
+        disk.device.release(&disk.memory, 7);
+        assert_eq!(written.join().unwrap(), Ok(LARGE));
+        assert_eq!(moved.join().unwrap(), Ok(2 * LARGE as u64));
+    });
+    let expected = [[7; LARGE], [1; LARGE]].concat();
+    disk.check(&[("/file", &expected)]);
+    volume.close().unwrap();
+    disk.check(&[("/file", &expected)]);
 }
 
 const ZERO: Fallocate = Fallocate::ZeroRange { keep_size: true };

@@ -155,10 +155,11 @@ impl Inode {
     ) -> Result<()> {
         let mut now = self.record.write();
         let mut record = InodeRecord::clone(&now);
+        // First: a sync that finds no pending times any more waits for this transaction.
+        self.note_change(handle);
         self.pending.apply(&mut record);
         change(&mut record);
         record.fit_times();
-        self.note_change(handle);
         debug_assert_eq!((record.number, record.kind), (self.number(), self.kind()));
         self.volume().write_inode_record(handle, &record)?;
         self.publish(&mut now, record);

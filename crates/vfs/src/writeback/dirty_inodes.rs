@@ -121,17 +121,18 @@ impl DirtyInodes {
         errors: &WritebackErrors,
     ) {
         for node in nodes {
+            let mut is_lost = false;
+            // Also of files that other writes have made dirty again.
+            if let Err(error) = node.inode().write_pending() {
+                tracing::warn!("inode {}: {error}", node.number());
+                is_lost = matches!(error, Error::ShutDown(_) | Error::Lost(_));
+                errors.record(error);
+            }
             if !node.is_written_back() {
                 if let Some(dirty) = self.inodes.lock().get_mut(&node.number()) {
                     dirty.since = dirty.since.max(begun);
                 }
                 continue;
-            }
-            let mut is_lost = false;
-            if let Err(error) = node.inode().write_pending() {
-                tracing::warn!("inode {}: {error}", node.number());
-                is_lost = matches!(error, Error::ShutDown(_) | Error::Lost(_));
-                errors.record(error);
             }
             let mut inodes = self.inodes.lock();
             // A concurrent change makes the file dirty, or its times pending, before it adds the inode: either it adds

@@ -112,6 +112,7 @@ impl Flusher {
         let due = self.inodes.due();
         // The flusher serves no request that could be cancelled.
         let _ = write_back_all(&due);
+        due.iter().for_each(|node| node.wait_for_dropped_data());
         self.inodes.finish_round(due, begun, self.end_io.errors());
         if !has_old {
             self.uncommitted.lock().get_or_insert(begun);

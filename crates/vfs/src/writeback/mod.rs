@@ -185,6 +185,7 @@ impl Writeback {
         let begun = Instant::now();
         let all = inodes.all();
         write_back_all(&all)?;
+        all.iter().for_each(|node| node.wait_for_dropped_data());
         inodes.finish_round(all, begun, self.end_io.errors());
         self.end_io.errors().check(&cursor)
     }
