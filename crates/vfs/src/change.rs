@@ -14,15 +14,20 @@ const CAPABILITY: &[u8] = b"security.capability";
 /// The maximum length of an extended attribute's value in Linux, in bytes.
 const XATTR_BYTES_MAX: usize = 65_536;
 
+/// Fails if there are times with a second or more of nanoseconds.
+fn check_times<const N: usize>(times: [Option<Timestamp>; N]) -> Result<()> {
+    if times.iter().flatten().any(|time| time.nanoseconds >= 1_000_000_000) {
+        return Err(Error::InvalidArgument("a time has 999,999,999 nanoseconds at most"));
+    }
+    Ok(())
+}
+
 impl Node {
     /// Changes attributes. The change time is now, unless `change` has one. A time outside the format's range becomes
     /// the nearest time in it, as in the kernel.
     pub fn set_attributes(&self, change: &AttributeChange, by: &Credentials) -> Result<()> {
         self.check_writable()?;
-        let times = [change.accessed, change.modified, change.changed];
-        if times.iter().flatten().any(|time| time.nanoseconds >= 1_000_000_000) {
-            return Err(Error::InvalidArgument("a time has 999,999,999 nanoseconds at most"));
-        }
+        check_times([change.accessed, change.modified, change.changed])?;
         let mut state = self.lock();
         let attributes = self.attributes();
         rights::may_change_attributes(&attributes, change, by)?;
@@ -58,6 +63,7 @@ impl Node {
         changed: Option<Timestamp>,
     ) -> Result<()> {
         self.check_writable()?;
+        check_times([Some(modified), changed])?;
         let _lock = self.lock();
         self.inode().set_attributes(&AttributeChange {
             modified: Some(modified),

@@ -302,13 +302,16 @@ impl Node {
         file.map_or(Ok(()), |file| iomap::write_back_and_wait_cancellable(file, range))
     }
 
-    /// Returns whether all of the file's data is on the device, and none is being dropped.
+    /// Returns whether all of the file's data is on the device.
     pub(crate) fn is_written_back(&self) -> bool {
         let Some(file) = self.writable.get() else { return true };
         let mapping = file.mapping();
-        mapping.bytes_dirty() == 0
-            && mapping.next_under_writeback(0..u64::MAX).is_none()
-            && !self.is_dropping_data()
+        mapping.bytes_dirty() == 0 && mapping.next_under_writeback(0..u64::MAX).is_none()
+    }
+
+    /// Returns whether a sync has nothing to do for the file's data: all of it is on the device, and none is being dropped.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_written_back() && !self.is_dropping_data()
     }
 
     /// Drops the data of a file that will not be read again.

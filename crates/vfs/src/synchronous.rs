@@ -89,7 +89,7 @@ impl File {
     }
 
     /// Makes data written to `range` as durable as `sync`, the file's mode or its inode flags (+S) require. Errors:
-    /// those of [`sync_all`](Self::sync_all).
+    /// those of [`sync_all`](Self::sync_all), except that an interrupted sync is none.
     pub fn make_durable(&self, range: Range<u64>, sync: WriteSync) -> Result<()> {
         let flagged = if self.node().has_flags(SYNC) { WriteSync::Data } else { WriteSync::None };
         self.sync_written(range, self.sync.max(sync).max(flagged))

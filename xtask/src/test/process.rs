@@ -44,13 +44,9 @@ fn wait(
     loop {
         if has_ended(child) {
             *processor_time = processor_time_of(child);
-        }
-        match child.try_wait() {
-            Ok(Some(status)) => return Ending::Exited(status),
-            Ok(None) => {}
-            Err(error) => {
-                kill(suite, child);
-                return Ending::NotStarted(error);
+            match child.wait() {
+                Ok(status) => return Ending::Exited(status),
+                Err(error) => return Ending::NotStarted(error),
             }
         }
         let time = begin.elapsed();

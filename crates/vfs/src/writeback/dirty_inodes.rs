@@ -128,7 +128,7 @@ impl DirtyInodes {
                 is_lost = matches!(error, Error::ShutDown(_) | Error::Lost(_));
                 errors.record(error);
             }
-            if !node.is_written_back() {
+            if !node.is_settled() {
                 if let Some(dirty) = self.inodes.lock().get_mut(&node.number()) {
                     dirty.since = dirty.since.max(begun);
                 }
@@ -139,7 +139,7 @@ impl DirtyInodes {
             // the inode after this removal, or this check sees the change. Once the volume is shut down, pending times
             // cannot be written any more.
             let has_pending = node.inode().has_pending() && !is_lost;
-            let is_clean = node.is_written_back() && !has_pending;
+            let is_clean = node.is_settled() && !has_pending;
             let removed = if is_clean { inodes.remove(&node.number()) } else { None };
             drop(inodes);
             // Dropped without the lock.
