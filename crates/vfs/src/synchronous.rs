@@ -121,8 +121,8 @@ impl File {
     }
 }
 
-/// Returns the result of a change that was made, and then synced. A sync is interrupted only if its program is being killed, which
-/// sees no result. After an error, a kernel that passes on its requests would go on showing what was there before the change.
+/// Returns the result of a change that was made, and then synced. Only a program that is being killed interrupts a sync. After an
+/// error, the kernel of a mount would show the state before the change.
 fn after_change(synced: Result<()>) -> Result<()> {
     match synced {
         Err(Error::Interrupted) => Ok(()),

@@ -189,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// Asserts that the file, and what is known of it, are the contents of a device.
+    /// Asserts that the file and `contents` equal a device.
     fn assert_copy(image: &ImageFile, device: &SharedDevice) {
         let mut expected = vec![0; device.size() as usize];
         device.read_at(DeviceOffset(0), &mut expected).unwrap();
