@@ -1,7 +1,8 @@
 //! fsync of f2fs files while their nodes are on the way to the device: other threads go on, a checkpoint waits, and changes are
 //! not lost. After nodes that could not be written, a checkpoint follows, and after a failed flush, nothing. What was written
 //! after the last checkpoint is kept until the next one. And what a sync does not wait for: data of other files, and delays that
-//! begin later. Also: changes that drop or move data which is on its way. The judge is fsck.f2fs, and the contents after the volume was opened anew.
+//! begin later. Also: changes that drop or move data which is on its way. The judge is fsck.f2fs, and the contents after the
+//! volume was opened anew.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

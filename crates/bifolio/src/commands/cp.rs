@@ -31,15 +31,16 @@ Holes are preserved. A file gets its name only when its copy is complete. Symbol
 are not followed. Names that are invalid on the host are refused.
 
 Copying into an image: the process that parses the image can read no files but the sources. All \
-attributes can be preserved without root; with -a, existing directories get the attributes of their sources. Without -a, --owner and --group set the owner of the copies. Files \
-are copied one at a time, and --jobs has no effect.
+attributes can be preserved without root; with -a, existing directories get the attributes of their sources. \
+Without -a, --owner and --group set the owner of the copies. Files are copied one at a time, and --jobs has no effect.
 
 Copying out of an image: the process that parses the image can write to no directory but DESTINATION, or to its \
 parent directory if DESTINATION is no directory. For the contents of a directory, a new DESTINATION is created \
 before the image is read, and is left behind if reading fails. What gives rights on the host is left out, unless \
 --privileged is given: device files, set-user-ID and set-group-ID bits, capabilities, and the extended attributes \
 security.*, trusted.*, system.* except POSIX access control lists, user.overlay.*, user.fuseoverlayfs.*, user.virtfs.*, \
-user.virtiofs.*, user.containers.override_stat and user.rootlesscontainers. Only root can preserve owners, create device files, and set privileged attributes. \
+user.virtiofs.*, user.containers.override_stat and user.rootlesscontainers. Only root can preserve owners, create \
+device files, and set privileged attributes. \
 The command prints a warning that counts what it left out, and succeeds. If anything else cannot be \
 copied, the command prints an error for it, copies the rest, and fails. It warns when the copies have more than 100 times the \
 bytes of the image. Directories that exist keep their owners, permissions, times and other \

@@ -174,10 +174,10 @@ Durability:
 mount(8), fstab and systemd:
   For `mount -t bifolio` and the type bifolio in fstab, create a symbolic link to
   bifolio with the name /sbin/mount.bifolio. The defaults are then rw, nosuid,
-  nodev and, for root, allow_other. Further options are noload (or norecovery), partition=,
-  offset=, journal_path=, log=, threads= and cache_size=. Options of mount(8) and
-  ext4 are ignored if they describe what bifolio does anyway, and refused if
-  bifolio does not support them, such as data=journal and nobarrier.
+  nodev and, for root, allow_other. Further options are noload (or norecovery),
+  partition=, offset=, journal_path=, log=, threads= and cache_size=. Options of
+  mount(8) and ext4 are ignored if they describe what bifolio does anyway, and
+  refused if bifolio does not support them, such as data=journal and nobarrier.
 
   Create the links mount.fuse.bifolio and mount.fuseblk.bifolio, too. With them,
   `mount -o remount,ro` makes all data durable on all mounts.

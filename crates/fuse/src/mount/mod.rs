@@ -26,7 +26,7 @@ pub use mount_point::{open as open_root, path_of};
 pub use option_list::{OptionError, split_option};
 pub use options::{MountOptions, Preference};
 pub use system::{Detached, lift_limit_on_writeback};
-pub use table::MountEntry;
+pub use table::{MountEntry, has_option};
 
 /// The subtype that the mount table shows after "fuse.".
 pub const SUBTYPE: &str = "bifolio";

@@ -31,7 +31,7 @@ impl MountEntry {
     /// Returns whether the server has written everything when umount(2) returns: the kernel waits for it with mounts of block
     /// devices, and a read-only mount has nothing to write.
     pub fn is_written_by_unmounting(&self) -> bool {
-        self.kind.starts_with("fuseblk") || self.options.split(',').any(|option| option == "ro")
+        self.kind.starts_with("fuseblk") || has_option(&self.options, "ro")
     }
 
     /// Returns whether this is a bifolio mount.
@@ -40,6 +40,11 @@ impl MountEntry {
             .split_once('.')
             .is_some_and(|(fuse, subtype)| matches!(fuse, "fuse" | "fuseblk") && subtype == SUBTYPE)
     }
+}
+
+/// Returns whether a list of options contains one.
+pub fn has_option(list: &str, option: &str) -> bool {
+    list.split(',').any(|other| other == option)
 }
 
 /// Returns all bifolio mounts, later ones first.

@@ -10,7 +10,7 @@ use rustix::ioctl::Getter;
 use rustix::mount::MountFlags;
 
 use super::sync::{SyncError, sync};
-use crate::mount::{self, MountId};
+use crate::mount::{self, MountId, has_option};
 use crate::operations::IS_WRITABLE;
 
 /// The options to change. `None` leaves an option unchanged.
@@ -79,8 +79,7 @@ fn is_writable(path: &Path) -> Result<bool, Errno> {
 /// Returns all flags of the changed mount, including unchanged ones, since the kernel clears missing flags. `options` are those
 /// of the mount, and `super_options` those of its file system.
 fn flags(options: &str, super_options: &str, change: Remount) -> MountFlags {
-    let is_in = |list: &str, option: &str| list.split(',').any(|other| other == option);
-    let has = |option: &str| is_in(options, option);
+    let has = |option: &str| has_option(options, option);
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, !change.writable.unwrap_or(!has("ro")));
     flags.set(MountFlags::NOSUID, !change.suid.unwrap_or(!has("nosuid")));
@@ -90,9 +89,9 @@ fn flags(options: &str, super_options: &str, change: Remount) -> MountFlags {
     flags.set(MountFlags::NODIRATIME, has("nodiratime"));
     flags.set(MountFlags::RELATIME, has("relatime"));
     flags.set(MountFlags::STRICTATIME, !has("relatime") && !has("noatime"));
-    flags.set(MountFlags::SYNCHRONOUS, is_in(super_options, "sync"));
-    flags.set(MountFlags::DIRSYNC, is_in(super_options, "dirsync"));
-    flags.set(MountFlags::LAZYTIME, is_in(super_options, "lazytime"));
+    flags.set(MountFlags::SYNCHRONOUS, has_option(super_options, "sync"));
+    flags.set(MountFlags::DIRSYNC, has_option(super_options, "dirsync"));
+    flags.set(MountFlags::LAZYTIME, has_option(super_options, "lazytime"));
     flags
 }
 

@@ -11,7 +11,7 @@ use iomap::EndIo;
 use parking_lot::{Condvar, Mutex};
 
 use super::dirty_inodes::DirtyInodes;
-use super::write_back_all;
+use super::settle_all;
 
 /// The default age at which dirty data is written back. The kernel uses 30 s, but it receives every sync(2).
 const AGE_MAX: Duration = Duration::from_secs(5);
@@ -111,8 +111,7 @@ impl Flusher {
         }
         let due = self.inodes.due();
         // The flusher serves no request that could be cancelled.
-        let _ = write_back_all(&due);
-        due.iter().for_each(|node| node.wait_for_dropped_data());
+        let _ = settle_all(&due);
         self.inodes.finish_round(due, begun, self.end_io.errors());
         if !has_old {
             self.uncommitted.lock().get_or_insert(begun);

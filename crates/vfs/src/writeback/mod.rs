@@ -184,8 +184,7 @@ impl Writeback {
         let cursor = self.end_io.errors().cursor();
         let begun = Instant::now();
         let all = inodes.all();
-        write_back_all(&all)?;
-        all.iter().for_each(|node| node.wait_for_dropped_data());
+        settle_all(&all)?;
         inodes.finish_round(all, begun, self.end_io.errors());
         self.end_io.errors().check(&cursor)
     }
@@ -196,6 +195,13 @@ impl Drop for Writeback {
         self.stop_flusher();
         self.clear();
     }
+}
+
+/// [`write_back_all`] for a sync, which also waits for changes that are dropping data.
+fn settle_all(nodes: &[Arc<Node>]) -> Result<()> {
+    write_back_all(nodes)?;
+    nodes.iter().for_each(|node| node.wait_for_dropped_data());
+    Ok(())
 }
 
 /// Writes back the data of files that is dirty now, and waits for it. Errors: `Interrupted` if this thread's request is
