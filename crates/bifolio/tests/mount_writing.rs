@@ -7,7 +7,10 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use base::OnDrop;
+use mounting::direct_and_mapped::Mapped;
 use mounting::{FORMATS, Fixture, NOBODY};
 use rustix::process::Signal;
 use testkit::command::run;
@@ -317,6 +320,40 @@ fn data_read_during_a_direct_write_is_not_cached() {
     });
     assert_eq!(read(), [2; 4096]);
     drop((reader, writer));
+    fixture.umount();
+    mount.assert_gone();
+}
+
+#[test]
+fn writes_are_not_lost_beside_stores_to_a_mapping_of_their_page() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
+    let path = mount.path().join("shared page");
+    fs::write(&path, [0; 4096]).unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            let mapped = Mapped::new(&file, 4096);
+            for number in 0_u64.. {
+                mapped.store(2048, &number.to_le_bytes());
+                if is_done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        // Dropped also if an assertion fails.
+        let _end = OnDrop(|| is_done.store(true, Ordering::Relaxed));
+        let writer = OpenOptions::new().write(true).open(&path).unwrap();
+        let reader = File::open(&path).unwrap();
+        for number in 0..1500_u64 {
+            writer.write_all_at(&number.to_le_bytes(), 0).unwrap();
+            let mut found = [0; 8];
+            reader.read_exact_at(&mut found, 0).unwrap();
+            assert_eq!(u64::from_le_bytes(found), number);
+        }
+    });
     fixture.umount();
     mount.assert_gone();
 }

@@ -4,6 +4,7 @@
 
 pub mod protocol;
 
+mod cache_reads;
 mod dispatch;
 mod interrupts;
 mod mount;

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use base::{InodeNumber, Result};
 use parking_lot::Mutex;
 
+use crate::cache_reads::CacheReads;
 use crate::protocol::ROOT_NODE;
 
 /// A node that the kernel knows.
@@ -16,8 +17,8 @@ pub struct KnownNode {
     /// The node.
     pub node: Arc<vfs::Node>,
     file: OnceLock<Arc<vfs::File>>,
-    /// Whether the kernel may have cached contents that it has read since this was last cleared.
-    was_read: AtomicBool,
+    /// The reads of the contents that fill the kernel's cache.
+    pub cache_reads: CacheReads,
     /// Whether the kernel may have cached contents, and answer reads from them.
     is_cached: AtomicBool,
 }
@@ -27,7 +28,7 @@ impl KnownNode {
         Arc::new(Self {
             node,
             file: OnceLock::new(),
-            was_read: AtomicBool::new(false),
+            cache_reads: CacheReads::default(),
             is_cached: AtomicBool::new(false),
         })
     }
@@ -42,20 +43,6 @@ impl KnownNode {
     /// Returns whether the kernel may answer reads from its cache. The kernel always answers reads of empty files itself.
     pub fn is_cached(&self) -> bool {
         self.is_cached.load(Ordering::Relaxed)
-    }
-
-    /// Records that the kernel may cache the contents of a read.
-    pub fn mark_read(&self) {
-        self.mark_cached();
-        // The flag is usually set already. A thread that clears it concurrently invalidates this read's data, too.
-        if !self.was_read.load(Ordering::SeqCst) {
-            self.was_read.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// Returns whether the kernel may have cached contents since the last call, and clears that.
-    pub fn take_was_read(&self) -> bool {
-        self.was_read.load(Ordering::SeqCst) && self.was_read.swap(false, Ordering::SeqCst)
     }
 
     /// Returns the regular file of the node. It is opened once and shared by all readers. Reads through it do not count

@@ -1,7 +1,6 @@
 //! OPEN, READ, WRITE, FALLOCATE and COPY_FILE_RANGE of regular files.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use base::{FileOffset, OnDrop};
@@ -9,6 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use vfs::{Credentials, Fallocate, Node, OpenMode, Privileges, RwFlags, WriteAt, WriteSync};
 
+use crate::cache_reads::BypassingWrite;
 use crate::open_files::OpenFile;
 use crate::protocol::{
     CopyFileRangeIn, CopyFileRangeOut, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH,
@@ -163,8 +163,9 @@ impl Server {
         let is_direct = OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT)
             && operation.read_flags & READ_LOCK_OWNER != 0;
         if !is_direct {
-            // Before the data is read: see `invalidate_contents`.
-            known.mark_read();
+            known.mark_cached();
+            let end = operation.offset.saturating_add(operation.size.into());
+            known.cache_reads.begin_read(operation.offset..end);
         }
         self.record_read(&known, operation.flags);
         let length = reply.room().min(operation.size as usize);
@@ -182,10 +183,17 @@ impl Server {
     ) -> Outcome {
         let data = rest.get(..operation.size as usize).ok_or(Errno::INVAL)?;
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
-        let written = self.write_to(header, &opened, operation, data);
         // Data from the kernel's cache needs no invalidation, since the cache has the same data. An invalidation would
         // also wait for this request.
-        if opened.is_direct && operation.write_flags & WRITE_CACHE == 0 {
+        let bypasses_cache = opened.is_direct && operation.write_flags & WRITE_CACHE == 0;
+        let known = self.nodes.get(header.node).filter(|_| bypasses_cache);
+        let end = operation.offset.saturating_add(operation.size.into());
+        let bypassing = known.as_ref().map(|known| {
+            let invalidate = || self.invalidate_contents(header.node);
+            known.cache_reads.begin_write(operation.offset..end, invalidate)
+        });
+        let written = self.write_to(header, &opened, operation, data);
+        if bypassing.is_some_and(BypassingWrite::end) {
             self.invalidate_contents(header.node);
         }
         // At most `operation.size`.
@@ -248,22 +256,13 @@ impl Server {
         may_change.then(|| OnDrop(move || self.invalidate_attributes(node)))
     }
 
-    /// Makes the kernel invalidate cached data of a file after a write that bypassed the kernel's cache. The kernel has
-    /// dropped cached data before it sent the write, but a read after that would leave old data in the cache for ever:
-    ///
-    /// ```text
-    /// writer   drop cached data ── send ───────────────────────── change ── invalidate
-    /// reader                             mark_read ── read old data
-    /// ```
-    fn invalidate_contents(&self, node: u64) {
-        let Some(known) = self.nodes.get(node) else { return };
-        // The load in `take_was_read` must not move before the change.
-        fence(Ordering::SeqCst);
-        if known.take_was_read()
-            && !self.write_and_invalidate(node, FileOffset(0), INVALIDATE_TIMEOUT)
-        {
+    /// Makes the kernel write and invalidate cached data of a file. Returns whether it has done so in time.
+    fn invalidate_contents(&self, node: u64) -> bool {
+        let is_done = self.write_and_invalidate(node, FileOffset(0), INVALIDATE_TIMEOUT);
+        if !is_done {
             tracing::warn!("the kernel did not invalidate cached data of node {node} in time");
         }
+        is_done
     }
 
     /// FALLOCATE.
