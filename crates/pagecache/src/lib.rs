@@ -39,7 +39,7 @@ pub use self::{
     dirty::{DirtyRanges, WritebackFolio},
     fill::{FillPiece, LockedFolio},
     folio::{Folio, FolioHandle, FolioRef, LentFolio},
-    limit::address_space_limit,
+    limit::{address_space_limit, machine_memory},
     mapping::{Insertion, Mapping},
     mmap::{FaultHandler, MapWindow, is_mapped},
     options::{CacheOptions, CacheStats, DirtyStats, ORDER_MAX},

@@ -12,10 +12,14 @@ const FALLBACK: u64 = 256 << 20;
 
 /// Returns the default limit of a cache, in bytes.
 pub fn bytes_max_default() -> u64 {
-    let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory_total(&text));
     let allowed = group_limit();
-    let usable = memory.into_iter().chain(allowed).chain(address_space()).min();
+    let usable = machine_memory().into_iter().chain(allowed).chain(address_space()).min();
     usable.map_or(FALLBACK, |bytes| bytes / SHARE)
+}
+
+/// Returns the memory of the machine, in bytes. `None` if it is unknown.
+pub fn machine_memory() -> Option<u64> {
+    memory_total(&fs::read_to_string("/proc/meminfo").ok()?)
 }
 
 /// Returns the total of `/proc/meminfo`, in bytes.

@@ -24,6 +24,8 @@ use crate::writing;
 
 /// The memory that a server may map beside its cache, in bytes: stacks, buffers, and what the formats keep.
 const MEMORY_BESIDE_CACHE: u64 = 4 << 30;
+/// The memory that a server may map for the nodes that the kernel knows, in bytes, where the machine's memory is unknown.
+const NODES_MEMORY: u64 = 16 << 30;
 /// Maximum of `--threads`.
 const THREADS_MAX: u16 = 1024;
 
@@ -275,11 +277,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         options: all.mount.clone(),
         foreground,
         confinement: image.confinement.layers(),
-        memory_max: volume_options
-            .cache
-            .bytes_max
-            .saturating_mul(2)
-            .saturating_add(MEMORY_BESIDE_CACHE),
+        memory_max: memory_max(volume_options.cache.bytes_max),
         inherited,
         threads,
     };
@@ -325,6 +323,14 @@ fn failure(error: SessionError<Failure>, target: &Target, directory: &Path) -> F
         SessionError::Reported(status) => std::process::exit(status.into()),
         error => Failure::new(directory, error.to_string()),
     }
+}
+
+/// Returns the memory that a server with a cache of `cache_bytes_max` may map, in bytes. The nodes that the kernel knows need
+/// little more memory than the kernel's own inodes for them. So the kernel frees inodes, which makes the server free
+/// nodes, before these need as much as the machine has.
+fn memory_max(cache_bytes_max: u64) -> u64 {
+    let nodes = pagecache::machine_memory().unwrap_or(NODES_MEMORY);
+    cache_bytes_max.saturating_mul(2).saturating_add(MEMORY_BESIDE_CACHE).saturating_add(nodes)
 }
 
 /// Returns whether the host refuses all writes to the image. If so, prints a warning: like mount(8), the command then
