@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Stdout, Write};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result, Status};
-use crate::format::text;
+use crate::format::{json, text};
 
 /// Output of a command, and the worst status that was reported.
 pub struct Console {
@@ -39,7 +39,7 @@ impl Console {
 
     /// Writes a value as JSON.
     pub fn print_json(&mut self, value: &impl Serialize) -> Result<()> {
-        serde_json::to_writer(&mut self.out, value).map_err(|error| Failure::output(&error.into()))
+        json::write(&mut self.out, value).map_err(|error| Failure::output(&error.into()))
     }
 
     /// Writes a name from an image, with escapes: in a pipe, too, since it often leads to a terminal or to a program that

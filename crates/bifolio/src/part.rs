@@ -45,10 +45,8 @@ impl PartDevice {
         }
         // The part is claimed, not the disk, which may have others in use.
         let options = ImageOptions { exclusive: false, ..options.clone() };
-        let image = match writable {
-            true => options.open_image_for_writing(target)?,
-            false => options.open_image(target)?,
-        };
+        // The process that parses the image cannot write to it.
+        let image = options.open_image(target)?;
         let find = || match image.part() {
             Ok(part) => Ok(part.map(|range| [range.start, range.end])),
             Err(error) => {
@@ -60,6 +58,13 @@ impl PartDevice {
         let found = fuse::ask(options.confinement.layers(), inherited, find);
         let Some([start, end]) = found.map_err(|error| no_answer(target, &error))? else {
             return Ok(None);
+        };
+        let image = match writable {
+            true => {
+                drop(image);
+                options.open_image_for_writing(target)?
+            }
+            false => image,
         };
         let known = known_partition(&target.image, &options, start..end);
         let attached = match known {

@@ -1,5 +1,5 @@
-//! Programs that receive signals while they wait for a commit of another program, on a mount with a device that does
-//! not complete writes. This program is also the server of the mount and the waiting program, if environment
+//! Programs that receive signals while they wait for a commit of another program, and servers that are killed, on a mount
+//! with a device that does not complete requests. This program is also the server of the mount and the waiting program, if environment
 //! variables are set.
 #![allow(clippy::print_stderr, reason = "this is also a program")]
 
@@ -31,24 +31,30 @@ const OPTIONS: &str = "BIFOLIO_TEST_OPTIONS";
 /// Variable for a file. If it is set, this program syncs the file.
 const SYNCED: &str = "BIFOLIO_TEST_SYNCED";
 
-/// Hooks that block writes while the first byte of a file is 1. A blocked write sets the second byte to 1.
+/// Hooks that block requests while the first byte of a file is their kind. A blocked request sets the second byte to 1.
 #[derive(Debug)]
-struct BlockedWrites(File);
+struct Blocked(File);
 
-impl BlockedWrites {
-    fn wait_until_open(&self) {
+/// The kinds of blocked requests.
+const WRITES: u8 = b'w';
+const READS: u8 = b'r';
+
+impl Blocked {
+    fn wait_until_open(&self, kind: u8) {
         let mut byte = [0];
-        while self.0.read_at(&mut byte, 0).is_ok() && byte == *b"1" {
+        while self.0.read_at(&mut byte, 0).is_ok() && byte == [kind] {
             self.0.write_all_at(b"1", 1).unwrap();
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-impl DeviceHooks for BlockedWrites {
+impl DeviceHooks for Blocked {
     fn submit(&self, device: &SharedDevice, batch: Vec<Bio>) {
-        if batch.iter().any(|bio| bio.operation() == BioOperation::Write) {
-            self.wait_until_open();
+        for (operation, kind) in [(BioOperation::Write, WRITES), (BioOperation::Read, READS)] {
+            if batch.iter().any(|bio| bio.operation() == operation) {
+                self.wait_until_open(kind);
+            }
         }
         device.submit(batch);
     }
@@ -65,6 +71,7 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("only_killed_programs_stop_waiting_for_a_commit", false),
         trial("only_killed_programs_stop_waiting_through_io_uring", true),
+        Trial::test("a_server_that_was_killed_during_an_invalidation_ends", check_killed_server),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -87,9 +94,9 @@ fn mount(folder: PathBuf) -> ExitCode {
     let prepare = || {
         let inner: SharedDevice = Arc::new(FileDevice::open(&folder.join("image"), false)?);
         let switch = OpenOptions::new().read(true).write(true).open(folder.join("switch"));
-        Ok::<_, base::Error>(Arc::new(HookedDevice::new(inner, BlockedWrites(switch.unwrap()))))
+        Ok::<_, base::Error>(Arc::new(HookedDevice::new(inner, Blocked(switch.unwrap()))))
     };
-    let open = |device: Arc<HookedDevice<BlockedWrites>>| {
+    let open = |device: Arc<HookedDevice<Blocked>>| {
         let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
         vfs::Volume::open_device(device, &options).map(Arc::new)
     };
@@ -144,7 +151,7 @@ impl Drop for Process {
     }
 }
 
-/// File that blocks writes to the device. Dropping it unblocks them.
+/// File that blocks requests to the device. Dropping it unblocks them.
 struct Switch(PathBuf);
 
 impl Switch {
@@ -194,9 +201,9 @@ fn check(uses_rings: bool) -> Result<(), Failed> {
 
     // The first program commits, and the other programs wait for this commit.
     fs::write(directory.join("first"), "")?;
-    switch.set(b'1');
+    switch.set(WRITES);
     let mut first = start_sync(&directory.join("first"));
-    wait_until("a write to the device", || fs::read(&switch.0).unwrap() == b"11");
+    wait_until("a write to the device", || fs::read(&switch.0).unwrap() == b"w1");
     for name in ["waiting", "killed"] {
         fs::write(directory.join(name), "")?;
     }
@@ -217,5 +224,50 @@ fn check(uses_rings: bool) -> Result<(), Failed> {
     for name in ["/first", "/waiting", "/killed"] {
         assert!(volume.resolve(name.as_bytes(), Follow::No).is_ok(), "{name} was lost");
     }
+    Ok(())
+}
+
+/// Returns whether a thread of the process makes the kernel invalidate data, and waits in a way that cannot be interrupted.
+fn is_invalidating(process: i32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let mut stats = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("stat")));
+    stats.any(|stat| stat.is_ok_and(|stat| stat.contains("(fuse-invalidate) D")))
+}
+
+/// A killed server whose thread waits in the kernel for a page, while another thread was to answer the read of this page.
+fn check_killed_server() -> Result<(), Failed> {
+    /// A place in the file that is not read ahead with its beginning.
+    const FAR: u64 = 24 << 20;
+    private_mounts();
+    let folder = TempDir::new()?;
+    let path = folder.path().canonicalize()?;
+    let (image, directory) = (path.join("image"), path.join("mount"));
+    Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&image, None);
+    let volume = VolumeOptions::new().writable(true).open(&image)?;
+    volume.write("/file", vec![1; 32 << 20])?;
+    volume.close()?;
+    drop(volume);
+    fs::create_dir(&directory)?;
+    let switch = Switch(path.join("switch"));
+    fs::write(&switch.0, "00")?;
+    let options = PathBuf::from("rw,io_uring=off");
+    let mut session = this_program(&[(FOLDER, &path), (OPTIONS, &options)]);
+    wait_until("the mount", || directory.join("lost+found").exists());
+    let file = File::open(directory.join("file"))?;
+    file.read_exact_at(&mut [0], 0)?;
+    switch.set(READS);
+    let reader = std::thread::spawn(move || file.read_exact_at(&mut [0], FAR));
+    wait_until("a read of the device", || fs::read(&switch.0).unwrap() == b"r1");
+    // This write invalidates all that the kernel has read, and so waits for the read.
+    let file = OpenOptions::new().write(true).open(directory.join("file"))?;
+    let writer = std::thread::spawn(move || file.write_all_at(&[2], 0));
+    let children = format!("/proc/{0}/task/{0}/children", session.0.id());
+    let server = fs::read_to_string(children)?.trim().parse().expect("a server");
+    wait_until("an invalidation", || is_invalidating(server));
+    rustix::process::kill_process(Pid::from_raw(server).expect("a server"), Signal::KILL)?;
+    assert!(!session.wait("the session").success());
+    assert!(reader.join().unwrap().is_err());
+    assert!(writer.join().unwrap().is_err());
+    assert!(!directory.join("lost+found").exists());
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! processes. And the root directory of a process that creates files with capabilities, since Landlock does not control the
 //! system calls for owners, permissions, times and attributes.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
@@ -10,6 +10,7 @@ use landlock::{
 };
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
 use rustix::io::Errno;
+use rustix::mount::OpenTreeFlags;
 
 use super::Trees;
 
@@ -100,6 +101,30 @@ fn allow(
             }
             ruleset.add_rule(PathBeneath::new(tree, access))
         }
+    }
+}
+
+/// A directory in a mount of its own: "..", from no directory in it, leads out of it, even if other programs move directories
+/// out of it.
+#[derive(Debug)]
+pub struct OwnMount {
+    /// The directory.
+    pub directory: OwnedFd,
+    /// The mount ends with this.
+    _mount: OwnedFd,
+}
+
+impl OwnMount {
+    /// Returns a directory in a mount of its own, with all mounts below it. Needs CAP_SYS_ADMIN.
+    pub fn new(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_EMPTY_PATH
+            | OpenTreeFlags::AT_RECURSIVE;
+        let mount = rustix::mount::open_tree(directory, "", flags)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(&mount, ".", flags, Mode::empty())?;
+        Ok(Self { directory, _mount: mount })
     }
 }
 

@@ -26,6 +26,7 @@ mod trees;
 
 use std::fmt;
 
+pub use files::OwnMount;
 pub use inherited::{Inherited, leave_input};
 pub use limits::{FILES_MAX, Resources, raise_file_limit};
 pub use privileges::{has_nobody, limit_guard};

@@ -22,7 +22,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_close,
     libc::SYS_fstat,
     libc::SYS_lseek,
-    libc::SYS_flock,
     // Waits.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
@@ -79,9 +78,9 @@ const MUSL_FLAGS: libc::c_int = libc::CLONE_DETACHED;
 
 /// The advice of madvise that is refused. MADV_HWPOISON and MADV_SOFT_OFFLINE make memory of the host fail, also that of other
 /// processes, which Linux allows to processes with CAP_SYS_ADMIN. MADV_MERGEABLE shares equal pages with other processes, so
-/// that the time of a write tells what they contain.
-const REFUSED_ADVICE: [libc::c_int; 3] =
-    [libc::MADV_HWPOISON, libc::MADV_SOFT_OFFLINE, libc::MADV_MERGEABLE];
+/// that the time of a write tells what they contain. MADV_REMOVE punches holes in mapped files.
+const REFUSED_ADVICE: [libc::c_int; 4] =
+    [libc::MADV_HWPOISON, libc::MADV_SOFT_OFFLINE, libc::MADV_MERGEABLE, libc::MADV_REMOVE];
 
 /// The set-user-ID and set-group-ID bits of a mode.
 const SET_ID: libc::mode_t = libc::S_ISUID | libc::S_ISGID;
@@ -184,10 +183,12 @@ fn apply(needs: &Needs<'_>) -> Result<(), Box<dyn std::error::Error>> {
     }
     rules.extend(host_files(&needs.trees)?);
     rules.extend(descriptors(needs)?);
-    // Memory, but no executable memory.
-    let not_executable = masked(2, libc::PROT_EXEC as u64, 0)?;
-    rules.push((libc::SYS_mmap, vec![not_executable.clone()]));
-    rules.push((libc::SYS_mprotect, vec![not_executable]));
+    // Memory, but no executable memory, and none of a file that is a standard stream. Memory without a file has the
+    // descriptor -1.
+    let not_executable = condition(2, libc::PROT_EXEC as u64, 0)?;
+    let mapped = vec![not_executable.clone(), no_stream_at(4)?];
+    rules.push((libc::SYS_mmap, vec![SeccompRule::new(mapped)?]));
+    rules.push((libc::SYS_mprotect, vec![SeccompRule::new(vec![not_executable])?]));
     let advice = REFUSED_ADVICE.map(|advice| {
         let (length, operator) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Ne);
         SeccompCondition::new(2, length, operator, advice as u64)
@@ -228,7 +229,8 @@ fn descriptors(needs: &Needs<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error>
     for allowed in ALLOWED_FCNTL {
         controls.push(SeccompRule::new(vec![command(allowed)?])?);
     }
-    let mut rules = Vec::new();
+    // The lock of a standard stream is one of the program that started this one.
+    let mut rules = vec![(libc::SYS_flock, vec![SeccompRule::new(vec![no_stream()?])?])];
     if truncates {
         rules.push((libc::SYS_ftruncate, vec![SeccompRule::new(vec![no_stream()?])?]));
     }
@@ -239,7 +241,7 @@ fn descriptors(needs: &Needs<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error>
         rules.push((libc::SYS_fallocate, files));
     }
     if !needs.guard && (truncates || needs.writable) {
-        let input = descriptor(SeccompCmpOp::Eq, libc::STDIN_FILENO)?;
+        let input = descriptor(0, SeccompCmpOp::Eq, libc::STDIN_FILENO)?;
         for duplicated in [no_stream()?, input] {
             controls.push(SeccompRule::new(vec![command(DUPLICATE)?, duplicated])?);
         }
@@ -295,12 +297,21 @@ fn host_files(trees: &Trees<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error> 
 
 /// Returns the condition that the first argument is no descriptor of a standard stream.
 fn no_stream() -> Result<SeccompCondition, Error> {
-    descriptor(SeccompCmpOp::Gt, libc::STDERR_FILENO)
+    no_stream_at(0)
 }
 
-/// Returns a condition on the first argument, which is a descriptor. `AT_FDCWD` is a large number here.
-fn descriptor(operator: SeccompCmpOp, number: i32) -> Result<SeccompCondition, Error> {
-    SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, number as u64)
+/// [`no_stream`] for another argument.
+fn no_stream_at(argument: u8) -> Result<SeccompCondition, Error> {
+    descriptor(argument, SeccompCmpOp::Gt, libc::STDERR_FILENO)
+}
+
+/// Returns a condition on an argument that is a descriptor. `AT_FDCWD` is a large number here.
+fn descriptor(
+    argument: u8,
+    operator: SeccompCmpOp,
+    number: i32,
+) -> Result<SeccompCondition, Error> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, number as u64)
 }
 
 /// Returns a rule that the bits `mask` of an argument have the value `value`.

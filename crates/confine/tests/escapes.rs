@@ -12,7 +12,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 
-use confine::{Confinement, FILES_MAX, Inherited, Layer, Needs, Proof, Resources, Trees};
+use confine::{Confinement, FILES_MAX, Inherited, Layer, Needs, OwnMount, Proof, Resources, Trees};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use tempfile::TempDir;
@@ -52,6 +52,8 @@ struct Place {
     facts: Facts,
     /// The tree `inside`.
     tree: OwnedFd,
+    /// A directory that was opened in the tree, and has been moved out of it.
+    moved: OwnedFd,
     user: u32,
 }
 
@@ -84,8 +86,17 @@ fn run(facts: Facts) -> ExitCode {
     if facts.is_confined {
         Inherited::list().close();
     }
+    let user = rustix::process::getuid();
     let tree: OwnedFd = File::open(facts.folder.join("inside")).unwrap().into();
-    let place = Place { facts, tree, user: rustix::process::getuid().as_raw() };
+    let mount = (facts.is_confined && creates(&facts.kind) && user.is_root())
+        .then(|| OwnMount::new(tree.as_fd()));
+    let mount = mount.map(Result::unwrap);
+    let tree = mount.as_ref().map_or(tree, |mount| mount.directory.try_clone().unwrap());
+    rustix::fs::mkdirat(&tree, "moved", Mode::RWXU).unwrap();
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let moved = rustix::fs::openat(&tree, "moved", flags, Mode::empty()).unwrap();
+    fs::rename(facts.folder.join("inside/moved"), facts.folder.join("outside/moved")).unwrap();
+    let place = Place { facts, tree, moved, user: user.as_raw() };
     let trees = match place.kind.as_str() {
         READS => Trees::Read { trees: std::slice::from_ref(&place.tree), attributes: true },
         kind if creates(kind) => Trees::Create {
@@ -180,6 +191,10 @@ const ATTEMPTS: &[Attempt<Place>] = &[
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         Ok(rustix::fs::chownat(CWD, facts.outside("secret"), user, None, flags)?)
     }),
+    (MOVED, |facts| {
+        let user = Some(rustix::fs::Uid::from_raw(facts.user));
+        Ok(rustix::fs::chownat(&facts.moved, "../secret", user, None, AtFlags::empty())?)
+    }),
     (TIMES, |facts| {
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
@@ -233,6 +248,22 @@ const ATTEMPTS: &[Attempt<Place>] = &[
         // The file system may not have holes.
         reached(result(punched.into()), libc::EOPNOTSUPP)
     }),
+    ("map a log", |_| {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let (none, flags) = (std::ptr::null_mut(), libc::MAP_SHARED);
+        // SAFETY: the kernel chooses an address that is not in use.
+        let mapped = unsafe { libc::mmap(none, 4096, protection, flags, libc::STDOUT_FILENO, 0) };
+        if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }),
+    ("punch a hole in a mapped file", |_| {
+        // SAFETY: the range is empty.
+        let called = unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_REMOVE) };
+        result(called.into()).map(drop)
+    }),
+    ("lock a log", |_| {
+        let shared = rustix::fs::FlockOperation::NonBlockingLockShared;
+        Ok(rustix::fs::flock(rustix::stdio::stdout(), shared)?)
+    }),
     ("change the permissions of a log", |_| {
         Ok(rustix::fs::fchmod(rustix::stdio::stdout(), Mode::from_raw_mode(0o666))?)
     }),
@@ -266,6 +297,7 @@ const ATTEMPTS: &[Attempt<Place>] = &[
 /// The attempts on the user's own files for which an ordinary user's command that creates a tree keeps the system calls: it
 /// cannot get another root directory.
 const OWNERS: &str = "change the owner of a file";
+const MOVED: &str = "change the owner of a file from a moved directory";
 const TIMES: &str = "change the times of a file";
 const ATTRIBUTES: &str = "set an attribute of a file";
 /// The attempts to create programs that others would execute with the rights of their owner.
@@ -319,7 +351,7 @@ fn attempts_of(kind: &str, user: Option<u32>, is_confined: bool) -> String {
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::lsetxattr(&log, c"user.x", b"x", flags).unwrap();
     chown(&log, user, user).unwrap();
-    let appended = File::options().append(true).open(&log).unwrap();
+    let appended = File::options().read(true).append(true).open(&log).unwrap();
     let output = command.stdin(host.input()).stdout(appended).output().unwrap();
     let is_kept = fs::read(&log).unwrap() == b"log";
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -336,7 +368,7 @@ fn check(kind: &str, user: Option<u32>) -> Result<(), Failed> {
     }
     let common = escapes::ATTEMPTS.iter().map(|(name, _)| *name);
     for name in common.chain(ATTEMPTS.iter().map(|(name, _)| *name)) {
-        let keeps_call = [OWNERS, TIMES, ATTRIBUTES].contains(&name);
+        let keeps_call = [OWNERS, MOVED, TIMES, ATTRIBUTES].contains(&name);
         let gives_rights = [SET_ID_NEW, SET_ID_CHANGED, SET_ID_NODE].contains(&name);
         let may_remain = keeps_call && creates(kind) && user.is_some()
             || gives_rights && kind == CREATES_PRIVILEGED;

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use confine::{Inherited, Trees};
+use confine::{Inherited, Layer, OwnMount, Trees};
 use rustix::fs::{FileType, Mode, OFlags};
 use vfs::Follow;
 
-use crate::console::Console;
+use crate::console::{self, Console};
 use crate::copy::{Directory, Engine, Maximum, Options, suspicious_bytes};
 use crate::failure::{Failure, Result, Status};
 use crate::import::{self, Destination, Importer, Source};
@@ -135,6 +135,8 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     let is_new = new.is_some();
     is_directory |= is_new;
     let start = new.map_or_else(|| open_start(destination, is_directory), Ok)?;
+    let own_mount = if options.is_root { own_mount(&start, arguments) } else { None };
+    let start = own_mount.as_ref().map_or(&start, |mount| &mount.directory);
     let copies = sources.iter().map(|source| Copy::new(source, destination, is_directory, is_new));
     let copies = copies.collect::<Result<Vec<_>>>()?;
     let interrupted = signals::catch()?;
@@ -146,11 +148,33 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     let mut volumes = Volumes::with_trees(&arguments.image, &sources, inherited, trees)?;
     let engine = Engine::new(options, &interrupted, console);
     let outcome = copies.into_iter().try_for_each(|copy| {
-        let outcome = copy.run(&start, options, &mut volumes, &engine);
+        let outcome = copy.run(start, options, &mut volumes, &engine);
         engine.tolerate(outcome)
     });
     engine.finish(destination.as_os_str().as_bytes());
     outcome
+}
+
+/// Returns the directory `start` in a mount of its own. Without that, the process could change files outside of it by way of
+/// directories that other users move out of it. Returns `None`, with a warning, if the host refuses the mount.
+fn own_mount(start: &OwnedFd, arguments: &Arguments) -> Option<OwnMount> {
+    let is_confined = arguments.image.confinement.layers().has(Layer::Chroot);
+    let mount = OwnMount::new(start.as_fd());
+    let warn = |errno: &rustix::io::Errno| {
+        let failure = Failure::host(
+            &*arguments.destination,
+            "directories that other users move out of it are not protected: no mount of its own",
+            &(*errno).into(),
+        );
+        console::warn(failure);
+    };
+    mount
+        .inspect_err(|errno| {
+            if is_confined {
+                warn(errno)
+            }
+        })
+        .ok()
 }
 
 /// Creates the directory `destination` on the host, and opens it. Returns `None` if that fails, or if the directory exists.

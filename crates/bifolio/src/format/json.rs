@@ -3,10 +3,14 @@
 //! Names are bytes, but JSON strings are Unicode. A name that is not UTF-8 is written as a string with replacement
 //! characters. Its bytes follow in hexadecimal, under the same key with the suffix `_bytes`.
 
+use std::io::{self, Write};
+
 use base::attributes::{Attributes, DeviceNumber, FileType, Timestamp};
 use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::ser::Formatter;
 
 use super::mode;
+use super::text::needs_escape;
 use super::xattr::hex;
 use crate::console::Console;
 use crate::failure::Result;
@@ -203,8 +207,36 @@ fn members(value: &impl Serialize) -> String {
 
 /// Serializes a value.
 pub fn text(value: &impl Serialize) -> String {
-    // Serializing these types to a string cannot fail.
-    serde_json::to_string(value).unwrap_or_default()
+    let mut out = Vec::new();
+    // Serializing these types to memory cannot fail, and JSON is text.
+    write(&mut out, value)
+        .map_or_else(|_| String::new(), |()| String::from_utf8(out).unwrap_or_default())
+}
+
+/// Writes a value.
+pub fn write(out: &mut impl Write, value: &impl Serialize) -> serde_json::Result<()> {
+    value.serialize(&mut serde_json::Serializer::with_formatter(out, Escaped))
+}
+
+/// The compact format, with escapes also for characters above ASCII that control a terminal.
+struct Escaped;
+
+impl Formatter for Escaped {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        out: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some((at, char)) = rest.char_indices().find(|&(_, char)| needs_escape(char)) {
+            out.write_all(&rest.as_bytes()[..at])?;
+            for unit in char.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+            rest = &rest[at + char.len_utf8()..];
+        }
+        out.write_all(rest.as_bytes())
+    }
 }
 
 #[cfg(test)]
@@ -226,5 +258,10 @@ mod tests {
             line(b"caf\xe9"),
             format!(r#"{{"name":"caf{}","name_bytes":"636166e9","size":1}}"#, '\u{fffd}')
         );
+        let name = "a\u{9b}2J\u{7f}\u{202e}\u{1f600}\\";
+        let written = line(name.as_bytes());
+        assert_eq!(written, r#"{"name":"a\u009b2J\u007f\u202e😀\\","size":1}"#);
+        let read: serde_json::Value = serde_json::from_str(&written).unwrap();
+        assert_eq!(read["name"], name);
     }
 }

@@ -27,7 +27,7 @@ pub fn escape(bytes: &[u8]) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-fn needs_escape(char: char) -> bool {
+pub fn needs_escape(char: char) -> bool {
     char.is_control() || char == '\\' || is_direction_mark(char)
 }
 

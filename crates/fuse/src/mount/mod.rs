@@ -2,6 +2,7 @@
 //! service of a mount's connection.
 
 mod claim;
+mod control;
 mod helper;
 mod identity;
 mod loop_device;
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 pub use claim::{Claim, Claimed};
+pub use control::abort;
 pub use identity::MountId;
 pub use loop_device::LoopDevice;
 pub use mount_point::{open as open_root, path_of};

@@ -24,6 +24,10 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time within which the server has to end after `Quit`, or after it has closed its end of the socket.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time within which a server has to end after it was killed, or after its connection was aborted.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+/// The interval at which the guard looks whether the server was killed, but cannot end.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// The time within which a server that may have much data to write has to end after `Quit`.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -118,6 +122,36 @@ impl<H> Guard<'_, H> {
         }
     }
 
+    /// [`wait_within`](Self::wait_within) for a server that serves a mount. If the server was killed and does not end, aborts its
+    /// connection: a thread of it waits in the kernel for an answer that nobody gives any more.
+    fn watch_within(&self, timeout: Option<Duration>) -> Result<Event, Errno> {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let mut was_ending = false;
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let slice = left.unwrap_or(CHECK_EVERY).min(CHECK_EVERY);
+            let event = self.wait_within(Some(slice));
+            let is_last = left.is_some_and(|left| left <= slice);
+            if is_last || !matches!(event, Ok(Event::Timeout)) {
+                return event;
+            }
+            let is_ending = self.server.is_ending();
+            if is_ending && was_ending {
+                self.abort_connection();
+            }
+            was_ending = is_ending;
+        }
+    }
+
+    /// Makes the kernel fail all requests of the mount.
+    fn abort_connection(&self) {
+        let Some(mount) = &self.mount else { return };
+        match mount::abort(mount) {
+            Ok(()) => tracing::warn!("the server was killed: accesses to the mount fail"),
+            Err(errno) => tracing::error!("cannot abort the connection of the server: {errno}"),
+        }
+    }
+
     /// Mounts, and passes the connection to the server.
     fn attach(&mut self, detached: Option<Detached>) -> Result<(), MountError> {
         let plan = self.plan;
@@ -188,7 +222,16 @@ impl<H> Guard<'_, H> {
         if !matches!(last, Ok(Event::Closed)) {
             self.server.kill();
         }
-        self.server.wait_within(QUIT_TIMEOUT)
+        if let Some(outcome) = self.server.ended_within(QUIT_TIMEOUT) {
+            return outcome;
+        }
+        self.server.kill();
+        if let Some(outcome) = self.server.ended_within(KILL_TIMEOUT) {
+            return outcome;
+        }
+        self.abort_connection();
+        let outcome = self.server.ended_within(KILL_TIMEOUT);
+        outcome.unwrap_or(Err(SessionError::Host("end the server", Errno::TIMEDOUT)))
     }
 
     /// Ends a server that has not failed itself, and returns `error`. The server gets the time `timeout` to close its
@@ -235,7 +278,7 @@ impl<H> Guard<'_, H> {
         let mut requested: Option<Instant> = None;
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let event = self.wait_within(left);
+            let event = self.watch_within(left);
             let is_request =
                 matches!(event, Ok(Event::Signal | Event::Message(Message::EndRequested)));
             if is_request && requested.is_some_and(|first| first.elapsed() < SAME_REQUEST) {

@@ -35,6 +35,7 @@ pub fn fork() -> Result<Side, Errno> {
     if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
         return Err(Errno::BUSY);
     }
+    keep_outcomes();
     // SAFETY: no other thread is running. So the child finds every lock, including the allocator's, as this thread left
     // it, and may do whatever this thread may.
     let pid = unsafe { libc::fork() };
@@ -45,6 +46,21 @@ pub fn fork() -> Result<Side, Errno> {
     match Pid::from_raw(pid.max(0)) {
         Some(pid) => Ok(Side::Parent(Child { pid })),
         None => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+/// Makes the kernel keep the outcomes of children until they are waited for. A parent that ignores SIGCHLD passes this on to
+/// its children.
+fn keep_outcomes() {
+    // SAFETY: all-zero bytes are a valid `sigaction`, the call only stores to it, and the default action runs no code.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let is_known = libc::sigaction(libc::SIGCHLD, std::ptr::null(), &raw mut action) == 0;
+        let drops =
+            action.sa_sigaction == libc::SIG_IGN || action.sa_flags & libc::SA_NOCLDWAIT != 0;
+        if is_known && drops {
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        }
     }
 }
 
@@ -65,17 +81,35 @@ impl Child {
 
     /// Waits for the end of the process like [`wait`](Self::wait), and kills it after `timeout`.
     pub fn wait_within<E>(self, timeout: Duration) -> Result<(), SessionError<E>> {
+        self.ended_within(timeout).unwrap_or_else(|| {
+            self.kill();
+            self.wait()
+        })
+    }
+
+    /// Waits for the end of the process. Returns its outcome, or `None` after `timeout`. After the outcome, the process must not be
+    /// used any more.
+    pub fn ended_within<E>(&self, timeout: Duration) -> Option<Result<(), SessionError<E>>> {
         let until = Instant::now() + timeout;
-        while Instant::now() < until {
-            // If waiting fails, `wait` below returns the error.
+        loop {
             match rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG) {
-                Ok(None) | Err(Errno::INTR) => std::thread::sleep(CHECK_EVERY),
-                Ok(Some((_, status))) => return outcome_of(Some(status)),
-                Err(_) => break,
+                Ok(None) | Err(Errno::INTR) => {}
+                Ok(Some((_, status))) => return Some(outcome_of(Some(status))),
+                Err(errno) => return Some(Err(SessionError::Host("wait for a child", errno))),
             }
+            if Instant::now() >= until {
+                return None;
+            }
+            std::thread::sleep(CHECK_EVERY);
         }
-        self.kill();
-        self.wait()
+    }
+
+    /// Returns whether the main thread of the process has ended. The others then end, too, unless they wait for something that
+    /// cannot be interrupted.
+    pub fn is_ending(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero()));
+        // The state follows the name of the program (proc_pid_stat(5)).
+        stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')))
     }
 
     /// Waits for the end of a process that should not have ended. Returns its error.
