@@ -84,7 +84,9 @@ impl MapEdit<'_, '_, '_> {
             self.blocks.is_touched |= was_touched;
             let (converted, leaf_end) = match result {
                 // The next call fails before it changes anything.
-                Err(Error::NoSpace) if is_clean && may_stop => return Ok(Progress::More(at)),
+                Err(Error::NoSpace | Error::Io(_)) if is_clean && may_stop => {
+                    return Ok(Progress::More(at));
+                }
                 result => result?,
             };
             for run in converted {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use base::{Error, FsBlock, Location, Result};
+use base::{Error, FsBlock, GroupNumber, Location, Result};
 use fs::MapChange;
 use iomap::MetadataBuffer;
 
@@ -218,6 +218,30 @@ impl MapBlocks<'_, '_, '_> {
         let (start, count) = found?;
         self.clusters += self.volume.geometry().clusters_for(count) as i64;
         Ok((start, count))
+    }
+
+    /// Reads the bitmaps that change when these blocks are freed, given as first blocks and counts. So an unreadable bitmap
+    /// is found before any change. Errors: `Io`. Corruption is found when the blocks are freed.
+    pub(super) fn read_bitmaps(&self, runs: impl Iterator<Item = (FsBlock, u64)>) -> Result<()> {
+        let geometry = self.volume.geometry();
+        let group_of = |block: u64| {
+            (block - geometry.first_data_block.0) / u64::from(geometry.blocks_per_group)
+        };
+        let mut last_read = None;
+        for (start, count) in runs {
+            for group in group_of(start.0)..=group_of(start.0 + count - 1) {
+                if last_read == Some(group) {
+                    continue;
+                }
+                // The map's verification has checked that the blocks are in the volume.
+                let descriptor = self.volume.group(GroupNumber(group as u32));
+                match descriptor.and_then(|group| self.volume.block_bitmap(&group)) {
+                    Err(error @ Error::Io(_)) => return Err(error),
+                    _ => last_read = Some(group),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Frees the clusters of some data blocks. Clusters that are already free or belong to the format are skipped and

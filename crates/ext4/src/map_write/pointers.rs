@@ -101,7 +101,7 @@ fn is_empty_without(bytes: &[u8], words: &Range<usize>) -> bool {
 pub(super) struct Leaf {
     range: Range<FileBlock>,
     /// The blocks of pointers on the path, the top one first. Empty for the direct pointers.
-    chain: Vec<FsBlock>,
+    pub chain: Vec<FsBlock>,
     /// The runs of the pointers within the range. Not empty.
     pub runs: Vec<Run>,
 }

@@ -195,8 +195,8 @@ impl Tree<'_> {
             let range = entry.start()..root.range.end;
             let expected = Expected { depth: Some(depth), range };
             let child = match self.node(store, entry.child(), expected) {
-                // Damage of this node is no reason to fail, since the caller removes blocks.
-                Err(Error::Corrupt(_)) => return Ok(()),
+                // That this node cannot be read is no reason to fail, since the caller removes blocks.
+                Err(Error::Corrupt(_) | Error::Io(_)) => return Ok(()),
                 child => child?,
             };
             if child.entries.len() > ROOT_ENTRIES {

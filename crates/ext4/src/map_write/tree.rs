@@ -67,6 +67,11 @@ impl Path {
         self.nodes.last().expect("a path has a root")
     }
 
+    /// Returns the blocks of the nodes below the root.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = FsBlock> {
+        self.nodes.iter().filter_map(|node| node.block)
+    }
+
     /// Returns the extents of the leaf.
     pub(super) fn extents(&self) -> Vec<Run> {
         self.leaf().entries.iter().map(|entry| entry.extent()).collect()

@@ -39,7 +39,9 @@ impl Inode {
                 edit.blocks.is_touched |= was_touched;
                 match outcome {
                     // The next call fails before it changes anything.
-                    Err(Error::NoSpace | Error::Corrupt(_)) if is_clean && end < range.end => {
+                    Err(Error::NoSpace | Error::Corrupt(_) | Error::Io(_))
+                        if is_clean && end < range.end =>
+                    {
                         return Ok(Progress::More(end));
                     }
                     Err(error) => return Err(error),
@@ -83,7 +85,11 @@ impl MapEdit<'_, '_, '_> {
         let Some(start) = affordable(tree.geometry(), runs, credits, holds_metadata) else {
             return Ok(LeafOutcome::NoCredits);
         };
-        let removed = tree.remove(&mut self.blocks, path, &(start..range.end))?;
+        let removed = start..range.end;
+        let runs = path.extents().into_iter().filter_map(|extent| extent.within(&removed));
+        self.blocks.read_bitmaps(runs.map(|run| (run.block, run.length)))?;
+        self.blocks.read_bitmaps(path.blocks().map(|block| (block, 1)))?;
+        let removed = tree.remove(&mut self.blocks, path, &removed)?;
         free_runs(tree, &mut self.blocks, &removed, holds_metadata)?;
         Ok(LeafOutcome::To(start))
     }
@@ -102,6 +108,9 @@ impl MapEdit<'_, '_, '_> {
             return Ok(LeafOutcome::NoCredits);
         };
         let range = start..range.end;
+        let runs = leaf.runs.iter().filter_map(|run| run.within(&range));
+        self.blocks.read_bitmaps(runs.map(|run| (run.block, run.length)))?;
+        self.blocks.read_bitmaps(leaf.chain.iter().map(|&block| (block, 1)))?;
         for run in leaf.runs.iter().filter_map(|run| run.within(&range)) {
             if self.blocks.free_data(run.block, run.length)? {
                 revoke_all(&mut self.blocks, &run, holds_metadata);

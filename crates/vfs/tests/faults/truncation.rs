@@ -1,4 +1,4 @@
-//! Truncations that fail, since the map of the file cannot be read.
+//! Truncations and deletions that fail, since the map of the file cannot be read.
 
 use std::sync::Arc;
 
@@ -74,6 +74,58 @@ fn fail_a_truncation(features: &str, evicts: bool) {
     assert!(bytes == expected, "truncated data has come back ({features}, {evicts})");
     drop((file, node));
     volume.close().unwrap();
+    std::fs::write(image.path(), memory.snapshot()).unwrap();
+    check_by_e2fsck(image.path());
+}
+
+#[test]
+fn a_deletion_that_cannot_read_metadata_leaves_the_volume_writable() {
+    for with_bitmaps in [false, true] {
+        fail_a_deletion(with_bitmaps);
+    }
+}
+
+/// Lets a deletion fail: `with_bitmaps`, at the first of several leaves of the map, after the others, and otherwise at
+/// a bitmap.
+fn fail_a_deletion(with_bitmaps: bool) {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 1024) }.make(image.path(), None);
+    let memory = Arc::new(MemoryDevice::new(std::fs::read(image.path()).unwrap()));
+    let volume = Kind::Ext4.open(memory.clone());
+    let file = create(&volume, "/file").unwrap().open_for(WRITE).unwrap();
+    // Three leaves have this many extents.
+    for number in 0..200 {
+        write(&file, 2048 * number, &[7; 1024]).unwrap();
+    }
+    drop(file);
+    volume.close().unwrap();
+
+    let device = Arc::new(FaultDevice::new(memory.clone(), FaultPlan::default()));
+    let volume = Kind::Ext4.open(device.clone());
+    let node = volume.resolve(b"/file", Follow::No).unwrap();
+    let file = node.open().unwrap();
+    create(&volume, "/other").unwrap();
+    volume.sync().unwrap();
+    let cached: &[u64] = if with_bitmaps { &[199, 100] } else { &[199, 100, 0] };
+    for number in cached {
+        assert_eq!(file.read_at(&mut [0; 1024], 2048 * number), Ok(1024));
+    }
+    drop(file);
+    if with_bitmaps {
+        node.set_size(2048 * 199, Privileges::Keep).unwrap();
+    }
+    create(&volume, "/more").unwrap();
+    device.fail_reads_in(0..device.size());
+    volume.remove(b"/file", &Credentials::ROOT).unwrap();
+    drop(node);
+    assert!(!device.faults().is_empty(), "nothing was read");
+    assert_eq!(number(volume.sync()), 0, "the volume was shut down ({with_bitmaps})");
+    device.heal();
+    volume.resolve(b"/more", Follow::No).unwrap();
+    create(&volume, "/yet more").unwrap();
+    volume.close().unwrap();
+    // Deletes the orphan.
+    Kind::Ext4.open(memory.clone()).close().unwrap();
     std::fs::write(image.path(), memory.snapshot()).unwrap();
     check_by_e2fsck(image.path());
 }
