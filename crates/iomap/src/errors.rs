@@ -20,7 +20,15 @@ struct Latest {
     error: Option<Error>,
     /// Whether an open file has reported the error.
     is_reported: bool,
+    /// The number of errors so far, including those that were not kept.
+    count: u64,
+    /// The last of them.
+    last: Option<Error>,
 }
+
+/// A number of errors; see [`WritebackErrors::count`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ErrorCount(u64);
 
 /// Position of one open file in the sequence of errors; see [`WritebackErrors::cursor`].
 #[derive(Debug, Default)]
@@ -36,8 +44,12 @@ impl WritebackErrors {
         };
         let mut latest = self.latest.lock();
         if latest.error.is_none() || latest.is_reported {
-            *latest = Latest { number: latest.number + 1, error: Some(error), is_reported: false };
+            latest.number += 1;
+            latest.error = Some(error.clone());
+            latest.is_reported = false;
         }
+        latest.count += 1;
+        latest.last = Some(error);
     }
 
     /// Returns a cursor for a file that is being opened. The file will report an error that is still unreported.
@@ -45,6 +57,20 @@ impl WritebackErrors {
         let latest = self.latest.lock();
         let unreported = u64::from(latest.error.is_some() && !latest.is_reported);
         ErrorCursor(AtomicU64::new(latest.number - unreported))
+    }
+
+    /// Returns the number of errors so far, for a caller that writes data back and needs the errors of that only.
+    pub fn count(&self) -> ErrorCount {
+        ErrorCount(self.latest.lock().count)
+    }
+
+    /// Returns the last error after the first `count` ones, as an error. Open files still report it.
+    pub fn check_since(&self, count: ErrorCount) -> Result<()> {
+        let latest = self.latest.lock();
+        if latest.count == count.0 {
+            return Ok(());
+        }
+        latest.last.clone().map_or(Ok(()), Err)
     }
 
     /// Returns whether any error was ever recorded.
@@ -96,6 +122,18 @@ mod tests {
         let late = errors.cursor();
         assert_eq!(errors.check(&late), Err(FIRST));
         assert_eq!(errors.check(&late), Ok(()));
+    }
+
+    #[test]
+    fn a_caller_that_counts_errors_gets_only_later_ones_and_reports_none() {
+        let errors = WritebackErrors::default();
+        errors.record(FIRST);
+        let count = errors.count();
+        assert_eq!(errors.check_since(count), Ok(()));
+        errors.record(SECOND);
+        assert_eq!(errors.check_since(count), Err(SECOND));
+        assert_eq!(errors.check_since(errors.count()), Ok(()));
+        assert_eq!(errors.check(&errors.cursor()), Err(FIRST));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub use direct::{
 };
 pub use earlier_reads::EarlierReads;
 pub use end_io::EndIo;
-pub use errors::{ErrorCursor, WritebackErrors};
+pub use errors::{ErrorCount, ErrorCursor, WritebackErrors};
 pub use fiemap::{FiemapExtent, FiemapFlags, fiemap};
 pub use file::WritableFile;
 pub use limits::DirtyLimits;

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use base::attributes::FileType;
 use base::{Result, Unsupported};
 use fs::AtomicWrite;
-use iomap::{ErrorCursor, WritableFile};
+use iomap::{ErrorCount, ErrorCursor, WritableFile};
 
 use crate::clock::now;
 use crate::file::File;
@@ -31,8 +31,8 @@ struct Current {
     /// The number that the file which has started it knows.
     number: u64,
     kind: AtomicWrite,
-    /// The writeback errors from before the start.
-    errors: ErrorCursor,
+    /// The number of writeback errors from before the start.
+    errors: ErrorCount,
 }
 
 impl AtomicWrites {
@@ -131,7 +131,7 @@ impl Node {
         let (file, mut state) = self.lock_for_change()?;
         let Some(current) = &state.atomic.current else { return Ok(false) };
         iomap::quiesce_cache(file, 0..file.size());
-        let written = file.errors().check(&current.errors);
+        let written = file.errors().check_since(current.errors);
         let committed = written.and_then(|()| {
             if current.kind == AtomicWrite::Replace {
                 self.inode().note_modified(now());

@@ -311,10 +311,10 @@ impl File {
             node.note_direct_write(&state);
             return Ok((at, written));
         }
-        let errors = file.errors().cursor();
+        let errors = file.errors().count();
         let written = node.write_parts(file, &state, at, data, false, Caching::Dropbehind)?;
         iomap::write_back_and_wait(file, at.0..at.0 + written as u64);
-        file.errors().check(&errors)?;
+        file.errors().check_since(errors)?;
         Ok((at, written))
     }
 }

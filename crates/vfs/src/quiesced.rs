@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::locks::RankedWriteGuard;
 use base::{Error, Result};
-use iomap::{ErrorCursor, WritableFile};
+use iomap::{ErrorCount, WritableFile};
 
 use crate::node::{Life, Node, NodeState};
 use crate::rights;
@@ -12,8 +12,8 @@ use crate::rights;
 impl Node {
     /// Calls `change` with the inode locked, while the file has no dirty data, and none is in flight.
     ///
-    /// Errors: `NotPermitted` for immutable and append-only files; `Unsupported` during an atomic write; writeback errors of
-    /// earlier data; those of `change`.
+    /// Errors: `NotPermitted` for immutable and append-only files; `Unsupported` during an atomic write; errors of writing
+    /// the dirty data; those of `change`.
     pub(crate) fn change_quiesced<R>(
         self: &Arc<Self>,
         change: impl FnOnce(&Self) -> Result<R>,
@@ -42,11 +42,11 @@ impl Node {
     }
 }
 
-/// Writes all dirty data of a file back, and waits for all of its I/O. The caller holds the inode's lock. Returns a cursor
-/// behind the errors of earlier I/O. Errors: those of this writeback.
-pub(crate) fn quiesce(file: &Arc<WritableFile>) -> Result<ErrorCursor> {
-    let errors = file.errors().cursor();
+/// Writes all dirty data of a file back, and waits for all of its I/O. The caller holds the inode's lock. Returns the
+/// number of the file's errors so far. Errors: those of this writeback.
+pub(crate) fn quiesce(file: &Arc<WritableFile>) -> Result<ErrorCount> {
+    let errors = file.errors().count();
     iomap::quiesce_cache(file, 0..file.size());
-    file.errors().check(&errors)?;
+    file.errors().check_since(errors)?;
     Ok(errors)
 }

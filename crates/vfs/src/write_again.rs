@@ -103,7 +103,7 @@ impl Node {
     /// Writes the data in `regions` again, and waits until it is on the device.
     fn write_again(self: &Arc<Self>, regions: &[Range<FileOffset>]) -> Result<()> {
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
-        let errors = file.errors().cursor();
+        let errors = file.errors().count();
         let _moving = Moving::begin(self);
         for region in regions {
             let mut at = region.start.0;
@@ -114,7 +114,7 @@ impl Node {
             }
         }
         self.write_back_and_wait();
-        file.errors().check(&errors)
+        file.errors().check_since(errors)
     }
 
     /// Makes the data in `range` dirty, as far as it has blocks and is in the file.

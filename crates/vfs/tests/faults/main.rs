@@ -18,10 +18,10 @@ mod truncation;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::IoOperation;
-use device::{FaultDevice, FaultPlan};
-use testkit::wait_until;
-use vfs::{Credentials, File, Node, OpenMode, Privileges, SyncRange, Volume};
+use base::{FileOffset, IoOperation};
+use device::{BlockDevice, FaultDevice, FaultPlan, MemoryDevice};
+use testkit::{Mke2fs, wait_until};
+use vfs::{Credentials, File, Node, OpenMode, Privileges, SyncRange, Volume, WriteAt, WriteSync};
 
 use kind::{KINDS, Kind};
 use stage::Stage;
@@ -93,6 +93,38 @@ fn each_open_file_reports_lost_data_once() {
         }
         assert_eq!(number(stage.volume.close()), 0, "{kind:?}");
     }
+}
+
+#[test]
+fn a_direct_write_through_the_cache_reports_only_its_own_error() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let kind = Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 1024) };
+    kind.with("-O ^extent,^64bit").make(image.path(), None);
+    let memory = Arc::new(MemoryDevice::new(std::fs::read(image.path()).unwrap()));
+    let device = Arc::new(FaultDevice::new(memory, FaultPlan::default()));
+    let volume = Kind::Ext4.open(device.clone());
+    let node = create(&volume, "/file").unwrap();
+    let file = node.open_for(WRITE).unwrap();
+    volume.sync().unwrap();
+    write(&file, 0, &[7; 1024]).unwrap();
+    device.fail_writes_in(0..device.size());
+    let start = SyncRange { wait_before: false, write: true, wait_after: false };
+    file.sync_range(0..u64::MAX, start).unwrap();
+    let is_over = || {
+        let stats = volume.dirty_stats();
+        stats.bytes_dirty == 0 && stats.bytes_writeback == 0
+    };
+    wait_until("the end of writeback", is_over);
+    device.heal();
+    // A hole of a block map, which gets its block through the cache.
+    let at = WriteAt::Offset(FileOffset(8192));
+    let written = file.write_direct(at, &[8; 1024], Privileges::Keep, WriteSync::None);
+    assert_eq!(written, Ok(1024));
+    let late = node.open_for(WRITE).unwrap();
+    assert_eq!([number(late.sync_all()), number(late.sync_all())], [EIO, 0]);
+    assert_eq!([number(file.sync_all()), number(file.sync_all())], [EIO, 0]);
+    drop((late, file, node));
+    assert_eq!(number(volume.close()), EIO, "a sync of the volume reports it, too");
 }
 
 #[test]
