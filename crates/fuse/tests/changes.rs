@@ -10,6 +10,7 @@ use support::*;
 use testkit::memory::{DATA_BYTES_MAX, MemoryFileSystem};
 use zerocopy::{FromZeros, IntoBytes};
 
+const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
 const EBADF: i32 = 9;
 const EEXIST: i32 = 17;
@@ -21,6 +22,7 @@ const ENOTEMPTY: i32 = 39;
 const ENODATA: i32 = 61;
 const EOPNOTSUPP: i32 = 95;
 const ESTALE: i32 = 116;
+const O_APPEND: u32 = rustix::fs::OFlags::APPEND.bits();
 const O_DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
 
 fn server() -> (Server, Arc<MemoryFileSystem>) {
@@ -350,6 +352,38 @@ fn a_kernel_that_collects_writes_keeps_the_times_itself() {
         let opened = open_with(&server, file.node, O_DIRECT | 2);
         let expected = if collects { 0 } else { FOPEN_DIRECT_IO | FOPEN_NOFLUSH };
         assert_eq!(opened.flags & (FOPEN_DIRECT_IO | FOPEN_NOFLUSH), expected);
+    }
+}
+
+#[test]
+fn data_from_the_kernels_cache_is_written_whatever_flags_the_file_has_got() {
+    /// FS_IMMUTABLE_FL and FS_APPEND_FL.
+    const FLAGS: [u32; 2] = [0x10, 0x20];
+    for (collects, flag) in [false, true].into_iter().flat_map(|one| FLAGS.map(|flag| (one, flag)))
+    {
+        let options = ServerOptions { writeback_cache: collects, ..ServerOptions::default() };
+        let (server, file_system) = writable_server_with(u64::MAX, options);
+        let (file, _) = create(&server, ROOT_NODE, "file");
+        let handle = open_with(&server, file.node, O_APPEND | 2).handle;
+        let write = |write_flags, byte: &[u8]| {
+            let zeroes = WriteIn::new_zeroed();
+            let write = WriteIn { handle, size: 1, write_flags, flags: 2, ..zeroes };
+            let parts = [write.as_bytes(), byte];
+            exchange(&server, &request(Opcode::Write, file.node, &parts)).unwrap().map(drop)
+        };
+        assert_eq!(write(0, b"a"), Ok(()));
+        let number = base::InodeNumber(file.attr.inode);
+        file_system.set_flags(number, flag);
+        assert_eq!(write(0, b"b"), Err(EPERM), "{collects} {flag:#x}");
+        // A store to a shared mapping, before the flag was set.
+        assert_eq!(write(WRITE_CACHE, b"c"), Ok(()), "{collects} {flag:#x}");
+        ask(
+            &server,
+            Opcode::Fsync,
+            file.node,
+            &[FsyncIn { handle, flags: 0, padding: 0 }.as_bytes()],
+        );
+        assert_eq!(file_system.on_disk(number), b"c");
     }
 }
 

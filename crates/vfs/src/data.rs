@@ -23,8 +23,14 @@ pub enum WriteAt {
     Offset(FileOffset),
     /// The end of the file at the time of the write.
     End,
-    /// This byte, for data from another cache, such as the kernel's, which sets the file's times itself.
-    FromCache(FileOffset),
+    /// This byte, for data from another cache, such as the kernel's. The data was written before, so flags that the file
+    /// has got since then do not apply.
+    FromCache {
+        /// The position.
+        at: FileOffset,
+        /// Whether the other cache sets the file's times itself.
+        keeps_times: bool,
+    },
 }
 
 impl Node {
@@ -69,12 +75,13 @@ impl Node {
         // The first part waits without the lock, so that readers do not wait. Later parts wait with it.
         writeback.throttle(self, caching)?;
         let mut state = self.lock();
-        let keeps_times = matches!(at, WriteAt::FromCache(_));
+        let from_cache = matches!(at, WriteAt::FromCache { .. });
+        let keeps_times = matches!(at, WriteAt::FromCache { keeps_times: true, .. });
         let at = match at {
-            WriteAt::Offset(at) | WriteAt::FromCache(at) => at,
+            WriteAt::Offset(at) | WriteAt::FromCache { at, .. } => at,
             WriteAt::End => FileOffset(file.size()),
         };
-        let data = self.admit_write(at, data, only_adds, keeps_times)?;
+        let data = self.admit_write(at, data, only_adds, from_cache)?;
         self.drop_privileges(&mut state, privileges)?;
         let written = self.write_parts(file, &state, at, data, keeps_times, caching)?;
         Ok(at.0..at.0 + written as u64)

@@ -93,13 +93,13 @@ impl File {
         sync: WriteSync,
     ) -> Result<usize> {
         let at = if self.mode().append { WriteAt::End } else { at };
-        if let WriteAt::Offset(at) | WriteAt::FromCache(at) = at {
+        if let WriteAt::Offset(at) | WriteAt::FromCache { at, .. } = at {
             check_alignment(at, data.len())?;
         }
         let (node, file) = self.direct_file()?;
         let data = &*copied_if_mapped(data);
         let in_place = match at {
-            WriteAt::Offset(at) | WriteAt::FromCache(at) => {
+            WriteAt::Offset(at) | WriteAt::FromCache { at, .. } => {
                 self.overwrite_direct(node, file, at, data, privileges)?
             }
             WriteAt::End => None,
@@ -295,7 +295,7 @@ impl File {
         let mut state = node.lock();
         node.writeback()?;
         let at = match at {
-            WriteAt::Offset(at) | WriteAt::FromCache(at) => at,
+            WriteAt::Offset(at) | WriteAt::FromCache { at, .. } => at,
             WriteAt::End => {
                 let end = FileOffset(file.size());
                 check_alignment(end, data.len())?;

@@ -80,7 +80,7 @@ impl File {
         let written = self.write_cached(at, data, privileges, flags)?;
         match at {
             // The inode's flags do not apply: the program that wrote the data does not wait.
-            WriteAt::FromCache(_) => {
+            WriteAt::FromCache { .. } => {
                 self.sync_written(written.clone(), self.sync.max(flags.sync))?;
             }
             _ => self.make_durable(written.clone(), flags.sync)?,

@@ -217,14 +217,17 @@ impl Server {
         let is_direct =
             OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT) && !from_cache;
         // A kernel that collects writes sends the times of these writes itself.
-        let is_collected = from_cache && self.agreed_on(InitFlags::WRITEBACK_CACHE);
+        let keeps_times = self.agreed_on(InitFlags::WRITEBACK_CACHE);
         // The kernel has accepted data in its cache and cannot return it to the program, which may have ended. So such
         // writes may use the blocks reserved for root.
         let _privilege_guard = from_cache.then(|| self.volume.act_for(&Credentials::ROOT));
         let write = |done: usize| {
-            let offset = FileOffset(operation.offset + done as u64);
-            let at =
-                if is_collected { WriteAt::FromCache(offset) } else { WriteAt::Offset(offset) };
+            let at = FileOffset(operation.offset + done as u64);
+            let at = if from_cache {
+                WriteAt::FromCache { at, keeps_times }
+            } else {
+                WriteAt::Offset(at)
+            };
             if is_direct {
                 return opened.file.write_direct(at, &data[done..], privileges, sync);
             }
