@@ -3,8 +3,9 @@
 mod common;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use base::{DeviceOffset, IoError, IoOperation, Result};
 use common::cached_file::{Cache, CachedFile};
@@ -13,7 +14,7 @@ use device::{MemoryDevice, RecordDevice, SharedDevice};
 use ext4::{OpenOptions, ROOT_INODE, Volume};
 use iomap::{CacheOptions, PageCache};
 use testkit::crash::{FileHistory, STALE, with_stale_blocks};
-use testkit::{DeviceHooks, HookedDevice, Random};
+use testkit::{DeviceHooks, HookedDevice, Random, wait_until};
 
 const EOPNOTSUPP: i32 = 95;
 const KINDS: &[&str] = &[
@@ -207,4 +208,41 @@ fn blocks_in_use_after_a_power_cut_are_never_discarded() {
             history.check(point, &found).unwrap_or_else(|what| panic!("{case}: {what}"));
         }
     }
+}
+
+/// Hooks that hold all discards until the test releases them.
+#[derive(Debug, Default)]
+struct Held {
+    begun: AtomicUsize,
+    is_released: AtomicBool,
+}
+
+impl DeviceHooks for Held {
+    fn discard(&self, device: &SharedDevice, offset: DeviceOffset, length: u64) -> Result<()> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        wait_until("the release", || self.is_released.load(Ordering::SeqCst));
+        device.discard(offset, length)
+    }
+}
+
+#[test]
+fn no_discard_of_a_trim_continues_after_the_volume_is_closed() {
+    let image = Image::make(16, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+    let inner = Arc::new(MemoryDevice::new(image.bytes()));
+    let device = Arc::new(HookedDevice::new(inner, Held::default()));
+    let volume = open(device.clone(), false);
+    std::thread::scope(|scope| {
+        let trim = scope.spawn(|| volume.trim(0..u64::MAX, 0));
+        wait_until("a discard", || device.begun.load(Ordering::SeqCst) > 0);
+        let close = scope.spawn(|| volume.close());
+        std::thread::sleep(Duration::from_millis(200));
+        let is_closed = close.is_finished();
+        device.is_released.store(true, Ordering::SeqCst);
+        close.join().unwrap().unwrap();
+        let begun = device.begun.load(Ordering::SeqCst);
+        assert!(!is_closed, "closed during a discard");
+        // The volume has a second group.
+        assert!(trim.join().unwrap().is_err(), "all groups were trimmed");
+        assert_eq!(device.begun.load(Ordering::SeqCst), begun, "discards after the close");
+    });
 }

@@ -76,6 +76,8 @@ impl Node {
             return Err(Error::ReadOnly);
         };
         let mut locked = Locked::new([Some(self), Some(donor)]);
+        // The volume may have been closed before the locks were taken.
+        self.writeback()?;
         for node in [self, donor] {
             locked.state(node).atomic.check_none()?;
         }

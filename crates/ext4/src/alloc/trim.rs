@@ -31,9 +31,10 @@ impl Volume {
             if last <= blocks.start || first >= blocks.end {
                 continue;
             }
-            self.check_writable()?;
             // Locked until the discards are done, so that no free block is allocated concurrently.
             let group = &mut *allocator.groups[number.0 as usize].lock();
+            // Under the lock, for `wait_for_trims`.
+            self.check_writable()?;
             match self.load_group(number, group) {
                 Ok(()) => {}
                 // Nothing is allocated in a damaged group, and its free blocks are unknown.
@@ -44,6 +45,15 @@ impl Volume {
         }
         allocator.trim();
         Ok(trimmed * block_bytes)
+    }
+
+    /// Waits until no trim discards anything any more. The volume is closed or shut down, so that trims find no further
+    /// group that they may discard.
+    pub(crate) fn wait_for_trims(&self) -> Result<()> {
+        for group in &self.writer()?.allocator.groups {
+            drop(group.lock());
+        }
+        Ok(())
     }
 
     /// Discards the free blocks of one group. Returns their number.

@@ -464,6 +464,7 @@ impl Volume {
     /// dropped without this call is left as after a crash.
     pub fn close(&self) -> Result<()> {
         let closed = self.end_writing();
+        self.wait_for_trims()?;
         match self.writer()?.mmp.get() {
             // Even if that failed, nothing more is written.
             Some(mmp) => closed.and(mmp.finish()),
