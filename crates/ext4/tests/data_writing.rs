@@ -11,8 +11,8 @@ use common::{Image, TIME, new_file, open_device_for_writing, open_for_writing};
 use device::RecordDevice;
 use ext4::{Inode, ROOT_INODE, Volume};
 use iomap::{
-    CacheOptions, EndIo, ErrorCursor, PageCache, Readahead, WritableFile, truncate_cache,
-    wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
+    CacheOptions, EndIo, ErrorCursor, PageCache, Readahead, WritableFile, note_size_on_disk,
+    truncate_cache, wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
 };
 use testkit::{LoopMount, Random, private_mounts};
 
@@ -45,6 +45,7 @@ impl Subject {
     fn truncate(&mut self, size: usize) {
         truncate_cache(&self.file, size as u64).unwrap();
         self.inode.set_size(size as u64, false, TIME).unwrap();
+        note_size_on_disk(&self.file);
         self.model.resize(size, 0);
     }
 

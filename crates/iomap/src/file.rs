@@ -101,7 +101,7 @@ impl WritableFile {
         EndIoGuard { file: self, _alone: self.end_io_lock.lock() }
     }
 
-    /// Records that the caller is about to set the size on the disk to `size`.
+    /// Records that the caller has set the size on the disk to `size`, or, if that is not larger, is about to do so.
     pub(crate) fn set_size_on_disk(&self, size: u64) {
         let _guard = self.lock_end_io();
         self.progress.lock().set_size(size);

@@ -58,7 +58,8 @@ pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};
 pub use transform::Transform;
 pub use truncate::{
-    detach_cache, drop_cache, punch_cache, quiesce_cache, set_size_after_move, truncate_cache,
+    detach_cache, drop_cache, note_size_on_disk, punch_cache, quiesce_cache, set_size_after_move,
+    truncate_cache,
 };
 pub use write::{write, write_as, zero_range};
 pub use writeback::{

@@ -18,7 +18,7 @@ use crate::write::{unlent, zero_range, zero_tail, zero_uptodate};
 use crate::writeback::{pages_of, wait_for_writeback, write_back, write_back_and_wait};
 
 /// Sets the file's size in memory to `size`. Afterwards nothing past it is cached or under writeback. The caller
-/// sets the size on the disk next, and frees the blocks past it.
+/// sets the size on the disk next, frees the blocks past it, and calls [`note_size_on_disk`].
 ///
 /// If the size on the disk is to grow, the data before the new size is written first, so that the size on the
 /// disk passes no missing data (invariants 3 and 4). The file's errors have the errors of that.
@@ -44,9 +44,17 @@ pub fn truncate_cache(file: &Arc<WritableFile>, size: u64) -> Result<()> {
     let on_disk = file.size_on_disk();
     if size > on_disk {
         write_back_from(file, on_disk);
+        // The size on the disk grows only when the caller sets it. Until then, an end of I/O must not set it.
+    } else {
+        file.set_size_on_disk(size);
     }
-    file.set_size_on_disk(size);
     Ok(())
+}
+
+/// Records that the caller has set the size on the disk to the file's size, after [`truncate_cache`]. The caller still
+/// holds the inode's lock.
+pub fn note_size_on_disk(file: &Arc<WritableFile>) {
+    file.set_size_on_disk(file.size());
 }
 
 /// Makes `range`, as far as it is in the file, read as zeroes in memory: zeroes parts of blocks in the cache, and

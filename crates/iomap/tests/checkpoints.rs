@@ -11,8 +11,8 @@ use std::thread;
 use base::FileOffset;
 use device::{RecordDevice, SharedDevice};
 use iomap::{
-    Caching, EndIo, ReadOptions, SplitExtents, WritableFile, overwrite_direct, punch_cache,
-    truncate_cache, wait_for_direct, wait_for_writeback, write_as, write_back,
+    Caching, EndIo, ReadOptions, SplitExtents, WritableFile, note_size_on_disk, overwrite_direct,
+    punch_cache, truncate_cache, wait_for_direct, wait_for_writeback, write_as, write_back,
 };
 use support::format::{Checkpoint, Format, Mode};
 use support::{Late, Random, block_size, cache, for_each_cut};
@@ -86,6 +86,7 @@ impl Subject {
                 wait_for_direct(&self.file);
                 truncate_cache(&self.file, size).expect("memory");
                 self.format.truncate(size);
+                note_size_on_disk(&self.file);
                 model.resize(size as usize, 0);
             }
             1 if at < end => {

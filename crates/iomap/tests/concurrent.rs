@@ -11,8 +11,8 @@ use base::FileOffset;
 use device::SharedDevice;
 use iomap::{
     Caching, EndIo, Mapping, PageCache, ReadContext, ReadOptions, Readahead, WritableFile,
-    WriteBehind, lend, punch_cache, read, truncate_cache, wait_for_writeback, write_as, write_back,
-    zero_range,
+    WriteBehind, lend, note_size_on_disk, punch_cache, read, truncate_cache, wait_for_writeback,
+    write_as, write_back, zero_range,
 };
 use support::format::{Format, GARBAGE, Mode};
 use support::{Late, ModelFile, Random, block_size, cache, check_empty};
@@ -54,6 +54,7 @@ impl Subject {
                 let size = random.below(SIZE_MAX);
                 truncate_cache(&self.file, size).expect("memory");
                 self.format.truncate(size);
+                note_size_on_disk(&self.file);
                 model.resize(size as usize, 0);
             }
             1 if at < end => {

@@ -17,8 +17,9 @@ use base::{DeviceOffset, Error, FileOffset, Result};
 use device::{MemoryDevice, RecordDevice, SharedDevice};
 use iomap::{
     DirtyLimits, EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, PageCache,
-    Placement, ReadOptions, Readahead, Token, WritableFile, WritePolicy, punch_cache, read,
-    truncate_cache, wait_for_direct, wait_for_writeback, write, write_back, write_back_and_wait,
+    Placement, ReadOptions, Readahead, Token, WritableFile, WritePolicy, note_size_on_disk,
+    punch_cache, read, truncate_cache, wait_for_direct, wait_for_writeback, write, write_back,
+    write_back_and_wait,
 };
 use support::{Late, Random, block_size, cache, for_each_cut};
 
@@ -423,6 +424,7 @@ impl Volume {
                 truncate_cache(file, size).expect("memory");
                 map.free(size.div_ceil(BLOCK)..FILE_BLOCKS).expect("memory");
                 map.addresses.set_size(size).expect("memory");
+                note_size_on_disk(file);
                 model.resize(size as usize, 0);
             }
             1 if at < end => {

@@ -10,8 +10,9 @@ use base::{DeviceOffset, Error, FileOffset, Location, Problem, Result};
 use device::{BlockDevice, MemoryDevice, SharedDevice};
 use iomap::{
     EndIo, Iomap, IomapKind, MapFlags, MapRead, ReadContext, ReadOptions, Readahead, Refused,
-    SplitExtents, Transform, WritableFile, detach_cache, overwrite_direct, punch_cache, read,
-    read_direct, truncate_cache, wait_for_writeback, write, write_back, write_direct_alone,
+    SplitExtents, Transform, WritableFile, detach_cache, note_size_on_disk, overwrite_direct,
+    punch_cache, read, read_direct, truncate_cache, wait_for_writeback, write, write_back,
+    write_direct_alone,
 };
 use support::format::{Format, Mode};
 use support::{Late, Random, block_size, cache};
@@ -91,6 +92,7 @@ fn random_writes_read_back_and_are_stored_in_another_form() {
                     let size = random.below(SIZE_MAX);
                     truncate_cache(&file, size).expect("memory");
                     format.truncate(size);
+                    note_size_on_disk(&file);
                     model.resize(size as usize, 0);
                 }
                 5 if at < end => {

@@ -11,9 +11,9 @@ use base::{Error, FileOffset, Result};
 use device::{BioOperation, FaultDevice, FaultPlan, MemoryDevice};
 use iomap::{
     DirectBatch, DirectRequest, EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead,
-    MapWrite, ReadOptions, Readahead, SplitExtents, WritableFile, detach_cache, lend, punch_cache,
-    read, seek_data, seek_hole, truncate_cache, wait_for_writeback, write, write_back,
-    write_back_and_wait, zero_range,
+    MapWrite, ReadOptions, Readahead, SplitExtents, WritableFile, detach_cache, lend,
+    note_size_on_disk, punch_cache, read, seek_data, seek_hole, truncate_cache, wait_for_writeback,
+    write, write_back, write_back_and_wait, zero_range,
 };
 use support::format::{Format, GARBAGE};
 use support::gate::{setup, setup_with, writable};
@@ -320,6 +320,22 @@ fn truncated_data_does_not_reappear_when_the_file_grows() {
 }
 
 #[test]
+fn an_end_of_io_does_not_set_a_size_before_the_format_has_grown() {
+    let setup = setup(9, 4096);
+    setup.write(8192, &[1; 4096]);
+    setup.sync();
+    setup.write(0, &[2; 4096]);
+    truncate_cache(&setup.file, 65_536).expect("memory");
+    setup.sync();
+    assert_eq!((setup.format.size(), setup.file.size_on_disk()), (12_288, 12_288));
+    setup.format.truncate(65_536);
+    note_size_on_disk(&setup.file);
+    setup.write(0, &[3; 4096]);
+    setup.sync();
+    assert_eq!((setup.format.size(), setup.file.size_on_disk()), (65_536, 65_536));
+}
+
+#[test]
 fn data_in_the_cache_is_data_even_where_blocks_are_unwritten() {
     let setup = setup(9, 4096);
     truncate_cache(&setup.file, 1 << 20).expect("memory");
@@ -352,6 +368,7 @@ fn direct_writes_of_the_same_unwritten_blocks_are_one_range_for_the_format() {
     let setup = setup(9, 4096);
     truncate_cache(&setup.file, 8192).expect("memory");
     setup.format.truncate(8192);
+    note_size_on_disk(&setup.file);
     setup.format.preallocate(0..8192);
     let (results, ended) = mpsc::channel();
     let overwrite = |batch: &mut DirectBatch, at: u64, byte: u8| {

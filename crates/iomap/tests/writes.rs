@@ -10,8 +10,8 @@ use base::{Error, FileOffset, Result};
 use device::{FaultDevice, FaultPlan, SharedDevice};
 use iomap::{
     EndIo, ErrorCursor, FolioSlice, PageCache, ReadOptions, Readahead, Refused, SplitExtents,
-    WritableFile, lend, overwrite_direct, punch_cache, read, truncate_cache, wait_for_writeback,
-    write, write_back, write_direct_alone, zero_range,
+    WritableFile, lend, note_size_on_disk, overwrite_direct, punch_cache, read, truncate_cache,
+    wait_for_writeback, write, write_back, write_direct_alone, zero_range,
 };
 use support::format::{Format, GARBAGE, Mode};
 use support::{Late, Random, block_size, cache};
@@ -145,6 +145,7 @@ impl Subject {
         let done = truncate_cache(&self.file, size);
         if self.succeeded(done) {
             self.format.truncate(size);
+            note_size_on_disk(&self.file);
             self.model.resize(size as usize, 0);
         }
     }

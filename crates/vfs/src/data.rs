@@ -233,6 +233,9 @@ impl Node {
             }
             return Err(error);
         }
+        if let Some(file) = file {
+            iomap::note_size_on_disk(file);
+        }
         debug_assert!(file.is_none_or(|file| file.size() == size), "the cache has another size");
         if size == 0 && before > 0 {
             self.note_emptied();

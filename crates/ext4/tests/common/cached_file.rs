@@ -7,9 +7,9 @@ use base::{FileOffset, Result};
 use ext4::Inode;
 use iomap::{
     CacheOptions, Caching, EndIo, ErrorCursor, IomapKind, MapRead, MapWrite, PageCache,
-    ReadOptions, SplitExtents, WritableFile, copy_out, detach_cache, overwrite_direct, punch_cache,
-    quiesce_cache, set_size_after_move, truncate_cache, wait_for_writeback, write_as, write_back,
-    write_back_and_wait, write_direct_alone,
+    ReadOptions, SplitExtents, WritableFile, copy_out, detach_cache, note_size_on_disk,
+    overwrite_direct, punch_cache, quiesce_cache, set_size_after_move, truncate_cache,
+    wait_for_writeback, write_as, write_back, write_back_and_wait, write_direct_alone,
 };
 use testkit::Random;
 use testkit::crash::FileHistory;
@@ -118,6 +118,7 @@ impl CachedFile {
     pub fn set_size(&self, size: usize) {
         truncate_cache(&self.file, size as u64).unwrap();
         self.inode.set_size(size as u64, false, TIME).unwrap();
+        note_size_on_disk(&self.file);
     }
 
     /// Preallocates a range, which may lie past the end.
