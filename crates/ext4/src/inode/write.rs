@@ -72,7 +72,8 @@ impl Pending {
         noted.modified.is_some() || noted.accessed.is_some()
     }
 
-    fn apply(&self, record: &mut InodeRecord) {
+    /// Moves the pending times to the record. Returns them.
+    fn apply(&self, record: &mut InodeRecord) -> Noted {
         let noted = std::mem::take(&mut *self.noted.lock());
         if let Some(time) = noted.modified {
             record.modified = time;
@@ -82,6 +83,14 @@ impl Pending {
         if let Some(time) = noted.accessed {
             record.accessed = time;
         }
+        noted
+    }
+
+    /// Makes times pending again whose record could not be written, except where there are newer ones.
+    fn restore(&self, times: Noted) {
+        let mut noted = self.noted.lock();
+        noted.modified = noted.modified.or(times.modified);
+        noted.accessed = noted.accessed.or(times.accessed);
     }
 }
 
@@ -157,11 +166,13 @@ impl Inode {
         let mut record = InodeRecord::clone(&now);
         // First: a sync that finds no pending times any more waits for this transaction.
         self.note_change(handle);
-        self.pending.apply(&mut record);
+        let times = self.pending.apply(&mut record);
         change(&mut record);
         record.fit_times();
         debug_assert_eq!((record.number, record.kind), (self.number(), self.kind()));
-        self.volume().write_inode_record(handle, &record)?;
+        self.volume()
+            .write_inode_record(handle, &record)
+            .inspect_err(|_| self.pending.restore(times))?;
         self.publish(&mut now, record);
         Ok(())
     }

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
-use base::{Error, IoOperation};
-use device::{CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice};
-use ext4::{ROOT_INODE, Volume};
+use base::attributes::Timestamp;
+use base::{Error, InodeNumber, IoOperation};
+use device::{BlockDevice, CountedFault, FaultDevice, FaultPlan, Lasting, MemoryDevice};
+use ext4::{OpenOptions, ROOT_INODE, Volume};
+use iomap::{CacheOptions, PageCache};
 use testkit::crash::{STALE, with_stale_blocks};
 
 use crate::EIO;
 use crate::common::cached_file::Cache;
 use crate::common::{self, Image, contents, new_file, open_device_for_writing};
+
+const LATER: Timestamp = Timestamp { seconds: 2_000_000_000, nanoseconds: 0 };
 
 /// Opens an image on a device on which write `number` fails, and runs `work`. The volume must stay writable and
 /// consistent. Returns the result of `work`, a number of writes.
@@ -91,4 +95,36 @@ fn inline_data_that_cannot_be_converted_stays_inline() {
         let before = with_fault(&image(), u64::MAX, |volume, writes| work(volume, writes, false));
         with_fault(&image(), before, |volume, writes| work(volume, writes, true));
     }
+}
+
+#[test]
+fn times_that_cannot_be_written_are_written_later() {
+    const INODES: u64 = 40_000;
+    let options = ["-t", "ext3", "-b", "1024", "-I", "256", "-N", "40000", "-J", "size=1"];
+    let image = Image::make(24, &options);
+    let memory = Arc::new(MemoryDevice::new(image.bytes()));
+    let volume = open_device_for_writing(memory.clone()).unwrap();
+    new_file(&volume, "file");
+    volume.close().unwrap();
+    drop(volume);
+
+    let device = Arc::new(FaultDevice::new(memory, FaultPlan::default()));
+    let options = CacheOptions { bytes_max: 4 << 20, ..CacheOptions::default() };
+    let cache = PageCache::new(options).unwrap();
+    let volume = Volume::open_for_writing(device.clone(), &cache, &OpenOptions::default()).unwrap();
+    let number = volume.inode(ROOT_INODE).unwrap().lookup(b"file").unwrap();
+    let inode = Arc::new(volume.inode(number).unwrap());
+    inode.note_modified(LATER);
+    // Evicts the block with the inode.
+    for other in 1000..INODES {
+        let _ = volume.inode_record(InodeNumber(other));
+    }
+    device.fail_reads_in(0..device.size());
+    let synced = inode.sync(false);
+    assert!(matches!(synced, Err(Error::Io(_))), "{synced:?}");
+    device.heal();
+    assert_eq!(inode.attributes().modified, LATER);
+    inode.sync(false).unwrap();
+    assert_eq!(volume.inode_record(number).unwrap().modified, LATER);
+    volume.close().unwrap();
 }
