@@ -13,7 +13,7 @@ use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
 use crate::alloc::Purpose;
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::inode::record::InodeFlags;
 use crate::journal::Handle;
 use crate::map_write::{NewBlocks, block_beside, empty_root};
 use crate::orphans::write::ORPHAN_CREDITS;
@@ -395,7 +395,12 @@ impl Inode {
                 Err(Error::NoSpace) => Error::NoSpace,
                 Err(error) => return Err(error),
             };
-            self.update(handle, |now| *now = InodeRecord::clone(&record))?;
+            // Other fields may have changed since, such as the inode's place in the list of orphans.
+            self.update(handle, |now| {
+                now.flags = record.flags;
+                now.block_area = record.block_area;
+                now.attribute_area.clone_from(&record.attribute_area);
+            })?;
             handle.mark_undone();
             Err(error)
         })

@@ -82,8 +82,10 @@ fn inline_data_that_cannot_be_converted_stays_inline() {
             let file = Cache::new().file(&inode, Arc::clone(&inode));
             let before = writes();
             if fails {
+                inode.note_modified(LATER);
                 let reported = file.write(3000, b"more");
                 assert!(matches!(reported, Err(Error::Io(_))), "{reported:?}");
+                assert_eq!(inode.attributes().modified, LATER);
                 assert_eq!(common::contents(volume, &inode), DATA);
             }
             file.write(3000, b"more").unwrap();
