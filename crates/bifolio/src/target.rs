@@ -24,6 +24,8 @@ use crate::writing;
 
 /// Interval at which a command checks whether an image is still in use.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// The minimum time to wait for an image that is in use: umount(8) may return before the server has released the image.
+const UNLOCK_TIME: Duration = Duration::from_millis(500);
 
 /// An image, and a path in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -233,7 +235,7 @@ impl ImageOptions {
         let read_only = access == Access::Read;
         let exclusive = self.exclusive;
         let options = OpenDevice { part, read_only, exclusive, ..OpenDevice::default() };
-        let until = Instant::now() + self.timeout;
+        let until = Instant::now() + self.timeout.max(UNLOCK_TIME);
         loop {
             let is_busy = match Image::open(image, options) {
                 Ok(opened) if access.check(image).is_ok() => return Ok(opened),

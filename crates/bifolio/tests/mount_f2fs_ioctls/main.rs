@@ -452,3 +452,39 @@ fn only_owners_set_advice() {
         assert_eq!(found[..length], [0x20]);
     });
 }
+
+#[test]
+fn the_kernel_takes_names_that_differ_in_case_for_one() {
+    private_mounts();
+    let fixture = Fixture::new();
+    Kind::named("casefold").make(&fixture.image, 128);
+    with_mount(&fixture, "rw", |root| {
+        let folder = root.join("folder");
+        fs::create_dir(&folder).unwrap();
+        let opened = File::open(&folder).unwrap();
+        let mut flags = rustix::fs::ioctl_getflags(&opened).unwrap();
+        flags |= rustix::fs::IFlags::from_bits_retain(0x4000_0000);
+        rustix::fs::ioctl_setflags(&opened, flags).unwrap();
+        let at = |name: &str| folder.join(name);
+        let read = |name: &str| fs::read_to_string(at(name)).ok();
+        fs::write(at("Report"), "precious").unwrap();
+        assert_eq!(read("report").as_deref(), Some("precious"));
+        fs::rename(at("report"), at("kept")).unwrap();
+        fs::write(at("Report"), "new").unwrap();
+        assert_eq!(read("kept").as_deref(), Some("precious"));
+        fs::remove_file(at("REPORT")).unwrap();
+        assert_eq!(read("Report"), None);
+        fs::write(at("Report"), "again").unwrap();
+        assert_eq!(read("report").as_deref(), Some("again"));
+        fs::rename(at("Kept"), at("rePort")).unwrap();
+        assert_eq!(read("Report").as_deref(), Some("precious"));
+        assert_eq!(read("neg"), None);
+        fs::write(at("NEG"), "x").unwrap();
+        assert_eq!(read("neg").as_deref(), Some("x"));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+        let directory = |name: &str| fs::create_dir(at(name)).map_err(|error| error.kind());
+        assert_eq!(directory("REPORT"), Err(std::io::ErrorKind::AlreadyExists));
+        fs::hard_link(at("NEG"), at("Other")).unwrap();
+        assert_eq!(read("OTHER").as_deref(), Some("x"));
+    });
+}

@@ -77,7 +77,7 @@ impl Server {
         let file = self.known(operation.node)?;
         let directory = self.known(header.node)?;
         self.volume.link(&directory.node, name, &file.node)?;
-        reply.push(&self.entry_out(&file.node))?;
+        reply.push(&self.entry_out(&directory.node, &file.node))?;
         Ok(Answer::Payload)
     }
 
@@ -104,7 +104,7 @@ impl Server {
         };
         let flags = if truncates { flags } else { flags - OFlags::TRUNC };
         let kill = operation.open_flags & OPEN_KILL_SUIDGID != 0;
-        self.answer_created(&node, flags, self.privileges(header, kill), reply)
+        self.answer_created(&directory.node, &node, flags, self.privileges(header, kill), reply)
     }
 
     /// TMPFILE: creates a regular file without a name and opens it.
@@ -121,7 +121,7 @@ impl Server {
         let by = self.options.owners.creator(header)?;
         let node = self.volume.create_unnamed(&directory.node, &attributes, &by)?;
         let flags = OFlags::from_bits_retain(operation.flags) - OFlags::TRUNC;
-        self.answer_created(&node, flags, Privileges::Keep, reply)
+        self.answer_created(&directory.node, &node, flags, Privileges::Keep, reply)
     }
 
     /// Returns the attributes of a new regular file. A kernel that collects writes sets times to the time of its last
@@ -144,20 +144,21 @@ impl Server {
         let directory = self.known(header.node)?;
         let by = self.options.owners.creator(header)?;
         let node = self.volume.create_in(&directory.node, name, attributes, &by)?;
-        reply.push(&self.entry_out(&node))?;
+        reply.push(&self.entry_out(&directory.node, &node))?;
         Ok(Answer::Payload)
     }
 
     /// Opens a file for CREATE or TMPFILE, and answers with its entry and handle.
     fn answer_created(
         &self,
+        directory: &Node,
         node: &Arc<Node>,
         flags: OFlags,
         privileges: Privileges,
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let opened = self.open_node(node, flags, privileges)?;
-        let entry = self.entry_out(node);
+        let entry = self.entry_out(directory, node);
         let is_cached = opened.flags & FOPEN_DIRECT_IO == 0;
         if let Some(known) = self.nodes.get(entry.node).filter(|_| is_cached) {
             known.mark_cached();

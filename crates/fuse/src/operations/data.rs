@@ -34,10 +34,11 @@ const INVALIDATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Returns the part of a write that must be durable when the write returns, by the O_* flags of the open file and of
 /// the call.
 fn requested_sync(flags: OFlags) -> WriteSync {
+    // rustix gives both constants the value of O_SYNC, which contains the bit of O_DSYNC.
+    const DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as u32);
     if flags.contains(OFlags::SYNC) {
-        // O_SYNC contains the bit of O_DSYNC.
         WriteSync::All
-    } else if flags.contains(OFlags::DSYNC) {
+    } else if flags.contains(DSYNC) {
         WriteSync::Data
     } else {
         WriteSync::None

@@ -120,7 +120,7 @@ impl Server {
         };
         let kind = node.as_ref().map(|node| node.kind()).or(entry.kind);
         match node {
-            Some(node) => reply.push(&self.entry_out(&node))?,
+            Some(node) => reply.push(&self.entry_out(directory, &node))?,
             None => reply.push_bytes(&[0; size_of::<EntryOut>()])?,
         }
         push_entry(reply, entry, kind)

@@ -1,6 +1,7 @@
 //! LOOKUP, FORGET and READLINK.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Error, Result};
 use rustix::io::Errno;
@@ -13,6 +14,15 @@ use crate::server::Server;
 
 /// The maximum length of a link target that the kernel accepts, in bytes: PATH_MAX without the NUL.
 const TARGET_BYTES_MAX: usize = 4095;
+
+/// FS_CASEFOLD_FL.
+const CASEFOLDED: u32 = 0x4000_0000;
+
+/// Returns whether a file of the directory has many names, which differ in their case. The kernel takes each of them for another
+/// entry, and does not know that a change of one changes all.
+fn ignores_case(directory: &vfs::Node) -> bool {
+    directory.attributes().flags & CASEFOLDED != 0
+}
 
 impl Server {
     /// LOOKUP. The kernel may cache the answer for a missing name, too.
@@ -30,17 +40,22 @@ impl Server {
         if name.len() > self.name_bytes_max {
             return Err(Errno::NAMETOOLONG.into());
         }
+        let mut is_lasting = true;
         let found = match name {
             b"." => self.forgotten_node(header.node),
             b".." => self
                 .forgotten_node(header.node)
                 .and_then(|directory| self.volume.lookup(&directory, name)),
-            _ => self.volume.lookup(&self.known(header.node)?.node, name),
+            _ => {
+                let directory = self.known(header.node)?;
+                is_lasting = !ignores_case(&directory.node);
+                self.volume.lookup(&directory.node, name)
+            }
         };
         let node = match found {
             Ok(node) => node,
             Err(Error::NotFound) => {
-                reply.push(&self.entry(0, 0, Attr::default()))?;
+                reply.push(&self.entry(0, 0, Attr::default(), is_lasting))?;
                 return Ok(Answer::Payload);
             }
             Err(error) => return Err(error.into()),
@@ -48,7 +63,7 @@ impl Server {
         if reply.room() < size_of::<EntryOut>() {
             return Err(Errno::RANGE.into());
         }
-        reply.push(&self.entry_out(&node))?;
+        reply.push(&self.counted_entry(&node, is_lasting))?;
         Ok(Answer::Payload)
     }
 
@@ -62,24 +77,28 @@ impl Server {
         }
     }
 
-    /// Returns the entry of `node` for the kernel, and counts a lookup.
-    pub(crate) fn entry_out(&self, node: &Arc<vfs::Node>) -> EntryOut {
-        let attributes = node.attributes();
-        let id = self.nodes.count_lookup(node);
-        self.entry(id, attributes.generation, self.attr(&attributes))
+    /// Returns the entry of `node` in `directory` for the kernel, and counts a lookup.
+    pub(crate) fn entry_out(&self, directory: &vfs::Node, node: &Arc<vfs::Node>) -> EntryOut {
+        self.counted_entry(node, !ignores_case(directory))
     }
 
-    /// Returns an entry in the protocol's form.
-    fn entry(&self, node: u64, generation: u32, attr: Attr) -> EntryOut {
-        let seconds = self.options.valid.as_secs();
-        let nanoseconds = self.options.valid.subsec_nanos();
+    fn counted_entry(&self, node: &Arc<vfs::Node>, is_lasting: bool) -> EntryOut {
+        let attributes = node.attributes();
+        let id = self.nodes.count_lookup(node);
+        self.entry(id, attributes.generation, self.attr(&attributes), is_lasting)
+    }
+
+    /// Returns an entry in the protocol's form. Unless it `is_lasting`, the kernel looks the name up each time.
+    fn entry(&self, node: u64, generation: u32, attr: Attr, is_lasting: bool) -> EntryOut {
+        let valid = self.options.valid;
+        let entry_valid = if is_lasting { valid } else { Duration::ZERO };
         EntryOut {
             node,
             generation: generation.into(),
-            entry_valid: seconds,
-            attr_valid: seconds,
-            entry_valid_nanoseconds: nanoseconds,
-            attr_valid_nanoseconds: nanoseconds,
+            entry_valid: entry_valid.as_secs(),
+            attr_valid: valid.as_secs(),
+            entry_valid_nanoseconds: entry_valid.subsec_nanos(),
+            attr_valid_nanoseconds: valid.subsec_nanos(),
             attr,
         }
     }
