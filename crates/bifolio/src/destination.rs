@@ -41,6 +41,14 @@ impl Target {
         Ok(is_directory)
     }
 
+    /// Refuses a path that ends in "/", if it is no directory: it cannot be the name of a new file.
+    pub fn require_file_name(&self, is_directory: bool) -> Result<()> {
+        if !is_directory && self.path.ends_with(b"/") {
+            return Err(Failure::library(self, &Error::NotDirectory));
+        }
+        Ok(())
+    }
+
     /// Returns whether the target is a directory, or a symbolic link to one.
     fn is_directory(&self, volume: &Volume) -> Result<bool> {
         match volume.resolve(&self.path, Follow::Yes) {

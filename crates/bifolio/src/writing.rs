@@ -47,6 +47,16 @@ impl Ownership {
         Credentials { uid, gid, groups: Vec::new(), privileged: true }
     }
 
+    /// Returns the chosen owner.
+    pub fn owner(&self) -> Option<u32> {
+        self.owner
+    }
+
+    /// Returns the chosen group.
+    pub fn group(&self) -> Option<u32> {
+        self.group
+    }
+
     /// Returns whether the owner or the group was chosen.
     pub fn is_given(&self) -> bool {
         self.owner.is_some() || self.group.is_some()

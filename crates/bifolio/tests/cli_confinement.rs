@@ -228,7 +228,7 @@ fn put_is_confined_with_its_sources_open() {
     let mut call = bifolio();
     call.args(["put", "-", &image.at("/stream")]).stdin(Stdio::piped());
     let mut child = must(call.spawn(), "bifolio");
-    wait_for_call(&child, libc::SYS_read);
+    wait_for_call(&child, libc::SYS_ppoll);
     check_confined(&child, &["put"]);
     let mut input = child.stdin.take().expect("a pipe");
     must(input.write_all(b"streamed\n"), "the input");

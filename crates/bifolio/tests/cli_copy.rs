@@ -370,3 +370,48 @@ fn deep_trees_are_copied() {
     assert_eq!(shell(image.folder.path(), "find out -name file | xargs cat"), "deep\n");
     assert_eq!(shell(image.folder.path(), "find out -type d -name d | wc -l").trim(), "1200");
 }
+
+#[test]
+fn sources_of_one_command_are_linked_and_do_not_replace_each_other() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir a b; echo a > a/file; ln a/file a/hard; ln a/file b/link; echo b > b/file",
+    );
+    let out = image.beside("out");
+    must(fs::create_dir(&out), "the directory");
+    let into = out.display().to_string();
+    run_ok(&["cp", "-a", &image.at("/a/file"), &image.at("/a/hard"), &image.at("/b/link"), &into]);
+    let inode = |name: &str| must(fs::metadata(out.join(name)), name).ino();
+    assert!(inode("file") == inode("hard") && inode("file") == inode("link"));
+    shell(&out, "rm *");
+    let refused = run_with_status(&["cp", &image.at("/a/file"), &image.at("/b/file"), &into], 1);
+    assert!(refused.text().contains("was just copied"), "{}", refused.text());
+    assert_eq!(must(fs::read(out.join("file")), "the copy"), b"a\n");
+    run_ok(&["cp", "-r", &image.at("/a"), &image.at("/b"), &into]);
+}
+
+#[test]
+fn special_files_are_not_replaced_and_a_link_as_the_destination_is_followed() {
+    let image = Image::from_script("ext4", 4096, "echo new > file; mkdir tree; echo x > tree/pipe");
+    let folder = image.folder.path();
+    shell(
+        folder,
+        "mkfifo pipe; mknod null c 1 3; mkdir out; mkfifo out/pipe; echo old > old; ln -s old link
+        ln -s nowhere dangling; ln -s pipe to-pipe",
+    );
+    let beside = |name: &str| image.beside(name).display().to_string();
+    for name in ["pipe", "null", "to-pipe", "dangling", "missing/"] {
+        run_with_status(&["cp", &image.at("/file"), &beside(name)], 1);
+    }
+    run_with_status(&["cp", "-r", &image.at("/tree/."), &beside("out")], 1);
+    run_ok(&["cp", &image.at("/file"), &beside("link")]);
+    let found =
+        shell(folder, "stat -c '%n %F' pipe null out/pipe link missing dangling 2>&1 || cat old");
+    let expected = "pipe fifo\nnull character special file\nout/pipe fifo\nlink symbolic link\n";
+    assert!(
+        found.starts_with(expected) && found.ends_with("dangling symbolic link\nnew\n"),
+        "{found}"
+    );
+    assert!(found.contains("missing"), "{found}");
+}

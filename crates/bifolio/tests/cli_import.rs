@@ -3,10 +3,14 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
 use std::path::Path;
+use std::process::Stdio;
 
+use rustix::process::{Pid, Signal};
 use support::{Image, bifolio, facts, json, run_ok, run_with_status, shell};
-use testkit::{LoopMount, Mke2fs, private_mounts};
+use testkit::{LoopMount, Mke2fs, must, private_mounts, wait_until};
 
 /// Creates a tree with files of all kinds.
 const TREE: &str = "mkdir -p tree/d/e; cd tree; head -c 3000000 /dev/urandom > d/large
@@ -220,4 +224,81 @@ fn a_file_that_was_just_copied_is_not_replaced() {
     run_ok(&["cp", other, &image.at("/")]);
     assert_eq!(run_ok(&["cat", &image.at("/x")]), "other\n");
     image.check_by_e2fsck();
+}
+
+#[test]
+fn a_replaced_file_keeps_its_attributes_and_access_control_list() {
+    let image = Image::empty();
+    Mke2fs::new("ext4", 4096).make(&image.path, None);
+    shell(
+        image.folder.path(),
+        "echo new > new; mkdir tree; echo old > tree/file; chown 7:8 tree/file; chmod 640 tree/file
+        setfattr -n user.x -v y tree/file; setfattr -n security.selinux -v label tree/file
+        setfacl -m u:5:rw tree/file; touch tree/capable; setcap cap_chown+ep tree/capable",
+    );
+    let [new, tree] = ["new", "tree"].map(|name| image.beside(name).display().to_string());
+    run_ok(&["cp", "-a", &tree, &image.at("/")]);
+    let before = run_ok(&["stat", "--json", &image.at("/tree/file")]);
+    for name in ["file", "capable"] {
+        run_ok(&["put", &new, &image.at(&format!("/tree/{name}"))]);
+    }
+    let out = image.beside("out").display().to_string();
+    run_ok(&["cp", "-a", "--privileged", &image.at("/tree"), &out]);
+    let found = shell(
+        image.folder.path(),
+        "getfacl -ncp out/file; getfattr -d -m - out/file; stat -c %u:%g:%a out/*; cat out/*",
+    );
+    for fact in ["user:5:rw-", "group::r--", "selinux=\"label\"", "user.x=\"y\"", "7:8:660"] {
+        assert!(found.contains(fact), "{fact}: {found}\n{before}");
+    }
+    assert!(found.ends_with("new\nnew\n"), "{found}");
+    assert_eq!(shell(image.folder.path(), "getcap out/capable"), "");
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn an_interrupted_stream_does_not_replace_a_file() {
+    let image = Image::from_script("ext4", 4096, "echo old > file");
+    let mut call = bifolio();
+    call.args(["put", "-", &image.at("/file")]).stdin(Stdio::piped());
+    let mut child = must(call.spawn(), "bifolio");
+    let mut input = child.stdin.take().expect("a pipe");
+    must(input.write_all(b"partial\n"), "the input");
+    // It has read the data, and waits for more.
+    let waits = |call: &str| call.starts_with(&format!("{} ", libc::SYS_ppoll));
+    let current = format!("/proc/{}/syscall", child.id());
+    wait_until("a wait", || fs::read_to_string(&current).is_ok_and(|call| waits(&call)));
+    must(rustix::process::kill_process(Pid::from_child(&child), Signal::INT), "the signal");
+    assert_eq!(must(child.wait(), "waiting").code(), Some(130));
+    drop(input);
+    assert_eq!(run_ok(&["cat", &image.at("/file")]), "old\n");
+    assert!(!run_ok(&["ls", &image.at("/")]).contains("partial"));
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn owners_are_set_on_copies_with_all_attributes() {
+    let image = Image::from_script("ext4", 4096, ":");
+    shell(
+        image.folder.path(),
+        "mkdir tree; echo x > tree/file; ln -s x tree/link; chown -Rh 5:6 tree",
+    );
+    let tree = image.beside("tree").display().to_string();
+    run_ok(&["cp", "-a", "--owner", "0", &tree, &image.at("/")]);
+    for path in ["/tree", "/tree/file", "/tree/link"] {
+        let found = json(&["stat", "--json", &image.at(path)]);
+        assert_eq!((found[0]["uid"].as_u64(), found[0]["gid"].as_u64()), (Some(0), Some(6)));
+    }
+}
+
+#[test]
+fn a_path_that_ends_in_a_slash_is_no_name_of_a_file() {
+    let image = Image::from_script("ext4", 4096, ":");
+    shell(image.folder.path(), "echo x > file; mkdir tree");
+    let [file, tree] = ["file", "tree"].map(|name| image.beside(name).display().to_string());
+    for command in ["put", "cp"] {
+        run_with_status(&[command, &file, &image.at("/missing/")], 1);
+    }
+    run_ok(&["cp", "-r", &tree, &image.at("/missing/")]);
+    assert_eq!(run_ok(&["ls", &image.at("/")]), "lost+found\nmissing\n");
 }

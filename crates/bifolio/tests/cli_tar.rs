@@ -4,6 +4,7 @@ mod support;
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::Stdio;
 
 use support::listed::memory;
@@ -266,4 +267,42 @@ fn damaged_archives_leave_a_consistent_image() {
     }
     image.check_by_e2fsck();
     run(bifolio().args(["check", &image.at("/")]));
+}
+
+#[test]
+fn members_replace_files_of_other_kinds_as_in_layers() {
+    let image = empty_image(4096);
+    shell(
+        image.folder.path(),
+        "mkdir one two; cd one; mkdir x; ln -s x link; echo f > file; mkdir -m 700 empty other full; : > full/f
+        cd ../two; mkdir link file full; rmdir full; echo l > link/f; echo d > file/f; echo e > empty
+        ln -s x other; echo refused > full; cd ..; tar -C one -cf one.tar .; tar -C two -cf two.tar .
+        mkdir three; cd three; mkdir -m 755 empty; tar -cf ../three.tar ./empty
+        cd ..; tar -C one -cf all.tar .; tar -C two --exclude=./full -rf all.tar .",
+    );
+    for archive in ["one.tar", "two.tar"] {
+        let path = image.beside(archive).display().to_string();
+        let status = i32::from(archive == "two.tar");
+        let printed = run_with_status(&["tar", &path, &image.at("/")], status).text();
+        assert_eq!(printed.contains("full"), status == 1, "{printed}");
+    }
+    let list = |image: &Image, name: &str| {
+        let out = image.beside(name).display().to_string();
+        run_ok(&["cp", "-a", &image.at("/"), &out]);
+        shell(Path::new(&out), "find . -mindepth 1 -printf '%P %y %m\\n'")
+    };
+    let printed = list(&image, "out");
+    let mut found: Vec<&str> = printed.lines().collect();
+    found.sort_unstable();
+    let expected = ["empty f 644", "file d 755", "file/f f 644", "full d 700", "full/f f 644"];
+    for line in expected.into_iter().chain(["link d 755", "link/f f 644", "other l 777", "x d 755"])
+    {
+        assert!(found.contains(&line), "{line}: {printed}");
+    }
+    // In one archive, the attributes of a directory that was replaced are not given to another file.
+    let again = empty_image(4096);
+    run_ok(&["tar", &image.beside("all.tar").display().to_string(), &again.at("/")]);
+    assert!(list(&again, "out").lines().any(|line| line == "empty f 644"));
+    again.check_by_e2fsck();
+    image.check_by_e2fsck();
 }

@@ -1,5 +1,7 @@
 //! `bifolio cp`: sources, destinations and options. Not here: the copies (`copy`, `import`).
 
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::num::NonZeroUsize;
@@ -15,7 +17,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use vfs::Follow;
 
 use crate::console::{self, Console};
-use crate::copy::{Directory, Engine, Maximum, Options, suspicious_bytes};
+use crate::copy::{Directory, Engine, Links, Maximum, Options, suspicious_bytes};
 use crate::failure::{Failure, Result, Status};
 use crate::import::{self, Destination, Importer, Source};
 use crate::signals;
@@ -28,11 +30,13 @@ const THREADS: std::ops::RangeInclusive<usize> = 4..=16;
 
 const AFTER_HELP: &str = "\
 Holes are preserved. A file gets its name only when its copy is complete. Symbolic links below DESTINATION \
-are not followed. Names that are invalid on the host are refused.
+are not followed; nor is one in an image as DESTINATION, which the copy replaces. Names that are invalid on the host are refused.
 
 Copying into an image: the process that parses the image can read no files but the sources. All \
 attributes can be preserved without root; with -a, existing directories get the attributes of their sources. \
-Without -a, --owner and --group set the owner of the copies. Files are copied one at a time, and --jobs has no effect.
+--owner and --group set the owner of the copies, also with -a. What fakeroot pretends is not seen: pipe `fakeroot tar` \
+to `bifolio tar -`. Without -a, the copy of a file over an existing one keeps the owner, permissions and extended \
+attributes of that. Files are copied one at a time, and --jobs has no effect.
 
 Copying out of an image: the process that parses the image can write to no directory but DESTINATION, or to its \
 parent directory if DESTINATION is no directory. For the contents of a directory, a new DESTINATION is created \
@@ -41,6 +45,7 @@ before the image is read, and is left behind if reading fails. What gives rights
 security.*, trusted.*, system.* except POSIX access control lists, user.overlay.*, user.fuseoverlayfs.*, user.virtfs.*, \
 user.virtiofs.*, user.containers.override_stat and user.rootlesscontainers. Only root can preserve owners, create \
 device files, and set privileged attributes. \
+Devices, pipes and sockets of the host are not replaced by files. \
 The command prints a warning that counts what it left out, and succeeds. If anything else cannot be \
 copied, the command prints an error for it, copies the rest, and fails. It warns when the copies have more than 100 times the \
 bytes of the image. Directories that exist keep their owners, permissions, times and other \
@@ -110,7 +115,7 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     }
     let sources: Vec<Target> =
         arguments.sources.iter().map(|source| Target::parse(source, Path::exists)).collect();
-    let destination = arguments.destination.as_path();
+    let destination = &*followed(arguments)?;
     let mut is_directory = !arguments.no_target_directory && destination.is_dir();
     if sources.len() > 1 && !is_directory {
         let failure = Failure::new(
@@ -119,10 +124,15 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
         );
         return Err(failure.with_status(Status::Usage));
     }
+    let recursive = arguments.archive || arguments.recursive;
+    if !is_directory && !recursive && destination.as_os_str().as_bytes().ends_with(b"/") {
+        let error = io::Error::from(io::ErrorKind::NotADirectory);
+        return Err(Failure::host(destination, "cannot create a file with this name", &error));
+    }
     let options = Options {
         preserve: arguments.archive,
         is_root: rustix::process::geteuid().is_root(),
-        recursive: arguments.archive || arguments.recursive,
+        recursive,
         privileged: arguments.privileged,
         maximum: Maximum { bytes: arguments.max_bytes, files: arguments.max_files },
         umask: take_umask(),
@@ -147,12 +157,37 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     };
     let mut volumes = Volumes::with_trees(&arguments.image, &sources, inherited, trees)?;
     let engine = Engine::new(options, &interrupted, console);
+    let mut done = Done::default();
     let outcome = copies.into_iter().try_for_each(|copy| {
-        let outcome = copy.run(start, options, &mut volumes, &engine);
+        let outcome = copy.run(start, options, &mut volumes, &engine, &mut done);
         engine.tolerate(outcome)
     });
     engine.finish(destination.as_os_str().as_bytes());
     outcome
+}
+
+/// Returns the destination on the host. Without -r and -a, a symbolic link to a file is followed.
+fn followed(arguments: &Arguments) -> Result<Cow<'_, Path>> {
+    let destination = arguments.destination.as_path();
+    let is_kept = arguments.archive || arguments.recursive || destination.is_dir();
+    if is_kept || !destination.is_symlink() {
+        return Ok(destination.into());
+    }
+    let found = destination.canonicalize();
+    let found = found.map_err(|error| {
+        let failure = Failure::host(destination, "cannot follow the symbolic link", &error);
+        failure.advise("`bifolio cat` writes to standard output")
+    });
+    found.map(Cow::from)
+}
+
+/// What the copies of a command share.
+#[derive(Default)]
+struct Done<'a> {
+    /// The names that files other than directories have got.
+    names: HashSet<Vec<u8>>,
+    /// The copies of files with several names, by the image.
+    links: HashMap<&'a Path, Links>,
 }
 
 /// Returns the directory `start` in a mount of its own. Without that, the process could change files outside of it by way of
@@ -248,6 +283,7 @@ impl<'a> Copy<'a> {
         options: Options,
         volumes: &mut Volumes<'_>,
         engine: &Engine<'_>,
+        done: &mut Done<'a>,
     ) -> Result<()> {
         let Self { source, name, is_new, image, refused, suspicious_bytes } = self;
         let volume = volumes.get(source)?;
@@ -256,11 +292,20 @@ impl<'a> Copy<'a> {
         if let Some(refused) = refused {
             return Err(refused);
         }
+        if let Some(name) =
+            name.as_ref().filter(|_| node.kind() != base::attributes::FileType::Directory)
+            && !done.names.insert(name.clone())
+        {
+            let text = "has the name of a file that was just copied, and was not copied";
+            return Err(Failure::new(source, text));
+        }
         let original = name.is_none().then(|| Arc::clone(&node));
         let start = start.try_clone();
         let start = start.map_err(|error| Failure::host(source, "cannot be copied", &error))?;
         let directory = Directory::at_start(start, original, is_new, image);
-        engine.copy(&volume, source, node, directory, name.as_deref(), suspicious_bytes)
+        let links = done.links.entry(&source.image).or_default();
+        let to = (directory, name.as_deref());
+        engine.copy(&volume, source, node, to, suspicious_bytes, links)
     }
 }
 
@@ -293,7 +338,8 @@ fn copy_in(
     let preserve = arguments.archive;
     let recursive = arguments.archive || arguments.recursive;
     let by = arguments.ownership.credentials();
-    let options = import::Options { preserve, recursive, by, permissions: None };
+    let (owner, group) = (arguments.ownership.owner(), arguments.ownership.group());
+    let options = import::Options { preserve, recursive, by, owner, group, permissions: None };
     let sources = arguments.sources.iter().map(Path::new);
     // Trees are walked while the image is written. Single files are open before.
     let (opened, host_files): (Vec<_>, _) = if recursive {
@@ -307,6 +353,7 @@ fn copy_in(
         let count = arguments.sources.len();
         let is_directory =
             destination.takes_sources(&volume, arguments.no_target_directory, count)?;
+        destination.require_file_name(is_directory || recursive)?;
         let mut importer = Importer::new(&options, &volume, destination, writing, console);
         let outcome = arguments.sources.iter().zip(opened).try_for_each(|(source, opened)| {
             let copy = match import::file_name(source) {

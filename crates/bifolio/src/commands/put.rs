@@ -19,7 +19,8 @@ use crate::writing::{HostFiles, Ownership, change_images};
 const PERMISSIONS: u16 = 0o666;
 
 const AFTER_HELP: &str = "\
-A file that replaces an existing file gets the owner and permissions of that file. Other hard links to the \
+A file that replaces an existing file gets its owner, permissions, access control list and extended attributes, \
+but no capabilities. Other hard links to the \
 replaced file keep the old contents. To copy directories, or to preserve owners, times and attributes, use \
 `bifolio cp -a`.";
 
@@ -65,12 +66,15 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
             let count = sources.len();
             let is_directory =
                 destination.takes_sources(&volume, arguments.no_target_directory, count)?;
+            destination.require_file_name(is_directory)?;
             let plain =
                 Subject { permissions: PERMISSIONS, is_directory: false, umask: writing.umask };
             let options = Options {
                 preserve: false,
                 recursive: false,
                 by: ownership.credentials(),
+                owner: ownership.owner(),
+                group: ownership.group(),
                 permissions: arguments.mode.as_ref().map(|mode| mode.apply(plain)),
             };
             let image = destination.image.as_path();

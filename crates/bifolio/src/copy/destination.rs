@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use vfs::Node;
 
@@ -187,15 +187,19 @@ impl Directory {
         // If the new name is a link to this file already, rename(2) keeps both names, and dropping `temporary`
         // removes the temporary name.
         let (place, temporary_name) = temporary.location();
-        self.check_not_image(new_name)?;
+        self.check_replaceable(new_name, is_special(&temporary.stat()?))?;
         Ok(rustix::fs::renameat(place, temporary_name, &self.fd, new_name)?)
     }
 
-    /// Errors: `name` in this directory is the source image.
-    fn check_not_image(&self, name: &[u8]) -> io::Result<()> {
+    /// Errors: `name` in this directory is the source image, or a device, a pipe or a socket that a copy of another kind would
+    /// replace. Programs expect such files to get the data, which the confined process cannot write to them.
+    fn check_replaceable(&self, name: &[u8], by_special: bool) -> io::Result<()> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(existing) if Some((existing.st_dev, existing.st_ino)) == self.image => {
                 Err(io::Error::other("the copy would replace the source image"))
+            }
+            Ok(existing) if is_special(&existing) && !by_special => {
+                Err(io::Error::other("the copy would replace a special file"))
             }
             _ => Ok(()),
         }
@@ -260,14 +264,17 @@ impl Temporary<'_> {
 
     /// Returns the identity of a symbolic link, a special file, or a hard link.
     pub fn identity(&self) -> io::Result<Identity> {
-        let stat = rustix::fs::statat(self.place, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(Identity::of(&stat))
+        Ok(Identity::of(&self.stat()?))
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        Ok(rustix::fs::statat(self.place, &self.name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// Renames the entry to its final name. Replaces an existing file, but not a directory.
     pub fn rename(mut self, name: &[u8]) -> io::Result<()> {
         check_name(name)?;
-        self.directory.check_not_image(name)?;
+        self.directory.check_replaceable(name, is_special(&self.stat()?))?;
         rustix::fs::renameat(self.place, &self.name, &self.directory.fd, name)?;
         self.is_renamed = true;
         Ok(())
@@ -281,6 +288,12 @@ impl Drop for Temporary<'_> {
             let _ = rustix::fs::unlinkat(self.place, &self.name, AtFlags::empty());
         }
     }
+}
+
+/// Returns whether this is a device, a pipe or a socket.
+fn is_special(stat: &Stat) -> bool {
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    !matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink)
 }
 
 /// Errors: the host would interpret the name as a path to another directory.

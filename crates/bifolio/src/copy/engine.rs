@@ -87,25 +87,25 @@ impl<'a> Engine<'a> {
     }
 
     /// Copies `node`, which is at the path of `target`, to the name `name` in `directory`. Without a name, copies the
-    /// contents of `node` to `directory`. Warns when the copy has more than `suspicious_bytes`. Reports failures.
+    /// contents of `node` to `directory`. Warns when the copy has more than `suspicious_bytes`. `links` is shared by all copies
+    /// out of the image to the same directory. Reports failures.
     pub fn copy(
         &self,
         volume: &Volume,
         target: &Target,
         node: Arc<Node>,
-        directory: Directory,
-        name: Option<&[u8]>,
+        (directory, name): (Directory, Option<&[u8]>),
         suspicious_bytes: u64,
+        links: &Links,
     ) -> Result<()> {
         let start = Arc::new(directory);
         // A few queued jobs keep the threads busy. Each queued job keeps directories open.
         let (sender, receiver) = sync_channel(self.options.threads.get() * 4);
         let receiver = Mutex::new(receiver);
-        let links = Links::default();
         let worker = Worker {
             engine: self,
             target,
-            links: &links,
+            links,
             cached_bytes_max: super::cached_bytes_max(volume),
             suspicious_bytes,
         };

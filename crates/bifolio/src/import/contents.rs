@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use base::FileOffset;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 use vfs::{Node, OpenMode, Privileges};
@@ -33,9 +34,10 @@ pub fn copy(
     if size > cached_bytes_max {
         copy = copy.uncached();
     }
-    let mut writer = Writer { copy: &copy, check_interrupted, buffer: Vec::new() };
+    let mut writer = Writer { copy: &copy, check_interrupted, stream: None, buffer: Vec::new() };
     // Virtual files, such as those in /proc, report a size of 0, and are read to their end.
     if !is_regular || size == 0 {
+        writer.stream = Some(from);
         let mut from = from;
         return writer.write(0, u64::MAX, |_, buffer| from.read(buffer)).map(drop);
     }
@@ -45,6 +47,11 @@ pub fn copy(
         let length = data_end - start;
         let written = writer.write(start, length, |at, buffer| from.read_at(buffer, at))?;
         if written < length {
+            let now = rustix::fs::fstat(from).map_err(|error| read(error.into()))?;
+            if now.st_size == metadata.st_size {
+                // Files in /sys have less data than their size.
+                return Ok(());
+            }
             return Err(CopyError::Other("was truncated while it was copied"));
         }
         end = data_end;
@@ -63,7 +70,7 @@ pub fn unpack(
     check_interrupted: impl Fn() -> Result<(), CopyError>,
 ) -> Result<(), CopyError> {
     let copy = to.open_for(OpenMode { write: true, append: false })?;
-    let mut writer = Writer { copy: &copy, check_interrupted, buffer: Vec::new() };
+    let mut writer = Writer { copy: &copy, check_interrupted, stream: None, buffer: Vec::new() };
     let all = [Segment { offset: 0, length: member.size }];
     for segment in member.segments.as_deref().unwrap_or(&all) {
         writer.write(segment.offset, segment.length, |_, buffer| data.read(buffer))?;
@@ -93,6 +100,8 @@ fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> 
 struct Writer<'a, C> {
     copy: &'a vfs::File,
     check_interrupted: C,
+    /// What is read, if a read can take any time.
+    stream: Option<&'a File>,
     buffer: Vec<u8>,
 }
 
@@ -107,10 +116,17 @@ impl<C: Fn() -> Result<(), CopyError>> Writer<'_, C> {
         let mut done = 0;
         while done < length {
             (self.check_interrupted)()?;
+            while self.stream.is_some_and(|stream| !is_ready(stream)) {
+                (self.check_interrupted)()?;
+            }
             let wanted = (length - done).min(CHUNK_BYTES_MAX as u64) as usize;
             self.buffer.resize(wanted, 0);
             let got = match read(start + done, &mut self.buffer) {
-                Ok(0) => break,
+                Ok(0) => {
+                    // The signal often ends the program, too, from which the data comes.
+                    (self.check_interrupted)()?;
+                    break;
+                }
                 Ok(got) => got,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(CopyError::Host("cannot read", error)),
@@ -131,6 +147,13 @@ impl<C: Fn() -> Result<(), CopyError>> Writer<'_, C> {
         }
         Ok(done)
     }
+}
+
+/// Waits for a short time until a stream has data, or has ended. Returns whether it has, or whether that is unknown.
+fn is_ready(stream: &File) -> bool {
+    const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let mut watched = [PollFd::new(stream, PollFlags::IN)];
+    !matches!(rustix::event::poll(&mut watched, Some(&WAIT)), Ok(0) | Err(Errno::INTR))
 }
 
 fn cannot_write(error: base::Error) -> CopyError {

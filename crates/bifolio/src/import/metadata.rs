@@ -9,7 +9,7 @@ use rustix::fs::Stat;
 use vfs::{Node, Privileges};
 
 use super::xattrs::Xattrs;
-use super::{CopyError, permissions, set_attributes};
+use super::{CopyError, Options, permissions, set_attributes};
 use crate::archive::Member;
 use crate::format::acl;
 
@@ -42,11 +42,11 @@ impl Preserved {
         }
     }
 
-    fn of(original: &Stat) -> Self {
+    fn of(original: &Stat, options: &Options) -> Self {
         let time = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
         Self {
-            uid: original.st_uid,
-            gid: original.st_gid,
+            uid: options.owner.unwrap_or(original.st_uid),
+            gid: options.group.unwrap_or(original.st_gid),
             permissions: permissions(original),
             accessed: Some(time(original.st_atime, original.st_atime_nsec as u32)),
             modified: time(original.st_mtime, original.st_mtime_nsec as u32),
@@ -55,15 +55,38 @@ impl Preserved {
 }
 
 /// Sets all metadata of the original on its copy.
-pub fn preserve(original: &Stat, xattrs: &Xattrs<'_>, copy: &Node) -> Result<(), CopyError> {
-    apply(copy, &Preserved::of(original), |copy| {
+pub fn preserve(
+    original: &Stat,
+    xattrs: &Xattrs<'_>,
+    copy: &Node,
+    options: &Options,
+) -> Result<(), CopyError> {
+    apply(copy, &Preserved::of(original, options), |copy| {
         xattrs.for_each(|name, value| set_xattr(copy, name, value))
     })
 }
 
 /// Sets all metadata of the original on its copy, except for extended attributes.
-pub fn preserve_plain(original: &Stat, copy: &Node) -> Result<(), CopyError> {
-    apply(copy, &Preserved::of(original), |_| Ok(()))
+pub fn preserve_plain(original: &Stat, copy: &Node, options: &Options) -> Result<(), CopyError> {
+    apply(copy, &Preserved::of(original, options), |_| Ok(()))
+}
+
+/// Sets the owner, the extended attributes and the permissions of a file on the copy that replaces it, as if it had been
+/// overwritten: without capabilities and set-ID bits. `permissions` takes the place of its own.
+pub fn take_over(replaced: &Node, permissions: Option<u16>, copy: &Node) -> Result<(), CopyError> {
+    const CANNOT_READ: &str = "cannot read an extended attribute of the replaced file";
+    let attributes = replaced.attributes();
+    let (uid, gid) = (Some(attributes.uid), Some(attributes.gid));
+    set_attributes(copy, &AttributeChange { uid, gid, ..AttributeChange::default() })?;
+    remove_inherited(copy)?;
+    let read = |error| CopyError::Image(CANNOT_READ, error);
+    for name in replaced.list_xattrs().map_err(read)? {
+        if name != b"security.capability" {
+            set_xattr(copy, &name, &replaced.get_xattr(&name).map_err(read)?)?;
+        }
+    }
+    let permissions = Some(permissions.unwrap_or(attributes.permissions & 0o777));
+    set_attributes(copy, &AttributeChange { permissions, ..AttributeChange::default() })
 }
 
 /// Sets the metadata of a copy. Calls `set_xattrs` to set the extended attributes.

@@ -43,6 +43,10 @@ pub struct Options {
     pub recursive: bool,
     /// The owner of copies if owners are not preserved.
     pub by: Credentials,
+    /// The owner of copies instead of a preserved one.
+    pub owner: Option<u32>,
+    /// The group of copies instead of a preserved one.
+    pub group: Option<u32>,
     /// The permissions of all copies, instead of the permissions of the originals.
     pub permissions: Option<u16>,
 }
@@ -92,7 +96,8 @@ const IS_MOVED: &str =
     "was moved by another process while it was copied; its extended attributes were not copied";
 const IS_MADE: &str = "has the name of a file that was just copied, and was not copied";
 const IS_DIRECTORY: &str = "is a directory and was not copied; `cp -r` and `cp -a` copy it";
-const IS_SPECIAL: &str = "is a special file and was not copied; `cp -r` and `cp -a` copy it";
+const IS_SPECIAL: &str = "is a special file and was not copied; `cp -r` and `cp -a` copy it, and \
+     `put -` copies what can be read from it";
 
 impl From<Error> for CopyError {
     fn from(error: Error) -> Self {
@@ -242,9 +247,9 @@ impl<'a> Importer<'a> {
         }
         match (self.options.preserve, is_new) {
             (true, _) => match walk.xattrs() {
-                Ok(xattrs) => metadata::preserve(original, &xattrs, &copy),
+                Ok(xattrs) => metadata::preserve(original, &xattrs, &copy, self.options),
                 Err(error) => {
-                    metadata::preserve_plain(original, &copy)?;
+                    metadata::preserve_plain(original, &copy, self.options)?;
                     Err(if matches!(error, CopyError::Replaced) {
                         CopyError::Other(IS_MOVED)
                     } else {
@@ -349,7 +354,7 @@ impl<'a> Importer<'a> {
             let by = &self.owner_of(stat);
             let copy = self.volume.create_in(directory, name, &creation, by)?;
             match xattrs {
-                Some(xattrs) => metadata::preserve(stat, xattrs, &copy),
+                Some(xattrs) => metadata::preserve(stat, xattrs, &copy, self.options),
                 None => Ok(()),
             }
         })
@@ -375,21 +380,11 @@ impl<'a> Importer<'a> {
             let check_interrupted = || self.writing.check_interrupted().map_err(CopyError::Fatal);
             contents::copy(file, &copy, cached_bytes_max(self.volume), check_interrupted)?;
             match (preserved, replaced) {
-                (Some((original, xattrs)), _) => metadata::preserve(original, xattrs, &copy),
-                // The owner and permissions stay as if the existing file had been overwritten.
+                (Some((original, xattrs)), _) => {
+                    metadata::preserve(original, xattrs, &copy, self.options)
+                }
                 (None, Some(replaced)) if replaced.kind() == FileType::Regular => {
-                    let attributes = replaced.attributes();
-                    let permissions =
-                        self.options.permissions.unwrap_or(attributes.permissions & 0o777);
-                    set_attributes(
-                        &copy,
-                        &AttributeChange {
-                            permissions: Some(permissions),
-                            uid: Some(attributes.uid),
-                            gid: Some(attributes.gid),
-                            ..AttributeChange::default()
-                        },
-                    )
+                    metadata::take_over(replaced, self.options.permissions, &copy)
                 }
                 (None, _) => set_permissions(&copy, permissions),
             }
@@ -423,7 +418,11 @@ impl<'a> Importer<'a> {
 
     fn owner_of(&self, original: &Stat) -> Credentials {
         match self.options.preserve {
-            true => Credentials { uid: original.st_uid, gid: original.st_gid, ..Credentials::ROOT },
+            true => Credentials {
+                uid: self.options.owner.unwrap_or(original.st_uid),
+                gid: self.options.group.unwrap_or(original.st_gid),
+                ..Credentials::ROOT
+            },
             false => self.options.by.clone(),
         }
     }

@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Error;
 use base::attributes::FileType;
+use base::{Error, InodeNumber};
 use vfs::{Creation, Credentials, Node, Volume};
 
 use super::directories::Directories;
@@ -38,6 +38,8 @@ pub struct Unpacker<'a> {
     left_out: LeftOut,
     /// The paths of members that were not unpacked. Hard links to them are not unpacked, either.
     left_out_paths: HashSet<Vec<u8>>,
+    /// The directories that were removed since `directories` got them. Others may have their numbers.
+    removed: HashSet<InodeNumber>,
 }
 
 impl<'a> Unpacker<'a> {
@@ -58,6 +60,7 @@ impl<'a> Unpacker<'a> {
             directories: Directories::default(),
             left_out: LeftOut::default(),
             left_out_paths: HashSet::new(),
+            removed: HashSet::new(),
         }
     }
 
@@ -77,6 +80,9 @@ impl<'a> Unpacker<'a> {
         let directories = std::mem::take(&mut self.directories);
         directories.for_each(|directory| {
             self.writing.check_interrupted()?;
+            if self.removed.contains(&directory.number) {
+                return Ok(());
+            }
             let outcome = self.volume.node(directory.number).map_err(CopyError::from);
             let outcome =
                 outcome.and_then(|node| set_metadata(&node, directory.preserved, directory.xattrs));
@@ -94,11 +100,17 @@ impl<'a> Unpacker<'a> {
 
     fn unpack_members<R: Read>(&mut self, archive: &mut ArchiveReader<R>) -> Result<(), CopyError> {
         let cannot_read = |error| CopyError::Host("cannot read the rest", error);
-        while let Some(member) = archive.next_member().map_err(cannot_read)? {
+        loop {
+            let member = archive.next_member();
+            // The signal often ends the program, too, from which the archive comes.
             self.writing.check_interrupted().map_err(CopyError::Fatal)?;
+            let Some(member) = member.map_err(cannot_read)? else { return Ok(()) };
             let outcome = match self.unpack_member(&member, archive) {
                 // An error while the archive is read ends the command.
-                Err(CopyError::Host(_, error)) => return Err(cannot_read(error)),
+                Err(CopyError::Host(_, error)) => {
+                    self.writing.check_interrupted().map_err(CopyError::Fatal)?;
+                    return Err(cannot_read(error));
+                }
                 outcome => outcome,
             };
             if outcome.is_ok() && member.has_text_acl {
@@ -108,7 +120,6 @@ impl<'a> Unpacker<'a> {
             }
             self.report_left_out(&member, outcome).map_err(CopyError::Fatal)?;
         }
-        Ok(())
     }
 
     fn report(&mut self, path: &[u8], outcome: Result<(), CopyError>) -> Result<()> {
@@ -152,6 +163,7 @@ impl<'a> Unpacker<'a> {
         };
         let directory = self.directory_at(parents)?;
         let by = Credentials { uid: member.uid, gid: member.gid, ..Credentials::ROOT };
+        self.remove_other_kind(member, &directory, name)?;
         match &member.kind {
             Kind::Unknown(byte) => {
                 tracing::debug!("a member of the unknown kind {byte}");
@@ -165,8 +177,7 @@ impl<'a> Unpacker<'a> {
             }
             Kind::Inode(FileType::Directory) => {
                 let created = match self.volume.lookup(&directory, name) {
-                    Ok(existing) if existing.kind() == FileType::Directory => existing,
-                    Ok(_) => return Err(Error::NotDirectory.into()),
+                    Ok(existing) => existing,
                     Err(Error::NotFound) => {
                         // Only the owner can enter the directory until it is complete.
                         let creation = Creation::of(FileType::Directory, 0o700);
@@ -174,6 +185,7 @@ impl<'a> Unpacker<'a> {
                     }
                     Err(error) => return Err(error.into()),
                 };
+                self.removed.remove(&created.number());
                 self.directories.add(created.number(), member);
                 Ok(())
             }
@@ -199,6 +211,29 @@ impl<'a> Unpacker<'a> {
                 let created = self.volume.create_in(&directory, name, &creation, &by)?;
                 set_metadata(&created, &Preserved::of_member(member), &member.xattrs)
             }),
+        }
+    }
+
+    /// Removes an existing file of which a member makes a directory, or an empty directory of which it makes a file, as tar(1)
+    /// does.
+    fn remove_other_kind(
+        &mut self,
+        member: &Member,
+        directory: &Arc<Node>,
+        name: &[u8],
+    ) -> Result<(), CopyError> {
+        let existing = match self.volume.lookup(directory, name) {
+            Err(Error::NotFound) => return Ok(()),
+            existing => existing?,
+        };
+        let is_directory = matches!(member.kind, Kind::Inode(FileType::Directory));
+        match (existing.kind() == FileType::Directory, is_directory) {
+            (true, false) if !matches!(member.kind, Kind::Unknown(_)) => {
+                self.removed.insert(existing.number());
+                Ok(self.volume.rmdir(directory, name, &Credentials::ROOT)?)
+            }
+            (false, true) => Ok(self.volume.unlink(directory, name, &Credentials::ROOT)?),
+            _ => Ok(()),
         }
     }
 

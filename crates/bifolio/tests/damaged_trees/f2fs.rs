@@ -32,8 +32,9 @@ const IS_FREE: &str = "sit bitmap:0";
 fn may_refuse(question: &str, error: &str, reading: &Reading) -> bool {
     match question {
         "mount" | "inode" | "names" => true,
-        // User-mode Linux has neither fs-verity nor encryption.
-        "open" => error == "Operation not supported",
+        // User-mode Linux has neither fs-verity nor encryption. If a hint (`i_advise`) says so, Linux removes blocks behind the
+        // size of a file when it is opened, which a read-only mount refuses.
+        "open" => matches!(error, "Operation not supported" | "Read-only file system"),
         // Linux looks for the end of data only up to an address that no block can have.
         "data" => error == "No such device or address",
         "contents" | "extents" => reading.has_message(IS_FREE),
