@@ -269,7 +269,7 @@ fn data_that_a_cancelled_sync_has_written_back_becomes_durable_later() {
     let [file, other] = ["file", "other"].map(|name| make(&volume, name));
     // Changes no times, so that the data alone must cause a commit.
     let overwrite = || {
-        let at = WriteAt::FromCache(FileOffset(0));
+        let at = WriteAt::FromCache { at: FileOffset(0), keeps_times: true };
         file.write_with(at, &[1; 4096], Privileges::Keep, RwFlags::default()).unwrap()
     };
     overwrite();
