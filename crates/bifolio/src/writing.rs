@@ -33,10 +33,10 @@ use crate::users;
 pub struct Ownership {
     /// Set the owner of new files, as a number [default: 0]
     #[arg(long, value_name = "UID")]
-    owner: Option<u32>,
+    pub owner: Option<u32>,
     /// Set the group of new files, as a number; a set-group-ID directory passes on its own group instead [default: 0]
     #[arg(long, value_name = "GID")]
-    group: Option<u32>,
+    pub group: Option<u32>,
 }
 
 impl Ownership {
@@ -45,16 +45,6 @@ impl Ownership {
     pub fn credentials(&self) -> Credentials {
         let [uid, gid] = [self.owner, self.group].map(Option::unwrap_or_default);
         Credentials { uid, gid, groups: Vec::new(), privileged: true }
-    }
-
-    /// Returns the chosen owner.
-    pub fn owner(&self) -> Option<u32> {
-        self.owner
-    }
-
-    /// Returns the chosen group.
-    pub fn group(&self) -> Option<u32> {
-        self.group
     }
 
     /// Returns whether the owner or the group was chosen.

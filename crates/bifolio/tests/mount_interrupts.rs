@@ -174,6 +174,17 @@ fn this_program(variables: &[(&str, &Path)]) -> Process {
     Process(command.spawn().unwrap())
 }
 
+/// Mounts the image in `folder`, on a device that can block requests.
+fn start_session(folder: &Path, options: &str) -> (Process, Switch) {
+    let directory = folder.join("mount");
+    fs::create_dir(&directory).unwrap();
+    let switch = Switch(folder.join("switch"));
+    fs::write(&switch.0, "00").unwrap();
+    let session = this_program(&[(FOLDER, folder), (OPTIONS, Path::new(options))]);
+    wait_until("the mount", || directory.join("lost+found").exists());
+    (session, switch)
+}
+
 /// Starts a program that syncs a file, and waits until it is in fsync.
 fn start_sync(path: &Path) -> Process {
     let process = this_program(&[(SYNCED, path)]);
@@ -191,12 +202,7 @@ fn check(uses_rings: bool) -> Result<(), Failed> {
     let path = folder.path().canonicalize()?;
     let (image, directory) = (path.join("image"), path.join("mount"));
     Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 1024) }.make(&image, None);
-    fs::create_dir(&directory)?;
-    let switch = Switch(path.join("switch"));
-    fs::write(&switch.0, "00")?;
-    let options = PathBuf::from(format!("rw,{io_uring}"));
-    let mut session = this_program(&[(FOLDER, &path), (OPTIONS, &options)]);
-    wait_until("the mount", || directory.join("lost+found").exists());
+    let (mut session, switch) = start_session(&path, &format!("rw,{io_uring}"));
     drop(offer);
 
     // The first program commits, and the other programs wait for this commit.
@@ -247,12 +253,7 @@ fn check_killed_server() -> Result<(), Failed> {
     volume.write("/file", vec![1; 32 << 20])?;
     volume.close()?;
     drop(volume);
-    fs::create_dir(&directory)?;
-    let switch = Switch(path.join("switch"));
-    fs::write(&switch.0, "00")?;
-    let options = PathBuf::from("rw,io_uring=off");
-    let mut session = this_program(&[(FOLDER, &path), (OPTIONS, &options)]);
-    wait_until("the mount", || directory.join("lost+found").exists());
+    let (mut session, switch) = start_session(&path, "rw,io_uring=off");
     let file = File::open(directory.join("file"))?;
     file.read_exact_at(&mut [0], 0)?;
     switch.set(READS);

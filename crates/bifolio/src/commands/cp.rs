@@ -17,7 +17,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use vfs::Follow;
 
 use crate::console::{self, Console};
-use crate::copy::{Directory, Engine, Links, Maximum, Options, suspicious_bytes};
+use crate::copy::{Directory, Engine, IS_MADE, Links, Maximum, Options, suspicious_bytes};
 use crate::failure::{Failure, Result, Status};
 use crate::import::{self, Destination, Importer, Source};
 use crate::signals;
@@ -193,23 +193,16 @@ struct Done<'a> {
 /// Returns the directory `start` in a mount of its own. Without that, the process could change files outside of it by way of
 /// directories that other users move out of it. Returns `None`, with a warning, if the host refuses the mount.
 fn own_mount(start: &OwnedFd, arguments: &Arguments) -> Option<OwnMount> {
-    let is_confined = arguments.image.confinement.layers().has(Layer::Chroot);
-    let mount = OwnMount::new(start.as_fd());
-    let warn = |errno: &rustix::io::Errno| {
-        let failure = Failure::host(
-            &*arguments.destination,
-            "directories that other users move out of it are not protected: no mount of its own",
-            &(*errno).into(),
-        );
-        console::warn(failure);
+    let errno = match OwnMount::new(start.as_fd()) {
+        Ok(mount) => return Some(mount),
+        Err(errno) => errno,
     };
-    mount
-        .inspect_err(|errno| {
-            if is_confined {
-                warn(errno)
-            }
-        })
-        .ok()
+    if arguments.image.confinement.layers().has(Layer::Chroot) {
+        let text =
+            "directories that other users move out of it are not protected: no mount of its own";
+        console::warn(Failure::host(&*arguments.destination, text, &errno.into()));
+    }
+    None
 }
 
 /// Creates the directory `destination` on the host, and opens it. Returns `None` if that fails, or if the directory exists.
@@ -296,8 +289,7 @@ impl<'a> Copy<'a> {
             name.as_ref().filter(|_| node.kind() != base::attributes::FileType::Directory)
             && !done.names.insert(name.clone())
         {
-            let text = "has the name of a file that was just copied, and was not copied";
-            return Err(Failure::new(source, text));
+            return Err(Failure::new(source, IS_MADE));
         }
         let original = name.is_none().then(|| Arc::clone(&node));
         let start = start.try_clone();
@@ -338,7 +330,7 @@ fn copy_in(
     let preserve = arguments.archive;
     let recursive = arguments.archive || arguments.recursive;
     let by = arguments.ownership.credentials();
-    let (owner, group) = (arguments.ownership.owner(), arguments.ownership.group());
+    let Ownership { owner, group } = arguments.ownership;
     let options = import::Options { preserve, recursive, by, owner, group, permissions: None };
     let sources = arguments.sources.iter().map(Path::new);
     // Trees are walked while the image is written. Single files are open before.

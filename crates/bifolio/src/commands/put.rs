@@ -73,8 +73,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
                 preserve: false,
                 recursive: false,
                 by: ownership.credentials(),
-                owner: ownership.owner(),
-                group: ownership.group(),
+                owner: ownership.owner,
+                group: ownership.group,
                 permissions: arguments.mode.as_ref().map(|mode| mode.apply(plain)),
             };
             let image = destination.image.as_path();

@@ -19,7 +19,7 @@ use crate::format::acl;
 /// The set-user-ID and set-group-ID bits.
 pub const SET_ID: u16 = 0o6000;
 /// The extended attribute with the capabilities of a program.
-const CAPABILITIES: &[u8] = b"security.capability";
+pub const CAPABILITIES: &[u8] = b"security.capability";
 /// The prefixes of extended attributes that decide on rights on the host: security modules and overlayfs trust them, also those
 /// that every user can set (overlayfs with `userxattr`, fuse-overlayfs, and shares of QEMU), and `system.*` are other access
 /// control lists.

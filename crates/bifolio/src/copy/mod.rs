@@ -25,6 +25,10 @@ pub use engine::{Engine, Options};
 pub use hard_links::Links;
 pub use left_out::LeftOut;
 pub use limits::{Maximum, suspicious_bytes};
+pub use metadata::CAPABILITIES;
+
+/// The error of a copy that would replace another one of the same command.
+pub const IS_MADE: &str = "has the name of a file that was just copied, and was not copied";
 
 /// Returns the size of the largest file that is copied through the cache of the volume, which is half of the cache.
 /// Copied data is used once, and larger files would evict data that is used again.

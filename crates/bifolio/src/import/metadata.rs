@@ -11,6 +11,7 @@ use vfs::{Node, Privileges};
 use super::xattrs::Xattrs;
 use super::{CopyError, Options, permissions, set_attributes};
 use crate::archive::Member;
+use crate::copy::CAPABILITIES;
 use crate::format::acl;
 
 const CANNOT_SET: &str = "cannot set an extended attribute of the copy";
@@ -81,7 +82,7 @@ pub fn take_over(replaced: &Node, permissions: Option<u16>, copy: &Node) -> Resu
     remove_inherited(copy)?;
     let read = |error| CopyError::Image(CANNOT_READ, error);
     for name in replaced.list_xattrs().map_err(read)? {
-        if name != b"security.capability" {
+        if name != CAPABILITIES {
             set_xattr(copy, &name, &replaced.get_xattr(&name).map_err(read)?)?;
         }
     }

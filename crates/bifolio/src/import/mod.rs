@@ -24,7 +24,7 @@ use rustix::fs::{FileType as HostType, Stat};
 use vfs::{Creation, Credentials, Node, RenameFlags, Volume};
 
 use crate::console::Console;
-use crate::copy::{LeftOut, cached_bytes_max, temporary_name};
+use crate::copy::{IS_MADE, LeftOut, cached_bytes_max, temporary_name};
 use crate::failure::{self, Failure, Result};
 use crate::target::Target;
 use crate::writing::Writing;
@@ -94,7 +94,6 @@ const CANNOT_CREATE: &str = "cannot create the copy";
 const IS_REPLACED: &str = "was replaced by another process while it was copied, and was not copied";
 const IS_MOVED: &str =
     "was moved by another process while it was copied; its extended attributes were not copied";
-const IS_MADE: &str = "has the name of a file that was just copied, and was not copied";
 const IS_DIRECTORY: &str = "is a directory and was not copied; `cp -r` and `cp -a` copy it";
 const IS_SPECIAL: &str = "is a special file and was not copied; `cp -r` and `cp -a` copy it, and \
      `put -` copies what can be read from it";

@@ -6,6 +6,7 @@ use base::attributes::{DirCursor, DirEntry, FileType};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::names::ignores_case;
 use crate::node_table::KnownNode;
 use crate::protocol::{
     DirentHeader, EntryOut, FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, InHeader, InitFlags, OpenIn,
@@ -90,9 +91,10 @@ impl Server {
             entries.push((start..names.len(), entry.inode, entry.kind, entry.next));
             ControlFlow::Continue(())
         });
+        let is_lasting = !ignores_case(&directory.node);
         for (name, inode, kind, next) in entries {
             let entry = DirEntry { name: &names[name], inode, kind, next };
-            self.push_entry_plus(reply, &directory.node, &entry)?;
+            self.push_entry_plus(reply, &directory.node, &entry, is_lasting)?;
         }
         finish(end, reply)
     }
@@ -109,6 +111,7 @@ impl Server {
         reply: &mut Reply<'_>,
         directory: &vfs::Node,
         entry: &DirEntry<'_>,
+        is_lasting: bool,
     ) -> Result<(), Errno> {
         // No lookup of "." and "..", which the kernel ignores. An entry whose inode cannot be loaded is listed without
         // it; a later LOOKUP reports the error.
@@ -120,7 +123,7 @@ impl Server {
         };
         let kind = node.as_ref().map(|node| node.kind()).or(entry.kind);
         match node {
-            Some(node) => reply.push(&self.entry_out(directory, &node))?,
+            Some(node) => reply.push(&self.counted_entry(&node, is_lasting))?,
             None => reply.push_bytes(&[0; size_of::<EntryOut>()])?,
         }
         push_entry(reply, entry, kind)

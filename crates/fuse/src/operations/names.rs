@@ -20,7 +20,7 @@ const CASEFOLDED: u32 = 0x4000_0000;
 
 /// Returns whether a file of the directory has many names, which differ in their case. The kernel takes each of them for another
 /// entry, and does not know that a change of one changes all.
-fn ignores_case(directory: &vfs::Node) -> bool {
+pub(super) fn ignores_case(directory: &vfs::Node) -> bool {
     directory.attributes().flags & CASEFOLDED != 0
 }
 
@@ -82,7 +82,8 @@ impl Server {
         self.counted_entry(node, !ignores_case(directory))
     }
 
-    fn counted_entry(&self, node: &Arc<vfs::Node>, is_lasting: bool) -> EntryOut {
+    /// [`entry_out`](Self::entry_out) for a directory of which it is known whether its entries last.
+    pub(super) fn counted_entry(&self, node: &Arc<vfs::Node>, is_lasting: bool) -> EntryOut {
         let attributes = node.attributes();
         let id = self.nodes.count_lookup(node);
         self.entry(id, attributes.generation, self.attr(&attributes), is_lasting)

@@ -123,7 +123,7 @@ impl<H> Guard<'_, H> {
     }
 
     /// [`wait_within`](Self::wait_within) for a server that serves a mount. If the server was killed and does not end, aborts its
-    /// connection: a thread of it waits in the kernel for an answer that nobody gives any more.
+    /// connection: one of its threads waits in the kernel for an answer of another one.
     fn watch_within(&self, timeout: Option<Duration>) -> Result<Event, Errno> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         let mut was_ending = false;
