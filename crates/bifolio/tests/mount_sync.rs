@@ -182,7 +182,7 @@ fn check_mounts_without_a_device(format: Format) {
 
     let refused = output(bifolio("sync").arg(fixture.folder.path()));
     assert_eq!(refused.status.code(), Some(1));
-    assert!(refused.text().contains("no bifolio mount"), "{}", refused.text());
+    assert!(refused.text().contains("is not a bifolio mount"), "{}", refused.text());
 }
 
 #[test]

@@ -14,8 +14,9 @@ use std::time::{Duration, SystemTime};
 use mounting::direct_and_mapped::{Mapped, write_mapped};
 use mounting::{FORMATS, Fixture};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::process::Signal;
-use testkit::{Format, check_by_e2fsck, private_mounts};
+use testkit::{Format, check_by_e2fsck, private_mounts, wait_until};
 
 /// Runs `work` on a writable mount, and `check` before and after a remount.
 fn check(work: impl Fn(&Path), check: impl Fn(&Path)) {
@@ -58,6 +59,48 @@ fn writes_to_files_that_become_append_only_and_immutable_are_synced() {
         |mount| {
             assert_eq!(fs::read(mount.join("appended")).unwrap(), b"first second");
             assert_eq!(fs::read(mount.join("fixed")).unwrap(), b"first");
+        },
+    );
+}
+
+/// The kernel does not know the flags of a mount's files. Of its own ext4, it refuses all of this at once.
+#[test]
+fn append_only_and_immutable_files_are_not_overwritten_through_the_kernels_cache() {
+    let chattr = |flag, path: &Path| {
+        testkit::command::run(Command::new("chattr").arg(flag).arg(path));
+    };
+    check(
+        |mount| {
+            let path = mount.join("log");
+            fs::write(&path, "first entry").unwrap();
+            chattr("+a", &path);
+            let opened = |options: &mut OpenOptions| options.append(true).open(&path).unwrap();
+            let mut log = opened(OpenOptions::new().read(true));
+            let mapped = Mapped::new(&log, 11);
+            mapped.store(0, b"FALSE");
+            assert_eq!(mapped.sync(), Err(Errno::PERM));
+            wait_until("the stores are gone", || fs::read(&path).unwrap() == b"first entry");
+            drop(mapped);
+            let other = opened(&mut OpenOptions::new());
+            rustix::fs::fcntl_setfl(&other, OFlags::empty()).unwrap();
+            let refused = other.write_all_at(b"FALSE", 0).and_then(|()| other.sync_all());
+            assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EPERM));
+            log.write_all(b", second").unwrap();
+            log.sync_all().unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"first entry, second");
+
+            let path = mount.join("constant");
+            fs::write(&path, "old text").unwrap();
+            let mapped = Mapped::new(&open(&path), 8);
+            mapped.store(0, b"new");
+            chattr("+i", &path);
+            mapped.store(4, b"TEXT");
+            assert_eq!(mapped.sync(), Err(Errno::PERM));
+            wait_until("the stores are gone", || fs::read(&path).unwrap() == b"new text");
+        },
+        |mount| {
+            assert_eq!(fs::read(mount.join("log")).unwrap(), b"first entry, second");
+            assert_eq!(fs::read(mount.join("constant")).unwrap(), b"new text");
         },
     );
 }

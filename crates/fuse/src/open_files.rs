@@ -22,6 +22,8 @@ pub struct OpenFile {
     pub is_opened_direct: bool,
     /// Whether the kernel may hold data of the file that the server has not received.
     pub kernel_may_hold_data: bool,
+    /// Whether the file was opened for writing while it was not append-only.
+    pub may_overwrite: bool,
 }
 
 /// The table of open files.
@@ -71,6 +73,15 @@ impl OpenFiles {
     /// Returns whether the kernel may hold data of an inode that the server has not received.
     pub fn kernel_may_hold_data(&self, inode: InodeNumber) -> bool {
         self.table.lock().holders.contains_key(&inode)
+    }
+
+    /// Returns whether an inode is open for writing since it was not append-only. Looks at all open files.
+    pub fn may_overwrite(&self, inode: InodeNumber) -> bool {
+        let table = self.table.lock();
+        table
+            .files
+            .values()
+            .any(|opened| opened.may_overwrite && opened.file.node().number() == inode)
     }
 
     /// Closes a file. Returns whether it was the inode's last one through which the kernel may hold data.

@@ -70,6 +70,8 @@ pub struct Server {
     pub(crate) options: ServerOptions,
     pub(crate) block_size: u32,
     pub(crate) name_bytes_max: usize,
+    /// Whether empty directories can be set to ignore the case of names.
+    pub(crate) has_casefolding: bool,
     pub(crate) negotiated: OnceLock<Result<Negotiated, InitRefused>>,
     /// Whether requests may come through io_uring.
     pub(crate) accepts_io_uring: AtomicBool,
@@ -114,6 +116,8 @@ impl Server {
     pub fn new(volume: Arc<vfs::Volume>, options: ServerOptions) -> Result<Self> {
         let nodes = NodeTable::new(volume.root()?);
         let statfs = volume.statfs();
+        let has_casefolding = volume.is_writable()
+            && volume.info().features.iter().any(|feature| feature == "casefold");
         Ok(Self {
             volume,
             nodes,
@@ -121,6 +125,7 @@ impl Server {
             options,
             block_size: statfs.block_size,
             name_bytes_max: statfs.name_bytes_max as usize,
+            has_casefolding,
             negotiated: OnceLock::new(),
             accepts_io_uring: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),

@@ -113,20 +113,17 @@ fn created_files_belong_to_the_caller_and_are_in_the_answer() {
 }
 
 #[test]
-fn create_creates_a_file_or_opens_an_existing_one() {
+fn create_creates_a_file_and_opens_no_existing_one() {
     let (server, file_system) = server();
     let (file, handle) = create(&server, ROOT_NODE, "file");
     assert!(handle > 0);
     assert_eq!(file.attr.mode, 0o100_644);
-    let (again, other) = create(&server, ROOT_NODE, "file");
-    assert_eq!(again.node, file.node);
-    assert_ne!(other, handle);
-    let exclusive = create_in(0o200, 0o644);
-    let parts = [exclusive.as_bytes(), b"file\0"];
-    assert_eq!(fail(&server, Opcode::Create, ROOT_NODE, &parts), EEXIST);
-    for handle in [handle, other] {
-        release(&server, file.node, handle);
+    for (flags, errno) in [(0o100, ESTALE), (0o1100, ESTALE), (0o200, EEXIST)] {
+        let again = create_in(flags, 0o644);
+        let parts = [again.as_bytes(), b"file\0"];
+        assert_eq!(fail(&server, Opcode::Create, ROOT_NODE, &parts), errno, "{flags:o}");
     }
+    release(&server, file.node, handle);
     assert_eq!(file_system.verify(), 0);
 }
 
@@ -355,35 +352,48 @@ fn a_kernel_that_collects_writes_keeps_the_times_itself() {
     }
 }
 
+/// As in Linux, a store to a mapping of an immutable file fails, and so does a writable mapping of a file that is opened after it
+/// became append-only. The kernel does not know these flags of a mount's files.
 #[test]
-fn data_from_the_kernels_cache_is_written_whatever_flags_the_file_has_got() {
-    /// FS_IMMUTABLE_FL and FS_APPEND_FL.
-    const FLAGS: [u32; 2] = [0x10, 0x20];
-    for (collects, flag) in [false, true].into_iter().flat_map(|one| FLAGS.map(|flag| (one, flag)))
+fn data_from_the_kernels_cache_is_written_unless_the_file_was_protected_before() {
+    const IMMUTABLE: u32 = 0x10;
+    const APPEND_ONLY: u32 = 0x20;
+    for (collects, flag) in
+        [(false, IMMUTABLE), (false, APPEND_ONLY), (true, IMMUTABLE), (true, APPEND_ONLY)]
     {
         let options = ServerOptions { writeback_cache: collects, ..ServerOptions::default() };
         let (server, file_system) = writable_server_with(u64::MAX, options);
-        let (file, _) = create(&server, ROOT_NODE, "file");
-        let handle = open_with(&server, file.node, O_APPEND | 2).handle;
-        let write = |write_flags, byte: &[u8]| {
+        let (file, before) = create(&server, ROOT_NODE, "file");
+        let number = base::InodeNumber(file.attr.inode);
+        let write = |handle, write_flags, byte: &[u8]| {
             let zeroes = WriteIn::new_zeroed();
             let write = WriteIn { handle, size: 1, write_flags, flags: 2, ..zeroes };
             let parts = [write.as_bytes(), byte];
             exchange(&server, &request(Opcode::Write, file.node, &parts)).unwrap().map(drop)
         };
-        assert_eq!(write(0, b"a"), Ok(()));
-        let number = base::InodeNumber(file.attr.inode);
+        let sync = |handle| {
+            let fsync = FsyncIn { handle, flags: 0, padding: 0 };
+            ask(&server, Opcode::Fsync, file.node, &[fsync.as_bytes()]);
+        };
+        assert_eq!(write(before, WRITE_CACHE, b"a"), Ok(()));
         file_system.set_flags(number, flag);
-        assert_eq!(write(0, b"b"), Err(EPERM), "{collects} {flag:#x}");
-        // A store to a shared mapping, before the flag was set.
-        assert_eq!(write(WRITE_CACHE, b"c"), Ok(()), "{collects} {flag:#x}");
-        ask(
-            &server,
-            Opcode::Fsync,
-            file.node,
-            &[FsyncIn { handle, flags: 0, padding: 0 }.as_bytes()],
-        );
-        assert_eq!(file_system.on_disk(number), b"c");
+        let place = format!("{collects} {flag:#x}");
+        if flag == IMMUTABLE {
+            assert_eq!(write(before, 0, b"b"), Err(EPERM), "{place}");
+            assert_eq!(write(before, WRITE_CACHE, b"c"), Err(EPERM), "{place}");
+            sync(before);
+            assert_eq!(file_system.on_disk(number), b"a", "{place}");
+            continue;
+        }
+        let opened = open_with(&server, file.node, O_APPEND | 2);
+        let collected = opened.flags & FOPEN_DIRECT_IO == 0;
+        assert_eq!(collected, !collects, "{place}");
+        assert_eq!(write(opened.handle, 0, b"b"), Err(EPERM), "{place}");
+        assert_eq!(write(opened.handle, WRITE_CACHE, b"c"), Ok(()), "{place}");
+        release(&server, file.node, before);
+        assert_eq!(write(opened.handle, WRITE_CACHE, b"d"), Err(EPERM), "{place}");
+        sync(opened.handle);
+        assert_eq!(file_system.on_disk(number), b"c", "{place}");
     }
 }
 

@@ -117,6 +117,16 @@ impl Node {
         self.kind
     }
 
+    /// Returns whether the inode is immutable (`chattr +i`).
+    pub fn is_immutable(&self) -> bool {
+        rights::may_change(&self.attributes()).is_err()
+    }
+
+    /// Returns whether the inode is append-only (`chattr +a`).
+    pub fn is_append_only(&self) -> bool {
+        rights::is_append_only(&self.attributes())
+    }
+
     /// Returns the attributes that stat(2) reports.
     pub fn attributes(&self) -> Attributes {
         let mut attributes = self.inode.attributes();

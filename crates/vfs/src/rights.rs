@@ -51,6 +51,11 @@ pub(crate) fn may_overwrite(attributes: &Attributes) -> Result<()> {
     forbid(attributes, IMMUTABLE | APPEND_ONLY)
 }
 
+/// Returns whether the inode is append-only.
+pub(crate) fn is_append_only(attributes: &Attributes) -> bool {
+    attributes.flags & APPEND_ONLY != 0
+}
+
 /// Fails if `inode` may not get a name in `directory`, whose inodes have one project.
 pub(crate) fn may_enter(directory: &Attributes, inode: &Attributes) -> Result<()> {
     let is_same = directory.project.unwrap_or(0) == inode.project.unwrap_or(0);

@@ -24,6 +24,8 @@ const ABORT: libc::c_ulong = 0xf505;
 const REPLACE: libc::c_ulong = 0xf519;
 const SET_PIN_FILE: libc::c_ulong = 0x4004_f50d;
 const GET_PIN_FILE: libc::c_ulong = 0x8004_f50e;
+const RELEASE_COMPRESS_BLOCKS: libc::c_ulong = 0x8008_f512;
+const RESERVE_COMPRESS_BLOCKS: libc::c_ulong = 0x8008_f513;
 const GARBAGE_COLLECT: libc::c_ulong = 0x4004_f506;
 const WRITE_CHECKPOINT: libc::c_ulong = 0xf507;
 const GET_FEATURES: libc::c_ulong = 0x8004_f50c;
@@ -453,6 +455,28 @@ fn only_owners_set_advice() {
     });
 }
 
+/// With `idmap`, requests do not name the user, and the kernel does not check these.
+#[test]
+fn callers_without_a_name_are_not_owners() {
+    private_mounts();
+    let fixture = Fixture::new();
+    Kind::named("lz4").make(&fixture.image, 128);
+    with_mount(&fixture, "rw,allow_other,idmap", |mount| {
+        let path = mount.join("f");
+        fs::write(&path, "data").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        let by_nobody = |command| run_as(NOBODY, NOBODY, || ioctl(&open(&path), command));
+        for command in [SET_PIN_FILE, START, RELEASE_COMPRESS_BLOCKS, RESERVE_COMPRESS_BLOCKS] {
+            assert_eq!(by_nobody(command), Err(Errno::ACCESS), "{command:#x}");
+        }
+        let advice = || {
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(&path, "system.advise", &[0x20], flags)
+        };
+        assert_eq!(run_as(NOBODY, NOBODY, advice), Err(Errno::PERM));
+    });
+}
+
 #[test]
 fn the_kernel_takes_names_that_differ_in_case_for_one() {
     private_mounts();
@@ -461,6 +485,8 @@ fn the_kernel_takes_names_that_differ_in_case_for_one() {
     with_mount(&fixture, "rw", |root| {
         let folder = root.join("folder");
         fs::create_dir(&folder).unwrap();
+        // The kernel must not remember this under the new rule for names.
+        assert!(!folder.join("EARLY").exists());
         let opened = File::open(&folder).unwrap();
         let mut flags = rustix::fs::ioctl_getflags(&opened).unwrap();
         flags |= rustix::fs::IFlags::from_bits_retain(0x4000_0000);
@@ -484,6 +510,8 @@ fn the_kernel_takes_names_that_differ_in_case_for_one() {
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
         let directory = |name: &str| fs::create_dir(at(name)).map_err(|error| error.kind());
         assert_eq!(directory("REPORT"), Err(std::io::ErrorKind::AlreadyExists));
+        fs::write(at("early"), "found").unwrap();
+        assert_eq!(read("EARLY").as_deref(), Some("found"));
         fs::hard_link(at("NEG"), at("Other")).unwrap();
         assert_eq!(read("OTHER").as_deref(), Some("x"));
     });

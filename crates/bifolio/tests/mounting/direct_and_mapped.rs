@@ -76,6 +76,12 @@ impl Mapped {
         unsafe { self.start.add(at).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
     }
 
+    /// Writes what was stored to the file.
+    pub fn sync(&self) -> Result<(), Errno> {
+        // SAFETY: this is the whole mapping.
+        unsafe { rustix::mm::msync(self.start.cast(), self.length, MsyncFlags::SYNC) }
+    }
+
     /// Reads bytes at offset `at`.
     pub fn load(&self, at: usize, length: usize) -> Vec<u8> {
         assert!(at + length <= self.length);

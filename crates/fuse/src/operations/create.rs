@@ -81,7 +81,9 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// CREATE: creates a regular file and opens it. Opens an existing file instead, unless the flags have O_EXCL.
+    /// CREATE: creates a regular file and opens it. The kernel sends it for names that it believes missing, and does not
+    /// check the permissions of the file. So an existing file is not opened: with ESTALE, the kernel looks the name up
+    /// again, and opens the file if the caller may do so.
     pub(crate) fn create(
         &self,
         header: &InHeader,
@@ -96,13 +98,11 @@ impl Server {
         let attributes = self.file_creation(operation);
         let by = self.options.owners.creator(header)?;
         let made = self.volume.create_in(&directory.node, name, &attributes, &by);
-        let (node, truncates) = match made {
-            Err(Error::Exists) if !flags.contains(OFlags::EXCL) => {
-                (self.volume.lookup(&directory.node, name)?, true)
-            }
-            made => (made?, false),
+        let node = match made {
+            Err(Error::Exists) if !flags.contains(OFlags::EXCL) => return Err(Errno::STALE.into()),
+            made => made?,
         };
-        let flags = if truncates { flags } else { flags - OFlags::TRUNC };
+        let flags = flags - OFlags::TRUNC;
         let kill = operation.open_flags & OPEN_KILL_SUIDGID != 0;
         self.answer_created(&directory.node, &node, flags, self.privileges(header, kill), reply)
     }

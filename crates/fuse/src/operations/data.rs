@@ -31,6 +31,9 @@ const COPY_BYTES_MAX: u64 = 64 << 20;
 /// first, which other threads serve. If all threads wait here, the limit lets one of them go on.
 const INVALIDATE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The time for which a handler waits until the kernel has written or dropped its data.
+pub(super) const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Returns the part of a write that must be durable when the write returns, by the O_* flags of the open file and of
 /// the call.
 fn requested_sync(flags: OFlags) -> WriteSync {
@@ -85,7 +88,7 @@ impl Server {
             }
             known.file()?;
             // No handle is needed: the kernel keeps the node while the file is open.
-            OpenOut { handle: 0, flags: self.open_flags(flags), backing: 0 }
+            OpenOut { handle: 0, flags: self.open_flags(flags, false), backing: 0 }
         };
         reply.push(&opened)?;
         Ok(Answer::Payload)
@@ -107,12 +110,16 @@ impl Server {
         if flags.contains(OFlags::TRUNC) {
             node.set_size(0, privileges)?;
         }
-        let sync = requested_sync(flags);
-        let open_flags = self.open_flags(flags);
-        let is_direct = open_flags & FOPEN_DIRECT_IO != 0;
-        let kernel_may_hold_data = self.kernel_may_hold_data(flags);
-        let is_opened_direct = flags.contains(OFlags::DIRECT);
-        let opened = OpenFile { file, sync, is_direct, is_opened_direct, kernel_may_hold_data };
+        let only_appends = mode.write && node.is_append_only();
+        let open_flags = self.open_flags(flags, only_appends);
+        let opened = OpenFile {
+            file,
+            sync: requested_sync(flags),
+            is_direct: open_flags & FOPEN_DIRECT_IO != 0,
+            is_opened_direct: flags.contains(OFlags::DIRECT),
+            kernel_may_hold_data: self.kernel_may_hold_data(flags),
+            may_overwrite: mode.write && !only_appends,
+        };
         Ok(OpenOut { handle: self.files.add(opened), flags: open_flags, backing: 0 })
     }
 
@@ -132,9 +139,12 @@ impl Server {
     /// which the server does. There are two exceptions. A kernel that collects writes would have to flush closed files,
     /// and would not notice that direct writes change a file's times; it supports O_DIRECT itself. Kernels before Linux
     /// 6.6 would not drop cached data that is overwritten.
-    fn open_flags(&self, flags: OFlags) -> u32 {
+    ///
+    /// Of a file that is open to append only, the kernel must not collect writes either, since it lets a program drop
+    /// O_APPEND and overwrite what is in its cache.
+    fn open_flags(&self, flags: OFlags, only_appends: bool) -> u32 {
         if self.agreed_on(InitFlags::WRITEBACK_CACHE) {
-            return FOPEN_KEEP_CACHE;
+            return FOPEN_KEEP_CACHE | if only_appends { FOPEN_DIRECT_IO } else { 0 };
         }
         let direct = if !self.agreed_on(InitFlags::DIRECT_IO_ALLOW_MMAP) {
             0
@@ -214,6 +224,12 @@ impl Server {
         let flags = RwFlags { sync, ..RwFlags::default() };
         let privileges = self.privileges(header, operation.write_flags & WRITE_KILL_SUIDGID != 0);
         let from_cache = operation.write_flags & WRITE_CACHE != 0;
+        if from_cache && !self.admits_cached_data(opened.file.node()) {
+            // Until the kernel has dropped the data, it shows it to readers. The thread that has it dropped waits for the
+            // answer to this request.
+            self.write_and_invalidate(header.node, FileOffset(0), Duration::ZERO);
+            return Err(Errno::PERM.into());
+        }
         // A mapping of a file that was opened with O_DIRECT writes from the cache, too.
         let is_direct =
             OFlags::from_bits_retain(operation.flags).contains(OFlags::DIRECT) && !from_cache;
@@ -245,6 +261,24 @@ impl Server {
             }
         }
         Ok(written)
+    }
+
+    /// Returns whether a file may be changed by data from the kernel's cache. The kernel has accepted the data without a
+    /// look at the file's flags, while Linux refuses stores to a mapping of an immutable file, and writable mappings of a
+    /// file that is open to append only. Files that were opened before they became append-only may be overwritten, as in
+    /// Linux.
+    fn admits_cached_data(&self, node: &Node) -> bool {
+        !node.is_immutable() && (!node.is_append_only() || self.files.may_overwrite(node.number()))
+    }
+
+    /// Makes the kernel write the data of a file that it holds. Fails with EAGAIN if it takes too long.
+    pub(super) fn receive_kernel_data(&self, id: u64, node: &Node) -> Result<(), Failure> {
+        let may_hold = self.files.kernel_may_hold_data(node.number());
+        if may_hold && !self.write_and_invalidate(id, FileOffset(0), KERNEL_TIMEOUT) {
+            tracing::warn!("the kernel took too long to write its data of node {id}");
+            return Err(Errno::AGAIN.into());
+        }
+        Ok(())
     }
 
     /// Makes the kernel request a file's mode again when the result is dropped, if the operation may clear setuid and

@@ -21,7 +21,6 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base::attributes::FileType;
 use base::{Error, FileOffset, FsBlock};
@@ -29,13 +28,12 @@ use rustix::io::Errno;
 use vfs::{AtomicWrite, Node, RangeCleaning};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::data::KERNEL_TIMEOUT;
 use crate::open_files::OpenFile;
+use crate::owners::NO_ID;
 use crate::protocol::{InHeader, InitFlags, IoctlIn, IoctlOut};
 use crate::reply::{Answer, Failure, Reply};
 use crate::server::Server;
-
-/// The time for which a handler waits until the kernel has written or dropped its data.
-const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The feature bit that tells programs that they may write atomically. Linux reports it whatever the superblock has.
 const ATOMIC_WRITE: u32 = 0x4;
@@ -262,9 +260,12 @@ impl Server {
         if self.is_owner(header, node) { Ok(()) } else { Err(Errno::ACCESS.into()) }
     }
 
-    /// Returns whether the owner of the inode, or a privileged user, sends the request.
+    /// Returns whether the owner of the inode, or a privileged user, sends the request. The kernel does not check these
+    /// requests, so that a caller whom it does not name is not the owner.
     pub(super) fn is_owner(&self, header: &InHeader, node: &Node) -> bool {
-        self.options.owners.checked(header).owns(&node.attributes())
+        let owners = &self.options.owners;
+        let is_known = header.uid != NO_ID || owners.caller_is_root;
+        is_known && owners.checked(header).owns(&node.attributes())
     }
 
     fn start_atomic_write(
@@ -282,7 +283,7 @@ impl Server {
         }
         base::waiting::about_to_wait();
         // What was stored to maps before is no part of the atomic write.
-        self.receive_kernel_data(header.node, &opened)?;
+        self.receive_kernel_data(header.node, opened.file.node())?;
         opened.file.atomic_start(kind)?;
         if kind == AtomicWrite::Replace {
             self.drop_kernel_data(header.node);
@@ -293,7 +294,7 @@ impl Server {
     fn commit_atomic_write(&self, header: &InHeader, operation: &IoctlIn) -> Result<(), Failure> {
         let opened = self.file_of_owner(header, operation)?;
         base::waiting::about_to_wait();
-        self.receive_kernel_data(header.node, &opened)?;
+        self.receive_kernel_data(header.node, opened.file.node())?;
         opened.file.atomic_commit().inspect_err(|_| self.drop_kernel_data(header.node))?;
         Ok(())
     }
@@ -302,7 +303,7 @@ impl Server {
     pub(super) fn abort_atomic_write(&self, node: u64, opened: &OpenFile) -> Result<(), Failure> {
         base::waiting::about_to_wait();
         // Stores to maps that the kernel would write later are a part of the atomic write.
-        let received = self.receive_kernel_data(node, opened);
+        let received = self.receive_kernel_data(node, opened.file.node());
         opened.file.atomic_abort()?;
         self.drop_kernel_data(node);
         received
@@ -325,7 +326,7 @@ impl Server {
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
         base::waiting::about_to_wait();
         // Data that gets its blocks before the file is pinned.
-        self.receive_kernel_data(header.node, &opened)?;
+        self.receive_kernel_data(header.node, opened.file.node())?;
         node.set_pinned(is_pinned != 0)?;
         self.invalidate_attributes(header.node);
         Ok(())
@@ -362,7 +363,7 @@ impl Server {
         }
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
         base::waiting::about_to_wait();
-        self.receive_kernel_data(header.node, &opened)?;
+        self.receive_kernel_data(header.node, opened.file.node())?;
         match node.defragment_range(FileOffset(start)..FileOffset(end)) {
             // As in Linux.
             Err(Error::NoSpace) => Err(Errno::AGAIN.into()),
@@ -380,18 +381,8 @@ impl Server {
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
         self.require_owner(header, opened.file.node())?;
         base::waiting::about_to_wait();
-        self.receive_kernel_data(header.node, &opened)?;
+        self.receive_kernel_data(header.node, opened.file.node())?;
         Ok(opened)
-    }
-
-    /// Makes the kernel write the data that it holds. Fails with EAGAIN if it takes too long.
-    fn receive_kernel_data(&self, node: u64, opened: &OpenFile) -> Result<(), Failure> {
-        let may_hold = self.files.kernel_may_hold_data(opened.file.node().number());
-        if may_hold && !self.write_and_invalidate(node, FileOffset(0), KERNEL_TIMEOUT) {
-            tracing::warn!("the kernel took too long to write its data of node {node}");
-            return Err(Errno::AGAIN.into());
-        }
-        Ok(())
     }
 
     /// Makes the kernel drop the data and the size that it has cached.

@@ -1,6 +1,8 @@
 //! IOCTL: inode flags, generation and project for lsattr, chattr and xfs_io, and requests of `bifolio` itself. Not
 //! here: standard requests for the whole volume (`volume_ioctl`), and those of f2fs (`f2fs_ioctl`).
 
+use std::sync::Arc;
+
 use base::attributes::Attributes;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -41,6 +43,9 @@ struct FsXattr {
     padding: [u8; 8],
 }
 const _: () = assert!(size_of::<FsXattr>() == 28);
+
+/// FS_IMMUTABLE_FL and FS_APPEND_FL.
+const PROTECTED: u32 = 0x30;
 
 /// Pairs of FS_*_FL and FS_XFLAG_* bits with the same meaning.
 const FLAG_PAIRS: [(u32, u32); 7] = [
@@ -112,7 +117,12 @@ impl Server {
     fn set_flags(&self, header: &InHeader, wanted: &Wanted) -> Result<(), Failure> {
         // Since Linux 5.13, the kernel checks the permission, too.
         let by = self.options.owners.checked(header);
-        let node = std::sync::Arc::clone(&self.known(header.node)?.node);
+        let node = Arc::clone(&self.known(header.node)?.node);
+        if (wanted.flags ^ node.attributes().flags) & PROTECTED != 0 {
+            // What programs have written before may reach the file. What they write later may not.
+            base::waiting::about_to_wait();
+            self.receive_kernel_data(header.node, &node)?;
+        }
         node.set_flags(wanted.flags, &by)?;
         // The flags stay changed if this fails, as in Linux.
         let project = wanted.project.map_or(Ok(()), |project| node.set_project(project, &by));

@@ -55,6 +55,8 @@ impl Server {
         let node = match found {
             Ok(node) => node,
             Err(Error::NotFound) => {
+                // An empty directory may get another rule for names, while the kernel remembers which ones were missing.
+                is_lasting &= !self.has_casefolding;
                 reply.push(&self.entry(0, 0, Attr::default(), is_lasting))?;
                 return Ok(Answer::Payload);
             }

@@ -32,8 +32,8 @@ pub enum RemountError {
     /// The directory does not exist.
     #[error("{}", .0)]
     Path(io::Error),
-    /// The directory has no bifolio mount.
-    #[error("no bifolio mount")]
+    /// The directory is not a mount point of bifolio.
+    #[error("is not a bifolio mount")]
     NotMounted,
     /// The volume is open read-only, which a remount cannot change.
     #[error("it was mounted read-only: unmount it, and mount it for writing")]

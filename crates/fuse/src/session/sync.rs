@@ -18,8 +18,8 @@ pub enum SyncError {
     /// The directory does not exist, or cannot be opened.
     #[error("{}", mount::text(.0))]
     Path(Errno),
-    /// The directory has no bifolio mount.
-    #[error("no bifolio mount")]
+    /// The directory is not a mount point of bifolio.
+    #[error("is not a bifolio mount")]
     NotMounted,
     /// Not all written data could be made durable.
     #[error("not all written data could be made durable: {}", mount::text(.0))]

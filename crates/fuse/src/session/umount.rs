@@ -23,8 +23,8 @@ pub enum UmountError {
     /// The directory does not exist.
     #[error("{}", .0)]
     Path(io::Error),
-    /// The directory has no bifolio mount.
-    #[error("no bifolio mount")]
+    /// The directory is not a mount point of bifolio.
+    #[error("is not a bifolio mount")]
     NotMounted,
     /// The mount could not be unmounted.
     #[error(transparent)]
@@ -37,12 +37,12 @@ pub enum UmountError {
     Waiting(io::Error),
     /// The mount was unmounted, and it is unknown when its server ends.
     #[error(
-        "unmounted, but its guard was not found, which knows when the server ends: data may be missing in the image until then"
+        "unmounted, but it is unknown when the server ends: do not use the image until its `bifolio` process has ended"
     )]
     NoGuard,
     /// The mount was unmounted, but its server does not end.
     #[error(
-        "unmounted, but the server is still running: data may be missing in the image until it ends"
+        "unmounted, but the server is still running: data may be missing in the image; do not use it until the server has ended"
     )]
     StillRunning,
 }
