@@ -39,14 +39,17 @@ pub fn truncate_cache(file: &Arc<WritableFile>, size: u64) -> Result<()> {
         file.mapping.truncate_windows();
     } else if size > old {
         zero_tail(file, size)?;
-        file.set_size(size);
     }
     let on_disk = file.size_on_disk();
     if size > on_disk {
+        // The size on the disk grows only when the caller sets it. Until then, an end of I/O must not set one that the file
+        // has not had.
         write_back_from(file, on_disk);
-        // The size on the disk grows only when the caller sets it. Until then, an end of I/O must not set it.
     } else {
         file.set_size_on_disk(size);
+    }
+    if size > old {
+        file.set_size(size);
     }
     Ok(())
 }

@@ -321,18 +321,21 @@ fn truncated_data_does_not_reappear_when_the_file_grows() {
 
 #[test]
 fn an_end_of_io_does_not_set_a_size_before_the_format_has_grown() {
-    let setup = setup(9, 4096);
-    setup.write(8192, &[1; 4096]);
-    setup.sync();
-    setup.write(0, &[2; 4096]);
-    truncate_cache(&setup.file, 65_536).expect("memory");
-    setup.sync();
-    assert_eq!((setup.format.size(), setup.file.size_on_disk()), (12_288, 12_288));
-    setup.format.truncate(65_536);
-    note_size_on_disk(&setup.file);
-    setup.write(0, &[3; 4096]);
-    setup.sync();
-    assert_eq!((setup.format.size(), setup.file.size_on_disk()), (65_536, 65_536));
+    for size in [12_288, 10_000] {
+        let setup = setup(9, 4096);
+        setup.write(8192, &vec![1; size - 8192]);
+        setup.sync();
+        setup.write(0, &[2; 4096]);
+        truncate_cache(&setup.file, 65_536).expect("memory");
+        setup.sync();
+        assert_eq!((setup.format.size(), setup.file.size_on_disk()), (size as u64, size as u64));
+        setup.format.truncate(65_536);
+        note_size_on_disk(&setup.file);
+        setup.write(0, &[3; 4096]);
+        setup.sync();
+        assert_eq!((setup.format.size(), setup.file.size_on_disk()), (65_536, 65_536));
+        assert!(setup.read(size as u64, 65_536 - size).iter().all(|&byte| byte == 0));
+    }
 }
 
 #[test]

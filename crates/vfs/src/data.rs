@@ -259,7 +259,8 @@ impl Node {
             return Ok(());
         }
         self.inode().will_sync();
-        self.write_back_and_wait_cancellable(range.clone())?;
+        let end = range.end.min(self.end_to_write_back());
+        self.write_back_and_wait_cancellable(range.start.min(end)..end)?;
         self.wait_for_dropped_data();
         match self.inode().sync(range, data_only) {
             Err(Error::Interrupted) => Err(Error::Interrupted),

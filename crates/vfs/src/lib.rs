@@ -39,11 +39,11 @@ mod write_again;
 mod writeback;
 
 pub use ::ext4::{Format as Ext4Format, SuperblockLocation};
-pub use ::f2fs::Mode as F2fsMode;
 pub use ::f2fs::compress::{
     Algorithm as F2fsAlgorithm, CompressedNames as F2fsCompressedNames,
     NewCompression as F2fsCompression,
 };
+pub use ::f2fs::{Format as F2fsFormat, Mode as F2fsMode};
 pub use ::fs::{
     AtomicWrite, CheckObserver, CheckProgress, Cleaning, Compression, Credentials, ErrorPolicy,
     FileSystem, RangeCleaning,

@@ -164,10 +164,15 @@ impl NodeTable {
     /// Returns all nodes in memory.
     pub(crate) fn all(&self) -> Vec<Arc<Node>> {
         let inner = self.inner.lock();
+        inner.nodes.values().filter_map(|entry| entry.node.node()).collect()
+    }
+
+    /// Returns the nodes in memory without a name.
+    pub(crate) fn nameless(&self) -> Vec<Arc<Node>> {
+        let inner = self.inner.lock();
         let nodes = inner.nodes.values().filter_map(|entry| match &entry.node {
-            Reference::Named(node) => Some(Arc::clone(node)),
             Reference::Nameless(node) => node.upgrade(),
-            Reference::Loading => None,
+            Reference::Named(_) | Reference::Loading => None,
         });
         nodes.collect()
     }

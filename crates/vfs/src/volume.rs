@@ -55,7 +55,7 @@ pub struct VolumeOptions {
     pub sync: bool,
     /// Whether all directories are changed as if they had the flag +D.
     pub dirsync: bool,
-    /// Whether the volume is read without replaying its journal.
+    /// Whether the volume is read without recovery: no journal is replayed, and no synced files are recovered.
     pub no_recovery: bool,
     /// Called repeatedly while the opening waits to see whether another host has the volume open for writing. `false`
     /// cancels the wait.
@@ -132,7 +132,7 @@ impl VolumeOptions {
         self
     }
 
-    /// Sets whether the volume is read without replaying its journal.
+    /// Sets whether the volume is read without recovery: no journal is replayed, and no synced files are recovered.
     pub fn no_recovery(&mut self, no_recovery: bool) -> &mut Self {
         self.no_recovery = no_recovery;
         self
@@ -348,14 +348,15 @@ impl Volume {
         self.shared.file_system.trim(bytes, bytes_min)
     }
 
-    /// Moves data so that the free space becomes contiguous, until nothing is left to gain. For formats that write out of
-    /// place. Errors: `Unsupported` for others.
+    /// Moves data so that the free space becomes contiguous, until no further segment can be freed. Errors: `Unsupported` for
+    /// formats that write in place.
     pub fn clean(&self) -> Result<fs::Cleaning> {
         self.shared.file_system.check_writable()?;
         self.shared.file_system.clean()
     }
 
-    /// Does a small part of [`clean`](Self::clean). Returns whether there was something to gain. Errors: as there.
+    /// Does a small part of [`clean`](Self::clean). Returns whether there was something to gain. Errors: `Unsupported` for
+    /// formats that write in place.
     pub fn clean_some(&self) -> Result<bool> {
         self.shared.file_system.check_writable()?;
         self.shared.file_system.clean_some()

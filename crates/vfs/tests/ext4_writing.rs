@@ -318,6 +318,43 @@ fn a_file_with_inline_data_can_be_extended_several_times() {
 }
 
 #[test]
+fn dirty_files_without_a_name_leave_room_for_data_in_a_small_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&image, None);
+    let options = device::OpenDevice { read_only: false, ..device::OpenDevice::default() };
+    let device = device::open(&image, options).unwrap();
+    let mut options = VolumeOptions { writable: true, ..VolumeOptions::default() };
+    options.cache.bytes_max = 4 << 20;
+    let volume = Volume::open_device(device, &options).unwrap();
+    let root = volume.root().unwrap();
+    let make = |name: &str| make(&volume, &root, name, FileType::Regular).open_for(WRITE).unwrap();
+    const BYTES: usize = 256 << 10;
+    let temporary: Vec<File> = (0..24_u8)
+        .map(|number| {
+            let name = format!("temporary-{number}");
+            let file = make(&name);
+            volume.remove(name.as_bytes(), &Credentials::ROOT).unwrap();
+            assert_eq!(file.write_at(&vec![number; BYTES], 0), Ok(BYTES), "file {number}");
+            file
+        })
+        .collect();
+    let file = make("file");
+    for at in 0..32 {
+        assert_eq!(file.write_at(&vec![1; BYTES], at * BYTES as u64), Ok(BYTES), "part {at}");
+    }
+    for (number, file) in (0..).zip(&temporary) {
+        let mut bytes = vec![0xaa; BYTES];
+        assert_eq!(file.read_at(&mut bytes, 0), Ok(BYTES));
+        assert!(bytes.iter().all(|&byte| byte == number), "file {number}");
+    }
+    drop((temporary, file, root));
+    volume.close().unwrap();
+    drop(volume);
+    check_by_e2fsck(&image);
+}
+
+#[test]
 fn changed_metadata_leaves_room_for_data_in_a_small_cache() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");

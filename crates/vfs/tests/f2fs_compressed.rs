@@ -90,6 +90,11 @@ fn fallocate(file: &File, mode: Fallocate) -> Result<()> {
     file.fallocate(mode, bytes(100..9000), Privileges::Keep)
 }
 
+fn fallocate_to(file: &File, end: u64) -> Result<()> {
+    let mode = Fallocate::Allocate { keep_size: false };
+    file.fallocate(mode, bytes(end - 1..end), Privileges::Keep)
+}
+
 #[test]
 fn a_file_whose_saved_blocks_were_released_stays_as_it_is() {
     const SIZE: usize = 8 * BLOCK - 1000;
@@ -130,6 +135,27 @@ fn a_file_whose_saved_blocks_were_released_stays_as_it_is() {
         check(&file(&volume, "file"), &data, &format!("{place}, later"));
         close(volume);
     }
+}
+
+#[test]
+fn the_last_block_of_a_file_can_be_written_and_none_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = image(folder.path());
+    let volume = open(&image);
+    // A node has 1,018 addresses, of which whole clusters of 4 blocks use 1,016.
+    for (file, in_node) in [(make(&volume, "plain"), 1018), (compressed(&volume, "file", 2), 1016)]
+    {
+        let end = in_node * (2 + 2 * 1018 + 1018 * 1018) * BLOCK as u64;
+        assert_eq!(file.write_at(&[5; BLOCK], end - 10), Ok(10));
+        assert_eq!(file.write_at(&[5], end), Err(Error::FileTooLarge));
+        assert_eq!(fallocate_to(&file, end + 1), Err(Error::FileTooLarge));
+        file.sync_all().unwrap();
+        let mut found = [0; 20];
+        assert_eq!(file.read_at(&mut found, end - 20), Ok(20));
+        assert_eq!(found, [[0; 10], [5; 10]].concat()[..]);
+    }
+    close(volume);
+    f2fs::check_by_both(&image);
 }
 
 #[test]

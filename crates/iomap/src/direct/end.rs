@@ -136,13 +136,14 @@ fn call_format(file: &WritableFile, requests: &[&EndedRequest]) -> Result<()> {
         requests.iter().partition(|ended| ended.result.is_ok());
     let finished = merge(written.iter().flat_map(|ended| ended.ranges.iter().copied()).collect());
     let reached = written.iter().map(|ended| ended.reached).max().unwrap_or(0);
+    let guard = file.lock_end_io();
+    guard.unplace(failed.iter().flat_map(|ended| &ended.ranges));
+    guard.end_io(&finished, reached)?;
     if reached > file.size() {
         // A writer past the end holds the inode's lock alone, and waits for this.
         file.set_size(reached);
     }
-    let guard = file.lock_end_io();
-    guard.unplace(failed.iter().flat_map(|ended| &ended.ranges));
-    guard.end_io(&finished, reached)
+    Ok(())
 }
 
 /// Requests of one file that wait for a thread to complete them.

@@ -110,7 +110,7 @@ impl Writeback {
     }
 
     /// Waits until less data than the limit is dirty. With `Dropbehind`, also waits for the limit of uncached writes.
-    /// Writes back the data of `node`, and then of all files if that is not enough. Errors: `Interrupted` if this
+    /// Writes back the data of `node`, then of all files with a name, and then of those without one, until that is enough. Errors: `Interrupted` if this
     /// thread's request is cancelled.
     pub(crate) fn throttle(&self, node: &Node, caching: Caching) -> Result<()> {
         if caching == Caching::Dropbehind {
@@ -122,6 +122,9 @@ impl Writeback {
         }
         if self.must_throttle() {
             write_back_all(&self.flusher.inodes.all())?;
+        }
+        if self.must_throttle() {
+            write_back_all(&node.volume().nodes.nameless())?;
         }
         Ok(())
     }
@@ -142,12 +145,13 @@ impl Writeback {
         change()
     }
 
-    /// Writes back the data of `node` and of all dirty inodes, so that their folios can be evicted. A folio as large as a
+    /// Writes back the data of `node`, of all dirty inodes, and of all files without a name, so that their folios can be evicted. A folio as large as a
     /// cluster or a block needs adjacent memory, which a few small dirty folios of other files may break up well below
     /// the limits. Errors: `Interrupted` if this thread's request is cancelled.
     pub(crate) fn make_room(&self, node: &Node) -> Result<()> {
         node.write_back_and_wait_cancellable(0..node.end_to_write_back())?;
-        write_back_all(&self.flusher.inodes.all())
+        write_back_all(&self.flusher.inodes.all())?;
+        write_back_all(&node.volume().nodes.nameless())
     }
 
     /// Returns whether one of the dirty inodes has data that is not on the device.
