@@ -228,6 +228,9 @@ impl<'v> Editor<'v> {
             return Ok(Some(first.after(at.0 as u32)));
         }
         let Some((steps, start)) = inode.path(at.0 - in_inode) else {
+            if allocate {
+                return Err(Error::FileTooLarge);
+            }
             let location = Location::inode(number).at_file_block(at);
             return Err(Error::corrupt(STRUCTURE, location, Problem::Missing("room in the map")));
         };

@@ -12,19 +12,22 @@ use crate::inode::record::{SECTOR_SHIFT, advise};
 use crate::ondisk::node::RawInode;
 use crate::write::Demand;
 
+/// The maximum size of a file: 2^32 blocks of 4 KiB, whatever the size of blocks is.
+const SIZE_MAX: u64 = 1 << 44;
+
 /// The number of nodes with addresses that a change of a few nodes changes at most.
 const CHANGED_NODES_MAX: usize = 32;
 
 impl LiveInode {
-    /// Returns the maximum size of a file, in bytes.
+    /// Returns the maximum size of a file, in bytes. As in Linux, the addresses in the inode are not counted, and the limit is
+    /// 16 TiB.
     pub(crate) fn size_max(&self) -> u64 {
         let geometry = self.volume.geometry();
         let nids = u64::from(geometry.addresses_per_node());
-        let current = self.current();
-        let record = current.record();
-        let below = nids * (2 + 2 * nids + nids * nids);
-        let blocks = u64::from(record.address_count) + below;
-        blocks << geometry.block_size.shift()
+        // Less than `nids` in a compressed file, whose clusters are not in two nodes.
+        let in_node = u64::from(self.current().record().addresses_per_node);
+        let blocks = in_node * (2 + 2 * nids + nids * nids);
+        (blocks << geometry.block_size.shift()).min(SIZE_MAX)
     }
 
     /// Sets the size of a file. Frees the blocks past it, unless `keeps_space`.

@@ -233,13 +233,22 @@ impl Logs {
         let free = |segment| Place { segment, offset: 0, fills_holes: false };
         let holes = |segment| Place { segment, offset: 0, fills_holes: true };
         // Data leaves free segments to nodes, which cannot fill holes between data.
-        let take_free = |space: &mut Space| {
-            let segment = space.take_free_segment(kind, last, &segments);
-            segment.or_else(|| space.take_empty_segment(kind, &segments)).map(free)
-        };
         let room = space.room(&segments);
         let may_take = self.fits(wanted, room.without_segment(), space);
-        let take = |space: &mut Space| if may_take { take_free(space) } else { None };
+        let take = |space: &mut Space| {
+            if !may_take {
+                return None;
+            }
+            let segment = space.take_free_segment(kind, last, &segments);
+            segment.or_else(|| space.take_empty_segment(kind, &segments, true)).map(free)
+        };
+        // The last resort: cleaning by Linux stops a volume whose sections have both data and nodes.
+        let take_any = |space: &mut Space| {
+            if !may_take {
+                return None;
+            }
+            space.take_empty_segment(kind, &segments, false).map(free)
+        };
         let fill = |space: &mut Space| space.take_segment_with_holes(kind, &segments).map(holes);
         let is_short = room.free_segments <= SEGMENTS_FOR_NODES || !may_take;
         let place = match number < LOGS && is_short && self.mode == Mode::Adaptive {
@@ -247,8 +256,9 @@ impl Logs {
             false => take(space).or_else(|| fill(space)),
         };
         // Blocks that the log has passed may have become free since.
-        let own = || (space.holes(last) > 0).then(|| holes(last));
-        self.places[number] = place.or_else(own).ok_or(Error::NoSpace)?;
+        let own = |space: &Space| (space.holes(last) > 0).then(|| holes(last));
+        let place = place.or_else(|| take_any(space)).or_else(|| own(space));
+        self.places[number] = place.ok_or(Error::NoSpace)?;
         Ok(())
     }
 

@@ -135,10 +135,11 @@ impl<'v> Pack<'v> {
         raw.flags.set(raw.flags.get() & !cleared | flags);
         let payload = geometry.checkpoint_payload as usize;
         let summary_start = 1 + payload + orphan_blocks.len();
-        let count = summary_start + logs_in_pack + 1;
-        if count as u64 > SEGMENT_BLOCKS {
+        // Linux refuses packs without room for the summaries of all logs, even if they have fewer.
+        if (summary_start + 2 * LOGS + 1) as u64 > SEGMENT_BLOCKS {
             return Err(Error::NoSpace);
         }
+        let count = summary_start + logs_in_pack + 1;
         raw.summary_start.set(summary_start as u32);
         raw.pack_blocks.set(count as u32);
 

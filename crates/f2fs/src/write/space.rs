@@ -300,15 +300,33 @@ impl Space {
         Some(section * per_section)
     }
 
-    /// Takes an empty segment of a section that has blocks in use, and gives it the type `kind`. Returns `None` if there is
-    /// none.
-    pub(super) fn take_empty_segment(&mut self, kind: u16, logs: &BTreeSet<u32>) -> Option<u32> {
+    /// Takes an empty segment of a section that has blocks in use, and gives it the type `kind`. With `suits`, takes only one
+    /// whose section has no blocks of the other kind, data or nodes. Returns `None` if there is none.
+    pub(super) fn take_empty_segment(
+        &mut self,
+        kind: u16,
+        logs: &BTreeSet<u32>,
+        suits: bool,
+    ) -> Option<u32> {
         let is_free = |number: &u32| {
-            self.is_empty(*number) && !logs.contains(number) && !self.cleaned.contains(number)
+            self.is_empty(*number)
+                && !logs.contains(number)
+                && !self.cleaned.contains(number)
+                && (!suits || self.suits_section(*number, kind, logs))
         };
         let found = (0..self.entries.len() as u32).find(is_free)?;
         self.begin(found, kind);
         Some(found)
+    }
+
+    /// Returns whether a segment of the type `kind` has the kind of its section, data or nodes. When it cleans a section, Linux
+    /// takes the kind of the first segment for that of all, and stops the volume if it is not.
+    fn suits_section(&self, segment: u32, kind: u16, logs: &BTreeSet<u32>) -> bool {
+        let first = segment - segment % self.segments_per_section;
+        (first..first + self.segments_per_section).all(|other| {
+            let counts = other == first || !self.is_empty(other) || logs.contains(&other);
+            !counts || other == segment || is_node(self.kind_of(other)) == is_node(kind)
+        })
     }
 
     /// Takes the segment of data, or of nodes, with the most blocks that are not taken, and gives it the type `kind`.
@@ -507,6 +525,27 @@ mod tests {
         };
         space.count();
         space
+    }
+
+    #[test]
+    fn a_section_gets_segments_of_one_kind() {
+        let (data, nodes) = (LogName::WarmData, LogName::WarmNodes);
+        let none = BTreeSet::new();
+        let take = |segments: &[(LogName, u16)], log: LogName, logs: &BTreeSet<u32>| {
+            let mut space = Space { segments_per_section: 4, ..space(segments) };
+            space.take_empty_segment(log.segment_type(), logs, true)
+        };
+        let section = [(data, 5), (nodes, 0), (nodes, 0), (data, 0)];
+        assert_eq!(take(&section, nodes, &none), None);
+        assert_eq!(take(&section, data, &none), Some(1));
+        // The first segment counts, also an empty one, unless it is taken, and so do those of logs.
+        let section = [(nodes, 0), (data, 5), (data, 0), (nodes, 0)];
+        assert_eq!(take(&section, data, &none), Some(0));
+        assert_eq!(take(&section, nodes, &none), None);
+        assert_eq!(take(&section, data, &BTreeSet::from([0])), None);
+        assert_eq!(take(&section, data, &BTreeSet::from([3])), None);
+        let mut space = Space { segments_per_section: 4, ..space(&section) };
+        assert_eq!(space.take_empty_segment(nodes.segment_type(), &none, false), Some(0));
     }
 
     #[test]
