@@ -9,18 +9,17 @@ use crate::failure::Result;
 const EXIT_STATUS: &str = "\
 Exit status:
   0    Success.
-  1    At least one operation failed. Standard error has the reasons; all others succeeded.
+  1    At least one operation failed, or the command stopped early. Standard error has the reasons.
   2    The command line is invalid.
   4    `check` found inconsistencies.
   8    `check` could not finish.
-  130  Interrupted by a signal. Incomplete copies were removed; other changes are kept.
+  130  A signal interrupted a command that writes. Incomplete copies were removed; other changes are kept.
   141  The reader of standard output closed the pipe.";
 
-const ABOUT: &str =
-    "Read, change, check and mount ext2, ext3, ext4 and f2fs images without a kernel driver";
+const ABOUT: &str = "Read, change, check and mount ext2, ext3, ext4 and f2fs images in user space";
 
 const LONG_ABOUT: &str = "\
-Read, change, check and mount ext2, ext3, ext4 and f2fs images without a kernel driver.
+Read, change, check and mount ext2, ext3, ext4 and f2fs images in user space. Mounts need FUSE.
 
 Write a path in an image as IMAGE:/path, such as disk.img:/etc/fstab. IMAGE alone means the root directory \
 of the image. IMAGE is a file or a block device. Its name may contain colons: the argument is split at the \
@@ -101,7 +100,6 @@ pub enum Command {
     /// Generate a completion script for a shell
     Completions(commands::completions::Arguments),
     /// Generate the manual pages
-    #[command(hide = true)]
     Man(commands::man::Arguments),
 }
 

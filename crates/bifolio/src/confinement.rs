@@ -20,8 +20,8 @@ const EVERY_LAYER: &str = "all";
 #[derive(Args, Clone, Debug, Default)]
 pub struct ConfinementOptions {
     /// Leave out layers of the confinement of the process that reads the image: LAYER is no-new-privs, user, capabilities,
-    /// landlock, chroot, limits, seccomp or all, or several of them, separated by commas. Without LAYER: all. Commands
-    /// other than mount also obey the variable BIFOLIO_NO_CONFINE=LAYER, and then print a warning
+    /// landlock, chroot, limits, seccomp or all, or several of them, separated by commas. Without LAYER: all. Only
+    /// for images that you trust. Commands other than mount also obey the variable BIFOLIO_NO_CONFINE=LAYER, and then print a warning
     #[arg(long, value_name = "LAYER", num_args = 0..=1, require_equals = true, value_delimiter = ',',
         default_missing_value = EVERY_LAYER, value_parser = parse_layer)]
     no_confine: Vec<Confinement>,
@@ -120,7 +120,7 @@ pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds<'_>) ->
     }
     let needs = Needs { writable, output: true, rings: false, guard: false, resources, trees };
     let weaker = confine::confine(layers, needs, &Proof::open_or_ask());
-    let weaker = weaker.map_err(|error| Failure::new("bifolio", error.to_string()))?;
+    let weaker = weaker.map_err(|error| Failure::new("", error.to_string()))?;
     if let Some(weaker) = weaker.filter(|weaker| !weaker.is_made_up_for()) {
         console::warn(weaker);
     }

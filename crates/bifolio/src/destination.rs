@@ -9,13 +9,23 @@ use vfs::{Follow, Node, Volume};
 
 use crate::copy::temporary_name;
 use crate::directory;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, Subject};
 use crate::target::Target;
 
 /// Maximum number of temporary names that are tried.
 const ATTEMPTS_MAX: u32 = 100;
 /// The message for a path that ends in `/`, `.` or `..`.
 pub const NO_NAME: &str = "does not end in the name of a file or directory";
+
+/// Returns the failure of a destination that several sources need as a directory, if it is none: `no_directory` does not take
+/// it for one, it has another type, or it does not exist.
+pub fn refuse_several(destination: impl Subject, no_directory: bool, exists: bool) -> Failure {
+    if no_directory {
+        return Failure::new("--no-target-directory", "applies only to a single source").usage();
+    }
+    let state = if exists { "is not a directory" } else { "does not exist" };
+    Failure::new(destination, state).advise("several sources need a directory as the destination")
+}
 
 impl Target {
     /// Returns the target for the entry `name` of this directory.
@@ -33,10 +43,10 @@ impl Target {
     /// Returns whether `count` sources go into the target: it is a directory, or a symbolic link to one, and `no_directory` does
     /// not take it for the new name. Fails for several sources otherwise.
     pub fn takes_sources(&self, volume: &Volume, no_directory: bool, count: usize) -> Result<bool> {
-        let is_directory = !no_directory && self.is_directory(volume)?;
+        let kind = if no_directory { None } else { self.kind(volume)? };
+        let is_directory = kind == Some(FileType::Directory);
         if count > 1 && !is_directory {
-            let text = "is not a directory; several sources need a directory as the destination";
-            return Err(Failure::new(self, text).usage());
+            return Err(refuse_several(self, no_directory, kind.is_some()));
         }
         Ok(is_directory)
     }
@@ -49,11 +59,11 @@ impl Target {
         Ok(())
     }
 
-    /// Returns whether the target is a directory, or a symbolic link to one.
-    fn is_directory(&self, volume: &Volume) -> Result<bool> {
+    /// Returns the type of the target, or of what it links to, if it exists.
+    fn kind(&self, volume: &Volume) -> Result<Option<FileType>> {
         match volume.resolve(&self.path, Follow::Yes) {
-            Ok(node) => Ok(node.kind() == FileType::Directory),
-            Err(Error::NotFound) => Ok(false),
+            Ok(node) => Ok(Some(node.kind())),
+            Err(Error::NotFound) => Ok(None),
             Err(error) => Err(Failure::library(self, &error)),
         }
     }

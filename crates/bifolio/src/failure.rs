@@ -43,10 +43,10 @@ impl Status {
     }
 }
 
-/// A failure, shown as `SUBJECT: TEXT; ADVICE`.
+/// A failure, shown as `SUBJECT: TEXT; ADVICE`. The subject and the advice may be missing.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// An image, a path in an image, or a file of the host. Escaped.
+    /// An image, a path in an image, or a file of the host. Escaped. Empty if the failure is the whole command's.
     subject: String,
     /// The action and its error.
     text: String,
@@ -106,11 +106,8 @@ impl Failure {
 
     /// Creates the fatal failure of an interrupted command.
     pub fn interrupted() -> Self {
-        let failure = Self::new(
-            "bifolio",
-            "interrupted; incomplete copies were removed, other changes are kept",
-        )
-        .with_status(Status::Interrupted);
+        let failure = Self::new("", "interrupted; changes that were already made are kept")
+            .with_status(Status::Interrupted);
         Self { fatal: true, ..failure }
     }
 
@@ -142,7 +139,10 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.subject, self.text)?;
+        if !self.subject.is_empty() {
+            write!(f, "{}: ", self.subject)?;
+        }
+        f.write_str(&self.text)?;
         match &self.advice {
             Some(advice) => write!(f, "; {advice}"),
             None => Ok(()),

@@ -60,8 +60,8 @@
 //! - The calls act as root, without a umask: new files have the permissions 0o644, and new directories 0o755.
 //! - Only regular files can be opened. Directories fail with [`Error::IsDirectory`], and other types with
 //!   [`Error::WrongType`].
-//! - A volume that is dropped without [`Volume::close`] is left as after a crash. The host's file system does not see
-//!   writes to an image before they are synced.
+//! - A volume that is dropped without [`Volume::close`] is left as after a crash. Writes
+//!   reach an image when they are synced or written back, or when the volume is closed.
 //! - A read or write of a file is shorter than requested only at the end of the file, or after an error.
 //! - [`Attributes`] stand for `Metadata`. Their times are [`Timestamp`]s, which convert to `SystemTime`, and their
 //!   permissions are a number.
@@ -130,11 +130,12 @@ pub use iomap::{
     FolioSlice, ReadOptions, SplitExtents,
 };
 pub use vfs::{
-    AccessOptions, AccessTimes, AtomicWrite, CheckObserver, CheckProgress, Compression, Creation,
-    Credentials, Defragmented, DirEntry, DirectIo, ErrorPolicy, Ext4Format, Fallocate, File,
+    AccessOptions, AccessTimes, AtomicWrite, CheckObserver, CheckProgress, Cleaning, Compression,
+    Creation, Credentials, Defragmented, DirEntry, DirectIo, ErrorPolicy, Ext4Format,
+    F2fsAlgorithm, F2fsCompressedNames, F2fsCompression, F2fsFormat, F2fsMode, Fallocate, File,
     FileMap, Follow, Keys, Layout, MapAccess, MapAdvice, MapSync, Node, OpenMode, OpenOptions,
-    Privileges, ReadDir, RenameFlags, RwFlags, SuperblockLocation, SyncRange, Volume,
-    VolumeOptions, WriteAt, WriteSync,
+    Privileges, RangeCleaning, ReadDir, RenameFlags, RwFlags, SuperblockLocation, SyncRange,
+    Volume, VolumeOptions, WriteAt, WriteSync,
 };
 
 /// Types that can be shared between threads.

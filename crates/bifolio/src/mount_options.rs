@@ -183,7 +183,7 @@ fn add_extension(
     }
     let is_same = |one: &String| one.eq_ignore_ascii_case(extension);
     if other.iter().any(is_same) {
-        return Err("is also given the other way round");
+        return Err("names an extension that the opposite option also names");
     }
     if list.iter().any(is_same) {
         return Ok(());
@@ -281,7 +281,7 @@ mod tests {
             ),
             (
                 "compress_extension=so,nocompress_extension=SO",
-                "mount option `nocompress_extension` is also given the other way round",
+                "mount option `nocompress_extension` names an extension that the opposite option also names",
             ),
             ("discard=1", "mount option `discard` takes no value"),
             ("rw=1", "mount option `rw` takes no value"),

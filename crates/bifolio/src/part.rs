@@ -73,7 +73,8 @@ impl PartDevice {
         };
         let path = known.or_else(|| Some(attached.as_ref()?.path().to_owned()));
         if path.is_none() {
-            let text = "there is no device for the part of the image: the server has all of the image open";
+            let text =
+                "cannot restrict the server to the part of the image: it has the whole image open";
             tracing::warn!("{}", Failure::new(&*target.image, text));
         }
         Ok(path.map(|path| Self { path, _image: image, attached }))

@@ -14,7 +14,7 @@ pub fn catch() -> Result<Arc<AtomicBool>> {
         let code = Status::Interrupted.code().into();
         signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupted))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupted)))
-            .map_err(|error| Failure::host("bifolio", "cannot install signal handlers", &error))?;
+            .map_err(|error| Failure::host("", "cannot install signal handlers", &error))?;
     }
     Ok(interrupted)
 }

@@ -119,13 +119,15 @@ pub struct ImageOptions {
     /// Use the file system that starts at this offset in the image; accepts the suffixes K, M, G and T
     #[arg(long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "partition")]
     pub offset: Option<u64>,
-    /// Read the image as it is: do not replay its journal (ext3, ext4) or recover synced files (f2fs)
+    /// Read the image as it is: do not replay its journal (ext3, ext4) or recover synced files (f2fs). Not for
+    /// commands that change the image
     #[arg(long)]
     pub no_recovery: bool,
     /// Use the external journal on this file or block device (ext3, ext4)
     #[arg(long, value_name = "DEVICE", conflicts_with = "no_recovery")]
     pub journal: Option<PathBuf>,
-    /// Read encrypted files with the master keys in this file: one raw key, or lines in hexadecimal
+    /// Read encrypted files, and on f2fs also write them, with the master keys in this file: one raw key, or
+    /// lines in hexadecimal
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
     /// Use the backup superblock in this block (ext2, ext3, ext4; see e2fsck -b). Needed only if the primary
@@ -135,10 +137,10 @@ pub struct ImageOptions {
     /// Set the block size for --superblock, such as 4K; all sizes are tried by default
     #[arg(long, value_name = "BYTES", value_parser = parse_block_size, requires = "superblock")]
     pub block_size: Option<BlockSize>,
-    /// Limit the memory for cached data; accepts the suffixes K, M, G and T
+    /// Limit the memory for cached data; accepts the suffixes K, M, G and T. By default, a quarter of the memory
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache_size: Option<u64>,
-    /// Limit the size of folios in the cache to 4 KiB * 2^ORDER; 0 to 9
+    /// Limit the size of folios in the cache to 4 KiB * 2^ORDER; 0 to 9, by default 9
     #[arg(long, value_name = "ORDER", value_parser = clap::value_parser!(u8).range(0..=9))]
     pub folio_order_max: Option<u8>,
     /// The layers that confine the process that reads the image.

@@ -153,6 +153,11 @@ fn du_and_df(subject: &Subject) {
             assert_eq!(outside(&ours), outside(&theirs), "du {flags}");
         }
     }
+    // What several targets have in common is counted and shown with the first of them.
+    let (find, links) = (subject.image.at("/find"), subject.image.at("/links"));
+    let ours = run_ok(&["du", "-cs", &find, &links, &links, &root]);
+    let theirs = paths(&subject.host("du -cs ./find ./links ./links ."));
+    assert_eq!(ours, theirs);
     let theirs =
         subject.host("df -k --output=size,used,avail,pcent,itotal,iused,iavail,ipcent . | tail -1");
     let theirs: Vec<_> = theirs.split_whitespace().collect();

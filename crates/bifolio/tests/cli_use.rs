@@ -235,6 +235,8 @@ fn json_is_valid_even_after_failures() {
         assert!(parsed.is_ok_and(|value| value.is_array()), "{command}: {}", result.text());
     }
     assert_eq!(json(&["find", "--json", &root, "-name", "nothing"]), serde_json::json!([]));
+    let missing = run_with_status(&["find", "--json", &none], 1);
+    assert_eq!(missing.stdout.trim_ascii(), b"[]", "{}", missing.text());
     let found = json(&["stat", "--json", &image.at("/dir/link")]);
     assert_eq!((&found[0]["type"], &found[0]["target"]), (&"symlink".into(), &"file".into()));
 }

@@ -62,7 +62,7 @@ fn copy(file: &File, size: u64, target: &Target, sink: &mut Sink) -> Result<()> 
             let length = usize::try_from(hole - at).unwrap_or(usize::MAX).min(SLICE_BYTES_MAX);
             let slice = file.lend(FileOffset(at), length).map_err(failure)?;
             if slice.is_empty() {
-                return Err(Failure::new(target, "the file is shorter than its size says"));
+                return Err(Failure::new(target, "the file ends before its recorded size"));
             }
             sink.write_data(&slice)?;
             at += slice.len() as u64;

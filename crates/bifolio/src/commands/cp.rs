@@ -18,6 +18,7 @@ use vfs::Follow;
 
 use crate::console::{self, Console};
 use crate::copy::{Directory, Engine, IS_MADE, Links, Maximum, Options, suspicious_bytes};
+use crate::destination::refuse_several;
 use crate::failure::{Failure, Result, Status};
 use crate::import::{self, Destination, Importer, Source};
 use crate::signals;
@@ -30,13 +31,13 @@ const THREADS: std::ops::RangeInclusive<usize> = 4..=16;
 
 const AFTER_HELP: &str = "\
 Holes are preserved. A file gets its name only when its copy is complete. Symbolic links below DESTINATION \
-are not followed; nor is one in an image as DESTINATION, which the copy replaces. Names that are invalid on the host are refused.
+are not followed. If DESTINATION is a symbolic link in an image, the copy replaces it. Names that are invalid on the host are refused.
 
 Copying into an image: the process that parses the image can read no files but the sources. All \
 attributes can be preserved without root; with -a, existing directories get the attributes of their sources. \
---owner and --group set the owner of the copies, also with -a. What fakeroot pretends is not seen: pipe `fakeroot tar` \
-to `bifolio tar -`. Without -a, the copy of a file over an existing one keeps the owner, permissions and extended \
-attributes of that. Files are copied one at a time, and --jobs has no effect.
+--owner and --group set the owner of the copies, also with -a. The command does not see owners that fakeroot simulates: pipe `fakeroot tar` \
+to `bifolio tar -` instead. Without -a, the copy of a file over an existing one keeps the owner, permissions and extended \
+attributes of the existing file. Files are copied one at a time, and --jobs has no effect.
 
 Copying out of an image: the process that parses the image can write to no directory but DESTINATION, or to its \
 parent directory if DESTINATION is no directory. For the contents of a directory, a new DESTINATION is created \
@@ -70,16 +71,16 @@ pub struct Arguments {
     /// and extended attributes such as security.* and trusted.*. Only for images that you trust
     #[arg(long)]
     privileged: bool,
-    /// Out of an image: stop when the copies have more than BYTES of data
+    /// Out of an image: stop, and fail, when the copies have more than BYTES of data
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     max_bytes: Option<u64>,
-    /// Out of an image: stop after N files and directories
+    /// Out of an image: stop, and fail, if there are more than N files and directories
     #[arg(long, value_name = "N")]
     max_files: Option<u64>,
     /// Do not keep copied data in the cache; always the case for files larger than half of the cache
     #[arg(long)]
     uncached: bool,
-    /// Copy up to N files at the same time
+    /// Out of an image: copy up to N files at the same time; by default, as many as there are processors, from 4 to 16
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -118,11 +119,11 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     let destination = &*followed(arguments)?;
     let mut is_directory = !arguments.no_target_directory && destination.is_dir();
     if sources.len() > 1 && !is_directory {
-        let failure = Failure::new(
+        return Err(refuse_several(
             destination,
-            "is not a directory; several sources need a directory as the destination",
-        );
-        return Err(failure.with_status(Status::Usage));
+            arguments.no_target_directory,
+            destination.exists(),
+        ));
     }
     let recursive = arguments.archive || arguments.recursive;
     if !is_directory && !recursive && destination.as_os_str().as_bytes().ends_with(b"/") {

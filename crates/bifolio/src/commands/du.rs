@@ -1,6 +1,7 @@
 //! `bifolio du`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use base::InodeNumber;
 use base::attributes::{Attributes, FileType};
@@ -61,6 +62,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let array = if arguments.json { Some(json::Array::begin(console)?) } else { None };
     let mut output = Output { arguments: &arguments, console, array };
     let mut total = 0u64;
+    let mut counted: HashMap<&Path, HashSet<InodeNumber>> = HashMap::new();
     for target in &arguments.targets {
         let outcome = volumes.get(target).and_then(|volume| {
             let start = target.resolve(&volume, Follow::No)?;
@@ -68,7 +70,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
                 output: &mut output,
                 target,
                 volumes: &volumes,
-                seen: HashSet::new(),
+                counted: counted.entry(&target.image).or_default(),
+                has_others: arguments.targets.len() > 1,
                 sums: Vec::new(),
                 all: 0,
             };
@@ -125,8 +128,10 @@ struct Sum<'a, 'o> {
     output: &'a mut Output<'o>,
     target: &'a Target,
     volumes: &'a Volumes<'a>,
-    /// Inodes with several names that were counted already.
-    seen: HashSet<InodeNumber>,
+    /// Inodes of the image that were counted already: those with several names, or all if `has_others`.
+    counted: &'a mut HashSet<InodeNumber>,
+    /// Whether there are other targets, which may be in this one.
+    has_others: bool,
     /// The sums of the directories that the walk is in, including the directories themselves.
     sums: Vec<u64>,
     /// The sum of the target.
@@ -169,15 +174,18 @@ impl Visitor for Sum<'_, '_> {
     fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow> {
         let attributes = visit.node.attributes();
         let bytes = self.bytes_of(&attributes);
-        if attributes.kind == FileType::Directory {
+        let is_directory = attributes.kind == FileType::Directory;
+        let may_repeat = self.has_others || (!is_directory && attributes.links > 1);
+        // As in du, an inode is counted and printed once, for the first of its names and targets.
+        if may_repeat && !self.counted.insert(attributes.inode) {
+            return Ok(Flow::Skip);
+        }
+        if is_directory {
             self.sums.push(bytes);
             return Ok(Flow::Enter);
         }
-        // As in du, other names of an inode are neither counted nor printed.
-        if attributes.links < 2 || self.seen.insert(attributes.inode) {
-            self.add(bytes);
-            self.line(visit, bytes)?;
-        }
+        self.add(bytes);
+        self.line(visit, bytes)?;
         Ok(Flow::Skip)
     }
 

@@ -16,7 +16,8 @@ use crate::writing::change_targets;
 const AFTER_HELP: &str = "\
 f2fs writes data and metadata to free segments of 2 MiB. Over time, the free space is scattered over segments \
 that also have blocks in use. This command moves these blocks together, until no further segment can be made \
-free. The contents of files do not change. The image must not be mounted.";
+free. The contents of files do not change. The image must not be mounted. \
+A first signal takes effect after the current image; a second one ends the command at once, like a crash.";
 
 /// The arguments of `bifolio gc`.
 #[derive(Args)]

@@ -199,7 +199,8 @@ pub struct Arguments {
     /// Stay in the foreground until the image is unmounted
     #[arg(short, long)]
     foreground: bool,
-    /// Serve requests with N threads; with io_uring, each processor has its share of them, and at least 4 (or N if less)
+    /// Serve requests with N threads. With io_uring, they are divided among the processors, each of which gets at least
+    /// 4, or N if that is less
     #[arg(long, value_name = "N", default_value_t = THREADS_DEFAULT, value_parser = parse_threads)]
     threads: NonZeroUsize,
     /// Append errors and warnings to FILE; in the background, they are not printed

@@ -19,8 +19,8 @@ use crate::writing::{HostFiles, Ownership, change_images};
 const PERMISSIONS: u16 = 0o666;
 
 const AFTER_HELP: &str = "\
-A file that replaces an existing file gets its owner, permissions, access control list and extended attributes, \
-but no capabilities. Other hard links to the \
+A new file takes the owner, permissions, access control list and extended attributes of the file that it replaces, \
+but not its capabilities. Other hard links to the \
 replaced file keep the old contents. To copy directories, or to preserve owners, times and attributes, use \
 `bifolio cp -a`.";
 

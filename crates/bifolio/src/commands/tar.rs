@@ -18,8 +18,8 @@ use crate::writing::{HostFiles, change_images};
 const AFTER_HELP: &str = "\
 Owners (as numbers), permissions, times, extended attributes, hard links, device files and holes are \
 preserved; this does not need root. Symbolic links in the image are not followed. Names with .. are refused. \
-Existing files are replaced, also by directories, and empty directories by files. Other existing directories keep \
-their other entries.
+Files in the archive replace existing files and empty directories, and directories replace existing files. \
+Existing directories keep their other entries.
 
 Supported formats are ustar, GNU tar and pax. For a compressed archive, use a pipe: \
 zstd -dc root.tar.zst | bifolio tar - disk.img:/";

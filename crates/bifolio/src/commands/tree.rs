@@ -18,7 +18,7 @@ use crate::walk::{self, Flow, Order, Visit, Visitor};
 const LEVELS_MAX: usize = 64;
 
 const AFTER_HELP: &str = "\
-Below 64 levels, a line shows only the innermost ones. It begins with + and the number of levels that it leaves out.";
+Below 64 levels, a line shows only the innermost levels. It begins with + and the number of hidden levels.";
 
 /// The arguments of `bifolio tree`.
 #[derive(Args)]

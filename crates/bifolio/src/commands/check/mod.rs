@@ -24,6 +24,7 @@ use crate::target::{ImageOptions, Images, Target};
 const EXIT_STATUS: &str = "\
 Exit status:
   0    The image is consistent.
+  1    Standard output could not be written.
   2    The command line is invalid.
   4    Inconsistencies were found.
   8    The check could not be started or completed, or --timeout stopped it. Inconsistencies may have been found, too.

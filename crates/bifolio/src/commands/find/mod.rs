@@ -75,10 +75,12 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let words: Vec<_> = expression.into_iter().map(OsString::into_vec).collect();
     let volume = Images::open(&image, std::slice::from_ref(&target))?.volume(&target)?;
     let query = parse::parse(&words, &volume)?;
-    let start = target.resolve(&volume, Follow::No)?;
     let array = if json { Some(json::Array::begin(console)?) } else { None };
     let mut search = Search { query, target: &target, console, array };
-    walk::walk(&volume, start, &target.path, Order::Inode, &mut search)?;
+    let start = search.console.tolerate(target.resolve(&volume, Follow::No))?;
+    if let Some(start) = start {
+        walk::walk(&volume, start, &target.path, Order::Inode, &mut search)?;
+    }
     match search.array {
         Some(array) => array.end(search.console),
         None => Ok(()),
