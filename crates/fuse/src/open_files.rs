@@ -22,7 +22,8 @@ pub struct OpenFile {
     pub is_opened_direct: bool,
     /// Whether the kernel may hold data of the file that the server has not received.
     pub kernel_may_hold_data: bool,
-    /// Whether the file was opened for writing while it was not append-only.
+    /// Whether data from the kernel's cache may overwrite the file: it was opened for writing while it was not append-only, or
+    /// the kernel collects its writes.
     pub may_overwrite: bool,
 }
 
@@ -75,7 +76,7 @@ impl OpenFiles {
         self.table.lock().holders.contains_key(&inode)
     }
 
-    /// Returns whether an inode is open for writing since it was not append-only. Looks at all open files.
+    /// Returns whether one of an inode's open files may overwrite it from the kernel's cache. Looks at all open files.
     pub fn may_overwrite(&self, inode: InodeNumber) -> bool {
         let table = self.table.lock();
         table

@@ -70,13 +70,16 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
                 output: &mut output,
                 target,
                 volumes: &volumes,
-                counted: counted.entry(&target.image).or_default(),
+                earlier: counted.get(&*target.image),
+                counted: HashSet::new(),
                 has_others: arguments.targets.len() > 1,
                 sums: Vec::new(),
                 all: 0,
             };
             walk::walk(&volume, start, &target.path, Order::Inode, &mut sum)?;
-            Ok(sum.all)
+            let (all, own) = (sum.all, sum.counted);
+            counted.entry(&target.image).or_default().extend(own);
+            Ok(all)
         });
         total = total.saturating_add(output.console.tolerate(outcome)?.unwrap_or(0));
     }
@@ -128,8 +131,10 @@ struct Sum<'a, 'o> {
     output: &'a mut Output<'o>,
     target: &'a Target,
     volumes: &'a Volumes<'a>,
-    /// Inodes of the image that were counted already: those with several names, or all if `has_others`.
-    counted: &'a mut HashSet<InodeNumber>,
+    /// Inodes of the image that earlier targets have counted.
+    earlier: Option<&'a HashSet<InodeNumber>>,
+    /// Inodes that this target has counted: files with several names, or all inodes if `has_others`.
+    counted: HashSet<InodeNumber>,
     /// Whether there are other targets, which may be in this one.
     has_others: bool,
     /// The sums of the directories that the walk is in, including the directories themselves.
@@ -175,9 +180,14 @@ impl Visitor for Sum<'_, '_> {
         let attributes = visit.node.attributes();
         let bytes = self.bytes_of(&attributes);
         let is_directory = attributes.kind == FileType::Directory;
+        // As in du, an inode is counted and printed once, for the first of its names and targets. The walk reports a directory
+        // that it meets twice.
+        if self.earlier.is_some_and(|earlier| earlier.contains(&attributes.inode)) {
+            return Ok(Flow::Skip);
+        }
         let may_repeat = self.has_others || (!is_directory && attributes.links > 1);
-        // As in du, an inode is counted and printed once, for the first of its names and targets.
-        if may_repeat && !self.counted.insert(attributes.inode) {
+        let is_new = !may_repeat || self.counted.insert(attributes.inode);
+        if !is_new && !is_directory {
             return Ok(Flow::Skip);
         }
         if is_directory {

@@ -323,7 +323,9 @@ impl Space {
     /// takes the kind of the first segment for that of all, and stops the volume if it is not.
     fn suits_section(&self, segment: u32, kind: u16, logs: &BTreeSet<u32>) -> bool {
         let first = segment - segment % self.segments_per_section;
-        (first..first + self.segments_per_section).all(|other| {
+        // The last section of a damaged volume may be incomplete.
+        let end = (first + self.segments_per_section).min(self.entries.len() as u32);
+        (first..end).all(|other| {
             let counts = other == first || !self.is_empty(other) || logs.contains(&other);
             !counts || other == segment || is_node(self.kind_of(other)) == is_node(kind)
         })
@@ -544,6 +546,10 @@ mod tests {
         assert_eq!(take(&section, nodes, &none), None);
         assert_eq!(take(&section, data, &BTreeSet::from([0])), None);
         assert_eq!(take(&section, data, &BTreeSet::from([3])), None);
+        assert_eq!(
+            take(&[(data, 5), (data, 5), (data, 5), (data, 5), (data, 0)], data, &none),
+            Some(4)
+        );
         let mut space = Space { segments_per_section: 4, ..space(&section) };
         assert_eq!(space.take_empty_segment(nodes.segment_type(), &none, false), Some(0));
     }

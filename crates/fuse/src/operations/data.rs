@@ -112,13 +112,15 @@ impl Server {
         }
         let only_appends = mode.write && node.is_append_only();
         let open_flags = self.open_flags(flags, only_appends);
+        let is_direct = open_flags & FOPEN_DIRECT_IO != 0;
+        let collects = self.agreed_on(InitFlags::WRITEBACK_CACHE) && !is_direct;
         let opened = OpenFile {
             file,
             sync: requested_sync(flags),
-            is_direct: open_flags & FOPEN_DIRECT_IO != 0,
+            is_direct,
             is_opened_direct: flags.contains(OFlags::DIRECT),
             kernel_may_hold_data: self.kernel_may_hold_data(flags),
-            may_overwrite: mode.write && !only_appends,
+            may_overwrite: mode.write && (!only_appends || collects),
         };
         Ok(OpenOut { handle: self.files.add(opened), flags: open_flags, backing: 0 })
     }
@@ -140,11 +142,12 @@ impl Server {
     /// and would not notice that direct writes change a file's times; it supports O_DIRECT itself. Kernels before Linux
     /// 6.6 would not drop cached data that is overwritten.
     ///
-    /// Of a file that is open to append only, the kernel must not collect writes either, since it lets a program drop
-    /// O_APPEND and overwrite what is in its cache.
+    /// Of a file that is open to append only, a kernel should not collect writes either, since it lets a program drop
+    /// O_APPEND and overwrite what is in its cache. Those before Linux 6.6 do, for the reason above.
     fn open_flags(&self, flags: OFlags, only_appends: bool) -> u32 {
         if self.agreed_on(InitFlags::WRITEBACK_CACHE) {
-            return FOPEN_KEEP_CACHE | if only_appends { FOPEN_DIRECT_IO } else { 0 };
+            let is_direct = only_appends && self.agreed_on(InitFlags::DIRECT_IO_ALLOW_MMAP);
+            return FOPEN_KEEP_CACHE | if is_direct { FOPEN_DIRECT_IO } else { 0 };
         }
         let direct = if !self.agreed_on(InitFlags::DIRECT_IO_ALLOW_MMAP) {
             0
