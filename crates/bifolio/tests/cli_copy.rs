@@ -136,7 +136,7 @@ fn destinations_have_the_meaning_of_cp() {
     let left_out = run_with_status(&["cp", &image.at("/dir"), &path("nothing")], 1);
     assert!(left_out.text().contains("`cp -r` and `cp -a` copy it"), "{}", left_out.text());
     assert!(!exists("nothing"));
-    run_with_status(&["cp", &image.at("/dir/file"), &image.at("/dir"), &path("missing")], 2);
+    run_with_status(&["cp", &image.at("/dir/file"), &image.at("/dir"), &path("missing")], 1);
     run_with_status(&["cp", &image.at("/dir/file"), &image.at("/dir/new")], 2);
     run_with_status(&["cp", &image.at("/dir/file"), &path("no/such/folder")], 1);
     run_with_status(&["cp", &image.at("/none"), &out_path], 1);
