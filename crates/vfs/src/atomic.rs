@@ -63,10 +63,11 @@ impl File {
     /// [`atomic_abort`](Self::atomic_abort) does.
     ///
     /// Errors: `NotOpenFor`; `NotPermitted` for immutable and append-only files; `Unsupported` for formats without atomic
-    /// writes, and for compressed, verified and pinned files; writeback errors of earlier data.
+    /// writes, and for compressed, verified and pinned files; writeback errors of earlier data, which the next fsync does not
+    /// report again.
     pub fn atomic_start(&self, kind: AtomicWrite) -> Result<()> {
         self.require_writing()?;
-        if let Some(number) = self.node().start_atomic_write(kind)? {
+        if let Some(number) = self.node().start_atomic_write(kind, self.errors())? {
             self.atomic_write.store(number, Ordering::Release);
         }
         Ok(())
@@ -106,15 +107,22 @@ impl File {
 }
 
 impl Node {
-    /// Starts an atomic write. Returns its number, or `None` if there is one already.
-    fn start_atomic_write(self: &Arc<Self>, kind: AtomicWrite) -> Result<Option<u64>> {
+    /// Starts an atomic write. Returns its number, or `None` if there is one already. `cursor` is that of the file which starts it.
+    fn start_atomic_write(
+        self: &Arc<Self>,
+        kind: AtomicWrite,
+        cursor: Option<&ErrorCursor>,
+    ) -> Result<Option<u64>> {
         debug_assert_eq!(self.kind(), FileType::Regular, "other files are not opened");
         let (file, mut state) = self.lock_for_change()?;
         if state.atomic.is_any() {
             return Ok(None);
         }
         rights::may_overwrite(&self.attributes())?;
-        let errors = quiesce(file)?;
+        let quiesced = quiesce(file);
+        // Also the loss of data that no fsync of this open file has reported: a program that only commits would not learn of it.
+        self.check_errors(cursor)?;
+        let errors = quiesced?;
         self.inode().start_atomic_write(kind)?;
         state.atomic.started += 1;
         let number = state.atomic.started;

@@ -9,8 +9,8 @@ use device::{
     Bio, BioOperation, FaultDevice, FaultPlan, MemoryDevice, OverlayDevice, SharedDevice,
 };
 use parking_lot::Mutex;
-use testkit::{DeviceHooks, HookedDevice};
-use vfs::{AtomicWrite, File, Volume, VolumeOptions};
+use testkit::{DeviceHooks, HookedDevice, wait_until};
+use vfs::{AtomicWrite, File, OpenMode, SyncRange, Volume, VolumeOptions};
 
 use crate::common::{device, file, make, open_on};
 use crate::stage::{ALL, MEGABYTES, Stage, data, read};
@@ -51,6 +51,38 @@ fn a_commit_without_all_of_its_data_fails_and_can_be_tried_again() {
     let new = [data(4, 2 * BLOCK), old[2 * BLOCK..].to_vec()].concat();
     assert!(stage.contents_on_device("f") == new, "after the second try");
     drop((file, faults));
+    stage.close(volume);
+}
+
+/// A program that only starts and commits atomic writes would not learn of it otherwise.
+#[test]
+fn the_start_reports_the_loss_of_earlier_data_once() {
+    let stage = Stage::new();
+    let faults = Arc::new(FaultDevice::new(device(&stage.image), FaultPlan::default()));
+    let volume = open_on(faults.clone() as SharedDevice, iomap::DirectOptions::default());
+    let file = make(&volume, "f");
+    let other = file.node().open_for(OpenMode { write: true, append: false }).unwrap();
+    let old = data(1, 2 * BLOCK);
+    file.write_all_at(&old, 0).unwrap();
+    volume.sync().unwrap();
+    file.write_all_at(&data(2, BLOCK), 0).unwrap();
+    faults.fail_writes_in(0..MEGABYTES << 20);
+    // In the background, as it were: nobody waits for it.
+    let in_background = SyncRange { wait_before: false, write: true, wait_after: false };
+    other.sync_range(0..u64::MAX, in_background).unwrap();
+    wait_until("the write has failed", || !faults.faults().is_empty());
+    faults.heal();
+    let refused = file.atomic_start(AtomicWrite::Update);
+    assert!(matches!(refused, Err(Error::Io(_))), "{refused:?}");
+    file.atomic_start(AtomicWrite::Update).unwrap();
+    file.write_all_at(&data(3, BLOCK), BLOCK as u64).unwrap();
+    file.atomic_commit().unwrap();
+    assert_eq!(file.sync_all(), Ok(()), "the start has reported the error");
+    assert!(matches!(other.sync_all(), Err(Error::Io(_))), "the other open file reports it, too");
+    let new = [&old[..BLOCK], &data(3, BLOCK)].concat();
+    assert!(stage.contents_on_device("f") == new);
+    volume.sync().unwrap_err();
+    drop((file, other, faults));
     stage.close(volume);
 }
 
