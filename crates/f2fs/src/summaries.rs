@@ -31,6 +31,23 @@ pub(crate) enum BlockKind {
     Node,
 }
 
+impl BlockKind {
+    /// Returns the index in pairs of numbers: first that of data, then that of nodes.
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Self::Data => 0,
+            Self::Node => 1,
+        }
+    }
+
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Data => Self::Node,
+            Self::Node => Self::Data,
+        }
+    }
+}
+
 /// A log, which writes to one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Log {

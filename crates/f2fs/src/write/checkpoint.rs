@@ -13,7 +13,6 @@ use super::changes::AddressChanges;
 use super::health::Health;
 use super::logs::LogName;
 use super::pack::{Pack, PackContents, PackCounts};
-use super::room::Wanted;
 use super::segment_changes::{SegmentChanges, WriteTimes};
 use super::stored_node::{Link, stored_node};
 use super::sync::Chain;
@@ -206,8 +205,7 @@ impl CheckpointWriter<'_> {
             let slot = editor.slot_of(directory, at, false)?;
             let slot = slot.expect("an operation has reserved the block");
             let WriterState { logs, space, .. } = &mut *self.state;
-            let (log, none) = (LogName::HotData, Wanted::default());
-            let new = logs.allocate(log, 1, none, space, volume.geometry())?.start;
+            let new = logs.allocate_for_directory(space, volume.geometry())?;
             self.add(new, contents)?;
             // Addresses have 32 bits.
             editor.set_address(slot, new.0 as u32)?;

@@ -9,10 +9,10 @@ use base::{Error, FsBlock, Result};
 
 use super::mode::Mode;
 use super::room::{Room, Wanted};
-use super::space::Space;
+use super::space::{Space, kind_of_type};
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
-use crate::summaries::{LOGS, Log};
+use crate::summaries::{BlockKind, LOGS, Log};
 use crate::temperature::Temperature;
 
 /// The number of free segments that logs of data leave to those of nodes, as long as they find holes.
@@ -62,6 +62,47 @@ impl LogName {
     }
 }
 
+/// What an allocation leaves to a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// What a checkpoint has room for afterwards, if the log takes an empty segment.
+    wanted: Wanted,
+    /// Whether the log may take a segment of a section of the other kind, data or nodes. The last resort: Linux stops a volume
+    /// when it cleans such a section.
+    may_mix: bool,
+}
+
+impl Limits {
+    /// The limits of a checkpoint itself.
+    pub(super) const NONE: Self =
+        Self { wanted: Wanted { nodes: 0, directory_blocks: 0 }, may_mix: true };
+
+    /// Leaves room for `wanted`.
+    pub(super) fn leave(wanted: Wanted) -> Self {
+        Self { wanted, may_mix: false }
+    }
+
+    /// Allows any segment.
+    pub(super) fn or_mix(self) -> Self {
+        Self { may_mix: true, ..self }
+    }
+}
+
+/// Where a log continues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    /// In the next segment of its section.
+    Next,
+    /// In an empty segment of a section with segments of the same kind.
+    Suiting,
+    /// In a free section.
+    Free,
+    /// In the holes of a segment.
+    Holes,
+    /// In an empty segment of any section.
+    Mixed,
+}
+
 /// The place of the next block of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
@@ -90,8 +131,14 @@ impl Logs {
         Self { places: Log::all(checkpoint).map(place), mode }
     }
 
-    /// Allocates at least one block and at most `count` blocks, which are adjacent. Leaves room for a checkpoint of `wanted` when
-    /// it takes a free segment. Errors: `NoSpace`.
+    /// Gives the logs' segments the types of the logs.
+    pub(super) fn set_kinds(&self, space: &mut Space) {
+        for (number, place) in (0..).zip(&self.places) {
+            space.set_kind(place.segment, number);
+        }
+    }
+
+    /// Allocates at least one block and at most `count` blocks, which are adjacent. Errors: `NoSpace`.
     ///
     /// If there is no segment for data, a log of other data is used: the segments of the logs may have the last free blocks,
     /// also before the places of the logs.
@@ -99,20 +146,31 @@ impl Logs {
         &mut self,
         log: LogName,
         count: u64,
-        wanted: Wanted,
+        limits: Limits,
         space: &mut Space,
         geometry: &Geometry,
     ) -> Result<Range<FsBlock>> {
         let number = log.number();
-        match self.allocate_in(number, count, wanted, space, geometry) {
+        match self.allocate_in(number, count, limits, space, geometry) {
             Err(Error::NoSpace) if number < LOGS => {
                 let of_files = [LogName::WarmData, LogName::ColdData, LogName::HotData];
                 let mut others = of_files.into_iter().map(LogName::number);
                 let other = others.find(|other| space.holes(self.places[*other].segment) > 1);
-                self.allocate_in(other.ok_or(Error::NoSpace)?, count, wanted, space, geometry)
+                self.allocate_in(other.ok_or(Error::NoSpace)?, count, limits, space, geometry)
             }
             allocated => allocated,
         }
+    }
+
+    /// Allocates a directory block of a checkpoint.
+    pub(super) fn allocate_for_directory(
+        &mut self,
+        space: &mut Space,
+        geometry: &Geometry,
+    ) -> Result<FsBlock> {
+        let limits = [Limits::leave(Wanted::default()), Limits::NONE];
+        let allocate = |limits| self.allocate(LogName::HotData, 1, limits, space, geometry);
+        first_with_room(limits, allocate).map(|block| block.start)
     }
 
     /// Allocates a block for a node of a checkpoint. If its log finds no other segment, that of another log of nodes is used:
@@ -127,16 +185,13 @@ impl Logs {
         let number = log.number();
         let others = (LOGS..2 * LOGS).filter(|other| *other != number);
         let numbers = std::iter::once(number).chain(others);
-        for directory_blocks in [1, 0] {
-            let wanted = Wanted { nodes: 0, directory_blocks };
-            for number in numbers.clone() {
-                match self.allocate_in(number, 1, wanted, space, geometry) {
-                    Err(Error::NoSpace) => {}
-                    block => return block.map(|block| block.start),
-                }
-            }
-        }
-        Err(Error::NoSpace)
+        let leave = |directory_blocks| Limits::leave(Wanted { nodes: 0, directory_blocks });
+        let limits = [leave(1), leave(0), Limits::NONE];
+        let attempts = limits
+            .into_iter()
+            .flat_map(|limits| numbers.clone().map(move |number| (number, limits)));
+        let allocate = |(number, limits)| self.allocate_in(number, 1, limits, space, geometry);
+        first_with_room(attempts, allocate).map(|block| block.start)
     }
 
     /// Allocates blocks of the log `number`. A log leaves its last block if it cannot go on in another segment: the next
@@ -145,11 +200,11 @@ impl Logs {
         &mut self,
         number: usize,
         count: u64,
-        wanted: Wanted,
+        limits: Limits,
         space: &mut Space,
         geometry: &Geometry,
     ) -> Result<Range<FsBlock>> {
-        let first = self.find_free(number, wanted, space)?;
+        let first = self.find_free(number, limits, space)?;
         let segment = self.places[number].segment;
         let most = (first + count.max(1)).min(SEGMENT_BLOCKS);
         let mut end = first;
@@ -160,7 +215,7 @@ impl Logs {
         // An index in a segment.
         self.places[number].offset = end as u16;
         let is_last = self.next_free(number, space).is_none();
-        if is_last && self.begin_segment(number, wanted, space).is_err() {
+        if is_last && self.begin_segment(number, limits, space).is_err() {
             end -= 1;
             space.release(segment, end);
             self.places[number].offset = end as u16;
@@ -175,7 +230,7 @@ impl Logs {
     /// Moves each log to its next free block, in another segment if its own is full: a checkpoint names that block.
     pub(super) fn find_next(&mut self, space: &mut Space) -> Result<()> {
         for number in 0..2 * LOGS {
-            let next = self.find_free(number, Wanted::default(), space)?;
+            let next = self.find_free(number, Limits::NONE, space)?;
             // An index in a segment.
             self.places[number].offset = next as u16;
             space.set_kind(self.places[number].segment, number as u16);
@@ -191,7 +246,7 @@ impl Logs {
         geometry: &Geometry,
     ) -> Result<FsBlock> {
         let number = log.number();
-        let next = self.find_free(number, Wanted::default(), space)?;
+        let next = self.find_free(number, Limits::NONE, space)?;
         Ok(FsBlock(geometry.segment_start(self.places[number].segment).0 + next))
     }
 
@@ -211,11 +266,11 @@ impl Logs {
     }
 
     /// Returns the index of the next block of a log, which continues in another segment if its own is full.
-    fn find_free(&mut self, number: usize, wanted: Wanted, space: &mut Space) -> Result<u64> {
+    fn find_free(&mut self, number: usize, limits: Limits, space: &mut Space) -> Result<u64> {
         if let Some(next) = self.next_free(number, space) {
             return Ok(next);
         }
-        self.begin_segment(number, wanted, space)?;
+        self.begin_segment(number, limits, space)?;
         self.next_free(number, space).ok_or(Error::NoSpace)
     }
 
@@ -224,41 +279,49 @@ impl Logs {
         self.mode
     }
 
-    /// Continues a log in a free segment, or if there is none, in the holes of another segment, or of its own.
-    fn begin_segment(&mut self, number: usize, wanted: Wanted, space: &mut Space) -> Result<()> {
+    /// Continues a log in an empty segment, or if there is none, in the holes of another segment, or of its own.
+    fn begin_segment(&mut self, number: usize, limits: Limits, space: &mut Space) -> Result<()> {
+        use Source::{Free, Holes, Mixed, Next, Suiting};
         let segments = self.segments();
         // The types of segments have the numbers of the logs.
-        let kind = number as u16;
+        let (kind, number_of_type) = (kind_of_type(number as u16), number as u16);
         let last = self.places[number].segment;
-        let free = |segment| Place { segment, offset: 0, fills_holes: false };
-        let holes = |segment| Place { segment, offset: 0, fills_holes: true };
         // Data leaves free segments to nodes, which cannot fill holes between data.
         let room = space.room(&segments);
-        let may_take = self.fits(wanted, room.without_segment(), space);
-        let take = |space: &mut Space| {
-            if !may_take {
-                return None;
-            }
-            let segment = space.take_free_segment(kind, last, &segments);
-            segment.or_else(|| space.take_empty_segment(kind, &segments, true)).map(free)
+        let leaves =
+            |left: Option<Room>| left.is_some_and(|left| self.fits(limits.wanted, left, space));
+        let may_take_segment = leaves(room.without_segment(kind));
+        let may_take_section = leaves(room.without_section(kind));
+        let may_mix = limits.may_mix && leaves(room.without_segment(kind.other()).or(Some(room)));
+        let is_short = room.free_segments() <= SEGMENTS_FOR_NODES || !may_take_section;
+        let fills_first = kind == BlockKind::Data && is_short && self.mode == Mode::Adaptive;
+        let sources = match limits.wanted == Wanted::default() || kind == BlockKind::Node {
+            _ if fills_first => [Holes, Next, Suiting, Free, Mixed],
+            // The room of a checkpoint counts free sections after the others.
+            true => [Next, Suiting, Free, Holes, Mixed],
+            false => [Next, Free, Suiting, Holes, Mixed],
         };
-        // The last resort: cleaning by Linux stops a volume whose sections have both data and nodes.
-        let take_any = |space: &mut Space| {
-            if !may_take {
-                return None;
-            }
-            space.take_empty_segment(kind, &segments, false).map(free)
+        let take = |source| {
+            let segment = match source {
+                Next if may_take_segment => {
+                    space.take_next_segment(number_of_type, last, &segments)
+                }
+                Suiting if may_take_segment => {
+                    space.take_suiting_segment(number_of_type, &segments)
+                }
+                Free if may_take_section => space.take_free_section(number_of_type, &segments),
+                Holes => space.take_segment_with_holes(number_of_type, &segments),
+                Mixed if may_mix => space.take_empty_segment(number_of_type, &segments),
+                _ => None,
+            };
+            segment.map(|segment| Place { segment, offset: 0, fills_holes: source == Holes })
         };
-        let fill = |space: &mut Space| space.take_segment_with_holes(kind, &segments).map(holes);
-        let is_short = room.free_segments <= SEGMENTS_FOR_NODES || !may_take;
-        let place = match number < LOGS && is_short && self.mode == Mode::Adaptive {
-            true => fill(space).or_else(|| take(space)),
-            false => take(space).or_else(|| fill(space)),
-        };
+        let place = sources.into_iter().find_map(take);
         // Blocks that the log has passed may have become free since.
-        let own = |space: &Space| (space.holes(last) > 0).then(|| holes(last));
-        let place = place.or_else(|| take_any(space)).or_else(|| own(space));
-        self.places[number] = place.ok_or(Error::NoSpace)?;
+        let own = || {
+            (space.holes(last) > 0).then_some(Place { segment: last, offset: 0, fills_holes: true })
+        };
+        self.places[number] = place.or_else(own).ok_or(Error::NoSpace)?;
         Ok(())
     }
 
@@ -293,4 +356,13 @@ impl Logs {
             space.release(segment, index);
         }
     }
+}
+
+/// Returns the first result of `allocate` that is not `NoSpace`.
+fn first_with_room<A>(
+    attempts: impl IntoIterator<Item = A>,
+    mut allocate: impl FnMut(A) -> Result<Range<FsBlock>>,
+) -> Result<Range<FsBlock>> {
+    let results = attempts.into_iter().map(|attempt| allocate(attempt));
+    results.filter(|result| *result != Err(Error::NoSpace)).next().unwrap_or(Err(Error::NoSpace))
 }

@@ -29,6 +29,7 @@ mod place;
 mod placements;
 mod reserved;
 mod room;
+mod section_use;
 mod sections;
 mod segment_changes;
 mod shifted;

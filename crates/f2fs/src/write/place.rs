@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
 
-use super::logs::LogName;
+use super::logs::{Limits, LogName};
 use super::mode::Mode;
 use super::placements::{NODES_OF_PART, Placed};
 use super::writer::{Writer, WriterState};
@@ -101,10 +101,13 @@ impl Writer {
     ) -> Result<(u64, Range<FsBlock>)> {
         let geometry = volume.geometry();
         let log = LogName::of_data(temperature);
-        let allocate = |state: &mut WriterState| {
-            let wanted = state.to_write_and_clean(volume);
+        let allocate_within = |state: &mut WriterState, limits| {
             let WriterState { logs, space, .. } = state;
-            logs.allocate(log, count, wanted, space, geometry)
+            logs.allocate(log, count, limits, space, geometry)
+        };
+        let allocate = |state: &mut WriterState| {
+            let limits = Limits::leave(state.to_write_and_clean(volume));
+            allocate_within(state, limits)
         };
         state.background.note_change();
         // A checkpoint also writes the nodes that the ends of writes change.
@@ -131,6 +134,10 @@ impl Writer {
         if range == Err(Error::NoSpace) {
             self.clean_in_foreground(state, volume)?;
             range = allocate(state);
+        }
+        if range == Err(Error::NoSpace) && !state.can_wait() {
+            let limits = Limits::leave(state.to_write_and_clean(volume)).or_mix();
+            range = allocate_within(state, limits);
         }
         let range = range?;
         let placed = Placed { inode, at, range: range.clone(), is_overwrite: false };

@@ -7,10 +7,13 @@
 //!   checkpoint that they need frees the old versions of all nodes that it writes.
 //! - Data leaves free segments to nodes (`Logs::begin_segment`), and cleaning moves no more than what fits.
 //! - Each log of nodes uses the segments of the others when it finds no other blocks, so that no free block is lost.
+//! - A section has data or nodes. The room counts free sections as wholes, so that a checkpoint need not write both to one.
 
 use std::ops::Add;
 
+use super::section_use::EmptySegments;
 use crate::geometry::SEGMENT_BLOCKS;
+use crate::summaries::BlockKind;
 
 /// The number of blocks that a checkpoint writes to the main area, at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -56,30 +59,42 @@ pub(crate) enum Demand {
 /// The free blocks that a checkpoint can use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
-    /// The number of blocks in free segments, and between nodes, that are not in the segments of logs.
-    pub(super) nodes: u64,
-    /// The number of free segments.
-    pub(super) free_segments: u64,
+    /// The number of blocks between nodes, but for those in the segments of logs.
+    pub(super) node_holes: u64,
+    pub(super) empty: EmptySegments,
+    pub(super) segments_per_section: u64,
 }
 
 impl Room {
-    /// Returns the room after data has taken a free segment.
-    pub(super) fn without_segment(self) -> Self {
-        Self {
-            nodes: self.nodes.saturating_sub(SEGMENT_BLOCKS),
-            free_segments: self.free_segments.saturating_sub(1),
-        }
+    /// Returns the number of segments of free sections.
+    pub(super) fn free_segments(self) -> u64 {
+        self.empty.free_sections * self.segments_per_section
+    }
+
+    /// Returns the room after a log has taken an empty segment of a section with blocks of this kind. `None` without one.
+    pub(super) fn without_segment(mut self, kind: BlockKind) -> Option<Self> {
+        let segments = self.empty.of_mut(kind);
+        *segments = segments.checked_sub(1)?;
+        Some(self)
+    }
+
+    /// Returns the room after a log has taken the first segment of a free section for blocks of this kind. `None` without one.
+    pub(super) fn without_section(mut self, kind: BlockKind) -> Option<Self> {
+        self.empty.free_sections = self.empty.free_sections.checked_sub(1)?;
+        *self.empty.of_mut(kind) += self.segments_per_section - 1;
+        Some(self)
     }
 
     /// Returns whether all of `wanted` fits. `rests` returns the number of free blocks of the logs of nodes, without one of each:
     /// a checkpoint names the next block of each log.
     pub(super) fn fits(self, wanted: Wanted, rests: impl FnOnce() -> u64) -> bool {
         // Data may use the segment of the log of directory blocks up to its last block, and all blocks between data.
-        let for_directories = wanted.directory_blocks.div_ceil(SEGMENT_BLOCKS);
-        if for_directories > self.free_segments {
-            return false;
-        }
-        let left = self.nodes.saturating_sub(for_directories * SEGMENT_BLOCKS);
+        let segments = wanted.directory_blocks.div_ceil(SEGMENT_BLOCKS);
+        let EmptySegments { free_sections, data, nodes } = self.empty;
+        let sections = segments.saturating_sub(data).div_ceil(self.segments_per_section);
+        let Some(left) = free_sections.checked_sub(sections) else { return false };
+        let left = left * self.segments_per_section + nodes;
+        let left = left * SEGMENT_BLOCKS + self.node_holes;
         // Most often, the rests need not be counted.
         wanted.nodes <= left || wanted.nodes <= left + rests()
     }
@@ -89,25 +104,51 @@ impl Room {
 mod tests {
     use super::*;
 
-    /// Returns how many nodes fit beside `directory_blocks`.
-    fn most(nodes: u64, free_segments: u64, rests: u64, directory_blocks: u64) -> Option<u64> {
-        let room = Room { nodes, free_segments };
+    /// Returns the room with so many free sections, and empty segments of sections with data.
+    fn room(segments_per_section: u64, free_sections: u64, data: u64, node_holes: u64) -> Room {
+        let empty = EmptySegments { free_sections, data, nodes: 0 };
+        Room { node_holes, empty, segments_per_section }
+    }
+
+    /// Returns how many nodes fit beside `directory_blocks`, with so many blocks in the segments of logs.
+    fn most(room: Room, rests: u64, directory_blocks: u64) -> Option<u64> {
         let fits = |nodes: &u64| room.fits(Wanted { nodes: *nodes, directory_blocks }, || rests);
         (0..).take_while(fits).last()
     }
 
     #[test]
     fn nodes_fit_in_free_segments_and_holes_and_the_rests_of_their_logs() {
-        assert_eq!(most(4 * 512, 4, 60, 0), Some(4 * 512 + 60));
-        assert_eq!(most(512 + 300, 1, 60, 0), Some(512 + 300 + 60));
-        assert_eq!(most(0, 0, 60, 0), Some(60));
+        assert_eq!(most(room(1, 4, 0, 0), 60, 0), Some(4 * 512 + 60));
+        assert_eq!(most(room(1, 1, 0, 300), 60, 0), Some(512 + 300 + 60));
+        assert_eq!(most(room(1, 0, 0, 0), 60, 0), Some(60));
     }
 
     #[test]
     fn directory_blocks_take_free_segments_for_themselves() {
-        assert_eq!(most(4 * 512, 4, 60, 1), Some(3 * 512 + 60));
-        assert_eq!(most(4 * 512, 4, 60, 513), Some(2 * 512 + 60));
-        assert_eq!(most(512 + 5000, 1, 0, 513), None);
-        assert_eq!(most(5000, 0, 60, 1), None);
+        assert_eq!(most(room(1, 4, 0, 0), 60, 1), Some(3 * 512 + 60));
+        assert_eq!(most(room(1, 4, 0, 0), 60, 513), Some(2 * 512 + 60));
+        assert_eq!(most(room(1, 1, 0, 5000), 0, 513), None);
+        assert_eq!(most(room(1, 0, 0, 5000), 60, 1), None);
+    }
+
+    #[test]
+    fn directory_blocks_take_whole_sections_unless_sections_of_data_have_segments() {
+        assert_eq!(most(room(4, 3, 0, 0), 60, 0), Some(12 * 512 + 60));
+        assert_eq!(most(room(4, 3, 0, 0), 60, 1), Some(8 * 512 + 60));
+        assert_eq!(most(room(4, 3, 0, 0), 60, 4 * 512 + 1), Some(4 * 512 + 60));
+        assert_eq!(most(room(4, 3, 2, 0), 60, 2 * 512), Some(12 * 512 + 60));
+        assert_eq!(most(room(4, 3, 2, 0), 60, 2 * 512 + 1), Some(8 * 512 + 60));
+    }
+
+    #[test]
+    fn a_section_belongs_to_the_kind_that_takes_its_first_segment() {
+        let of_data = room(4, 1, 0, 0).without_section(BlockKind::Data).unwrap();
+        assert_eq!((most(of_data, 0, 3 * 512), most(of_data, 0, 3 * 512 + 1)), (Some(0), None));
+        assert!(of_data.without_segment(BlockKind::Node).is_none());
+        let of_nodes = room(4, 1, 0, 0).without_section(BlockKind::Node).unwrap();
+        assert_eq!(most(of_nodes, 0, 0), Some(3 * 512));
+        let rest = of_nodes.without_segment(BlockKind::Node).unwrap();
+        assert_eq!((most(rest, 0, 0), most(rest, 0, 1)), (Some(2 * 512), None));
+        assert!(rest.without_section(BlockKind::Node).is_none());
     }
 }

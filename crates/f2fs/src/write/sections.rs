@@ -72,7 +72,8 @@ impl WriterState {
         // The next segment begins a section.
         let (mut last, mut left) = (per_section - 1, count);
         while left > 0 {
-            let Some(segment) = self.space.take_free_segment(kind, last, &logs) else {
+            let next = self.space.take_next_segment(kind, last, &logs);
+            let Some(segment) = next.or_else(|| self.space.take_free_section(kind, &logs)) else {
                 taken.into_iter().for_each(|blocks| {
                     self.logs.release(blocks, &mut self.space, geometry);
                 });

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::{Error, FsBlock, Location, Problem, Result};
 
-use super::space::{Space, is_node, is_unused, replace_use};
+use super::space::{Space, is_unused, kind_of_type, replace_use};
 use crate::geometry::Geometry;
 use crate::ondisk::sit::RawSitEntry;
 use crate::sit::bit;
@@ -72,7 +72,7 @@ impl<'s> SegmentChanges<'s> {
         kind: BlockKind,
     ) -> Result<()> {
         let found = self.entry(geometry.segment_of(block).0).kind();
-        if is_node(found) != (kind == BlockKind::Node) {
+        if kind_of_type(found) != kind {
             let problem = Problem::Invalid { field: "segment type", found: found.into() };
             return Err(Error::corrupt(STRUCTURE, Location::block(block), problem));
         }

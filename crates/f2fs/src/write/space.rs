@@ -12,6 +12,7 @@ use base::{Error, FsBlock, Location, Problem, Result};
 use super::clean::Section;
 use super::logs::LogName;
 use super::room::Room;
+use super::section_use::{EmptySegments, SectionUse};
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::sit::{RawSitEntry, SIT_MAP_BYTES};
@@ -33,6 +34,7 @@ pub(super) struct Space {
     pub(super) kinds: BTreeMap<u32, u16>,
     /// The number of taken blocks of each segment.
     taken: Vec<u16>,
+    sections: Vec<SectionUse>,
     totals: Totals,
     /// The number of blocks of data, and of nodes, that the last checkpoint uses.
     pub(super) used: [u64; 2],
@@ -48,29 +50,9 @@ pub(super) struct Space {
 /// Sums over all segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Totals {
-    /// Segments without any taken block.
-    empty: u64,
+    empty: EmptySegments,
     /// Blocks that are not taken, of segments of nodes with a taken block.
     node_holes: u64,
-}
-
-impl Totals {
-    /// Returns the part of a segment with `taken` blocks.
-    fn of(taken: u16, is_node: bool) -> Self {
-        let free = SEGMENT_BLOCKS.saturating_sub(taken.into());
-        let node_holes = if taken > 0 && is_node { free } else { 0 };
-        Self { empty: u64::from(taken == 0), node_holes }
-    }
-
-    fn add(&mut self, part: Self) {
-        self.empty += part.empty;
-        self.node_holes += part.node_holes;
-    }
-
-    fn subtract(&mut self, part: Self) {
-        self.empty -= part.empty;
-        self.node_holes -= part.node_holes;
-    }
 }
 
 impl Space {
@@ -81,7 +63,7 @@ impl Space {
         let mut read = |segment| {
             let entry = SegmentEntry::read(volume, journal, segment)?;
             entry.check_count()?;
-            used[usize::from(is_node(entry.kind()))] += u64::from(entry.count());
+            used[kind_of_type(entry.kind()).index()] += u64::from(entry.count());
             Ok(entry.raw().clone())
         };
         let entries: Vec<_> =
@@ -92,6 +74,7 @@ impl Space {
             allocated: BTreeMap::new(),
             kinds: BTreeMap::new(),
             taken: Vec::new(),
+            sections: Vec::new(),
             totals: Totals::default(),
             used,
             unused: 0,
@@ -107,6 +90,8 @@ impl Space {
     fn count(&mut self) {
         let numbers = 0..self.entries.len() as u32;
         self.taken = numbers.map(|number| self.count_taken(number)).collect();
+        let sections = self.taken.len().div_ceil(self.segments_per_section as usize);
+        self.sections = (0..sections).map(|section| self.count_section(section)).collect();
         self.totals = self.sum();
         self.unused = self.entries.iter().filter(|entry| is_unused(entry)).count() as u32;
     }
@@ -120,25 +105,60 @@ impl Space {
         (0..SIT_MAP_BYTES).map(bits).sum::<u32>() as u16
     }
 
+    /// Returns the use of a section.
+    fn count_section(&self, section: usize) -> SectionUse {
+        let segments = self.segments_of(section);
+        let (first, count) = (segments.start, segments.len() as u32);
+        let is_complete = count == self.segments_per_section;
+        let mut counted = SectionUse::new(count, is_complete, self.kind_of(first));
+        for segment in segments.filter(|segment| !self.is_empty(*segment)) {
+            counted.add(self.kind_of(segment), segment == first);
+        }
+        counted
+    }
+
+    /// Returns the segments of a section. The last one of a damaged volume may have fewer than others.
+    fn segments_of(&self, section: usize) -> Range<u32> {
+        let first = section as u32 * self.segments_per_section;
+        first..(first + self.segments_per_section).min(self.entries.len() as u32)
+    }
+
+    fn section_of(&self, segment: u32) -> usize {
+        (segment / self.segments_per_section) as usize
+    }
+
     /// Returns the totals of all segments.
     fn sum(&self) -> Totals {
         let mut totals = Totals::default();
-        (0..self.entries.len() as u32).for_each(|number| totals.add(self.part_of(number)));
+        for segment in 0..self.entries.len() as u32 {
+            totals.node_holes += self.node_holes(segment);
+        }
+        self.sections.iter().for_each(|section| totals.empty.add(section.empty()));
         totals
     }
 
-    /// Returns a segment's part in the totals.
-    fn part_of(&self, segment: u32) -> Totals {
-        Totals::of(self.taken[segment as usize], is_node(self.kind_of(segment)))
+    /// Returns the number of blocks between nodes of a segment.
+    fn node_holes(&self, segment: u32) -> u64 {
+        let has_nodes = !self.is_empty(segment) && self.kind_of(segment) == BlockKind::Node;
+        if has_nodes { self.holes(segment) } else { 0 }
     }
 
     /// Changes a segment, and the totals.
     fn change(&mut self, segment: u32, change: impl FnOnce(&mut Self)) {
-        let before = self.part_of(segment);
+        let state = |space: &Self| (space.is_empty(segment), space.kind_of(segment));
+        let (before, holes) = (state(self), self.node_holes(segment));
         change(self);
-        let after = self.part_of(segment);
-        self.totals.subtract(before);
-        self.totals.add(after);
+        self.totals.node_holes = self.totals.node_holes - holes + self.node_holes(segment);
+        if state(self) != before {
+            self.update_section(self.section_of(segment));
+        }
+    }
+
+    fn update_section(&mut self, section: usize) {
+        let counted = self.count_section(section);
+        let old = std::mem::replace(&mut self.sections[section], counted);
+        self.totals.empty.subtract(old.empty());
+        self.totals.empty.add(counted.empty());
     }
 
     /// Returns whether a block of a segment of the main area is taken.
@@ -165,9 +185,8 @@ impl Space {
     /// Errors: `Corrupt`.
     pub(super) fn check_logs(&self, checkpoint: &Checkpoint) -> Result<()> {
         for log in Log::all(checkpoint) {
-            let is_other = is_node(self.kind_of(log.segment)) != (log.kind == BlockKind::Node);
-            if is_other && !self.is_empty(log.segment) {
-                let found = self.kind_of(log.segment).into();
+            if self.kind_of(log.segment) != log.kind && !self.is_empty(log.segment) {
+                let found = self.type_of(log.segment).into();
                 let problem = Problem::Invalid { field: "segment type", found };
                 let location = Location::block(checkpoint.start);
                 return Err(Error::corrupt("segment of a log", location, problem));
@@ -180,7 +199,7 @@ impl Space {
     pub(super) fn has_data(&self, geometry: &Geometry, range: &Range<FsBlock>) -> bool {
         (range.start.0..range.end.0).all(|block| {
             let (segment, index) = geometry.segment_of(FsBlock(block));
-            self.is_taken(segment, index) && !is_node(self.kind_of(segment))
+            self.is_taken(segment, index) && self.kind_of(segment) == BlockKind::Data
         })
     }
 
@@ -192,7 +211,7 @@ impl Space {
             BlockKind::Data => LogName::WarmData,
             BlockKind::Node => LogName::WarmNodes,
         };
-        if self.is_empty(segment) && is_node(self.kind_of(segment)) != (kind == BlockKind::Node) {
+        if self.is_empty(segment) && self.kind_of(segment) != kind {
             self.begin(segment, log.segment_type());
         }
         self.allocate(segment, index);
@@ -229,7 +248,7 @@ impl Space {
 
     /// Gives a segment of a log the log's type.
     pub(super) fn set_kind(&mut self, segment: u32, kind: u16) {
-        if (segment as usize) < self.entries.len() && self.kind_of(segment) != kind {
+        if self.exists(segment) && self.type_of(segment) != kind {
             self.begin(segment, kind);
         }
     }
@@ -241,25 +260,39 @@ impl Space {
         });
     }
 
-    /// Returns the number of segments without any taken block that are not those of logs.
-    pub(super) fn free_segments(&self, logs: &BTreeSet<u32>) -> u64 {
-        let of_logs = logs.iter().filter(|number| self.is_empty(**number)).count();
-        self.totals.empty.saturating_sub(of_logs as u64)
-    }
-
-    /// Returns the number of nodes that can be allocated in segments that are not those of logs: in free ones, and in the
-    /// holes between nodes.
-    pub(super) fn room_for_nodes(&self, logs: &BTreeSet<u32>) -> u64 {
-        let room = |part: Totals| part.empty * SEGMENT_BLOCKS + part.node_holes;
-        let others =
-            logs.union(&self.cleaned).filter(|number| (**number as usize) < self.taken.len());
-        let of_others: u64 = others.map(|number| room(self.part_of(*number))).sum();
-        room(self.totals).saturating_sub(of_others)
-    }
-
-    /// Returns the free blocks that a checkpoint can use, without those of the logs' segments.
+    /// Returns the free blocks that a checkpoint can use, without those of the logs' segments, and of sections that are being
+    /// cleaned.
     pub(super) fn room(&self, logs: &BTreeSet<u32>) -> Room {
-        Room { nodes: self.room_for_nodes(logs), free_segments: self.free_segments(logs) }
+        let Totals { mut empty, mut node_holes } = self.totals;
+        let mut last = None;
+        for segment in logs.union(&self.cleaned).filter(|segment| self.exists(**segment)) {
+            node_holes -= self.node_holes(*segment);
+            let section = self.section_of(*segment);
+            // The segments are in order.
+            if last.replace(section) == Some(section) {
+                continue;
+            }
+            empty.subtract(self.sections[section].empty());
+            if !self.cleaned.contains(segment) {
+                empty.add(self.section_with_logs(section, logs).empty());
+            }
+        }
+        Room { node_holes, empty, segments_per_section: self.segments_per_section.into() }
+    }
+
+    /// Returns whether the main area has a segment. The logs of a damaged volume may be elsewhere.
+    fn exists(&self, segment: u32) -> bool {
+        (segment as usize) < self.entries.len()
+    }
+
+    /// Returns the use of a section. The segments of logs count as used, also without any taken block.
+    fn section_with_logs(&self, section: usize, logs: &BTreeSet<u32>) -> SectionUse {
+        let mut used = self.sections[section];
+        let segments = self.segments_of(section);
+        for segment in logs.range(segments.clone()).filter(|segment| self.is_empty(**segment)) {
+            used.add(self.kind_of(*segment), *segment == segments.start);
+        }
+        used
     }
 
     /// Returns the number of blocks of a segment that are not taken.
@@ -268,31 +301,41 @@ impl Space {
     }
 
     /// Returns the type of a segment.
-    fn kind_of(&self, number: u32) -> u16 {
+    fn type_of(&self, number: u32) -> u16 {
         let stored = || self.entries[number as usize].kind();
         self.kinds.get(&number).copied().unwrap_or_else(stored)
     }
 
-    /// Takes the segment after `last`, which is full, if it is empty and in the same section, or else the first segment of
-    /// a section without any taken block. Gives it the type `kind`. Returns `None` if there is none. `logs` are the
-    /// segments of all logs.
-    pub(super) fn take_free_segment(
+    /// Returns what blocks a segment has, or had when it was last in use.
+    fn kind_of(&self, number: u32) -> BlockKind {
+        kind_of_type(self.type_of(number))
+    }
+
+    /// Takes the segment after `last`, which is full, for a log of the type `kind`, if it is empty and in the same section.
+    /// `logs` are the segments of all logs.
+    pub(super) fn take_next_segment(
         &mut self,
         kind: u16,
         last: u32,
         logs: &BTreeSet<u32>,
     ) -> Option<u32> {
-        let per_section = self.segments_per_section;
         let next = last + 1;
-        if next % per_section != 0 && self.is_empty(next) && !logs.contains(&next) {
-            self.begin(next, kind);
-            return Some(next);
-        }
+        let is_same_section = !next.is_multiple_of(self.segments_per_section);
+        let suits = is_same_section
+            && self.exists(next)
+            && self.can_begin(next, logs)
+            && self.section_with_logs(self.section_of(next), logs).suits(kind_of_type(kind));
+        suits.then(|| self.begin(next, kind)).map(|()| next)
+    }
+
+    /// Takes the first segment of a section without any taken block. Returns `None` if there is none.
+    pub(super) fn take_free_section(&mut self, kind: u16, logs: &BTreeSet<u32>) -> Option<u32> {
+        let per_section = self.segments_per_section;
         let sections = self.entries.len() as u32 / per_section;
         let after = (self.next_section..sections).chain(0..self.next_section.min(sections));
         let is_free = |section: &u32| {
-            let mut segments = section * per_section..(section + 1) * per_section;
-            segments.all(|number| !logs.contains(&number) && self.is_empty(number))
+            self.sections[*section as usize].is_free()
+                && self.section_with_logs(*section as usize, logs).is_free()
         };
         let section = after.into_iter().find(is_free)?;
         self.next_section = section + 1;
@@ -300,35 +343,32 @@ impl Space {
         Some(section * per_section)
     }
 
-    /// Takes an empty segment of a section that has blocks in use, and gives it the type `kind`. With `suits`, takes only one
-    /// whose section has no blocks of the other kind, data or nodes. Returns `None` if there is none.
-    pub(super) fn take_empty_segment(
-        &mut self,
-        kind: u16,
-        logs: &BTreeSet<u32>,
-        suits: bool,
-    ) -> Option<u32> {
-        let is_free = |number: &u32| {
-            self.is_empty(*number)
-                && !logs.contains(number)
-                && !self.cleaned.contains(number)
-                && (!suits || self.suits_section(*number, kind, logs))
+    /// Takes an empty segment of a section that has other segments of the same kind, data or nodes. Returns `None` if there is
+    /// none.
+    pub(super) fn take_suiting_segment(&mut self, kind: u16, logs: &BTreeSet<u32>) -> Option<u32> {
+        let suits =
+            |section: &usize| self.section_with_logs(*section, logs).suits(kind_of_type(kind));
+        let sections = (0..self.sections.len()).filter(suits);
+        let mut segments = sections.flat_map(|section| self.segments_of(section));
+        let found = segments.find(|segment| self.can_begin(*segment, logs))?;
+        self.begin(found, kind);
+        Some(found)
+    }
+
+    /// Takes an empty segment of any section that is not free. Returns `None` if there is none.
+    pub(super) fn take_empty_segment(&mut self, kind: u16, logs: &BTreeSet<u32>) -> Option<u32> {
+        let is_free = |segment: &u32| {
+            self.can_begin(*segment, logs)
+                && !self.section_with_logs(self.section_of(*segment), logs).is_free()
         };
         let found = (0..self.entries.len() as u32).find(is_free)?;
         self.begin(found, kind);
         Some(found)
     }
 
-    /// Returns whether a segment of the type `kind` has the kind of its section, data or nodes. When it cleans a section, Linux
-    /// takes the kind of the first segment for that of all, and stops the volume if it is not.
-    fn suits_section(&self, segment: u32, kind: u16, logs: &BTreeSet<u32>) -> bool {
-        let first = segment - segment % self.segments_per_section;
-        // The last section of a damaged volume may be incomplete.
-        let end = (first + self.segments_per_section).min(self.entries.len() as u32);
-        (first..end).all(|other| {
-            let counts = other == first || !self.is_empty(other) || logs.contains(&other);
-            !counts || other == segment || is_node(self.kind_of(other)) == is_node(kind)
-        })
+    /// Returns whether a segment is empty, and not that of a log, or being cleaned.
+    fn can_begin(&self, segment: u32, logs: &BTreeSet<u32>) -> bool {
+        self.is_empty(segment) && !logs.contains(&segment) && !self.cleaned.contains(&segment)
     }
 
     /// Takes the segment of data, or of nodes, with the most blocks that are not taken, and gives it the type `kind`.
@@ -340,7 +380,7 @@ impl Space {
     ) -> Option<u32> {
         let candidates = (0..self.entries.len() as u32).filter(|number| {
             !self.is_empty(*number)
-                && is_node(self.kind_of(*number)) == is_node(kind)
+                && self.kind_of(*number) == kind_of_type(kind)
                 && !logs.contains(number)
                 && !self.cleaned.contains(number)
         });
@@ -394,24 +434,6 @@ impl Space {
         })
     }
 
-    /// Returns the free blocks between data, and those between nodes, in segments that can be cleaned.
-    pub(super) fn holes_to_gain(&self, logs: &BTreeSet<u32>) -> [u64; 2] {
-        let all = 0..self.entries.len() as u32;
-        let mut holes = [0, 0];
-        for segment in
-            all.filter(|segment| !self.is_empty(*segment) && self.is_settled(*segment, logs))
-        {
-            holes[usize::from(is_node(self.kind_of(segment)))] += self.holes(segment);
-        }
-        holes
-    }
-
-    /// Returns whether cleaning can make free segments, as many as a section has, of free blocks between others.
-    pub(super) fn has_gain(&self, logs: &BTreeSet<u32>) -> bool {
-        let section = u64::from(self.segments_per_section) * SEGMENT_BLOCKS;
-        self.holes_to_gain(logs).into_iter().any(|holes| holes >= section)
-    }
-
     /// Returns the free blocks in sections with data, and those in sections with nodes, that can be cleaned: between others, and
     /// of empty segments.
     pub(super) fn blocks_to_gain(&self, logs: &BTreeSet<u32>) -> [u64; 2] {
@@ -420,7 +442,7 @@ impl Space {
             let first = section.number * self.segments_per_section;
             let mut segments = first..first + self.segments_per_section;
             if let Some(segment) = segments.find(|segment| !self.is_empty(*segment)) {
-                free[usize::from(is_node(self.kind_of(segment)))] += section.blocks - section.used;
+                free[self.kind_of(segment).index()] += section.blocks - section.used;
             }
         }
         free
@@ -430,11 +452,6 @@ impl Space {
     pub(super) fn has_section_to_gain(&self, logs: &BTreeSet<u32>) -> bool {
         let section = u64::from(self.segments_per_section) * SEGMENT_BLOCKS;
         self.blocks_to_gain(logs).into_iter().any(|blocks| blocks >= section)
-    }
-
-    /// Returns the number of sections without any taken block that are not those of logs.
-    pub(super) fn free_sections(&self, logs: &BTreeSet<u32>) -> u64 {
-        self.sections(logs).filter(|section| section.used == 0).count() as u64
     }
 
     /// Returns the segments that have blocks in use, and none in `changed`.
@@ -457,7 +474,7 @@ impl Space {
         let of_logs = self.allocated.keys().chain(self.kinds.keys());
         let touched: BTreeSet<u32> = of_logs.chain(changed.keys()).copied().collect();
         for segment in &touched {
-            self.totals.subtract(self.part_of(*segment));
+            self.totals.node_holes -= self.node_holes(*segment);
         }
         for (number, entry) in changed {
             let old = &mut self.entries[number as usize];
@@ -471,8 +488,11 @@ impl Space {
         self.cleaned.clear();
         for segment in &touched {
             self.taken[*segment as usize] = self.count_taken(*segment);
-            self.totals.add(self.part_of(*segment));
+            self.totals.node_holes += self.node_holes(*segment);
         }
+        let sections: BTreeSet<usize> =
+            touched.iter().map(|number| self.section_of(*number)).collect();
+        sections.into_iter().for_each(|section| self.update_section(section));
         debug_assert_eq!(self.totals, self.sum());
         for (segment, index) in in_use {
             self.allocate(segment, index);
@@ -480,14 +500,14 @@ impl Space {
     }
 }
 
-/// Returns whether segments of this type have nodes.
-pub(super) fn is_node(kind: u16) -> bool {
-    usize::from(kind) >= LOGS
+/// Returns what blocks segments of this type have.
+pub(super) fn kind_of_type(number: u16) -> BlockKind {
+    if usize::from(number) >= LOGS { BlockKind::Node } else { BlockKind::Data }
 }
 
 /// Replaces the blocks in use of a segment's entry `old` by those of `new`, in the number of those of data and of nodes.
 pub(super) fn replace_use(used: &mut [u64; 2], old: &RawSitEntry, new: &RawSitEntry) {
-    let of = |entry: &RawSitEntry| (usize::from(is_node(entry.kind())), u64::from(entry.count()));
+    let of = |entry: &RawSitEntry| (kind_of_type(entry.kind()).index(), u64::from(entry.count()));
     let (kind, count) = of(old);
     used[kind] -= count;
     let (kind, count) = of(new);
@@ -518,6 +538,7 @@ mod tests {
             allocated: BTreeMap::new(),
             kinds: BTreeMap::new(),
             taken: Vec::new(),
+            sections: Vec::new(),
             totals: Totals::default(),
             used: [0, 0],
             unused: 0,
@@ -529,29 +550,74 @@ mod tests {
         space
     }
 
+    /// Returns the use of sections of four segments.
+    fn sections_of_four(segments: &[(LogName, u16)]) -> Space {
+        let mut space = Space { segments_per_section: 4, ..space(segments) };
+        space.count();
+        space
+    }
+
     #[test]
     fn a_section_gets_segments_of_one_kind() {
         let (data, nodes) = (LogName::WarmData, LogName::WarmNodes);
         let none = BTreeSet::new();
         let take = |segments: &[(LogName, u16)], log: LogName, logs: &BTreeSet<u32>| {
-            let mut space = Space { segments_per_section: 4, ..space(segments) };
-            space.take_empty_segment(log.segment_type(), logs, true)
+            sections_of_four(segments).take_suiting_segment(log.segment_type(), logs)
         };
         let section = [(data, 5), (nodes, 0), (nodes, 0), (data, 0)];
         assert_eq!(take(&section, nodes, &none), None);
         assert_eq!(take(&section, data, &none), Some(1));
-        // The first segment counts, also an empty one, unless it is taken, and so do those of logs.
+        assert_eq!(take(&section, data, &BTreeSet::from([3])), Some(1));
+        assert_eq!(take(&section, data, &BTreeSet::from([2])), None);
+        assert_eq!(take(&section, data, &BTreeSet::from([1, 3])), None);
+        // The kind of the first segment counts for Linux, also if it is empty.
         let section = [(nodes, 0), (data, 5), (data, 0), (nodes, 0)];
-        assert_eq!(take(&section, data, &none), Some(0));
+        assert_eq!(take(&section, data, &none), None);
         assert_eq!(take(&section, nodes, &none), None);
-        assert_eq!(take(&section, data, &BTreeSet::from([0])), None);
-        assert_eq!(take(&section, data, &BTreeSet::from([3])), None);
+        // The last section of a damaged volume may be incomplete.
         assert_eq!(
             take(&[(data, 5), (data, 5), (data, 5), (data, 5), (data, 0)], data, &none),
-            Some(4)
+            None
         );
-        let mut space = Space { segments_per_section: 4, ..space(&section) };
-        assert_eq!(space.take_empty_segment(nodes.segment_type(), &none, false), Some(0));
+        let mut space = sections_of_four(&section);
+        assert_eq!(space.take_empty_segment(nodes.segment_type(), &none), Some(0));
+    }
+
+    #[test]
+    fn the_room_of_sections_follows_the_use_of_segments() {
+        let (data, nodes) = (LogName::WarmData, LogName::WarmNodes);
+        let mut space = sections_of_four(&[(data, 0); 12]);
+        let room = |space: &Space, logs: &[u32]| {
+            assert_eq!(space.totals, space.sum());
+            let Room { node_holes, empty, .. } = space.room(&logs.iter().copied().collect());
+            (empty.free_sections, empty.data, empty.nodes, node_holes)
+        };
+        assert_eq!(room(&space, &[]), (3, 0, 0, 0));
+        assert_eq!(room(&space, &[1]), (2, 3, 0, 0));
+        let first = space.take_free_section(nodes.segment_type(), &BTreeSet::new());
+        assert_eq!((first, room(&space, &[0])), (Some(0), (2, 0, 3, 0)));
+        space.allocate(0, 7);
+        assert_eq!(room(&space, &[0]), (2, 0, 3, 0));
+        assert_eq!(room(&space, &[]), (2, 0, 3, 511));
+        let logs = BTreeSet::from([0]);
+        let next = space.take_next_segment(nodes.segment_type(), 0, &logs);
+        assert_eq!((next, room(&space, &[0, 1])), (Some(1), (2, 0, 2, 0)));
+        assert_eq!(space.take_next_segment(data.segment_type(), 1, &logs), None);
+        let second = space.take_free_section(data.segment_type(), &logs);
+        space.allocate(4, 0);
+        assert_eq!((second, room(&space, &[0, 4])), (Some(4), (1, 3, 3, 0)));
+        // The last resort.
+        let mixed = space.take_empty_segment(data.segment_type(), &logs);
+        space.allocate(1, 0);
+        assert_eq!((mixed, room(&space, &[0])), (Some(1), (1, 3, 0, 0)));
+        space.release(1, 0);
+        space.set_cleaned(4..8, true);
+        assert_eq!(room(&space, &[0]), (1, 0, 3, 0));
+        space.set_cleaned(4..8, false);
+        space.release(4, 0);
+        assert_eq!(room(&space, &[0]), (2, 0, 3, 0));
+        space.install(BTreeMap::new(), [(9, 1)].into_iter());
+        assert_eq!(room(&space, &[]), (2, 3, 0, 0));
     }
 
     #[test]

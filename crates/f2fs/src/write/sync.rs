@@ -11,7 +11,7 @@ use base::{Error, FsBlock, InodeNumber, Result};
 
 use super::batch::runs;
 use super::group::Request;
-use super::logs::LogName;
+use super::logs::{Limits, LogName};
 use super::room::Demand;
 use super::stored_node::{Link, stored_node};
 use super::writer::{FailOnPanic, Writer, WriterState};
@@ -200,11 +200,11 @@ impl WriterState {
     ) -> Result<Vec<(FsBlock, Vec<u8>)>> {
         let geometry = volume.geometry();
         let version = ChainVersion::of(&volume.checkpoint()).value();
-        let (mut blocks, wanted) = (Vec::new(), self.to_write(volume));
+        let (mut blocks, limits) = (Vec::new(), Limits::leave(self.to_write(volume)));
         for Changed { nodes, name_mark } in changed {
             for (index, (nid, node)) in nodes.iter().enumerate() {
                 let Self { logs, space, chain, .. } = self;
-                let block = logs.allocate(LogName::WarmNodes, 1, wanted, space, geometry)?.start;
+                let block = logs.allocate(LogName::WarmNodes, 1, limits, space, geometry)?.start;
                 let next = logs.next_block(LogName::WarmNodes, space, geometry)?;
                 let is_own = node.inode.0 == u64::from(nid.0);
                 let marks = match (index + 1 == nodes.len(), is_own) {

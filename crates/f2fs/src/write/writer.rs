@@ -161,13 +161,15 @@ impl Writer {
             return Err(Unsupported::Operation(operation).into());
         }
         let pack = PackSummaries::read(volume)?;
-        let space = Space::read(volume, &pack.sit_journal)?;
+        let mut space = Space::read(volume, &pack.sit_journal)?;
         space.check_logs(&checkpoint)?;
+        let logs = Logs::of(&checkpoint, format.mode);
+        logs.set_kinds(&mut space);
         let health = Arc::new(Health::new(options.errors.unwrap_or(ErrorPolicy::Continue)));
         let state = WriterState {
             summaries: SummaryBlocks::of(volume, &space, &pack)?,
             space,
-            logs: Logs::of(&checkpoint, format.mode),
+            logs,
             sit_journal: pack.sit_journal,
             placements: Placements::new(volume.geometry().addresses_per_node().into()),
             pending: Ranges::default(),

@@ -52,19 +52,21 @@ const SCATTERED_PERCENT_MAX: u64 = 40;
 pub(super) const SEGMENTS_FREE_MIN: u64 = 2;
 
 impl WriterState {
-    /// Returns the number of segments without any taken block.
+    /// Returns the number of segments of sections without any taken block.
     pub(super) fn free_segments(&self) -> u64 {
-        self.space.free_segments(&self.logs.segments())
+        self.space.room(&self.logs.segments()).free_segments()
     }
 
     /// Returns whether the free segments are only enough for the nodes of the next checkpoint.
     pub(super) fn needs_cleaning(&self, volume: &Volume) -> bool {
+        let per_section = u64::from(volume.geometry().segments_per_section);
         let for_nodes = self.to_write(volume).blocks().div_ceil(SEGMENT_BLOCKS);
         let for_moves = match self.logs.mode() {
             Mode::Adaptive => 0,
-            Mode::Lfs => SECTIONS_MAX as u64 * u64::from(volume.geometry().segments_per_section),
+            Mode::Lfs => SECTIONS_MAX as u64 * per_section,
         };
-        let min = SEGMENTS_FREE_MIN + for_moves + for_nodes;
+        let whole_sections = |segments: u64| segments.next_multiple_of(per_section);
+        let min = whole_sections(SEGMENTS_FREE_MIN) + for_moves + whole_sections(for_nodes);
         !self.is_cleaning_futile && self.free_segments() < min
     }
 }
@@ -77,13 +79,13 @@ impl Writer {
         state: &mut WriterState,
         volume: &Arc<Volume>,
     ) -> Result<()> {
-        let mut has_gain = state.space.has_gain(&state.logs.segments());
+        let mut has_gain = state.space.has_section_to_gain(&state.logs.segments());
         if !has_gain && !volume.overlay_or_new().read().is_empty() {
             self.write_checkpoint(state, volume, false)?;
             if !state.needs_cleaning(volume) {
                 return Ok(());
             }
-            has_gain = state.space.has_gain(&state.logs.segments());
+            has_gain = state.space.has_section_to_gain(&state.logs.segments());
         }
         if !has_gain {
             state.is_cleaning_futile = true;
@@ -182,7 +184,7 @@ impl Writer {
     fn clean_if_scattered(&self, state: &mut WriterState, volume: &Arc<Volume>) -> Result<bool> {
         let logs = state.logs.segments();
         let scattered: u64 = state.space.blocks_to_gain(&logs).iter().sum();
-        let free = state.space.free_sections(&logs) * volume.geometry().section_blocks();
+        let free = state.free_segments() * SEGMENT_BLOCKS;
         let is_scattered = scattered * 100 > (scattered + free) * SCATTERED_PERCENT_MAX;
         if !is_scattered || !state.space.has_section_to_gain(&logs) {
             return Ok(false);

@@ -19,7 +19,7 @@ use super::owners::{DataBlock, LiveBlocks, Owners};
 use crate::edit::{Editor, OverlayNode};
 use crate::nat::Nid;
 use crate::volume::Volume;
-use crate::write::logs::LogName;
+use crate::write::logs::{Limits, LogName};
 use crate::write::room::Wanted;
 use crate::write::writer::WriterState;
 
@@ -146,10 +146,10 @@ impl WriterState {
         let written = self.space.written(segment);
         let (mut rest, mut rest_stored) = (data, stored.as_slice());
         while !rest.is_empty() {
-            let wanted = self.to_write(volume).and_nodes(rest.len() as u64);
+            let limits = Limits::leave(self.to_write(volume).and_nodes(rest.len() as u64));
             let Self { logs, space, .. } = self;
             let new =
-                logs.allocate(LogName::ColdData, rest.len() as u64, wanted, space, geometry)?;
+                logs.allocate(LogName::ColdData, rest.len() as u64, limits, space, geometry)?;
             let count = (new.end.0 - new.start.0) as usize;
             let (these, others) = rest.split_at(count);
             let (copied, others_stored) = rest_stored.split_at(count * geometry.block_size.len());
