@@ -4,12 +4,13 @@ mod common;
 
 use std::sync::Arc;
 
-use base::FileOffset;
 use base::attributes::Timestamp;
+use base::{FileBlock, FileOffset};
 use common::cached_file::writable_file;
 use common::{Image, TIME, new_file, open_device_for_writing, open_for_writing};
 use device::RecordDevice;
 use ext4::{Inode, ROOT_INODE, Volume};
+use fs::Piece;
 use iomap::{
     CacheOptions, EndIo, ErrorCursor, PageCache, Readahead, WritableFile, note_size_on_disk,
     truncate_cache, wait_for_writeback, write, write_back, write_back_and_wait, zero_range,
@@ -143,6 +144,38 @@ fn random_writes_match_the_model_and_the_kernel() {
 fn random_writes_with_large_blocks_match_the_model() {
     for (index, options) in ["-t ext4 -b 16384", "-t ext4 -b 65536"].iter().enumerate() {
         check(options, 30 + index as u64, 400, None);
+    }
+}
+
+/// The device is looked at as after a power cut: the cache has written nothing since the truncation.
+#[test]
+fn a_truncated_size_is_durable_only_with_zeroes_after_it() {
+    for options in ["-t ext4 -b 4096", "-t ext3 -b 4096", "-t ext4 -b 4096 -O bigalloc -C 65536"] {
+        let arguments: Vec<&str> = options.split_whitespace().collect();
+        let image = Image::make(64, &arguments);
+        let volume = open_for_writing(&image);
+        let cache = PageCache::new(CacheOptions::default()).unwrap();
+        let end_io = EndIo::start().unwrap();
+        let mut subject = Subject::new(&volume, &cache, &end_io, "file");
+        subject.write(0, &[7; 3 * 4096]);
+        subject.sync();
+        let inode = &subject.inode;
+        let Piece::Run(run) = inode.piece_at(FileBlock(1), FileBlock(2)).unwrap() else {
+            panic!("{options}: a hole");
+        };
+        let start = (run.block.0 + 1 - run.start.0) as usize * 4096;
+        subject.truncate(4096 + 100);
+        volume.sync().unwrap();
+        let on_device = image.bytes();
+        let block = &on_device[start..start + 4096];
+        assert!(block[..100].iter().all(|byte| *byte == 7), "{options}");
+        assert!(block[100..].iter().all(|byte| *byte == 0), "{options}");
+        subject.check(options);
+        subject.sync();
+        drop(subject);
+        volume.close().unwrap();
+        drop(volume);
+        image.check_by_e2fsck();
     }
 }
 

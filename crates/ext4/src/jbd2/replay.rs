@@ -69,9 +69,10 @@ pub(super) fn replay(
             continue;
         }
         unescape(logged, &mut data);
-        // Many blocks of a log are checkpointed already. An overlay does not need copies of them.
-        target.read_at(offset, &mut current)?;
-        if current != data {
+        // Many blocks of a log are checkpointed already. An overlay does not need copies of them. A block that cannot be read,
+        // since its write was cut off, has its contents in the log.
+        let is_current = target.read_at(offset, &mut current).is_ok() && current == data;
+        if !is_current {
             target.write_at(offset, &data)?;
             replayed.blocks_changed += 1;
         }

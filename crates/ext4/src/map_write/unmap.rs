@@ -121,53 +121,37 @@ impl MapEdit<'_, '_, '_> {
     }
 }
 
-/// Returns the file block from which on the runs, given from the last to the first, can be freed with these credits.
+/// Returns the file block from which on the runs, given from the last to the first, can be freed with these credits. With as
+/// many as [`FREE_CREDITS`] and one more, at least one block can.
 fn affordable(
     geometry: &Geometry,
     runs: impl Iterator<Item = Run>,
     mut credits: u64,
     holds_metadata: bool,
 ) -> Option<FileBlock> {
+    let per_group = u64::from(geometry.blocks_per_group);
     let mut start = None;
     for run in runs {
-        let in_groups = u64::from(FREE_CREDITS) * groups(geometry, &run);
-        let blocks = if holds_metadata {
-            // Each block is revoked.
-            run.length.min(credits.saturating_sub(in_groups))
-        } else {
-            blocks_in_groups(geometry, &run, credits / u64::from(FREE_CREDITS))
-        };
-        if blocks == 0 {
-            break;
+        let mut left = run.length;
+        while left > 0 {
+            let last = run.block.0 + left - 1 - geometry.first_data_block.0;
+            let in_group = left.min(last % per_group + 1);
+            let for_blocks = credits.saturating_sub(FREE_CREDITS.into());
+            // Each block of metadata is revoked.
+            let count = match holds_metadata {
+                true => in_group.min(for_blocks),
+                false if credits >= FREE_CREDITS.into() => in_group,
+                false => 0,
+            };
+            if count == 0 {
+                return start;
+            }
+            credits = for_blocks - if holds_metadata { count } else { 0 };
+            left -= count;
+            start = Some(FileBlock(run.start.0 + left));
         }
-        start = Some(FileBlock(run.end().0 - blocks));
-        if blocks < run.length {
-            break;
-        }
-        let revoked = if holds_metadata { run.length } else { 0 };
-        credits = credits.saturating_sub(in_groups + revoked);
     }
     start
-}
-
-/// Returns the number of groups that a run is in.
-fn groups(geometry: &Geometry, run: &Run) -> u64 {
-    let group =
-        |block: u64| (block - geometry.first_data_block.0) / u64::from(geometry.blocks_per_group);
-    group(run.block.0 + run.length - 1) - group(run.block.0) + 1
-}
-
-/// Returns the number of blocks at the end of a run that are in `count` groups.
-fn blocks_in_groups(geometry: &Geometry, run: &Run, count: u64) -> u64 {
-    if groups(geometry, run) <= count {
-        return run.length;
-    }
-    let per_group = u64::from(geometry.blocks_per_group);
-    let last = run.block.0 + run.length - 1 - geometry.first_data_block.0;
-    match count.checked_sub(1) {
-        Some(before) => last % per_group + 1 + before * per_group,
-        None => 0,
-    }
 }
 
 fn revoke_all(blocks: &mut MapBlocks<'_, '_, '_>, run: &Run, holds_metadata: bool) {
@@ -226,4 +210,40 @@ fn free_runs(
         revoke_all(blocks, run, holds_metadata);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::geometry::tests::plain;
+
+    /// Returns how many blocks at the end of a run from the second block of a group on can be freed.
+    fn freed(per_group: u32, length: u64, credits: u64, holds_metadata: bool) -> u64 {
+        let geometry = Geometry { blocks_per_group: per_group, ..plain() };
+        let block = FsBlock(geometry.first_data_block.0 + u64::from(per_group) + 1);
+        let run = Run { start: FileBlock(7), length, block, unwritten: false };
+        let start = affordable(&geometry, std::iter::once(run), credits, holds_metadata);
+        start.map_or(0, |start| 7 + length - start.0)
+    }
+
+    #[test]
+    fn a_run_of_data_takes_credits_for_each_of_its_groups() {
+        // One block in the last group, eight in those before.
+        assert_eq!(freed(8, 32, 1, false), 0);
+        assert_eq!(freed(8, 32, 2, false), 1);
+        assert_eq!(freed(8, 32, 4, false), 9);
+        assert_eq!(freed(8, 32, 2 * 5, false), 32);
+    }
+
+    #[test]
+    fn a_run_of_metadata_also_takes_a_credit_for_each_block() {
+        assert_eq!(freed(8, 32, 2, true), 0);
+        assert_eq!(freed(8, 32, 3, true), 1);
+        assert_eq!(freed(8, 32, 5, true), 1);
+        assert_eq!(freed(8, 32, 6, true), 2);
+        assert_eq!(freed(8, 32, 3 + 2 + 8, true), 9);
+        assert_eq!(freed(8, 32, 2 * 5 + 32, true), 32);
+        // More groups than the credits are for.
+        assert_eq!(freed(8, 300, 67, true), 5 + 6 * 8);
+    }
 }

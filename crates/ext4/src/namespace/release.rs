@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::attributes::Timestamp;
-use base::{Error, FileBlock, InodeNumber, Result};
+use base::{DeviceOffset, Error, FileBlock, FsBlock, InodeNumber, Result};
+use fs::Piece;
 
 use super::{INODE_CREDITS, is_directory};
 use crate::alloc::FREE_INODE_CREDITS;
@@ -67,6 +68,9 @@ impl Inode {
                 truncation.apply(record);
             }
         };
+        if size < self.size() {
+            self.zero_rest_of_block(size)?;
+        }
         if truncates {
             // Set first, so that an end of I/O that extends the file does not remove the orphan.
             self.mapped_past_size.store(FILE_BLOCKS_MAX, Ordering::Release);
@@ -76,6 +80,27 @@ impl Inode {
             if truncates { volume.update_orphan(handle, self) } else { Ok(()) }
         })?;
         if truncates { self.finish_truncation() } else { Ok(()) }
+    }
+
+    /// Zeroes the rest of the block with the new end of the file on the device. The cache has the zeroes, too, but may write them
+    /// only after the size is durable. Other systems would then show the old data in a file that has grown again after a power cut.
+    fn zero_rest_of_block(&self, size: u64) -> Result<()> {
+        let volume = self.volume();
+        let block_size = volume.geometry().block_size;
+        let within = size % u64::from(block_size.bytes());
+        if within == 0 || !self.has_map() || self.has(InodeFlags::INLINE_DATA) {
+            return Ok(());
+        }
+        let at = FileBlock(size >> block_size.shift());
+        match self.piece_at(at, FileBlock(at.0 + 1))? {
+            Piece::Run(run) if !run.unwritten => {
+                let block = FsBlock(run.block.0 + (at.0 - run.start.0));
+                let start = block_size.device_offset(block).expect("the block is in the volume");
+                let zeroes = vec![0; block_size.len() - within as usize];
+                volume.device().write_at(DeviceOffset(start.0 + within), &zeroes)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Unmaps the blocks past the size, if a truncation has not done so: at the end of the truncation, or, if it

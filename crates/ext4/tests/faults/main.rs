@@ -6,6 +6,7 @@
 mod common;
 mod data;
 mod policy;
+mod replay;
 mod workload;
 
 use std::ops::ControlFlow;
