@@ -240,7 +240,7 @@ fn descriptors(needs: &Needs<'_>) -> Result<Vec<(i64, Vec<SeccompRule>)>, Error>
         let files = if needs.guard { Vec::new() } else { vec![own] };
         rules.push((libc::SYS_fallocate, files));
     }
-    if !needs.guard && (truncates || needs.writable) {
+    if !needs.guard {
         let input = descriptor(0, SeccompCmpOp::Eq, libc::STDIN_FILENO)?;
         for duplicated in [no_stream()?, input] {
             controls.push(SeccompRule::new(vec![command(DUPLICATE)?, duplicated])?);

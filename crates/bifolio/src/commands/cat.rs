@@ -1,12 +1,10 @@
 //! `bifolio cat`.
 
-use std::fs;
-use std::io::{self, Seek, SeekFrom, Write};
-use std::os::fd::AsFd;
+use std::io::{self, Write};
 
 use base::FileOffset;
 use clap::Args;
-use rustix::fs::FileType;
+use rustix::fs::{FileType, SeekFrom};
 use vfs::{File, Follow};
 
 use crate::console::Console;
@@ -29,7 +27,7 @@ pub struct Arguments {
 /// Writes all targets to standard output, in order.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     let mut volumes = Volumes::new(&arguments.image, &arguments.targets)?;
-    let mut sink = Sink::standard_output()?;
+    let mut sink = Sink::standard_output();
     for target in &arguments.targets {
         let outcome = volumes.get(target).and_then(|volume| {
             let node = target.resolve(&volume, Follow::Yes)?;
@@ -71,9 +69,33 @@ fn copy(file: &File, size: u64, target: &Target, sink: &mut Sink) -> Result<()> 
     Ok(())
 }
 
-/// Unbuffered standard output. If it is a regular file, holes stay holes.
+/// Unbuffered standard output, by its own descriptor: a confined process cannot duplicate that.
+struct Output;
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(rustix::stdio::stdout(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Output {
+    fn position() -> io::Result<u64> {
+        Ok(rustix::fs::tell(rustix::stdio::stdout())?)
+    }
+
+    fn set_position(at: u64) -> io::Result<()> {
+        rustix::fs::seek(rustix::stdio::stdout(), SeekFrom::Start(at))?;
+        Ok(())
+    }
+}
+
+/// Standard output. If it is a regular file, holes stay holes.
 struct Sink {
-    output: fs::File,
+    output: Output,
     /// Whether holes can be skipped, because the output is a file that is written at its end.
     can_skip: bool,
     /// The number of zeroes that were skipped at the end of the file.
@@ -81,11 +103,8 @@ struct Sink {
 }
 
 impl Sink {
-    fn standard_output() -> Result<Self> {
-        let output = io::stdout().as_fd().try_clone_to_owned();
-        let mut output = fs::File::from(output.map_err(|error| Failure::output(&error))?);
-        let can_skip = is_written_at_end(&mut output);
-        Ok(Self { output, can_skip, skipped: 0 })
+    fn standard_output() -> Self {
+        Self { output: Output, can_skip: is_written_at_end(), skipped: 0 }
     }
 
     fn write_data(&mut self, bytes: &[u8]) -> Result<()> {
@@ -114,14 +133,11 @@ impl Sink {
             return Ok(());
         }
         let skipped = std::mem::take(&mut self.skipped);
-        let grow = |output: &mut fs::File| {
-            let end = output
-                .stream_position()?
-                .checked_add(skipped)
-                .ok_or(io::ErrorKind::FileTooLarge)?;
-            output.seek(SeekFrom::Start(end))
+        let extend = || {
+            let end = Output::position()?.checked_add(skipped);
+            Output::set_position(end.ok_or(io::ErrorKind::FileTooLarge)?)
         };
-        grow(&mut self.output).map(drop).map_err(|error| Failure::output(&error))
+        extend().map_err(|error| Failure::output(&error))
     }
 
     /// Writes the last zero, if zeroes were skipped at the end. The confined process cannot truncate files, since other
@@ -135,22 +151,22 @@ impl Sink {
     }
 }
 
-/// Returns the size of a regular file. `None` for other files. The confined process may not call what the standard library
+/// Returns the size of standard output, if it is a regular file. The confined process may not call what the standard library
 /// calls for it.
-fn size_of_regular(output: &fs::File) -> io::Result<Option<u64>> {
-    let stat = rustix::fs::fstat(output)?;
+fn size_of_regular() -> io::Result<Option<u64>> {
+    let stat = rustix::fs::fstat(rustix::stdio::stdout())?;
     let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     Ok(is_regular.then_some(u64::try_from(stat.st_size).unwrap_or(0)))
 }
 
-/// Returns whether the output is a regular file that is written at its end and not opened for appending. If such a
+/// Returns whether standard output is a regular file that is written at its end and not opened for appending. If such a
 /// file is extended, the new bytes are zero.
-fn is_written_at_end(output: &mut fs::File) -> bool {
-    let is_at_end = |output: &mut fs::File| {
-        let size = size_of_regular(output)?;
-        Ok::<_, io::Error>(size.is_some() && Some(output.stream_position()?) == size)
+fn is_written_at_end() -> bool {
+    let is_at_end = || {
+        let size = size_of_regular()?;
+        Ok::<_, io::Error>(size.is_some() && Some(Output::position()?) == size)
     };
-    let appends = rustix::fs::fcntl_getfl(&*output)
+    let appends = rustix::fs::fcntl_getfl(rustix::stdio::stdout())
         .map_or(true, |flags| flags.contains(rustix::fs::OFlags::APPEND));
-    !appends && is_at_end(output).unwrap_or(false)
+    !appends && is_at_end().unwrap_or(false)
 }
