@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -267,6 +268,30 @@ fn check_copying(stopped: &Stopped, kept: u64, root: &Path) {
         (metadata.dev(), metadata.ino())
     };
     assert_eq!(identity(Path::new(&format!("/proc/{}/root", child.id()))), identity(root));
+    if root != Path::new("/") {
+        check_directories(child);
+    }
+}
+
+/// Checks that all directories which a copy out of an image has open are in one mount, which has no path. From one in a mount of
+/// the host, ".." would lead past the root directory.
+fn check_directories(child: &Child) {
+    let process = PathBuf::from(format!("/proc/{}", child.id()));
+    let mut mounts = BTreeSet::new();
+    for entry in must(fs::read_dir(process.join("fd")), "the descriptors") {
+        let entry = must(entry, "a descriptor");
+        if fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir()) {
+            let facts = process.join("fdinfo").join(entry.file_name());
+            let facts = must(fs::read_to_string(facts), "the descriptor's facts");
+            let mount = facts.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+            mounts.insert(mount.expect("the mount's number").trim().to_owned());
+        }
+    }
+    let of_host = must(fs::read_to_string(process.join("mountinfo")), "the mounts");
+    let has_path =
+        |mount: &String| of_host.lines().any(|line| line.starts_with(&format!("{mount} ")));
+    assert_eq!(mounts.len(), 1, "{mounts:?}");
+    assert!(!mounts.iter().any(has_path), "{mounts:?}:\n{of_host}");
 }
 
 /// Returns the set of capabilities with these numbers.

@@ -2,17 +2,17 @@
 //! processes. And the root directory of a process that creates files with capabilities, since Landlock does not control the
 //! system calls for owners, permissions, times and attributes.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset,
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, fstat};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 
-use super::Trees;
+use super::{Trees, inherited};
 
 /// Denies every access that the kernel's Landlock controls, but that to `trees`. Older kernels control less; the filter on
 /// system calls denies the rest. Returns whether the kernel controls all that is known.
@@ -104,33 +104,50 @@ fn allow(
     }
 }
 
-/// A directory in a mount of its own: "..", from no directory in it, leads out of it, even if other programs move directories
-/// out of it.
+/// A directory in which files are created.
 #[derive(Debug)]
-pub struct OwnMount {
+pub struct Tree {
     /// The directory.
     pub directory: OwnedFd,
-    /// The mount ends with this.
-    _mount: OwnedFd,
+    /// The mount of its own, which ends with this.
+    _mount: Option<OwnedFd>,
 }
 
-impl OwnMount {
-    /// Returns a directory in a mount of its own, with all mounts below it. Needs CAP_SYS_ADMIN.
-    pub fn new(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE
-            | OpenTreeFlags::OPEN_TREE_CLOEXEC
-            | OpenTreeFlags::AT_EMPTY_PATH
-            | OpenTreeFlags::AT_RECURSIVE;
-        let mount = rustix::mount::open_tree(directory, "", flags)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::openat(&mount, ".", flags, Mode::empty())?;
-        Ok(Self { directory, _mount: mount })
+impl Tree {
+    /// Returns a directory in a mount of its own, with all mounts below it: "..", from no directory in it, leads out of it, even
+    /// if other programs move directories out of it. Needs CAP_SYS_ADMIN. Gives `directory` back if it fails.
+    ///
+    /// Closes `directory`: from there, ".." leads to its parent on the host, also in a process with another root directory.
+    pub fn in_own_mount(directory: OwnedFd) -> Result<Self, (OwnedFd, Errno)> {
+        let clone = || {
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE
+                | OpenTreeFlags::OPEN_TREE_CLOEXEC
+                | OpenTreeFlags::AT_EMPTY_PATH
+                | OpenTreeFlags::AT_RECURSIVE;
+            let mount = rustix::mount::open_tree(&directory, "", flags)?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let directory = rustix::fs::openat(&mount, ".", flags, Mode::empty())?;
+            Ok(Self { directory, _mount: Some(mount) })
+        };
+        clone().map_err(|errno| (directory, errno))
     }
 }
 
-/// Makes the tree that files are created in the root directory and the current directory.
-pub fn enter(trees: &Trees<'_>) -> Result<(), String> {
+impl From<OwnedFd> for Tree {
+    fn from(directory: OwnedFd) -> Self {
+        Self { directory, _mount: None }
+    }
+}
+
+/// Makes the tree that files are created in the root directory and the current directory. Fails for a process with a directory
+/// open that is `outside` of it.
+pub fn enter(trees: &Trees<'_>, outside: Option<RawFd>) -> Result<(), String> {
     let Trees::Create { tree, .. } = trees else { return Ok(()) };
+    if let Some(number) = outside {
+        return Err(format!(
+            "file descriptor {number} is a directory outside of the one to copy to"
+        ));
+    }
     let entered = || {
         rustix::process::fchdir(tree)?;
         rustix::process::chroot(".")?;
@@ -146,4 +163,21 @@ pub fn enter(trees: &Trees<'_>) -> Result<(), String> {
             Err(errno.to_string())
         }
     }
+}
+
+/// Returns an open directory that is in another mount than the tree that files are created in. From there, ".." leads past the
+/// root directory.
+pub fn find_outside(trees: &Trees<'_>) -> Option<RawFd> {
+    let Trees::Create { tree, .. } = trees else { return None };
+    // Zero for all before Linux 5.8, which has no Landlock.
+    let mount = |file: BorrowedFd<'_>| {
+        let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+        stat.map(|stat| stat.stx_mnt_id)
+    };
+    let of_tree = mount(tree.as_fd());
+    inherited::find_open(|file| {
+        let is_directory = fstat(file)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
+        is_directory && mount(file) != of_tree
+    })
 }

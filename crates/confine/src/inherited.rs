@@ -16,6 +16,8 @@ use crate::limits;
 const FIRST: RawFd = 3;
 /// The most descriptors that a process may have by default, whatever its limit (/proc/sys/fs/nr_open).
 const LIMIT_DEFAULT: RawFd = 1 << 20;
+/// The number of descriptors that are looked at without a list.
+const LOOKED_AT_MAX: RawFd = 1 << 12;
 
 /// Descriptors that were open when the program started, but those of the standard streams.
 #[derive(Clone, Debug, Default)]
@@ -38,13 +40,8 @@ impl Inherited {
             close_from(FIRST);
             return Self::default();
         };
-        // The list has the descriptor of the folder, too, which is closed by now.
-        let is_open = |number: &RawFd| {
-            // SAFETY: the descriptor is only used in this call, which fails if it is not open.
-            *number >= FIRST
-                && rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*number) }).is_ok()
-        };
-        Self { descriptors: numbers.into_iter().filter(is_open).collect() }
+        let is_inherited = |number: &RawFd| *number >= FIRST && is_open(*number);
+        Self { descriptors: numbers.into_iter().filter(is_inherited).collect() }
     }
 
     /// Closes the descriptors. Each process may call this once, before it closes descriptors of its own.
@@ -55,6 +52,22 @@ impl Inherited {
             drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
         }
     }
+}
+
+/// Returns the first open file that `matches`. Where /proc does not tell the descriptors, only the first ones are looked at: the
+/// kernel gives new files the lowest numbers.
+pub fn find_open(matches: impl Fn(BorrowedFd<'_>) -> bool) -> Option<RawFd> {
+    let numbers = listed().unwrap_or_else(|| (0..LOOKED_AT_MAX).collect());
+    numbers.into_iter().filter(|number| is_open(*number)).find(|number| {
+        // SAFETY: the descriptor is open, and only used in this call.
+        matches(unsafe { BorrowedFd::borrow_raw(*number) })
+    })
+}
+
+/// Returns whether a descriptor is open. That of the folder is not, which [`listed`] has read.
+fn is_open(number: RawFd) -> bool {
+    // SAFETY: the descriptor is only used in this call, which fails if it is not open.
+    rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) }).is_ok()
 }
 
 /// Returns the open descriptors. `None` if /proc does not tell all of them.

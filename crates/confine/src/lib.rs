@@ -26,7 +26,7 @@ mod trees;
 
 use std::fmt;
 
-pub use files::OwnMount;
+pub use files::Tree;
 pub use inherited::{Inherited, leave_input};
 pub use limits::{FILES_MAX, Resources, raise_file_limit};
 pub use privileges::{has_nobody, limit_guard};
@@ -215,6 +215,8 @@ pub fn confine(
     let expected = proof.expect(kept);
     let mut missing = Vec::new();
     let mut old_landlock = None;
+    // Before Landlock denies reading /proc.
+    let outside = files::find_outside(trees);
     for layer in Layer::ALL {
         if !confinement.has(layer) || !trees.needs_layer(layer, kept) {
             continue;
@@ -226,7 +228,7 @@ pub fn confine(
                 let is_filtered = confinement.has(Layer::SystemCalls);
                 old_landlock = (!is_full).then_some(OldLandlock { is_filtered });
             }),
-            Layer::Chroot => files::enter(trees),
+            Layer::Chroot => files::enter(trees, outside),
             Layer::Capabilities => privileges::keep_capabilities(kept),
             Layer::Limits => limits::set(&needs, proof),
             Layer::SystemCalls => system_calls::filter(&needs),

@@ -12,7 +12,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 
-use confine::{Confinement, FILES_MAX, Inherited, Layer, Needs, OwnMount, Proof, Resources, Trees};
+use confine::{Confinement, FILES_MAX, Inherited, Layer, Needs, Proof, Resources, Tree, Trees};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use tempfile::TempDir;
@@ -38,9 +38,12 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// What the commands do: one only uses open files, one does so without Landlock, one reads a tree, and two create files in a
-/// tree, the last one with what gives rights.
-const KINDS: [&str; 5] = ["opens_its_files", WITHOUT_LANDLOCK, READS, CREATES, CREATES_PRIVILEGED];
+/// What the commands do: three only use open files, one reads a tree, and two create files in a tree, the last one with what
+/// gives rights.
+const KINDS: [&str; 6] =
+    ["opens_its_files", ONLY_READS, WITHOUT_LANDLOCK, READS, CREATES, CREATES_PRIVILEGED];
+/// As the first one, for images that are open for reading only.
+const ONLY_READS: &str = "only_reads_its_files";
 /// As the first one, on a host whose Landlock controls nothing: the filter on system calls makes up for it.
 const WITHOUT_LANDLOCK: &str = "opens_its_files_without_landlock";
 const READS: &str = "reads_a_tree";
@@ -88,10 +91,9 @@ fn run(facts: Facts) -> ExitCode {
     }
     let user = rustix::process::getuid();
     let tree: OwnedFd = File::open(facts.folder.join("inside")).unwrap().into();
-    let mount = (facts.is_confined && creates(&facts.kind) && user.is_root())
-        .then(|| OwnMount::new(tree.as_fd()));
-    let mount = mount.map(Result::unwrap);
-    let tree = mount.as_ref().map_or(tree, |mount| mount.directory.try_clone().unwrap());
+    let has_own_mount = facts.is_confined && creates(&facts.kind) && user.is_root();
+    let own = if has_own_mount { Tree::in_own_mount(tree).unwrap() } else { tree.into() };
+    let tree = own.directory.try_clone().unwrap();
     rustix::fs::mkdirat(&tree, "moved", Mode::RWXU).unwrap();
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let moved = rustix::fs::openat(&tree, "moved", flags, Mode::empty()).unwrap();
@@ -107,7 +109,7 @@ fn run(facts: Facts) -> ExitCode {
         _ => Trees::None,
     };
     let resources = Resources { memory_max: MEMORY_MAX, files_max: FILES_MAX };
-    let writable = !creates(&place.kind);
+    let writable = !creates(&place.kind) && place.kind != ONLY_READS;
     let needs = Needs { writable, output: true, rings: false, guard: false, resources, trees };
     if place.is_confined {
         let layers = match place.kind.as_str() {
@@ -159,6 +161,22 @@ fn work(facts: &Place) -> io::Result<()> {
         _ => {}
     }
     Ok(())
+}
+
+/// Gives standard output another number, which stays open.
+fn log_by_another_number() -> io::Result<i32> {
+    // SAFETY: the call takes numbers.
+    let log = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_DUPFD_CLOEXEC, 100) };
+    Ok(result(log.into())? as i32)
+}
+
+/// Maps a file for writing, and leaves it mapped.
+fn map(file: i32) -> io::Result<()> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let (none, flags) = (std::ptr::null_mut(), libc::MAP_SHARED);
+    // SAFETY: the kernel chooses an address that is not in use.
+    let mapped = unsafe { libc::mmap(none, 4096, protection, flags, file, 0) };
+    if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// The attempts that only commands make.
@@ -228,10 +246,8 @@ const ATTEMPTS: &[Attempt<Place>] = &[
         result(unsafe { libc::ftruncate(libc::STDOUT_FILENO, 0) }.into()).map(drop)
     }),
     ("truncate a log by another number", |_| {
-        // SAFETY: the calls take numbers.
-        let log = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_DUPFD_CLOEXEC, 100) };
-        let log = result(log.into())? as i32;
-        // SAFETY: as above.
+        let log = log_by_another_number()?;
+        // SAFETY: the call takes numbers.
         result(unsafe { libc::ftruncate(log, 0) }.into()).map(drop)
     }),
     ("truncate a log in place of another file", |_| {
@@ -248,13 +264,8 @@ const ATTEMPTS: &[Attempt<Place>] = &[
         // The file system may not have holes.
         reached(result(punched.into()), libc::EOPNOTSUPP)
     }),
-    ("map a log", |_| {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let (none, flags) = (std::ptr::null_mut(), libc::MAP_SHARED);
-        // SAFETY: the kernel chooses an address that is not in use.
-        let mapped = unsafe { libc::mmap(none, 4096, protection, flags, libc::STDOUT_FILENO, 0) };
-        if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }),
+    ("map a log", |_| map(libc::STDOUT_FILENO)),
+    ("map a log by another number", |_| map(log_by_another_number()?)),
     ("punch a hole in a mapped file", |_| {
         // SAFETY: the range is empty.
         let called = unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_REMOVE) };
@@ -263,6 +274,11 @@ const ATTEMPTS: &[Attempt<Place>] = &[
     ("lock a log", |_| {
         let shared = rustix::fs::FlockOperation::NonBlockingLockShared;
         Ok(rustix::fs::flock(rustix::stdio::stdout(), shared)?)
+    }),
+    ("lock a log by another number", |_| {
+        let log = log_by_another_number()?;
+        // SAFETY: the call takes numbers.
+        result(unsafe { libc::flock(log, libc::LOCK_SH | libc::LOCK_NB) }.into()).map(drop)
     }),
     ("change the permissions of a log", |_| {
         Ok(rustix::fs::fchmod(rustix::stdio::stdout(), Mode::from_raw_mode(0o666))?)

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use confine::{Inherited, Layer, OwnMount, Trees};
+use confine::{Inherited, Layer, Tree, Trees};
 use rustix::fs::{FileType, Mode, OFlags};
 use vfs::Follow;
 
@@ -146,8 +146,8 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     let is_new = new.is_some();
     is_directory |= is_new;
     let start = new.map_or_else(|| open_start(destination, is_directory), Ok)?;
-    let own_mount = if options.is_root { own_mount(&start, arguments) } else { None };
-    let start = own_mount.as_ref().map_or(&start, |mount| &mount.directory);
+    let start = if options.is_root { in_own_mount(start, arguments) } else { start.into() };
+    let start = &start.directory;
     let copies = sources.iter().map(|source| Copy::new(source, destination, is_directory, is_new));
     let copies = copies.collect::<Result<Vec<_>>>()?;
     let interrupted = signals::catch()?;
@@ -192,18 +192,18 @@ struct Done<'a> {
 }
 
 /// Returns the directory `start` in a mount of its own. Without that, the process could change files outside of it by way of
-/// directories that other users move out of it. Returns `None`, with a warning, if the host refuses the mount.
-fn own_mount(start: &OwnedFd, arguments: &Arguments) -> Option<OwnMount> {
-    let errno = match OwnMount::new(start.as_fd()) {
-        Ok(mount) => return Some(mount),
-        Err(errno) => errno,
+/// directories that other users move out of it. Returns it as it is, with a warning, if the host refuses the mount.
+fn in_own_mount(start: OwnedFd, arguments: &Arguments) -> Tree {
+    let (start, errno) = match Tree::in_own_mount(start) {
+        Ok(tree) => return tree,
+        Err(failed) => failed,
     };
     if arguments.image.confinement.layers().has(Layer::Chroot) {
         let text =
             "directories that other users move out of it are not protected: no mount of its own";
         console::warn(Failure::host(&*arguments.destination, text, &errno.into()));
     }
-    None
+    start.into()
 }
 
 /// Creates the directory `destination` on the host, and opens it. Returns `None` if that fails, or if the directory exists.

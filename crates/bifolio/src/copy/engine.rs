@@ -1,8 +1,6 @@
 //! Copies of trees out of an image: the walk through the tree, which copies directories, links and special files.
 //! Not here: the threads that copy regular files (`worker.rs`).
 
-use std::collections::HashSet;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -16,6 +14,7 @@ use vfs::{Node, Volume};
 use super::destination::Directory;
 use super::hard_links::{First, Links};
 use super::left_out::LeftOut;
+use super::levels::{Levels, NAMES_MAX, Name};
 use super::limits::{Limits, Maximum};
 use super::losses::{Loss, Losses, Reason, is_privilege};
 use super::progress::Progress;
@@ -122,8 +121,8 @@ impl<'a> Engine<'a> {
                     }
                 }
             }
-            let (name, stack) = (name.map(<[u8]>::to_vec), Vec::new());
-            let mut feeder = Feeder { worker: &worker, start: &start, name, stack, sender };
+            let (name, levels) = (name.map(<[u8]>::to_vec), Levels::new(NAMES_MAX));
+            let mut feeder = Feeder { worker: &worker, start: &start, name, levels, sender };
             walk::walk(volume, node, &target.path, Order::Inode, &mut feeder)
         });
         worker.release(start);
@@ -177,27 +176,8 @@ struct Feeder<'w, 'a> {
     /// The name of the copy in `start`. Without a name, `start` itself is the copy.
     name: Option<Vec<u8>>,
     /// The directories from `start` down to the current one.
-    stack: Vec<Level>,
+    levels: Levels,
     sender: SyncSender<Job>,
-}
-
-/// A directory that the walk is in.
-struct Level {
-    directory: Arc<Directory>,
-    /// The hashes of the names that it has got, with a random key.
-    names: HashSet<u64>,
-    key: RandomState,
-}
-
-impl Level {
-    fn new(directory: Arc<Directory>) -> Self {
-        Self { directory, names: HashSet::new(), key: RandomState::new() }
-    }
-
-    /// Returns whether the directory has got a file of this name before, which another one would replace.
-    fn has_copied(&mut self, name: &[u8]) -> bool {
-        !self.names.insert(self.key.hash_one(name))
-    }
 }
 
 impl Feeder<'_, '_> {
@@ -210,7 +190,7 @@ impl Feeder<'_, '_> {
         }
         match Directory::create(parent, name, Arc::clone(visit.node)) {
             Ok(directory) => {
-                self.stack.push(Level::new(directory));
+                self.levels.push(directory);
                 Flow::Enter
             }
             Err(error) => {
@@ -225,10 +205,6 @@ impl Feeder<'_, '_> {
     fn copy_file(&self, directory: &Arc<Directory>, name: &[u8], visit: &Visit<'_>) {
         let worker = self.worker;
         let attributes = visit.node.attributes();
-        if is_device(attributes.kind) && !worker.engine.options.privileged {
-            worker.engine.losses.add(Loss::Devices, Reason::GivesRights, visit.path);
-            return;
-        }
         // Whether later names are linked to this copy. False for a separate copy after a failed link.
         let mut is_first = false;
         if worker.engine.options.preserve && attributes.links > 1 {
@@ -291,15 +267,28 @@ impl Visitor for Feeder<'_, '_> {
         }
         self.worker.engine.progress.begin_file(visit.path, files);
         if visit.depth == 0 && self.name.is_none() {
-            self.stack.push(Level::new(Arc::clone(self.start)));
+            self.levels.push(Arc::clone(self.start));
             return Ok(Flow::Enter);
         }
-        if self.stack.last_mut().is_some_and(|level| level.has_copied(visit.name)) {
-            let error = "is a name that its directory has twice; only the first file was copied";
+        let attributes = visit.node.attributes();
+        if is_device(attributes.kind) && !self.worker.engine.options.privileged {
+            self.worker.engine.losses.add(Loss::Devices, Reason::GivesRights, visit.path);
+            return Ok(Flow::Skip);
+        }
+        let refused = match self.levels.add_name(visit.name) {
+            Name::New => None,
+            Name::Twice => {
+                Some("is a name that its directory has twice; only the first file was copied")
+            }
+            Name::TooMany => Some(
+                "was not copied: its directory and those above it have more than 16,777,216 names",
+            ),
+        };
+        if let Some(error) = refused {
             self.worker.report(visit.path, Err(CopyError::Other(error)));
             return Ok(Flow::Skip);
         }
-        let parent = Arc::clone(self.stack.last().map_or(self.start, |level| &level.directory));
+        let parent = Arc::clone(self.levels.current().unwrap_or(self.start));
         let name = match (visit.depth, self.name.take()) {
             (0, Some(name)) => name,
             _ => visit.name.to_vec(),
@@ -316,8 +305,8 @@ impl Visitor for Feeder<'_, '_> {
     }
 
     fn leave(&mut self, _visit: &Visit<'_>) -> Result<()> {
-        if let Some(level) = self.stack.pop() {
-            self.worker.release(level.directory);
+        if let Some(directory) = self.levels.pop() {
+            self.worker.release(directory);
         }
         Ok(())
     }
@@ -331,8 +320,8 @@ impl Visitor for Feeder<'_, '_> {
 impl Drop for Feeder<'_, '_> {
     fn drop(&mut self) {
         // For a walk that was interrupted. Innermost directories first.
-        while let Some(level) = self.stack.pop() {
-            self.worker.release(level.directory);
+        while let Some(directory) = self.levels.pop() {
+            self.worker.release(directory);
         }
     }
 }

@@ -10,6 +10,7 @@ mod destination;
 mod engine;
 mod hard_links;
 mod left_out;
+mod levels;
 mod limits;
 mod losses;
 mod metadata;
