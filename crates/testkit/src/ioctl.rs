@@ -1,9 +1,10 @@
 //! Ioctls of files for which no library has safe functions: FIEMAP, FSGETXATTR, FSSETXATTR, GETVERSION,
-//! EXT4_IOC_MOVE_EXT, F2FS_IOC_SET_PIN_FILE, FS_IOC_ENABLE_VERITY, F2FS_IOC_RELEASE_COMPRESS_BLOCKS, and those for encryption.
+//! EXT4_IOC_MOVE_EXT, F2FS_IOC_SET_PIN_FILE, F2FS_IOC_GARBAGE_COLLECT_RANGE,
+//! FS_IOC_ENABLE_VERITY, F2FS_IOC_RELEASE_COMPRESS_BLOCKS, and those for encryption.
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::io::Result;
+use rustix::io::{Errno, Result};
 use rustix::ioctl::{Getter, Setter, Updater, ioctl, opcode};
 
 /// `struct fiemap_extent` of linux/fiemap.h.
@@ -126,6 +127,32 @@ pub(crate) fn pin(file: impl AsFd) -> Result<()> {
     const OPCODE: rustix::ioctl::Opcode = opcode::write::<u32>(0xf5, 13);
     // SAFETY: F2FS_IOC_SET_PIN_FILE reads a `u32`.
     unsafe { ioctl(file, Setter::<OPCODE, u32>::new(1)) }
+}
+
+/// Cleans all sections of the volume of a file of f2fs that are not those of logs.
+pub(crate) fn clean(file: impl AsFd) -> Result<()> {
+    /// `struct f2fs_gc_range`.
+    #[repr(C)]
+    struct Part {
+        waits: u32,
+        start: u64,
+        length: u64,
+    }
+    const OPCODE: rustix::ioctl::Opcode = opcode::write::<Part>(0xf5, 11);
+    const SEGMENT_BLOCKS: usize = 512;
+    let mut is_main_area = false;
+    for start in (0..1 << 22).step_by(SEGMENT_BLOCKS) {
+        let part = Part { waits: 1, start, length: 1 };
+        // SAFETY: F2FS_IOC_GARBAGE_COLLECT_RANGE reads a `struct f2fs_gc_range`.
+        match unsafe { ioctl(&file, Setter::<OPCODE, Part>::new(part)) } {
+            // Before the main area, and after it.
+            Err(Errno::INVAL) if is_main_area => break,
+            Err(Errno::INVAL) => {}
+            Ok(()) | Err(Errno::AGAIN | Errno::NODATA) => is_main_area = true,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Returns the inode's generation.

@@ -14,7 +14,7 @@ use iomap::{CacheOptions, IomapKind, PageCache};
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
 use testkit::f2fs::{self, Kind};
-use testkit::turns::OnVolume;
+use testkit::turns::{OnVolume, Step};
 use testkit::{Manifest, encryption, guest, must};
 use vfs::{Credentials, OpenMode, Volume, VolumeOptions};
 
@@ -184,12 +184,71 @@ fn moved_files() {
     }
 }
 
+/// Fills a volume with files of a segment each, and removes three of four, several times: sections have a full segment, and three empty
+/// ones. Then creates inodes, which need segments for nodes.
+fn fill_with_data_and_nodes(volume: &Volume) {
+    const SEGMENT: usize = 512;
+    let by = &Credentials::ROOT;
+    for round in 0..4 {
+        let files = volume.statfs().blocks_free / (SEGMENT as u64 + 2);
+        let path = |number| format!("/{round}-{number}");
+        for number in 0..files {
+            let path = path(number);
+            let node = must(volume.create_file(path.as_bytes(), 0o644, by), &path);
+            let file = must(node.open_for(OpenMode { write: true, append: false }), &path);
+            must(file.write_at(&vec![number as u8; SEGMENT * 4096], 0), &path);
+            // In one piece.
+            must(volume.sync(), &path);
+        }
+        for path in (0..files).filter(|number| number % 4 > 0).map(path) {
+            must(volume.remove(path.as_bytes(), by), &path);
+        }
+        must(volume.sync(), "a sync");
+    }
+    for number in 0..volume.statfs().blocks_free * 9 / 10 {
+        let path = format!("/empty{number}");
+        must(volume.create_file(path.as_bytes(), 0o644, by), &path);
+    }
+    // There is something to clean in sections of nodes, too.
+    for number in (0..2000).filter(|number| number % 3 > 0) {
+        let path = format!("/empty{number}");
+        must(volume.remove(path.as_bytes(), by), &path);
+    }
+}
+
+/// Has Linux clean a volume whose sections have several segments, and which this library has filled.
+fn filled_sections() {
+    let folder = must(TempDir::new(), "a folder");
+    let (kind, image) = (Kind::named("large_sections"), folder.path().join("image"));
+    kind.make(&image, 256);
+    let ours = OnVolume::open(&image);
+    fill_with_data_and_nodes(ours.volume());
+    ours.close();
+    f2fs::check_by_both(&image);
+    f2fs::check_kinds_of_sections(&image, 4);
+    let before = Manifest::of_image(&image);
+    let images = [(kind, image)];
+    let after = f2fs::change_all(&images, &[Step::Clean(String::new())]);
+    let contents = |manifest: &Manifest| {
+        let is_same = |fact: &str| fact != "extents" && fact != "data";
+        manifest.clone().map(|_, _, fact, value| is_same(fact).then(|| value.to_owned()))
+    };
+    contents(&after[0]).assert_equal("Linux", &contents(&before), "before it has cleaned");
+    f2fs::check_by_both(&images[0].1);
+}
+
 fn main() {
     guest::run_if_guest();
     let arguments = Arguments::from_args();
-    let trial = Trial::test("cleaning_moves_blocks_of_special_files_as_they_lie", || {
-        moved_files();
-        Ok(())
+    let trials: [(&str, fn()); 2] = [
+        ("cleaning_moves_blocks_of_special_files_as_they_lie", moved_files),
+        ("linux_cleans_sections_that_this_library_has_filled", filled_sections),
+    ];
+    let trials = trials.map(|(name, run)| {
+        Trial::test(name, move || {
+            run();
+            Ok(())
+        })
     });
-    libtest_mimic::run(&arguments, vec![trial]).exit();
+    libtest_mimic::run(&arguments, trials.into()).exit();
 }

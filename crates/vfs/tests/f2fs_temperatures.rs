@@ -5,7 +5,7 @@ use std::path::Path;
 
 use base::{Error, FileOffset};
 use f2fs::{SEGMENT_BLOCKS, Superblock};
-use testkit::f2fs::{Kind, Tools, check_by_both};
+use testkit::f2fs::{Kind, check_by_both, segments};
 use vfs::{
     Credentials, F2fsMode, Follow, OpenMode, Privileges, RenameFlags, Volume, VolumeOptions,
     XattrMode,
@@ -22,21 +22,6 @@ fn open(image: &Path) -> Volume {
     VolumeOptions::new().writable(true).cache_bytes_max(8 << 20).open(image).unwrap()
 }
 
-/// Returns the types of all segments.
-fn types_of_segments(image: &Path) -> Vec<u64> {
-    let folder = tempfile::tempdir().unwrap();
-    let mut dump = Tools::Installed.command("dump.f2fs");
-    let dumped = dump.args(["-s", "0~-1"]).arg(image).current_dir(&folder).output().unwrap();
-    assert!(dumped.status.success(), "{dumped:?}");
-    let text = std::fs::read_to_string(folder.path().join("dump_sit")).unwrap();
-    let types = text.lines().filter(|line| line.starts_with("segno:"));
-    let types = types.map(|line| {
-        let (_, kind) = line.split_once("seg_type:").unwrap();
-        kind.split_whitespace().next().unwrap().parse().unwrap()
-    });
-    types.collect()
-}
-
 /// The types of the segments of a volume.
 struct Types {
     /// The first block of the main area.
@@ -48,7 +33,8 @@ impl Types {
     fn of(image: &Path) -> Self {
         let device = device::open(image, device::OpenDevice::default()).unwrap();
         let main = Superblock::read(&device).unwrap().geometry.main.start.0;
-        Self { main, of_segments: types_of_segments(image) }
+        let of_segments = segments(image).iter().map(|segment| segment.kind).collect();
+        Self { main, of_segments }
     }
 
     /// Returns the type of the segment of a block.

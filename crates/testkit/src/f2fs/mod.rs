@@ -22,6 +22,7 @@ mod kind;
 mod layout;
 pub mod make;
 mod offered;
+mod segments;
 mod tools;
 mod unclean;
 mod wear;
@@ -42,6 +43,7 @@ pub use fill::{
 pub use inline::{damage_inline, store_inline};
 pub use kind::{Filler, KINDS, Kind};
 pub use offered::offer_all_segments_but;
+pub use segments::{Segment, check_kinds_of_sections, segments};
 pub use tools::Tools;
 pub use unclean::{Steps, interrupted_turn};
 pub use wear::wearing_steps;

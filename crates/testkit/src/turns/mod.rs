@@ -73,6 +73,8 @@ pub enum Step {
     SetOwner(String, u32, u32),
     /// Creates a file of f2fs, pins it, and gives it so many bytes, all of which have blocks.
     Pin(String, u64),
+    /// Cleans all sections of a volume of f2fs, which has the directory.
+    Clean(String),
     /// Sets the project of a directory, which new inodes in it take over.
     SetProject(String, u32),
     /// Makes a file durable.
@@ -105,6 +107,7 @@ impl Step {
             | Self::SetMode(path, _)
             | Self::SetOwner(path, ..)
             | Self::Pin(path, _)
+            | Self::Clean(path)
             | Self::SetProject(path, _)
             | Self::Sync(path) => move_path(path),
         }

@@ -105,6 +105,7 @@ impl OnHost {
                 crate::ioctl::pin(&file)?;
                 rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, *size)?;
             }
+            Step::Clean(path) => crate::ioctl::clean(File::open(at(path))?)?,
             Step::SetProject(path, project) => {
                 crate::ioctl::set_inherited_project(File::open(at(path))?, *project)?;
             }

@@ -143,6 +143,7 @@ impl OnVolume {
                 let mode = Fallocate::Allocate { keep_size: false };
                 file.fallocate(mode, range(0, *size), Privileges::Keep)
             }
+            Step::Clean(_) => volume.clean().map(drop),
             Step::SetProject(path, project) => {
                 let node = node(path)?;
                 node.set_flags(node.attributes().flags | INHERIT_PROJECT, BY)?;

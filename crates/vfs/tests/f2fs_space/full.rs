@@ -20,7 +20,8 @@ const SEGMENT_BLOCKS: u64 = 512;
 const COMPRESSED: u32 = 4;
 
 fn fill_overwrite_and_delete(kind: &str, blocks_max: usize, seed: u64) {
-    let device = Arc::new(MemoryDevice::new(image_of(kind, 64)));
+    let megabytes = if kind == "large_sections" { 256 } else { 64 };
+    let device = Arc::new(MemoryDevice::new(image_of(kind, megabytes)));
     let volume = open(&device);
     if kind == "lz4" {
         volume.root().unwrap().set_flags(COMPRESSED, ROOT).unwrap();
@@ -88,6 +89,12 @@ fn threads_fill_overwrite_and_delete_small_files() {
 #[test]
 fn threads_fill_overwrite_and_delete_compressed_files() {
     fill_overwrite_and_delete("lz4", 1024, 3);
+}
+
+/// The nodes of so small files take as many segments as the data.
+#[test]
+fn threads_fill_overwrite_and_delete_where_sections_have_several_segments() {
+    fill_overwrite_and_delete("large_sections", 3, 4);
 }
 
 /// Files are overwritten on a volume that offers users all segments but 8. The logs of data come to the last blocks of their
@@ -185,7 +192,7 @@ fn empty_segments_of_sections_in_use_can_be_written() {
     let device = Arc::new(MemoryDevice::new(image_of("large_sections", 256)));
     let volume = open(&device);
     let mut kept = Vec::new();
-    for round in 0..6 {
+    for round in 0..4 {
         let files = volume.statfs().blocks_free / (SEGMENT_BLOCKS + 2);
         for number in 0..files {
             let path = format!("/file{round}-{number}");
@@ -200,6 +207,12 @@ fn empty_segments_of_sections_in_use_can_be_written() {
             volume.remove(kept.remove(index).path.as_bytes(), ROOT).unwrap();
         }
         volume.sync().unwrap();
+    }
+    // Nodes need sections of their own, which cleaning makes.
+    let inodes = volume.statfs().blocks_free * 9 / 10;
+    assert!(inodes > 10 * SEGMENT_BLOCKS, "{inodes}");
+    for number in 0..inodes {
+        volume.create_file(format!("/empty{number}").as_bytes(), 0o644, ROOT).unwrap();
     }
     let models = [kept];
     check(&volume, &models, "written");

@@ -9,7 +9,7 @@ use base::{BlockSize, Error, FileOffset};
 use device::{MemoryDevice, SharedDevice};
 use testkit::Random;
 use testkit::f2fs::make::{MakeOptions, make_file};
-use testkit::f2fs::{BLOCK_SIZE, Kind, check_by_both, findings};
+use testkit::f2fs::{BLOCK_SIZE, Kind, check_by_both, check_kinds_of_sections, findings};
 use vfs::{Credentials, F2fsMode, Follow, OpenMode, Volume, VolumeOptions};
 
 pub const ROOT: &Credentials = &Credentials::ROOT;
@@ -73,6 +73,9 @@ pub fn close(device: &MemoryDevice, volume: Volume) {
     let path = folder.path().join("image");
     std::fs::write(&path, device.snapshot()).unwrap();
     check_by_both(&path);
+    let superblock = f2fs::Superblock::read(&(Arc::new(MemoryDevice::new(device.snapshot())) as _));
+    let per_section = superblock.unwrap().geometry.segments_per_section;
+    check_kinds_of_sections(&path, per_section as usize);
 }
 
 /// A file, and the version of each of its blocks.
