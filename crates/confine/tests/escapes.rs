@@ -9,15 +9,16 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
 
 use confine::{Confinement, FILES_MAX, Inherited, Layer, Needs, Proof, Resources, Tree, Trees};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use tempfile::TempDir;
 use testkit::escapes::{
-    self, Attempt, Facts, Host, MEMORY_MAX, MOUNT, RINGS, as_user, is_done, reached, result, say,
+    self, Attempt, END, Facts, Host, MEMORY_MAX, MOUNT, RINGS, Victim, as_user, is_done, reached,
+    result, say,
 };
 use testkit::{private_mounts, ring_escapes};
 
@@ -323,16 +324,6 @@ const SET_ID_NODE: &str = "create a node with set-ID bits";
 /// The attempt that only root's commands can make, beside `MOUNT`.
 const ROOT: &str = "change the root directory";
 
-/// A process that is killed at the end.
-struct Victim(Child);
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Returns what a command of `user` says about its attempts.
 fn attempts_of(kind: &str, user: Option<u32>, is_confined: bool) -> String {
     private_mounts();
@@ -353,15 +344,14 @@ fn attempts_of(kind: &str, user: Option<u32>, is_confined: bool) -> String {
         chown(directory, user, user).unwrap();
     }
     let host = Host::new(&format!("{kind}-{is_confined}-{user:?}"));
-    let victim = as_user(user, Path::new("sleep")).arg("600").spawn().unwrap();
-    let victim = Victim(victim);
+    let mut victim = Victim::start(user);
     // The program may be in a directory that only root can enter. Another process copies it: a thread that starts a program
     // meanwhile would keep a file of this process open for writing, and it could not be executed.
     let program = folder.path().join("program");
     let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
     assert!(copied.unwrap().success());
     let mut command = as_user(user, &program);
-    host.facts(kind, is_confined, folder.path(), victim.0.id()).give(&mut command);
+    host.facts(kind, is_confined, folder.path(), victim.id()).give(&mut command);
     let log = folder.path().join("log");
     fs::write(&log, "log").unwrap();
     let flags = rustix::fs::XattrFlags::empty();
@@ -373,6 +363,7 @@ fn attempts_of(kind: &str, user: Option<u32>, is_confined: bool) -> String {
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(messages.ends_with("end\n"), "{kind}, confined {is_confined}: {messages}");
     assert_eq!(is_kept, is_confined, "{kind}: {messages}");
+    victim.check(is_done(&messages, END));
     messages
 }
 

@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 
@@ -18,7 +17,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 use testkit::escapes::{
-    self, Attempt, Facts, Host, MEMORY_MAX, MOUNT, RINGS, as_user, is_done, reached, result, say,
+    self, Attempt, END, Facts, Host, MEMORY_MAX, MOUNT, RINGS, Victim, as_user, is_done, reached,
+    result, say,
 };
 use testkit::ring_escapes::{self, Ring, SET_OPTION, SUBMISSIONS};
 use testkit::toy::{BLOCK_BYTES, Content, ROOT, Toy};
@@ -140,16 +140,6 @@ const ATTEMPTS: &[Attempt<OwnedFd>] = &[
         // SAFETY: the signal 0 only checks the right to send others.
         result(unsafe { libc::kill(libc::getppid(), 0) }.into()).map(drop)
     }),
-    ("receive signals for a file", |_| {
-        // SAFETY: the command takes a number.
-        result(unsafe { libc::fcntl(2, libc::F_SETOWN, libc::getppid()) }.into()).map(drop)
-    }),
-    ("change the flags of a file", |_| {
-        // SAFETY: the commands take and return numbers.
-        let flags = result(unsafe { libc::fcntl(2, libc::F_GETFL) }.into())?;
-        // SAFETY: as above.
-        result(unsafe { libc::fcntl(2, libc::F_SETFL, flags) }.into()).map(drop)
-    }),
     ("truncate a log", |_| {
         // SAFETY: the call takes numbers.
         let called = unsafe { libc::ftruncate(libc::STDERR_FILENO, 0) };
@@ -173,7 +163,7 @@ fn attempts_of(user: Option<u32>, is_confined: bool) -> String {
     fs::write(&disk, vec![0; DISK_BYTES as usize]).unwrap();
     chown(&disk, user, user).unwrap();
     let host = Host::new(&format!("server-{is_confined}-{}", user.is_some()));
-    let mut victim = as_user(user, Path::new("sleep")).arg("600").spawn().unwrap();
+    let mut victim = Victim::start(user);
     let program = std::env::current_exe().unwrap();
     if user.is_some() {
         let script = "mount -t tmpfs -o mode=755 none . && mknod -m 666 fuse c 10 229 \
@@ -190,8 +180,7 @@ fn attempts_of(user: Option<u32>, is_confined: bool) -> String {
     host.facts("serves", is_confined, &path, victim.id()).give(&mut command);
     command.stdin(host.input()).stdout(Stdio::null()).stderr(Stdio::piped());
     let messages = end_after_attempts(command.spawn().unwrap());
-    victim.kill().unwrap();
-    victim.wait().unwrap();
+    victim.check(is_done(&messages, END));
     assert!(is_done(&messages, WORK), "{messages}");
     let written = fs::read(&disk).unwrap();
     let (start, end) = (PARTITION.start as usize, PARTITION.end as usize);
@@ -220,6 +209,12 @@ fn check(user: Option<u32>) -> Result<(), Failed> {
     // All programs may create rings, or none. A confined server has some if the kernel offers FUSE over io_uring.
     let creates_rings = ring_escapes::offered();
     let offer = RingOffer::put(true);
+    if !creates_rings || offer.is_none() {
+        let text =
+            "the host has no rings, or no FUSE over io_uring: what they refuse was not tried";
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{text}");
+        eprintln!("NOTE: {text}");
+    }
     let confined = attempts_of(user, true);
     let free = attempts_of(user, false);
     assert!(!creates_rings || offer.is_none() || is_done(&confined, RING), "{confined}");

@@ -9,8 +9,9 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 
 /// The variable with the facts, separated by spaces, in the order of [`Facts`].
 const FACTS: &str = "BIFOLIO_TEST_ESCAPES";
@@ -32,7 +33,7 @@ pub struct Facts {
     pub socket: String,
     /// An inherited file.
     pub inherited: RawFd,
-    /// A process of the same user.
+    /// A process of the same user: a [`Victim`].
     pub process: i32,
 }
 
@@ -109,6 +110,49 @@ impl Host {
     }
 }
 
+/// A process of the host that a program would trace and end. It is killed at the end.
+pub struct Victim(Child);
+
+impl Victim {
+    /// Starts a process of `user`, or of root, that waits. A host that lets a process trace only its children (Yama) makes an
+    /// exception for it.
+    pub fn start(user: Option<u32>) -> Self {
+        let mut command = as_user(user, Path::new("sleep"));
+        command.arg("600");
+        let allow = || {
+            // SAFETY: the call takes numbers. It fails without Yama.
+            unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+            Ok(())
+        };
+        // SAFETY: between fork and exec, this only makes a system call.
+        unsafe { command.pre_exec(allow) };
+        Self(command.spawn().unwrap())
+    }
+
+    /// Returns the number of the process.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Checks that the program has ended the process, or has not.
+    #[track_caller]
+    pub fn check(&mut self, has_ended: bool) {
+        if has_ended {
+            let status = self.0.wait().unwrap();
+            assert_eq!(status.signal(), Some(libc::SIGTERM), "{status}");
+        } else {
+            assert_eq!(self.0.try_wait().unwrap(), None);
+        }
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Tells the test the outcome of an attempt.
 pub fn say(name: &str, outcome: io::Result<()>) {
     match outcome {
@@ -160,16 +204,67 @@ pub const ATTEMPTS: &[Attempt<Facts>] = &[
         // The kernel has looked for it.
         reached(called, libc::EBADF)
     }),
-    ("signal a process", |facts| {
-        // SAFETY: the signal 0 only checks the right to send others.
-        result(unsafe { libc::kill(facts.process, 0) }.into()).map(drop)
+    #[cfg(target_arch = "x86_64")]
+    ("start a process by vfork", |_| wait_for(vfork()?)),
+    ("start a process by clone3", |_| {
+        // SAFETY: the call takes no arguments that the kernel would accept.
+        let called = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::null::<u8>(), 0) };
+        reached(result(called), libc::EINVAL)
     }),
-    ("trace a process", |_| {
-        // SAFETY: the call finds no process 0.
-        reached(
-            result(unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_PEEKDATA, 0, 0, 0) }),
-            libc::ESRCH,
-        )
+    ("start a process that shares memory", |_| {
+        wait_for(clone(libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD)?)
+    }),
+    ("start a thread in another user namespace", |_| {
+        clone_thread(THREAD_FLAGS | libc::CLONE_NEWUSER)
+    }),
+    ("start a thread in another network namespace", |_| {
+        // The host may allow that, or not.
+        let called = clone(THREAD_FLAGS | libc::CLONE_NEWNET).map(i64::from);
+        reached(called, libc::EPERM)
+    }),
+    ("start a thread without CLONE_VM", clone_without::<{ libc::CLONE_VM }>),
+    ("start a thread without CLONE_FS", clone_without::<{ libc::CLONE_FS }>),
+    ("start a thread without CLONE_FILES", clone_without::<{ libc::CLONE_FILES }>),
+    ("start a thread without CLONE_SIGHAND", clone_without::<{ libc::CLONE_SIGHAND }>),
+    ("start a thread without CLONE_THREAD", clone_without::<{ libc::CLONE_THREAD }>),
+    ("start a thread without CLONE_SYSVSEM", clone_without::<{ libc::CLONE_SYSVSEM }>),
+    ("trace a process", |facts| {
+        let trace = |request: u32| {
+            let none = std::ptr::null::<u8>();
+            // SAFETY: these requests read and store nothing.
+            let called = unsafe { libc::ptrace(request as _, facts.process, none, none) };
+            result(called).map(drop)
+        };
+        trace(libc::PTRACE_SEIZE as u32)?;
+        // Only a process that is stopped can be left again.
+        trace(libc::PTRACE_INTERRUPT as u32)?;
+        // SAFETY: the call stores no status.
+        let stopped = unsafe { libc::waitpid(facts.process, std::ptr::null_mut(), libc::__WALL) };
+        result(stopped.into())?;
+        trace(libc::PTRACE_DETACH as u32)
+    }),
+    ("let a file send signals to a process", |facts| {
+        // SAFETY: the command takes a number.
+        result(unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_SETOWN, facts.process) }.into())
+            .map(drop)
+    }),
+    ("choose the signal of a file", |_| {
+        // One that the process ignores.
+        // SAFETY: the command takes a number.
+        result(unsafe { libc::fcntl(libc::STDERR_FILENO, F_SETSIG, libc::SIGURG) }.into()).map(drop)
+    }),
+    ("make a file send signals", |_| {
+        change_flags(libc::STDERR_FILENO, |flags| flags | libc::O_ASYNC)?;
+        change_flags(libc::STDERR_FILENO, |flags| flags & !libc::O_ASYNC)
+    }),
+    ("overwrite a log", |_| {
+        change_flags(libc::STDOUT_FILENO, |flags| flags & !libc::O_APPEND)?;
+        change_flags(libc::STDOUT_FILENO, |flags| flags | libc::O_APPEND)
+    }),
+    // The last one that needs the process.
+    (END, |facts| {
+        // SAFETY: the call takes numbers.
+        result(unsafe { libc::kill(facts.process, libc::SIGTERM) }.into()).map(drop)
     }),
     ("use an inherited file", |facts| {
         // SAFETY: the command takes no argument.
@@ -225,6 +320,103 @@ pub const ATTEMPTS: &[Attempt<Facts>] = &[
             .map(drop)
     }),
 ];
+
+/// The attempt to end the [`Victim`].
+pub const END: &str = "end a process";
+
+/// `F_SETSIG`, which not all C libraries have.
+const F_SETSIG: i32 = 10;
+
+/// The flags of clone(2) with which a C library starts a thread.
+const THREAD_FLAGS: i32 = libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_SETTLS
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_CLEARTID;
+
+/// Starts a thread, or a process, without one of the flags of threads.
+fn clone_without<const FLAG: i32>(_: &Facts) -> io::Result<()> {
+    clone_thread(THREAD_FLAGS & !FLAG)
+}
+
+/// Starts a thread, or a process if the flags say so. The kernel may refuse the combination of flags.
+fn clone_thread(flags: i32) -> io::Result<()> {
+    reached(clone(flags).map(i64::from), libc::EINVAL)
+}
+
+/// Starts a thread or a process that ends at once. Returns its number.
+fn clone(flags: i32) -> io::Result<i32> {
+    /// The size of a stack, and of the memory that a thread library would have.
+    const BYTES: usize = 64 << 10;
+    extern "C" fn end(_: *mut libc::c_void) -> i32 {
+        0
+    }
+    // They last until the program ends, since the thread may.
+    let stack = Box::leak(vec![0_u128; BYTES / size_of::<u128>()].into_boxed_slice());
+    let local = Box::leak(vec![0_u128; BYTES / size_of::<u128>()].into_boxed_slice());
+    let (_, local) = local.split_at_mut(BYTES / size_of::<u128>() / 2);
+    let number = Box::leak(Box::new(0_i32));
+    // SAFETY: the function uses nothing but its stack, which nothing else uses. Behind the middle of its local memory, and before it,
+    // is the memory that a C library may look at. The kernel stores to `number`.
+    result(i64::from(unsafe {
+        libc::clone(
+            end,
+            stack.as_mut_ptr_range().end.cast(),
+            flags,
+            std::ptr::null_mut(),
+            &raw mut *number,
+            local.as_mut_ptr(),
+            &raw mut *number,
+        )
+    }))
+    .map(|number| number as i32)
+}
+
+/// Starts a process by vfork(2) that ends at once. Returns its number.
+#[cfg(target_arch = "x86_64")]
+fn vfork() -> io::Result<i32> {
+    let returned: i64;
+    // SAFETY: the child, which has the memory and the stack of this process, only ends. Until then, this process waits.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor edi, edi",
+            "mov eax, {exit}",
+            "syscall",
+            "2:",
+            exit = const libc::SYS_exit,
+            inout("rax") libc::SYS_vfork => returned,
+            out("rdi") _,
+            out("rcx") _,
+            out("r11") _,
+        );
+    }
+    if returned < 0 {
+        Err(io::Error::from_raw_os_error(-returned as i32))
+    } else {
+        Ok(returned as i32)
+    }
+}
+
+/// Waits for the end of a child.
+fn wait_for(child: i32) -> io::Result<()> {
+    // SAFETY: the call stores no status.
+    result(unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) }.into()).map(drop)
+}
+
+/// Changes the flags of an open file.
+fn change_flags(file: RawFd, change: impl FnOnce(i32) -> i32) -> io::Result<()> {
+    // SAFETY: the commands take and return numbers.
+    let flags = result(unsafe { libc::fcntl(file, libc::F_GETFL) }.into())? as i32;
+    // SAFETY: as above.
+    result(unsafe { libc::fcntl(file, libc::F_SETFL, change(flags)) }.into()).map(drop)
+}
 
 /// Returns the result of a system call, or its error.
 pub fn result(returned: i64) -> io::Result<i64> {

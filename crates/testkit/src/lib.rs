@@ -21,6 +21,7 @@ pub mod hostile;
 mod image;
 mod ioctl;
 mod kind;
+mod limits;
 pub mod log_writes;
 mod manifest;
 pub mod memory;
@@ -40,7 +41,9 @@ mod waiting_tests;
 pub mod walk;
 
 pub use changer::Changer;
-pub use deny::{Denied, LAYERS_REFUSED, add_group, deny, fakes_of_layers, refusals_of_layer};
+pub use deny::{
+    Denied, LAYERS_REFUSED, add_group, become_user, deny, fakes_of_layers, refusals_of_layer,
+};
 pub use device::{DeviceHooks, HookedDevice};
 pub use digest::digest;
 pub use environment::{seeds, soak_factor};
@@ -48,6 +51,7 @@ pub use format::Format;
 pub use image::{MKE2FS_CONF, Mke2fs, check_by_e2fsck};
 pub use ioctl::move_extents;
 pub use kind::{GUEST_KINDS, KINDS, Kind};
+pub use limits::Limits;
 pub use manifest::Manifest;
 pub use mount::{LoopMount, private_mounts};
 pub use panics::{PanicDevice, PanicOnce};
