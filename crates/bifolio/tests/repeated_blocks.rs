@@ -4,7 +4,7 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Stdio;
 
@@ -164,6 +164,28 @@ fn listings_of_nested_directories_that_repeat_subdirectories_take_bounded_memory
         println!("{arguments:?} of nested directories: {} MiB", memory >> 20);
         assert!(memory < LS_MEMORY_MAX, "{arguments:?}: {memory}");
     }
+}
+
+#[test]
+fn a_copy_of_a_directory_that_repeats_a_block_warns_early() {
+    let (image, names) = repeating_image(1);
+    // Each file counts for 1 KiB, and up to 100 times the bytes of the image are no reason for a warning.
+    let most = fs::metadata(&image.path).unwrap().blocks() as usize * 512 * 100 / 1024;
+    assert!(most < names / 4, "{most} of {names}");
+    let mut command = bifolio();
+    command.args(["cp", "-r", &image.at("/d0")]).arg(image.beside("copy"));
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    // There is an error for each further file with a name that was copied already.
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut errors = 0;
+    let warning =
+        "image: the copy has more files than the image has room for; --max-files limits them";
+    let mut lines = lines.inspect(|_| errors += 1);
+    assert!(lines.any(|line| line.contains(warning)), "no warning after {names} names");
+    drop(lines);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!((most - ENTRIES - 2..most + 2).contains(&errors), "{errors}, {most}");
 }
 
 /// Runs a command, and ends it when it has printed `lines` lines. Returns its maximum memory in use, in bytes.

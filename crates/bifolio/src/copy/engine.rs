@@ -15,7 +15,7 @@ use super::destination::Directory;
 use super::hard_links::{First, Links};
 use super::left_out::LeftOut;
 use super::levels::{Levels, NAMES_MAX, Name};
-use super::limits::{Limits, Maximum};
+use super::limits::{self, Limits, Maximum};
 use super::losses::{Loss, Losses, Reason, is_privilege};
 use super::progress::Progress;
 use super::worker::{Job, Worker};
@@ -86,8 +86,8 @@ impl<'a> Engine<'a> {
     }
 
     /// Copies `node`, which is at the path of `target`, to the name `name` in `directory`. Without a name, copies the
-    /// contents of `node` to `directory`. Warns when the copy has more than `suspicious_bytes`. `links` is shared by all copies
-    /// out of the image to the same directory. Reports failures.
+    /// contents of `node` to `directory`. Warns when the copy has more than `suspicious_bytes`, or as many files. `links` is shared
+    /// by all copies out of the image to the same directory. Reports failures.
     pub fn copy(
         &self,
         volume: &Volume,
@@ -264,6 +264,10 @@ impl Visitor for Feeder<'_, '_> {
         let files = self.worker.engine.limits.add_file();
         if self.worker.engine.is_interrupted() {
             return Ok(Flow::Quit);
+        }
+        if self.worker.engine.limits.is_suspicious(files, self.worker.suspicious_bytes) {
+            let image = &self.worker.target.image;
+            self.worker.engine.progress.warn(&limits::files_warning(image));
         }
         self.worker.engine.progress.begin_file(visit.path, files);
         if visit.depth == 0 && self.name.is_none() {

@@ -1,4 +1,5 @@
-//! Limits of a copy, since an image can hold more than its size: many names of one file, holes, compressed data.
+//! Limits of a copy, since an image can hold more than its size: many names of one file, holes, compressed data, blocks that a
+//! directory repeats.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -9,6 +10,10 @@ use crate::failure::Failure;
 
 /// How many times the bytes of the image a copy has at least that is suspicious.
 const FACTOR: u64 = 100;
+/// The bytes that a file or directory counts for beside its data: about those of an inode and a name on the host. Names in an
+/// image have at least 12 bytes, so an image is not suspicious if it has each name once.
+const FILE_BYTES: u64 = 1 << 10;
+const _: () = assert!(FILE_BYTES < 12 * FACTOR);
 
 /// The maximum size of a copy, as the user has chosen it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +47,11 @@ impl Limits {
             let _ = self.exceeded.set("--max-files");
         }
         files
+    }
+
+    /// Returns whether `files` is the first number of files that count for more than `suspicious` bytes, and no limit was chosen.
+    pub fn is_suspicious(&self, files: u64, suspicious: u64) -> bool {
+        self.maximum.files.is_none() && files == (suspicious / FILE_BYTES).saturating_add(1)
     }
 
     /// Counts bytes of data. Returns whether they are the first ones past `suspicious`, and no limit was chosen.
@@ -81,6 +91,12 @@ pub fn warning(image: &Path) -> String {
     Failure::new(image, text).advise("--max-bytes limits it").to_string()
 }
 
+/// Returns the warning of a copy that has suspiciously many files.
+pub fn files_warning(image: &Path) -> String {
+    let text = "the copy has more files than the image has room for";
+    Failure::new(image, text).advise("--max-files limits them").to_string()
+}
+
 /// Returns the number of bytes that an image has on the host. `None` if it cannot be found.
 fn bytes_of(image: &Path) -> Option<u64> {
     const SECTOR_BYTES: u64 = 512;
@@ -103,7 +119,12 @@ mod tests {
         assert_eq!(warnings, [false, false, true, false]);
         assert!(!limits.is_exceeded());
 
+        let warned = (1..9).filter(|files| limits.is_suspicious(*files, 4 * FILE_BYTES));
+        assert_eq!(warned.collect::<Vec<_>>(), [5]);
+        assert!(!limits.is_suspicious(u64::MAX, u64::MAX));
+
         let limits = Limits::new(Maximum { bytes: Some(100), files: Some(2) });
+        assert!(!limits.is_suspicious(5, 4 * FILE_BYTES));
         for is_exceeded in [false, false, true] {
             limits.add_file();
             assert_eq!(limits.is_exceeded(), is_exceeded);
