@@ -27,8 +27,8 @@ pub struct PartDevice {
 
 impl PartDevice {
     /// Returns a device for the part of the target's image that the options choose. Returns `None` if there is none: the
-    /// image is mounted as a whole, or from another container, or there are no loop devices, or none may be attached. Then the
-    /// whole image is opened.
+    /// image is mounted as a whole, or from another container, or by an ordinary user, or there are no loop devices, or none may be
+    /// attached. Then the whole image is opened. If that is more than the part, and for writing, a warning says so.
     ///
     /// # Errors
     ///
@@ -40,7 +40,16 @@ impl PartDevice {
         may_attach: bool,
         inherited: &Inherited,
     ) -> Result<Option<Self>> {
-        if options.is_whole() || !rustix::process::geteuid().is_root() {
+        if options.is_whole() {
+            return Ok(None);
+        }
+        // With the offset 0, the part is the whole image.
+        let has_rest = writable && options.offset != Some(0);
+        if !rustix::process::geteuid().is_root() {
+            // Only root can attach loop devices.
+            if has_rest {
+                warn_of_rest(target);
+            }
             return Ok(None);
         }
         // The part is claimed, not the disk, which may have others in use.
@@ -57,6 +66,7 @@ impl PartDevice {
         };
         let found = fuse::ask(options.confinement.layers(), inherited, find);
         let Some([start, end]) = found.map_err(|error| no_answer(target, &error))? else {
+            // Another container, which can only be read.
             return Ok(None);
         };
         let image = match writable {
@@ -72,10 +82,8 @@ impl PartDevice {
             _ => None,
         };
         let path = known.or_else(|| Some(attached.as_ref()?.path().to_owned()));
-        if path.is_none() {
-            let text =
-                "cannot restrict the server to the part of the image: it has the whole image open";
-            tracing::warn!("{}", Failure::new(&*target.image, text));
+        if path.is_none() && has_rest {
+            warn_of_rest(target);
         }
         Ok(path.map(|path| Self { path, _image: image, attached }))
     }
@@ -84,6 +92,12 @@ impl PartDevice {
     pub fn is_loop(&self) -> bool {
         self.attached.is_some()
     }
+}
+
+/// Warns that the server could also change the rest of the image, of which a part is mounted.
+fn warn_of_rest(target: &Target) {
+    let text = "cannot restrict the server to the part of the image: it has the whole image open";
+    tracing::warn!("{}", Failure::new(&*target.image, text));
 }
 
 /// Returns the failure of a mount whose part was not found. Ends the program if the failure was reported.
