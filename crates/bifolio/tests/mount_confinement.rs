@@ -7,11 +7,11 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mounting::{Fixture, Mount, NOBODY, as_user, bifolio, mount_entry};
+use mounting::{Fixture, LoopDevice, Mount, NOBODY, as_user, bifolio, mount_entry, run_as};
 use testkit::command::output;
 use testkit::{
-    Denied, LAYERS_REFUSED, add_group, deny, fakes_of_layers, private_mounts, refusals_of_layer,
-    wait_until,
+    Denied, LAYERS_REFUSED, Limits, add_group, become_user, deny, fakes_of_layers, private_mounts,
+    refusals_of_layer, wait_until,
 };
 
 #[test]
@@ -24,10 +24,11 @@ fn the_server_is_confined_by_default() {
             let line = status.lines().find(|line| line.starts_with(name)).unwrap();
             line.split_whitespace().nth(1).unwrap().to_owned()
         };
-        ["Uid:", "CapEff:", "CapPrm:", "NoNewPrivs:", "Seccomp:"].map(fact)
+        ["Uid:", "CapEff:", "CapPrm:", "CapBnd:", "NoNewPrivs:", "Seccomp:"].map(fact)
     };
+    let none = "0000000000000000";
     let mount = fixture.mount(&[]);
-    assert_eq!(facts(mount.server()), ["65534", "0000000000000000", "0000000000000000", "1", "2"]);
+    assert_eq!(facts(mount.server()), ["65534", none, none, none, "1", "2"]);
     let namespace =
         |process: &str, kind| fs::read_link(format!("/proc/{process}/ns/{kind}")).unwrap();
     let server = mount.server().to_string();
@@ -37,12 +38,39 @@ fn the_server_is_confined_by_default() {
     // DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SYS_PTRACE and SYS_ADMIN.
     let kept =
         format!("{:016x}", [1, 2, 5, 19, 21].map(|number| 1_u64 << number).iter().sum::<u64>());
-    assert_eq!(facts(mount.guard()), ["0", &kept, &kept, "1", "0"]);
+    assert_eq!(facts(mount.guard()), ["0", &kept, &kept, none, "1", "0"]);
     drop(mount);
     let mount = fixture.mount(&["--no-confine"]);
-    assert_eq!(facts(mount.server())[0], "0");
-    assert_eq!(facts(mount.server())[4], "0");
+    let [user, .., filter] = facts(mount.server());
+    assert_eq!([user.as_str(), &filter], ["0", "0"]);
+    assert_ne!(facts(mount.server())[3], none);
     assert!(mount.path().join("small").exists());
+}
+
+#[test]
+fn resources_of_the_server_are_limited() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let log = fixture.image.with_file_name("log");
+    fs::write(&log, [b'\n'; 1000]).unwrap();
+    let log = log.display().to_string();
+    let memory = fs::read_to_string("/proc/meminfo").unwrap();
+    let memory = memory.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10;
+    // Twice the cache, and what the nodes and the formats may need.
+    let memory = memory + (128 << 20) + (4 << 30);
+    for (options, file_size) in [
+        (&["-o", "rw"][..], None),
+        // Messages go to an empty file.
+        (&["-o", "ro"], Some(64 << 20)),
+        (&["-o", "ro", "--log", &log], Some(1000 + (64 << 20))),
+    ] {
+        let mount = fixture.mount(&[options, &["--cache-size", "64M"]].concat());
+        let found = Limits::of(mount.server());
+        found.check(file_size);
+        // What the program has mapped before.
+        let mapped = found.address_space.unwrap() - memory;
+        assert!((1 << 20..1 << 30).contains(&mapped), "{options:?}: {mapped}");
+    }
 }
 
 #[test]
@@ -77,17 +105,25 @@ fn the_server_cannot_read_the_callers_terminal() {
     assert!(child.wait().unwrap().success());
 }
 
-#[test]
-fn without_a_layer_nothing_is_mounted_unless_an_option_names_it() {
+/// Mounts as `user`, or as root, on hosts that refuse one layer each. Only without that layer, the mount succeeds.
+fn check_each_layer(user: Option<u32>) {
     private_mounts();
     let fixture = Fixture::with_tree();
-    for case in LAYERS_REFUSED {
+    if user.is_some() {
+        fixture.allow_nobody();
+    }
+    // An ordinary user does not become another one.
+    let cases = LAYERS_REFUSED.into_iter().filter(|case| user.is_none() || *case != "user");
+    for case in cases {
         let layer = case.split(' ').next().unwrap();
         let option = format!("--no-confine={layer}");
         let mount = |options: &[&str]| {
             let mut command = bifolio("mount");
-            command.args(options).arg(&fixture.image).arg(&fixture.directory);
+            command.args(options).arg(&fixture.image).arg(&fixture.directory).current_dir("/");
             deny(&mut command, &refusals_of_layer(case));
+            if let Some(user) = user {
+                become_user(&mut command, user);
+            }
             output(&mut command)
         };
         let failed = mount(&[]);
@@ -101,8 +137,60 @@ fn without_a_layer_nothing_is_mounted_unless_an_option_names_it() {
         let named = mount(&[if layer == "no-new-privs" { &all } else { &option }]);
         assert!(named.status.success(), "{case}: {}", named.text());
         let mounted = fixture.mounted();
-        assert!(mounted.path().join("small").exists(), "{case}");
+        match user {
+            // Only this user may access the mount.
+            Some(user) => run_as(user, user, || {
+                assert!(mounted.path().join("small").exists(), "{case}");
+            }),
+            None => assert!(mounted.path().join("small").exists(), "{case}"),
+        }
         drop(mounted);
+    }
+}
+
+#[test]
+fn without_a_layer_nothing_is_mounted_unless_an_option_names_it() {
+    check_each_layer(None);
+}
+
+#[test]
+fn without_a_layer_an_ordinary_user_mounts_nothing_unless_an_option_names_it() {
+    check_each_layer(Some(NOBODY));
+}
+
+#[test]
+fn a_guard_with_privileges_that_it_does_not_need_mounts_nothing() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let prctl = |option: i32, errno| {
+        let first_argument = Some(option as u32);
+        Denied { call: libc::SYS_prctl, first_argument, errno }
+    };
+    let capset = Denied { call: libc::SYS_capset, first_argument: None, errno: 0 };
+    // A call that is refused, or has no effect; the layer of the guard, and the layers without which there is a mount. The server
+    // needs the last call for nothing else: with its user, it loses the capabilities.
+    for (denied, layer, others) in [
+        (prctl(libc::PR_CAPBSET_DROP, libc::EPERM), "capabilities", "user,capabilities"),
+        (prctl(libc::PR_CAPBSET_DROP, 0), "capabilities", "user,capabilities"),
+        (prctl(libc::PR_SET_NO_NEW_PRIVS, 0), "no-new-privs", "no-new-privs,landlock,seccomp"),
+        (prctl(libc::PR_SET_DUMPABLE, 0), "no-new-privs", "no-new-privs,user,landlock,seccomp"),
+        (capset, "capabilities", "capabilities"),
+    ] {
+        let mount = |options: &[&str]| {
+            let mut command = bifolio("mount");
+            command.args(options).arg(&fixture.image).arg(&fixture.directory);
+            deny(&mut command, &[denied]);
+            output(&mut command)
+        };
+        let failed = mount(&[]);
+        assert!(!failed.status.success(), "{denied:?}");
+        let text = failed.text();
+        assert!(text.contains("cannot confine the guard of the mount; "), "{denied:?}: {text}");
+        assert!(text.contains(&format!("--no-confine={layer}")), "{denied:?}: {text}");
+        assert_eq!(mount_entry(&fixture.directory), None, "{denied:?}");
+        let named = mount(&[&format!("--no-confine={others}")]);
+        assert!(named.status.success(), "{denied:?}: {}", named.text());
+        drop(fixture.mounted());
     }
 }
 
@@ -112,6 +200,8 @@ fn a_layer_that_the_host_only_says_to_apply_is_missing() {
     let fixture = Fixture::with_tree();
     for (layer, fakes) in fakes_of_layers() {
         let mut command = bifolio("mount");
+        // Otherwise the guard, which has no layer of this name, would fail.
+        command.args((layer == "user").then_some("--no-confine=capabilities"));
         command.arg(&fixture.image).arg(&fixture.directory);
         add_group(&mut command);
         deny(&mut command, &fakes);
@@ -199,10 +289,11 @@ fn an_ordinary_users_server_is_confined_too() {
     let fixture = Fixture::with_tree();
     fixture.allow_nobody();
     let mut command = as_user(NOBODY, env!("CARGO_BIN_EXE_bifolio"));
-    command.arg("mount").arg(&fixture.image).arg(&fixture.directory);
+    command.arg("mount").arg(&fixture.image).arg(&fixture.directory).env("SECRET", "a word");
     let mount = output(&mut command);
     assert!(mount.status.success(), "{}", mount.text());
     let mounted = fixture.mounted();
+    check_environment(&mounted);
     let status = fs::read_to_string(format!("/proc/{}/status", mounted.server())).unwrap();
     for fact in ["CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
         assert!(status.contains(fact), "{fact}: {status}");
@@ -231,8 +322,16 @@ fn server_and_guard_have_nothing_of_their_callers() {
             assert_ne!(link, PathBuf::from("/etc/shadow"), "{}", secret.as_raw_fd());
         }
     }
-    let environment = fs::read(format!("/proc/{}/environ", mounted.server())).unwrap();
-    assert!(environment.iter().all(|byte| *byte == 0));
+    check_environment(&mounted);
+}
+
+/// Checks that nothing is left of the environment with which the processes of a mount were started.
+fn check_environment(mount: &Mount<'_>) {
+    for process in [mount.server(), mount.guard()] {
+        let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
+        let environment = String::from_utf8_lossy(&environment);
+        assert!(environment.chars().all(|byte| byte == '\0'), "{environment}");
+    }
 }
 
 /// A disk with the fixture's image in its second partition.
@@ -347,5 +446,83 @@ fn without_an_answer_about_the_partition_nothing_is_mounted() {
     // It ends with the error that it has found, which is reported once.
     let text = mount("9", &[]);
     assert!(text.contains("no partition 9: the") && text.lines().count() == 1, "{text}");
+    disk.check();
+}
+
+/// Returns whether a process could write to more bytes of the disk than the partition: through the disk itself, or a loop device
+/// of that size.
+fn holds_whole_disk(process: i32) -> bool {
+    let folder = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    folder.map(|file| file.unwrap().file_name()).any(|number| {
+        let number = number.to_string_lossy();
+        let link = fs::read_link(format!("/proc/{process}/fd/{number}")).unwrap();
+        let facts = fs::read_to_string(format!("/proc/{process}/fdinfo/{number}")).unwrap();
+        let flags = facts.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+        let flags = i32::from_str_radix(flags.trim(), 8).unwrap();
+        let name = link.file_name().unwrap_or_default();
+        let offset = fs::read_to_string(Path::new("/sys/block").join(name).join("loop/offset"));
+        let is_disk = link.ends_with("disk") || offset.is_ok_and(|offset| offset == "0\n");
+        is_disk && flags & libc::O_ACCMODE != libc::O_RDONLY
+    })
+}
+
+#[test]
+fn a_mount_of_a_partition_whose_server_could_change_the_whole_disk_warns() {
+    const WARNING: &str = "disk: cannot restrict the server to the part of the image: it has the \
+        whole image open";
+    private_mounts();
+    let disk = Disk::new();
+    let fixture = &disk.fixture;
+    fixture.allow_nobody();
+    std::os::unix::fs::chown(&disk.path, Some(NOBODY), None).unwrap();
+    let start = disk.start.to_string();
+    let check = |user: Option<u32>, image: &Path, arguments: &[&str], warning: Option<&str>| {
+        let program = env!("CARGO_BIN_EXE_bifolio");
+        let mut command = user.map_or_else(|| Command::new(program), |user| as_user(user, program));
+        command.arg("mount").args(arguments).arg(image).arg(&fixture.directory);
+        let mounted = output(&mut command);
+        let (case, text) = (format!("{user:?}, {arguments:?}"), mounted.text());
+        assert!(mounted.status.success(), "{case}: {text}");
+        let mount = fixture.mounted();
+        match warning {
+            Some(warning) => assert!(text.contains(warning), "{case}: {text}"),
+            None => assert!(!text.contains("whole image"), "{case}: {text}"),
+        }
+        assert_eq!(holds_whole_disk(mount.server()), warning.is_some(), "{case}");
+    };
+    let part = ["--partition", "2"];
+    let offset = ["--offset", start.as_str()];
+    for part in [part, offset] {
+        let with = |options| [&["-o", options], &part[..]].concat();
+        check(None, &disk.path, &with("rw"), None);
+        check(None, &disk.path, &with("rw,noloop"), Some(WARNING));
+        check(None, &disk.path, &with("ro,noloop"), None);
+        check(Some(NOBODY), &disk.path, &with("rw"), Some(WARNING));
+        check(Some(NOBODY), &disk.path, &with("ro"), None);
+    }
+    // The whole image is the part.
+    for user in [None, Some(NOBODY)] {
+        std::os::unix::fs::chown(&fixture.image, Some(NOBODY), None).unwrap();
+        check(user, &fixture.image, &["-o", "rw,noloop", "--offset", "0"], None);
+        check(user, &fixture.image, &["-o", "rw,noloop"], None);
+    }
+    // A device whose partitions the host does not know.
+    let device = LoopDevice::new(&disk.path);
+    let warning = WARNING.replacen("disk", &device.path().display().to_string(), 1);
+    for part in [part, offset] {
+        let arguments = [&["-o", "rw"], &part[..]].concat();
+        check(None, device.path(), &arguments, Some(&warning));
+    }
+    drop(device);
+    // An Android sparse image, which can only be read.
+    let folder = disk.path.parent().unwrap();
+    testkit::command::run(Command::new("img2simg").args(["disk", "sparse"]).current_dir(folder));
+    for user in [None, Some(NOBODY)] {
+        check(user, &folder.join("sparse"), &["-o", "ro", "--partition", "2"], None);
+    }
+    // A host without loop devices.
+    let hide = ["--bind", "/dev/null", "/dev/loop-control"];
+    testkit::command::run(Command::new("mount").args(hide));
+    check(None, &disk.path, &["-o", "rw", "--partition", "2"], Some(WARNING));
     disk.check();
 }

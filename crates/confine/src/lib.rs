@@ -12,6 +12,8 @@
 //!
 //! A layer that is missing is an error, unless the policy leaves it out.
 //!
+//! The guard of a mount, which never reads the image, has some of them, too ([`confine_guard`]).
+//!
 //! `inherited.rs` closes the files that the process has got from the one that started it.
 
 #![deny(unsafe_code)]
@@ -29,7 +31,7 @@ use std::fmt;
 pub use files::Tree;
 pub use inherited::{Inherited, leave_input};
 pub use limits::{FILES_MAX, Resources, raise_file_limit};
-pub use privileges::{has_nobody, limit_guard};
+pub use privileges::has_nobody;
 pub use proof::Proof;
 pub use system_calls::ENABLE_RINGS;
 pub use trees::Trees;
@@ -160,13 +162,15 @@ pub struct Needs<'a> {
 /// Layers that could not be applied.
 #[derive(Debug)]
 pub struct ConfineError {
+    /// The process that is not confined.
+    process: &'static str,
     /// The layers, why each is missing, and what still holds without it.
     missing: Vec<(Layer, String, &'static str)>,
 }
 
 impl fmt::Display for ConfineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("cannot confine the process that reads the image")?;
+        write!(f, "cannot confine {}", self.process)?;
         for (layer, reason, without) in &self.missing {
             let name = layer.name();
             write!(f, "; {name}: {reason} (with --no-confine={name}, {without})")?;
@@ -176,6 +180,14 @@ impl fmt::Display for ConfineError {
 }
 
 impl std::error::Error for ConfineError {}
+
+/// The process that [`confine`] confines.
+const READER: &str = "the process that reads the image";
+/// The process that [`confine_guard`] confines.
+const GUARD: &str = "the guard of the mount";
+/// What still holds without a layer of the guard.
+const WITHOUT_GUARD_LAYER: &str =
+    "the guard, which never reads the image, would keep privileges that it does not need";
 
 /// What is weaker on the host than on others, although every layer is applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -238,7 +250,38 @@ pub fn confine(
             missing.push((layer, reason, without));
         }
     }
-    if missing.is_empty() { Ok(old_landlock) } else { Err(ConfineError { missing }) }
+    if missing.is_empty() {
+        Ok(old_landlock)
+    } else {
+        Err(ConfineError { process: READER, missing })
+    }
+}
+
+/// Applies the layers of `confinement` that root's guard of a mount can have: no privileges by way of programs, and only the
+/// capabilities that it needs. Verifies by `proof` that it has no others, whether or not the host has let it drop any. Does nothing
+/// for a guard without CAP_SYS_ADMIN: it mounts through fusermount3, which gets privileges when it is executed.
+///
+/// Returns an error if the guard has more than it needs.
+pub fn confine_guard(confinement: Confinement, proof: &Proof) -> Result<(), ConfineError> {
+    if !privileges::is_roots_guard() {
+        return Ok(());
+    }
+    let layers: [(Layer, fn() -> Result<(), String>); 2] = [
+        (Layer::NoNewPrivileges, privileges::forbid_new),
+        (Layer::Capabilities, privileges::limit_guard),
+    ];
+    let expected = proof.expect(privileges::GUARD);
+    let mut missing = Vec::new();
+    for (layer, apply) in layers {
+        if !confinement.has(layer) {
+            continue;
+        }
+        let applied = apply();
+        if let Err(found) = proof.verify_guard(layer, &expected) {
+            missing.push((layer, applied.err().unwrap_or(found), WITHOUT_GUARD_LAYER));
+        }
+    }
+    if missing.is_empty() { Ok(()) } else { Err(ConfineError { process: GUARD, missing }) }
 }
 
 #[cfg(test)]
@@ -263,7 +306,7 @@ mod tests {
             (Layer::Landlock, "the kernel has no Landlock".to_owned(), Layer::Landlock.without()),
             (Layer::User, "Invalid argument".to_owned(), trees::without(Layer::User)),
         ];
-        let text = ConfineError { missing }.to_string();
+        let text = ConfineError { process: READER, missing }.to_string();
         for part in ["--no-confine=landlock", "--no-confine=user", "no Landlock", "system calls"] {
             assert!(text.contains(part), "{text}");
         }

@@ -120,30 +120,24 @@ pub fn keep_capabilities(kept: CapabilitySet) -> Result<(), String> {
     }
 }
 
-/// Drops all privileges of root's guard but those for mounting, unmounting, finding the way to the mount point, and for
-/// signals to the server and questions about clients. Without them, the guard mounts through fusermount3, which gets
-/// privileges when it is executed, and nothing is changed.
-pub fn limit_guard() {
-    let needed = CapabilitySet::SYS_ADMIN
-        | CapabilitySet::DAC_OVERRIDE
-        | CapabilitySet::DAC_READ_SEARCH
-        | CapabilitySet::KILL
-        | CapabilitySet::SYS_PTRACE;
-    let Ok(sets) = capabilities(None) else { return };
-    if !geteuid().is_root() || !sets.effective.contains(CapabilitySet::SYS_ADMIN) {
-        return;
-    }
-    let kept = CapabilitySets {
-        effective: sets.effective & needed,
-        permitted: sets.permitted & needed,
-        inheritable: CapabilitySet::empty(),
-    };
-    let limited = empty_bounding_set()
-        .and_then(|()| set_no_new_privs(true))
-        .and_then(|()| set_capabilities(None, kept));
-    if let Err(errno) = limited {
-        tracing::warn!("the guard keeps privileges that it does not need: {errno}");
-    }
+/// The capabilities that a guard needs to mount and unmount, to find the way to the mount point, and for signals to the server and
+/// questions about clients.
+pub(crate) const GUARD: CapabilitySet = CapabilitySet::SYS_ADMIN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SYS_PTRACE);
+
+/// Returns whether the process is root's guard, which mounts without a program that gets privileges when it is executed.
+pub fn is_roots_guard() -> bool {
+    let may_mount = || capabilities(None).map(|s| s.effective.contains(CapabilitySet::SYS_ADMIN));
+    geteuid().is_root() && may_mount().unwrap_or(true)
+}
+
+/// Drops all capabilities of root's guard but those that it needs.
+pub fn limit_guard() -> Result<(), String> {
+    let sets = capabilities(None).map_err(|errno| format!("capget: {errno}"))?;
+    keep_capabilities(sets.effective & GUARD)
 }
 
 #[cfg(test)]

@@ -104,6 +104,16 @@ impl Proof {
         facts.iter().try_for_each(|(name, expected)| require(&status, name, expected))
     }
 
+    /// [`verify`](Self::verify) for a guard, which may have fewer capabilities than `expected`.
+    pub fn verify_guard(&self, layer: Layer, expected: &Expected) -> Result<(), String> {
+        if layer != Layer::Capabilities {
+            return self.verify(layer, expected);
+        }
+        let status = self.read()?;
+        require(&status, "Threads:", &["1"])?;
+        require_capabilities_within(&status, expected)
+    }
+
     /// Returns the number of filters on system calls. `None` if the kernel does not show it (before Linux 5.9).
     fn filters(&self) -> Option<u64> {
         filters_in(&self.read().ok()?)
@@ -204,6 +214,23 @@ const NOBODY: &str = "65534";
 /// An empty set of capabilities, in /proc.
 const NO_CAPABILITIES: &str = "0000000000000000";
 
+/// Checks that the process has no other capabilities than those that it keeps, and can get none.
+fn require_capabilities_within(status: &str, expected: &Expected) -> Result<(), String> {
+    if expected.empties_bounding {
+        require(status, "CapBnd:", &[NO_CAPABILITIES])?;
+    }
+    require(status, "CapInh:", &[NO_CAPABILITIES])?;
+    require(status, "CapAmb:", &[NO_CAPABILITIES])?;
+    for name in ["CapPrm:", "CapEff:"] {
+        let words = words_of(status, name)?;
+        let found = words.first().and_then(|word| u64::from_str_radix(word, 16).ok());
+        if found.is_none_or(|found| found & !expected.kept.bits() != 0) {
+            return Err(format!("/proc shows {name} {}", words.join(" ")));
+        }
+    }
+    Ok(())
+}
+
 /// Checks that no user of the process is root.
 fn require_user(status: &str) -> Result<(), String> {
     let users = words_of(status, "Uid:")?;
@@ -255,6 +282,26 @@ mod tests {
         empties_bounding: true,
         filters: None,
     };
+
+    #[test]
+    fn a_guard_may_have_fewer_capabilities_than_it_needs_but_no_others() {
+        let check = |held: u64, bounding: u64, empties_bounding| {
+            let status = format!(
+                "CapInh:\t{:016x}\nCapPrm:\t{held:016x}\nCapEff:\t{:016x}\nCapBnd:\t{bounding:016x}\nCapAmb:\t{:016x}\n",
+                0, 0, 0
+            );
+            let expected = Expected { kept: privileges::GUARD, empties_bounding, ..EXPECTED };
+            require_capabilities_within(&status, &expected)
+        };
+        let needed = privileges::GUARD.bits();
+        assert_eq!(check(needed, 0, true), Ok(()));
+        // In a container, which has taken some from root, and the right to change the bounding set.
+        let sys_admin = CapabilitySet::SYS_ADMIN.bits();
+        assert_eq!(check(sys_admin, sys_admin, false), Ok(()));
+        assert!(check(needed | 1, 0, true).unwrap_err().contains("CapPrm:"));
+        assert!(check(needed, 1, true).unwrap_err().contains("CapBnd:"));
+        assert!(check(u64::MAX, 0, true).is_err());
+    }
 
     #[test]
     fn a_filter_of_the_host_is_not_taken_for_the_processs_own() {

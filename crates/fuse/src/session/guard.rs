@@ -42,7 +42,12 @@ pub fn run<H, E>(
     plan.inherited.close();
     process::leave_directory();
     if plan.confinement.is_any() {
-        confine::limit_guard();
+        process::clear_environment_but_path();
+        if let Err(error) = confine::confine_guard(plan.confinement, &confine::Proof::open()) {
+            server.kill();
+            let _ = server.wait::<E>();
+            return Err(SessionError::Confine(error));
+        }
     }
     let control = Control::new(sockets.control);
     let signals = match Signals::install() {

@@ -107,7 +107,7 @@ pub enum SessionError<E> {
     Aborted,
     /// A worker thread panicked, and its request was lost.
     Panicked,
-    /// The server could not be confined.
+    /// The server or the guard could not be confined.
     Confine(ConfineError),
     /// The host refused an action.
     Host(&'static str, Errno),

@@ -172,6 +172,16 @@ pub fn clear_environment() {
     }
 }
 
+/// [`clear_environment`] for a process that may execute fusermount3: keeps `PATH`.
+pub fn clear_environment_but_path() {
+    let path = std::env::var_os("PATH");
+    clear_environment();
+    if let Some(path) = path {
+        // SAFETY: no other thread is running.
+        unsafe { std::env::set_var("PATH", path) };
+    }
+}
+
 /// Returns the addresses of the memory with the environment of the program's start. The C library copies variables of its
 /// own (`GLIBC_TUNABLES`), and no pointer is left to the first ones. `None` if the host does not show it.
 fn first_environment() -> Option<Range<usize>> {
