@@ -13,6 +13,9 @@ use crate::failure::{Failure, Result};
 const MEMORY_BESIDE_CACHE: u64 = 8 << 30;
 /// The maximum number of open files of a copy of a tree, which has one directory open for each level.
 const COPY_FILES_MAX: u64 = 1 << 16;
+/// The warning that a command stays root where it cannot become another user.
+const NO_NOBODY: &str = "the user namespace has no user nobody (65534), so the process that reads the image stays the user \
+    who runs it: the layer user of its confinement is missing";
 /// The value of `--no-confine` that stands for all layers.
 const EVERY_LAYER: &str = "all";
 
@@ -98,7 +101,11 @@ pub struct CommandNeeds<'a> {
 pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds<'_>) -> Result<()> {
     let mut layers = options.layers_of_command()?;
     if !confine::has_nobody() {
-        // In a user namespace with one user, root is that ordinary user.
+        // In a user namespace with one user, root is that ordinary user. Copies of trees stay this user in any case.
+        let becomes_nobody = rustix::process::geteuid().is_root() && needs.trees.is_none();
+        if layers.has(Layer::User) && becomes_nobody {
+            console::warn(NO_NOBODY);
+        }
         layers = layers.without(Layer::User);
     }
     if !layers.is_any() {

@@ -32,7 +32,7 @@ pub enum Trees<'a> {
 
 impl Trees<'_> {
     /// Returns whether there are none.
-    pub(crate) fn is_none(&self) -> bool {
+    pub fn is_none(&self) -> bool {
         matches!(self, Self::None)
     }
 

@@ -1,5 +1,7 @@
 //! Confinement of the commands: the process has no privileges and no access to files when it parses an image.
 
+mod order;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::BTreeSet;
@@ -13,7 +15,8 @@ use std::process::{Child, Command, Stdio};
 use support::{Image, bifolio, shell};
 use testkit::command::output;
 use testkit::{
-    Denied, LAYERS_REFUSED, add_group, deny, fakes_of_layers, must, refusals_of_layer, wait_until,
+    Denied, LAYERS_REFUSED, Limits, add_group, deny, fakes_of_layers, must, refusals_of_layer,
+    wait_until,
 };
 
 /// All commands that only read images.
@@ -128,6 +131,16 @@ fn commands_that_read_are_confined_when_they_print() {
         assert!(stopped.end(), "{command:?}");
     }
     let mut call = bifolio();
+    call.args(["ls", "--cache-size", "64M", &image.at("/")]);
+    let stopped = Stopped::start(call);
+    let limits = Limits::of(stopped.child.id());
+    // Standard output may be a file, which may get any size.
+    limits.check(None);
+    // Twice the cache, and what the command may need, beside what it has mapped before.
+    let mapped = limits.address_space.unwrap_or(u64::MAX) - (128 << 20) - (8 << 30);
+    assert!((1 << 20..1 << 30).contains(&mapped), "{mapped}");
+    assert!(stopped.end());
+    let mut call = bifolio();
     call.args(["ls", "--no-confine", &image.at("/")]);
     let stopped = Stopped::start(call);
     assert_eq!(["Uid:", "Seccomp:"].map(|name| fact(&stopped.child, name)), ["0", "0"]);
@@ -162,6 +175,27 @@ fn commands_that_write_to_images_only_are_confined() {
     let stopped = Stopped::start(call);
     check_confined(&stopped.child, &["defrag"]);
     assert!(stopped.end());
+    // The others print nothing unless they fail. Each gets a target that it cannot change first, and then one that it can.
+    let at = |path: &str| image.at(path);
+    let none = at("/none");
+    for call in [
+        &["mkdir", &at("/dir"), &at("/new")][..],
+        &["ln", &none, &at("/dir/file"), &at("/new")],
+        &["rm", "-r", &none, &at("/new")],
+        &["chmod", "600", &none, &at("/file")],
+        &["chown", "1", &none, &at("/file")],
+        &["fallocate", "-l", "1M", &at("/dir"), &at("/file")],
+        &["mv", &none, &at("/file"), &at("/dir")],
+        &["gc", &at("/")],
+    ] {
+        let mut command = bifolio();
+        command.args(call);
+        let stopped = Stopped::start_at_error(command);
+        check_confined(&stopped.child, call);
+        assert!(!stopped.end(), "{call:?}");
+    }
+    let moved = output(bifolio().args(["stat", &at("/dir/file")])).text();
+    assert!(moved.contains("1048576"), "{moved}");
     // Its standard input is the archive.
     let mut call = bifolio();
     call.args(["tar", "-", &image.at("/dir")]).stdin(Stdio::piped());
@@ -402,47 +436,6 @@ fn copies_run_as_an_ordinary_user_and_to_the_root_directory() {
 }
 
 #[test]
-fn commands_with_host_files_do_not_parse_an_image_without_a_layer() {
-    let image = image();
-    let folder = image.folder.path();
-    // A container is found when an image is parsed.
-    shell(folder, "qemu-img convert -O qcow2 image container; echo text > text");
-    let container = format!("{}:/new", image.beside("container").display());
-    let here = |name: &str| image.beside(name).display().to_string();
-    shell(folder, "mkdir tree; echo text > tree/file");
-    let calls: &[&[&str]] = &[
-        &["put", &here("text"), &container],
-        &["cp", &here("text"), &container],
-        &["cp", "-a", &here("tree"), &container],
-        &["cp", "-a", &container, &here("out")],
-    ];
-    let check = |call: &[&str], layer: &str, refusals: &[Denied]| {
-        let run = |options: &[&str]| {
-            let mut command = bifolio();
-            command.args(call).args(options);
-            deny(&mut command, refusals);
-            output(&mut command).text()
-        };
-        let failed = run(&[]);
-        assert!(failed.contains(&format!("--no-confine={layer}")), "{call:?}, {layer}: {failed}");
-        assert!(!failed.contains("qcow2"), "{call:?}, {layer}: {failed}");
-        // The kernel takes both filters only from processes that cannot get new privileges.
-        let named = run(&[&format!("--no-confine={layer},landlock,seccomp")]);
-        assert!(named.contains("in the format qcow2"), "{call:?}, {layer}: {named}");
-    };
-    for call in calls {
-        // A copy of a tree stays the user that it is.
-        let has_tree = call.contains(&"-a");
-        for case in LAYERS_REFUSED.into_iter().filter(|case| !has_tree || *case != "user") {
-            let layer = case.split(' ').next().unwrap_or_default();
-            check(call, layer, &refusals_of_layer(case));
-        }
-    }
-    let chroot = Denied { call: libc::SYS_chroot, first_argument: None, errno: libc::EPERM };
-    check(calls[3], "chroot", &[chroot]);
-}
-
-#[test]
 fn without_a_layer_nothing_is_read_unless_an_option_names_it() {
     let image = image();
     for case in LAYERS_REFUSED {
@@ -558,6 +551,24 @@ fn commands_run_where_proc_or_other_users_are_missing() {
     };
     // Root of a namespace with one user, an ordinary user, and a host whose /proc is empty.
     run("unshare --user --map-root-user");
+    // Only this root stays what it is, and only in commands for which it would become another user.
+    let copy = image.beside("copied").display().to_string();
+    for (wrapper, arguments, warns) in [
+        ("--user --map-root-user", &["cat", &image.at("/file")][..], true),
+        ("--user --map-root-user", &["cat", "--no-confine=user", &image.at("/file")], false),
+        ("--user --map-root-user", &["cp", "-r", &image.at("/dir"), &copy], false),
+        ("--user --map-user=1000", &["cat", &image.at("/file")], false),
+        ("--mount", &["cat", &image.at("/file")], false),
+    ] {
+        let mut command = Command::new("unshare");
+        let ran = output(command.args(wrapper.split(' ')).arg(program).args(arguments));
+        let text = ran.text();
+        assert_eq!(
+            text.contains("no user nobody (65534)"),
+            warns,
+            "{wrapper} {arguments:?}: {text}"
+        );
+    }
     run("unshare --mount sh -c 'mount -t tmpfs none /proc; exec \"$@\"' sh");
     let folder = image.folder.path();
     let no_proc = "unshare --mount sh -c 'mount -t tmpfs none /proc; exec \"$@\"' sh";
