@@ -1,7 +1,8 @@
 //! ext2, ext3, ext4 and f2fs images in user space: the library. The command line is in `main.rs`.
 //!
 //! An image can be read in any state: a dirty journal is replayed in memory, and the image is not written. Nothing
-//! in it is trusted: an inconsistency is an [`Error`] with the structure and its location.
+//! in it is trusted: an inconsistency is an [`Error`] with the structure and its location. The library does not confine the
+//! process that uses it, as the command line does: a program that reads images of strangers should have few rights.
 //!
 //! # Calls as in the standard library
 //!
