@@ -329,8 +329,8 @@ fn server_and_guard_have_nothing_of_their_callers() {
 fn check_environment(mount: &Mount<'_>) {
     for process in [mount.server(), mount.guard()] {
         let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
-        let environment = String::from_utf8_lossy(&environment);
-        assert!(environment.chars().all(|byte| byte == '\0'), "{environment}");
+        // Nothing is printed of it, since it may contain secrets.
+        assert!(environment.iter().all(|byte| *byte == 0));
     }
 }
 
