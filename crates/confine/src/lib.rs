@@ -266,17 +266,16 @@ pub fn confine_guard(confinement: Confinement, proof: &Proof) -> Result<(), Conf
     if !privileges::is_roots_guard() {
         return Ok(());
     }
-    let layers: [(Layer, fn() -> Result<(), String>); 2] = [
-        (Layer::NoNewPrivileges, privileges::forbid_new),
-        (Layer::Capabilities, privileges::limit_guard),
-    ];
     let expected = proof.expect(privileges::GUARD);
     let mut missing = Vec::new();
-    for (layer, apply) in layers {
+    for layer in [Layer::NoNewPrivileges, Layer::Capabilities] {
         if !confinement.has(layer) {
             continue;
         }
-        let applied = apply();
+        let applied = match layer {
+            Layer::NoNewPrivileges => privileges::forbid_new(),
+            _ => privileges::limit_guard(),
+        };
         if let Err(found) = proof.verify_guard(layer, &expected) {
             missing.push((layer, applied.err().unwrap_or(found), WITHOUT_GUARD_LAYER));
         }

@@ -229,19 +229,19 @@ pub const ATTEMPTS: &[Attempt<Facts>] = &[
     ("start a thread without CLONE_THREAD", clone_without::<{ libc::CLONE_THREAD }>),
     ("start a thread without CLONE_SYSVSEM", clone_without::<{ libc::CLONE_SYSVSEM }>),
     ("trace a process", |facts| {
-        let trace = |request: u32| {
+        let trace = |request| {
             let none = std::ptr::null::<u8>();
             // SAFETY: these requests read and store nothing.
-            let called = unsafe { libc::ptrace(request as _, facts.process, none, none) };
+            let called = unsafe { libc::ptrace(request, facts.process, none, none) };
             result(called).map(drop)
         };
-        trace(libc::PTRACE_SEIZE as u32)?;
+        trace(libc::PTRACE_SEIZE)?;
         // Only a process that is stopped can be left again.
-        trace(libc::PTRACE_INTERRUPT as u32)?;
+        trace(libc::PTRACE_INTERRUPT)?;
         // SAFETY: the call stores no status.
         let stopped = unsafe { libc::waitpid(facts.process, std::ptr::null_mut(), libc::__WALL) };
         result(stopped.into())?;
-        trace(libc::PTRACE_DETACH as u32)
+        trace(libc::PTRACE_DETACH)
     }),
     ("let a file send signals to a process", |facts| {
         // SAFETY: the command takes a number.
