@@ -195,6 +195,32 @@ fn a_guard_with_privileges_that_it_does_not_need_mounts_nothing() {
 }
 
 #[test]
+fn a_guard_with_fewer_privileges_than_it_needs_mounts() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let [dac_override, dac_read_search, kill, sys_ptrace, sys_admin] =
+        [1, 2, 5, 19, 21].map(|number| 1_u64 << number);
+    let mounting = dac_override | dac_read_search | sys_admin;
+    // What a container takes from root, the options with which it can mount then, and what the guard keeps. Without SETPCAP, no process
+    // can change the bounding set, which the layer user needs.
+    for (taken, options, kept) in [
+        ("-kill,-sys_ptrace,-chown", &[][..], mounting),
+        ("-setpcap", &["--no-confine=user"], mounting | kill | sys_ptrace),
+    ] {
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--bounding-set={taken}")).arg("--inh-caps=-all");
+        command.args([env!("CARGO_BIN_EXE_bifolio"), "mount"]).args(options);
+        let mounted = output(command.arg(&fixture.image).arg(&fixture.directory));
+        assert_eq!((mounted.status.success(), mounted.text().as_str()), (true, ""), "{taken}");
+        let mount = fixture.mounted();
+        let status = fs::read_to_string(format!("/proc/{}/status", mount.guard())).unwrap();
+        for fact in [format!("CapPrm:\t{kept:016x}\n"), "NoNewPrivs:\t1\n".to_owned()] {
+            assert!(status.contains(&fact), "{taken}, {fact}: {status}");
+        }
+    }
+}
+
+#[test]
 fn a_layer_that_the_host_only_says_to_apply_is_missing() {
     private_mounts();
     let fixture = Fixture::with_tree();
