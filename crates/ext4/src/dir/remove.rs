@@ -2,7 +2,7 @@
 //! Not here: adding names.
 
 use base::attributes::FileType;
-use base::{Error, FileBlock, InodeNumber, Result};
+use base::{Error, FileBlock, InodeNumber, Problem, Result};
 
 use super::lookup::{Located, is_dots};
 use super::node::NodeKind;
@@ -71,11 +71,18 @@ impl Inode {
         })
     }
 
-    /// Returns whether this directory has no names except "." and "..".
+    /// Returns whether this directory has no names except "." and "..". Errors: `Corrupt` if its size is not that of its
+    /// blocks, since there may be names behind a size that is too small, or in a block that is missing.
     pub(crate) fn dir_is_empty(&self) -> Result<bool> {
         let directory = Directory::open(self)?;
         if self.has(InodeFlags::INLINE_DATA) {
             return directory.is_inline_empty();
+        }
+        let block_size = u64::from(directory.format.dir.block_size.bytes());
+        let (found, expected) = (self.size(), self.mapped_end(FileBlock(0))?.0 * block_size);
+        if found != expected || expected == 0 {
+            let problem = Problem::Mismatch { field: "size", found, expected };
+            return Err(Error::corrupt(STRUCTURE, directory.location(), problem));
         }
         let (mut at, mut blocks_read) = (FileBlock(0), 0);
         while let Some(block) = directory.next_block(at)? {
