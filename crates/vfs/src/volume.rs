@@ -454,6 +454,10 @@ impl Volume {
                 "a volume is closed with data that is not written back"
             );
         }
+        if let Some(writeback) = &self.shared.writeback {
+            // Inodes without a name are deleted when the last reference is dropped, which a thread of the writeback may have.
+            writeback.stop();
+        }
         flushed.and(self.shared.file_system.close())
     }
 
