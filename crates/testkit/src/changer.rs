@@ -1,10 +1,11 @@
 //! Random changes of a volume, damaged or not.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::attributes::{AttributeChange, DirCursor, FileType, XattrMode};
-use base::{Error, FileOffset, FsBlock, Result, WaitCallback};
+use base::{Error, FileOffset, FsBlock, InodeNumber, Result, WaitCallback};
 use device::SharedDevice;
 use iomap::CacheOptions;
 use vfs::{
@@ -31,6 +32,8 @@ pub struct Changer<C> {
     open: Vec<File>,
     /// The number of successful changes.
     made: u64,
+    /// The inodes that changes may have affected.
+    touched: BTreeSet<InodeNumber>,
 }
 
 impl<C: Choose> Changer<C> {
@@ -55,6 +58,7 @@ impl<C: Choose> Changer<C> {
             names: Vec::new(),
             open: Vec::new(),
             made: 0,
+            touched: BTreeSet::new(),
         })
     }
 
@@ -91,7 +95,20 @@ impl<C: Choose> Changer<C> {
 
     fn some_node(&mut self) -> Result<Arc<Node>> {
         let (directory, name) = self.random.pick(&self.names).ok_or(Error::NotFound)?;
-        self.volume.lookup(directory, name)
+        let node = self.volume.lookup(directory, name)?;
+        self.touched.insert(node.number());
+        Ok(node)
+    }
+
+    /// Returns a known name, if there is any, whose inode a change of the name may affect.
+    fn some_name(&mut self) -> Result<(Arc<Node>, Vec<u8>)> {
+        let name = self.random.pick(&self.names).cloned().ok_or(Error::NotFound)?;
+        self.touch(&name);
+        Ok(name)
+    }
+
+    fn touch(&mut self, (directory, name): &(Arc<Node>, Vec<u8>)) {
+        self.touched.extend(self.volume.lookup(directory, name).map(|node| node.number()));
     }
 
     fn some_file(&mut self) -> Result<File> {
@@ -146,19 +163,21 @@ impl<C: Choose> Changer<C> {
                 self.volume.link(&directory, &name, &node)
             }
             6 | 7 => {
-                let (directory, name) = self.random.pick(&self.names).ok_or(Error::NotFound)?;
-                self.volume.unlink(directory, name, BY)
+                let (directory, name) = self.some_name()?;
+                self.volume.unlink(&directory, &name, BY)
             }
             8 => {
-                let (directory, name) = self.random.pick(&self.names).ok_or(Error::NotFound)?;
-                self.volume.rmdir(directory, name, BY)
+                let (directory, name) = self.some_name()?;
+                self.volume.rmdir(&directory, &name, BY)
             }
             9 | 10 => {
-                let from = self.random.pick(&self.names).cloned().ok_or(Error::NotFound)?;
+                let from = self.some_name()?;
                 let to = match self.random.below(2) {
                     0 => self.new_name(),
-                    _ => self.random.pick(&self.names).cloned().ok_or(Error::NotFound)?,
+                    _ => self.some_name()?,
                 };
+                // A new name may be one that exists.
+                self.touch(&to);
                 let flags =
                     RenameFlags { exchange: self.random.below(4) == 0, ..RenameFlags::default() };
                 self.volume.rename_in((&from.0, &from.1), (&to.0, &to.1), flags, BY)
@@ -319,7 +338,9 @@ impl<C: Choose> Changer<C> {
     /// Removes all known files.
     pub fn remove_all(mut self) -> Self {
         for (directory, name) in std::mem::take(&mut self.names).into_iter().rev() {
-            let removed = match self.volume.lookup(&directory, &name) {
+            let found = self.volume.lookup(&directory, &name);
+            self.touched.extend(found.iter().map(|node| node.number()));
+            let removed = match found {
                 Ok(node) if node.kind() == FileType::Directory => {
                     self.volume.rmdir(&directory, &name, BY)
                 }
@@ -329,6 +350,11 @@ impl<C: Choose> Changer<C> {
             self.count(removed);
         }
         self
+    }
+
+    /// Returns the inodes that changes may have affected.
+    pub fn touched(&self) -> &BTreeSet<InodeNumber> {
+        &self.touched
     }
 
     /// Closes the volume. Returns the number of successful changes, and the first error of the last sync and of closing.

@@ -9,6 +9,7 @@ use crate::{Mke2fs, Random, must};
 
 pub mod fields;
 mod finish;
+mod kept;
 mod places;
 mod specimen;
 mod subject;

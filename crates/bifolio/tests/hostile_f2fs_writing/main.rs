@@ -1,22 +1,32 @@
-//! Changes of damaged f2fs images: every change ends soon, and only with typed errors, no thread panics, and a volume in
-//! which the check finds nothing stays so. fsck.f2fs has no kinds of complaints that it did not have before.
+//! Changes of damaged f2fs images: every change ends soon, and only with typed errors, no thread panics, and neither the check
+//! nor fsck.f2fs finds a kind of error that it did not find before, unless the damage explains it.
 //! `BIFOLIO_SOAK_FACTOR` multiplies the number of damaged images, and `BIFOLIO_TEST_SEED` is the first seed.
+//! `BIFOLIO_FUZZ_CORPUS` is the folder of the fuzzer's corpora. The inputs of the target `f2fs_writing` are choices, too.
+#![allow(clippy::print_stdout, reason = "the counts of a run")]
 
 mod faults;
 mod fsck;
 
+use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use device::SharedDevice;
 use testkit::f2fs::damage_synced_node;
-use testkit::f2fs::hostile::{STRUCTURES, damage, damage_features, damage_orphans, has, images};
-use testkit::hostile::written::{findings, new_kinds, over};
-use testkit::{Changer, Random, seeds};
+use testkit::f2fs::hostile::{
+    STRUCTURES, Valid, damage, damage_features, damage_orphans, has, writing_image, writing_images,
+};
+use testkit::hostile::written::{self, Outcome, new_kinds, over};
+use testkit::hostile::{Damageable, Subject};
+use testkit::{Changer, Choose, InputBytes, Random, seeds};
 
 /// Number of damaged copies of each image. Failure messages have the seed.
 const SEEDS: u64 = 12;
+/// The maximum number of changes of an image, and of one that an input of the fuzz target chooses.
+const CHANGES_MAX: usize = 150;
+const INPUT_CHANGES_MAX: usize = 40;
 /// The time limit for an image, much longer than any test takes on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(60);
 /// The unit of copies, in bytes.
@@ -74,64 +84,113 @@ struct Counts {
     sound: u64,
     /// Those in which fsck.f2fs found nothing.
     clean: u64,
+    /// Those in which fsck.f2fs found errors, and whose errors before and after were compared.
+    compared: u64,
+    /// Descriptions of those that are worse than before.
+    worse: Vec<String>,
 }
 
-/// Changes copies of an image, with different damage.
-fn check_image(name: &str, valid: &[u8], counts: &mut Counts) {
-    let has_small_blocks = valid[1024 + 16] == SMALL_SHIFT as u8;
-    let mut shared = Arc::new(valid.to_vec());
+impl Counts {
+    /// Changes the damaged `image`, and asks the check and `judge`, if there is one.
+    fn check(
+        &mut self,
+        what: &str,
+        judge: Option<&mut fsck::Image>,
+        image: &Arc<Vec<u8>>,
+        write: impl FnOnce(&SharedDevice) -> Outcome,
+    ) {
+        let _watchdog = Watchdog::start(what.to_owned());
+        let device = over(image);
+        let before = judge.and_then(|judge| Some((judge.complaints(&device)?, judge)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| write(&device)));
+        let panics = PANICS.load(Ordering::Relaxed);
+        let (Ok(outcome), 0) = (outcome, panics) else { panic!("{what}: panicked") };
+        self.images += 1;
+        self.sound += u64::from(outcome.is_sound());
+        let new = outcome.new_findings();
+        self.worse_if_new(&format!("{what}: the check, before: {:#?}", outcome.before), &new);
+        if outcome.made.is_none() {
+            return;
+        }
+        self.opened += 1;
+        let Some((before, judge)) = before else { return };
+        self.clean += u64::from(before.is_empty());
+        if let Some(after) = judge.complaints(&device) {
+            self.compared += u64::from(!before.is_empty());
+            let new = new_kinds(&before, &after, fsck::HIDDEN);
+            self.worse_if_new(&format!("{what}: fsck.f2fs, before: {before:#?}"), &new);
+        }
+    }
+
+    fn worse_if_new<T: Debug>(&mut self, what: &str, new: &[T]) {
+        if !new.is_empty() {
+            self.worse.push(format!("{what}: {new:#?}"));
+        }
+    }
+}
+
+/// Changes copies of an image, with damage by seeds and by the `inputs` of the fuzzer, with their names.
+fn check_image(valid: Valid, inputs: &[(String, Vec<u8>)], counts: &mut Counts) {
+    let (name, bytes) = (valid.name(), valid.bytes());
+    let has_small_blocks = bytes[1024 + 16] == SMALL_SHIFT as u8;
+    let mut shared = Arc::new(bytes.to_vec());
     let made = Changer::open(over(&shared), Random(1)).expect("the valid image opens").run();
     assert!(made > 200, "{name}: {made} changes of the valid image");
     // fsck.f2fs reads no blocks of another size than that of pages.
-    let mut fsck_image = has_small_blocks.then(|| fsck::Image::new(valid.len()));
+    let mut judge = has_small_blocks.then(|| fsck::Image::new(bytes.len()));
     for seed in seeds(SEEDS) {
         let image = Arc::get_mut(&mut shared).expect("no volume is open");
         let damage = damage_fields(image, has_small_blocks, seed);
         let what = format!("{name}, seed {seed}: {damage}");
-        let watchdog = Watchdog::start(what.clone());
-        let device = over(&shared);
-        let before = findings(&device);
-        let complaints = fsck_image.as_mut().and_then(|judge| judge.complaints(&device));
-        let changed = catch_unwind(AssertUnwindSafe(|| {
-            Changer::open(Arc::clone(&device), Random(seed)).map(Changer::run)
-        }));
-        let panics = PANICS.load(Ordering::Relaxed);
-        assert!(changed.is_ok() && panics == 0, "{what}: panicked");
-        counts.images += 1;
-        counts.opened += u64::from(changed.is_ok_and(|changed| changed.is_some()));
-        if before.is_some_and(|before| before.is_empty()) {
-            counts.sound += 1;
-            assert_eq!(findings(&device), Some(Vec::new()), "{what}");
-        }
-        if let (Some(judge), Some(before)) = (&mut fsck_image, complaints) {
-            counts.clean += u64::from(before.is_empty());
-            if let Some(after) = judge.complaints(&device) {
-                let new = new_kinds(&before, &after, fsck::HIDDEN);
-                assert!(new.is_empty(), "{what}: {new:#?}, before: {before:#?}");
-            }
-        }
-        drop((device, watchdog));
+        counts.check(&what, judge.as_mut(), &shared, |device| {
+            written::write(device, Random(seed), CHANGES_MAX)
+        });
         let image = Arc::get_mut(&mut shared).expect("the volume is closed");
-        for (part, valid) in image.chunks_mut(COPIED).zip(valid.chunks(COPIED)) {
+        for (part, valid) in image.chunks_mut(COPIED).zip(bytes.chunks(COPIED)) {
             if part != valid {
                 part.copy_from_slice(valid);
             }
         }
     }
+    drop(shared);
+    let mut subject = Subject::new(valid);
+    for (name, input) in inputs {
+        let mut choose = InputBytes(input);
+        kind_of(&mut choose);
+        subject.run(choose, |image, damage, choose| {
+            counts.check(&format!("{name}, {damage}"), judge.as_mut(), image, |device| {
+                written::write(device, choose, INPUT_CHANGES_MAX)
+            });
+        });
+    }
+}
+
+/// Returns the number of the image that an input chooses first, as the fuzz target does.
+fn kind_of(choose: &mut InputBytes<'_>) -> usize {
+    choose.below(writing_images() as u64) as usize
 }
 
 #[test]
-fn damaged_volumes_are_changed_or_refused_and_sound_ones_stay_sound() {
+fn damaged_volumes_are_changed_or_refused_and_do_not_become_worse() {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         PANICS.fetch_add(1, Ordering::Relaxed);
         hook(panic);
     }));
     let mut counts = Counts::default();
-    for (name, valid) in images() {
-        check_image(name, &valid, &mut counts);
+    let mut inputs = vec![Vec::new(); writing_images()];
+    for (name, input) in written::corpus("f2fs_writing") {
+        inputs[kind_of(&mut InputBytes(&input))].push((name, input));
     }
-    let Counts { images, opened, sound, clean } = counts;
+    for (number, inputs) in inputs.iter().enumerate() {
+        check_image(writing_image(number), inputs, &mut counts);
+    }
+    let Counts { images, opened, sound, clean, compared, worse } = counts;
+    println!(
+        "{images} images, {opened} opened, {sound} sound, {clean} clean, {compared} with errors compared"
+    );
+    assert!(worse.is_empty(), "{} are worse:\n{}", worse.len(), worse.join("\n"));
     // Damage that has no effect, or is always refused, would not test anything.
-    assert!(opened * 2 > images && opened < images && sound > 0 && clean > 0, "{counts:?}");
+    assert!(opened * 2 > images && opened < images, "{opened} of {images} opened");
+    assert!(sound > 0 && clean > 0 && compared > 0, "{sound} sound, {clean} clean, {compared}");
 }

@@ -12,6 +12,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use super::disks::{Disks, VolumeFormat};
 use super::image_file::{ImageFile, path};
 
+/// The exit status if e2fsck has corrected all errors.
+const REPAIRED: i32 = 1;
+
 thread_local! {
     /// The files of e2fsck. Each thread creates them once.
     static FILES: RefCell<Option<Files>> = const { RefCell::new(None) };
@@ -50,6 +53,18 @@ pub fn run(argument: &str, disks: &Disks) -> Outcome {
 pub fn complaint(device: &SharedDevice) -> Option<String> {
     let outcome = run("-fn", &Disks::new(Arc::clone(device), VolumeFormat::Ext4));
     (outcome.code != 0).then_some(outcome.text)
+}
+
+/// Returns the same of the volume once e2fsck has replayed its log, but not processed its orphans. `Err` if e2fsck does not
+/// replay the log.
+pub fn complaint_once_replayed(device: &SharedDevice) -> Result<Option<String>, String> {
+    let disks = Disks::new(Arc::clone(device), VolumeFormat::Ext4);
+    let replayed = run_with(&["-y", "-E", "journal_only"], &disks);
+    // It repairs the whole volume if it does not find a log with changes.
+    if replayed.text.contains("Pass 1") || replayed.code & !REPAIRED != 0 {
+        return Err(replayed.text);
+    }
+    Ok(complaint(&replayed.disks.volume))
 }
 
 /// Runs e2fsck on a copy of the contents of `disks`, with the copy of the superblock in `block`.

@@ -31,7 +31,9 @@ mod volume_syncs;
 pub use appended::Appended;
 pub use cut::{Cut, Rest};
 pub use disks::{Disks, VolumeFormat};
-pub use e2fsck::complaint as complaint_of_e2fsck;
+pub use e2fsck::{
+    complaint as complaint_of_e2fsck, complaint_once_replayed as complaint_of_e2fsck_once_replayed,
+};
 pub use file_history::FileHistory;
 pub use fsck_f2fs::{can_read as can_fsck_f2fs_read, complaint as complaint_of_fsck_f2fs};
 pub use history::{History, RecordedRun};
