@@ -363,6 +363,6 @@ fn first_with_room<A>(
     attempts: impl IntoIterator<Item = A>,
     mut allocate: impl FnMut(A) -> Result<Range<FsBlock>>,
 ) -> Result<Range<FsBlock>> {
-    let results = attempts.into_iter().map(|attempt| allocate(attempt));
-    results.filter(|result| *result != Err(Error::NoSpace)).next().unwrap_or(Err(Error::NoSpace))
+    let mut results = attempts.into_iter().map(&mut allocate);
+    results.find(|result| *result != Err(Error::NoSpace)).unwrap_or(Err(Error::NoSpace))
 }
