@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use base::{Container, Error, Unsupported};
 use device::Image;
 use fuse::{Inherited, LoopDevice, SessionError};
 
@@ -66,9 +67,19 @@ impl PartDevice {
         };
         let found = fuse::ask(options.confinement.layers(), inherited, find);
         let Some([start, end]) = found.map_err(|error| no_answer(target, &error))? else {
-            // Another container, which can only be read.
-            return Ok(None);
+            // Another container. The process that says so has read the image, and may have been taken over.
+            return match writable {
+                true => {
+                    let error = Error::Unsupported(Unsupported::Container(Container::AndroidSparse));
+                    Err(Failure::library(&*target.image, &error))
+                }
+                false => Ok(None),
+            };
         };
+        if start >= end || options.offset.is_some_and(|offset| offset != start) {
+            let text = format!("cannot mount the bytes {start} to {end}, which were not asked for");
+            return Err(Failure::new(&*target.image, text));
+        }
         let image = match writable {
             true => {
                 drop(image);
