@@ -70,7 +70,8 @@ impl PartDevice {
             // Another container. The process that says so has read the image, and may have been taken over.
             return match writable {
                 true => {
-                    let error = Error::Unsupported(Unsupported::Container(Container::AndroidSparse));
+                    let error =
+                        Error::Unsupported(Unsupported::Container(Container::AndroidSparse));
                     Err(Failure::library(&*target.image, &error))
                 }
                 false => Ok(None),

@@ -9,8 +9,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use base::FileOffset;
 use base::attributes::FileType;
+use base::{Error, FileOffset};
 use device::{Bio, MemoryDevice, SharedDevice};
 use testkit::command::run;
 use testkit::{
@@ -452,4 +452,41 @@ fn a_dropped_volume_has_released_its_device() {
         assert_eq!(receiver.recv().unwrap(), Ok(4096));
     });
     assert!(is_released, "a direct write");
+}
+
+/// Names behind the size cannot be seen, and would be lost with the directory.
+#[test]
+fn a_directory_that_is_larger_than_its_size_is_not_removed() {
+    for options in ["-O ^metadata_csum", "-O ^dir_index", "-O ^extent,^64bit"] {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 1024) }.with(options).make(&image, None);
+        let volume = open(&image);
+        let root = Credentials::ROOT;
+        volume.mkdir(b"/d", 0o755, &root).unwrap();
+        let names: Vec<String> = (0..60).map(|number| format!("/d/{number}-{:060}", 0)).collect();
+        for name in &names {
+            volume.create_file(name.as_bytes(), 0o644, &root).unwrap();
+        }
+        volume.close().unwrap();
+        drop(volume);
+        let damage = "set_inode_field /d size 1024";
+        run(Command::new("debugfs").args(["-w", "-R", damage]).arg(&image));
+        let volume = open(&image);
+        let seen =
+            names.iter().filter(|name| volume.remove(name.as_bytes(), &root).is_ok()).count();
+        assert!(seen < names.len(), "{options}: {seen} names are seen");
+        let removed = volume.remove(b"/d", &root);
+        assert!(matches!(removed, Err(Error::Corrupt(_))), "{options}: {removed:?}");
+        volume.close().unwrap();
+        drop(volume);
+        let output = Command::new("e2fsck").arg("-fy").arg(&image).output().unwrap();
+        assert!(output.status.code() <= Some(1), "{options}: {output:?}");
+        let volume = open(&image);
+        let left = names.iter().filter(|name| volume.resolve(name.as_bytes(), Follow::No).is_ok());
+        assert_eq!(left.count(), names.len() - seen, "{options}");
+        volume.close().unwrap();
+        drop(volume);
+        check_by_e2fsck(&image);
+    }
 }

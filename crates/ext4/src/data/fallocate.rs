@@ -227,7 +227,7 @@ impl Inode {
     }
 
     /// Returns the end of the last run, or `from` if no run ends behind it.
-    pub(crate) fn mapped_end(&self, from: FileBlock) -> Result<FileBlock> {
+    fn mapped_end(&self, from: FileBlock) -> Result<FileBlock> {
         let mut at = from;
         let mut last = from;
         while at < self.map_end() {

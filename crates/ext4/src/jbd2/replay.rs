@@ -69,9 +69,16 @@ pub(super) fn replay(
             continue;
         }
         unescape(logged, &mut data);
-        // Many blocks of a log are checkpointed already. An overlay does not need copies of them. A block that cannot be read,
-        // since its write was cut off, has its contents in the log.
-        let is_current = target.read_at(offset, &mut current).is_ok() && current == data;
+        // Many blocks of a log are checkpointed already. An overlay does not need copies of them.
+        let is_current = match target.read_at(offset, &mut current) {
+            Ok(()) => current == data,
+            // The write of the block may have been cut off. The log has its contents.
+            Err(Error::Io(error)) => {
+                tracing::warn!(%error, "a block that the log replaces cannot be read");
+                false
+            }
+            Err(error) => return Err(error),
+        };
         if !is_current {
             target.write_at(offset, &data)?;
             replayed.blocks_changed += 1;

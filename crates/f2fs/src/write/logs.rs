@@ -290,9 +290,12 @@ impl Logs {
         let room = space.room(&segments);
         let leaves =
             |left: Option<Room>| left.is_some_and(|left| self.fits(limits.wanted, left, space));
-        let may_take_segment = leaves(room.without_segment(kind));
+        // A segment of a section with data is of no use to nodes.
+        let is_spare = kind == BlockKind::Data
+            && room.empty.data > limits.wanted.directory_blocks.div_ceil(SEGMENT_BLOCKS);
+        let may_take_segment = is_spare || leaves(room.without_segment(kind));
         let may_take_section = leaves(room.without_section(kind));
-        let may_mix = limits.may_mix && leaves(room.without_segment(kind.other()).or(Some(room)));
+        let may_mix = limits.may_mix && leaves(Some(room.without_mixed(kind.other())));
         let is_short = room.free_segments() <= SEGMENTS_FOR_NODES || !may_take_section;
         let fills_first = kind == BlockKind::Data && is_short && self.mode == Mode::Adaptive;
         let sources = match limits.wanted == Wanted::default() || kind == BlockKind::Node {

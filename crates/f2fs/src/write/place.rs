@@ -136,7 +136,7 @@ impl Writer {
             range = allocate(state);
         }
         if range == Err(Error::NoSpace) && !state.can_wait() {
-            let limits = Limits::leave(state.to_write_and_clean(volume)).or_mix();
+            let limits = Limits::leave(state.to_write(volume)).or_mix();
             range = allocate_within(state, limits);
         }
         let range = range?;

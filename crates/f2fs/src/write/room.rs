@@ -85,6 +85,14 @@ impl Room {
         Some(self)
     }
 
+    /// Returns the room after a log of the other kind has taken a segment of a section with blocks of this kind, whose other empty
+    /// segments suit neither then.
+    pub(super) fn without_mixed(mut self, kind: BlockKind) -> Self {
+        let segments = self.empty.of_mut(kind);
+        *segments = segments.saturating_sub(self.segments_per_section);
+        self
+    }
+
     /// Returns whether all of `wanted` fits. `rests` returns the number of free blocks of the logs of nodes, without one of each:
     /// a checkpoint names the next block of each log.
     pub(super) fn fits(self, wanted: Wanted, rests: impl FnOnce() -> u64) -> bool {

@@ -346,22 +346,30 @@ impl Space {
     /// Takes an empty segment of a section that has other segments of the same kind, data or nodes. Returns `None` if there is
     /// none.
     pub(super) fn take_suiting_segment(&mut self, kind: u16, logs: &BTreeSet<u32>) -> Option<u32> {
-        let suits =
-            |section: &usize| self.section_with_logs(*section, logs).suits(kind_of_type(kind));
-        let sections = (0..self.sections.len()).filter(suits);
-        let mut segments = sections.flat_map(|section| self.segments_of(section));
+        let wanted = kind_of_type(kind);
+        // Without the logs, most sections need no search for their segments.
+        let of_logs = logs.iter().filter(|segment| self.exists(**segment));
+        let of_logs = of_logs.map(|segment| self.section_of(*segment));
+        let all = (0..self.sections.len()).filter(|section| self.sections[*section].suits(wanted));
+        let suits = |section: &usize| self.section_with_logs(*section, logs).suits(wanted);
+        let mut segments =
+            of_logs.chain(all).filter(suits).flat_map(|section| self.segments_of(section));
         let found = segments.find(|segment| self.can_begin(*segment, logs))?;
         self.begin(found, kind);
         Some(found)
     }
 
-    /// Takes an empty segment of any section that is not free. Returns `None` if there is none.
+    /// Takes an empty segment of any section that is not free, first of one that has both data and nodes. Returns `None` if there is
+    /// none.
     pub(super) fn take_empty_segment(&mut self, kind: u16, logs: &BTreeSet<u32>) -> Option<u32> {
-        let is_free = |segment: &u32| {
-            self.can_begin(*segment, logs)
-                && !self.section_with_logs(self.section_of(*segment), logs).is_free()
+        let is_mixed = |used: &SectionUse| used.empty() == EmptySegments::default();
+        let find = |matches: &dyn Fn(&SectionUse) -> bool| {
+            (0..self.entries.len() as u32).find(|segment| {
+                self.can_begin(*segment, logs)
+                    && matches(&self.section_with_logs(self.section_of(*segment), logs))
+            })
         };
-        let found = (0..self.entries.len() as u32).find(is_free)?;
+        let found = find(&is_mixed).or_else(|| find(&|used| !used.is_free()))?;
         self.begin(found, kind);
         Some(found)
     }
