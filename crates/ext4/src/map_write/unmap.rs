@@ -89,8 +89,20 @@ impl MapEdit<'_, '_, '_> {
         let runs = path.extents().into_iter().filter_map(|extent| extent.within(&removed));
         self.blocks.read_bitmaps(runs.map(|run| (run.block, run.length)))?;
         self.blocks.read_bitmaps(path.blocks().map(|block| (block, 1)))?;
+        // Reads the leaves beside this one, so it comes before any change.
+        let neighbours = Neighbours::of(tree, &self.blocks, &removed);
+        if let Err(error @ Error::Io(_)) = neighbours {
+            return Err(error);
+        }
         let removed = tree.remove(&mut self.blocks, path, &removed)?;
-        free_runs(tree, &mut self.blocks, &removed, holds_metadata)?;
+        match neighbours {
+            Ok(neighbours) => {
+                free_runs(tree, &mut self.blocks, &removed, &neighbours, holds_metadata)?;
+            }
+            // It is unknown whether the clusters have other blocks.
+            Err(error @ Error::Corrupt(_)) => self.blocks.volume.apply_error_policy(&error),
+            Err(error) => return Err(error),
+        }
         Ok(LeafOutcome::To(start))
     }
 
@@ -162,11 +174,41 @@ fn revoke_all(blocks: &mut MapBlocks<'_, '_, '_>, run: &Run, holds_metadata: boo
     }
 }
 
-/// Frees the clusters of blocks that were removed from the map, except clusters with other blocks of the file.
+/// The file blocks that are mapped beside a range, with which it may share clusters.
+#[derive(Default)]
+struct Neighbours {
+    /// The end of the last ones before the range.
+    before: Option<FileBlock>,
+    /// The start of the first ones after the range.
+    after: Option<FileBlock>,
+}
+
+impl Neighbours {
+    /// Finds the neighbours of a range. Without clusters, there is nothing to find.
+    fn of(
+        tree: &Tree<'_>,
+        blocks: &MapBlocks<'_, '_, '_>,
+        range: &Range<FileBlock>,
+    ) -> Result<Self> {
+        if tree.geometry().cluster_shift == 0 {
+            return Ok(Self::default());
+        }
+        let before = tree.extent_before(blocks, range.start)?;
+        let after = tree.extent_from(blocks, range.end)?;
+        Ok(Self {
+            before: before.map(|(extent, _)| extent.end().min(range.start)),
+            after: after.map(|extent| extent.start.max(range.end)),
+        })
+    }
+}
+
+/// Frees the clusters of blocks that were removed from the map, except clusters with other blocks of the file. These are in
+/// the range with these `neighbours`, in which nothing is mapped any more.
 fn free_runs(
     tree: &Tree<'_>,
     blocks: &mut MapBlocks<'_, '_, '_>,
     removed: &[Run],
+    neighbours: &Neighbours,
     holds_metadata: bool,
 ) -> Result<()> {
     let geometry = tree.geometry();
@@ -176,21 +218,11 @@ fn free_runs(
         let mut clusters = geometry.clusters_of(run.block, run.length);
         if cluster_blocks > 1 {
             let (first, last) = (run.start.0 % cluster_blocks, run.end().0 % cluster_blocks);
-            let before = tree.extent_before(blocks, run.start);
-            let neighbours = before.and_then(|one| Ok((one, tree.extent_from(blocks, run.end())?)));
-            let (before, next) = match neighbours {
-                Err(error @ Error::Corrupt(_)) => {
-                    // It is unknown whether the clusters have other blocks.
-                    blocks.volume.apply_error_policy(&error);
-                    continue;
-                }
-                neighbours => neighbours?,
-            };
-            if before.is_some_and(|(before, _)| before.end().0 > run.start.0 - first) {
+            if neighbours.before.is_some_and(|before| before.0 > run.start.0 - first) {
                 clusters.start += 1;
             }
             let end = run.end().0.next_multiple_of(cluster_blocks);
-            if last > 0 && next.is_some_and(|next| next.start.0 < end) {
+            if last > 0 && neighbours.after.is_some_and(|after| after.0 < end) {
                 clusters.end = clusters.end.saturating_sub(1);
             }
             // The cluster at the end of the run before this one, which was freed with that run.

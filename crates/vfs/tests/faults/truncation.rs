@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use base::FileOffset;
 use device::{BlockDevice, FaultDevice, FaultPlan, MemoryDevice};
 use testkit::{Mke2fs, check_by_e2fsck};
-use vfs::{Credentials, Follow, Privileges, Volume, VolumeOptions};
+use vfs::{Credentials, Fallocate, Follow, Privileges, Volume, VolumeOptions};
 
 use crate::kind::{KINDS, Kind};
 use crate::{EIO, WRITE, create, number, write};
@@ -174,4 +175,59 @@ fn a_failed_truncation_of_f2fs_leaves_the_size_and_all_whole_blocks_as_they_were
     volume.close().unwrap();
     drop(volume);
     assert_eq!(testkit::f2fs::findings(disk), [""; 0]);
+}
+
+#[test]
+fn a_hole_whose_neighbours_cannot_be_read_leaves_the_volume_writable() {
+    /// The number of extents, which are in several leaves.
+    const EXTENTS: u64 = 200;
+    /// The distance between extents, which do not share clusters.
+    const STEP: u64 = 8 << 10;
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let kind = Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 1024) };
+    kind.with("-O bigalloc,^resize_inode -C 4096").make(image.path(), None);
+    let memory = Arc::new(MemoryDevice::new(std::fs::read(image.path()).unwrap()));
+    let volume = Kind::Ext4.open(memory.clone());
+    let file = create(&volume, "/file").unwrap().open_for(WRITE).unwrap();
+    for index in 0..EXTENTS {
+        write(&file, STEP * index + 1024, &[7; 1024]).unwrap();
+    }
+    drop(file);
+    volume.close().unwrap();
+    drop(volume);
+    let mut failed = 0;
+    for index in 0..EXTENTS {
+        let memory = Arc::new(MemoryDevice::new(memory.snapshot()));
+        let device = Arc::new(FaultDevice::new(memory.clone(), FaultPlan::default()));
+        let volume = Kind::Ext4.open(device.clone());
+        // Reads the only bitmap.
+        create(&volume, "/other").unwrap().open_for(WRITE).unwrap().write_at(&[1], 0).unwrap();
+        volume.sync().unwrap();
+        let node = volume.resolve(b"/file", Follow::No).unwrap();
+        let file = node.open_for(WRITE).unwrap();
+        let at = STEP * index + 1024;
+        // From here on, the leaf of this extent is cached, and the others cannot be read.
+        assert_eq!(file.read_at(&mut [0], at), Ok(1));
+        device.fail_reads_in(0..device.size());
+        let punch = || {
+            let range = FileOffset(at)..FileOffset(at + 1024);
+            number(file.fallocate(Fallocate::PunchHole, range, Privileges::Keep))
+        };
+        let result = punch();
+        device.heal();
+        if result == 0 {
+            continue;
+        }
+        assert_eq!(result, EIO, "{index}");
+        failed += 1;
+        assert_eq!(punch(), 0, "{index}");
+        create(&volume, "/more").unwrap();
+        assert_eq!(number(volume.sync()), EIO, "{index}: it reports the failure once");
+        drop((file, node));
+        volume.close().unwrap();
+        std::fs::write(image.path(), memory.snapshot()).unwrap();
+        check_by_e2fsck(image.path());
+    }
+    // The first and the last extent of a leaf have their neighbours in other leaves.
+    assert!((2..20).contains(&failed), "{failed} changes failed");
 }
