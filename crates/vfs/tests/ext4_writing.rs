@@ -17,8 +17,8 @@ use testkit::{
     DeviceHooks, HookedDevice, LoopMount, Mke2fs, check_by_e2fsck, private_mounts, wait_until,
 };
 use vfs::{
-    Creation, Credentials, DirectIo, Fallocate, File, Follow, Node, OpenMode, Privileges, RwFlags,
-    Volume, VolumeOptions, WriteAt,
+    Creation, Credentials, DirectIo, Fallocate, File, Follow, Node, OpenMode, Privileges,
+    RenameFlags, RwFlags, Volume, VolumeOptions, WriteAt,
 };
 
 const WRITE: OpenMode = OpenMode { write: true, append: false };
@@ -33,6 +33,11 @@ fn open(image: &Path) -> Volume {
 fn make(volume: &Volume, parent: &Arc<Node>, name: &str, kind: FileType) -> Arc<Node> {
     let creation = Creation::of(kind, 0o644);
     volume.create_in(parent, name.as_bytes(), &creation, &Credentials::ROOT).unwrap()
+}
+
+fn mkdir(volume: &Volume, path: &str) -> Arc<Node> {
+    let creation = Creation::of(FileType::Directory, 0o755);
+    volume.create_at(path.as_bytes(), &creation, &Credentials::ROOT).unwrap()
 }
 
 /// Makes a file of `size` bytes with `grow`, and returns whether the volume has the feature of large files then.
@@ -488,5 +493,51 @@ fn a_directory_that_is_larger_than_its_size_is_not_removed() {
         volume.close().unwrap();
         drop(volume);
         check_by_e2fsck(&image);
+    }
+}
+
+#[test]
+fn an_exchange_respects_the_limit_of_links_of_both_directories() {
+    for (format, options) in [("ext3", ""), ("ext4", "-O ^dir_nlink"), ("ext4", "")] {
+        let is_limited = (format, options) != ("ext4", "");
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        Mke2fs { size: 16 << 20, ..Mke2fs::new(format, 1024) }.with(options).make(&image, None);
+        let volume = open(&image);
+        for directory in ["/full", "/other", "/other/directory", "/full/own"] {
+            mkdir(&volume, directory);
+        }
+        volume.create_file(b"/full/file", 0o644, &Credentials::ROOT).unwrap();
+        volume.close().unwrap();
+        drop(volume);
+        let links = "set_inode_field /full links_count 65000";
+        run(Command::new("debugfs").args(["-w", "-R", links]).arg(&image));
+        let volume = open(&image);
+        let exchange = |from: &str, to: &str| {
+            let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+            volume.rename_at(from.as_bytes(), to.as_bytes(), flags, &Credentials::ROOT)
+        };
+        let links =
+            |path: &str| volume.resolve(path.as_bytes(), Follow::No).unwrap().attributes().links;
+        // Two directories change places, so that no count changes.
+        let own = ["/full/own", "/other/directory"];
+        for [from, to] in [own, [own[1], own[0]]] {
+            assert_eq!(exchange(from, to), Ok(()));
+            assert_eq!([links("/full"), links("/other")], [65000, 3], "{format} {options}");
+        }
+        let expected = if is_limited { Err(Error::TooManyLinks) } else { Ok(()) };
+        assert_eq!(exchange("/full/file", "/other/directory"), expected, "{format} {options}");
+        let counts = if is_limited { [65000, 3] } else { [1, 2] };
+        assert_eq!([links("/full"), links("/other")], counts, "{format} {options}");
+        if is_limited {
+            assert_eq!(exchange("/other/directory", "/full/file"), expected);
+            // A directory leaves, and makes room for another one.
+            assert_eq!(exchange("/full/own", "/full/file"), Ok(()));
+            volume.remove(b"/full/file", &Credentials::ROOT).unwrap();
+            volume.create_file(b"/full/new", 0o644, &Credentials::ROOT).unwrap();
+            assert_eq!(exchange("/full/new", "/other/directory"), Ok(()));
+            assert_eq!([links("/full"), links("/other")], [65000, 2]);
+        }
+        volume.close().unwrap();
     }
 }

@@ -62,8 +62,11 @@ impl Inode {
             }
         }
         let moves = from.directory.number() != to.directory.number();
-        let comes = moves && is_directory(self) && !replaced.is_some_and(|one| is_directory(one));
-        if comes && !can_have_more(to.directory) {
+        let replaces_directory = replaced.is_some_and(|one| is_directory(one));
+        let comes = moves && is_directory(self) && !replaces_directory;
+        let is_exchange = matches!(mode, RenameMode::Exchange);
+        let comes_back = moves && is_exchange && !is_directory(self) && replaces_directory;
+        if comes && !can_have_more(to.directory) || comes_back && !can_have_more(from.directory) {
             return Err(Error::TooManyLinks);
         }
         let credits = to.directory.credits_for_insert()
@@ -152,8 +155,16 @@ impl Rename<'_> {
         for inode in [moved, other] {
             inode.update(handle, |record| record.changed = time)?;
         }
-        self.update_parents(handle, moved, from.directory, to.directory)?;
-        self.update_parents(handle, other, to.directory, from.directory)
+        if is_directory(moved) != is_directory(other) {
+            self.update_parents(handle, moved, from.directory, to.directory)?;
+            return self.update_parents(handle, other, to.directory, from.directory);
+        }
+        if is_directory(moved) && from.directory.number() != to.directory.number() {
+            // The counts stay, and one that is at its limit must not pass it in between.
+            moved.dir_set_parent(handle, to.directory.number())?;
+            other.dir_set_parent(handle, from.directory.number())?;
+        }
+        Ok(())
     }
 
     /// Updates the parent of a moved directory, and the link counts of the parents.
