@@ -1,11 +1,15 @@
 //! Lookups in the block maps of ext2 and ext3: twelve direct pointers, then trees of one, two and three levels.
 //! Not here: caching the results.
+//!
+//! A block of pointers is identified by its level, which is 1 if it points to data, and by its number among the blocks
+//! of that level, in the order of the file and whichever tree they are in.
 
 use std::ops::Range;
 
 use base::{FileBlock, FsBlock, Location, Result};
 use fs::{Run, Span};
 
+use crate::data::pointer_blocks::PointerBlocks;
 use crate::inode::record::InodeRecord;
 use crate::layout::block_validity::BlockValidity;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
@@ -15,6 +19,8 @@ use crate::volume::Volume;
 const STRUCTURE: &str = "indirect block";
 /// The number of pointers to data in an inode; those to trees follow.
 pub(crate) const DIRECT: usize = 12;
+/// The number of levels of the tallest tree.
+pub(crate) const LEVELS: u32 = 3;
 const POINTER_BYTES: usize = 4;
 
 /// Returns the part of the map around block `at`: the direct pointers, or the block of pointers that covers `at`, or
@@ -98,6 +104,97 @@ fn tree_of(geometry: &Geometry, at: FileBlock) -> (u32, Range<FileBlock>) {
         start = end;
         level += 1;
     }
+}
+
+/// Returns the first file block with at least `level` blocks of pointers on the path to it.
+fn start_of_level(geometry: &Geometry, level: u32) -> u64 {
+    (1..level).fold(DIRECT as u64, |start, level| start + blocks_below(geometry, level))
+}
+
+/// Returns the numbers of the blocks of pointers of a level that are on the paths to `blocks`.
+pub(crate) fn pointer_blocks(
+    geometry: &Geometry,
+    level: u32,
+    blocks: &Range<FileBlock>,
+) -> Range<u64> {
+    let (first, below) = (start_of_level(geometry, level), blocks_below(geometry, level));
+    let start = blocks.start.0.max(first);
+    if start >= blocks.end.0 {
+        return 0..0;
+    }
+    // Each tree begins at a multiple of what a block of each of its levels covers.
+    (start - first) / below..(blocks.end.0 - 1 - first) / below + 1
+}
+
+/// Returns the file blocks below a block of pointers.
+pub(crate) fn below_pointer_block(
+    geometry: &Geometry,
+    level: u32,
+    number: u64,
+) -> Range<FileBlock> {
+    let below = blocks_below(geometry, level);
+    let start = start_of_level(geometry, level) + number * below;
+    FileBlock(start)..FileBlock(start + below)
+}
+
+/// Returns the blocks of pointers on the paths to `blocks` that the map does not have.
+pub(crate) fn missing_pointer_blocks(
+    volume: &Volume,
+    record: &InodeRecord,
+    blocks: &Range<FileBlock>,
+) -> Result<PointerBlocks> {
+    let geometry = volume.geometry();
+    let root = Pointers(&record.block_area);
+    let mut missing = PointerBlocks::default();
+    for level in 1..=LEVELS {
+        let tree = FileBlock(start_of_level(geometry, level))
+            ..FileBlock(start_of_level(geometry, level + 1));
+        let block = root.get(DIRECT + level as usize - 1);
+        let part = common(blocks, &tree);
+        add_missing(volume, record, (level, block), &part, &mut missing)?;
+    }
+    Ok(missing)
+}
+
+/// Adds the blocks of pointers that are missing on the paths to `blocks`, all of which are below `block`, a block of
+/// pointers of `level`, or 0 if it is missing.
+fn add_missing(
+    volume: &Volume,
+    record: &InodeRecord,
+    (level, block): (u32, FsBlock),
+    blocks: &Range<FileBlock>,
+    missing: &mut PointerBlocks,
+) -> Result<()> {
+    let validity = volume.block_validity(record.number);
+    let geometry = validity.geometry;
+    if blocks.is_empty() {
+        return Ok(());
+    }
+    if block.0 == 0 {
+        missing.insert_paths(geometry, 1..=level, blocks);
+        return Ok(());
+    }
+    if level == 1 {
+        return Ok(());
+    }
+    let location = Location::inode(record.number).at_file_block(blocks.start).at_block(block);
+    validity.check(STRUCTURE, location, block, 1)?;
+    let buffer = volume.read_metadata(block, STRUCTURE, location)?;
+    let pointers = Pointers(&buffer);
+    let number = pointer_blocks(geometry, level, blocks).start;
+    let start = below_pointer_block(geometry, level, number).start;
+    for child in pointer_blocks(geometry, level - 1, blocks) {
+        let below = below_pointer_block(geometry, level - 1, child);
+        let slot = (below.start.0 - start.0) / blocks_below(geometry, level - 1);
+        let child = (level - 1, pointers.get(slot as usize));
+        // The level falls with each call.
+        add_missing(volume, record, child, &common(blocks, &below), missing)?;
+    }
+    Ok(())
+}
+
+fn common(one: &Range<FileBlock>, other: &Range<FileBlock>) -> Range<FileBlock> {
+    one.start.max(other.start)..one.end.min(other.end)
 }
 
 /// Returns the file blocks of the direct pointers, of each block of pointers in the first two trees, and of each

@@ -541,3 +541,62 @@ fn an_exchange_respects_the_limit_of_links_of_both_directories() {
         volume.close().unwrap();
     }
 }
+
+/// Tests files and directories with block maps whose inodes are in groups that pointers cannot refer to.
+#[test]
+fn block_maps_of_inodes_at_the_end_of_a_huge_volume_use_blocks_within_32_bits() {
+    const BLOCK: u64 = 64 << 10;
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let image = folder.path().join("image");
+    let mke2fs = Mke2fs { size: 512 << 40, ..Mke2fs::new("ext4", BLOCK as u32) };
+    let features = "-O ^has_journal,^resize_inode,sparse_super2,^flex_bg";
+    mke2fs.with(features).with("-E lazy_itable_init=1,nodiscard").make(&image, None);
+    let debugfs =
+        |request| drop(run(Command::new("debugfs").args(["-w", "-R", request]).arg(&image)));
+    // mke2fs makes no volume of more than 2^32 blocks without the feature.
+    debugfs("feature -extents");
+    let volume = open(&image);
+    // The block of the inode's group, in about the middle of the volume.
+    let inodes = u64::from(volume.statfs().inodes);
+    let mut number = 0;
+    let directory = loop {
+        number += 1;
+        let path = format!("/{number}");
+        if u64::from(mkdir(&volume, &path).number().0) > inodes / 3 * 2 {
+            break path;
+        }
+    };
+    // More than one block of names, so that the directory has an index.
+    let names = |number: u64| format!("{directory}/{number:x>250}");
+    for number in 0..600 {
+        volume.create_file(names(number).as_bytes(), 0o644, &Credentials::ROOT).unwrap();
+    }
+    let data: Vec<u8> = (0..40 * BLOCK).map(|at| (at / 3) as u8).collect();
+    let far = BLOCK * 60;
+    let file = volume.resolve(names(5).as_bytes(), Follow::No).unwrap().open_for(WRITE).unwrap();
+    for at in [0, far] {
+        assert_eq!(file.write_at(&data, at), Ok(data.len()));
+    }
+    file.sync_all().unwrap();
+    drop(file);
+    volume.close().unwrap();
+    drop(volume);
+    let volume = open(&image);
+    let file = volume.open(&names(5)).unwrap();
+    for at in [0, far] {
+        let mut found = vec![0; data.len()];
+        assert_eq!(file.read_at(&mut found, at), Ok(found.len()));
+        assert!(found == data);
+    }
+    for number in 0..600 {
+        volume.resolve(names(number).as_bytes(), Follow::No).unwrap();
+    }
+    drop(file);
+    volume.close().unwrap();
+    drop(volume);
+    // e2fsck takes minutes for so many groups.
+    debugfs("feature extents");
+    let file = format!("cat {}", names(5));
+    let found = run(Command::new("debugfs").args(["-R", &file]).arg(&image));
+    assert!(found.starts_with(&data) && found.ends_with(&data));
+}

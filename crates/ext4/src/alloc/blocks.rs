@@ -10,7 +10,8 @@ use fs::Extent;
 
 use super::groups::{BLOCK_BITMAP, Group};
 use super::policy::{self, Attempt, Fit, Position, STREAM_CLUSTERS_MIN};
-use super::{Allocator, NO_STREAM, Preallocation, Purpose, bits};
+use super::tally::Tally;
+use super::{Allocator, Goal, NO_STREAM, Preallocation, Purpose, bits};
 use crate::journal::Handle;
 use crate::layout::geometry::Geometry;
 use crate::volume::Volume;
@@ -24,13 +25,13 @@ const ROUNDS_MAX: usize = 8;
 
 impl Volume {
     /// Allocates at least one and at most `wanted` contiguous blocks, from `goal` on if these are free, or else near
-    /// it. With `bigalloc`, allocates whole clusters, whose number is rounded up. Preallocates free blocks behind them,
-    /// as `preallocation` requests. Returns the first block and the number of blocks. Changes up to
-    /// [`super::ALLOCATE_CREDITS`] blocks. Errors: `NoSpace`, before any change.
+    /// it, in the groups that it permits. With `bigalloc`, allocates whole clusters, whose number is rounded up.
+    /// Preallocates free blocks behind them, as `preallocation` requests. Returns the first block and the number of
+    /// blocks. Changes up to [`super::ALLOCATE_CREDITS`] blocks. Errors: `NoSpace`, before any change.
     pub(crate) fn allocate_blocks(
         &self,
         handle: &mut Handle<'_>,
-        goal: FsBlock,
+        goal: Goal,
         wanted: u64,
         purpose: Purpose,
         preallocation: Option<Preallocation>,
@@ -38,10 +39,11 @@ impl Volume {
         let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
         let wanted = geometry.clusters_for(wanted);
         let wanted = wanted.clamp(1, geometry.clusters_per_group().into());
+        let groups = goal.groups.clamp(1, geometry.group_count);
+        let goal = position(geometry, goal.block).within(groups);
         if allocator.recovery.is_some() {
             // No more than a group has.
-            let goal = position(geometry, goal);
-            let found = self.allocate_for_recovery(handle, goal, wanted as u32)?;
+            let found = self.allocate_for_recovery(handle, goal, groups, wanted as u32)?;
             return Ok(self.blocks_in(found));
         }
         let (claimed, preallocated_max) = {
@@ -58,7 +60,7 @@ impl Volume {
             let left = u64::from(geometry.clusters_per_group()) - claimed;
             (request.inode, clusters.min(left) as u32)
         });
-        let mut search = Search::new(self, allocator, claimed as u32, preallocation);
+        let mut search = Search::new(self, allocator, claimed as u32, groups, preallocation);
         let found = search.run(handle, goal);
         if let Some(inode) = search.evicted {
             allocator.discard_preallocation(inode);
@@ -193,6 +195,8 @@ struct Search<'a> {
     allocator: &'a Allocator,
     /// The number of clusters to allocate.
     wanted: u32,
+    /// The number of groups, from the first one on, that they may be in. The goal is in one of them.
+    groups: u32,
     /// The inode and the number of clusters to preallocate for it behind the wanted ones.
     preallocation: Option<(InodeNumber, u32)>,
     /// An inode whose preallocation the caller discards, since there are too many.
@@ -208,9 +212,11 @@ impl<'a> Search<'a> {
         volume: &'a Volume,
         allocator: &'a Allocator,
         wanted: u32,
+        groups: u32,
         preallocation: Option<(InodeNumber, u32)>,
     ) -> Self {
-        Self { volume, allocator, wanted, preallocation, evicted: None, loads: 0, damage: None }
+        let (evicted, loads, damage) = (None, 0, None);
+        Self { volume, allocator, wanted, groups, preallocation, evicted, loads, damage }
     }
 
     /// Returns the number of clusters to find, including the preallocation.
@@ -218,10 +224,20 @@ impl<'a> Search<'a> {
         self.wanted + self.preallocation.map_or(0, |(_, clusters)| clusters)
     }
 
+    /// Returns the tallies of the groups that the clusters may be in.
+    fn tallies(&self) -> &'a [Tally] {
+        &self.allocator.tallies[..self.groups as usize]
+    }
+
+    /// Returns these groups, in the order in which they are searched.
+    fn outwards(&self, goal: Position) -> impl Iterator<Item = u32> + use<> {
+        let groups = self.groups;
+        self.allocator.layout.outwards(goal.group).filter(move |&group| group < groups)
+    }
+
     /// Allocates clusters. Returns their group and their extent in it.
-    fn run(&mut self, handle: &mut Handle<'_>, goal: FsBlock) -> Result<(u32, Extent)> {
+    fn run(&mut self, handle: &mut Handle<'_>, goal: Position) -> Result<(u32, Extent)> {
         let allocator = self.allocator;
-        let goal = position(self.volume.geometry(), goal);
         if let Some((inode, clusters)) = self.preallocation {
             let current = allocator.preallocations.group_of(inode);
             if current.is_some_and(|group| clusters == 0 || group.0 != goal.group) {
@@ -238,13 +254,13 @@ impl<'a> Search<'a> {
         if let Some(found) = self.run_for_fitting(handle, goal)? {
             return Ok(found);
         }
-        if let Some(attempt) = policy::longest_attempt(&allocator.tallies) {
+        if let Some(attempt) = policy::longest_attempt(self.tallies()) {
             if let Some(found) = self.attempt(handle, attempt)? {
                 return Ok(found);
             }
         }
         for _ in 0..ROUNDS_MAX {
-            for group in allocator.layout.outwards(goal.group) {
+            for group in self.outwards(goal) {
                 if allocator.tallies[group as usize].ready() == 0 {
                     continue;
                 }
@@ -266,12 +282,13 @@ impl<'a> Search<'a> {
         let together = self.wanted_with_preallocation();
         let stream = allocator.stream.load(Ordering::Relaxed);
         let stream = (stream != NO_STREAM).then(|| position(geometry, FsBlock(stream)));
-        for attempt in policy::near_attempts(&allocator.tallies, goal, stream, together) {
+        let stream = stream.filter(|stream| stream.group < self.groups);
+        for attempt in policy::near_attempts(self.tallies(), goal, stream, together) {
             if let Some(found) = self.attempt(handle, attempt)? {
                 return Ok(Some(found));
             }
         }
-        for group in allocator.layout.outwards(goal.group) {
+        for group in self.outwards(goal) {
             let tally = &allocator.tallies[group as usize];
             if !tally.may_hold(together) || tally.longest().is_none() && self.loads >= LOADS_MAX {
                 continue;

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use base::locks::RankedMutex;
 use base::space::ReserveAccess;
-use base::{Error, GroupNumber, Result, Unsupported};
+use base::{Error, FsBlock, GroupNumber, Result, Unsupported};
 use parking_lot::Mutex;
 
 use self::groups::Group;
@@ -83,6 +83,22 @@ pub(crate) enum Purpose {
     /// Metadata for writeback or the end of I/O, which must not fail for lack of space. It may use the clusters
     /// that are reserved for this purpose.
     EndOfIo,
+}
+
+/// The position of the blocks for a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Goal {
+    /// The block at which they should begin.
+    pub block: FsBlock,
+    /// The number of groups, from the first one on, that they may be in.
+    pub groups: u32,
+}
+
+impl Goal {
+    /// Returns a goal for blocks that may be in any group.
+    pub(crate) fn in_any_group(block: FsBlock) -> Self {
+        Self { block, groups: u32::MAX }
+    }
 }
 
 /// The state of all groups.

@@ -24,6 +24,14 @@ pub(super) struct Position {
     pub bit: u32,
 }
 
+impl Position {
+    /// Returns the position in one of the first `groups` groups, in another group if necessary. Positions in different
+    /// groups stay in different ones as far as possible.
+    pub(super) fn within(self, groups: u32) -> Self {
+        Self { group: self.group % groups, ..self }
+    }
+}
+
 /// The kind of free extent to choose in a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fit {

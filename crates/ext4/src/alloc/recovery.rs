@@ -105,19 +105,20 @@ impl Volume {
         u64::from(number.0) * u64::from(self.geometry().clusters_per_group())
     }
 
-    /// Allocates clusters like [`allocate_blocks`](Self::allocate_blocks), during recovery. Returns the group and the
-    /// clusters in it.
+    /// Allocates clusters like [`allocate_blocks`](Self::allocate_blocks), in the first `groups` groups, during recovery.
+    /// Returns the group and the clusters in it.
     pub(super) fn allocate_for_recovery(
         &self,
         handle: &mut Handle<'_>,
         goal: Position,
+        groups: u32,
         wanted: u32,
     ) -> Result<(u32, Extent)> {
         let state = &mut *self.recovery_state()?.state.lock();
         if let Some(extent) = self.allocate_from(handle, state, goal, wanted)? {
             return Ok((goal.group, extent));
         }
-        while state.search_from < self.geometry().group_count {
+        while state.search_from < groups {
             let group = state.search_from;
             let first = Position { group, bit: 0 };
             if let Some(extent) = self.allocate_from(handle, state, first, wanted)? {
@@ -396,7 +397,9 @@ mod tests {
         state().held.insert(0..8192);
         for _ in 0..5 {
             let goal = Position { group: 0, bit: 100 };
-            let allocate = |handle: &mut Handle<'_>| volume.allocate_for_recovery(handle, goal, 1);
+            let groups = volume.geometry().group_count;
+            let allocate =
+                |handle: &mut Handle<'_>| volume.allocate_for_recovery(handle, goal, groups, 1);
             let (group, _) = volume.change(ALLOCATE_CREDITS, allocate).unwrap();
             assert_eq!(group, 1);
         }

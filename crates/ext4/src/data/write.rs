@@ -10,6 +10,7 @@ use base::{Error, FileBlock, FileOffset, Location, Problem, Result};
 use fs::{Delayed, Piece, Run};
 use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
 
+use super::pointer_blocks::PointerBlocks;
 use crate::alloc::Purpose;
 use crate::features::Feature;
 use crate::inode::Inode;
@@ -206,12 +207,13 @@ impl Inode {
         }
         for (index, hole) in holes.iter().enumerate() {
             // With clusters, writeback must not allocate concurrently. Otherwise it could allocate a cluster that the
-            // hole shares after the search for such clusters.
-            let allocation = self.shares_clusters().then(|| self.allocation_lock.lock());
+            // hole shares after the search for such clusters. The same holds for blocks of pointers.
+            let mut pointers = self.shares_allocations().then(|| self.allocation_lock.lock());
             let reserve = |clusters| self.volume().reserve(clusters, space::reserve_access());
-            let reserved =
-                self.check_last_cluster(hole).and_then(|()| self.reserve_hole(hole, reserve));
-            drop(allocation);
+            let reserved = self
+                .check_last_cluster(hole)
+                .and_then(|()| self.reserve_hole(hole, pointers.as_deref_mut(), reserve));
+            drop(pointers);
             if let Err(error) = reserved {
                 for hole in &holes[..index] {
                     self.release_delayed(hole);
@@ -222,24 +224,33 @@ impl Inode {
         Ok(holes)
     }
 
-    /// Returns whether adjacent blocks of the file may share a cluster.
-    pub(crate) fn shares_clusters(&self) -> bool {
-        self.volume().geometry().cluster_shift > 0
+    /// Returns whether the allocation of one block of the file may change what another one needs: they share a cluster,
+    /// or a block of pointers.
+    pub(crate) fn shares_allocations(&self) -> bool {
+        self.volume().geometry().cluster_shift > 0 || !self.has(InodeFlags::EXTENTS)
     }
 
     /// Calls `reserve` with the number of clusters that a hole needs, and makes its blocks delayed. The hole is not
-    /// filled concurrently.
+    /// filled concurrently. `pointers` are the blocks of pointers that are reserved, unless the file has extents.
     fn reserve_hole(
         &self,
         hole: &Range<FileBlock>,
+        pointers: Option<&mut PointerBlocks>,
         reserve: impl FnOnce(u64) -> Result<()>,
     ) -> Result<()> {
         let shift = self.volume().geometry().cluster_shift;
         let has_cluster = self.clusters_at_ends(hole, shift)?;
         let has = |cluster| has_cluster.contains(&cluster);
         let clusters = self.delayed.lock().clusters_wanted(hole, shift, has);
-        reserve(clusters)?;
-        self.change_delayed(|delayed| delayed.insert(hole, shift, has));
+        let Some(pointers) = pointers.filter(|_| !self.has(InodeFlags::EXTENTS)) else {
+            reserve(clusters)?;
+            self.change_delayed(0, |delayed| delayed.insert(hole, shift, has));
+            return Ok(());
+        };
+        let wanted = self.pointer_blocks_wanted(pointers, hole)?;
+        reserve(clusters + wanted.count())?;
+        pointers.insert_all(&wanted);
+        self.change_delayed(pointers.count(), |delayed| delayed.insert(hole, shift, has));
         Ok(())
     }
 
@@ -286,19 +297,24 @@ impl Inode {
         }
     }
 
-    /// Changes the delayed blocks, and updates the count of reserved clusters.
-    fn change_delayed<T>(&self, change: impl FnOnce(&mut Delayed) -> T) -> T {
+    /// Changes the delayed blocks, and updates the count of reserved clusters, of which `pointers` are for blocks of
+    /// pointers.
+    pub(super) fn change_delayed(&self, pointers: u64, change: impl FnOnce(&mut Delayed)) {
         let mut delayed = self.delayed.lock();
-        let result = change(&mut delayed);
-        self.clusters_reserved.store(delayed.reserved(), Ordering::Release);
-        result
+        change(&mut delayed);
+        self.clusters_reserved.store(delayed.reserved() + pointers, Ordering::Release);
     }
 
     /// Removes delayed blocks, and releases their reservations.
     pub(crate) fn release_delayed(&self, blocks: &Range<FileBlock>) {
-        let shift = self.volume().geometry().cluster_shift;
-        let _allocation = self.allocation_lock.lock();
-        let released = self.change_delayed(|delayed| delayed.remove(blocks, shift));
+        let geometry = self.volume().geometry();
+        let mut pointers = self.allocation_lock.lock();
+        let mut delayed = self.delayed.lock();
+        let mut released = delayed.remove(blocks, geometry.cluster_shift);
+        released += pointers.release(geometry, blocks, &delayed);
+        let reserved = delayed.reserved() + pointers.count();
+        self.clusters_reserved.store(reserved, Ordering::Release);
+        drop(delayed);
         // Only a volume that is open for writing has delayed blocks.
         let result = self.volume().unreserve(released);
         debug_assert!(result.is_ok() || released == 0);
@@ -320,7 +336,7 @@ impl Inode {
                 at = range.end;
                 if delayed.is_delayed {
                     let reserve = |clusters| self.volume().restore_reservation(clusters);
-                    self.reserve_hole(&range, reserve)?;
+                    self.reserve_hole(&range, None, reserve)?;
                 }
             }
         }
@@ -329,12 +345,15 @@ impl Inode {
 
     /// Allocates the delayed blocks at the start of `wanted`.
     pub(crate) fn allocate_delayed(&self, wanted: &Range<FileBlock>) -> Result<()> {
-        let _allocation = self.allocation_lock.lock();
-        self.allocate_delayed_locked(wanted)
+        self.allocate_delayed_locked(wanted, &mut self.allocation_lock.lock())
     }
 
-    /// Allocates the first delayed blocks of `wanted`, for a caller that holds `allocation_lock`.
-    fn allocate_delayed_locked(&self, wanted: &Range<FileBlock>) -> Result<()> {
+    /// Allocates the first delayed blocks of `wanted`, for a caller that holds `allocation_lock`, which has `pointers`.
+    fn allocate_delayed_locked(
+        &self,
+        wanted: &Range<FileBlock>,
+        pointers: &mut PointerBlocks,
+    ) -> Result<()> {
         let volume = self.volume();
         let (at, shift) = (wanted.start, volume.geometry().cluster_shift);
         let Some(run) = self.delayed.lock().run_at(at) else { return Ok(()) };
@@ -363,7 +382,11 @@ impl Inode {
             }
             Ok(run)
         })?;
-        self.change_delayed(|delayed| delayed.remove_allocated(&(run.start..run.end()), shift));
+        let allocated = run.start..run.end();
+        pointers.remove_allocated(volume.geometry(), &allocated);
+        self.change_delayed(pointers.count(), |delayed| {
+            delayed.remove_allocated(&allocated, shift);
+        });
         self.discard_unused_preallocation();
         Ok(())
     }

@@ -32,13 +32,13 @@ fn single_block(block: u64) -> Range<FileBlock> {
 fn a_reservation_waits_while_another_thread_allocates_a_shared_cluster() {
     let (_image, volume, inode) = file();
     inode.map_write(FileOffset(0), BLOCK).unwrap();
-    let (allocation, waiter) = (inode.allocation_lock.lock(), Waiter::default());
+    let (mut allocation, waiter) = (inode.allocation_lock.lock(), Waiter::default());
     let is_delayed = |block| inode.delayed.lock().run_at(FileBlock(block)).is_some();
     std::thread::scope(|scope| {
         scope.spawn(|| waiter.run(|| inode.map_write(FileOffset(BLOCK), BLOCK).unwrap()));
         let waits = waiter.begins_to_wait();
         let was_early = is_delayed(1);
-        inode.allocate_delayed_locked(&single_block(0)).unwrap();
+        inode.allocate_delayed_locked(&single_block(0), &mut allocation).unwrap();
         drop(allocation);
         assert!(waits && !was_early, "what it saw may be out of date");
     });

@@ -19,6 +19,7 @@ use fs::{Around, Delayed, ExtentStatus, Piece, Span};
 use fscrypt::Ciphers;
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer, Transform};
 
+use crate::data::pointer_blocks::PointerBlocks;
 use crate::features::Feature;
 use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::inode::write::Pending;
@@ -44,11 +45,13 @@ pub struct Inode {
     pub(crate) map: ExtentStatus,
     /// The blocks that have data in the cache and no block on the device.
     pub(crate) delayed: RankedMutex<Delayed>,
-    /// The number of clusters reserved for delayed blocks, readable without their lock.
+    /// The number of clusters reserved for delayed blocks and for the blocks of pointers that these need, readable without
+    /// their lock.
     pub(crate) clusters_reserved: AtomicU64,
     /// Held by a thread that allocates delayed blocks, from its search until their allocation, and by a thread that
-    /// removes delayed blocks. So removed blocks are not allocated afterwards.
-    pub(crate) allocation_lock: RankedMutex<()>,
+    /// removes delayed blocks. So removed blocks are not allocated afterwards. Has the blocks of pointers for which
+    /// blocks are reserved.
+    pub(crate) allocation_lock: RankedMutex<PointerBlocks>,
     /// The end of the blocks that may exist past the size on the disk, and that a recovery has to free. While it is
     /// past that size, the inode is an orphan (`orphans/write.rs`).
     pub(crate) mapped_past_size: AtomicU64,
@@ -84,7 +87,7 @@ impl Inode {
             map: ExtentStatus::new(ranks::EXTENT_MAP),
             delayed: RankedMutex::new(ranks::DELAYED, Delayed::default()),
             clusters_reserved: AtomicU64::new(0),
-            allocation_lock: RankedMutex::new(ranks::ALLOCATION, ()),
+            allocation_lock: RankedMutex::new(ranks::ALLOCATION, PointerBlocks::default()),
             writers: AtomicU32::new(0),
             mapped_past_size: AtomicU64::new(0),
             pending,

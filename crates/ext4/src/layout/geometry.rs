@@ -225,6 +225,16 @@ impl Geometry {
         u32::try_from(distance / u64::from(self.blocks_per_group)).ok().map(GroupNumber)
     }
 
+    /// Returns the number of groups all of whose blocks are before `end`.
+    pub(crate) fn groups_before(&self, end: FsBlock) -> u32 {
+        if self.block_count <= end.0 {
+            return self.group_count;
+        }
+        let blocks = end.0.saturating_sub(self.first_data_block.0);
+        let groups = blocks / u64::from(self.blocks_per_group);
+        u32::try_from(groups).map_or(self.group_count, |groups| groups.min(self.group_count))
+    }
+
     /// Returns the group of an inode, and its index in the group's table.
     pub fn inode_position(&self, inode: InodeNumber) -> Result<(GroupNumber, u32)> {
         let max = u64::from(self.inode_count);
@@ -393,6 +403,21 @@ pub(crate) mod tests {
             uuid: [0; 16],
             copy_in_use: None,
         }
+    }
+
+    #[test]
+    fn groups_before_a_block_are_whole() {
+        let geometry = Geometry {
+            first_data_block: FsBlock(1),
+            blocks_per_group: 8192,
+            block_count: 100_000,
+            group_count: 13,
+            ..plain()
+        };
+        let groups = |end| geometry.groups_before(FsBlock(end));
+        assert_eq!([0, 8192, 8193, 16_384, 16_385].map(groups), [0, 0, 1, 1, 2]);
+        // The last group is shorter.
+        assert_eq!([99_999, 100_000, 1 << 40].map(groups), [12, 13, 13]);
     }
 
     #[test]

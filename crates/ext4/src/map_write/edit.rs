@@ -8,9 +8,9 @@ use base::{Error, FsBlock, GroupNumber, Location, Result};
 use fs::MapChange;
 use iomap::MetadataBuffer;
 
-use super::pointers::Pointers;
+use super::pointers::{POINTED_END, Pointers};
 use super::tree::{NodeStore, Tree};
-use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Preallocation, Purpose};
+use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Goal, Preallocation, Purpose};
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::{InodeFlags, InodeRecord};
@@ -64,6 +64,8 @@ pub(super) struct MapBlocks<'e, 'h, 'j> {
     pub clusters: i64,
     /// Whether a node was changed, or a block in use was freed.
     pub is_touched: bool,
+    /// The number of groups, from the first one on, whose blocks the map can refer to.
+    pub groups: u32,
 }
 
 impl Inode {
@@ -90,7 +92,11 @@ impl Inode {
         }
         let (had_changes, changes) = (handle.has_changes(), handle.changes());
         let (volume, record) = (&**self.volume(), self.record());
-        let blocks = MapBlocks { volume, handle, purpose, clusters: 0, is_touched: false };
+        let groups = match self.has(InodeFlags::EXTENTS) {
+            true => u32::MAX,
+            false => volume.geometry().groups_before(POINTED_END),
+        };
+        let blocks = MapBlocks { volume, handle, purpose, clusters: 0, is_touched: false, groups };
         let map = Map::new(volume, &record);
         let mut edit = MapEdit { inode: self, record, map, blocks, change, size: None };
         match operation(&mut edit) {
@@ -213,6 +219,7 @@ impl MapBlocks<'_, '_, '_> {
         preallocation: Option<Preallocation>,
     ) -> Result<(FsBlock, u64)> {
         let changes = self.handle.changes();
+        let goal = Goal { block: goal, groups: self.groups };
         let found = self.volume.allocate_blocks(self.handle, goal, wanted, purpose, preallocation);
         self.is_touched |= found.is_err() && self.handle.changes() != changes;
         let (start, count) = found?;
@@ -331,7 +338,7 @@ impl NodeStore for MapBlocks<'_, '_, '_> {
     }
 
     fn release_unused(&mut self, block: FsBlock) -> Result<()> {
-        self.free_clusters(block, 1)
+        self.undo_allocation(block, 1, self.purpose)
     }
 
     fn free(&mut self, block: FsBlock) -> Result<()> {

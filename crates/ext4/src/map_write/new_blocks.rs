@@ -11,6 +11,7 @@ use super::tree::Tree;
 use crate::alloc::{Preallocation, Purpose};
 use crate::indirect;
 use crate::inode::Inode;
+use crate::inode::record::InodeFlags;
 use crate::journal::Handle;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 
@@ -60,9 +61,11 @@ impl Inode {
         request: NewBlocks,
         prepare: &mut dyn FnMut(Run) -> Result<()>,
     ) -> Result<Result<Mapped>> {
-        // Space for the data was reserved, so the change must not fail for lack of a node.
+        // Space for the data was reserved, so the change must not fail for lack of a node. Blocks are reserved for the
+        // blocks of pointers that it needs, too (`data/pointer_blocks.rs`).
         let nodes = match request.purpose {
-            Purpose::ReservedData => Purpose::EndOfIo,
+            Purpose::ReservedData if self.has(InodeFlags::EXTENTS) => Purpose::EndOfIo,
+            Purpose::ReservedData => Purpose::ReservedData,
             _ => Purpose::Metadata,
         };
         self.edit_map(handle, nodes, |edit| edit.map_new(request, prepare))
@@ -221,18 +224,11 @@ impl MapEdit<'_, '_, '_> {
             self.blocks.allocate(goal, end.0 - at.0, request.purpose, preallocation)?;
         let Map::Pointers(map) = &mut self.map else { unreachable!("the caller looked") };
         let run = Run { start: at, length: count, block, unwritten: false };
-        let result = match block.0.checked_add(count) {
-            Some(end) if end <= pointers::BLOCKS_END => {
-                if let Err(error) = prepare(run) {
-                    self.blocks.undo_allocation(block, count, request.purpose)?;
-                    return Ok(Err(error));
-                }
-                map.insert(&mut self.blocks, run)
-            }
-            // Pointers have 32 bits.
-            _ => Err(Error::NoSpace),
-        };
-        if let Err(error) = result {
+        if let Err(error) = prepare(run) {
+            self.blocks.undo_allocation(block, count, request.purpose)?;
+            return Ok(Err(error));
+        }
+        if let Err(error) = map.insert(&mut self.blocks, run) {
             if !self.blocks.is_touched {
                 self.blocks.undo_allocation(block, count, request.purpose)?;
             }

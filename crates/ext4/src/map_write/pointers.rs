@@ -17,8 +17,13 @@ use crate::layout::geometry::Geometry;
 const STRUCTURE: &str = "indirect block";
 const DIRECT: u64 = indirect::DIRECT as u64;
 const POINTER_BYTES: usize = 4;
-/// The end of the blocks that pointers can refer to. Pointers have 32 bits.
-pub(super) const BLOCKS_END: u64 = 1 << 32;
+/// The end of the blocks that pointers can refer to. Pointers have 32 bits. Only such blocks are allocated for block
+/// maps.
+pub(super) const POINTED_END: FsBlock = FsBlock(1 << 32);
+
+/// The error for block maps on volumes with clusters.
+pub(crate) const NO_CLUSTERS: Unsupported =
+    Unsupported::Operation("a block map on a volume with clusters");
 
 /// A block map that is being changed.
 pub(super) struct Pointers<'g> {
@@ -82,7 +87,8 @@ fn word(bytes: &[u8], index: usize) -> FsBlock {
 fn set_words(bytes: &mut [u8], index: usize, block: FsBlock, count: u64) {
     let words = bytes[index * POINTER_BYTES..].chunks_exact_mut(POINTER_BYTES);
     for (block, word) in (block.0..block.0 + count).zip(words) {
-        word.copy_from_slice(&(block as u32).to_le_bytes());
+        let block = u32::try_from(block).expect("only blocks within 32 bits are allocated");
+        word.copy_from_slice(&block.to_le_bytes());
     }
 }
 
@@ -116,7 +122,7 @@ impl Pointers<'_> {
     /// Returns an error on volumes with clusters, where the kernel does not support block maps either.
     pub(super) fn check_clusters(&self) -> Result<()> {
         if self.geometry().cluster_shift > 0 {
-            return Err(Unsupported::Operation("a block map on a volume with clusters").into());
+            return Err(NO_CLUSTERS.into());
         }
         Ok(())
     }
@@ -131,7 +137,7 @@ impl Pointers<'_> {
         store.read(block, location)
     }
 
-    /// Maps a run of blocks below [`BLOCKS_END`]. Its pointers are zero, and are all in one block or in the inode.
+    /// Maps a run of blocks before [`POINTED_END`]. Its pointers are zero, and are all in one block or in the inode.
     pub(super) fn insert(&mut self, store: &mut impl NodeStore, run: Run) -> Result<()> {
         let Route { root, below } = Route::to(self.geometry(), run.start);
         let Some((&last, upper)) = below.split_last() else {
@@ -181,16 +187,9 @@ impl Pointers<'_> {
         let mut allocated = Vec::with_capacity(count);
         for _ in 0..count {
             match store.allocate_node(goal) {
-                Ok(block) if block.0 < BLOCKS_END => allocated.push(block),
-                other => {
-                    let (more, error) = match other {
-                        Ok(block) => (Some(block), base::Error::NoSpace),
-                        Err(error) => (None, error),
-                    };
-                    allocated
-                        .into_iter()
-                        .chain(more)
-                        .try_for_each(|block| store.release_unused(block))?;
+                Ok(block) => allocated.push(block),
+                Err(error) => {
+                    allocated.into_iter().try_for_each(|block| store.release_unused(block))?;
                     return Err(error);
                 }
             }

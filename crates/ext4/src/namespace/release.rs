@@ -11,6 +11,7 @@ use fs::Piece;
 
 use super::{INODE_CREDITS, is_directory};
 use crate::alloc::FREE_INODE_CREDITS;
+use crate::data::pointer_blocks::PointerBlocks;
 use crate::inode::Inode;
 use crate::inode::inline;
 use crate::inode::record::{InodeFlags, InodeRecord};
@@ -131,16 +132,25 @@ impl Inode {
         self.release_delayed(&range);
         let Range { start, mut end } = range;
         // Held until the clusters are reserved again for delayed blocks that share one with the range. These must not
-        // be allocated before.
-        let _allocation = self.shares_clusters().then(|| self.allocation_lock.lock());
-        loop {
+        // be allocated before. The same holds for blocks of pointers.
+        let mut pointers = self.shares_allocations().then(|| self.allocation_lock.lock());
+        let kept = match &pointers {
+            Some(pointers) => self.reserve_freed_pointers(pointers, &range)?,
+            None => PointerBlocks::default(),
+        };
+        let done = loop {
             let credits = self.credits_for_unmap().min(volume.writer()?.journal.credits_max());
             let unmap = |handle: &mut _| self.unmap(handle, start..end);
             match volume.change_with_space(credits, unmap) {
                 Ok(Progress::More(left)) => end = left,
-                done => return self.reserve_for_clusters(start..range.end).and(done.map(|_| ())),
+                done => break done.map(drop),
             }
-        }
+        };
+        let kept = match &mut pointers {
+            Some(pointers) => self.keep_freed_pointers(pointers, kept),
+            None => Ok(()),
+        };
+        self.reserve_for_clusters(start..range.end).and(kept).and(done)
     }
 }
 

@@ -15,7 +15,7 @@ use super::name::NAMES;
 use super::set::{Attributes, Room};
 use super::share;
 use super::value_inodes::{ValueInode, credits, delete_new, reference_changes, sectors};
-use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Purpose};
+use crate::alloc::{ALLOCATE_CREDITS, FREE_METADATA_CREDITS, Goal, Purpose};
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::InodeRecord;
@@ -272,7 +272,7 @@ impl Inode {
     /// Allocates a block for attributes. Errors: after `NoSpace`, the inodes `made` are deleted.
     fn new_attribute_block(&self, handle: &mut Handle<'_>, made: &[Inode]) -> Result<FsBlock> {
         let volume = self.volume();
-        let goal = volume.goal_of_inode(self.number())?;
+        let goal = Goal::in_any_group(volume.goal_of_inode(self.number())?);
         match volume.allocate_blocks(handle, goal, 1, Purpose::Metadata, None) {
             Ok((block, _)) => Ok(block),
             Err(error) => {

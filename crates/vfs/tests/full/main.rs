@@ -4,6 +4,7 @@
 //! before, also after the volume is opened again.
 
 mod facts;
+mod filling;
 mod operations;
 mod shortage;
 

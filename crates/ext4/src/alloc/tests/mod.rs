@@ -2,6 +2,7 @@
 
 mod damage;
 mod inodes;
+mod permitted;
 mod preallocation;
 mod random;
 mod space;
@@ -33,7 +34,8 @@ impl Volume {
         preallocation: Option<Preallocation>,
     ) -> Result<(FsBlock, u64)> {
         self.change(ALLOCATE_CREDITS, |handle| {
-            self.allocate_blocks(handle, FsBlock(goal), wanted, purpose, preallocation)
+            let goal = Goal::in_any_group(FsBlock(goal));
+            self.allocate_blocks(handle, goal, wanted, purpose, preallocation)
         })
     }
 

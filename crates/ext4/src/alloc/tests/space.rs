@@ -17,7 +17,8 @@ fn fill(volume: &Volume, purpose: Purpose, access: ReserveAccess) -> u64 {
     let mut allocated = 0;
     loop {
         let found = volume.change(ALLOCATE_CREDITS, |handle| {
-            volume.allocate_blocks(handle, FsBlock(0), 5000, purpose, None)
+            let goal = Goal::in_any_group(FsBlock(0));
+            volume.allocate_blocks(handle, goal, 5000, purpose, None)
         });
         match found {
             Ok((_, count)) => allocated += volume.geometry().clusters_for(count),
@@ -86,7 +87,8 @@ fn freed_blocks_count_as_free_at_once_and_are_allocated_only_after_a_commit() {
         assert!(volume.has_deferred_space());
         let allocate = || {
             volume.change(ALLOCATE_CREDITS, |handle| {
-                volume.allocate_blocks(handle, blocks.0, 50, Purpose::Data, None)
+                let goal = Goal::in_any_group(blocks.0);
+                volume.allocate_blocks(handle, goal, 50, Purpose::Data, None)
             })
         };
         assert_eq!(allocate(), Err(Error::NoSpace), "{options}");
