@@ -557,12 +557,12 @@ fn block_maps_of_inodes_at_the_end_of_a_huge_volume_use_blocks_within_32_bits() 
     debugfs("feature -extents");
     let volume = open(&image);
     // The block of the inode's group, in about the middle of the volume.
-    let inodes = u64::from(volume.statfs().inodes);
+    let inodes = volume.statfs().inodes;
     let mut number = 0;
     let directory = loop {
         number += 1;
         let path = format!("/{number}");
-        if u64::from(mkdir(&volume, &path).number().0) > inodes / 3 * 2 {
+        if mkdir(&volume, &path).number().0 > inodes / 3 * 2 {
             break path;
         }
     };
@@ -582,7 +582,7 @@ fn block_maps_of_inodes_at_the_end_of_a_huge_volume_use_blocks_within_32_bits() 
     volume.close().unwrap();
     drop(volume);
     let volume = open(&image);
-    let file = volume.open(&names(5)).unwrap();
+    let file = volume.open(names(5)).unwrap();
     for at in [0, far] {
         let mut found = vec![0; data.len()];
         assert_eq!(file.read_at(&mut found, at), Ok(found.len()));

@@ -85,7 +85,7 @@ fn check(format: &'static str, block_size: u32, options: &str, order: Order) {
         check_by_e2fsck(&image);
         let volume = open(&image, cache_bytes);
         for (name, accepted) in (0..).zip(accepted) {
-            let file = volume.open(&path(name)).unwrap();
+            let file = volume.open(path(name)).unwrap();
             for (at, length) in accepted {
                 let mut bytes = vec![0; length];
                 assert_eq!(file.read_at(&mut bytes, at), Ok(length), "{place}");
