@@ -70,7 +70,7 @@ impl Inode {
             }
         };
         if size < self.size() {
-            self.zero_rest_of_block(size)?;
+            self.zero_rest_of_block(size);
         }
         if truncates {
             // Set first, so that an end of I/O that extends the file does not remove the orphan.
@@ -85,22 +85,28 @@ impl Inode {
 
     /// Zeroes the rest of the block with the new end of the file on the device. The cache has the zeroes, too, but may write them
     /// only after the size is durable. Other systems would then show the old data in a file that has grown again after a power cut.
-    fn zero_rest_of_block(&self, size: u64) -> Result<()> {
+    ///
+    /// An error is not one of the truncation: if the cache cannot write the zeroes either, the next sync reports that.
+    fn zero_rest_of_block(&self, size: u64) {
         let volume = self.volume();
         let block_size = volume.geometry().block_size;
         let within = size % u64::from(block_size.bytes());
         if within == 0 || !self.has_map() || self.has(InodeFlags::INLINE_DATA) {
-            return Ok(());
+            return;
         }
+        let is_shut = volume.writer().and_then(|writer| writer.journal.check()).is_err();
         let at = FileBlock(size >> block_size.shift());
-        match self.piece_at(at, FileBlock(at.0 + 1))? {
-            Piece::Run(run) if !run.unwritten => {
+        match self.piece_at(at, FileBlock(at.0 + 1)) {
+            Ok(Piece::Run(run)) if !run.unwritten && !is_shut => {
                 let block = FsBlock(run.block.0 + (at.0 - run.start.0));
                 let start = block_size.device_offset(block).expect("the block is in the volume");
                 let zeroes = vec![0; block_size.len() - within as usize];
-                volume.device().write_at(DeviceOffset(start.0 + within), &zeroes)
+                let zeroed = volume.device().write_at(DeviceOffset(start.0 + within), &zeroes);
+                if let Err(error) = zeroed {
+                    tracing::debug!(%error, "the rest of a truncated block is not zeroed yet");
+                }
             }
-            _ => Ok(()),
+            _ => {}
         }
     }
 
