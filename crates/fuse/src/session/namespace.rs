@@ -42,7 +42,7 @@ pub fn leave() -> Result<(), Errno> {
 }
 
 /// Moves the calling process to namespaces of its own for the network, IPC and the host's name, each where that is allowed.
-/// Its network has no interfaces. The namespace of processes stays: the ids in requests would have no meaning in another.
+/// Its network has no interfaces. The namespace of processes stays.
 pub fn leave_others() {
     for (flag, name) in process::NAMESPACES {
         if let Err(errno) = process::unshare(flag) {
