@@ -131,7 +131,7 @@ impl Logs {
         Self { places: Log::all(checkpoint).map(place), mode }
     }
 
-    /// Gives the logs' segments the types of the logs.
+    /// Sets the type of each log's segment.
     pub(super) fn set_kinds(&self, space: &mut Space) {
         for (number, place) in (0..).zip(&self.places) {
             space.set_kind(place.segment, number);
