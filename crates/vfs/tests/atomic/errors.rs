@@ -67,7 +67,7 @@ fn the_start_reports_the_loss_of_earlier_data_once() {
     volume.sync().unwrap();
     file.write_all_at(&data(2, BLOCK), 0).unwrap();
     faults.fail_writes_in(0..MEGABYTES << 20);
-    // Nobody waits for this write, as for one in the background.
+    // The call starts a write, and does not wait for it.
     let in_background = SyncRange { wait_before: false, write: true, wait_after: false };
     other.sync_range(0..u64::MAX, in_background).unwrap();
     wait_until("the write has failed", || !faults.faults().is_empty());
