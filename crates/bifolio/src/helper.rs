@@ -1,4 +1,5 @@
-//! Mount helper `mount.bifolio`: translates calls of mount(8) to `bifolio mount`. Not here: mounting.
+//! Mount helpers: `mount.bifolio` translates calls of mount(8) to `bifolio mount`, and `umount.bifolio` those of umount(8) to
+//! `bifolio umount`. Not here: mounting.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,12 +10,16 @@ use clap::Parser;
 use fuse::{OptionError, Remount};
 
 use crate::cli::Cli;
+use crate::commands::umount::umount;
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
 use crate::mount_options::Options;
 
 /// Names under which mount(8) finds this helper: for the type in fstab, and for the types in /proc/mounts.
 const NAMES: [&str; 3] = ["mount.bifolio", "mount.fuse.bifolio", "mount.fuseblk.bifolio"];
+
+/// Names under which umount(8) finds this helper: for the types in /proc/mounts.
+const UMOUNT_NAMES: [&str; 3] = ["umount.bifolio", "umount.fuse.bifolio", "umount.fuseblk.bifolio"];
 
 /// Options for mount(8) and other readers of fstab, and options that describe what bifolio always does.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -72,15 +77,24 @@ enum Call {
 }
 
 /// Returns whether the program was called by the name of the helper.
-pub fn is_called(program: Option<&OsString>) -> bool {
-    let name = program.and_then(|program| Path::new(program).file_name());
-    name.is_some_and(|name| NAMES.iter().any(|helper| name == *helper))
+pub fn is_called(program: &OsStr) -> bool {
+    let name = Path::new(program).file_name();
+    name.is_some_and(|name| NAMES.iter().chain(&UMOUNT_NAMES).any(|helper| name == *helper))
 }
 
-/// Runs the helper. Returns an exit status that mount(8) defines.
-pub fn main(arguments: &[OsString]) -> ExitCode {
+/// Returns whether the program was called as the helper of umount(8).
+fn is_umount(program: &OsStr) -> bool {
+    let name = Path::new(program).file_name();
+    name.is_some_and(|name| UMOUNT_NAMES.iter().any(|helper| name == *helper))
+}
+
+/// Runs the helper by which the program was called. Returns an exit status that mount(8) defines.
+pub fn main(program: &OsStr, arguments: &[OsString]) -> ExitCode {
     let mut console = Console::standard(false);
-    let outcome = run(arguments, &mut console);
+    let outcome = match is_umount(program) {
+        true => run_umount(arguments, &mut console),
+        false => run(arguments, &mut console),
+    };
     ExitCode::from(match console.finish(outcome) {
         Status::Success => 0,
         Status::Usage => 1,
@@ -100,6 +114,43 @@ fn run(arguments: &[OsString], console: &mut Console) -> Result<()> {
             cli.command.run(console)
         }
     }
+}
+
+/// Unmounts as `DIRECTORY [-flnrv] [-N NAMESPACE] [-t TYPE]` says (umount(8)).
+fn run_umount(arguments: &[OsString], console: &mut Console) -> Result<()> {
+    let refused = |reason: &str| Failure::new("umount.bifolio", reason).usage();
+    let mut directories = Vec::new();
+    let mut is_lazy = false;
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let Some(flags) = argument.as_bytes().strip_prefix(b"-") else {
+            directories.push(argument.clone());
+            continue;
+        };
+        for (at, flag) in flags.iter().enumerate() {
+            match flag {
+                // Only the server can end the wait for its data, so nothing is forced.
+                b'f' | b'n' | b'r' | b'v' => {}
+                b't' => {
+                    if flags[at + 1..].is_empty() {
+                        rest.next();
+                    }
+                    break;
+                }
+                b'l' => is_lazy = true,
+                _ => return Err(refused(&format!("unknown option -{}", char::from(*flag)))),
+            }
+        }
+    }
+    let [directory] = &*directories else {
+        return Err(refused("expected DIRECTORY [-flnrv] [-t TYPE]"));
+    };
+    if is_lazy {
+        return fuse::umount_lazily(directory.as_ref())
+            .map_err(|error| Failure::new(Path::new(directory), error.to_string()));
+    }
+    umount(directory.as_ref(), console);
+    Ok(())
 }
 
 /// Parses `SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
@@ -253,10 +304,12 @@ mod tests {
 
     #[test]
     fn the_names_of_helpers_are_known() {
-        assert!(is_called(Some(&"/sbin/mount.bifolio".into())));
-        assert!(is_called(Some(&"mount.fuseblk.bifolio".into())));
-        assert!(!is_called(Some(&"/usr/bin/bifolio".into())));
-        assert!(!is_called(None));
+        assert!(is_called("/sbin/mount.bifolio".as_ref()));
+        assert!(is_called("mount.fuseblk.bifolio".as_ref()));
+        assert!(is_called("umount.fuse.bifolio".as_ref()));
+        assert!(is_umount("/sbin/umount.fuseblk.bifolio".as_ref()));
+        assert!(!is_umount("/sbin/mount.bifolio".as_ref()));
+        assert!(!is_called("/usr/bin/bifolio".as_ref()));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Log of the library's warnings and errors on standard error and, for background processes, in a file.
+//! Log of the library's warnings and errors on standard error and, for background processes, in the system log and in a file.
 //! Not here: failures of a command (`console`).
 
 use std::fmt::{self, Display, Write as _};
@@ -8,22 +8,29 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use base::attributes::Timestamp;
+use fuse::{Severity, SystemLog};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::format::time;
 
-/// Log on standard error and, optionally, in a file.
+/// Log on standard error, in the system log once that is open, and, optionally, in a file.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     file: Option<Arc<File>>,
+    system: Arc<SystemLog>,
 }
 
 impl Log {
     /// Creates a log. `file` must be open for appending.
     pub fn new(file: Option<File>) -> Self {
-        Self { file: file.map(Arc::new) }
+        Self { file: file.map(Arc::new), system: Arc::default() }
+    }
+
+    /// Returns the system log.
+    pub fn system(&self) -> &Arc<SystemLog> {
+        &self.system
     }
 
     /// Starts logging. Panics are also logged to the file.
@@ -38,8 +45,14 @@ impl Log {
         }));
     }
 
-    /// Appends a message to the file. The caller prints it to standard error.
+    /// Appends an error to the file, and sends it to the system log. The caller prints it to standard error.
     pub fn append(&self, message: impl Display) {
+        self.append_with(Severity::Error, message);
+    }
+
+    fn append_with(&self, severity: Severity, message: impl Display) {
+        let message = message.to_string();
+        self.system.send(severity, &message);
         let Some(file) = &self.file else { return };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
@@ -57,11 +70,12 @@ impl Subscriber for Log {
 
     fn event(&self, event: &Event<'_>) {
         let mut line = String::new();
-        if *event.metadata().level() == Level::WARN {
+        let is_warning = *event.metadata().level() == Level::WARN;
+        if is_warning {
             line.push_str("warning: ");
         }
         event.record(&mut Line(&mut line));
-        self.append(&line);
+        self.append_with(if is_warning { Severity::Warning } else { Severity::Error }, &line);
         let line = format!("bifolio: {line}\n");
         // One write, so that the lines of several threads do not mix.
         let _ = std::io::stderr().write_all(line.as_bytes());

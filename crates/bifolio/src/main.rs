@@ -16,6 +16,7 @@ mod helper;
 mod import;
 mod listing;
 mod log;
+mod log_file;
 mod loop_device;
 mod mode_change;
 mod mount_options;
@@ -38,8 +39,8 @@ use crate::console::Console;
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     address_space::spare_arenas(&arguments);
-    if helper::is_called(arguments.first()) {
-        return helper::main(&arguments[1..]);
+    if let Some(program) = arguments.first().filter(|program| helper::is_called(program)) {
+        return helper::main(program, &arguments[1..]);
     }
     let cli = Cli::parse_from(arguments);
     let mut console = Console::standard(cli.raw);

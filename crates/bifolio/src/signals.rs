@@ -1,20 +1,27 @@
 //! Signal handlers that let a command stop cleanly.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use fuse::END_SIGNALS;
 
 use crate::failure::{Failure, Result, Status};
 
-/// Installs signal handlers. The first signal sets the returned flag; a second signal exits at once.
+/// Installs signal handlers. The first signal that requests the end sets the returned flag; a second one exits at once. Other
+/// signals are ignored.
 pub fn catch() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let code = Status::Interrupted.code().into();
-        signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupted))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupted)))
-            .map_err(|error| Failure::host("", "cannot install signal handlers", &error))?;
-    }
+    install(&interrupted)
+        .map_err(|error| Failure::host("", "cannot install signal handlers", &error))?;
     Ok(interrupted)
+}
+
+fn install(interrupted: &Arc<AtomicBool>) -> io::Result<()> {
+    let code = Status::Interrupted.code().into();
+    for signal in END_SIGNALS {
+        signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(interrupted))?;
+        signal_hook::flag::register(signal, Arc::clone(interrupted))?;
+    }
+    fuse::ignore_other_signals()
 }

@@ -378,13 +378,18 @@ fn umount_of_the_host_ends_the_server() {
 }
 
 #[test]
-fn a_killed_server_leaves_no_dead_mount() {
+fn a_killed_server_leaves_a_mount_that_fails_and_the_foreground_command_fails() {
     private_mounts();
     let fixture = Fixture::with_tree();
     let mut foreground = fixture.mount_in_foreground();
     fixture.borrow_mount().signal_server(Signal::KILL);
     let status = foreground.wait();
     assert_eq!(status.code(), Some(1));
+    let refused = File::create(fixture.directory.join("new")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotConnected, "{refused}");
+    let output = fixture.try_umount();
+    assert!(output.status.success(), "{}", output.text());
+    assert!(output.text().contains("its server had died"), "{}", output.text());
     assert_eq!(mount_entry(&fixture.directory), None);
 }
 

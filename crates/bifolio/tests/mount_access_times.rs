@@ -215,7 +215,7 @@ fn synced_access_times_survive_a_killed_server() {
             assert!(seen > before);
             File::open(&path).unwrap().sync_all().unwrap();
             mount.signal_server(Signal::KILL);
-            mount.assert_gone();
+            mount.unmount_dead();
             let mount = fixture.mount(&["-o", "rw,noatime"]);
             assert_eq!(atime(), seen, "{format:?}, {options}");
             fixture.umount();

@@ -1,16 +1,18 @@
-//! Successive mounts on one directory: guards and `umount` do not confuse them, although the kernel reuses the ids of
-//! mounts and devices, and an image can be mounted again as soon as it is unmounted.
+//! Guards at the end of mounts, and successive mounts on one directory: guards and `umount` do not confuse them, although the
+//! kernel reuses the ids of mounts and devices, and an image can be mounted again as soon as it is unmounted.
 
 mod mounting;
 
-use std::fs;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
-use std::process::{Command, Stdio};
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Mutex;
+use std::time::Duration;
 
-use mounting::{Fixture, Mount, NOBODY, bifolio, mount_entry};
-use rustix::process::{Signal, Uid};
+use mounting::{Fixture, Mount, NOBODY, bifolio, mount_entry, run_as};
+use rustix::process::Signal;
 use testkit::command::{output, run};
 use testkit::{Mke2fs, check_by_e2fsck, private_mounts, wait_until};
 
@@ -82,39 +84,154 @@ fn umount_waits_for_the_server_of_the_mount_that_it_unmounts() {
     check_by_e2fsck(&fixture.image);
 }
 
+/// Returns the bound names of the sockets that a process has open.
+fn socket_names(process: i32) -> Vec<String> {
+    let open = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let open: Vec<PathBuf> =
+        open.map(|file| fs::read_link(file.unwrap().path()).unwrap()).collect();
+    let table = fs::read_to_string("/proc/net/unix").unwrap();
+    let is_open = |inode: &str| open.contains(&format!("socket:[{inode}]").into());
+    let sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let named = sockets.filter(|fields| fields.get(6).is_some_and(|inode| is_open(inode)));
+    named.filter_map(|fields| Some((*fields.get(7)?).to_owned())).collect()
+}
+
 #[test]
-fn umount_does_not_wait_for_another_user_with_the_socket_name_of_a_guard() {
+fn umount_needs_no_name_that_another_user_can_take() {
     private_mounts();
     let fixture = fixture();
-    let mount = fixture.mount(&["-o", "rw"]);
-    let names = mount.guard_socket_names();
-    let [name] = &*names else { panic!("{names:?}") };
-    mount.signal_guard(Signal::KILL);
-    wait_until("the guard's end", || !mount.has_guard());
-    let address = SocketAddr::from_abstract_name(name).unwrap();
-    let binding = std::thread::spawn(move || {
-        // Changes the user of this thread only.
-        let nobody = Uid::from_raw(NOBODY);
-        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
-        // Threads of the guard can still hold the name.
-        let mut bound = None;
-        wait_until("the release of the name", || {
-            bound = UnixListener::bind_addr(&address).ok();
-            bound.is_some()
+    fixture.allow_nobody();
+    for user in [0, NOBODY] {
+        std::os::unix::fs::chown(&fixture.image, Some(user), Some(user)).unwrap();
+        let mount = fixture.mount_as(user, &["-o", "rw,noloop"]);
+        assert_eq!(socket_names(mount.guard()), [""; 0]);
+        // The mark of the guard, as another user could make it.
+        let open = fs::read_dir(format!("/proc/{}/fd", mount.guard())).unwrap();
+        let links = open.map(|file| fs::read_link(file.unwrap().path()).unwrap());
+        let mut marks = links.filter_map(|link| {
+            let name = link.to_str()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
+            Some(name.to_owned())
         });
-        bound.unwrap()
-    });
-    let taken = binding.join().unwrap();
-    // The other user does not close the socket.
-    let mut umount = bifolio("umount").arg(mount.path()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_until("the end of umount", || umount.try_wait().unwrap().is_some());
-    let done = umount.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert_eq!(done.status.code(), Some(1), "{said}");
-    assert!(said.contains("another user has bound the name"), "{said}");
-    mount.assert_gone();
-    drop(taken);
+        let name = marks.next().expect("the guard has a mark");
+        let taken = run_as(NOBODY - 1, NOBODY - 1, || {
+            rustix::fs::memfd_create(&*name, rustix::fs::MemfdFlags::CLOEXEC).unwrap()
+        });
+        rustix::io::write(&taken, b"-from a stranger").unwrap();
+        fs::write(mount.path().join(format!("file of {user}")), "data").unwrap_or_default();
+        fixture.umount_as(user);
+        mount.assert_gone();
+    }
     check_by_e2fsck(&fixture.image);
+}
+
+#[test]
+fn a_mount_whose_server_has_died_stays_until_a_new_one_replaces_it() {
+    private_mounts();
+    for (user, options) in [(0, "rw"), (0, "rw,noloop"), (NOBODY, "rw,owner=mapped")] {
+        let fixture = fixture();
+        fixture.allow_nobody();
+        std::os::unix::fs::chown(&fixture.image, Some(user), Some(user)).unwrap();
+        let mount = fixture.mount_as(user, &["-o", options]);
+        let (synced, lost) = (mount.path().join("synced"), mount.path().join("lost"));
+        let write = |path: &Path| run_as(user, user, || fs::write(path, "data"));
+        write(&synced).unwrap();
+        // A program that keeps a file open keeps the dead mount, and its loop device, in use.
+        let used = run_as(user, user, || File::open(&synced).unwrap());
+        run_as(user, user, || File::open(&synced).unwrap().sync_all().unwrap());
+        mount.signal_server(Signal::KILL);
+        wait_until("the guard's end", || !mount.has_guard());
+        let refused = write(&lost).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotConnected, "{refused}");
+        let new = fixture.mount_as(user, &["-o", options]);
+        run_as(user, user, || {
+            assert_eq!(fs::read_to_string(&synced).unwrap(), "data");
+            assert!(!lost.exists());
+        });
+        drop(used);
+        fixture.umount_as(user);
+        new.assert_gone();
+        assert_eq!(fs::read_dir(&fixture.directory).unwrap().count(), 0);
+        check_by_e2fsck(&fixture.image);
+    }
+}
+
+/// Binds the socket of the system log, in a /dev of the test's own.
+fn system_log(fixture: &Fixture) -> UnixDatagram {
+    let devices = fixture.folder.path().join("dev");
+    fs::create_dir(&devices).unwrap();
+    let script = "mount -t tmpfs -o mode=755 none $PWD && cd $PWD && cp -a /dev/null /dev/fuse /dev/urandom . \
+                  && mount --bind . /dev";
+    run(Command::new("sh").args(["-c", script]).current_dir(&devices));
+    let log = UnixDatagram::bind("/dev/log").unwrap();
+    log.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    log
+}
+
+#[test]
+fn background_mounts_send_their_messages_to_the_system_log() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let damage = "set_inode_field /small block[0] 0xdead";
+    run(Command::new("debugfs").args(["-w", "-R", damage]).arg(&fixture.image));
+    let log = system_log(&fixture);
+    let next = || {
+        let mut bytes = [0; 8192];
+        let length = log.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    };
+    let wait_for = |part: &str| {
+        loop {
+            let line = next();
+            assert!(line.starts_with("<27>") || line.starts_with("<28>"), "{line}");
+            assert!(line.contains(" bifolio["), "{line}");
+            if line.contains(part) {
+                break;
+            }
+        }
+    };
+    let mount = fixture.mount(&["-o", "rw,noloop,errors=remount-ro"]);
+    assert!(fs::read(mount.path().join("small")).is_err());
+    wait_for("accepts no more writes");
+    mount.signal_server(Signal::KILL);
+    wait_for("the server has died");
+    wait_for("killed by signal 9");
+    mount.unmount_dead();
+    drop(mount);
+    // Nobody reads the log, and nothing waits for it.
+    let mount = fixture.mount(&["-o", "rw,noloop"]);
+    for _ in 0..1000 {
+        assert!(fs::read(mount.path().join("small")).is_err());
+    }
+    fixture.umount();
+    mount.assert_gone();
+}
+
+#[test]
+fn no_signal_ends_a_mount_before_its_data_is_written() {
+    private_mounts();
+    let fixture = fixture();
+    let ignored = [10, 12, 13, 14, 16, 25, 26, 27, 29, 34, 50, 64];
+    for ending in [3, 24, 30] {
+        let mount = fixture.mount(&["-o", "rw,noloop,commit=3600"]);
+        for process in [mount.server(), mount.guard()] {
+            for signal in ignored {
+                send(process, signal);
+            }
+        }
+        let name = mount.path().join(format!("file {ending}"));
+        fs::write(&name, "data").unwrap();
+        send(if ending == 3 { mount.server() } else { mount.guard() }, ending);
+        mount.assert_gone();
+        let written =
+            output(bifolio("cat").arg(format!("{}:/file {ending}", fixture.image.display())));
+        assert_eq!(written.text(), "data", "signal {ending}");
+    }
+    check_by_e2fsck(&fixture.image);
+}
+
+/// Sends a signal by its number, also one without a name.
+fn send(process: i32, signal: i32) {
+    run(Command::new("kill").arg(format!("-{signal}")).arg(process.to_string()));
 }
 
 #[test]

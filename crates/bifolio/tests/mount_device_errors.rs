@@ -112,6 +112,7 @@ fn mount(folder: PathBuf) -> ExitCode {
         claim: None,
         options,
         foreground: true,
+        system_log: Arc::default(),
         confinement: Confinement::NONE,
         memory_max: 4 << 30,
         inherited: Inherited::default(),

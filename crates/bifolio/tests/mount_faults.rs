@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use mounting::Fixture;
+use mounting::{Fixture, Mount, bifolio};
 use rustix::fs::FallocateFlags;
 use testkit::command::{output, run};
 use testkit::{Format, check_by_e2fsck, private_mounts};
@@ -281,9 +281,18 @@ fn the_error_policy_of_a_mount_of_f2fs_is_to_go_on_unless_an_option_says_otherwi
         mount.assert_gone();
         // A volume that is shut down writes no checkpoint.
         assert_eq!(F2fs::of(&fixture.image).needs_fsck(), goes_on, "{options}");
-        let mount = fixture.mount(&["-o", "ro"]);
+        let (mount, said) = mount_with_messages(&fixture, &["-o", "ro"]);
+        assert_eq!(said.contains("repair it with fsck.f2fs"), goes_on, "{said}");
         assert_eq!(mount.path().join("new").exists(), goes_on, "{options}");
     }
+}
+
+/// Mounts, and returns what the command prints.
+fn mount_with_messages<'a>(fixture: &'a Fixture, arguments: &[&str]) -> (Mount<'a>, String) {
+    let mut command = bifolio("mount");
+    let output = output(command.args(arguments).arg(&fixture.image).arg(&fixture.directory));
+    assert!(output.status.success(), "{}", output.text());
+    (fixture.mounted(), output.text())
 }
 
 /// Changes the number in the footer of the inode that was created with the name.
@@ -328,11 +337,16 @@ fn the_error_policy_of_the_mount_overrides_that_of_the_volume() {
         mount.assert_gone();
         let header = run(Command::new("dumpe2fs").arg("-h").arg(&fixture.image));
         assert!(String::from_utf8_lossy(&header).contains("with errors"), "{policy}");
+        let (mount, said) = mount_with_messages(&fixture, &["-o", "rw"]);
+        assert!(said.contains("repair it with e2fsck"), "{said}");
+        fixture.umount();
+        mount.assert_gone();
         // The first run removes the damaged file, and the second one finds no errors.
         let repaired = output(Command::new("e2fsck").arg("-fy").arg(&fixture.image));
         assert_eq!(repaired.status.code(), Some(1), "{}", repaired.text());
         check_by_e2fsck(&fixture.image);
-        let mount = fixture.mount(&["-o", "ro"]);
+        let (mount, said) = mount_with_messages(&fixture, &["-o", "ro"]);
+        assert_eq!(said, "");
         assert_eq!(mount.path().join("new").exists(), policy == "continue");
     }
 }

@@ -86,6 +86,7 @@ fn mount(folder: PathBuf) -> ExitCode {
         claim: None,
         options,
         foreground: true,
+        system_log: Arc::default(),
         confinement: Confinement::FULL,
         memory_max: 4 << 30,
         inherited: Inherited::default(),

@@ -97,7 +97,7 @@ fn a_database_has_every_transaction_that_ended_before_the_server_was_killed() {
             }
         }
         assert!(!running.wait().unwrap().success(), "it ended without an error");
-        mount.assert_gone();
+        mount.unmount_dead();
     }
     let mount = fixture.mount(&["-o", "rw"]);
     let last = last_transaction(mount.path());

@@ -140,7 +140,7 @@ fn synced_files_survive_a_killed_server() {
         fs::write(mount.path().join("d/f"), "x\n").unwrap();
         run(&mut Command::new("sync"));
         mount.signal_server(Signal::KILL);
-        mount.assert_gone();
+        mount.unmount_dead();
         let found = with_copy(&fixture, |root| fs::read(root.join("d/f")));
         assert_eq!(found.unwrap(), b"x\n", "{format:?}");
     }
@@ -222,7 +222,10 @@ fn the_loop_device_is_detached_when_the_mount_ends() {
     // umount of the host also accepts the image.
     end(&|_, fixture| drop(run(Command::new("umount").arg(&fixture.image))));
     end(&|mount, _| mount.signal_guard(Signal::TERM));
-    end(&|mount, _| mount.signal_server(Signal::KILL));
+    end(&|mount, _| {
+        mount.signal_server(Signal::KILL);
+        mount.unmount_dead();
+    });
     end(&|mount, fixture| {
         mount.signal_guard(Signal::KILL);
         wait_until("the guard's end", || !mount.has_guard());

@@ -327,7 +327,7 @@ fn synced_data_survives_a_killed_server() {
         File::open(mount.path()).unwrap().sync_all().unwrap();
         file.write_all_at(b"not synced", 2_000_000).unwrap();
         mount.signal_server(Signal::KILL);
-        mount.assert_gone();
+        mount.unmount_dead();
         drop(file);
         let mount = fixture.mount(&["-o", options]);
         let found = fs::read(&path).unwrap();

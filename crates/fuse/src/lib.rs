@@ -29,7 +29,8 @@ pub use reply::{Answer, Contents, Reply};
 pub use request::Request;
 pub use server::{Server, ServerOptions};
 pub use session::{
-    ConfineError, Confinement, Inherited, Layer, Plan, Remount, RemountError, SessionError,
-    SyncError, UmountError, ask, remount, run, sync, umount,
+    ConfineError, Confinement, END_SIGNALS, Inherited, Layer, Plan, Remount, RemountError,
+    SessionError, Severity, SyncError, SystemLog, UmountError, UmountNotice, ask,
+    ignore_other_signals, remount, remove_dead, run, sync, umount, umount_lazily,
 };
 pub use transport::{BusyPoll, Channel, EndReason, NoRings, THREADS_DEFAULT, WorkerPool};

@@ -54,6 +54,7 @@ fn mount(facts: &Facts) -> ExitCode {
         claim: None,
         options: MountOptions { writable: true, ..MountOptions::default() },
         foreground: true,
+        system_log: Arc::default(),
         confinement: if is_confined { Confinement::FULL } else { Confinement::NONE },
         memory_max: MEMORY_MAX,
         inherited,

@@ -1,6 +1,5 @@
 //! `bifolio mount`.
 
-use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::FileTypeExt;
@@ -8,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::attributes::{Detail, VolumeInfo};
 use clap::Args;
 use device::Image;
 use fuse::{Claim, Inherited, MountOptions, OptionError, Plan, SessionError, THREADS_DEFAULT};
@@ -17,6 +17,8 @@ use crate::confinement;
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::log::Log;
+use crate::log_file;
+use crate::loop_device;
 use crate::mount_options::Options;
 use crate::part::PartDevice;
 use crate::target::{ImageOptions, Target};
@@ -149,7 +151,7 @@ const AFTER_HELP: &str = "\
 Mounting and unmounting:
   Root can mount directly. Other users need fusermount3 (package fuse3) and a
   directory that they own. To unmount, use `bifolio umount`, `umount` or
-  `fusermount3 -u`, or send SIGINT, SIGTERM or SIGHUP to the server.
+  `fusermount3 -u`, or send SIGINT, SIGTERM, SIGHUP or SIGQUIT to the server.
 
   A signal unmounts even while the mount is in use. All written data is written
   to the image first, which can take minutes; the kernel has 30 seconds for data
@@ -182,7 +184,14 @@ mount(8), fstab and systemd:
   refused if bifolio does not support them, such as data=journal and nobarrier.
 
   Create the links mount.fuse.bifolio and mount.fuseblk.bifolio, too. With them,
-  `mount -o remount,ro` makes all data durable on all mounts.
+  `mount -o remount,ro` makes all data durable on all mounts. With links of
+  the names umount.fuse.bifolio and umount.fuseblk.bifolio, umount(8) waits for
+  all data of all mounts, and reports errors.
+
+If the server dies:
+  The mount stays, and accesses to it fail (ENOTCONN), until it is unmounted or
+  `bifolio mount` replaces it. Data that was synced is durable. Messages of
+  mounts in the background go to the system log (syslog or the journal).
 
 Confinement:
   The process that parses the image runs without privileges, without access to
@@ -203,7 +212,7 @@ pub struct Arguments {
     /// 4, or N if that is less
     #[arg(long, value_name = "N", default_value_t = THREADS_DEFAULT, value_parser = parse_threads)]
     threads: NonZeroUsize,
-    /// Append errors and warnings to FILE; in the background, they are not printed
+    /// Append errors and warnings to FILE; in the background, they also go to the system log (syslog or the journal)
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Image to mount
@@ -247,7 +256,12 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     if all.mount.writable {
         all.mount.writable = !is_write_protected(&target, console)?;
     }
-    let log = Log::new(log.as_deref().map(open_log).transpose()?);
+    let dead = fuse::remove_dead(&directory).map_err(|error| {
+        let action = "cannot unmount a mount whose server has died";
+        Failure::new(&*directory, format!("{action}: {error}"))
+    })?;
+    loop_device::leave_out(dead.into_iter().map(PathBuf::from).collect());
+    let log = Log::new(log.as_deref().map(log_file::open).transpose()?);
     log.start();
     confinement::warn_of_ignored_variable();
     // The confined process cannot read the size of memory.
@@ -277,6 +291,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         directory: mount_point(&directory)?,
         options: all.mount.clone(),
         foreground,
+        system_log: Arc::clone(log.system()),
         confinement: image.confinement.layers(),
         memory_max: memory_max(volume_options.cache.bytes_max),
         inherited,
@@ -290,6 +305,9 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         let volume = volume
             .map_err(|error| writing::open_failure(&target.image, device, &options, &error))?;
         if let Some(warning) = volume.warning() {
+            tracing::warn!("{}", target.warning(&warning));
+        }
+        if let Some(warning) = recorded_errors(&volume.info()) {
             tracing::warn!("{}", target.warning(&warning));
         }
         Ok(Arc::new(volume))
@@ -310,9 +328,29 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     })
 }
 
-fn open_log(path: &Path) -> Result<File> {
-    let opened = File::options().append(true).create(true).open(path);
-    opened.map_err(|error| Failure::host(path, "cannot open the log file", &error))
+/// Returns a warning if the volume says that errors were found in it, as the kernel prints when it mounts one.
+fn recorded_errors(info: &VolumeInfo) -> Option<String> {
+    let text = |wanted: &str| {
+        info.details.iter().find_map(|(name, detail)| match detail {
+            Detail::Text(text) if *name == wanted => Some(text.as_str()),
+            _ => None,
+        })
+    };
+    let (has_errors, checker) = match info.format {
+        "f2fs" => {
+            let flags = text("checkpoint_state").unwrap_or_default().split(", ");
+            let is_error = |flag| matches!(flag, "error" | "fsck needed" | "quota check needed");
+            (flags.into_iter().any(is_error), "fsck.f2fs")
+        }
+        _ => (text("state").is_some_and(|state| state.contains("with errors")), "e2fsck"),
+    };
+    let last = text("last_error").map(|last| format!(" (the last one: {last})"));
+    let last = last.unwrap_or_default();
+    has_errors.then(|| {
+        format!(
+            "errors were found in this volume earlier{last}; list them with `bifolio check`, and repair it with {checker}"
+        )
+    })
 }
 
 fn failure(error: SessionError<Failure>, target: &Target, directory: &Path) -> Failure {
@@ -370,10 +408,8 @@ fn mount_point(directory: &Path) -> Result<PathBuf> {
     path.map_err(|error| {
         let failure = Failure::host(directory, "cannot mount here", &error);
         match error.raw_os_error() {
-            // ENOTCONN: the server of a mount was killed.
-            Some(107) => failure.advise(
-                "the server of an earlier mount has died; use `bifolio umount` to remove the mount",
-            ),
+            // ENOTCONN: the server of a mount has died.
+            Some(107) => failure.advise("unmount the dead mount first"),
             _ => failure,
         }
     })

@@ -1,8 +1,9 @@
 //! `bifolio umount`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use fuse::UmountNotice;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
@@ -23,13 +24,27 @@ pub struct Arguments {
 /// Unmounts all mounts, and waits for their servers.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     for directory in &arguments.directories {
-        let warn_before_wait = || {
-            let text = "unmounted; waiting for the server to write the remaining data";
-            console.warn(Failure::new(&**directory, text));
-        };
-        if let Err(error) = fuse::umount(directory, warn_before_wait) {
-            console.report(&Failure::new(&**directory, error.to_string()));
-        }
+        umount(directory, console);
     }
     Ok(())
+}
+
+/// Unmounts the mount on `directory`, and waits for its server. Reports failures.
+pub fn umount(directory: &Path, console: &mut Console) {
+    let notify = |notice| {
+        console.warn(Failure::new(
+            directory,
+            match notice {
+                UmountNotice::Waiting => {
+                    "unmounted; waiting for the server to write the remaining data"
+                }
+                UmountNotice::Died => {
+                    "unmounted; its server had died, and data that was not synced may be lost"
+                }
+            },
+        ));
+    };
+    if let Err(error) = fuse::umount(directory, notify) {
+        console.report(&Failure::new(directory, error.to_string()));
+    }
 }

@@ -290,20 +290,6 @@ impl Mount<'_> {
         self.guard
     }
 
-    /// Returns the abstract names of the sockets of the guard.
-    pub fn guard_socket_names(&self) -> Vec<String> {
-        let open = fs::read_dir(format!("/proc/{}/fd", self.guard)).unwrap();
-        let open: Vec<PathBuf> =
-            open.map(|file| fs::read_link(file.unwrap().path()).unwrap()).collect();
-        let table = fs::read_to_string("/proc/net/unix").unwrap();
-        let sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let named = sockets.filter_map(|fields| {
-            Some((*fields.get(6)?, fields.get(7)?.strip_prefix('@')?.to_owned()))
-        });
-        let is_open = |inode: &str| open.contains(&format!("socket:[{inode}]").into());
-        named.filter(|(inode, _)| is_open(inode)).map(|(_, name)| name).collect()
-    }
-
     /// Returns the run times, in nanoseconds, of the server's threads with names that begin with `prefix`.
     pub fn thread_run_times(&self, prefix: &str) -> Vec<u64> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.server)).unwrap();
@@ -357,6 +343,17 @@ impl Mount<'_> {
         wait_until("the end of guard and server", || {
             !is_alive(self.guard) && !is_alive(self.server)
         });
+        assert_eq!(mount_entry(self.path()), None);
+    }
+
+    /// Checks that the mount of a server that was killed has stayed, and that accesses to it fail. Unmounts it.
+    pub fn unmount_dead(&self) {
+        wait_until("the end of guard and server", || {
+            !is_alive(self.guard) && !is_alive(self.server)
+        });
+        let answer = rustix::fs::statfs(self.path());
+        assert_eq!(answer.err(), Some(rustix::io::Errno::NOTCONN));
+        run(Command::new("umount").arg("-l").arg(self.path()));
         assert_eq!(mount_entry(self.path()), None);
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -15,6 +15,10 @@ use crate::mount::{Force, MountError, MountRequest, SUBTYPE};
 use crate::socket;
 
 const PROGRAM: &str = "fusermount3";
+/// What the program's messages begin with.
+const PREFIX: &str = "fusermount3: ";
+/// The text of EBUSY, which the program does not translate.
+const BUSY: &str = "Device or resource busy";
 
 /// Mounts, and returns the connection.
 pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
@@ -27,45 +31,55 @@ pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
     .map_err(MountError::Mount)?;
     // Only this end of the socket is inherited by the program.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(MountError::Mount)?;
-    let mut helper = Command::new(PROGRAM)
+    let helper = Command::new(PROGRAM)
         .arg("-o")
         .arg(options(request))
         .arg("--")
         .arg(request.directory)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .stdin(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(MountError::NoHelper)?;
     drop(theirs);
     let received = socket::receive(&ours, &mut [0]);
-    let status = helper.wait().map_err(MountError::NoHelper)?;
+    let output = helper.wait_with_output().map_err(MountError::NoHelper)?;
     match received {
         Ok((_, Some(connection))) => Ok(connection),
-        _ => Err(MountError::Helper(status.to_string())),
+        _ => Err(MountError::Helper(reason(&output))),
     }
 }
 
 /// Unmounts `directory`.
 pub fn unmount(directory: &Path, force: Force) -> Result<(), MountError> {
     let mut command = Command::new(PROGRAM);
-    // Quiet, since the caller decides whether to report a busy mount.
-    command.args(["-u", "-q"]);
+    command.arg("-u");
     if force == Force::Detach {
         command.arg("-z");
     }
-    let status = command
+    let output = command
         .arg("--")
         .arg(directory)
         .stdin(Stdio::null())
-        .status()
+        .output()
         .map_err(MountError::NoHelper)?;
-    if status.success() {
+    if output.status.success() {
         return Ok(());
     }
+    let reason = reason(&output);
     match force {
-        Force::None => Err(MountError::Unmount(Errno::BUSY)),
-        Force::Detach => Err(MountError::Helper(status.to_string())),
+        // The caller may try again.
+        Force::None if reason.contains(BUSY) => Err(MountError::Unmount(Errno::BUSY)),
+        _ => Err(MountError::Helper(reason)),
     }
+}
+
+/// Returns why the program has failed: what it has printed, or else its status.
+fn reason(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines = said.lines().map(|line| line.strip_prefix(PREFIX).unwrap_or(line).trim());
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    if lines.is_empty() { output.status.to_string() } else { lines.join("; ") }
 }
 
 /// Returns the list for the option `-o`.

@@ -71,7 +71,7 @@ pub enum MountError {
     /// `fusermount3` could not be run.
     #[error("cannot run fusermount3: {0}; it is in the package fuse3")]
     NoHelper(io::Error),
-    /// `fusermount3` failed. It has printed the reason on standard error.
+    /// `fusermount3` failed for this reason.
     #[error("fusermount3 failed: {0}")]
     Helper(String),
     /// The mount point already has a bifolio mount, of this source.

@@ -31,7 +31,12 @@ impl MountEntry {
     /// Returns whether the server has written everything when umount(2) returns: the kernel waits for it with mounts of block
     /// devices, and a read-only mount has nothing to write.
     pub fn is_written_by_unmounting(&self) -> bool {
-        self.kind.starts_with("fuseblk") || has_option(&self.options, "ro")
+        self.is_block_device() || has_option(&self.options, "ro")
+    }
+
+    /// Returns whether the source is a block device, which the mount claims.
+    pub fn is_block_device(&self) -> bool {
+        self.kind.starts_with("fuseblk")
     }
 
     /// Returns whether this is a bifolio mount.

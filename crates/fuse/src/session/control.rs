@@ -9,6 +9,11 @@ use rustix::io::Errno;
 use super::signals::Signals;
 use crate::socket;
 
+/// The maximum size of a message, in bytes.
+const MESSAGE_BYTES_MAX: usize = 8 << 10;
+/// The beginning of a message with the text of an error.
+const FAILED: &[u8] = b"f:";
+
 /// A message.
 #[derive(Debug)]
 pub enum Message {
@@ -29,6 +34,8 @@ pub enum Message {
     Serving,
     /// Server to guard: the server was requested to end.
     EndRequested,
+    /// Server to guard: the volume could not be closed without an error, which is this text. Sent once.
+    Failed(String),
     /// Guard to server: there is no mount, or it is detached. The first time, the server ends after it has answered the
     /// requests that the kernel has sent, even if programs still use the mount. The second time, it ends at once.
     Quit,
@@ -77,13 +84,18 @@ impl Control {
             }
             Message::Serving => self.send_raw(b"s", None),
             Message::EndRequested => self.send_raw(b"a", None),
+            Message::Failed(text) => {
+                let text = text.as_bytes();
+                let text = &text[..text.len().min(MESSAGE_BYTES_MAX - FAILED.len())];
+                self.send_raw(&[FAILED, text].concat(), None)
+            }
             Message::Quit => self.send_raw(b"q", None),
         }
     }
 
     /// Receives a message. Fails with EPROTO for unknown ones.
     fn receive(&self) -> Result<Event, Errno> {
-        let mut bytes = [0; 8];
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (length, descriptor) = socket::receive(&self.socket, &mut bytes)?;
         let message = match (&bytes[..length], descriptor) {
             ([], _) => return Ok(Event::Closed),
@@ -95,11 +107,20 @@ impl Control {
             (b"s", _) => Message::Serving,
             (b"a", _) => Message::EndRequested,
             (b"q", _) => Message::Quit,
+            (failed, _) if failed.starts_with(FAILED) => {
+                Message::Failed(printable(&failed[FAILED.len()..]))
+            }
             // A compromised server may send anything.
             _ => return Err(Errno::PROTO),
         };
         Ok(Event::Message(message))
     }
+}
+
+/// Returns text of the server, which may have been compromised, without control characters but ends of lines.
+fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
 }
 
 /// Waits for the next event: a message through `control`, a signal, or until `other` is ready for reading. Returns

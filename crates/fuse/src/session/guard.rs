@@ -1,18 +1,21 @@
 //! The guard: mounts for the server, watches it, and unmounts in the end. It never accesses the image.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixListener;
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::control::{Control, Event, Message, wait};
-use super::peer::announce;
+use super::mark::Mark;
 use super::process::{self, Child};
 use super::signals::Signals;
+use super::system_log::Severity;
 use super::task::{self, Task};
-use super::{Plan, SessionError, Sockets, kill_check, locate};
+use super::{Plan, SessionError, Sockets, kill_check, locate, messages};
 use crate::mount::{self, Claimed, Detached, MountError, MountId, MountRequest};
 use crate::transport::connect_device;
 
@@ -31,8 +34,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// The time within which a server that may have much data to write has to end after `Quit`.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Runs the guard: see the parent module. Drops `held` after the server has ended.
-pub fn run<H, E>(
+/// Runs the guard: see the parent module. Drops `held` after the server has ended, and before other programs learn of it.
+pub fn run<H, E: Display>(
     plan: &Plan,
     sockets: Sockets,
     server: Child,
@@ -60,35 +63,28 @@ pub fn run<H, E>(
     };
     locate::start(sockets.locate);
     kill_check::start(sockets.kill_check);
-    let (mount, presence, ring_device) = (None, None, sockets.ring_device);
-    let mut guard =
-        Guard { _held: held, plan, control, signals, server, ring_device, mount, presence };
-    match guard.wait() {
-        Ok(Event::Message(Message::Prepared)) => {}
-        Ok(Event::Signal) => return guard.abort(END_TIMEOUT, SessionError::Interrupted),
-        other => return Err(process::failure_of(guard.end(&other))),
-    }
-    let claimed = match claim(plan) {
-        Ok(claimed) => claimed,
-        Err(error) => return guard.abort(END_TIMEOUT, error.into()),
+    let mut guard = Guard {
+        plan,
+        control,
+        signals,
+        server,
+        ring_device: sockets.ring_device,
+        mount: None,
+        mark: None,
+        failure: RefCell::default(),
+        is_requested: false,
+        messages: Some(sockets.messages),
+        passing_on: None,
     };
-    // If the server has ended, the wait for its message returns `Closed`.
-    let _ = guard.control.send(&Message::Watching);
-    match guard.wait() {
-        Ok(Event::Message(Message::Opened)) => {}
-        // The server is opening the volume, or waits to do so. Data that it writes then survives a kill.
-        Ok(Event::Signal) => return guard.abort(END_TIMEOUT, SessionError::Interrupted),
-        other => return Err(process::failure_of(guard.end(&other))),
+    let outcome = guard.run(ready);
+    if let Some(passing_on) = &guard.passing_on {
+        // The server has ended, unless it cannot.
+        passing_on.outcome_within(KILL_TIMEOUT);
     }
-    let (detached, _descriptor) = match claimed {
-        Some(Claimed::ByMount(detached)) => (Some(detached), None),
-        Some(Claimed::ByDescriptor(descriptor)) => (None, Some(descriptor)),
-        None => (None, None),
-    };
-    match guard.attach(detached) {
-        Ok(()) => guard.report_and_watch(ready),
-        Err(error) => guard.abort(WRITE_TIMEOUT, error.into()),
-    }
+    // Before other programs learn of the end.
+    drop(held);
+    guard.conclude(&outcome);
+    outcome
 }
 
 /// Claims the device or image before the server reads from it.
@@ -97,9 +93,7 @@ fn claim(plan: &Plan) -> Result<Option<Claimed>, MountError> {
     plan.claim.as_ref().map_or(Ok(None), |claim| claim.acquire(&plan.options))
 }
 
-struct Guard<'a, H> {
-    /// What lasts as long as the session. Dropped before `presence`, for which other programs wait.
-    _held: H,
+struct Guard<'a> {
     plan: &'a Plan,
     control: Control,
     signals: Signals,
@@ -108,14 +102,82 @@ struct Guard<'a, H> {
     ring_device: Option<OwnedFd>,
     /// The mount, once there is one.
     mount: Option<MountId>,
-    /// A socket whose name exists while this process runs, so that `umount` can wait for its end.
-    presence: Option<UnixListener>,
+    /// The mark by which other programs find this process, once there is a mount.
+    mark: Option<Mark>,
+    /// The error with which the server has closed the volume.
+    failure: RefCell<Option<String>>,
+    /// Whether the end of a mount that can be used was requested.
+    is_requested: bool,
+    /// The pipe with what the server prints in the background, until a task reads it.
+    messages: Option<OwnedFd>,
+    /// The task that passes on what the server prints in the background.
+    passing_on: Option<Task<()>>,
 }
 
-impl<H> Guard<'_, H> {
+impl Guard<'_> {
+    /// Mounts once the server has opened the volume, and watches the mount to its end.
+    fn run<E>(&mut self, ready: Option<OwnedFd>) -> Result<(), SessionError<E>> {
+        match self.wait() {
+            Ok(Event::Message(Message::Prepared)) => {}
+            Ok(Event::Signal) => return self.abort(END_TIMEOUT, SessionError::Interrupted),
+            other => return Err(process::failure_of(self.end(&other))),
+        }
+        let claimed = match claim(self.plan) {
+            Ok(claimed) => claimed,
+            Err(error) => return self.abort(END_TIMEOUT, error.into()),
+        };
+        // If the server has ended, the wait for its message returns `Closed`.
+        let _ = self.control.send(&Message::Watching);
+        match self.wait() {
+            Ok(Event::Message(Message::Opened)) => {}
+            // The server is opening the volume, or waits to do so. Data that it writes then survives a kill.
+            Ok(Event::Signal) => return self.abort(END_TIMEOUT, SessionError::Interrupted),
+            other => return Err(process::failure_of(self.end(&other))),
+        }
+        let (detached, _descriptor) = match claimed {
+            Some(Claimed::ByMount(detached)) => (Some(detached), None),
+            Some(Claimed::ByDescriptor(descriptor)) => (None, Some(descriptor)),
+            None => (None, None),
+        };
+        match self.attach(detached) {
+            Ok(()) => self.report_and_watch(ready),
+            Err(error) => self.abort(WRITE_TIMEOUT, error.into()),
+        }
+    }
+
+    /// Tells programs that wait for the end the outcome.
+    fn conclude<E: Display>(&self, outcome: &Result<(), SessionError<E>>) {
+        let Some(mark) = &self.mark else { return };
+        match outcome {
+            Ok(()) => mark.conclude(None),
+            // The server's own words, if it has failed.
+            Err(error) => match &*self.failure.borrow() {
+                Some(failure) => mark.conclude(Some(failure)),
+                None => mark.conclude(Some(&error.to_string())),
+            },
+        }
+    }
+
+    /// Waits for an event of the server, a signal, or until `other` is ready. Keeps the error of the server, instead of
+    /// returning it.
+    fn wait_for(
+        &self,
+        other: Option<BorrowedFd<'_>>,
+        timeout: Option<Duration>,
+    ) -> Result<Event, Errno> {
+        loop {
+            match wait(Some(&self.control), &self.signals, other, timeout) {
+                Ok(Event::Message(Message::Failed(text))) if self.failure.borrow().is_none() => {
+                    self.failure.replace(Some(text));
+                }
+                event => return event,
+            }
+        }
+    }
+
     /// Waits for a message of the server, or a signal.
     fn wait(&self) -> Result<Event, Errno> {
-        wait(Some(&self.control), &self.signals, None, None)
+        self.wait_for(None, None)
     }
 
     /// Waits for a message of the server, or a signal, up to `timeout`. If that is zero, returns `Timeout` even if
@@ -123,7 +185,7 @@ impl<H> Guard<'_, H> {
     fn wait_within(&self, timeout: Option<Duration>) -> Result<Event, Errno> {
         match timeout {
             Some(Duration::ZERO) => Ok(Event::Timeout),
-            timeout => wait(Some(&self.control), &self.signals, None, timeout),
+            timeout => self.wait_for(None, timeout),
         }
     }
 
@@ -166,7 +228,7 @@ impl<H> Guard<'_, H> {
             Some(detached) => {
                 // Before the mount is attached, since other programs can unmount it from then on.
                 self.mount = detached.id();
-                self.presence = self.mount.as_ref().and_then(|id| announce(&id.name(&source)));
+                self.mark = self.mount.as_ref().and_then(|id| Mark::set(&id.name(&source)));
                 detached.attach(&plan.directory)?
             }
             None => {
@@ -175,7 +237,7 @@ impl<H> Guard<'_, H> {
                     MountRequest { source: source.clone(), directory, options: &plan.options };
                 let connection = mount::mount(&request)?;
                 self.mount = MountId::find(directory).map(|(id, _)| id);
-                self.presence = self.mount.as_ref().and_then(|id| announce(&id.name(&source)));
+                self.mark = self.mount.as_ref().and_then(|id| Mark::set(&id.name(&source)));
                 connection
             }
         };
@@ -200,7 +262,7 @@ impl<H> Guard<'_, H> {
     }
 
     /// Watches the server after mounting, and unmounts in the end. Writes to `ready` when the mount can be used.
-    fn report_and_watch<E>(self, ready: Option<OwnedFd>) -> Result<(), SessionError<E>> {
+    fn report_and_watch<E>(&mut self, ready: Option<OwnedFd>) -> Result<(), SessionError<E>> {
         match self.wait() {
             Ok(Event::Message(Message::Serving)) => {}
             Ok(Event::Signal) => {
@@ -216,14 +278,38 @@ impl<H> Guard<'_, H> {
             self.go_into_background(&ready);
         }
         let last = self.watch();
-        // Whatever has happened to the server, no mount may be left.
-        self.detach();
-        self.end(&last)
+        if self.is_requested {
+            self.detach();
+            return self.end(&last);
+        }
+        // A server that dies, or that violates the protocol, leaves its mount. Otherwise, programs that use it would go on in
+        // the directory below.
+        let outcome = self.end(&last);
+        if !self.is_mounted() {
+            return outcome;
+        }
+        self.say_that_mount_stays();
+        Err(process::failure_of(outcome))
+    }
+
+    /// Says what is left of the mount, and of the data, of a server that has died.
+    fn say_that_mount_stays(&self) {
+        let directory = self.plan.directory.display();
+        let lost = match self.plan.options.writable {
+            true => {
+                "data that was synced is durable, and data that was written shortly before may be lost; "
+            }
+            false => "",
+        };
+        tracing::error!(
+            "{directory}: the server has died: {lost}accesses fail until `bifolio umount` removes the mount, or \
+             `bifolio mount` replaces it"
+        );
     }
 
     /// Waits for the end of the server after its `last` event. A server that has closed its end of the socket is about
     /// to end. Any other, which may have been compromised, is killed.
-    fn end<E>(self, last: &Result<Event, Errno>) -> Result<(), SessionError<E>> {
+    fn end<E>(&self, last: &Result<Event, Errno>) -> Result<(), SessionError<E>> {
         if !matches!(last, Ok(Event::Closed)) {
             self.server.kill();
         }
@@ -241,7 +327,7 @@ impl<H> Guard<'_, H> {
 
     /// Ends a server that has not failed itself, and returns `error`. The server gets the time `timeout` to close its
     /// volume, unless another signal comes.
-    fn abort<E>(self, timeout: Duration, error: SessionError<E>) -> Result<(), SessionError<E>> {
+    fn abort<E>(&self, timeout: Duration, error: SessionError<E>) -> Result<(), SessionError<E>> {
         let has_ended = self.plan.options.writable
             && self.control.send(&Message::Quit).is_ok()
             && self.await_end(timeout);
@@ -266,17 +352,21 @@ impl<H> Guard<'_, H> {
     }
 
     /// Detaches from the terminal, and lets the caller return.
-    fn go_into_background(&self, ready: &OwnedFd) {
+    fn go_into_background(&mut self, ready: &OwnedFd) {
         process::leave_terminal();
         if let Ok(null) = process::open_null() {
-            let _ = process::leave_streams(&null);
+            let _ = process::leave_streams(&null, &null);
+        }
+        self.plan.system_log.open();
+        if let Some(reader) = self.messages.take() {
+            self.passing_on = messages::start(reader, Arc::clone(&self.plan.system_log)).ok();
         }
         // The caller may have been killed. The mount exists all the same.
         let _ = rustix::io::write(ready, &[1]);
     }
 
     /// Watches the server until it has ended or must be killed. Returns the last event.
-    fn watch(&self) -> Result<Event, Errno> {
+    fn watch(&mut self) -> Result<Event, Errno> {
         let mut until: Option<Instant> = None;
         let mut has_sent_quit = false;
         // The time of the first request to end.
@@ -292,6 +382,10 @@ impl<H> Guard<'_, H> {
             match event {
                 Ok(Event::Signal | Event::Message(Message::EndRequested)) if until.is_none() => {
                     let first = *requested.get_or_insert_with(Instant::now);
+                    self.is_requested = true;
+                    let text =
+                        format!("{}: a signal ends the mount", self.plan.directory.display());
+                    self.plan.system_log.send(Severity::Info, &text);
                     if !self.sync(first) {
                         return Ok(Event::Closed);
                     }
@@ -333,7 +427,7 @@ impl<H> Guard<'_, H> {
         };
         loop {
             let left = SYNC_TIMEOUT.saturating_sub(requested.elapsed());
-            match wait(Some(&self.control), &self.signals, Some(syncing.as_fd()), Some(left)) {
+            match self.wait_for(Some(syncing.as_fd()), Some(left)) {
                 Ok(Event::Signal | Event::Message(Message::EndRequested))
                     if requested.elapsed() < SAME_REQUEST => {}
                 Ok(Event::Closed) => return false,

@@ -3,9 +3,9 @@
 //! The *server* opens the image and confines itself before it reads any byte of it. From then on, it can only access
 //! the image and answer the kernel. It cannot mount or unmount. Its parent, the *guard*, does this, and never accesses
 //! the image. The guard makes the kernel claim a block device before the server reads from it. It mounts once the
-//! volume is open, and passes the connection to the server. It unmounts after a signal, or when the server has died, so
-//! that no mount without a server is left. Before it unmounts after a signal, it makes the kernel write its data of the
-//! mount (`sync`), and the server answers these requests before it ends.
+//! volume is open, and passes the connection to the server. It unmounts after a signal. Before that, it makes the kernel
+//! write its data of the mount (`sync`), and the server answers these requests before it ends. If the server dies, the
+//! mount stays: programs that still use it get errors, and do not write to the directory below (`dead`).
 //!
 //! ```text
 //! caller   fork ───────────────────────── wait ─────────────────────────────── exit
@@ -18,17 +18,20 @@
 
 mod ask;
 mod control;
+mod dead;
 mod guard;
 mod kill_check;
 mod locate;
+mod mark;
+mod messages;
 mod namespace;
-mod peer;
 mod process;
 mod questions;
 mod remount;
 mod server;
 mod signals;
 mod sync;
+mod system_log;
 mod task;
 mod umount;
 
@@ -50,9 +53,12 @@ use process::Side;
 
 pub use ask::ask;
 pub use confine::{ConfineError, Confinement, Inherited, Layer};
+pub use dead::remove_dead;
 pub use remount::{Remount, RemountError, remount};
+pub use signals::{END_SIGNALS, ignore_other_signals};
 pub use sync::{SyncError, sync};
-pub use umount::{UmountError, umount};
+pub use system_log::{Severity, SystemLog};
+pub use umount::{UmountError, UmountNotice, umount, umount_lazily};
 
 /// The description of a session.
 #[derive(Clone, Debug)]
@@ -67,6 +73,8 @@ pub struct Plan {
     pub options: MountOptions,
     /// Whether the caller stays in the foreground and is the guard.
     pub foreground: bool,
+    /// The system log, which gets the messages of guard and server from the time on at which they are in the background.
+    pub system_log: Arc<SystemLog>,
     /// The layers by which the server confines itself.
     pub confinement: Confinement,
     /// The maximum of memory that a confined server may map, in addition to that of its program, in bytes.
@@ -154,7 +162,7 @@ impl<E> From<MountError> for SessionError<E> {
 ///
 /// This function **forks**: no other thread may be running. Each of the processes returns from it, so the caller should
 /// only report the error, if any, and exit.
-pub fn run<P, E>(
+pub fn run<P, E: fmt::Display>(
     plan: &Plan,
     prepare: impl FnOnce() -> Result<P, E>,
     open: impl FnOnce(P) -> Result<Arc<vfs::Volume>, E>,
@@ -189,6 +197,8 @@ struct Sockets {
     kill_check: OwnedFd,
     /// The device of the server's rings, which the guard connects. `None` if there are to be none.
     ring_device: Option<OwnedFd>,
+    /// The pipe for what the server prints in the background.
+    messages: OwnedFd,
 }
 
 impl Sockets {
@@ -197,6 +207,7 @@ impl Sockets {
         let control = socket::pair()?;
         let locate = socket::pair()?;
         let kill_check = socket::pair()?;
+        let messages = messages::pipe()?;
         // Without /dev/fuse, mounting reports the error.
         let device = (io_uring != Preference::Off).then(|| open_device().ok()).flatten();
         let theirs = device.as_ref().map(|device| rustix::io::fcntl_dupfd_cloexec(device, 3));
@@ -205,19 +216,21 @@ impl Sockets {
             locate: locate.0,
             kill_check: kill_check.0,
             ring_device: device,
+            messages: messages.0,
         };
         let server = Self {
             control: control.1,
             locate: locate.1,
             kill_check: kill_check.1,
             ring_device: theirs.transpose()?,
+            messages: messages.1,
         };
         Ok((guard, server))
     }
 }
 
 /// Forks into guard and server. The guard writes to `ready` when the mount can be used.
-fn guard_and_serve<P, E>(
+fn guard_and_serve<P, E: fmt::Display>(
     plan: &Plan,
     ready: Option<OwnedFd>,
     prepare: impl FnOnce() -> Result<P, E>,

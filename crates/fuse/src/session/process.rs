@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -212,13 +213,14 @@ pub fn leave_directory() {
 }
 
 /// Opens /dev/null, for output that is to be discarded.
-pub fn open_null() -> Result<std::os::fd::OwnedFd, Errno> {
+pub fn open_null() -> Result<OwnedFd, Errno> {
     rustix::fs::open(Path::new("/dev/null"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Replaces standard input, output and error by /dev/null, so that no program waits for this process to close them.
-pub fn leave_streams(null: &std::os::fd::OwnedFd) -> Result<(), Errno> {
+/// Replaces standard input and output by /dev/null, and standard error by `error`, so that no program waits for this process to
+/// close them.
+pub fn leave_streams(null: &OwnedFd, error: &OwnedFd) -> Result<(), Errno> {
     rustix::stdio::dup2_stdin(null)?;
     rustix::stdio::dup2_stdout(null)?;
-    rustix::stdio::dup2_stderr(null)
+    rustix::stdio::dup2_stderr(error)
 }

@@ -1,5 +1,6 @@
 //! The server's process: it opens the image, confines itself, opens the volume, and serves.
 
+use std::fmt::Display;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,7 +34,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(10);
 const IDLE_CHECKS: u32 = 5;
 
 /// Runs the server: see the parent module.
-pub fn run<P, E>(
+pub fn run<P, E: Display>(
     plan: &Plan,
     sockets: Sockets,
     prepare: impl FnOnce() -> Result<P, E>,
@@ -103,10 +104,14 @@ pub fn run<P, E>(
     };
     let kill_check = KillCheck::new(sockets.kill_check);
     server.set_kill_check(move |thread| kill_check.is_killed(thread));
-    let served = mount_and_serve(plan, &server, rings, poll, &control, &signals, &null);
+    let streams = [&null, &sockets.messages];
+    let served = mount_and_serve(plan, &server, rings, poll, &control, &signals, streams);
     // The kernel does not report the end of every mount, and there may have been no mount. So the volume is closed
     // here: all changes become durable, and the volume is marked as clean.
-    server.close().map_err(SessionError::Close)?;
+    if let Err(error) = server.close() {
+        let _ = control.send(&Message::Failed(SessionError::<E>::Close(error.clone()).to_string()));
+        return Err(SessionError::Close(error));
+    }
     served
 }
 
@@ -163,7 +168,7 @@ fn mount_and_serve<E>(
     poll: BusyPoll,
     control: &Control,
     signals: &Signals,
-    null: &OwnedFd,
+    [null, messages]: [&OwnedFd; 2],
 ) -> Result<(), SessionError<E>> {
     let host = |action| move |errno| SessionError::Host(action, errno);
     control.send(&Message::Opened).map_err(host("send to the guard"))?;
@@ -198,7 +203,7 @@ fn mount_and_serve<E>(
         return Err(SessionError::IoUring(if has_rings { NoRings::NotOffered } else { refused }));
     }
     if !plan.foreground {
-        process::leave_streams(null).map_err(host("leave the terminal"))?;
+        process::leave_streams(null, messages).map_err(host("leave the terminal"))?;
     }
     let connection_end = ConnectionEnd::new().map_err(host("create an eventfd"))?;
     // Before the first request is answered. A program that has used the mount may end it by a signal, which the guard

@@ -1,12 +1,12 @@
 //! Unmounting by another program, including the wait for the end of the mount's server.
 
-use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::dead;
 use super::guard::WRITE_TIMEOUT;
-use super::peer::connect;
+use super::mark::{End, FoundGuard};
 use super::task::Task;
 use crate::mount::{self, MountEntry, MountError, MountId};
 use crate::server::CLOSE_TIMEOUT;
@@ -16,6 +16,15 @@ const END_TIMEOUT: Duration =
     Duration::from_secs(2 * CLOSE_TIMEOUT.as_secs() + WRITE_TIMEOUT.as_secs());
 /// The time after which users want to know the reason for a wait.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
+
+/// What the user should know about an unmount that goes on, or has succeeded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UmountNotice {
+    /// The server takes long to write its data.
+    Waiting,
+    /// The server had died before. Without a sync, data that was written shortly before may be lost.
+    Died,
+}
 
 /// An error of unmounting.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +41,9 @@ pub enum UmountError {
     /// Another file system was mounted on the directory in the meantime, and was unmounted instead.
     #[error("another file system was mounted on it in the meantime, and was unmounted instead")]
     Another,
+    /// The mount was unmounted, but its server has failed.
+    #[error("unmounted, but {}", .0)]
+    Failed(String),
     /// The mount was unmounted, but waiting for its server has failed.
     #[error("unmounted, but cannot wait for its server: {}", .0)]
     Waiting(io::Error),
@@ -48,39 +60,60 @@ pub enum UmountError {
 }
 
 /// Unmounts the bifolio mount on `path` and waits for its server, which may have much data to write, for up to 11
-/// minutes and 2 s. Calls `before_long` if the wait takes longer than 2 s.
-pub fn umount(path: &Path, before_long: impl FnOnce()) -> Result<(), UmountError> {
+/// minutes and 2 s. Calls `notify` if the wait takes longer than 2 s, and if there is no server any more.
+pub fn umount(path: &Path, mut notify: impl FnMut(UmountNotice)) -> Result<(), UmountError> {
     let path: PathBuf = mount::resolve_mount_point(path).map_err(UmountError::Path)?;
     let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
     let (id, entry) = found.ok_or(UmountError::NotMounted)?;
-    // Connected first: the socket reports the end of the guard.
-    let guard = connect(&id.name(&entry.source), &trusted(&entry));
+    // Before the guard can end.
+    let guard = FoundGuard::find(&id.name(&entry.source), &trusted(&entry));
+    let is_dead = guard.is_none() && dead::is_dead(&path);
     let begun = Instant::now();
     // On another thread, since the kernel may wait for the server.
     let unmounting = Task::start(move || mount::unmount(&path));
     let unmounting = unmounting.map_err(|errno| UmountError::Waiting(errno.into()))?;
-    let mut before_long = Some(before_long);
+    let mut is_silent = true;
     let outcome = unmounting.outcome_within(SILENT_WAIT).or_else(|| {
-        if let Some(before_long) = before_long.take() {
-            before_long();
-        }
+        is_silent = false;
+        notify(UmountNotice::Waiting);
         unmounting.outcome_within(END_TIMEOUT)
     });
     outcome.ok_or(UmountError::StillRunning)??;
     if id.exists() == Some(true) {
         return Err(UmountError::Another);
     }
-    let Some(guard) = guard.map_err(UmountError::Waiting)? else {
-        // The guard was killed, or runs in another network namespace.
-        return if entry.is_written_by_unmounting() { Ok(()) } else { Err(UmountError::NoGuard) };
-    };
-    if ends_within(&guard, SILENT_WAIT.saturating_sub(begun.elapsed()))? {
+    if is_dead {
+        notify(UmountNotice::Died);
         return Ok(());
     }
-    if let Some(before_long) = before_long {
-        before_long();
+    let without_guard =
+        if entry.is_written_by_unmounting() { Ok(()) } else { Err(UmountError::NoGuard) };
+    let Some(guard) = guard else { return without_guard };
+    let mut end = None;
+    if is_silent {
+        end = end_within(&guard, SILENT_WAIT.saturating_sub(begun.elapsed()))?;
+        if end.is_none() {
+            notify(UmountNotice::Waiting);
+        }
     }
-    if ends_within(&guard, END_TIMEOUT)? { Ok(()) } else { Err(UmountError::StillRunning) }
+    if end.is_none() {
+        end = end_within(&guard, END_TIMEOUT)?;
+    }
+    match end {
+        Some(End::Success) => Ok(()),
+        Some(End::Failure(error)) => Err(UmountError::Failed(error)),
+        Some(End::Killed) => without_guard,
+        None => Err(UmountError::StillRunning),
+    }
+}
+
+/// Detaches the bifolio mount on `path` at once, even if it is in use, and does not wait for its server, which ends with the last
+/// user of the mount.
+pub fn umount_lazily(path: &Path) -> Result<(), UmountError> {
+    let path: PathBuf = mount::resolve_mount_point(path).map_err(UmountError::Path)?;
+    let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
+    let (id, _) = found.ok_or(UmountError::NotMounted)?;
+    Ok(mount::detach(&path, &id)?)
 }
 
 /// Returns the users as whom the guard of a mount may run: root, the user of this process, and the user who has
@@ -90,25 +123,6 @@ fn trusted(entry: &MountEntry) -> Vec<u32> {
     [Some(0), Some(own), entry.user].into_iter().flatten().collect()
 }
 
-/// Returns whether the guard closes its end of the socket within `timeout`.
-fn ends_within(mut guard: &UnixStream, timeout: Duration) -> Result<bool, UmountError> {
-    let until = Instant::now() + timeout;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(false);
-        }
-        guard.set_read_timeout(Some(left)).map_err(UmountError::Waiting)?;
-        match guard.read(&mut [0]) {
-            // The other end is closed. The guard sends nothing before.
-            Ok(0) => return Ok(true),
-            Ok(_) => {}
-            Err(error) => match error.kind() {
-                io::ErrorKind::ConnectionReset => return Ok(true),
-                // The process was stopped and continued, or the timeout has expired.
-                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {}
-                _ => return Err(UmountError::Waiting(error)),
-            },
-        }
-    }
+fn end_within(guard: &FoundGuard, timeout: Duration) -> Result<Option<End>, UmountError> {
+    guard.end_within(timeout).map_err(UmountError::Waiting)
 }
