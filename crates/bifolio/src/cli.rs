@@ -25,8 +25,8 @@ Write a path in an image as IMAGE:/path, such as disk.img:/etc/fstab. IMAGE alon
 of the image. IMAGE is a file or a block device. Its name may contain colons: the argument is split at the \
 last \":/\" that follows the name of an existing file.
 
-These commands write to images: put, tar, mkdir, rm, mv, ln, fallocate, defrag, gc, chmod, chown, cp into an \
-image, and mount -o rw. All other commands only read images. If an image was not closed cleanly, they recover it \
+These commands write to images: put, tar, mkdir, mknod, rm, mv, ln, touch, truncate, fallocate, defrag, gc, chmod, \
+chown, chattr, setfattr, cp into an image, and mount -o rw. All other commands only read images. If an image was not closed cleanly, they recover it \
 in memory, for example by replaying its journal.";
 
 /// The command line.
@@ -55,9 +55,13 @@ pub enum Command {
     Tree(commands::tree::Arguments),
     /// Show all attributes of files
     Stat(commands::stat::Arguments),
+    /// Show the extended attributes of files
+    Getfattr(commands::getfattr::Arguments),
+    /// Show the inode flags of files
+    Lsattr(commands::lsattr::Arguments),
     /// Write files to standard output
     Cat(commands::cat::Arguments),
-    /// Copy files and directories out of an image or into an image
+    /// Copy files and directories out of an image, into an image, or from one image to another
     Cp(commands::cp::Arguments),
     /// Show the space that files and directories use
     Du(commands::du::Arguments),
@@ -75,12 +79,18 @@ pub enum Command {
     Tar(commands::tar::Arguments),
     /// Create directories in an image
     Mkdir(commands::mkdir::Arguments),
+    /// Create device files, pipes and sockets in an image
+    Mknod(commands::mknod::Arguments),
     /// Remove files and directories from an image
     Rm(commands::rm::Arguments),
     /// Move or rename files within an image
     Mv(commands::mv::Arguments),
     /// Create hard links or symbolic links in an image
     Ln(commands::ln::Arguments),
+    /// Change the times of files in an image, or create files
+    Touch(commands::touch::Arguments),
+    /// Change the sizes of files in an image
+    Truncate(commands::truncate::Arguments),
     /// Allocate or free space in files of an image
     Fallocate(commands::fallocate::Arguments),
     /// Defragment files in an image
@@ -91,6 +101,10 @@ pub enum Command {
     Chmod(commands::chmod::Arguments),
     /// Change the owner and group of files in an image
     Chown(commands::chown::Arguments),
+    /// Change the inode flags of files in an image
+    Chattr(commands::chattr::Arguments),
+    /// Change the extended attributes of files in an image
+    Setfattr(commands::setfattr::Arguments),
     /// Mount an image through FUSE, read-only by default
     Mount(commands::mount::Arguments),
     /// Unmount images, and wait until all data is written to them
@@ -111,6 +125,8 @@ impl Command {
             Self::Ls(arguments) => commands::ls::run(arguments, console),
             Self::Tree(arguments) => commands::tree::run(arguments, console),
             Self::Stat(arguments) => commands::stat::run(arguments, console),
+            Self::Getfattr(arguments) => commands::getfattr::run(arguments, console),
+            Self::Lsattr(arguments) => commands::lsattr::run(arguments, console),
             Self::Cat(arguments) => commands::cat::run(arguments, console),
             Self::Cp(arguments) => commands::cp::run(arguments, console),
             Self::Du(arguments) => commands::du::run(arguments, console),
@@ -121,14 +137,19 @@ impl Command {
             Self::Put(arguments) => commands::put::run(arguments, console),
             Self::Tar(arguments) => commands::tar::run(arguments, console),
             Self::Mkdir(arguments) => commands::mkdir::run(arguments, console),
+            Self::Mknod(arguments) => commands::mknod::run(arguments, console),
             Self::Rm(arguments) => commands::rm::run(arguments, console),
             Self::Mv(arguments) => commands::mv::run(arguments, console),
             Self::Ln(arguments) => commands::ln::run(arguments, console),
+            Self::Touch(arguments) => commands::touch::run(arguments, console),
+            Self::Truncate(arguments) => commands::truncate::run(arguments, console),
             Self::Fallocate(arguments) => commands::fallocate::run(arguments, console),
             Self::Defrag(arguments) => commands::defrag::run(arguments, console),
             Self::Gc(arguments) => commands::gc::run(arguments, console),
             Self::Chmod(arguments) => commands::chmod::run(arguments, console),
             Self::Chown(arguments) => commands::chown::run(arguments, console),
+            Self::Chattr(arguments) => commands::chattr::run(arguments, console),
+            Self::Setfattr(arguments) => commands::setfattr::run(arguments, console),
             Self::Mount(arguments) => commands::mount::run(arguments, console),
             Self::Umount(arguments) => commands::umount::run(arguments, console),
             Self::Sync(arguments) => commands::sync::run(arguments, console),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::Error;
 use base::attributes::FileType;
-use vfs::{Follow, Node, Volume};
+use vfs::{Creation, Credentials, Follow, Node, Volume};
 
 use crate::copy::temporary_name;
 use crate::directory;
@@ -14,6 +14,8 @@ use crate::target::Target;
 
 /// Maximum number of temporary names that are tried.
 const ATTEMPTS_MAX: u32 = 100;
+/// Permissions of created files, before the umask.
+const PERMISSIONS: u16 = 0o666;
 /// The message for a path that ends in `/`, `.` or `..`.
 pub const NO_NAME: &str = "does not end in the name of a file or directory";
 
@@ -38,6 +40,14 @@ impl Target {
         let name = self.file_name().ok_or_else(|| Failure::new(self, NO_NAME))?;
         let directory = volume.resolve(self.directory_path(), Follow::Yes);
         Ok((directory.map_err(|error| Failure::library(self, &error))?, name.to_vec()))
+    }
+
+    /// Creates an empty file, which belongs to root.
+    pub fn create_file(&self, volume: &Volume, umask: u16) -> Result<Arc<Node>> {
+        let (directory, name) = self.parent_and_name(volume)?;
+        let creation = Creation { umask, ..Creation::of(FileType::Regular, PERMISSIONS) };
+        let made = volume.create_in(&directory, &name, &creation, &Credentials::ROOT);
+        made.map_err(|error| Failure::action(self, "cannot create", &error))
     }
 
     /// Returns whether `count` sources go into the target: it is a directory, or a symbolic link to one, and `no_directory` does

@@ -1,6 +1,7 @@
 //! Entry point of the `bifolio` command line.
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod address_space;
 mod archive;
 mod cli;
@@ -8,6 +9,7 @@ mod commands;
 mod confinement;
 mod console;
 mod copy;
+mod date;
 mod destination;
 mod directory;
 mod failure;

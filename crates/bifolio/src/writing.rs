@@ -20,6 +20,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use vfs::{Credentials, Volume, VolumeOptions};
 
+use crate::accounts::Account;
 use crate::confinement::{CommandNeeds, confine_command};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
@@ -29,22 +30,30 @@ use crate::target::{ImageOptions, Target};
 use crate::users;
 
 /// Options for the owner of new files.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Ownership {
-    /// Set the owner of new files, as a number [default: 0]
-    #[arg(long, value_name = "UID")]
-    pub owner: Option<u32>,
-    /// Set the group of new files, as a number; a set-group-ID directory passes on its own group instead [default: 0]
-    #[arg(long, value_name = "GID")]
-    pub group: Option<u32>,
+    /// Set the owner of new files: a number, or the name of a user in the image's /etc/passwd [default: 0]
+    #[arg(long, value_name = "USER")]
+    owner: Option<Account>,
+    /// Set the group of new files: a number, or the name of a group in the image's /etc/group; a set-group-ID directory passes on
+    /// its own group instead [default: 0]
+    #[arg(long, value_name = "GROUP")]
+    group: Option<Account>,
 }
 
 impl Ownership {
-    /// Returns privileged credentials with the owner of new files. As in debugfs, a user who can write to an image
+    /// Returns privileged credentials with the owner of new files in `volume`. As in debugfs, a user who can write to an image
     /// acts as its root, and may allocate the blocks that are reserved for root.
-    pub fn credentials(&self) -> Credentials {
-        let [uid, gid] = [self.owner, self.group].map(Option::unwrap_or_default);
-        Credentials { uid, gid, groups: Vec::new(), privileged: true }
+    pub fn credentials(&self, volume: &Volume) -> Result<Credentials> {
+        let [uid, gid] = self.numbers(volume)?.map(Option::unwrap_or_default);
+        Ok(Credentials { uid, gid, groups: Vec::new(), privileged: true })
+    }
+
+    /// Returns the numbers of the owner and the group that were chosen.
+    pub fn numbers(&self, volume: &Volume) -> Result<[Option<u32>; 2]> {
+        let owner = self.owner.as_ref().map(|owner| owner.user(volume)).transpose()?;
+        let group = self.group.as_ref().map(|group| group.group(volume)).transpose()?;
+        Ok([owner, group])
     }
 
     /// Returns whether the owner or the group was chosen.

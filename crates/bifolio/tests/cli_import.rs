@@ -10,7 +10,8 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal};
 use support::{Image, bifolio, facts, json, run_ok, run_with_status, shell};
-use testkit::{LoopMount, Mke2fs, must, private_mounts, wait_until};
+use testkit::command::output;
+use testkit::{Denied, LoopMount, Mke2fs, deny, must, private_mounts, wait_until};
 
 /// Creates a tree with files of all kinds.
 const TREE: &str = "mkdir -p tree/d/e; cd tree; head -c 3000000 /dev/urandom > d/large
@@ -301,4 +302,81 @@ fn a_path_that_ends_in_a_slash_is_no_name_of_a_file() {
     }
     run_ok(&["cp", "-r", &tree, &image.at("/missing/")]);
     assert_eq!(run_ok(&["ls", &image.at("/")]), "lost+found\nmissing\n");
+}
+
+#[test]
+fn attributes_that_cannot_be_read_are_counted_and_the_files_are_copied() {
+    let image = Image::empty();
+    Mke2fs::new("ext4", 4096).make(&image.path, None);
+    shell(
+        image.folder.path(),
+        "mkdir tree; cd tree; echo a > a; echo b > b; ln -s a link; setfattr -n user.k -v 1 a; setfattr -n user.k -v 1 b
+        setfattr -n user.k -v 1 .; setfattr -h -n trusted.k -v 1 link; setfacl -m u:5:r a",
+    );
+    let tree = image.beside("tree").display().to_string();
+    for (number, (calls, errno, lost)) in [
+        (
+            &[libc::SYS_fgetxattr, libc::SYS_lgetxattr][..],
+            libc::EOPNOTSUPP,
+            "the attribute user.k of 3 files",
+        ),
+        (&[libc::SYS_fgetxattr], libc::EPERM, "the attribute system.posix_acl_access of 1 file"),
+        (&[libc::SYS_fgetxattr], libc::ENODATA, "the attribute user.k of 3 files"),
+        (&[libc::SYS_lgetxattr], libc::EACCES, "the attribute trusted.k of 1 file"),
+        (
+            &[libc::SYS_flistxattr, libc::SYS_llistxattr],
+            libc::E2BIG,
+            "the extended attributes of 4 files",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let to = image.at(&format!("/{number}"));
+        let mut call = bifolio();
+        // The filter of the command itself would end it at calls that it does not expect to be refused.
+        call.args(["cp", "-a", &tree, &to]);
+        let refusals: Vec<_> =
+            calls.iter().map(|&call| Denied { call, first_argument: None, errno }).collect();
+        deny(&mut call, &refusals);
+        let printed = output(&mut call);
+        let text = printed.text();
+        assert!(text.contains(&format!("warning: {lost} w")), "{lost}: {text}");
+        assert_eq!(printed.status.code(), Some(0), "{text}");
+        let at = |name: &str| format!("{to}/{name}");
+        assert_eq!(run_ok(&["cat", &at("a"), &at("b"), &at("link")]), "a\nb\na\n");
+    }
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn directories_do_not_replace_links_to_directories() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir -p usr/lib usr/more; ln -s usr/lib lib; ln -s ../more usr/lib/more; echo l > usr/lib/libc
+        mkdir -p dest outside; ln -s ../outside dest/lib",
+    );
+    shell(
+        image.folder.path(),
+        "mkdir -p k/lib/more; echo m > k/lib/m; echo n > k/lib/more/n; echo o > k/o",
+    );
+    let tree = image.beside("k/.").display().to_string();
+    for option in ["-a", "-r"] {
+        let text = run_with_status(&["cp", option, &tree, &image.at("/")], 1).text();
+        let expected = "k/./lib: was not copied: lib is a symbolic link to a directory in the image; use --keep-directory-symlink";
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(run_ok(&["cat", &image.at("/o"), &image.at("/lib/libc")]), "o\nl\n");
+        let text = run_with_status(
+            &["cp", option, "--keep-directory-symlink", &tree, &image.at("/dest")],
+            1,
+        )
+        .text();
+        assert!(text.contains("leads out of the destination"), "{text}");
+    }
+    run_ok(&["cp", "-a", "--keep-directory-symlink", &tree, &image.at("/")]);
+    assert_eq!(run_ok(&["cat", &image.at("/usr/lib/m"), &image.at("/usr/more/n")]), "m\nn\n");
+    assert_eq!(run_ok(&["ls", &image.at("/outside")]), "");
+    assert!(run_ok(&["stat", &image.at("/lib")]).contains("symbolic link"));
+    image.check_by_e2fsck();
 }

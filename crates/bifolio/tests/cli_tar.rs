@@ -217,17 +217,17 @@ fn members_of_the_same_directories_share_the_memory_of_global_attributes() {
 fn warnings_and_errors_escape_the_names_of_members() {
     let image = empty_image(1024);
     let archive = image.beside("archive.tar").display().to_string();
-    // The pax attribute is an access control list as text.
     let archived = |name: &str, options: &str| {
         let script = format!(
             "mkdir tree; cd tree; touch $'{name}'; tar -P --format=pax {options} -cf ../archive.tar $'{name}'; rm -r ../tree"
         );
         shell(image.folder.path(), &script);
     };
-    archived(r"a\033[2J\nb", "--pax-option=SCHILY.acl.access:=user::rw-");
+    archived(r"a\033[2J\nb", r"--pax-option=$'SUN.a\033[2Jb':=x");
     let warned = output(bifolio().args(["tar", &archive, &image.at("/")]));
     let text = String::from_utf8_lossy(&warned.stderr).into_owned();
-    assert!(text.contains(r"a\033[2J\nb: the access control list was not unpacked"), "{text:?}");
+    let expected = r"SUN.a\033[2Jb of 1 file was not copied, the first is a\033[2J\nb: ";
+    assert!(text.contains(expected), "{text:?}");
     assert!(text.trim_end().chars().all(|char| !char.is_control()), "{text:?}");
     assert!(warned.status.success(), "{text:?}");
     archived(r"a\033[2J\nb", "--transform='s,^,../,'");
@@ -274,7 +274,7 @@ fn members_replace_files_of_other_kinds_as_in_layers() {
     let image = empty_image(4096);
     shell(
         image.folder.path(),
-        "mkdir one two; cd one; mkdir x; ln -s x link; echo f > file; mkdir -m 700 empty other full; : > full/f
+        "mkdir one two; cd one; mkdir x; ln -s nowhere link; echo f > file; mkdir -m 700 empty other full; : > full/f
         cd ../two; mkdir link file full; rmdir full; echo l > link/f; echo d > file/f; echo e > empty
         ln -s x other; echo refused > full; cd ..; tar -C one -cf one.tar .; tar -C two -cf two.tar .
         mkdir three; cd three; mkdir -m 755 empty; tar -cf ../three.tar ./empty
@@ -304,5 +304,203 @@ fn members_replace_files_of_other_kinds_as_in_layers() {
     run_ok(&["tar", &image.beside("all.tar").display().to_string(), &again.at("/")]);
     assert!(list(&again, "out").lines().any(|line| line == "empty f 644"));
     again.check_by_e2fsck();
+    image.check_by_e2fsck();
+}
+
+/// Unpacks archives of `script`, which runs in a folder with files of all sorts of attributes, and checks that the kernel finds the
+/// same attributes in the image and in that folder.
+#[track_caller]
+fn check_attributes(script: &str) {
+    const ATTRIBUTES: &str = "stat -c '%n %A' etc etc/* dir file link; getfattr -h -d -m - -e hex etc etc/* dir file link
+        getfacl -np etc etc/* dir file";
+    let sources = Image::by_kernel(
+        "mkdir source; cd source; mkdir -p etc dir; echo 'ann:x:54321:5::/:' > etc/passwd
+        echo 'staff:x:54322:' > etc/group; echo x > file; ln -s file link
+        setfattr -n user.plain -v value file; setfattr -n user.a%b -v 0x0a3d000aff file
+        setfattr -n user.empty dir; setfattr -n security.selinux -v label_t file
+        setfattr -h -n security.selinux -v link_t link
+        setfacl -m u:54321:rwx,g:54322:r,u:1:- file; setfacl -d -m u:54321:rx,g:54322:x dir",
+    );
+    let mount = LoopMount::new(&sources.path, "ext4", "rw");
+    let source = mount.path().join("source");
+    let image = empty_image(1024);
+    let archive = image.beside("archive.tar").display().to_string();
+    shell(&source, &format!("ARCHIVE={archive}; {script}"));
+    let unpacked = output(bifolio().args(["tar", &archive, &image.at("/")]));
+    assert_eq!((unpacked.text().as_str(), unpacked.status.code()), ("", Some(0)), "{script}");
+    image.check_by_e2fsck();
+    let by_kernel = LoopMount::new(&image.path, "ext4", "ro");
+    let [expected, found] =
+        [source.as_path(), by_kernel.path()].map(|folder| shell(folder, ATTRIBUTES));
+    assert_eq!(found, expected, "{script}");
+}
+
+#[test]
+fn labels_lists_and_attributes_of_all_archivers_are_unpacked() {
+    private_mounts();
+    check_attributes(
+        "tar --acls --selinux --xattrs --xattrs-include='*' --numeric-owner -cf $ARCHIVE etc dir file link",
+    );
+    check_attributes("tar --xattrs --xattrs-include='*' -cf $ARCHIVE etc dir file link");
+    check_attributes("bsdtar --format pax --acls --xattrs -cf $ARCHIVE etc dir file link");
+    check_attributes(
+        "setfattr -n user.a=%3D -v x file; bsdtar --format pax --options xattrheader=LIBARCHIVE --acls --xattrs -cf $ARCHIVE etc dir file link",
+    );
+}
+
+#[test]
+fn names_in_lists_are_those_of_the_image_and_others_are_named() {
+    let image = empty_image(1024);
+    let archive = image.beside("archive.tar").display().to_string();
+    shell(
+        image.folder.path(),
+        "mkdir -p tree/etc; cd tree; echo 'daemon:x:54321:5::/:' > etc/passwd; echo 'staff:x:54322:' > etc/group
+        : > file; chmod 640 file; setfacl -m u:daemon:rwx,u:games:r,g:staff:wx file
+        tar --acls -cf ../archive.tar etc file",
+    );
+    let printed = output(bifolio().args(["tar", &archive, &image.at("/")]));
+    let text = printed.text();
+    let expected = "the entry for the user games in the access control list of 1 file was not copied, the first is file";
+    let is_named = text.contains(expected) && printed.status.success();
+    assert!(is_named, "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let stat = run_ok(&["stat", &image.at("/file")]);
+    for entry in ["user:54321:rwx", "group:54322:-wx", "group::r--", "mask::rwx", "0670"] {
+        assert!(stat.contains(entry), "{entry}: {stat}");
+    }
+}
+
+#[test]
+fn records_and_members_that_are_not_unpacked_are_named() {
+    let image = empty_image(1024);
+    let archive = image.beside("archive.tar").display().to_string();
+    let unpack = || {
+        let printed = output(bifolio().args(["tar", &archive, &image.at("/")]));
+        (printed.text(), printed.status.code())
+    };
+    shell(
+        image.folder.path(),
+        "mkdir tree; cd tree; echo 1 > a; echo 2 > b; tar --format=pax --pax-option=MSWINDOWS.rawsd:=x,SCHILY.fflags:=nodump \
+        --pax-option=LIBARCHIVE.xattr.user.bad:=*,LIBARCHIVE.creationtime:=981173045.5,SCHILY.dev:=5 -cf ../archive.tar a b",
+    );
+    let (text, status) = unpack();
+    assert_eq!(status, Some(0), "{text}");
+    for record in ["MSWINDOWS.rawsd", "SCHILY.fflags", "LIBARCHIVE.xattr.user.bad"] {
+        let line = format!("warning: {record} of 2 files were not copied, the first is a: ");
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+    assert_eq!(text.lines().count(), 3, "{text}");
+    let stat = run_ok(&["stat", &image.at("/a")]);
+    assert!(stat.contains("Birth: 2001-02-03 04:04:05.500000000"), "{stat}");
+    // Directories of incremental archives, labels, parts of files, and unknown types.
+    shell(
+        image.folder.path(),
+        "mkdir -p tree/dir; echo x > tree/dir/x; tar --format=gnu --listed-incremental=list --label=name -C tree -cf archive.tar dir",
+    );
+    let (text, status) = unpack();
+    assert!(text.contains("warning: the label of the archive of 1 file was not copied"), "{text}");
+    assert_eq!((text.lines().count(), status), (1, Some(0)), "{text}");
+    assert_eq!(run_ok(&["cat", &image.at("/dir/x")]), "x\n");
+    let original = must(fs::read(&archive), "the archive");
+    for (letter, expected) in
+        [(b'M', "another volume"), (b'E', "members of the type E are not supported")]
+    {
+        let mut changed = original.clone();
+        let at = (0..changed.len() / 512).map(|record| record * 512);
+        let header = at.rev().find(|&at| changed[at..].starts_with(b"dir/x")).expect("a header");
+        let sum = changed[header + 148..header + 154].to_vec();
+        let sum = must(u32::from_str_radix(&String::from_utf8_lossy(&sum), 8), "a checksum");
+        let sum = sum - u32::from(changed[header + 156]) + u32::from(letter);
+        changed[header + 156] = letter;
+        changed[header + 148..header + 154].copy_from_slice(format!("{sum:06o}").as_bytes());
+        must(fs::write(&archive, &changed), "an archive");
+        let (text, status) = unpack();
+        assert!(
+            text.contains(&format!("dir/x: was not unpacked: ")) && text.contains(expected),
+            "{text}"
+        );
+        assert_eq!(status, Some(1), "{text}");
+    }
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn whiteouts_of_layers_are_not_unpacked_as_files() {
+    let image = empty_image(1024);
+    shell(
+        image.folder.path(),
+        "mkdir -p tree/dir; cd tree; : > dir/.wh.gone; : > dir/.wh..wh..opq; echo x > dir/x; tar -cf ../archive.tar .",
+    );
+    let archive = image.beside("archive.tar").display().to_string();
+    let text = run_with_status(&["tar", &archive, &image.at("/")], 1).text();
+    assert!(text.contains("2 whiteouts were not unpacked, the first is ./dir/.wh."), "{text}");
+    assert_eq!(run_ok(&["ls", "-a", &image.at("/dir")]), ".\n..\nx\n");
+    run_ok(&["tar", "--keep-whiteouts", &archive, &image.at("/")]);
+    assert_eq!(run_ok(&["ls", "-a", &image.at("/dir")]), ".\n..\n.wh..wh..opq\n.wh.gone\nx\n");
+}
+
+#[test]
+fn directories_do_not_replace_links_to_directories() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir -p usr/lib usr/share outside; ln -s usr/lib lib; ln -s /usr/share share; echo l > usr/lib/libc
+        chmod 711 usr/lib; mkdir -p sub/in/real; ln -s /outside sub/in/abs; ln -s ../../outside sub/in/rel
+        ln -s /real sub/in/chroot; ln -s loop sub/in/loop",
+    );
+    let kept = ["lib", "share", "sub/in/abs", "sub/in/rel", "sub/in/chroot"]
+        .map(|name| image.at(&format!("/{name}")));
+    shell(
+        image.folder.path(),
+        "mkdir -p k/lib/modules k/share k/other n/abs n/rel n/chroot n/loop; for i in m n; do echo $i > k/lib/modules/$i; done
+        echo s > k/share/s; echo o > k/other/o; ln k/lib/modules/m k/other/hard; for i in n/*; do echo $i > $i/file; done
+        tar -cf k.tar -C k lib share other; tar -cf n.tar -C n .",
+    );
+    let [archive, inner] = ["k.tar", "n.tar"].map(|name| image.beside(name).display().to_string());
+    let are_links = || {
+        for link in &kept {
+            assert!(run_ok(&["stat", link]).contains("symbolic link"), "{link}");
+        }
+        assert_eq!(run_ok(&["ls", &image.at("/outside")]), "");
+    };
+    // Without the option: the first member of each link, and the others counted. The rest is unpacked.
+    let text = run_with_status(&["tar", &archive, &image.at("/")], 1).text();
+    for line in [
+        "lib/: was not copied: lib is a symbolic link to a directory in the image; use --keep-directory-symlink",
+        "share/: was not copied: share is a symbolic link to a directory in the image",
+        "lib: 4 more members below this symbolic link were not unpacked",
+        "share: 1 more member below this symbolic link was not unpacked",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    are_links();
+    assert_eq!(run_ok(&["ls", &image.at("/other")]), "o\n");
+    assert_eq!(run_ok(&["ls", &image.at("/lib/")]), "libc\n");
+    // With it, also hard links are followed. The directory keeps its attributes.
+    run_ok(&["tar", "--keep-directory-symlink", &archive, &image.at("/")]);
+    are_links();
+    assert_eq!(
+        run_ok(&["cat", &image.at("/usr/lib/modules/m"), &image.at("/usr/share/s")]),
+        "m\ns\n"
+    );
+    assert_eq!(run_ok(&["cat", &image.at("/other/hard"), &image.at("/lib/libc")]), "m\nl\n");
+    assert!(run_ok(&["stat", &image.at("/usr/lib")]).contains("(0711/"));
+    // Links lead nowhere else than in a chroot to the destination.
+    let text =
+        run_with_status(&["tar", "--keep-directory-symlink", &inner, &image.at("/sub/in")], 1)
+            .text();
+    are_links();
+    for name in ["abs", "rel"] {
+        assert!(
+            text.contains(&format!(
+                "./{name}/file: was not copied: a symbolic link in the image leads out"
+            )),
+            "{text}"
+        );
+    }
+    assert_eq!(
+        run_ok(&["cat", &image.at("/sub/in/real/file"), &image.at("/sub/in/loop/file")]),
+        "n/chroot\nn/loop\n"
+    );
     image.check_by_e2fsck();
 }

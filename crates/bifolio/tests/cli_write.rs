@@ -46,6 +46,13 @@ const COMMANDS: &[&str] = &[
     "chown -R :77 @/new",
     "chown -h 5 @/link",
     "chown 6:7 @/link",
+    "mknod -m 640 @/dir/device b 7 300",
+    "mknod @/dir/character c 0x1 03",
+    "mknod @/new/pipe p",
+    "touch @/new/created @/dir/old",
+    "touch -c @/new/none",
+    "truncate -s 5K @/new/created @/new/longer",
+    "truncate -c -s 1 @/new/none",
     "mv @/dir/inner @/renamed",
     "mv @/many @/renamed",
     "mv @/renamed/many/2 @/renamed/many/3",
@@ -128,7 +135,7 @@ fn failures_are_reported_and_the_other_targets_are_changed() {
     fails(&["ln", "-s", "text", &at("/link/sub"), &at("/none/x")], 1, "several sources");
     fails(&["ln", "-sT", "text", &at("/link")], 1, "file exists");
     fails(&["chmod", "9", &at("/dir")], 2, "expected a mode");
-    fails(&["chown", "root", &at("/dir")], 2, "in numbers");
+    fails(&["chown", "1:2:3", &at("/dir")], 2, "a name of the image");
     fails(&["mkdir", "--no-recovery", &at("/x")], 2, "which must be recovered first");
     fails(&["ls", &at("file")], 1, "write a path in an image as IMAGE:/PATH");
     fails(&["ls", "--key", "/none/key", &at("/")], 1, "/none/key: cannot open the key file");
@@ -452,4 +459,133 @@ fn fallocate_has_the_effect_of_util_linux() {
     assert!(refused.text().contains("block maps"), "{}", refused.text());
     assert_eq!(run_on_image(&old, "fallocate -p -l 5000 @/file"), "");
     old.check_by_e2fsck();
+}
+
+/// Commands of bifolio and of the host with the same effect on sizes, times, flags and extended attributes.
+const ATTRIBUTE_COMMANDS: &[&str] = &[
+    "truncate -s 10000 @/a @/b",
+    "truncate -s +1K @/a",
+    "truncate -s -5K @/b",
+    "truncate -s '<7K' @/a",
+    "truncate -s %4K @/b",
+    "truncate -s /3K @/a",
+    "truncate -r @/a @/c",
+    "truncate -r @/a -s +5 @/d",
+    "touch -d '2001-02-03 04:05:06.789 UTC' @/a @/dir",
+    "touch -a -t 200203040506.07 @/a",
+    "touch -m -d 1969-12-31T23:59:58.75Z @/b",
+    "touch -r @/a @/c",
+    "touch -h -d 2003-04-05 @/link",
+    "touch -d 2004-05-06T07:08:09+02:00 @/d @/b @/link",
+    "setfattr -n user.text -v 'a b' @/a @/dir",
+    "setfattr -n user.text -v '\"q\\\\012\"' @/b",
+    "setfattr -n user.hex -v 0x000aff @/link",
+    "setfattr -n trusted.base -v 0sAAEC/w== @/a",
+    "setfattr -h -n security.selinux -v label @/link",
+    "setfattr -n user.gone @/dir",
+    "setfattr -x user.gone @/dir",
+    "setfattr -n system.posix_acl_access -v 0x0200000001000600ffffffff02000700e803000004000400ffffffff10000700ffffffff20000000ffffffff @/a",
+    "chattr +dA @/a",
+    "chattr -d @/a",
+    "chattr +S @/a",
+    "chattr -R +A @/dir",
+    "chattr +d @/b",
+];
+
+#[test]
+fn attributes_are_changed_and_shown_as_by_the_tools_of_the_host() {
+    const FACTS: &str =
+        "chattr -i a; stat -c '%n %s %a %Y %y' a b c d link dir dir/file; stat -c '%n %X' a c link
+        getfattr -R -h -d -m - . | sort; getfacl -cn a; lsattr -d a b dir dir/file";
+    private_mounts();
+    let make = "echo a > a; : > b; : > c; echo d > d; ln -s b link; mkdir dir; echo x > dir/file";
+    let image = Image::from_script("ext4", 4096, make);
+    let theirs = Image::from_script("ext4", 4096, make);
+    let mount = LoopMount::new(&theirs.path, "ext4", "rw");
+    for command in ATTRIBUTE_COMMANDS {
+        assert_eq!(run_on_image(&image, command), "", "{command}");
+        shell(mount.path(), &command.replace('@', "."));
+    }
+    run_on_image(&image, "chattr +i @/a");
+    let refused = run_with_status(&["touch", &image.at("/a"), &image.at("/b")], 1).text();
+    assert!(refused.contains("/a: cannot change times: ") && !refused.contains("/b"), "{refused}");
+    shell(mount.path(), "touch b -d '2004-05-06T07:08:09+02:00'; chattr +i a");
+    run_on_image(&image, "touch -d 2004-05-06T07:08:09+02:00 @/b");
+    image.check_by_e2fsck();
+    // What getfattr and lsattr print is what the host's print.
+    let names = "a b dir dir/file";
+    for (ours, theirs) in [
+        ("getfattr -d -m - @/a @/b", "getfattr -d -m - a b"),
+        ("getfattr -d -e hex @/a", "getfattr -d -e hex a"),
+        ("getfattr -h -n security.selinux @/link", "getfattr -h -n security.selinux link"),
+        ("getfattr -m '^trusted' @/a", "getfattr -m '^trusted' a"),
+        ("getfattr --only-values -n user.text @/a", "getfattr --only-values -n user.text a"),
+    ] {
+        assert_eq!(run_on_image(&image, ours), shell(mount.path(), theirs), "{ours}");
+    }
+    let flags = run_on_image(&image, "lsattr -d @/a @/b @/dir @/dir/file");
+    assert_eq!(flags.replace(" /", " "), shell(mount.path(), &format!("lsattr -d {names}")));
+    // A dump restores the attributes.
+    let dump = image.beside("dump").display().to_string();
+    must(fs::write(&dump, run_on_image(&image, "getfattr -R -h -d -m - @/")), "a dump");
+    let copy = Image::from_script("ext4", 4096, make);
+    run_ok(&["setfattr", "-h", "--restore", &dump, &copy.at("/")]);
+    assert_eq!(
+        run_on_image(&copy, "getfattr -R -h -d -m - @/"),
+        must(fs::read_to_string(&dump), "the dump")
+    );
+    let by_kernel = LoopMount::new(&image.path, "ext4", "rw");
+    assert_eq!(shell(by_kernel.path(), FACTS), shell(mount.path(), FACTS));
+}
+
+#[test]
+fn attributes_of_f2fs_are_changed() {
+    let image = Image::empty();
+    must(must(fs::File::create(&image.path), "an image").set_len(64 << 20), "its size");
+    run(Command::new("mkfs.f2fs").args(["-q", "-t", "0"]).arg(&image.path));
+    run_ok(&["touch", &image.at("/a")]);
+    for command in [
+        "setfattr -n user.x -v y @/a",
+        "chattr +A @/a",
+        "truncate -s 3M @/a",
+        "mknod @/n c 1 3",
+        "touch -d 1970-01-01T00:00:05Z @/a",
+    ] {
+        assert_eq!(run_on_image(&image, command), "", "{command}");
+    }
+    assert_eq!(run_on_image(&image, "getfattr -d @/a"), "# file: a\nuser.x=\"y\"\n\n");
+    let stat = run_ok(&["stat", &image.at("/a"), &image.at("/n")]);
+    for fact in ["Size: 3145728", "1970-01-01 00:00:05", "no_access_time", "Device type: 1,3"] {
+        assert!(stat.contains(fact), "{fact}: {stat}");
+    }
+    run(Command::new("fsck.f2fs").arg("--dry-run").arg(&image.path));
+}
+
+#[test]
+fn owners_are_names_of_the_image() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir etc; echo 'ann:x:1001:5::/:' > etc/passwd; echo 'staff:x:50:' > etc/group; echo x > file",
+    );
+    let text = image.beside("text").display().to_string();
+    must(fs::write(&text, "text"), "a file");
+    run_ok(&["chown", "ann:staff", &image.at("/file")]);
+    run_ok(&["put", "--owner", "ann", &text, &image.at("/put")]);
+    run_ok(&["cp", "-a", "--owner", "ann", "--group", "staff", &text, &image.at("/copy")]);
+    run_ok(&["mkdir", "--group", "staff", &image.at("/dir")]);
+    run_ok(&["chown", ":root", &image.at("/put")]);
+    let listed = run_ok(&["find", &image.at("/"), "-user", "ann"]);
+    assert_eq!(sorted(&listed), ["/copy", "/file", "/put"]);
+    let listed = run_ok(&["find", &image.at("/"), "-group", "50"]);
+    assert_eq!(sorted(&listed), ["/copy", "/dir", "/file"]);
+    assert_eq!(run_ok(&["find", &image.at("/"), "-group", "staff", "-type", "d"]), "/dir\n");
+    for call in [
+        &["chown", "bob", &image.at("/file")][..],
+        &["put", "--owner", "bob", &text, &image.at("/x")],
+    ] {
+        let text = run_with_status(call, 1).text();
+        let expected = "bob: is no user of the image, by its /etc/passwd; give the number; that of this host's user is $(id -u bob)";
+        assert!(text.contains(expected), "{text}");
+    }
 }

@@ -1,18 +1,24 @@
 //! Streaming reader of tar archives: ustar, GNU and pax, with sparse files and extended attributes.
 //! Not here: unpacking (`import::unpack`), numbers and names in headers (crate `tar`).
 
+mod names;
 mod pax;
 mod sparse;
+mod text_acl;
 
 use std::io::{self, Read};
 
 use base::attributes::{DeviceNumber, FileType, Timestamp};
 use tar::{EntryType, Header};
 
+pub use names::decode_base64;
 pub use pax::Xattrs;
 use pax::{GlobalRecords, Records};
 pub use sparse::Segment;
+pub use text_acl::{Name, TextAcl};
 
+/// The type of a directory in an incremental archive of GNU tar.
+const INCREMENTAL_DIRECTORY: u8 = b'D';
 const RECORD_BYTES: usize = 512;
 /// Maximum size of an extended header or of a long name.
 const EXTENSION_BYTES_MAX: u64 = 1 << 20;
@@ -24,6 +30,10 @@ pub enum Kind {
     Inode(FileType),
     /// A hard link to the member with this path.
     HardLink(Vec<u8>),
+    /// The label of the archive.
+    Label,
+    /// The rest of a file whose first part is in an earlier volume of the archive.
+    Continued,
     /// An unknown kind, as the byte in the header.
     Unknown(u8),
 }
@@ -51,12 +61,16 @@ pub struct Member {
     pub modified: Timestamp,
     /// The time of the last access, if it is in the archive.
     pub accessed: Option<Timestamp>,
+    /// The time of creation, if it is in the archive.
+    pub created: Option<Timestamp>,
     /// The number of a device.
     pub device: DeviceNumber,
     /// The extended attributes.
     pub xattrs: Xattrs,
-    /// Whether it has an access control list in text form, which is not supported.
-    pub has_text_acl: bool,
+    /// The access control lists in text: that for access, and the default one.
+    pub text_acls: [Option<Vec<u8>>; 2],
+    /// The names of the extended records of which nothing is unpacked.
+    pub lost: Vec<Vec<u8>>,
 }
 
 /// Reader of members. Its [`Read`] implementation returns the data of the current member, without holes.
@@ -79,6 +93,12 @@ fn field<T>(name: &str, read: io::Result<T>) -> io::Result<T> {
     read.map_err(|_| invalid(format!("a header has an invalid {name}")))
 }
 
+/// Returns a number of a header. Some archivers leave the fields of members blank that have no use for them.
+fn number(name: &str, raw: &[u8], read: io::Result<u64>) -> io::Result<u64> {
+    let is_blank = raw.iter().all(|byte| matches!(byte, 0 | b' '));
+    if is_blank { Ok(0) } else { field(name, read) }
+}
+
 impl<R: Read> ArchiveReader<R> {
     /// Creates a reader at the start of an archive.
     pub fn new(input: R) -> Self {
@@ -95,9 +115,11 @@ impl<R: Read> ArchiveReader<R> {
             let Some(header) = self.read_header()? else {
                 return Ok(None);
             };
-            self.begin_data(field("size", header.entry_size())?);
+            self.begin_data(number("size", &header.as_old().size, header.entry_size())?);
             match header.entry_type() {
+                // Solaris had its own letter before POSIX.
                 EntryType::XHeader => records.read(&self.read_extension()?)?,
+                other if other.as_byte() == b'X' => records.read(&self.read_extension()?)?,
                 EntryType::XGlobalHeader => {
                     let extension = self.read_extension()?;
                     self.global.read(&extension)?;
@@ -135,8 +157,10 @@ impl<R: Read> ArchiveReader<R> {
             .unwrap_or_default();
         let kind = kind(header, &path, &target);
         if kind != Kind::Inode(FileType::Regular) {
-            // Some archivers set the size of members without data in the archive.
-            let has_data = matches!(kind, Kind::Unknown(_));
+            // Some archivers set the size of members without data in the archive. Directories of incremental archives list their
+            // names as data.
+            let has_data = matches!(kind, Kind::Label | Kind::Continued | Kind::Unknown(_))
+                || header.entry_type().as_byte() == INCREMENTAL_DIRECTORY;
             self.begin_data(if has_data { self.data } else { 0 });
         }
         let mut size = self.data;
@@ -147,21 +171,25 @@ impl<R: Read> ArchiveReader<R> {
             }
             None => None,
         };
-        let id = |name, recorded: Option<u64>, in_header: io::Result<u64>| {
-            let id = recorded.map_or_else(|| field(name, in_header), Ok)?;
+        let old = header.as_old();
+        let id = |name, recorded: Option<u64>, raw: &[u8], in_header: io::Result<u64>| {
+            let id = recorded.map_or_else(|| number(name, raw, in_header), Ok)?;
             u32::try_from(id).map_err(|_| invalid(format!("{name} {id} has more than 32 bits")))
         };
         let device = match kind {
             Kind::Inode(FileType::CharacterDevice | FileType::BlockDevice) => DeviceNumber {
-                major: field("device", header.device_major())?.unwrap_or_default(),
-                minor: field("device", header.device_minor())?.unwrap_or_default(),
+                major: records.device_number("major", header.device_major())?,
+                minor: records.device_number("minor", header.device_minor())?,
             },
             _ => DeviceNumber::default(),
         };
         let modified = match records.modified()? {
             Some(modified) => modified,
             // Base-256 numbers may be negative for times before 1970.
-            None => Timestamp { seconds: field("time", header.mtime())? as i64, nanoseconds: 0 },
+            None => Timestamp {
+                seconds: number("time", &old.mtime, header.mtime())? as i64,
+                nanoseconds: 0,
+            },
         };
         Ok(Member {
             path,
@@ -169,13 +197,15 @@ impl<R: Read> ArchiveReader<R> {
             target,
             size,
             segments,
-            permissions: (field("mode", header.mode())? & 0o7777) as u16,
-            uid: id("user", records.uid()?, header.uid())?,
-            gid: id("group", records.gid()?, header.gid())?,
+            permissions: (number("mode", &old.mode, header.mode().map(u64::from))? & 0o7777) as u16,
+            uid: id("user", records.uid()?, &old.uid, header.uid())?,
+            gid: id("group", records.gid()?, &old.gid, header.gid())?,
             modified,
             accessed: records.accessed()?,
+            created: records.created()?,
             device,
-            has_text_acl: records.has_text_acl(),
+            text_acls: records.text_acls(),
+            lost: records.lost(),
             xattrs: records.into_xattrs(),
         })
     }
@@ -272,7 +302,12 @@ fn kind(header: &Header, path: &[u8], target: &[u8]) -> Kind {
         EntryType::Block => Kind::Inode(FileType::BlockDevice),
         EntryType::Fifo => Kind::Inode(FileType::Fifo),
         EntryType::Link => Kind::HardLink(target.to_vec()),
-        other => Kind::Unknown(other.as_byte()),
+        other => match other.as_byte() {
+            INCREMENTAL_DIRECTORY => Kind::Inode(FileType::Directory),
+            b'V' => Kind::Label,
+            b'M' => Kind::Continued,
+            byte => Kind::Unknown(byte),
+        },
     }
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use base::attributes::Timestamp;
 
-use super::invalid;
+use super::names::{self, Record, TEXT_ACLS};
 use super::sparse::{Segment, check_count};
+use super::{field, invalid};
 
-const XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
 const SPARSE_OFFSET: &[u8] = b"GNU.sparse.offset";
 const SPARSE_LENGTH: &[u8] = b"GNU.sparse.numbytes";
 const NANOSECOND_DIGITS: usize = 9;
@@ -45,26 +45,19 @@ impl Values {
         }
     }
 
+    /// Adds a record that is no extended attribute. An empty value removes the earlier record.
+    fn insert_other(&mut self, name: &[u8], value: &[u8]) {
+        self.insert(name, Some(value).filter(|value| !value.is_empty()));
+    }
+
     fn get(&self, name: &[u8]) -> Option<&Option<Vec<u8>>> {
         self.by_name.get(name)
     }
-}
 
-/// Splits a record into the name of an extended attribute, or of another value, and the value. An empty value removes the
-/// earlier record, except for extended attributes, which can be empty.
-fn split<'a>(name: &'a [u8], value: &'a [u8]) -> (Name<'a>, Option<&'a [u8]>) {
-    match name.strip_prefix(XATTR_PREFIX) {
-        Some(name) => (Name::Xattr(name), Some(value)),
-        None => (Name::Other(name), Some(value).filter(|value| !value.is_empty())),
+    /// Returns the names with values.
+    fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.by_name.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| &name[..])
     }
-}
-
-/// Name in a record.
-enum Name<'a> {
-    /// The name of an extended attribute.
-    Xattr(&'a [u8]),
-    /// Another name.
-    Other(&'a [u8]),
 }
 
 /// Errors: the headers have more bytes than allowed.
@@ -92,9 +85,10 @@ impl GlobalRecords {
             if matches!(name, SPARSE_OFFSET | SPARSE_LENGTH) {
                 return Err(invalid("a global header contains the map of a sparse file"));
             }
-            match split(name, value) {
-                (Name::Other(name), value) => Arc::make_mut(&mut self.values).insert(name, value),
-                (Name::Xattr(name), value) => {
+            match names::decode(name, value) {
+                Record::Other(name) => Arc::make_mut(&mut self.values).insert_other(name, value),
+                Record::Xattr(name, value) => {
+                    let (name, value) = (&*name, Some(&*value));
                     let earlier = self.xattrs.get(name);
                     if earlier.is_none_or(|earlier| earlier.as_deref() != value) {
                         changes_xattrs = true;
@@ -130,6 +124,18 @@ impl Xattrs {
         let all = self.own.by_name.iter().chain(global);
         all.filter_map(|(name, value)| Some((&name[..], value.as_deref()?)))
     }
+
+    /// Adds an attribute, unless there is one with this name.
+    pub fn add(&mut self, name: &[u8], value: &[u8]) {
+        if !self.contains(name) {
+            self.own.insert(name, Some(value));
+        }
+    }
+
+    /// Returns whether there is an attribute with this name.
+    pub fn contains(&self, name: &[u8]) -> bool {
+        [&self.own, &*self.global].into_iter().any(|values| values.get(name).is_some())
+    }
 }
 
 /// Records for one member.
@@ -160,9 +166,9 @@ impl Records {
                 None => Err(invalid("the map of a sparse file has a length without an offset")),
             },
             _ => {
-                match split(name, value) {
-                    (Name::Other(name), value) => self.own.insert(name, value),
-                    (Name::Xattr(name), value) => self.xattrs.own.insert(name, value),
+                match names::decode(name, value) {
+                    Record::Other(name) => self.own.insert_other(name, value),
+                    Record::Xattr(name, value) => self.xattrs.own.insert(&name, Some(&value)),
                 }
                 check_size(self.own.bytes + self.xattrs.own.bytes, OWN_BYTES_MAX)
             }
@@ -218,8 +224,32 @@ impl Records {
         &self.segments
     }
 
-    pub fn has_text_acl(&self) -> bool {
-        ["SCHILY.acl.access", "SCHILY.acl.default"].iter().any(|name| self.get(name).is_some())
+    /// Returns the part `part` of a device's number, which star and Solaris record if it does not fit into the header.
+    pub fn device_number(&self, part: &str, in_header: io::Result<Option<u32>>) -> io::Result<u32> {
+        for vendor in ["SCHILY", "SUN"] {
+            if let Some(number) = self.number(&format!("{vendor}.dev{part}"))? {
+                let number = u32::try_from(number);
+                return number.map_err(|_| invalid("the number of a device is too large"));
+            }
+        }
+        Ok(field("device", in_header)?.unwrap_or_default())
+    }
+
+    pub fn created(&self) -> io::Result<Option<Timestamp>> {
+        self.time("LIBARCHIVE.creationtime")
+    }
+
+    /// Returns the own access control lists in text: that for access, and the default one.
+    pub fn text_acls(&self) -> [Option<Vec<u8>>; 2] {
+        TEXT_ACLS.map(|name| self.own.get(name).cloned().flatten())
+    }
+
+    /// Returns the names of the records of which nothing is unpacked. Lists in text are not shared by members.
+    pub fn lost(&self) -> Vec<Vec<u8>> {
+        let own = self.own.names().filter(|name| names::is_lost(name));
+        let global = self.global.names().filter(|name| self.own.get(name).is_none());
+        let global = global.filter(|name| names::is_lost(name) || TEXT_ACLS.contains(name));
+        own.chain(global).map(<[u8]>::to_vec).collect()
     }
 
     /// Returns the extended attributes.

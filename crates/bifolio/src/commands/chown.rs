@@ -6,6 +6,7 @@ use base::attributes::AttributeChange;
 use clap::Args;
 use vfs::{Credentials, Follow};
 
+use crate::accounts::Account;
 use crate::console::Console;
 use crate::failure::Result;
 use crate::target::{ImageOptions, Target};
@@ -13,8 +14,9 @@ use crate::tree_change;
 use crate::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
-Owners and groups are given as numbers, because the users of the image are not those of this host. Like \
-chown(1), the command clears the set-user-ID and set-group-ID bits of executable files.";
+Names of owners and groups are those of the image, by its /etc/passwd and /etc/group: the users of the image are not those of this \
+host. For an owner of this host, give the number, such as $(id -u NAME). Like chown(1), the command clears the set-user-ID and \
+set-group-ID bits of executable files.";
 
 /// The arguments of `bifolio chown`.
 #[derive(Args)]
@@ -26,7 +28,7 @@ pub struct Arguments {
     /// Change symbolic links instead of their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// New owner, group or both, as numbers; :GROUP changes only the group
+    /// New owner, group or both: numbers, or names of the image; :GROUP changes only the group
     #[arg(value_name = "OWNER[:GROUP]")]
     owner: Owner,
     /// Files and directories to change
@@ -40,29 +42,21 @@ pub struct Arguments {
 }
 
 /// New owner and group. `None` is unchanged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct Owner {
-    uid: Option<u32>,
-    gid: Option<u32>,
+    user: Option<Account>,
+    group: Option<Account>,
 }
 
 impl FromStr for Owner {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| {
-            // u32::MAX is -1, which means "unchanged" in chown(2).
-            let number = text.parse().ok().filter(|&number| number != u32::MAX);
-            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-            number.filter(|_| digits).ok_or_else(|| {
-                format!("expected OWNER, OWNER:GROUP or :GROUP in numbers, not {text:?}")
-            })
-        };
         match text.split_once(':') {
-            None => Ok(Self { uid: Some(number(text)?), gid: None }),
-            Some(("", group)) => Ok(Self { uid: None, gid: Some(number(group)?) }),
-            Some((owner, group)) => {
-                Ok(Self { uid: Some(number(owner)?), gid: Some(number(group)?) })
+            None => Ok(Self { user: Some(text.parse()?), group: None }),
+            Some(("", group)) => Ok(Self { user: None, group: Some(group.parse()?) }),
+            Some((user, group)) => {
+                Ok(Self { user: Some(user.parse()?), group: Some(group.parse()?) })
             }
         }
     }
@@ -86,7 +80,9 @@ fn change(
     let changes_links = arguments.no_dereference || arguments.recursive;
     let follow = if changes_links { Follow::No } else { Follow::Yes };
     let node = target.resolve(&volume, follow)?;
-    let Owner { uid, gid } = arguments.owner;
+    let Owner { user, group } = &arguments.owner;
+    let uid = user.as_ref().map(|user| user.user(&volume)).transpose()?;
+    let gid = group.as_ref().map(|group| group.group(&volume)).transpose()?;
     let change = AttributeChange { uid, gid, ..AttributeChange::default() };
     let tree = (target, &*volume);
     let run = (&*writing, console);
@@ -100,13 +96,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_are_numbers() {
-        let owner = |uid, gid| Ok(Owner { uid, gid });
-        assert_eq!("12".parse(), owner(Some(12), None));
-        assert_eq!("12:34".parse(), owner(Some(12), Some(34)));
-        assert_eq!(":34".parse(), owner(None, Some(34)));
-        assert_eq!("4294967294:0".parse(), owner(Some(u32::MAX - 1), Some(0)));
-        for bad in ["", ":", "12:", "root", "-1", "+1", "1.2", "4294967295", "1:2:3"] {
+    fn owners_are_numbers_or_names() {
+        let owner = |user: Option<&str>, group: Option<&str>| {
+            let account = |text: Option<&str>| text.map(|text| text.parse().unwrap());
+            Ok(Owner { user: account(user), group: account(group) })
+        };
+        assert_eq!("12".parse(), owner(Some("12"), None));
+        assert_eq!("12:ann".parse(), owner(Some("12"), Some("ann")));
+        assert_eq!(":34".parse(), owner(None, Some("34")));
+        for bad in ["", ":", "12:", "-1", "+1", "4294967295", "1:2:3"] {
             assert!(bad.parse::<Owner>().is_err(), "{bad}");
         }
     }

@@ -35,7 +35,10 @@ are not followed. If DESTINATION is a symbolic link in an image, the copy replac
 
 Copying into an image: the process that parses the image can read no files but the sources. All \
 attributes can be preserved without root; with -a, existing directories get the attributes of their sources. \
---owner and --group set the owner of the copies, also with -a. The command does not see owners that fakeroot simulates: pipe `fakeroot tar` \
+--owner and --group set the owner of the copies, also with -a. Directories do not replace symbolic links to directories, such as \
+/lib in systems with a merged /usr: without --keep-directory-symlink, they are not copied, and the command fails. With it, such \
+a link is followed as in a chroot to DESTINATION, but not out of it. Attributes of the sources that cannot be read are counted in a \
+warning. The command does not see owners that fakeroot simulates: pipe `fakeroot tar` \
 to `bifolio tar -` instead. Without -a, the copy of a file over an existing one keeps the owner, permissions and extended \
 attributes of the existing file. Files are copied one at a time, and --jobs has no effect.
 
@@ -67,6 +70,9 @@ pub struct Arguments {
     /// Treat DESTINATION as the name of the copy even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
+    /// Into an image: follow symbolic links to directories below DESTINATION where there are directories to copy
+    #[arg(long)]
+    keep_directory_symlink: bool,
     /// Out of an image: also copy device files, and with -a, set-user-ID and set-group-ID bits, capabilities,
     /// and extended attributes such as security.* and trusted.*. Only for images that you trust
     #[arg(long)]
@@ -110,9 +116,12 @@ pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
 }
 
 fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console) -> Result<()> {
-    if arguments.ownership.is_given() {
-        let failure = Failure::new("--owner, --group", "apply only to copies into an image");
-        return Err(failure.usage());
+    let only_in = [
+        ("--owner, --group", arguments.ownership.is_given()),
+        ("--keep-directory-symlink", arguments.keep_directory_symlink),
+    ];
+    if let Some((option, _)) = only_in.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::new(option, "only for copies into an image").usage());
     }
     let sources: Vec<Target> =
         arguments.sources.iter().map(|source| Target::parse(source, Path::exists)).collect();
@@ -330,9 +339,6 @@ fn copy_in(
     }
     let preserve = arguments.archive;
     let recursive = arguments.archive || arguments.recursive;
-    let by = arguments.ownership.credentials();
-    let Ownership { owner, group } = arguments.ownership;
-    let options = import::Options { preserve, recursive, by, owner, group, permissions: None };
     let sources = arguments.sources.iter().map(Path::new);
     // Trees are walked while the image is written. Single files are open before.
     let (opened, host_files): (Vec<_>, _) = if recursive {
@@ -347,6 +353,16 @@ fn copy_in(
         let is_directory =
             destination.takes_sources(&volume, arguments.no_target_directory, count)?;
         destination.require_file_name(is_directory || recursive)?;
+        let [owner, group] = arguments.ownership.numbers(&volume)?;
+        let options = import::Options {
+            preserve,
+            recursive,
+            keep_directory_links: arguments.keep_directory_symlink,
+            by: arguments.ownership.credentials(&volume)?,
+            owner,
+            group,
+            permissions: None,
+        };
         let mut importer = Importer::new(&options, &volume, destination, writing, console);
         let outcome = arguments.sources.iter().zip(opened).try_for_each(|(source, opened)| {
             let copy = match import::file_name(source) {

@@ -1,17 +1,14 @@
 //! `bifolio fallocate`.
 
-use base::attributes::FileType;
 use base::{Error, FileOffset};
 use clap::Args;
-use vfs::{Creation, Credentials, Fallocate, Follow, OpenMode, Privileges, Volume};
+use vfs::{Fallocate, Follow, OpenMode, Privileges};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::target::{ImageOptions, Target, parse_size};
 use crate::writing::{Writing, change_targets};
 
-/// Permissions of created files, before the umask.
-const PERMISSIONS: u16 = 0o666;
 const CANNOT_CHANGE: &str = "cannot change the allocated space";
 
 const AFTER_HELP: &str = "\
@@ -97,7 +94,7 @@ fn change(arguments: &Arguments, target: &Target, writing: &mut Writing) -> Resu
     let mode = arguments.mode();
     let node = match volume.resolve(&target.path, Follow::Yes) {
         Err(Error::NotFound) if matches!(mode, Fallocate::Allocate { .. }) => {
-            create(target, &volume, writing.umask)?
+            target.create_file(&volume, writing.umask)?
         }
         node => node.map_err(|error| failure(&error))?,
     };
@@ -107,11 +104,4 @@ fn change(arguments: &Arguments, target: &Target, writing: &mut Writing) -> Resu
     let file = node.open_for(OpenMode { write: true, append: false });
     let done = file.and_then(|file| file.fallocate(mode, range, Privileges::Keep));
     done.map_err(|error| failure(&error))
-}
-
-fn create(target: &Target, volume: &Volume, umask: u16) -> Result<std::sync::Arc<vfs::Node>> {
-    let (directory, name) = target.parent_and_name(volume)?;
-    let creation = Creation { umask, ..Creation::of(FileType::Regular, PERMISSIONS) };
-    let made = volume.create_in(&directory, &name, &creation, &Credentials::ROOT);
-    made.map_err(|error| Failure::action(target, "cannot create", &error))
 }

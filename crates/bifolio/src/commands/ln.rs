@@ -112,31 +112,24 @@ fn link(
             return Err(failure.advise("use -s for a symbolic link"));
         }
     }
-    let created = match create(arguments, source, volume, &to.path) {
-        Err(Error::Exists) if arguments.force => replace(arguments, source, volume, &to),
+    let by = arguments.ownership.credentials(volume)?;
+    let created = match create(&by, source, volume, &to.path) {
+        Err(Error::Exists) if arguments.force => replace(&by, source, volume, &to),
         created => created,
     };
     created.map_err(|error| Failure::action(&to, CANNOT_LINK, &error))
 }
 
-fn create(
-    arguments: &Arguments,
-    source: &Source,
-    volume: &Volume,
-    path: &[u8],
-) -> Result<(), Error> {
+fn create(by: &Credentials, source: &Source, volume: &Volume, path: &[u8]) -> Result<(), Error> {
     match source {
         Source::File(target) => volume.link_at(&target.path, path),
-        Source::Text(text) => {
-            let by = arguments.ownership.credentials();
-            volume.create_at(path, &Creation::symlink(text), &by).map(drop)
-        }
+        Source::Text(text) => volume.create_at(path, &Creation::symlink(text), by).map(drop),
     }
 }
 
 /// Creates the link with a temporary name, and renames it over the existing file.
 fn replace(
-    arguments: &Arguments,
+    owner: &Credentials,
     source: &Source,
     volume: &Volume,
     to: &Target,
@@ -153,7 +146,7 @@ fn replace(
     }
     drop(existing);
     let by = &Credentials::ROOT;
-    let temporary = to.temporary_sibling(|path| create(arguments, source, volume, path))?;
+    let temporary = to.temporary_sibling(|path| create(owner, source, volume, path))?;
     volume.rename_at(&temporary, &to.path, RenameFlags::default(), by).inspect_err(|_| {
         // If this fails, too, the name shows that the file is temporary.
         let _ = volume.remove(&temporary, by);

@@ -3,7 +3,7 @@
 use base::Error;
 use base::attributes::{AttributeChange, FileType};
 use clap::Args;
-use vfs::{Creation, Follow, Volume};
+use vfs::{Creation, Credentials, Follow, Volume};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
@@ -44,7 +44,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
 
 fn create(arguments: &Arguments, target: &Target, writing: &mut Writing) -> Result<()> {
     let volume = writing.get(target)?;
-    let creator = Creator { arguments, volume: &volume, umask: writing.umask };
+    let by = arguments.ownership.credentials(&volume)?;
+    let creator = Creator { by, volume: &volume, umask: writing.umask };
     if arguments.parents {
         for end in ends_of_parents(&target.path) {
             let parent = &target.path[..end];
@@ -65,25 +66,25 @@ fn failure(target: &Target, path: &[u8], error: &Error) -> Failure {
 }
 
 struct Creator<'a> {
-    arguments: &'a Arguments,
+    by: Credentials,
     volume: &'a Volume,
     umask: u16,
 }
 
 impl Creator<'_> {
     fn create(&self, path: &[u8], umask: u16, mode: Option<&ModeChange>) -> Result<(), Error> {
-        let by = self.arguments.ownership.credentials();
+        let by = &self.by;
         let plain = Creation { umask, ..Creation::of(FileType::Directory, PERMISSIONS) };
-        let Some(mode) = mode else { return self.volume.create_at(path, &plain, &by).map(drop) };
+        let Some(mode) = mode else { return self.volume.create_at(path, &plain, by).map(drop) };
         // Other users cannot enter the directory before it has its final mode.
         let closed = Creation { permissions: 0o700, ..plain };
-        let node = self.volume.create_at(path, &closed, &by)?;
+        let node = self.volume.create_at(path, &closed, by)?;
         let set_id = node.attributes().permissions & 0o6000;
         let before =
             Subject { permissions: PERMISSIONS | set_id, is_directory: true, umask: self.umask };
         let permissions = Some(mode.apply(before));
         let change = AttributeChange { permissions, ..AttributeChange::default() };
-        node.set_attributes(&change, &by)
+        node.set_attributes(&change, by)
     }
 
     fn create_if_missing(

@@ -1,6 +1,7 @@
 //! The commands. Each module has the arguments of a command and its function `run`.
 
 pub mod cat;
+pub mod chattr;
 pub mod check;
 pub mod chmod;
 pub mod chown;
@@ -13,17 +14,23 @@ pub mod fallocate;
 pub mod fiemap;
 pub mod find;
 pub mod gc;
+pub mod getfattr;
 pub mod info;
 pub mod ln;
 pub mod ls;
+pub mod lsattr;
 pub mod man;
 pub mod mkdir;
+pub mod mknod;
 pub mod mount;
 pub mod mv;
 pub mod put;
 pub mod rm;
+pub mod setfattr;
 pub mod stat;
 pub mod sync;
 pub mod tar;
+pub mod touch;
 pub mod tree;
+pub mod truncate;
 pub mod umount;

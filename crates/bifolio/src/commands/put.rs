@@ -72,9 +72,10 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
             let options = Options {
                 preserve: false,
                 recursive: false,
-                by: ownership.credentials(),
-                owner: ownership.owner,
-                group: ownership.group,
+                keep_directory_links: false,
+                by: ownership.credentials(&volume)?,
+                owner: None,
+                group: None,
                 permissions: arguments.mode.as_ref().map(|mode| mode.apply(plain)),
             };
             let image = destination.image.as_path();

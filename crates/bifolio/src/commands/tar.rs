@@ -11,17 +11,28 @@ use vfs::Follow;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use crate::import::{Unpacker, check_uncompressed};
+use crate::import::{UnpackOptions, Unpacker, check_uncompressed};
 use crate::target::{ImageOptions, Target};
 use crate::writing::{HostFiles, change_images};
 
 const AFTER_HELP: &str = "\
-Owners (as numbers), permissions, times, extended attributes, hard links, device files and holes are \
-preserved; this does not need root. Symbolic links in the image are not followed. Names with .. are refused. \
-Files in the archive replace existing files and empty directories, and directories replace existing files. \
-Existing directories keep their other entries.
+Owners (as numbers), permissions, times, extended attributes, access control lists, hard links, device files and holes are \
+preserved; this does not need root. Names with .. are refused. Files in the archive replace existing files and empty \
+directories, and directories replace existing files. Existing directories keep their other entries.
 
-Supported formats are ustar, GNU tar and pax. For a compressed archive, use a pipe: \
+Directories do not replace symbolic links to directories, such as /lib in systems with a merged /usr: without \
+--keep-directory-symlink, they and their contents are not unpacked, and the command fails. With it, such a link is followed as \
+in a chroot to DIRECTORY, but not out of DIRECTORY, and the directory that it leads to keeps its attributes. Other symbolic links \
+in the image are not followed.
+
+Extended attributes and access control lists are taken in the forms of GNU tar, star and libarchive (--xattrs, --acls, --selinux). \
+Names in access control lists are those of the image's /etc/passwd and /etc/group, if the archive has no numbers for them. The \
+command prints a warning that counts what it could not unpack of other records.
+
+The names .wh.* in layers of container images (OCI) say which files of other layers are removed. They are not unpacked, and the \
+command fails, unless --keep-whiteouts is given.
+
+Supported formats are v7, ustar, GNU tar and pax. For a compressed archive, use a pipe: \
 zstd -dc root.tar.zst | bifolio tar - disk.img:/";
 
 /// The arguments of `bifolio tar`.
@@ -31,6 +42,12 @@ pub struct Arguments {
     /// Remove N leading components from each path
     #[arg(long, value_name = "N", default_value_t = 0)]
     strip_components: usize,
+    /// Follow symbolic links to directories in the image where the archive has directories
+    #[arg(long)]
+    keep_directory_symlink: bool,
+    /// Unpack whiteouts of layers (.wh.*) as files
+    #[arg(long)]
+    keep_whiteouts: bool,
     /// Archive to unpack; - is standard input
     #[arg(value_name = "ARCHIVE")]
     archive: OsString,
@@ -43,7 +60,12 @@ pub struct Arguments {
 
 /// Unpacks the archive.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
-    let Arguments { strip_components, archive, destination, .. } = &arguments;
+    let Arguments { archive, destination, .. } = &arguments;
+    let options = UnpackOptions {
+        strip: arguments.strip_components,
+        keep_directory_links: arguments.keep_directory_symlink,
+        keep_whiteouts: arguments.keep_whiteouts,
+    };
     // Before the archive is opened.
     let inherited = Inherited::list();
     let (name, input): (_, Box<dyn Read>) = if archive == "-" {
@@ -71,7 +93,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
             if root.kind() != base::attributes::FileType::Directory {
                 return Err(Failure::library(destination, &base::Error::NotDirectory));
             }
-            Unpacker::new(&volume, root, *strip_components, writing, console).unpack(
+            Unpacker::new(&volume, root, options, writing, console).unpack(
                 name,
                 input,
                 &destination.image,

@@ -2,7 +2,9 @@
 
 /// Names of the attributes with access control lists, and the prefixes of their lines in `getfacl`.
 pub const ATTRIBUTES: [(&[u8], &str); 2] =
-    [(b"system.posix_acl_access", ""), (b"system.posix_acl_default", "default:")];
+    [(ACCESS, ""), (b"system.posix_acl_default", "default:")];
+/// The attribute with the list for access.
+pub const ACCESS: &[u8] = b"system.posix_acl_access";
 
 /// Version that Linux writes at the start of the attribute.
 const VERSION: u32 = 2;
@@ -11,18 +13,50 @@ const VALUE_BYTES_MAX: usize = 64 << 10;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 
-const USER_OWNER: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP_OWNER: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
+/// The tag of the owner.
+pub const USER_OWNER: u16 = 0x01;
+/// The tag of a user.
+pub const USER: u16 = 0x02;
+/// The tag of the owning group.
+pub const GROUP_OWNER: u16 = 0x04;
+/// The tag of a group.
+pub const GROUP: u16 = 0x08;
+/// The tag of the mask.
+pub const MASK: u16 = 0x10;
+/// The tag of others.
+pub const OTHER: u16 = 0x20;
 
+/// An entry of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entry {
-    tag: u16,
-    permissions: u16,
-    id: u32,
+pub struct Entry {
+    /// Whom the entry is for.
+    pub tag: u16,
+    /// The permissions, as the bits 4, 2 and 1.
+    pub permissions: u16,
+    /// The number of a user or group; `u32::MAX` for other tags.
+    pub id: u32,
+}
+
+/// Sorts the entries of a list as the kernel wants them. Adds the mask that setfacl(1) calculates, if users or groups need one.
+pub fn complete(entries: &mut Vec<Entry>) {
+    let has = |tags: &[u16]| entries.iter().any(|entry| tags.contains(&entry.tag));
+    if has(&[USER, GROUP]) && !has(&[MASK]) {
+        let masked = entries.iter().filter(|entry| [USER, GROUP, GROUP_OWNER].contains(&entry.tag));
+        let permissions = masked.fold(0, |bits, entry| bits | entry.permissions);
+        entries.push(Entry { tag: MASK, permissions, id: u32::MAX });
+    }
+    entries.sort_by_key(|entry| (entry.tag, entry.id));
+}
+
+/// Returns the value of the extended attribute with these entries.
+pub fn value(entries: &[Entry]) -> Vec<u8> {
+    let mut value = VERSION.to_le_bytes().to_vec();
+    for Entry { tag, permissions, id } in entries {
+        value.extend(tag.to_le_bytes());
+        value.extend(permissions.to_le_bytes());
+        value.extend(id.to_le_bytes());
+    }
+    value
 }
 
 /// Formats `value`, as returned by getxattr(2), as lines with `prefix`. Returns `None` if the value is not an access

@@ -3,7 +3,9 @@
 pub mod acl;
 pub mod json;
 pub mod mode;
+pub mod pattern;
 pub mod size;
 pub mod text;
 pub mod time;
 pub mod xattr;
+pub mod xattr_dump;

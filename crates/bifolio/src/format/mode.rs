@@ -91,6 +91,11 @@ pub fn flag_letters(flags: u32) -> String {
     FLAGS.iter().map(|&(bit, letter, _)| if flags & bit != 0 { letter } else { '-' }).collect()
 }
 
+/// Returns the inode flag of a letter of `lsattr`.
+pub fn flag(letter: char) -> Option<u32> {
+    FLAGS.iter().find(|(_, known, _)| *known == letter).map(|(bit, ..)| *bit)
+}
+
 /// Returns the names of the inode flags that are set.
 pub fn flag_names(flags: u32) -> Vec<&'static str> {
     FLAGS.iter().filter(|(bit, ..)| flags & bit != 0).map(|&(.., name)| name).collect()

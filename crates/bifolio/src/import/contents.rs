@@ -52,7 +52,7 @@ pub fn copy(
                 // Files in /sys have less data than their size.
                 return Ok(());
             }
-            return Err(CopyError::Other("was truncated while it was copied"));
+            return Err(CopyError::Other("was truncated while it was copied".into()));
         }
         end = data_end;
     }
@@ -138,7 +138,7 @@ impl<C: Fn() -> Result<(), CopyError>> Writer<'_, C> {
                 let count = self.copy.write_at(rest, at.0).map_err(cannot_write)?;
                 if count == 0 {
                     return Err(CopyError::Other(
-                        "cannot write the copy: no more data is accepted",
+                        "cannot write the copy: no more data is accepted".into(),
                     ));
                 }
                 written += count;

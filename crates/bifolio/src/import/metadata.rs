@@ -8,6 +8,7 @@ use base::attributes::{AttributeChange, FileType, Timestamp, XattrMode};
 use rustix::fs::Stat;
 use vfs::{Node, Privileges};
 
+use super::losses::Lost;
 use super::xattrs::Xattrs;
 use super::{CopyError, Options, permissions, set_attributes};
 use crate::archive::Member;
@@ -61,40 +62,71 @@ pub fn preserve(
     xattrs: &Xattrs<'_>,
     copy: &Node,
     options: &Options,
+    lost: Lost<'_>,
 ) -> Result<(), CopyError> {
     apply(copy, &Preserved::of(original, options), |copy| {
-        xattrs.for_each(|name, value| set_xattr(copy, name, value))
+        xattrs.for_each(lost, |name, value| set_xattr(copy, name, value, lost).map(drop))?;
+        Ok(false)
     })
 }
 
 /// Sets all metadata of the original on its copy, except for extended attributes.
 pub fn preserve_plain(original: &Stat, copy: &Node, options: &Options) -> Result<(), CopyError> {
-    apply(copy, &Preserved::of(original, options), |_| Ok(()))
+    apply(copy, &Preserved::of(original, options), |_| Ok(false))
 }
 
 /// Sets the owner, the extended attributes and the permissions of a file on the copy that replaces it, as if it had been
 /// overwritten: without capabilities and set-ID bits. `permissions` takes the place of its own.
-pub fn take_over(replaced: &Node, permissions: Option<u16>, copy: &Node) -> Result<(), CopyError> {
-    const CANNOT_READ: &str = "cannot read an extended attribute of the replaced file";
+pub fn take_over(
+    replaced: &Node,
+    permissions: Option<u16>,
+    copy: &Node,
+    lost: Lost<'_>,
+) -> Result<(), CopyError> {
     let attributes = replaced.attributes();
     let (uid, gid) = (Some(attributes.uid), Some(attributes.gid));
     set_attributes(copy, &AttributeChange { uid, gid, ..AttributeChange::default() })?;
     remove_inherited(copy)?;
-    let read = |error| CopyError::Image(CANNOT_READ, error);
-    for name in replaced.list_xattrs().map_err(read)? {
-        if name != CAPABILITIES {
-            set_xattr(copy, &name, &replaced.get_xattr(&name).map_err(read)?)?;
-        }
-    }
+    copy_xattrs(replaced, copy, |name| name != CAPABILITIES, lost)?;
     let permissions = Some(permissions.unwrap_or(attributes.permissions & 0o777));
     set_attributes(copy, &AttributeChange { permissions, ..AttributeChange::default() })
 }
 
-/// Sets the metadata of a copy. Calls `set_xattrs` to set the extended attributes.
+/// Sets the extended attributes of a file in an image on a copy, of those names that `wanted` accepts. Counts those that cannot
+/// be read.
+pub fn copy_xattrs(
+    original: &Node,
+    copy: &Node,
+    wanted: impl Fn(&[u8]) -> bool,
+    lost: Lost<'_>,
+) -> Result<(), CopyError> {
+    let names = original.list_xattrs().unwrap_or_else(|error| {
+        lost.add(ALL, error.to_string());
+        Vec::new()
+    });
+    for name in names.iter().filter(|name| wanted(name)) {
+        match original.get_xattr(name) {
+            Ok(value) => drop(set_xattr(copy, name, &value, lost)?),
+            Err(error) => lost.add(&describe(name), error.to_string()),
+        }
+    }
+    Ok(())
+}
+
+/// What is lost if the names of attributes cannot be read.
+pub const ALL: &[u8] = b"the extended attributes";
+
+/// Returns what is lost without an extended attribute.
+pub fn describe(name: &[u8]) -> Vec<u8> {
+    [b"the attribute ", name].concat()
+}
+
+/// Sets the metadata of a copy. Calls `set_xattrs` to set the extended attributes, which returns whether it has set an access
+/// control list that decides on the permissions.
 pub fn apply(
     copy: &Node,
     preserved: &Preserved,
-    set_xattrs: impl FnOnce(&Node) -> Result<(), CopyError>,
+    set_xattrs: impl FnOnce(&Node) -> Result<bool, CopyError>,
 ) -> Result<(), CopyError> {
     let current = copy.attributes();
     if (current.uid, current.gid) != (preserved.uid, preserved.gid) {
@@ -103,10 +135,13 @@ pub fn apply(
         set_attributes(copy, &AttributeChange { uid, gid, ..AttributeChange::default() })?;
     }
     remove_inherited(copy)?;
-    set_xattrs(copy)?;
+    let permissions = match set_xattrs(copy)? {
+        true => preserved.permissions & !0o777 | copy.attributes().permissions & 0o777,
+        false => preserved.permissions,
+    };
     let is_symlink = copy.kind() == FileType::Symlink;
     let change = AttributeChange {
-        permissions: (!is_symlink).then_some(preserved.permissions),
+        permissions: (!is_symlink).then_some(permissions),
         accessed: preserved.accessed,
         modified: Some(preserved.modified),
         ..AttributeChange::default()
@@ -114,10 +149,26 @@ pub fn apply(
     set_attributes(copy, &change)
 }
 
-/// Sets one extended attribute.
-pub fn set_xattr(copy: &Node, name: &[u8], value: &[u8]) -> Result<(), CopyError> {
-    copy.set_xattr(name, value, XattrMode::Either, Privileges::Keep)
-        .map_err(|error| CopyError::Image(CANNOT_SET, error))
+/// Sets one extended attribute. Counts it, and returns false, if the volume cannot have it.
+pub fn set_xattr(
+    copy: &Node,
+    name: &[u8],
+    value: &[u8],
+    lost: Lost<'_>,
+) -> Result<bool, CopyError> {
+    match copy.set_xattr(name, value, XattrMode::Either, Privileges::Keep) {
+        Ok(()) => Ok(true),
+        Err(
+            error @ (Error::Unsupported(_)
+            | Error::InvalidArgument(_)
+            | Error::NotPermitted(_)
+            | Error::NameTooLong),
+        ) => {
+            lost.add(&describe(name), error.to_string());
+            Ok(false)
+        }
+        Err(error) => Err(CopyError::Image(CANNOT_SET, error)),
+    }
 }
 
 /// Removes access control lists that the copy inherited from its parent directory.

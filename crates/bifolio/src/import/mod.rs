@@ -3,19 +3,22 @@
 
 mod contents;
 mod directories;
+mod links;
+mod losses;
 mod metadata;
 mod source;
 mod tree;
 mod unpack;
 mod xattrs;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::attributes::{AttributeChange, DeviceNumber, FileType};
@@ -26,12 +29,15 @@ use vfs::{Creation, Credentials, Node, RenameFlags, Volume};
 use crate::console::Console;
 use crate::copy::{IS_MADE, LeftOut, cached_bytes_max, temporary_name};
 use crate::failure::{self, Failure, Result};
+use crate::format::text;
 use crate::target::Target;
 use crate::writing::Writing;
 
+use links::Leads;
+use losses::{Losses, Lost};
 pub use source::Source;
 use tree::{Entry, Opened, Walk};
-pub use unpack::{Unpacker, check_uncompressed};
+pub use unpack::{UnpackOptions, Unpacker, check_uncompressed};
 use xattrs::Xattrs;
 
 /// Options of a copy into an image.
@@ -41,6 +47,8 @@ pub struct Options {
     pub preserve: bool,
     /// Whether directories are copied.
     pub recursive: bool,
+    /// Whether symbolic links to directories are followed below the destination.
+    pub keep_directory_links: bool,
     /// The owner of copies if owners are not preserved.
     pub by: Credentials,
     /// The owner of copies instead of a preserved one.
@@ -73,6 +81,9 @@ pub struct Importer<'a> {
     /// The copies of files. None of them is replaced, so no other file gets its number.
     made: HashSet<InodeNumber>,
     left_out: LeftOut,
+    losses: Losses,
+    /// The directories from the destination down to that of the current copy.
+    directories: Vec<Arc<Node>>,
 }
 
 /// Error of the copy of one file.
@@ -84,8 +95,10 @@ enum CopyError {
     Image(&'static str, Error),
     /// Another process has replaced the file since its attributes were read.
     Replaced,
+    /// A symbolic link to a directory is at the place of a directory. Its path below the destination.
+    Link(Vec<u8>),
     /// Another error, as text.
-    Other(&'static str),
+    Other(Cow<'static, str>),
     /// The command must stop.
     Fatal(Failure),
 }
@@ -94,6 +107,7 @@ const CANNOT_CREATE: &str = "cannot create the copy";
 const IS_REPLACED: &str = "was replaced by another process while it was copied, and was not copied";
 const IS_MOVED: &str =
     "was moved by another process while it was copied; its extended attributes were not copied";
+const LEADS_OUT: &str = "was not copied: a symbolic link in the image leads out of the destination";
 const IS_DIRECTORY: &str = "is a directory and was not copied; `cp -r` and `cp -a` copy it";
 const IS_SPECIAL: &str = "is a special file and was not copied; `cp -r` and `cp -a` copy it, and \
      `put -` copies what can be read from it";
@@ -115,12 +129,24 @@ impl<'a> Importer<'a> {
     ) -> Self {
         let image = writing.identity(destination);
         let (links, made) = (HashMap::new(), HashSet::new());
-        let left_out = LeftOut::default();
-        Self { options, volume, writing, console, image, links, made, left_out }
+        let (left_out, losses, directories) = (LeftOut::default(), Losses::default(), Vec::new());
+        Self {
+            options,
+            volume,
+            writing,
+            console,
+            image,
+            links,
+            made,
+            left_out,
+            losses,
+            directories,
+        }
     }
 
     /// Copies the file or directory at `from`. Reports failures.
     pub fn copy(&mut self, from: &Path, destination: &Destination) -> Result<()> {
+        self.directories.clear();
         self.copy_entry(&mut Walk::default(), from.as_os_str(), destination)
     }
 
@@ -139,7 +165,8 @@ impl<'a> Importer<'a> {
                 .and_then(|()| self.check_not_made(directory, name))
                 .and_then(|()| {
                     let permissions = self.plain_permissions(&original);
-                    self.copy_file(&file, None, permissions, directory, name)
+                    let lost = Lost { losses: &self.losses, path: path.as_os_str().as_bytes() };
+                    self.copy_file(&file, None, permissions, (directory, name), lost)
                 })
                 .and_then(|()| self.note_made(directory, name).map(drop)),
         };
@@ -149,15 +176,17 @@ impl<'a> Importer<'a> {
     /// Copies all data of `stream`, which is standard input, to the name `name` in `directory`. Reports failures.
     pub fn copy_stream(&mut self, stream: &File, directory: &Arc<Node>, name: &[u8]) -> Result<()> {
         let permissions = 0o666 & !self.writing.umask;
-        let outcome = self.copy_file(stream, None, permissions, directory, name);
+        let lost = Lost { losses: &self.losses, path: name };
+        let outcome = self.copy_file(stream, None, permissions, (directory, name), lost);
         self.report(Path::new("standard input"), outcome)
     }
 
-    /// Reports the files that were not copied because the image `destination` is full.
+    /// Reports the files that were not copied because the image `destination` is full, and metadata that was not copied.
     pub fn finish(self, destination: &Path) {
         if let Some(failure) = self.left_out.failure(destination.as_os_str().as_bytes()) {
             self.console.report(&failure);
         }
+        self.losses.warn(self.console);
     }
 
     fn report(&mut self, from: &Path, outcome: Result<(), CopyError>) -> Result<()> {
@@ -205,7 +234,7 @@ impl<'a> Importer<'a> {
         let outcome = match destination {
             Destination::Into(_) => Err(Error::NotDirectory.into()),
             Destination::Name(directory, copy) => {
-                let original = Original { name, stat: &stat, file };
+                let original = Original { name, path: from.clone(), stat: &stat, file };
                 self.copy_other(walk, &original, directory, copy)
             }
         };
@@ -221,12 +250,15 @@ impl<'a> Importer<'a> {
         destination: &Destination,
     ) -> Result<(), CopyError> {
         if !self.options.recursive {
-            return Err(CopyError::Other(IS_DIRECTORY));
+            return Err(CopyError::Other(IS_DIRECTORY.into()));
         }
         let entries = walk.names()?;
-        let (copy, is_new) = match destination {
-            Destination::Into(directory) => (Arc::clone(directory), false),
+        let (directories, is_new) = match destination {
+            Destination::Into(directory) => (vec![Arc::clone(directory)], false),
             Destination::Name(directory, name) => {
+                if self.directories.is_empty() {
+                    self.directories.push(Arc::clone(directory));
+                }
                 match self.create_directory(original, directory, name) {
                     Ok(made) => made,
                     Err(error) => {
@@ -240,17 +272,21 @@ impl<'a> Importer<'a> {
                 }
             }
         };
+        let Some(copy) = directories.last().map(Arc::clone) else { return Ok(()) };
+        let above = std::mem::replace(&mut self.directories, directories);
         for name in entries {
             let destination = Destination::Name(Arc::clone(&copy), name.as_bytes().to_vec());
             self.copy_entry(walk, &name, &destination).map_err(CopyError::Fatal)?;
         }
+        self.directories = above;
+        let lost = Lost { losses: &self.losses, path: from.as_os_str().as_bytes() };
         match (self.options.preserve, is_new) {
             (true, _) => match walk.xattrs() {
-                Ok(xattrs) => metadata::preserve(original, &xattrs, &copy, self.options),
+                Ok(xattrs) => metadata::preserve(original, &xattrs, &copy, self.options, lost),
                 Err(error) => {
                     metadata::preserve_plain(original, &copy, self.options)?;
                     Err(if matches!(error, CopyError::Replaced) {
-                        CopyError::Other(IS_MOVED)
+                        CopyError::Other(IS_MOVED.into())
                     } else {
                         error
                     })
@@ -261,22 +297,33 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// Returns the directory `name`, and whether it is new. A new directory is created with access only for its
-    /// owner.
+    /// Returns the directories from the destination down to the directory `name`, and whether that is new. A new directory is
+    /// created with access only for its owner.
     fn create_directory(
         &self,
         original: &Stat,
         directory: &Arc<Node>,
         name: &[u8],
-    ) -> Result<(Arc<Node>, bool), CopyError> {
+    ) -> Result<(Vec<Arc<Node>>, bool), CopyError> {
+        let below = |node| [&self.directories[..], &[node]].concat();
         match self.volume.lookup(directory, name) {
-            Ok(node) if node.kind() == FileType::Directory => Ok((node, false)),
+            Ok(node) if node.kind() == FileType::Directory => Ok((below(node), false)),
+            Ok(node) if node.kind() == FileType::Symlink => {
+                match links::follow(self.volume, &self.directories, &node)? {
+                    Leads::Directory(found) if self.options.keep_directory_links => {
+                        Ok((found, false))
+                    }
+                    Leads::Directory(_) => Err(CopyError::Link(name.to_vec())),
+                    Leads::Outside => Err(CopyError::Other(LEADS_OUT.into())),
+                    Leads::Nowhere => Err(Error::NotDirectory.into()),
+                }
+            }
             Ok(_) => Err(Error::NotDirectory.into()),
             Err(Error::NotFound) => {
                 let creation = Creation::of(FileType::Directory, 0o700);
                 let made =
                     self.volume.create_in(directory, name, &creation, &self.owner_of(original))?;
-                Ok((made, true))
+                Ok((below(made), true))
             }
             Err(error) => Err(error.into()),
         }
@@ -310,7 +357,8 @@ impl<'a> Importer<'a> {
         if let Some(file) = &original.file {
             let permissions = self.plain_permissions(stat);
             let preserved = xattrs.as_ref().map(|xattrs| (stat, xattrs));
-            self.copy_file(file, preserved, permissions, directory, name)?;
+            let lost = Lost { losses: &self.losses, path: original.path.as_os_str().as_bytes() };
+            self.copy_file(file, preserved, permissions, (directory, name), lost)?;
         } else {
             self.copy_special(walk, original, xattrs.as_ref(), directory, name)?;
         }
@@ -333,7 +381,7 @@ impl<'a> Importer<'a> {
         let stat = original.stat;
         let kind = special_kind(stat);
         if kind != FileType::Symlink && !self.options.recursive {
-            return Err(CopyError::Other(IS_SPECIAL));
+            return Err(CopyError::Other(IS_SPECIAL.into()));
         }
         let target = match kind {
             FileType::Symlink => walk.read_link(original.name, stat)?,
@@ -352,8 +400,9 @@ impl<'a> Importer<'a> {
         create_complete(self.volume, directory, name, |_, name| {
             let by = &self.owner_of(stat);
             let copy = self.volume.create_in(directory, name, &creation, by)?;
+            let lost = Lost { losses: &self.losses, path: original.path.as_os_str().as_bytes() };
             match xattrs {
-                Some(xattrs) => metadata::preserve(stat, xattrs, &copy, self.options),
+                Some(xattrs) => metadata::preserve(stat, xattrs, &copy, self.options, lost),
                 None => Ok(()),
             }
         })
@@ -365,8 +414,8 @@ impl<'a> Importer<'a> {
         file: &File,
         preserved: Option<(&Stat, &Xattrs<'_>)>,
         permissions: u16,
-        directory: &Arc<Node>,
-        name: &[u8],
+        (directory, name): (&Arc<Node>, &[u8]),
+        lost: Lost<'_>,
     ) -> Result<(), CopyError> {
         create_complete(self.volume, directory, name, |replaced, name| {
             let by = match preserved {
@@ -380,10 +429,10 @@ impl<'a> Importer<'a> {
             contents::copy(file, &copy, cached_bytes_max(self.volume), check_interrupted)?;
             match (preserved, replaced) {
                 (Some((original, xattrs)), _) => {
-                    metadata::preserve(original, xattrs, &copy, self.options)
+                    metadata::preserve(original, xattrs, &copy, self.options, lost)
                 }
                 (None, Some(replaced)) if replaced.kind() == FileType::Regular => {
-                    metadata::take_over(replaced, self.options.permissions, &copy)
+                    metadata::take_over(replaced, self.options.permissions, &copy, lost)
                 }
                 (None, _) => set_permissions(&copy, permissions),
             }
@@ -393,7 +442,7 @@ impl<'a> Importer<'a> {
     /// Errors: `name` is a copy.
     fn check_not_made(&self, directory: &Arc<Node>, name: &[u8]) -> Result<(), CopyError> {
         match self.volume.lookup(directory, name) {
-            Ok(node) if self.made.contains(&node.number()) => Err(CopyError::Other(IS_MADE)),
+            Ok(node) if self.made.contains(&node.number()) => Err(CopyError::Other(IS_MADE.into())),
             _ => Ok(()),
         }
     }
@@ -409,7 +458,7 @@ impl<'a> Importer<'a> {
     fn check_not_image(&self, original: &Stat) -> Result<(), CopyError> {
         match self.image {
             Some(image) if image == identity(original) => {
-                Err(CopyError::Other("is the destination image"))
+                Err(CopyError::Other("is the destination image".into()))
             }
             _ => Ok(()),
         }
@@ -435,6 +484,8 @@ impl<'a> Importer<'a> {
 /// An entry of a directory of the host that is no directory.
 struct Original<'a> {
     name: &'a OsStr,
+    /// The path, for messages.
+    path: PathBuf,
     stat: &'a Stat,
     /// The open file, if it is a regular one.
     file: Option<File>,
@@ -488,10 +539,20 @@ fn report(
         Err(CopyError::Host(action, error)) => Failure::host(from, action, &error),
         Err(CopyError::Image(action, error)) => Failure::action(from, action, &error),
         Err(CopyError::Replaced) => Failure::new(from, IS_REPLACED),
+        Err(CopyError::Link(link)) => Failure::new(from, link_text(&link)),
         Err(CopyError::Other(what)) => Failure::new(from, what),
     };
     console.report(&failure);
     Ok(())
+}
+
+/// Returns the text about a symbolic link to a directory that is in the way.
+fn link_text(link: &[u8]) -> String {
+    let link = text::escape(link);
+    format!(
+        "was not copied: {link} is a symbolic link to a directory in the image; use --keep-directory-symlink to follow \
+         it, or remove it first"
+    )
 }
 
 /// Counts the entries `names` of the current directory of `walk` and all below, and the bytes of the files. Skips what cannot

@@ -40,7 +40,7 @@ fn open_regular(path: &Path) -> Result<(Stat, File), CopyError> {
 fn check_regular(stat: &Stat) -> Result<(), CopyError> {
     match kind(stat) {
         FileType::RegularFile => Ok(()),
-        FileType::Directory => Err(CopyError::Other(IS_DIRECTORY)),
-        _ => Err(CopyError::Other(IS_SPECIAL)),
+        FileType::Directory => Err(CopyError::Other(IS_DIRECTORY.into())),
+        _ => Err(CopyError::Other(IS_SPECIAL.into())),
     }
 }

@@ -274,6 +274,7 @@ mod tests {
     use tempfile::TempDir;
     use testkit::{command, must};
 
+    use super::super::losses::{Losses, Lost};
     use super::*;
 
     /// Creates files by a script in the folder `top` of a new one, and begins a walk of it.
@@ -317,8 +318,9 @@ mod tests {
                 FileType::Symlink => walk.read_link(name, &seen).map(drop),
                 _ => Ok(()),
             };
+            let lost = Lost { losses: &Losses::default(), path: b"" };
             let xattrs =
-                walk.xattrs_of(name, &seen).and_then(|found| found.for_each(|_, _| Ok(())));
+                walk.xattrs_of(name, &seen).and_then(|found| found.for_each(lost, |_, _| Ok(())));
             for outcome in [outcome, xattrs] {
                 let is_open = matches!(kind(&seen), FileType::Fifo) && outcome.is_ok();
                 let is_refused = matches!(outcome, Err(CopyError::Replaced));

@@ -1,7 +1,7 @@
-//! Unpacking of archives into an image. Names are relative to one directory: symbolic links are not followed, and
-//! names with `..` are refused.
+//! Unpacking of archives into an image. Names are relative to one directory: symbolic links are not followed unless an option
+//! asks for it (`links.rs`), and names with `..` are refused.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -13,24 +13,42 @@ use base::{Error, InodeNumber};
 use vfs::{Creation, Credentials, Node, Volume};
 
 use super::directories::Directories;
+use super::links::{self, Leads};
+use super::losses::{Losses, Lost};
 use super::metadata::{self, Preserved};
-use super::{CopyError, IS_REPLACED, contents, create_complete, report};
-use crate::archive::{ArchiveReader, Kind, Member, Xattrs};
+use super::{CopyError, IS_REPLACED, LEADS_OUT, contents, create_complete, link_text, report};
+use crate::accounts::Accounts;
+use crate::archive::{ArchiveReader, Kind, Member, Name, TextAcl, Xattrs};
 use crate::console::Console;
 use crate::copy::LeftOut;
 use crate::failure::{Failure, Result};
+use crate::format::{acl, text};
 use crate::writing::Writing;
 
 /// Permissions of directories that are not in the archive.
 const DIRECTORY_PERMISSIONS: u16 = 0o755;
+
+/// The start of the names of members that say which files of lower layers are removed (OCI image specification).
+const WHITEOUT: &[u8] = b".wh.";
+const HAS_NO_RECORD: &str = "the record is not supported";
+
+/// Options of unpacking.
+#[derive(Clone, Copy, Debug)]
+pub struct UnpackOptions {
+    /// The number of leading components to remove from each path.
+    pub strip: usize,
+    /// Whether symbolic links to directories are followed below the destination.
+    pub keep_directory_links: bool,
+    /// Whether whiteouts are unpacked as files.
+    pub keep_whiteouts: bool,
+}
 
 /// Unpacker of an archive into one directory.
 pub struct Unpacker<'a> {
     volume: &'a Volume,
     /// The directory to which names are relative.
     root: Arc<Node>,
-    /// The number of leading components to remove from each path.
-    strip: usize,
+    options: UnpackOptions,
     writing: &'a Writing,
     console: &'a mut Console,
     /// Directories whose attributes are set at the end.
@@ -40,6 +58,12 @@ pub struct Unpacker<'a> {
     left_out_paths: HashSet<Vec<u8>>,
     /// The directories that were removed since `directories` got them. Others may have their numbers.
     removed: HashSet<InodeNumber>,
+    losses: Losses,
+    /// The symbolic links that were not followed, and the number of members that were not unpacked for each but the first one.
+    links: BTreeMap<Vec<u8>, u64>,
+    /// The whiteouts that were not unpacked: their number, and the first one.
+    whiteouts: Option<(u64, Vec<u8>)>,
+    accounts: Accounts,
 }
 
 impl<'a> Unpacker<'a> {
@@ -47,20 +71,24 @@ impl<'a> Unpacker<'a> {
     pub fn new(
         volume: &'a Volume,
         root: Arc<Node>,
-        strip: usize,
+        options: UnpackOptions,
         writing: &'a Writing,
         console: &'a mut Console,
     ) -> Self {
         Self {
             volume,
             root,
-            strip,
+            options,
             writing,
             console,
             directories: Directories::default(),
             left_out: LeftOut::default(),
             left_out_paths: HashSet::new(),
             removed: HashSet::new(),
+            losses: Losses::default(),
+            links: BTreeMap::new(),
+            whiteouts: None,
+            accounts: Accounts::default(),
         }
     }
 
@@ -71,6 +99,22 @@ impl<'a> Unpacker<'a> {
         if let Some(failure) = self.left_out.failure(image.as_os_str().as_bytes()) {
             self.console.report(&failure);
         }
+        for (link, more) in self.links.into_iter().filter(|(_, more)| *more > 0) {
+            let (s, was) = if more == 1 { ("", "was") } else { ("s", "were") };
+            let text = format!("{more} more member{s} below this symbolic link {was} not unpacked");
+            self.console.report(&Failure::new(link.as_slice(), text));
+        }
+        if let Some((count, first)) = self.whiteouts {
+            let (s, was) = if count == 1 { ("", "was") } else { ("s", "were") };
+            let text = format!(
+                "{count} whiteout{s} {was} not unpacked, the first is {}: the archive is a layer that removes files of \
+                 other layers",
+                text::escape(&first)
+            );
+            let advice = "remove these files with `bifolio rm`, or use --keep-whiteouts to unpack whiteouts as files";
+            self.console.report(&Failure::new(name, text).advise(advice));
+        }
+        self.losses.warn(self.console);
         outcome
     }
 
@@ -84,8 +128,9 @@ impl<'a> Unpacker<'a> {
                 return Ok(());
             }
             let outcome = self.volume.node(directory.number).map_err(CopyError::from);
-            let outcome =
-                outcome.and_then(|node| set_metadata(&node, directory.preserved, directory.xattrs));
+            let lost = Lost { losses: &self.losses, path: directory.path };
+            let outcome = outcome
+                .and_then(|node| set_metadata(&node, directory.preserved, directory.xattrs, lost));
             self.report(directory.path, outcome)
         })?;
         match read {
@@ -95,6 +140,7 @@ impl<'a> Unpacker<'a> {
             Err(CopyError::Image(action, error)) => Err(Failure::action(name, action, &error)),
             Err(CopyError::Replaced) => Err(Failure::new(name, IS_REPLACED)),
             Err(CopyError::Other(what)) => Err(Failure::new(name, what)),
+            Err(CopyError::Link(link)) => Err(Failure::new(name, link_text(&link))),
         }
     }
 
@@ -104,7 +150,8 @@ impl<'a> Unpacker<'a> {
             let member = archive.next_member();
             // The signal often ends the program, too, from which the archive comes.
             self.writing.check_interrupted().map_err(CopyError::Fatal)?;
-            let Some(member) = member.map_err(cannot_read)? else { return Ok(()) };
+            let Some(mut member) = member.map_err(cannot_read)? else { return Ok(()) };
+            self.take_acls(&mut member);
             let outcome = match self.unpack_member(&member, archive) {
                 // An error while the archive is read ends the command.
                 Err(CopyError::Host(_, error)) => {
@@ -113,12 +160,46 @@ impl<'a> Unpacker<'a> {
                 }
                 outcome => outcome,
             };
-            if outcome.is_ok() && member.has_text_acl {
-                let text = "the access control list was not unpacked, because it is stored as text";
-                let warning = Failure::new(member.path.as_slice(), text);
-                self.console.warn(warning.advise("create the archive with tar --xattrs"));
+            if outcome.is_ok() {
+                self.count_losses(&member);
             }
             self.report_left_out(&member, outcome).map_err(CopyError::Fatal)?;
+        }
+    }
+
+    /// Adds the access control lists in text to the extended attributes of a member, unless these have lists.
+    fn take_acls(&mut self, member: &mut Member) {
+        let texts = std::mem::take(&mut member.text_acls);
+        for (text, (attribute, _)) in texts.into_iter().zip(acl::ATTRIBUTES) {
+            let Some(text) = text.filter(|_| !member.xattrs.contains(attribute)) else { continue };
+            let lost = Lost { losses: &self.losses, path: &member.path };
+            let Some(acl) = TextAcl::parse(&text) else {
+                lost.add(b"the access control list", "the archive has it in an unknown form");
+                continue;
+            };
+            let value = acl.value(|name| {
+                let found = self.accounts.number(self.volume, name);
+                if found.is_none() {
+                    let (kind, name) = match name {
+                        Name::User(name) => ("user", name),
+                        Name::Group(name) => ("group", name),
+                    };
+                    let name = text::escape(name);
+                    let what = format!("the entry for the {kind} {name} in the access control list");
+                    let reason = "the image has no such name in /etc/passwd or /etc/group; create the archive with \
+                                  --numeric-owner";
+                    lost.add(what.as_bytes(), reason);
+                }
+                found
+            });
+            member.xattrs.add(attribute, &value);
+        }
+    }
+
+    /// Counts the records of a member of which nothing was unpacked.
+    fn count_losses(&self, member: &Member) {
+        for record in &member.lost {
+            self.losses.add(record, HAS_NO_RECORD, &member.path);
         }
     }
 
@@ -136,6 +217,14 @@ impl<'a> Unpacker<'a> {
             {
                 *action
             }
+            (Err(CopyError::Link(link)), _) if self.links.contains_key(link) => {
+                *self.links.entry(link.clone()).or_default() += 1;
+                return Ok(());
+            }
+            (Err(CopyError::Link(link)), _) => {
+                self.links.insert(link.clone(), 0);
+                return self.report(&member.path, outcome);
+            }
             _ => return self.report(&member.path, outcome),
         };
         let path = Path::new(OsStr::from_bytes(&member.path));
@@ -150,6 +239,14 @@ impl<'a> Unpacker<'a> {
         member: &Member,
         archive: &mut ArchiveReader<R>,
     ) -> Result<(), CopyError> {
+        if member.kind == Kind::Label {
+            self.losses.add(
+                b"the label of the archive",
+                "an image has no place for it",
+                &member.path,
+            );
+            return Ok(());
+        }
         let Some(names) = self.names(&member.path)? else { return Ok(()) };
         let Some((name, parents)) = names.split_last() else {
             // The destination directory itself.
@@ -158,30 +255,46 @@ impl<'a> Unpacker<'a> {
                     self.directories.add(self.root.number(), member);
                     Ok(())
                 }
-                _ => Err(CopyError::Other("was not unpacked: the name is empty")),
+                _ => Err(CopyError::Other("was not unpacked: the name is empty".into())),
             };
         };
-        let directory = self.directory_at(parents)?;
+        if name.starts_with(WHITEOUT) && !self.options.keep_whiteouts {
+            let first = || (0, member.path.clone());
+            self.whiteouts.get_or_insert_with(first).0 += 1;
+            return Ok(());
+        }
+        let directories = self.directories_at(parents, true)?;
+        let Some(directory) = directories.last() else { return Ok(()) };
         let by = Credentials { uid: member.uid, gid: member.gid, ..Credentials::ROOT };
-        self.remove_other_kind(member, &directory, name)?;
+        let exists = self.prepare(member, (&names, &directories), name)?;
+        let lost = Lost { losses: &self.losses, path: &member.path };
         match &member.kind {
+            Kind::Label => Ok(()),
+            Kind::Continued => Err(CopyError::Other(
+                "was not unpacked: the first part of the file is in another volume of the archive"
+                    .into(),
+            )),
             Kind::Unknown(byte) => {
-                tracing::debug!("a member of the unknown kind {byte}");
-                Err(CopyError::Other("was not unpacked: the type is unknown"))
+                let byte = text::escape(&[*byte]).into_owned();
+                let what =
+                    format!("was not unpacked: members of the type {byte} are not supported");
+                Err(CopyError::Other(what.into()))
             }
             Kind::HardLink(path) => {
                 let target = self.node_at(path)?;
-                create_complete(self.volume, &directory, name, |_, name| {
-                    Ok(self.volume.link(&directory, name, &target)?)
+                create_complete(self.volume, directory, name, |_, name| {
+                    Ok(self.volume.link(directory, name, &target)?)
                 })
             }
+            Kind::Inode(FileType::Directory) if exists == Existing::LinkToDirectory => Ok(()),
             Kind::Inode(FileType::Directory) => {
-                let created = match self.volume.lookup(&directory, name) {
+                let created = match self.volume.lookup(directory, name) {
                     Ok(existing) => existing,
                     Err(Error::NotFound) => {
                         // Only the owner can enter the directory until it is complete.
                         let creation = Creation::of(FileType::Directory, 0o700);
-                        self.volume.create_in(&directory, name, &creation, &by)?
+                        let creation = Creation { created: member.created, ..creation };
+                        self.volume.create_in(directory, name, &creation, &by)?
                     }
                     Err(error) => return Err(error.into()),
                 };
@@ -190,51 +303,70 @@ impl<'a> Unpacker<'a> {
                 Ok(())
             }
             Kind::Inode(FileType::Regular) => {
-                create_complete(self.volume, &directory, name, |_, name| {
+                create_complete(self.volume, directory, name, |_, name| {
                     let creation = Creation::of(FileType::Regular, 0o600);
-                    let file = self.volume.create_in(&directory, name, &creation, &by)?;
+                    let creation = Creation { created: member.created, ..creation };
+                    let file = self.volume.create_in(directory, name, &creation, &by)?;
                     let check_interrupted =
                         || self.writing.check_interrupted().map_err(CopyError::Fatal);
                     contents::unpack(member, &mut *archive, &file, check_interrupted)?;
-                    set_metadata(&file, &Preserved::of_member(member), &member.xattrs)
+                    set_metadata(&file, &Preserved::of_member(member), &member.xattrs, lost)
                 })
             }
-            &Kind::Inode(kind) => create_complete(self.volume, &directory, name, |_, name| {
+            &Kind::Inode(kind) => create_complete(self.volume, directory, name, |_, name| {
                 let target = match kind {
                     FileType::Symlink => &member.target[..],
                     _ => b"",
                 };
                 let permissions =
                     if kind == FileType::Symlink { 0o777 } else { member.permissions };
-                let creation =
-                    Creation { device: member.device, target, ..Creation::of(kind, permissions) };
-                let created = self.volume.create_in(&directory, name, &creation, &by)?;
-                set_metadata(&created, &Preserved::of_member(member), &member.xattrs)
+                let creation = Creation {
+                    device: member.device,
+                    target,
+                    created: member.created,
+                    ..Creation::of(kind, permissions)
+                };
+                let created = self.volume.create_in(directory, name, &creation, &by)?;
+                set_metadata(&created, &Preserved::of_member(member), &member.xattrs, lost)
             }),
         }
     }
 
     /// Removes an existing file of which a member makes a directory, or an empty directory of which it makes a file, as tar(1)
-    /// does.
-    fn remove_other_kind(
+    /// does. Errors: the file is a symbolic link to a directory, and links are not kept.
+    fn prepare(
         &mut self,
         member: &Member,
-        directory: &Arc<Node>,
+        (names, directories): (&[&[u8]], &[Arc<Node>]),
         name: &[u8],
-    ) -> Result<(), CopyError> {
+    ) -> Result<Existing, CopyError> {
+        let Some(directory) = directories.last() else { return Ok(Existing::Other) };
         let existing = match self.volume.lookup(directory, name) {
-            Err(Error::NotFound) => return Ok(()),
+            Err(Error::NotFound) => return Ok(Existing::Other),
             existing => existing?,
         };
         let is_directory = matches!(member.kind, Kind::Inode(FileType::Directory));
-        match (existing.kind() == FileType::Directory, is_directory) {
-            (true, false) if !matches!(member.kind, Kind::Unknown(_)) => {
+        match (existing.kind(), is_directory) {
+            (FileType::Directory, false)
+                if matches!(member.kind, Kind::Inode(_) | Kind::HardLink(_)) =>
+            {
                 self.removed.insert(existing.number());
-                Ok(self.volume.rmdir(directory, name, &Credentials::ROOT)?)
+                self.volume.rmdir(directory, name, &Credentials::ROOT)?;
             }
-            (false, true) => Ok(self.volume.unlink(directory, name, &Credentials::ROOT)?),
-            _ => Ok(()),
+            (FileType::Symlink, true) => {
+                match links::follow(self.volume, directories, &existing)? {
+                    Leads::Directory(_) if self.options.keep_directory_links => {
+                        return Ok(Existing::LinkToDirectory);
+                    }
+                    Leads::Directory(_) => return Err(CopyError::Link(names.join(&b'/'))),
+                    Leads::Outside => return Err(CopyError::Other(LEADS_OUT.into())),
+                    Leads::Nowhere => self.volume.unlink(directory, name, &Credentials::ROOT)?,
+                }
+            }
+            (FileType::Directory, _) | (_, false) => {}
+            (_, true) => self.volume.unlink(directory, name, &Credentials::ROOT)?,
         }
+        Ok(Existing::Other)
     }
 
     /// Returns the components of a path of the archive after --strip-components. `None` if none are left.
@@ -242,51 +374,86 @@ impl<'a> Unpacker<'a> {
         let names: Vec<_> =
             path.split(|&byte| byte == b'/').filter(|name| !matches!(name, [] | [b'.'])).collect();
         if names.contains(&&b".."[..]) {
-            return Err(CopyError::Other("was not unpacked: the name contains .."));
+            return Err(CopyError::Other("was not unpacked: the name contains ..".into()));
         }
-        match names.get(self.strip..) {
-            Some([]) if self.strip > 0 => Ok(None),
+        match names.get(self.options.strip..) {
+            Some([]) if self.options.strip > 0 => Ok(None),
             names => Ok(names.map(<[_]>::to_vec)),
         }
     }
 
-    /// Returns the directory at this path. Creates missing directories.
-    fn directory_at(&self, names: &[&[u8]]) -> Result<Arc<Node>, CopyError> {
-        let mut directory = Arc::clone(&self.root);
-        for name in names {
-            directory = match self.volume.lookup(&directory, name) {
-                Ok(node) => node,
-                Err(Error::NotFound) => {
+    /// Returns the directories from the destination down to this path. Creates missing ones if `create` is set.
+    fn directories_at(&self, names: &[&[u8]], create: bool) -> Result<Vec<Arc<Node>>, CopyError> {
+        let mut directories = vec![Arc::clone(&self.root)];
+        for (depth, name) in names.iter().enumerate() {
+            let Some(directory) = directories.last() else { break };
+            let node = match self.volume.lookup(directory, name) {
+                Err(Error::NotFound) if create => {
                     let creation = Creation::of(FileType::Directory, DIRECTORY_PERMISSIONS);
-                    self.volume.create_in(&directory, name, &creation, &Credentials::ROOT)?
+                    self.volume.create_in(directory, name, &creation, &Credentials::ROOT)?
                 }
-                Err(error) => return Err(error.into()),
+                node => node?,
             };
-            if directory.kind() != FileType::Directory {
-                return Err(CopyError::Image(
-                    "cannot unpack: a parent is not a directory",
-                    Error::NotDirectory,
-                ));
+            match node.kind() {
+                FileType::Directory => directories.push(node),
+                FileType::Symlink => match links::follow(self.volume, &directories, &node)? {
+                    Leads::Directory(found) if self.options.keep_directory_links => {
+                        directories = found;
+                    }
+                    Leads::Directory(_) => {
+                        let link = names.get(..=depth).unwrap_or_default();
+                        return Err(CopyError::Link(link.join(&b'/')));
+                    }
+                    Leads::Outside => return Err(CopyError::Other(LEADS_OUT.into())),
+                    Leads::Nowhere => return Err(NO_DIRECTORY),
+                },
+                _ => return Err(NO_DIRECTORY),
             }
         }
-        Ok(directory)
+        Ok(directories)
     }
 
     /// Returns the node at a path of the archive, for a hard link.
     fn node_at(&self, path: &[u8]) -> Result<Arc<Node>, CopyError> {
-        let mut node = Arc::clone(&self.root);
-        for name in self.names(path)?.unwrap_or_default() {
-            node = self.volume.lookup(&node, name).map_err(|error| {
-                CopyError::Image("cannot create the hard link: its target does not exist", error)
-            })?;
-        }
-        Ok(node)
+        let names = self.names(path)?.unwrap_or_default();
+        let missing = |error| {
+            CopyError::Image("cannot create the hard link: its target does not exist", error)
+        };
+        let Some((name, parents)) = names.split_last() else { return Ok(Arc::clone(&self.root)) };
+        let directories = match self.directories_at(parents, false) {
+            Err(CopyError::Image(_, error)) => return Err(missing(error)),
+            directories => directories?,
+        };
+        let directory = directories.last().unwrap_or(&self.root);
+        self.volume.lookup(directory, name).map_err(missing)
     }
 }
 
-fn set_metadata(copy: &Node, preserved: &Preserved, xattrs: &Xattrs) -> Result<(), CopyError> {
+const NO_DIRECTORY: CopyError =
+    CopyError::Image("cannot unpack: a parent is not a directory", Error::NotDirectory);
+
+/// What exists at the name of a member, beside what is replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Existing {
+    /// A symbolic link to a directory, which takes the place of a directory in the archive.
+    LinkToDirectory,
+    /// Nothing else.
+    Other,
+}
+
+fn set_metadata(
+    copy: &Node,
+    preserved: &Preserved,
+    xattrs: &Xattrs,
+    lost: Lost<'_>,
+) -> Result<(), CopyError> {
     metadata::apply(copy, preserved, |copy| {
-        xattrs.iter().try_for_each(|(name, value)| metadata::set_xattr(copy, name, value))
+        let mut has_acl = false;
+        for (name, value) in xattrs.iter() {
+            // The mode in the archive may have the permissions of the group in place of the mask.
+            has_acl |= metadata::set_xattr(copy, name, value, lost)? && name == acl::ACCESS;
+        }
+        Ok(has_acl)
     })
 }
 

@@ -9,7 +9,10 @@ use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
 use super::CopyError;
+use super::losses::Lost;
+use super::metadata::{ALL, describe};
 use super::tree::Identity;
+use crate::failure::host_error;
 
 /// Maximum size of a list of names, and of a value, in Linux.
 const XATTR_BYTES_MAX: usize = 65_536;
@@ -44,15 +47,14 @@ impl Xattrs<'_> {
         Self::Closed { path: open.unwrap_or(path), expected }
     }
 
-    /// Calls `set` with the name and value of each. Errors: those of `set`; [`CopyError::Replaced`] if there is another file
-    /// now, to which they may belong.
+    /// Calls `set` with the name and value of each. Counts those that cannot be read. Errors: those of `set`;
+    /// [`CopyError::Replaced`] if there is another file now, to which they may belong.
     pub fn for_each(
         &self,
+        lost: Lost<'_>,
         mut set: impl FnMut(&[u8], &[u8]) -> Result<(), CopyError>,
     ) -> Result<(), CopyError> {
-        let read = |error: Errno| {
-            CopyError::Host("cannot read extended attributes", io::Error::from(error))
-        };
+        let reason = |error: Errno| host_error(&io::Error::from(error));
         let mut buffer = vec![0; XATTR_BYTES_MAX];
         let listed = match self {
             Self::Open(file) => rustix::fs::flistxattr(file, &mut buffer[..]),
@@ -61,7 +63,10 @@ impl Xattrs<'_> {
         let names = match listed {
             Ok(length) => buffer[..length].to_vec(),
             Err(Errno::OPNOTSUPP) => Vec::new(),
-            Err(error) => return Err(read(error)),
+            Err(error) => {
+                lost.add(ALL, reason(error));
+                Vec::new()
+            }
         };
         for name in names.split_inclusive(|&byte| byte == 0) {
             let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
@@ -69,20 +74,17 @@ impl Xattrs<'_> {
                 Self::Open(file) => rustix::fs::fgetxattr(file, name, &mut buffer[..]),
                 Self::Closed { path, .. } => rustix::fs::lgetxattr(path, name, &mut buffer[..]),
             };
-            let length = match found {
-                Ok(length) => length,
-                // The attribute was removed since the names were listed.
-                Err(Errno::NODATA) => continue,
-                Err(error) => return Err(read(error)),
-            };
-            set(name.to_bytes(), &buffer[..length])?;
+            match found {
+                Ok(length) => set(name.to_bytes(), &buffer[..length])?,
+                Err(error) => lost.add(&describe(name.to_bytes()), reason(error)),
+            }
         }
         let Self::Closed { path, expected } = self else { return Ok(()) };
         let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
         match found.map(|found| Identity::of(&found)) {
             Ok(found) if found == *expected => Ok(()),
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Err(CopyError::Replaced),
-            Err(error) => Err(read(error)),
+            Err(error) => Err(CopyError::Host("cannot read extended attributes", error.into())),
         }
     }
 }

@@ -20,11 +20,13 @@ use testkit::{
 };
 
 /// All commands that only read images.
-const READERS: [&[&str]; 11] = [
+const READERS: [&[&str]; 13] = [
     &["info"],
     &["ls", "-lR"],
     &["tree"],
     &["stat"],
+    &["getfattr", "-m", "-"],
+    &["lsattr"],
     &["cat"],
     &["du", "-a"],
     &["df"],
@@ -35,7 +37,11 @@ const READERS: [&[&str]; 11] = [
 ];
 
 fn image() -> Image {
-    Image::from_script("ext4", 4096, "mkdir dir; echo x > dir/file; echo secret > file")
+    Image::from_script(
+        "ext4",
+        4096,
+        "mkdir dir; echo x > dir/file; echo secret > file; setfattr -n user.x -v y .",
+    )
 }
 
 fn reader(command: &[&str], image: &Image) -> Command {
@@ -184,6 +190,11 @@ fn commands_that_write_to_images_only_are_confined() {
         &["rm", "-r", &none, &at("/new")],
         &["chmod", "600", &none, &at("/file")],
         &["chown", "1", &none, &at("/file")],
+        &["chattr", "+A", &none, &at("/file")],
+        &["setfattr", "-n", "user.x", &none, &at("/file")],
+        &["touch", &at("/none/x"), &at("/file")],
+        &["truncate", "-s", "5", &at("/dir"), &at("/file")],
+        &["mknod", &none.replace("none", "none/x"), "p"],
         &["fallocate", "-l", "1M", &at("/dir"), &at("/file")],
         &["mv", &none, &at("/file"), &at("/dir")],
         &["gc", &at("/")],

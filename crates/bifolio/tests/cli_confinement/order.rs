@@ -105,6 +105,13 @@ fn no_command_parses_an_image_before_it_is_confined() {
         &["gc", &container],
         &["chmod", "600", &at("/file")],
         &["chown", "1", &at("/file")],
+        &["chattr", "+i", &at("/file")],
+        &["lsattr", &container],
+        &["setfattr", "-n", "user.x", &at("/file")],
+        &["getfattr", &at("/file")],
+        &["touch", &at("/file")],
+        &["truncate", "-s", "1", &at("/file")],
+        &["mknod", &at("/new"), "p"],
         &["mount", &container, &here("mounted")],
         &["mount", "-o", "rw", &container, &here("mounted")],
         // A partition is found by a process of its own.

@@ -290,7 +290,10 @@ impl<'a, L: Lookup> Parser<'a, L> {
             (name == argument).then(|| decimal(fields.nth(1)?))?
         });
         id.map(Number::Exactly).ok_or_else(|| {
-            usage(argument, "is not a user or group of the image").with_status(Status::Failed)
+            let advice =
+                "give the number; names are those of the image's /etc/passwd and /etc/group";
+            let failure = usage(argument, "is not a user or group of the image");
+            failure.advise(advice).with_status(Status::Failed)
         })
     }
 

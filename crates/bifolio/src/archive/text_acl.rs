@@ -1,0 +1,177 @@
+//! POSIX access control lists in the text of archives: `user::rwx,user:NAME:r-x:UID,...`, also with one entry on each line.
+//! Not here: the numbers of names, text for people (`format::acl`).
+
+use crate::format::acl::{self, Entry, GROUP, GROUP_OWNER, MASK, OTHER, USER, USER_OWNER};
+
+/// Maximum number of entries, as in a value of 64 KiB.
+const ENTRIES_MAX: usize = 8191;
+
+/// The user or group of an entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Name {
+    /// The user with this name.
+    User(Vec<u8>),
+    /// The group with this name.
+    Group(Vec<u8>),
+}
+
+/// Access control list, of which some names may have no number.
+#[derive(Clone, Debug)]
+pub struct TextAcl {
+    entries: Vec<Entry>,
+    /// Entries without a number: their permissions and names.
+    named: Vec<(u16, Name)>,
+}
+
+impl TextAcl {
+    /// Parses a list. Returns `None` if the text is none.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let mut acl = Self { entries: Vec::new(), named: Vec::new() };
+        for line in text.split(|&byte| byte == b'\n') {
+            let line = line.split(|&byte| byte == b'#').next()?;
+            for entry in line.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
+                if !entry.is_empty() {
+                    acl.add(entry)?;
+                }
+            }
+        }
+        (acl.entries.len() + acl.named.len() <= ENTRIES_MAX).then_some(acl)
+    }
+
+    fn add(&mut self, entry: &[u8]) -> Option<()> {
+        let mut fields: Vec<&[u8]> =
+            entry.split(|&byte| byte == b':').map(<[u8]>::trim_ascii).collect();
+        if matches!(fields.first(), Some(&b"default" | &b"d")) {
+            fields.remove(0);
+        }
+        let (name, permissions, number) = match fields[..] {
+            // As Solaris writes it.
+            [_, permissions] => (&b""[..], permissions, None),
+            [_, name, permissions] => (name, permissions, None),
+            [_, name, permissions, number] => (name, permissions, Some(number)),
+            _ => return None,
+        };
+        let permissions = parse_permissions(permissions)?;
+        let owned = |tag, id| Entry { tag, permissions, id };
+        let entry = match (*fields.first()?, name.is_empty()) {
+            (b"user" | b"u", true) => owned(USER_OWNER, u32::MAX),
+            (b"group" | b"g", true) => owned(GROUP_OWNER, u32::MAX),
+            (b"mask" | b"m", true) => owned(MASK, u32::MAX),
+            (b"other" | b"o", true) => owned(OTHER, u32::MAX),
+            (kind @ (b"user" | b"u" | b"group" | b"g"), false) => {
+                let is_user = kind.starts_with(b"u");
+                let number = number.filter(|number| !number.is_empty()).unwrap_or(name);
+                match parse_number(number) {
+                    Some(id) => owned(if is_user { USER } else { GROUP }, id),
+                    None => {
+                        let name = unescape(name);
+                        let name = if is_user { Name::User(name) } else { Name::Group(name) };
+                        self.named.push((permissions, name));
+                        return Some(());
+                    }
+                }
+            }
+            _ => return None,
+        };
+        self.entries.push(entry);
+        Some(())
+    }
+
+    /// Returns the value of the extended attribute. `number` finds the number of a name; entries without one are left out.
+    pub fn value(self, mut number: impl FnMut(&Name) -> Option<u32>) -> Vec<u8> {
+        let Self { mut entries, named } = self;
+        for (permissions, name) in named {
+            let tag = if matches!(name, Name::User(_)) { USER } else { GROUP };
+            entries.extend(number(&name).map(|id| Entry { tag, permissions, id }));
+        }
+        acl::complete(&mut entries);
+        acl::value(&entries)
+    }
+}
+
+fn parse_permissions(text: &[u8]) -> Option<u16> {
+    text.iter().try_fold(0, |bits, letter| match letter {
+        b'r' => Some(bits | 4),
+        b'w' => Some(bits | 2),
+        b'x' => Some(bits | 1),
+        b'-' => Some(bits),
+        _ => None,
+    })
+}
+
+fn parse_number(text: &[u8]) -> Option<u32> {
+    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let text = std::str::from_utf8(text).ok().filter(|_| is_number)?;
+    text.parse().ok().filter(|&number| number != u32::MAX)
+}
+
+/// Replaces `\` and three octal digits by the byte that they stand for.
+fn unescape(name: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let [first, after @ ..] = rest {
+        let digits = after.first_chunk::<3>().filter(|_| *first == b'\\');
+        let number = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match number.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str, number: impl FnMut(&Name) -> Option<u32>) -> Option<Vec<String>> {
+        let value = TextAcl::parse(text.as_bytes())?.value(number);
+        let lines = acl::lines(&value, "").expect("a list");
+        Some(
+            lines
+                .into_iter()
+                .map(|line| line.split('\t').next().unwrap_or_default().to_owned())
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn lists_of_all_archivers_are_parsed() {
+        let expected =
+            ["user::rw-", "user:7:rwx", "group::r--", "group:8:--x", "mask::rwx", "other::---"];
+        for text in [
+            "user::rw-,user:7:rwx,group::r--,group:8:--x,mask::rwx,other::---\n",
+            "group:8:--x\nuser::rw-\nuser:ann:rwx:7\ngroup::r--\nmask::rwx # all\nother::---\n",
+            "u::rw,u:ann:rwx:7,g::r,g:staff:x,m::rwx,o::",
+            "user::rw-,user:a\\156n:rwx,group::r--,group:staff:--x:,mask:rwx,other:---",
+            "default:user::rw-,default:user:7:rwx,default:group::r--,default:group:8:x,default:other::",
+        ] {
+            let number = |name: &Name| match name {
+                Name::User(name) if name == b"ann" => Some(7),
+                Name::Group(name) if name == b"staff" => Some(8),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(lines(text, number).unwrap(), expected, "{text}");
+        }
+        // Unknown users are left out.
+        let text = "user::rwx,user:x:rwx,group::r--,mask::r-x,other::---";
+        let expected = ["user::rwx", "group::r--", "mask::r-x", "other::---"];
+        assert_eq!(lines(text, |_| None).unwrap(), expected);
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for bad in ["x", "user", "user:a:b:c:d:e", "user::q", "mask:x:rwx", "everyone@:rwx::allow"]
+        {
+            assert!(TextAcl::parse(bad.as_bytes()).is_none(), "{bad}");
+        }
+        let long = "u:1:r,".repeat(ENTRIES_MAX + 1);
+        assert!(TextAcl::parse(long.as_bytes()).is_none());
+    }
+}

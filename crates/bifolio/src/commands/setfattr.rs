@@ -1,0 +1,149 @@
+//! `bifolio setfattr`.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use base::attributes::XattrMode;
+use clap::Args;
+use vfs::{Follow, Node, Privileges};
+
+use crate::console::Console;
+use crate::directory;
+use crate::failure::{Failure, Result};
+use crate::format::text;
+use crate::format::xattr_dump::{self, DumpedFile};
+use crate::target::{ImageOptions, Target};
+use crate::writing::{Writing, change_targets};
+
+const AFTER_HELP: &str = "\
+Names have a prefix: user., security., trusted. or system., such as user.comment or security.selinux. Values are text, in quotes or \
+without, in which \\ and three octal digits stand for a byte; after 0x, hexadecimal; after 0s, base64. Access control lists are \
+the attributes system.posix_acl_access and system.posix_acl_default.";
+
+/// The arguments of `bifolio setfattr`.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP, disable_help_flag = true)]
+#[command(group(clap::ArgGroup::new("change").required(true).args(["name", "remove", "restore"])))]
+pub struct Arguments {
+    /// Set the extended attribute NAME
+    #[arg(short, long, value_name = "NAME")]
+    name: Option<OsString>,
+    /// Its value; empty by default
+    #[arg(short, long, value_name = "VALUE", requires = "name", allow_hyphen_values = true)]
+    value: Option<OsString>,
+    /// Remove the extended attribute NAME
+    #[arg(short = 'x', long, value_name = "NAME")]
+    remove: Option<OsString>,
+    /// Set the attributes in this output of `getfattr -d`; its paths are below IMAGE:/PATH. - is standard input
+    #[arg(long, value_name = "FILE")]
+    restore: Option<OsString>,
+    /// Change symbolic links instead of their targets
+    #[arg(short = 'h', long)]
+    no_dereference: bool,
+    /// Files to change
+    #[arg(required = true, value_name = "IMAGE:/PATH", value_parser = Target::parser())]
+    targets: Vec<Target>,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    #[command(flatten)]
+    image: ImageOptions,
+}
+
+/// The change of each target.
+enum Change {
+    Set(Vec<u8>, Vec<u8>),
+    Remove(Vec<u8>),
+    Restore(Vec<DumpedFile>),
+}
+
+/// Changes all targets.
+pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    let change = match (&arguments.name, &arguments.remove, &arguments.restore) {
+        (Some(name), ..) => {
+            let value = arguments.value.as_deref().unwrap_or_default();
+            let value = xattr_dump::decode(value.as_bytes());
+            let value = value.ok_or_else(|| {
+                Failure::new("--value", "is neither hexadecimal (0x) nor base64 (0s)").usage()
+            })?;
+            Change::Set(name.clone().into_vec(), value)
+        }
+        (_, Some(name), _) => Change::Remove(name.clone().into_vec()),
+        (_, _, Some(file)) => Change::Restore(read_dump(file)?),
+        _ => return Ok(()),
+    };
+    let follow = if arguments.no_dereference { Follow::No } else { Follow::Yes };
+    change_targets(&arguments.image, &arguments.targets, console, |target, writing, console| {
+        match &change {
+            Change::Restore(files) => restore(files, target, follow, writing, console),
+            change => {
+                let volume = writing.get(target)?;
+                let node = target.resolve(&volume, follow)?;
+                apply(change, target, &node)
+            }
+        }
+    })
+}
+
+/// Reads a dump, before the image.
+fn read_dump(file: &OsStr) -> Result<Vec<DumpedFile>> {
+    let mut dump = Vec::new();
+    let (name, read) = if file == "-" {
+        (Path::new("standard input"), std::io::stdin().lock().read_to_end(&mut dump).map(drop))
+    } else {
+        let read = std::fs::read(file).map(|contents| dump = contents);
+        (Path::new(file), read)
+    };
+    read.map_err(|error| Failure::host(name, "cannot read", &error))?;
+    xattr_dump::parse_dump(&dump).map_err(|line| {
+        Failure::new(name, format!("line {line} is not part of an output of `getfattr -d`"))
+    })
+}
+
+fn apply(change: &Change, target: &Target, node: &Node) -> Result<()> {
+    let (outcome, action, name) = match change {
+        Change::Set(name, value) => {
+            (set(node, name, value), "cannot set the extended attribute", name)
+        }
+        Change::Remove(name) => {
+            (node.remove_xattr(name), "cannot remove the extended attribute", name)
+        }
+        Change::Restore(_) => return Ok(()),
+    };
+    let action = format!("{action} {}", text::escape(name));
+    outcome.map_err(|error| Failure::action(target, &action, &error))
+}
+
+fn set(node: &Node, name: &[u8], value: &[u8]) -> base::Result<()> {
+    node.set_xattr(name, value, XattrMode::Either, Privileges::Keep)
+}
+
+/// Sets the attributes of files below `top`. Reports failures.
+fn restore(
+    files: &[DumpedFile],
+    top: &Target,
+    follow: Follow,
+    writing: &mut Writing,
+    console: &mut Console,
+) -> Result<()> {
+    let volume = writing.get(top)?;
+    for file in files {
+        writing.check_interrupted()?;
+        let path = file.path.trim_ascii_start();
+        let path = path.strip_prefix(b"/").unwrap_or(path);
+        let path = if path == b"." { top.path.clone() } else { directory::join(&top.path, path) };
+        let target = Target { path, ..top.clone() };
+        let Some(node): Option<Arc<Node>> = console.tolerate(target.resolve(&volume, follow))?
+        else {
+            continue;
+        };
+        for (name, value) in &file.xattrs {
+            let change = Change::Set(name.clone(), value.clone());
+            console.tolerate(apply(&change, &target, &node))?;
+        }
+    }
+    Ok(())
+}
