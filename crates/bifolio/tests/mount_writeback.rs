@@ -9,9 +9,12 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use mounting::direct_and_mapped::{Mapped, write_mapped};
+use base::OnDrop;
+use mounting::asynchronous::write_async;
+use mounting::direct_and_mapped::{Mapped, open_direct, write_mapped};
 use mounting::{FORMATS, Fixture};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -309,6 +312,50 @@ fn the_writeback_cache_has_no_strict_limit() {
 fn formats_and_options() -> impl Iterator<Item = (Format, &'static str)> {
     let options = ["rw,nowriteback", "rw,writeback"];
     FORMATS.into_iter().flat_map(move |format| options.map(|options| (format, options)))
+}
+
+/// Returns the pages of a file again and again.
+fn pages_until(is_over: &AtomicBool, length: usize) -> impl Iterator<Item = usize> {
+    (0..).take_while(|_| !is_over.load(Ordering::Relaxed)).map(move |page| page * 4096 % length)
+}
+
+/// When such a write has changed the file, a kernel that collects writes does not drop what was read in between.
+#[test]
+fn data_that_is_read_during_an_asynchronous_direct_write_is_not_kept() {
+    const LENGTH: usize = 256 << 10;
+    const ROUNDS: u8 = 20;
+    private_mounts();
+    for (format, options) in formats_and_options() {
+        let fixture = Fixture::with_volume(format);
+        let mount = fixture.mount(&["-o", options]);
+        let path = mount.path().join("file");
+        fs::write(&path, vec![0; LENGTH]).unwrap();
+        let file = open(&path);
+        file.sync_all().unwrap();
+        let (direct, mapped) = (open_direct(&path), Mapped::new(&file, LENGTH));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _guard = OnDrop(|| is_over.store(true, Ordering::Relaxed));
+            scope.spawn(|| {
+                for at in pages_until(&is_over, LENGTH) {
+                    file.read_exact_at(&mut [0; 4096], at as u64).unwrap();
+                }
+            });
+            scope.spawn(|| {
+                let mapped = Mapped::new(&file, LENGTH);
+                for at in pages_until(&is_over, LENGTH) {
+                    mapped.load(at, 1);
+                }
+            });
+            for round in 1..=ROUNDS {
+                write_async(&direct, 0, &[round; LENGTH]);
+                for found in [fs::read(&path).unwrap(), mapped.load(0, LENGTH)] {
+                    let stale = found.iter().position(|&byte| byte != round);
+                    assert_eq!(stale, None, "{format:?}, {options}, round {round}");
+                }
+            }
+        });
+    }
 }
 
 #[test]

@@ -4,9 +4,9 @@
 
 pub mod protocol;
 
-mod cache_reads;
 mod dispatch;
 mod interrupts;
+mod kernel_cache;
 mod mount;
 mod node_table;
 mod open_files;

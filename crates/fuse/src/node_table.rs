@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use base::{InodeNumber, Result};
 use parking_lot::Mutex;
 
-use crate::cache_reads::CacheReads;
+use crate::kernel_cache::KernelCache;
 use crate::protocol::ROOT_NODE;
 
 /// A node that the kernel knows.
@@ -18,7 +18,7 @@ pub struct KnownNode {
     pub node: Arc<vfs::Node>,
     file: OnceLock<Arc<vfs::File>>,
     /// The reads of the contents that fill the kernel's cache.
-    pub cache_reads: CacheReads,
+    pub kernel_cache: KernelCache,
     /// Whether the kernel may have cached contents, and answer reads from them.
     is_cached: AtomicBool,
 }
@@ -28,7 +28,7 @@ impl KnownNode {
         Arc::new(Self {
             node,
             file: OnceLock::new(),
-            cache_reads: CacheReads::default(),
+            kernel_cache: KernelCache::default(),
             is_cached: AtomicBool::new(false),
         })
     }

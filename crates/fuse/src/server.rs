@@ -2,6 +2,7 @@
 //! (`operations`), and the reception of requests and sending of answers (`transport`).
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -93,8 +94,8 @@ impl fmt::Debug for AttributeInvalidator {
     }
 }
 
-/// Makes the kernel write and invalidate a node's contents from a byte on. Returns whether it has done so in time.
-struct ContentsInvalidator(Box<dyn Fn(u64, FileOffset, Duration) -> bool + Send + Sync>);
+/// Makes the kernel write and invalidate a range of a node's contents. Returns whether it has done so in time.
+struct ContentsInvalidator(Box<dyn Fn(u64, Range<FileOffset>, Duration) -> bool + Send + Sync>);
 
 impl fmt::Debug for ContentsInvalidator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -155,12 +156,12 @@ impl Server {
         }
     }
 
-    /// Sets the function that makes the kernel write and invalidate a node's contents, from a byte on. The server calls
-    /// it before it answers a request. It waits for the kernel up to the given time, and returns whether the kernel has
+    /// Sets the function that makes the kernel write and invalidate a range of a node's contents. The server calls it
+    /// before it answers a request. It waits for the kernel up to the given time, and returns whether the kernel has
     /// done so. Only the first call of this method has an effect.
     pub fn set_contents_invalidator(
         &self,
-        invalidate: impl Fn(u64, FileOffset, Duration) -> bool + Send + Sync + 'static,
+        invalidate: impl Fn(u64, Range<FileOffset>, Duration) -> bool + Send + Sync + 'static,
     ) {
         let _ = self.contents_invalidator.set(ContentsInvalidator(Box::new(invalidate)));
     }
@@ -173,8 +174,18 @@ impl Server {
         from: FileOffset,
         timeout: Duration,
     ) -> bool {
+        self.write_and_invalidate_range(node, from..FileOffset(u64::MAX), timeout)
+    }
+
+    /// Makes the kernel write and invalidate a range of this node's contents. Returns whether it has done so in time.
+    pub(crate) fn write_and_invalidate_range(
+        &self,
+        node: u64,
+        range: Range<FileOffset>,
+        timeout: Duration,
+    ) -> bool {
         let invalidator = self.contents_invalidator.get();
-        invalidator.is_none_or(|ContentsInvalidator(invalidate)| invalidate(node, from, timeout))
+        invalidator.is_none_or(|ContentsInvalidator(invalidate)| invalidate(node, range, timeout))
     }
 
     /// Sets the function that returns whether a thread of the host, by its id, is being killed. Without it, INTERRUPT

@@ -4,6 +4,7 @@ mod support;
 
 use std::sync::{Arc, mpsc};
 
+use base::FileOffset;
 use fuse::protocol::*;
 use fuse::{Server, ServerOptions};
 use support::*;
@@ -439,10 +440,47 @@ fn writes_that_bypass_the_kernels_cache_invalidate_data_that_it_has_read() {
     read(2 | O_DIRECT);
     write(opened.handle);
     assert!(invalidated().is_empty(), "the kernel has cached nothing since");
-    let options = ServerOptions { writeback_cache: true, ..ServerOptions::default() };
-    let (server, _) = writable_server_with(u64::MAX, options);
-    let (file, _) = create(&server, ROOT_NODE, "file");
-    assert_eq!(open_with(&server, file.node, 1).flags & DIRECT, 0, "a kernel that collects writes");
+}
+
+/// The kernel does not drop what it has read during a direct write if it does not wait for this write.
+#[test]
+fn direct_writes_through_files_that_are_not_opened_for_them_invalidate_cached_data() {
+    let writeback = ServerOptions { writeback_cache: true, ..ServerOptions::default() };
+    // Both do direct writes themselves: a kernel that collects writes, and one that keeps stale cached data.
+    let servers = [
+        writable_server_with(u64::MAX, writeback),
+        writable_server(!InitFlags::DIRECT_IO_ALLOW_MMAP.0),
+    ];
+    for (server, _) in servers {
+        let (sender, receiver) = mpsc::channel();
+        server.set_contents_invalidator(move |node, range, _| sender.send((node, range)).is_ok());
+        let invalidated = || receiver.try_iter().collect::<Vec<_>>();
+        let (file, _) = create(&server, ROOT_NODE, "file");
+        let opened = open_with(&server, file.node, O_DIRECT | 2);
+        assert_eq!(opened.flags & FOPEN_DIRECT_IO, 0);
+        let write = |write_flags| {
+            let write =
+                WriteIn { size: 512, flags: O_DIRECT | 2, write_flags, ..WriteIn::new_zeroed() };
+            let write = WriteIn { handle: opened.handle, offset: 1 << 20, ..write };
+            ask(&server, Opcode::Write, file.node, &[write.as_bytes(), &[b'h'; 512]]);
+        };
+        let all = FileOffset(1 << 20)..FileOffset((1 << 20) + (64 << 10));
+        write(WRITE_LOCK_OWNER);
+        assert!(invalidated().is_empty(), "the kernel has cached nothing");
+        for write_flags in [0, WRITE_CACHE] {
+            write(write_flags);
+            assert!(invalidated().is_empty(), "the data is in the kernel's cache: {write_flags}");
+            write(WRITE_LOCK_OWNER);
+            assert_eq!(invalidated(), [(file.node, all.clone())], "{write_flags}");
+        }
+        let read = ReadIn { handle: opened.handle, offset: 1 << 20, ..ReadIn::new_zeroed() };
+        let read = ReadIn { size: 512, flags: O_DIRECT | 2, ..read };
+        ask(&server, Opcode::Read, file.node, &[read.as_bytes()]);
+        write(WRITE_LOCK_OWNER);
+        assert_eq!(invalidated(), [(file.node, all)], "a mapping has read");
+        write(WRITE_LOCK_OWNER);
+        assert!(invalidated().is_empty());
+    }
 }
 
 #[test]

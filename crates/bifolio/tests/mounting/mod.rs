@@ -4,6 +4,7 @@
 //! it.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod asynchronous;
 pub mod direct_and_mapped;
 mod ring;
 pub mod side_by_side;

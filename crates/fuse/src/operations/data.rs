@@ -1,5 +1,6 @@
 //! OPEN, READ, WRITE, FALLOCATE and COPY_FILE_RANGE of regular files.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +9,12 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use vfs::{Credentials, Fallocate, Node, OpenMode, Privileges, RwFlags, WriteAt, WriteSync};
 
-use crate::cache_reads::BypassingWrite;
 use crate::open_files::OpenFile;
 use crate::protocol::{
     CopyFileRangeIn, CopyFileRangeOut, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH,
     FOPEN_PARALLEL_DIRECT_WRITES, FallocateIn, InHeader, InitFlags, OPEN_KILL_SUIDGID, OpenIn,
-    OpenOut, READ_LOCK_OWNER, ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
+    OpenOut, READ_LOCK_OWNER, ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WRITE_LOCK_OWNER, WriteIn,
+    WriteOut,
 };
 use crate::reply::{Answer, Contents, Failure, Outcome, Reply};
 use crate::server::Server;
@@ -179,7 +180,7 @@ impl Server {
         if !is_direct {
             known.mark_cached();
             let end = operation.offset.saturating_add(operation.size.into());
-            known.cache_reads.begin_read(operation.offset..end);
+            known.kernel_cache.begin_read(operation.offset..end);
         }
         self.record_read(&known, operation.flags);
         let length = reply.room().min(operation.size as usize);
@@ -197,18 +198,24 @@ impl Server {
     ) -> Outcome {
         let data = rest.get(..operation.size as usize).ok_or(Errno::INVAL)?;
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
+        let known = self.nodes.get(header.node);
+        let end = operation.offset.saturating_add(operation.size.into());
+        let range = operation.offset..end;
         // Data from the kernel's cache needs no invalidation, since the cache has the same data. An invalidation would
         // also wait for this request.
-        let bypasses_cache = opened.is_direct && operation.write_flags & WRITE_CACHE == 0;
-        let known = self.nodes.get(header.node).filter(|_| bypasses_cache);
-        let end = operation.offset.saturating_add(operation.size.into());
-        let bypassing = known.as_ref().map(|known| {
-            let invalidate = || self.invalidate_contents(header.node);
-            known.cache_reads.begin_write(operation.offset..end, invalidate)
+        let from_cache = operation.write_flags & WRITE_CACHE != 0;
+        let bypasses_cache =
+            !from_cache && (opened.is_direct || operation.write_flags & WRITE_LOCK_OWNER != 0);
+        let bypassing = known.as_ref().filter(|_| bypasses_cache).map(|known| {
+            let invalidate = |range| self.invalidate_contents(header.node, range);
+            known.kernel_cache.begin_write(range.clone(), invalidate)
         });
+        if let Some(known) = known.as_ref().filter(|_| !bypasses_cache) {
+            known.kernel_cache.begin_cached_write(range);
+        }
         let written = self.write_to(header, &opened, operation, data);
-        if bypassing.is_some_and(BypassingWrite::end) {
-            self.invalidate_contents(header.node);
+        if let Some(bypassing) = bypassing {
+            bypassing.end();
         }
         // At most `operation.size`.
         reply.push(&WriteOut { size: written? as u32, padding: 0 })?;
@@ -298,8 +305,9 @@ impl Server {
     }
 
     /// Makes the kernel write and invalidate cached data of a file. Returns whether it has done so in time.
-    fn invalidate_contents(&self, node: u64) -> bool {
-        let is_done = self.write_and_invalidate(node, FileOffset(0), INVALIDATE_TIMEOUT);
+    fn invalidate_contents(&self, node: u64, range: Range<u64>) -> bool {
+        let range = FileOffset(range.start)..FileOffset(range.end);
+        let is_done = self.write_and_invalidate_range(node, range, INVALIDATE_TIMEOUT);
         if !is_done {
             tracing::warn!("the kernel did not invalidate cached data of node {node} in time");
         }

@@ -215,6 +215,8 @@ const _: () = assert!(size_of::<WriteIn>() == 40);
 /// The data comes from the kernel's cache. No program waits for the write, and the handle may be any open file of the
 /// node.
 pub const WRITE_CACHE: u32 = 1 << 0;
+/// `WriteIn::lock_owner` is valid. The kernel sets this in every WRITE that bypasses its cache.
+pub const WRITE_LOCK_OWNER: u32 = 1 << 1;
 /// Clear setuid and setgid.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 

@@ -183,8 +183,8 @@ fn mount_and_serve<E>(
     let notifications = channel.clone();
     server.set_attribute_invalidator(move |node| notifications.invalidate_attributes(node));
     let invalidator = Invalidator::start(channel.clone()).map_err(|error| no_thread(&error))?;
-    server.set_contents_invalidator(move |node, from, timeout| {
-        invalidator.invalidate_contents(node, from, timeout)
+    server.set_contents_invalidator(move |node, range, timeout| {
+        invalidator.invalidate_contents(node, range, timeout)
     });
     // Otherwise the kernel would wait for rings that never get a request.
     let rings = rings.filter(|_| has_rings);

@@ -2,7 +2,7 @@
 //! threads.
 
 use std::io::IoSlice;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -118,12 +118,13 @@ impl Channel {
         self.invalidate(InvalidateInode { node, offset: -1, length: 0 });
     }
 
-    /// Invalidates the attributes of `node`, and its contents from byte `from` on, in the kernel's cache. The
-    /// kernel writes dirty contents first, and waits for requests in flight that read or write the contents. So a
+    /// Invalidates the attributes of `node`, and a range of its contents, in the kernel's cache. The kernel writes dirty contents first, and waits for requests in flight that read or write the contents. So a
     /// handler of requests must not call this (an `Invalidator` may).
-    pub fn invalidate_contents(&self, node: u64, from: FileOffset) {
-        let offset = i64::try_from(from.0).unwrap_or(i64::MAX);
-        self.invalidate(InvalidateInode { node, offset, length: 0 });
+    pub fn invalidate_contents(&self, node: u64, range: Range<FileOffset>) {
+        let offset = i64::try_from(range.start.0).unwrap_or(i64::MAX);
+        // Zero: up to the end of the file.
+        let length = i64::try_from(range.end.0).map_or(0, |end| end.saturating_sub(offset));
+        self.invalidate(InvalidateInode { node, offset, length });
     }
 
     fn invalidate(&self, message: InvalidateInode) {

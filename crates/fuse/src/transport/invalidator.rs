@@ -5,6 +5,7 @@
 //! So this thread serves no requests.
 
 use std::io;
+use std::ops::Range;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub struct Invalidator {
 #[derive(Debug)]
 struct Invalidation {
     node: u64,
-    from: FileOffset,
+    range: Range<FileOffset>,
     done: mpsc::Sender<()>,
 }
 
@@ -31,8 +32,8 @@ impl Invalidator {
     pub fn start(channel: Channel) -> io::Result<Self> {
         let (queue, requests) = mpsc::channel::<Invalidation>();
         std::thread::Builder::new().name("fuse-invalidate".to_owned()).spawn(move || {
-            for Invalidation { node, from, done } in requests {
-                channel.invalidate_contents(node, from);
+            for Invalidation { node, range, done } in requests {
+                channel.invalidate_contents(node, range);
                 // The handler may no longer wait.
                 let _ = done.send(());
             }
@@ -40,12 +41,17 @@ impl Invalidator {
         Ok(Self { queue })
     }
 
-    /// Makes the kernel write and invalidate the contents of `node` from byte `from` on. Returns whether it has done so
-    /// within `timeout`.
-    pub fn invalidate_contents(&self, node: u64, from: FileOffset, timeout: Duration) -> bool {
+    /// Makes the kernel write and invalidate a range of the contents of `node`. Returns whether it has done so within
+    /// `timeout`.
+    pub fn invalidate_contents(
+        &self,
+        node: u64,
+        range: Range<FileOffset>,
+        timeout: Duration,
+    ) -> bool {
         base::waiting::about_to_wait();
         let (done, is_done) = mpsc::channel();
-        self.queue.send(Invalidation { node, from, done }).is_ok()
+        self.queue.send(Invalidation { node, range, done }).is_ok()
             && is_done.recv_timeout(timeout).is_ok()
     }
 }
