@@ -120,6 +120,8 @@ impl Volume {
         // After a failed flush, no later one may succeed: the host may have dropped what it could not write.
         let device = Arc::new(LatchDevice::new(device));
         let volume = Self::open(device, cache, options)?;
+        // A sound volume may not pass the checks of what is written.
+        Writer::check_supported(&volume)?;
         volume.geometry().check_tables()?;
         Log::check_all(volume.geometry(), &volume.checkpoint())?;
         volume.checkpoint().check_counts(volume.geometry())?;

@@ -36,9 +36,7 @@ impl Check<'_> {
     }
 
     pub(super) fn read_pack_summaries(&mut self) {
-        if !self.has_summaries() {
-            return;
-        }
+        // The pack of a volume that is never written has the journal, too.
         match self.report.ok(PackSummaries::read(self.volume)) {
             Some(pack) => self.owners.pack = pack,
             None => self.owners.is_pack_unread = true,

@@ -50,11 +50,19 @@ const NODES_OF_WRITE: u64 = 2;
 /// mkfs.f2fs leave more.
 const KEPT_SECTIONS_MIN: u64 = 8;
 
-/// Features whose structures writing would have to change, too.
+/// Features of volumes that are not written, and the refusals.
 const REFUSED: [(Feature, &str); 2] = [
-    (Feature::ReadOnly, "writing a read-only f2fs volume"),
-    (Feature::BlockZoned, "writing a zoned f2fs volume"),
+    (
+        Feature::ReadOnly,
+        "writing to a volume with the feature `ro`, which is read-only for ever (mkfs.f2fs -O ro)",
+    ),
+    (
+        Feature::BlockZoned,
+        "writing to a volume with the feature `blkzoned`, of a zoned device (it can be read)",
+    ),
 ];
+const DISABLED_CHECKPOINTS: &str = "writing to an f2fs volume whose checkpoints are disabled: first mount it on Linux with \
+                                    -o checkpoint=enable (it can be read)";
 
 /// The writing side of a volume.
 #[derive(Debug)]
@@ -147,19 +155,20 @@ impl WriterState {
 }
 
 impl Writer {
-    /// Prepares a volume for writing, without changing it.
-    /// Errors: `Unsupported` for volumes with features that writing does not know.
+    /// Checks that the volume has no feature, and no state, that is only read. Errors: `Unsupported`.
+    pub(crate) fn check_supported(volume: &Volume) -> Result<()> {
+        let features = volume.geometry().features;
+        let refused = REFUSED.iter().find(|(feature, _)| features.has(*feature));
+        let is_disabled = volume.checkpoint().has(DISABLED);
+        match refused.map(|(_, refusal)| *refusal).or(is_disabled.then_some(DISABLED_CHECKPOINTS)) {
+            Some(refusal) => Err(Unsupported::Operation(refusal).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Prepares a volume for writing, without changing it. [`check_supported`](Self::check_supported) has succeeded.
     pub(crate) fn new(volume: &Volume, options: &FormatOptions, format: &Format) -> Result<Self> {
-        for (feature, operation) in REFUSED {
-            if volume.geometry().features.has(feature) {
-                return Err(Unsupported::Operation(operation).into());
-            }
-        }
         let checkpoint = volume.checkpoint();
-        if checkpoint.has(DISABLED) {
-            let operation = "writing an f2fs volume with disabled checkpoints";
-            return Err(Unsupported::Operation(operation).into());
-        }
         let pack = PackSummaries::read(volume)?;
         let mut space = Space::read(volume, &pack.sit_journal)?;
         space.check_logs(&checkpoint)?;
