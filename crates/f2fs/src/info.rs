@@ -1,5 +1,6 @@
 //! The description of a volume for users and scripts.
 
+use base::Error;
 use base::attributes::{Detail, VolumeInfo};
 
 use crate::ondisk::checkpoint as flags;
@@ -47,6 +48,10 @@ impl Volume {
             ("written_by", text(&self.superblock().raw().version).into()),
             ("created_by", text(&self.superblock().raw().initial_version).into()),
         ];
+        if checkpoint.damage.is_some() {
+            let state = "one of two is not complete, as after a crash or a power cut; the other one is used";
+            details.push(("checkpoint_packs", state.into()));
+        }
         if let Some(recovery) = self.recovery() {
             let (nodes, inodes) = (recovery.nodes_replayed, recovery.inodes_recovered);
             let replayed = format!("{nodes} nodes of {inodes} inodes replayed in memory");
@@ -80,17 +85,20 @@ impl Volume {
         }
     }
 
-    /// Returns a warning for the user if a copy of the superblock or of the checkpoint is damaged.
+    /// Returns a warning for the user if a copy of the superblock is damaged, or a checkpoint pack cannot be read. A pack that is
+    /// not complete needs none: the device lost power, or the writer was killed, while the pack was written.
     pub fn warning(&self) -> Option<String> {
         let superblock = self.superblock().damage.as_ref();
         let checkpoint = self.checkpoint();
-        let checkpoint = checkpoint.damage.as_ref();
+        let checkpoint = checkpoint.damage.as_ref().filter(|error| matches!(error, Error::Io(_)));
         let parts = [
             superblock.map(|error| {
                 format!("the first superblock is damaged ({error}); its copy is used")
             }),
             checkpoint.map(|error| {
-                format!("a checkpoint pack is damaged ({error}); the other one is used")
+                format!(
+                    "one of the two checkpoint packs cannot be read ({error}), and may be the later one; the other one is used"
+                )
             }),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
