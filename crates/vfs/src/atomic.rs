@@ -51,6 +51,16 @@ impl AtomicWrites {
             .into()),
         }
     }
+
+    /// Fails if there is an atomic write: as in Linux, its data and that of its readers goes through the cache.
+    pub(crate) fn check_no_direct(&self) -> Result<()> {
+        match self.current {
+            None => Ok(()),
+            Some(_) => {
+                Err(Unsupported::Operation("direct I/O of a file during its atomic write").into())
+            }
+        }
+    }
 }
 
 impl File {
@@ -59,7 +69,7 @@ impl File {
     /// file, which another open file may have started.
     ///
     /// Meanwhile the file can grow, but not be truncated, and its blocks cannot be allocated or freed (fallocate). Direct
-    /// reads and writes go through the cache. Dropping this file ends the atomic write as
+    /// reads and writes are refused, as in Linux. Dropping this file ends the atomic write as
     /// [`atomic_abort`](Self::atomic_abort) does.
     ///
     /// Errors: `NotOpenFor`; `NotPermitted` for immutable and append-only files; `Unsupported` for formats without atomic

@@ -48,7 +48,7 @@ impl DirectIo {
 impl File {
     /// [`read_at`](Self::read_at) without the cache, after dirty data in the range is written back. Data that is
     /// stored inline is read from the cache. Errors: `InvalidArgument` if the position or the length is not a multiple
-    /// of 512 bytes.
+    /// of 512 bytes; `Unsupported` during an atomic write of the file.
     pub fn read_direct(&self, at: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         self.require_reading()?;
         if pagecache::is_mapped(buffer) {
@@ -59,15 +59,14 @@ impl File {
         }
         let node = self.node();
         let lock = node.lock_shared();
+        if let Some(state) = &lock {
+            state.atomic.check_no_direct()?;
+        }
         let context = self.context(node.data()?, RwFlags::default());
         if at.0 >= context.size {
             return Ok(0);
         }
         check_alignment(at, buffer.len())?;
-        if lock.as_ref().is_some_and(|state| state.atomic.is_any()) {
-            drop(lock);
-            return self.read_with(at, buffer, RwFlags::default());
-        }
         match iomap::read_direct(&context, node.writable.get(), at, buffer, lock) {
             Ok(read) => read,
             Err(_) => self.read_with(at, buffer, RwFlags::default()),
@@ -84,7 +83,7 @@ impl File {
     ///
     /// Errors: `InvalidArgument` for positions and lengths that are not multiples of 512 bytes, for an end of the file
     /// that is not one with [`WriteAt::End`]; `NotOpenFor`; `NotPermitted` for an immutable or append-only file;
-    /// `FileTooLarge`; `NoSpace`; `ReadOnly`.
+    /// `FileTooLarge`; `NoSpace`; `ReadOnly`; `Unsupported` during an atomic write of the file.
     pub fn write_direct(
         &self,
         at: WriteAt,
@@ -117,7 +116,7 @@ impl File {
     /// with `WouldBlock`. Nothing is durable before the file is synced. The file's append mode is ignored.
     ///
     /// Positions and lengths are multiples of 512 bytes. Errors go to each request's own `done`: `InvalidArgument`,
-    /// `NotOpenFor`, `FileTooLarge`, `NotPermitted`, `NoSpace` and `ReadOnly`. For requests that fail early or go
+    /// `NotOpenFor`, `FileTooLarge`, `NotPermitted`, `NoSpace`, `ReadOnly` and `Unsupported` (an atomic write). For requests that fail early or go
     /// through the cache, such as reads of inline data, this thread calls `done` before this returns.
     pub fn submit_direct(&self, batch: Vec<DirectIo>, privileges: Privileges, at_once: bool) {
         let mut refused = Vec::new();
@@ -179,8 +178,8 @@ impl File {
             return Err((Err(error), DirectIo { is_write, request }));
         }
         // Blocks of an atomic write are free at once when their data is replaced, also while they are read.
-        if state.as_ref().is_some_and(|state| state.atomic.is_any()) {
-            return Err((Ok(Refused::NeedsAlone), DirectIo { is_write, request }));
+        if let Some(Err(error)) = state.as_ref().map(|state| state.atomic.check_no_direct()) {
+            return Err((Err(error), DirectIo { is_write, request }));
         }
         if !is_write {
             let data = match self.require_reading().and_then(|()| self.node().data()) {
@@ -270,8 +269,8 @@ impl File {
         let will_write =
             |node: &Node| node.admit_write(at, data, self.mode().append, false).is_ok();
         let state = self.lock_direct(privileges, false, will_write)?;
-        let state = state.filter(|state| state.is_plain && !state.atomic.is_any());
-        let Some(state) = state else { return Ok(None) };
+        let Some(state) = state.filter(|state| state.is_plain) else { return Ok(None) };
+        state.atomic.check_no_direct()?;
         // The volume may have been closed before the lock was taken.
         node.writeback()?;
         let data = node.admit_write(at, data, false, false)?;
@@ -294,6 +293,7 @@ impl File {
         node.writeback()?.throttle(node, Caching::Dropbehind)?;
         let mut state = node.lock();
         node.writeback()?;
+        state.atomic.check_no_direct()?;
         let at = match at {
             WriteAt::Offset(at) | WriteAt::FromCache { at, .. } => at,
             WriteAt::End => {
@@ -305,9 +305,7 @@ impl File {
         let data = node.admit_write(at, data, self.mode().append, false)?;
         node.drop_privileges(&mut state, privileges)?;
         let split = node.volume().direct_options.split;
-        if !state.atomic.is_any()
-            && let Some(written) = iomap::write_direct_alone(file, at, data, split)?
-        {
+        if let Some(written) = iomap::write_direct_alone(file, at, data, split)? {
             node.note_direct_write(&state);
             return Ok((at, written));
         }

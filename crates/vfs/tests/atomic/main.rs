@@ -9,9 +9,10 @@ mod space;
 mod stage;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 
-use base::{Error, FileOffset};
-use vfs::{AtomicWrite, Fallocate, MapAccess, OpenMode, Privileges, WriteAt, WriteSync};
+use base::{Error, FileOffset, Result};
+use vfs::{AtomicWrite, DirectIo, Fallocate, MapAccess, OpenMode, Privileges, WriteAt, WriteSync};
 
 use crate::common::{WRITE, bytes, file, load, make, store};
 use crate::stage::{Stage, data};
@@ -209,7 +210,7 @@ fn calls_that_change_blocks_are_refused_during_an_atomic_write() {
 }
 
 #[test]
-fn stores_and_direct_writes_are_part_of_an_atomic_write() {
+fn stores_are_part_of_an_atomic_write_and_direct_io_is_refused() {
     let stage = Stage::new();
     let volume = stage.open();
     let file = make(&volume, "f");
@@ -224,13 +225,26 @@ fn stores_and_direct_writes_are_part_of_an_atomic_write() {
         let mut new = old.clone();
         store(&map, 5000, &[8; 5000]);
         new[5000..10_000].fill(8);
-        let direct = data(3, 4 * BLOCK);
-        let at = WriteAt::Offset(FileOffset(20 * BLOCK as u64));
-        file.write_direct(at, &direct, Privileges::Keep, WriteSync::All).unwrap();
-        new[20 * BLOCK..24 * BLOCK].copy_from_slice(&direct);
-        let mut read = vec![0; new.len()];
-        assert_eq!(file.read_direct(FileOffset(0), &mut read), Ok(new.len()));
-        assert!(read == new, "read directly");
+        let refused = |found: Result<usize>| {
+            assert!(matches!(found, Err(Error::Unsupported(_))), "{found:?}");
+        };
+        // Blocks that exist, and the end of the file.
+        for at in [20 * BLOCK, old.len()] {
+            let (at, direct) = (FileOffset(at as u64), data(3, 4 * BLOCK));
+            let keep = Privileges::Keep;
+            refused(file.write_direct(WriteAt::Offset(at), &direct, keep, WriteSync::All));
+            for is_write in [false, true] {
+                let (sender, ended) = mpsc::channel();
+                let done = move |_, result| sender.send(result).unwrap();
+                let io = match is_write {
+                    true => DirectIo::write(at, direct.clone(), done),
+                    false => DirectIo::read(at, direct.clone(), done),
+                };
+                file.submit_direct(vec![io], keep, false);
+                refused(ended.recv().unwrap());
+            }
+        }
+        refused(file.read_direct(FileOffset(0), &mut vec![0; new.len()]));
         assert!(load(&map, &(0..new.len() as u64)) == new, "in the map");
         assert!(stage.contents_on_device("f") == old, "before the end");
         if is_committed {

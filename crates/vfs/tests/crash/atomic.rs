@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::FileOffset;
+use base::{Error, FileOffset};
 use iomap::DIRECT_ALIGNMENT;
 use testkit::Random;
 use testkit::crash::{History, Kind, Pace, Recorded, RecordedRun, Snapshot};
@@ -197,7 +197,8 @@ fn write(file: &File, next: &mut Vec<u8>, random: &mut Random) {
     let place = WriteAt::Offset(FileOffset(range.start as u64));
     match how {
         0 => {
-            file.write_direct(place, &data, Privileges::Keep, WriteSync::None).unwrap();
+            let written = file.write_direct(place, &data, Privileges::Keep, WriteSync::None);
+            return assert!(matches!(written, Err(Error::Unsupported(_))), "{written:?}");
         }
         1 => {
             let map = file.map(bytes(0..next.len() as u64), MapAccess::ReadWrite).unwrap();
