@@ -57,8 +57,9 @@ impl Server {
             SETFSLABEL => {
                 self.require_root(header)?;
                 let argument = argument.get(..LABEL_ROOM).ok_or(Errno::INVAL)?;
-                let wanted = argument.split(|&byte| byte == 0).next().unwrap_or_default();
-                self.volume.set_label(wanted)?;
+                // As in Linux, a label ends within the buffer.
+                let end = argument.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
+                self.volume.set_label(&argument[..end])?;
                 &[]
             }
             _ => return Ok(None),
