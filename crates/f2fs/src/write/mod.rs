@@ -33,6 +33,7 @@ mod section_use;
 mod sections;
 mod segment_changes;
 mod shifted;
+mod sit_entries;
 mod space;
 mod stored_node;
 mod summary_blocks;

@@ -13,6 +13,7 @@ use super::clean::Section;
 use super::logs::LogName;
 use super::room::Room;
 use super::section_use::{EmptySegments, SectionUse};
+use super::sit_entries::SitEntries;
 use crate::checkpoint::Checkpoint;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::sit::{RawSitEntry, SIT_MAP_BYTES};
@@ -27,7 +28,7 @@ type SegmentMap = [u8; SIT_MAP_BYTES];
 #[derive(Debug)]
 pub(super) struct Space {
     /// The entries of the last checkpoint.
-    pub(super) entries: Vec<RawSitEntry>,
+    pub(super) entries: SitEntries,
     /// The blocks allocated since, by segment.
     allocated: BTreeMap<u32, Box<SegmentMap>>,
     /// The types of segments that logs have begun since.
@@ -60,14 +61,13 @@ impl Space {
     pub(super) fn read(volume: &Volume, journal: &BTreeMap<u32, RawSitEntry>) -> Result<Self> {
         let geometry = volume.geometry();
         let mut used = [0, 0];
-        let mut read = |segment| {
+        let mut entries = SitEntries::unused(geometry.main_segments());
+        for segment in 0..geometry.main_segments() {
             let entry = SegmentEntry::read(volume, journal, segment)?;
             entry.check_count()?;
             used[kind_of_type(entry.kind()).index()] += u64::from(entry.count());
-            Ok(entry.raw().clone())
-        };
-        let entries: Vec<_> =
-            (0..geometry.main_segments()).map(&mut read).collect::<Result<_>>()?;
+            entries.set(segment, entry.raw());
+        }
         check_totals(volume, used)?;
         let mut space = Self {
             entries,
@@ -542,7 +542,12 @@ mod tests {
             entry
         };
         let mut space = Space {
-            entries: segments.iter().map(entry).collect(),
+            entries: {
+                let mut entries = SitEntries::unused(segments.len() as u32);
+                let all = (0..).zip(segments.iter().map(entry));
+                all.for_each(|(segment, entry)| entries.set(segment, &entry));
+                entries
+            },
             allocated: BTreeMap::new(),
             kinds: BTreeMap::new(),
             taken: Vec::new(),
