@@ -42,6 +42,11 @@ impl MetadataCache {
         (self.mapping.cache().pages_max() / CHANGED_SHARE) >> self.mapping.order_min()
     }
 
+    /// Returns the cache with the blocks' memory.
+    pub fn cache(&self) -> &Arc<PageCache> {
+        self.mapping.cache()
+    }
+
     /// Returns the size of a block.
     pub fn block_size(&self) -> BlockSize {
         self.block_size

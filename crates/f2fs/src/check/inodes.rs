@@ -12,7 +12,7 @@ use super::extent::ExtentCheck;
 use super::nodes::VersionedNode;
 use crate::dir::entries::code_of_file_type;
 use crate::features::Feature;
-use crate::inode::record::{InodeRecord, flags, inline};
+use crate::inode::record::{InodeRecord, advise, flags, inline};
 use crate::node::Node;
 use crate::ondisk::node::{NAME_BYTES_MAX, RawExtraAttributes, RawInode};
 
@@ -130,11 +130,12 @@ impl Check<'_> {
         {
             found.push(inline_flags);
         }
-        let ignores_case = raw.flags.get() & flags::CASEFOLDED != 0;
-        let may_ignore =
-            kind == FileType::Directory && self.geometry().features.has(Feature::Casefold);
-        if ignores_case && !may_ignore {
+        let features = self.geometry().features;
+        if raw.flags.get() & flags::impossible(kind, features) != 0 {
             found.push(Problem::Invalid { field: "flags", found: raw.flags.get().into() });
+        }
+        if raw.advise & advise::impossible(features) != 0 {
+            found.push(Problem::Invalid { field: "advice", found: raw.advise.into() });
         }
         if raw.name_length.get() as usize > NAME_BYTES_MAX {
             let (field, max) = ("name length", NAME_BYTES_MAX as u64);

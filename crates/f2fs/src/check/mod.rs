@@ -1,11 +1,13 @@
-//! The read-only consistency check of a volume, in the state of its last checkpoint. It repairs nothing.
+//! The read-only consistency check of a volume, in the state of its last checkpoint, and then in the state that its recovery
+//! leaves, if there is something to recover. It repairs nothing.
 //!
 //! Each pass uses the results of earlier ones. The superblocks and the checkpoint are checked by themselves
 //! (`superblock`, `checkpoint`). The node address table says which inodes exist (`nat`). Each inode is read, with its
 //! nodes, blocks, extended attributes and directory entries (`nodes`, `inodes`, `data`, `xattrs`, `directories`), each
 //! block and its summary only once (`claims`, `owners`). Then names and links are compared (`tree`), the blocks found with
 //! the segment information table, and counts with the checkpoint (`segments`), and usage with the quota files (`quota`).
-//! The last pass follows the nodes that were synced after the checkpoint (`chain`), which are not recovered.
+//! The last pass follows the nodes that were synced after the checkpoint (`chain`), which are not recovered. If nothing was
+//! found, the volume is recovered in memory, as a writer would do it, and all passes check the new checkpoint.
 //!
 //! Memory: one bit for each block and a byte or two for each segment of the main area, and two bits for each node number,
 //! of which only the pages with a block or node in use are touched; 20 bytes for each entry of the blocks of the node
@@ -34,18 +36,24 @@ mod xattrs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use base::attributes::CheckSummary;
-use base::{Error, FsBlock, InodeNumber};
-use fs::{CheckObserver, KnownHoles, OnFinding, Report};
+use base::{Error, FsBlock, InodeNumber, Result};
+use device::{OverlayDevice, SharedDevice};
+use fs::{CheckObserver, FormatOptions, KnownHoles, OnFinding, Report};
 
 use self::bits::Bits;
 use self::claims::Claims;
 use self::owners::Owners;
 use self::quota::QuotaCheck;
 use self::states::InodeStates;
+use crate::file_system::Format;
 use crate::geometry::Geometry;
 use crate::volume::Volume;
+
+/// The maximum memory for what a recovery writes, in bytes.
+const RECOVERED_BYTES_MAX: u64 = 1 << 30;
 
 impl Volume {
     /// Checks the whole volume, and calls `found` for each finding: [`Error::Corrupt`] for an inconsistency,
@@ -56,6 +64,38 @@ impl Volume {
 
     /// Checks the whole volume. `observer` receives the findings, and may end the check.
     pub fn check_with(&self, observer: &mut dyn CheckObserver) -> CheckSummary {
+        let summary = self.check_state(observer);
+        let is_sound = summary.findings == 0 && summary.is_complete;
+        let has_recovered = self.recovery().is_some() && self.writer().is_err();
+        if !is_sound || !has_recovered {
+            return summary;
+        }
+        match self.recovered() {
+            Ok(recovered) => recovered.check_state(observer),
+            Err(error) => {
+                let mut report = Report::new(observer);
+                match error {
+                    Error::Corrupt(_) | Error::Io(_) => report.add(error),
+                    _ => report.skip_part("checking what the recovery of this volume leaves"),
+                }
+                CheckSummary { findings: report.findings, is_complete: false, ..summary }
+            }
+        }
+    }
+
+    /// Returns the volume as its recovery leaves it, which is written to memory.
+    fn recovered(&self) -> Result<Arc<Self>> {
+        let block_size = self.geometry().block_size;
+        let device = OverlayDevice::new(Arc::clone(self.device()), block_size, RECOVERED_BYTES_MAX);
+        let device: SharedDevice = Arc::new(device);
+        let cache = self.metadata().cache();
+        let options = FormatOptions { writable: true, ..FormatOptions::default() };
+        drop(Self::open_for_writing(Arc::clone(&device), cache, &options, &Format::default())?);
+        Self::open(device, cache, &FormatOptions::default())
+    }
+
+    /// Checks the state of the last checkpoint, and the nodes that were synced after it.
+    fn check_state(&self, observer: &mut dyn CheckObserver) -> CheckSummary {
         let nids = self.geometry().nid_count();
         let mut check = Check {
             volume: self,

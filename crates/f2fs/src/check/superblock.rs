@@ -52,6 +52,14 @@ impl Check<'_> {
         let end = u64::from(raw.segment0_block.get()).saturating_add(segments * SEGMENT_BLOCKS);
         self.range("end of main area", main.end.0, main.start.0, end);
         let cold = u64::from(raw.cold_extension_count.get());
+        let has_quota = self.geometry().features.has(Feature::QuotaInodes);
+        for number in raw.quota_inodes.iter().map(|number| number.get()) {
+            if number != 0 && !has_quota {
+                let field = "quota inode of a volume without the feature `quota`";
+                let problem = Problem::Invalid { field, found: number.into() };
+                self.report.corrupt(STRUCTURE, Location::default(), problem);
+            }
+        }
         self.range("extensions", cold + u64::from(raw.hot_extension_count), 0, EXTENSIONS_MAX);
     }
 

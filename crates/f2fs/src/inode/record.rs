@@ -31,6 +31,8 @@ pub(crate) const SECTOR_SHIFT: u32 = 9;
 
 /// Bits of `advise`.
 pub(crate) mod advise {
+    use crate::features::{Feature, Features};
+
     /// The data is unlikely to be overwritten soon.
     pub(crate) const COLD: u8 = 1;
     /// A recovery cannot add the name of the inode.
@@ -42,10 +44,18 @@ pub(crate) mod advise {
     pub(crate) const KEEP_SIZE: u8 = 0x10;
     /// The data is likely to be overwritten soon.
     pub(crate) const HOT: u8 = 0x20;
-    pub(super) const VERITY: u8 = 0x40;
+    pub(crate) const VERITY: u8 = 0x40;
     /// Blocks past the end of the file were allocated for a direct write that has not ended. They have what they held
     /// before.
     pub(crate) const TRUNCATE: u8 = 0x80;
+
+    /// Returns the bits that no inode of a volume with these features has.
+    pub(crate) fn impossible(features: Features) -> u8 {
+        let of_feature =
+            [(Feature::Encrypt, ENCRYPTED | ENCRYPTED_NAME), (Feature::Verity, VERITY)];
+        let missing = of_feature.into_iter().filter(|(feature, _)| !features.has(*feature));
+        missing.fold(0, |bits, (_, more)| bits | more)
+    }
 }
 
 /// Bits of `inline`.
@@ -63,6 +73,8 @@ pub(crate) mod inline {
 pub(crate) mod flags {
     use base::attributes::FileType;
 
+    use crate::features::{Feature, Features};
+
     pub(crate) const COMPRESSED: u32 = 4;
     pub(crate) const NOT_COMPRESSED: u32 = 0x400;
     pub(crate) const ENCRYPTED: u32 = 0x800;
@@ -72,6 +84,8 @@ pub(crate) mod flags {
     pub(crate) const INLINE: u32 = 0x1000_0000;
     pub(crate) const CASEFOLDED: u32 = 0x4000_0000;
     pub(crate) const INHERIT_PROJECT: u32 = 0x2000_0000;
+    /// The file represents a whole device.
+    pub(crate) const DEVICE_ALIAS: u32 = 0x8000_0000;
     /// The stored bits that users see.
     pub(super) const VISIBLE: u32 = 0x6001_14FC;
     /// The bits that users set, in inodes of any type: no dump, no access times.
@@ -94,6 +108,18 @@ pub(crate) mod flags {
 
     /// The bits that say whether new data is compressed.
     pub(crate) const OF_COMPRESSION: u32 = COMPRESSED | NOT_COMPRESSED;
+
+    /// Returns the bits that no inode of this type has, on a volume with these features.
+    pub(crate) fn impossible(kind: FileType, features: Features) -> u32 {
+        let of_feature = [
+            (Feature::Compression, COMPRESSED),
+            (Feature::Casefold, CASEFOLDED),
+            (Feature::DeviceAlias, DEVICE_ALIAS),
+        ];
+        let missing = of_feature.into_iter().filter(|(feature, _)| !features.has(*feature));
+        let of_kind = if kind == FileType::Directory { 0 } else { CASEFOLDED };
+        missing.fold(of_kind, |bits, (_, more)| bits | more)
+    }
 
     /// Returns the bits of a new inode in a directory with the bits `parent`.
     pub(crate) fn inherited(parent: u32, kind: FileType) -> u32 {

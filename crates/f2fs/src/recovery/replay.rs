@@ -15,7 +15,7 @@ use super::slots::{SlotStep, size_after, slot_step};
 use super::{RecoveryReport, STRUCTURE, names};
 use crate::edit::{Editor, MapShape, Slot, delete_inode, first_block, free_data, nid_of};
 use crate::features::Feature;
-use crate::inode::record::{InodeRecord, advise, inline};
+use crate::inode::record::{InodeRecord, advise, flags, inline};
 use crate::node::{Node, XATTR_POSITION};
 use crate::ondisk::node::{NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter};
 use crate::xattr::entries::{Entries, whole_entries};
@@ -94,6 +94,9 @@ impl Replay<'_, '_> {
         fixed.links.set(1);
         fixed.xattr_nid.set(0);
         fixed.inline &= inline::XATTR | inline::EXTRA;
+        fixed.advise &= !advise::impossible(geometry.features);
+        let flags = fixed.flags.get() & !flags::impossible(FileType::Regular, geometry.features);
+        fixed.flags.set(flags);
         fixed.extent = Default::default();
         let extra = (fixed.inline & inline::EXTRA != 0).then(|| self.new_extra(&node));
         self.editor.put_new_node(created_by.nid, number, 0, created_by.block)?;
@@ -191,7 +194,11 @@ impl Replay<'_, '_> {
             let problem = Problem::Invalid { field: "mode", found: kind.mode_bits().into() };
             return Err(Error::corrupt(STRUCTURE, replayed.location(), problem));
         }
-        let flags = inline::PINNED | inline::DATA_EXISTS;
+        // What the volume has no feature for was not written by a sync, and would be damage.
+        let features = self.editor.volume.geometry().features;
+        let kept_advise = !advise::impossible(features);
+        let kept_flags = !flags::impossible(kind, features);
+        let inline_flags = inline::PINNED | inline::DATA_EXISTS;
         self.editor.edit_inode(number, |raw| {
             raw.mode = found.mode;
             raw.uid = found.uid;
@@ -200,12 +207,12 @@ impl Replay<'_, '_> {
             (raw.atime, raw.atime_nsec) = (found.atime, found.atime_nsec);
             (raw.ctime, raw.ctime_nsec) = (found.ctime, found.ctime_nsec);
             (raw.mtime, raw.mtime_nsec) = (found.mtime, found.mtime_nsec);
-            raw.advise = found.advise;
-            raw.flags = found.flags;
+            raw.advise = found.advise & kept_advise;
+            raw.flags.set(found.flags.get() & kept_flags);
             // The lower half counts failures of cleaning a pinned file.
             raw.current_depth
                 .set(raw.current_depth.get() & 0xFFFF_0000 | found.current_depth.get() & 0xFFFF);
-            raw.inline = raw.inline & !flags | found.inline & flags;
+            raw.inline = raw.inline & !inline_flags | found.inline & inline_flags;
         })?;
         self.recover_project(number, replayed)
     }

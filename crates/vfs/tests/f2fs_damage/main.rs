@@ -1,6 +1,7 @@
 //! Changes of f2fs images with single faults: they harm nothing but what is damaged, end, and leave a volume that can be
 //! changed again.
 
+mod flags;
 mod synced;
 
 use std::collections::BTreeSet;
@@ -64,10 +65,13 @@ fn check_contents(volume: &Volume, name: &str, at: u64, value: u8) {
 
 /// Returns the device with an image that has the files `data`, of three blocks, and `empty`.
 fn device() -> Arc<MemoryDevice> {
-    let options = MakeOptions {
-        features: FEATURES,
-        ..MakeOptions::new(BlockSize::from_shift(12).unwrap(), 64 << 20)
-    };
+    device_with(FEATURES)
+}
+
+/// Returns such a device with these features.
+fn device_with(features: u32) -> Arc<MemoryDevice> {
+    let options =
+        MakeOptions { features, ..MakeOptions::new(BlockSize::from_shift(12).unwrap(), 64 << 20) };
     let mut image = vec![0; 64 << 20];
     for write in make(&options).unwrap() {
         if let Contents::Bytes(bytes) = write.contents {

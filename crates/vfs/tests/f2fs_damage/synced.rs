@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Adds data to the file `data`, syncs it, and calls `more`. Returns a device as after a power cut.
-fn cut_after_sync(device: &MemoryDevice, more: impl FnOnce(&Volume)) -> Arc<MemoryDevice> {
+pub fn cut_after_sync(device: &MemoryDevice, more: impl FnOnce(&Volume)) -> Arc<MemoryDevice> {
     let device = copy_of(device);
     let volume = open(&device).unwrap();
     let file = find(&volume, "data").open_for(WRITE).unwrap();
@@ -28,6 +28,15 @@ fn cut_after_sync(device: &MemoryDevice, more: impl FnOnce(&Volume)) -> Arc<Memo
 
 /// Changes the address of the fourth block in the synced inode of `data` to what `address` returns for the inode's block.
 fn damage_synced(device: &MemoryDevice, address: impl Fn(u32) -> u32) -> Arc<MemoryDevice> {
+    change_synced(device, |block, inode| {
+        let at = FIRST_ADDRESS + 3 * 4;
+        assert_ne!(word(inode, at), 0);
+        set_word(inode, at, address(block));
+    })
+}
+
+/// Calls `work` with the block number and the contents of the synced inode of `data`.
+pub fn change_synced(device: &MemoryDevice, work: impl Fn(u32, &mut [u8])) -> Arc<MemoryDevice> {
     const FSYNC: u32 = 2;
     let number = number(device, "data");
     damaged(device, |image| {
@@ -36,9 +45,7 @@ fn damage_synced(device: &MemoryDevice, address: impl Fn(u32) -> u32) -> Arc<Mem
         let [synced] = { blocks }.filter(is_synced).collect::<Vec<_>>()[..] else {
             panic!("one synced inode")
         };
-        let at = synced * BLOCK + FIRST_ADDRESS + 3 * 4;
-        assert_ne!(word(image, at), 0);
-        set_word(image, at, address(synced as u32));
+        work(synced as u32, &mut image[synced * BLOCK..][..BLOCK]);
     })
 }
 

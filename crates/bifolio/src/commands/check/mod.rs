@@ -32,7 +32,8 @@ Exit status:
 
 The image is only read, and nothing is repaired; use e2fsck or fsck.f2fs for repairs. The state of an ext4 image \
 with a dirty journal is checked after a replay in memory, unless --no-recovery is given or the replay fails. Of an \
-f2fs image, the last checkpoint and the nodes synced after it are checked.";
+f2fs image, the last checkpoint and the nodes synced after it are checked, and then what the recovery of these nodes, in \
+memory, leaves.";
 
 /// The arguments of `bifolio check`.
 #[derive(Args)]
