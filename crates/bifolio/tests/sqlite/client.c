@@ -127,9 +127,9 @@ int main(int count, char **arguments) {
     sqlite3 *database;
     if (sqlite3_open(arguments[2], &database) != SQLITE_OK)
         fail(database, "opening");
-    /* The first transaction of a new database has a journal. With FULL, SQLite does not make its removal durable, and an
-     * fsync of the database does not do so on f2fs, by Linux neither: the journal would come back, and be rolled back. */
-    execute(database, "PRAGMA synchronous = EXTRA");
+    /* The first transaction of a new database has a journal. With FULL, the default, SQLite does not make its removal
+     * durable: the next commit must not be durable without it, or the journal would come back, and be rolled back. */
+    execute(database, "PRAGMA synchronous = FULL");
     if (!strcmp(arguments[1], "check")) {
         check(database);
         return 0;

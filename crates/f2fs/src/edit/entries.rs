@@ -6,7 +6,7 @@ use base::{Error, FileBlock, InodeNumber, Location, Result};
 use super::nodes::{Editor, Slot, nid_of};
 use crate::dir::edit::{self, NewEntry};
 use crate::dir::entries::{Entries, code_of_file_type};
-use crate::dir::{Blocks, Directory, Found, InlineDirectory, WantedName, levels};
+use crate::dir::{Blocks, Found, WantedName, levels};
 use crate::inode::Inode;
 use crate::ondisk::node::NULL_ADDRESS;
 
@@ -34,12 +34,7 @@ impl EntryEditor<'_, '_> {
 
     /// Returns the entry of a name, which may differ in case if the directory ignores that.
     pub(crate) fn find_wanted(&self, wanted: &WantedName<'_>) -> Result<Option<Found>> {
-        let inode = self.inode()?;
-        let shape = inode.directory_shape()?;
-        match inode.inline_contents()? {
-            Some(area) => InlineDirectory::new(&shape, &area, self.location()).lookup(wanted),
-            None => Directory::new(&shape, &inode).lookup(wanted),
-        }
+        self.inode()?.find(wanted)
     }
 
     /// Removes an entry. A block without entries becomes a hole.

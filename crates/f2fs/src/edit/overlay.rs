@@ -89,6 +89,8 @@ pub(crate) struct Overlay {
     orphans: BTreeSet<InodeNumber>,
     /// Inodes with changes that only a checkpoint makes durable.
     unsyncable: HashSet<InodeNumber>,
+    /// Directories in which a name was removed, or names another inode now.
+    with_removed_names: HashSet<InodeNumber>,
     /// Whether a directory was moved, and with it the files below.
     has_directory_moved: bool,
     /// New files whose names a recovery would not find, in the order of their creation.
@@ -163,6 +165,16 @@ impl Overlay {
     pub(crate) fn places_of_names(&self) -> HashMap<InodeNumber, usize> {
         let names = self.unsynced_names.iter().enumerate();
         names.map(|(place, inode)| (*inode, place)).collect()
+    }
+
+    /// Records that a name in a directory was removed, or names another inode now.
+    pub(crate) fn note_removed_name(&mut self, directory: InodeNumber) {
+        self.with_removed_names.insert(directory);
+    }
+
+    /// Returns the directories in which names were removed, or name other inodes now.
+    pub(crate) fn with_removed_names(&self) -> &HashSet<InodeNumber> {
+        &self.with_removed_names
     }
 
     /// Records that a directory was moved.

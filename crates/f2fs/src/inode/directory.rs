@@ -12,20 +12,24 @@ use super::Inode;
 use super::map::BlockState;
 use super::record::flags;
 use crate::dir::{
-    Blocks, Casefold, Directory, DirectoryShape, EntryName, InlineDirectory, WantedName,
+    Blocks, Casefold, Directory, DirectoryShape, EntryName, Found, InlineDirectory, WantedName,
 };
 
 impl Inode {
     /// Returns the inode of a name that [`read_dir`](Self::read_dir) shows in this directory. Errors: `NotFound`,
     /// `NotDirectory`.
     pub fn lookup(&self, name: &[u8]) -> Result<InodeNumber> {
-        let shape = self.directory_shape()?;
-        let wanted = self.wanted_name(name)?;
-        let found = match self.inline_contents()? {
-            Some(area) => InlineDirectory::new(&shape, &area, self.location()).lookup(&wanted)?,
-            None => Directory::new(&shape, self).lookup(&wanted)?,
-        };
+        let found = self.find(&self.wanted_name(name)?)?;
         found.map(|found| found.inode).ok_or(Error::NotFound)
+    }
+
+    /// Returns the entry of a name in this directory. Errors: `NotDirectory`.
+    pub(crate) fn find(&self, wanted: &WantedName<'_>) -> Result<Option<Found>> {
+        let shape = self.directory_shape()?;
+        match self.inline_contents()? {
+            Some(area) => InlineDirectory::new(&shape, &area, self.location()).lookup(wanted),
+            None => Directory::new(&shape, self).lookup(wanted),
+        }
     }
 
     /// Returns the name that [`read_dir`](Self::read_dir) shows as `name`, for lookups in this directory. Errors:

@@ -374,6 +374,7 @@ fn existing(entries: &EntryEditor<'_, '_>, named: Named<'_>, inode: InodeNumber)
 
 /// Removes the entry of a name, which names `inode`.
 fn remove(editor: &mut Editor<'_>, named: Named<'_>, inode: InodeNumber) -> Result<()> {
+    editor.overlay.write().note_removed_name(named.directory.number);
     let mut entries = EntryEditor { editor, number: named.directory.number };
     let found = existing(&entries, named, inode)?;
     entries.remove(&found)
@@ -387,6 +388,7 @@ fn set_entry(
     new: InodeNumber,
     kind: u8,
 ) -> Result<()> {
+    editor.overlay.write().note_removed_name(named.directory.number);
     let mut entries = EntryEditor { editor, number: named.directory.number };
     let found = existing(&entries, named, now)?;
     entries.set_inode(&found, new, kind)

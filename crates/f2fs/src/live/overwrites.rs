@@ -19,6 +19,7 @@ use crate::edit::{Change, nid_of};
 use crate::inode::map::BlockState;
 use crate::inode::record::advise;
 use crate::temperature::Temperature;
+use crate::write::follows_removal;
 
 /// The maximum number of blocks that are overwritten for a sync. Linux has 8 (`min_fsync_blocks`), with which a sync of 64 KiB
 /// takes as long again on devices with a latency.
@@ -62,6 +63,10 @@ impl LiveInode {
             };
             // The next checkpoint moves the blocks of a range that was collapsed or inserted.
             if is_unsyncable {
+                return Ok(None);
+            }
+            // The sync writes a checkpoint, with which the data appears and the removed name is gone.
+            if !is_cold && follows_removal(&self.volume, &self.current())? {
                 return Ok(None);
             }
             // Preallocated blocks behind the size that a power cut leaves must stay zeroed. That size may be less than the one

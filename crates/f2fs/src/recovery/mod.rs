@@ -22,6 +22,7 @@ use iomap::MetadataBuffer;
 
 use self::chain::ChainNode;
 pub(crate) use self::chain::{ChainVersion, mark};
+pub(crate) use self::names::stored_name;
 use self::replay::Replay;
 use crate::edit::Editor;
 use crate::inode::record::InodeRecord;

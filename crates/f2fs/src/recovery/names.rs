@@ -43,7 +43,7 @@ pub(super) fn recover_name(
         }
         error => error,
     })?;
-    let (name, hash) = name_of(raw, &shape, location)?;
+    let (name, hash) = stored_name(raw, &shape, location)?;
     let mut parent = EntryEditor { editor, number };
     let mut recovered = RecoveredName::default();
     if let Some(found) = parent.find(name, hash)? {
@@ -69,8 +69,8 @@ pub(super) fn recover_name(
     Ok(recovered)
 }
 
-/// Returns the stored name of an inode and its hash.
-fn name_of<'r>(
+/// Returns the name that an inode stores, as the directory `shape` has it, and its hash. Errors: `Corrupt`.
+pub(crate) fn stored_name<'r>(
     raw: &'r RawInode,
     shape: &DirectoryShape,
     location: Location,

@@ -45,4 +45,5 @@ pub use self::mode::Mode;
 pub(crate) use self::placements::Placed;
 pub(crate) use self::reserved::Reserved;
 pub(crate) use self::room::Demand;
+pub(crate) use self::sync::follows_removal;
 pub(crate) use self::writer::Writer;

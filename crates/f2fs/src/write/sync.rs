@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::attributes::FileType;
+use base::view::view_at;
 use base::{Error, FsBlock, InodeNumber, Result};
 
 use super::batch::runs;
@@ -15,12 +16,14 @@ use super::logs::{Limits, LogName};
 use super::room::Demand;
 use super::stored_node::{Link, stored_node};
 use super::writer::{FailOnPanic, Writer, WriterState};
+use crate::dir::WantedName;
 use crate::edit::{MapShape, OverlayNode, first_block};
+use crate::inode::Inode;
 use crate::inode::record::advise;
 use crate::nat::Nid;
 use crate::node::XATTR_POSITION;
-use crate::ondisk::node::NULL_ADDRESS;
-use crate::recovery::{ChainVersion, chain_start, mark};
+use crate::ondisk::node::{NULL_ADDRESS, RawInode};
+use crate::recovery::{self, ChainVersion, chain_start, mark};
 use crate::volume::Volume;
 
 /// The number of nodes in a chain after which a checkpoint is written, so that a recovery takes little time.
@@ -237,7 +240,7 @@ fn changed_of_inode(
         && attributes.links == 1
         && record.compression.is_none()
         && !volume.overlay_or_new().read().is_unsyncable(number);
-    if !is_simple {
+    if !is_simple || follows_removal(volume, &inode)? {
         return Ok(None);
     }
     let is_new_inode = is_new(volume, number)?;
@@ -280,6 +283,42 @@ fn changed_of_inode(
     }
     let name_mark = if is_new_inode { mark::DENTRY } else { 0 };
     Ok(Some(Changed { nodes: direct, name_mark }))
+}
+
+/// Returns whether a name in the directory of an inode with one name was removed since the last checkpoint, or may have been. The
+/// chain cannot say so: a recovery would find the inode's new contents beside the old name. A program that removes its journal
+/// to commit must not find the journal again beside a file that it has synced after that.
+pub(crate) fn follows_removal(volume: &Arc<Volume>, inode: &Inode) -> Result<bool> {
+    let directories = {
+        let overlay = volume.overlay_or_new().read();
+        let directories = overlay.with_removed_names();
+        if directories.is_empty() {
+            return Ok(false);
+        }
+        directories.clone()
+    };
+    let parent = InodeNumber(inode.parent()?.into());
+    // The stored name may be one that the inode has no longer: then its directory is unknown.
+    Ok(directories.contains(&parent) || !has_stored_name(volume, inode, parent)?)
+}
+
+/// Returns whether `inode` has the name that it stores, in the directory `parent`.
+fn has_stored_name(volume: &Arc<Volume>, inode: &Inode, parent: InodeNumber) -> Result<bool> {
+    if inode.advise()? & advise::LOST_NAME != 0 {
+        return Ok(false);
+    }
+    let node = volume.inode_node(inode.number())?;
+    let raw: &RawInode = view_at(node.bytes(), 0, "inode", node.location())?;
+    let found = volume.inode(parent).and_then(|directory| {
+        let shape = directory.directory_shape()?;
+        let (name, hash) = recovery::stored_name(raw, &shape, node.location())?;
+        directory.find(&WantedName::stored(name, hash, &shape))
+    });
+    match found {
+        Ok(found) => Ok(found.is_some_and(|found| found.inode == inode.number())),
+        Err(Error::NotFound | Error::NotDirectory | Error::Corrupt(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns whether the last checkpoint does not have an inode.

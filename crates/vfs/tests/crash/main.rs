@@ -15,6 +15,7 @@ mod planted;
 mod planted_f2fs;
 mod raced;
 mod refused;
+mod removed;
 mod reopened;
 mod reuse;
 mod stage;
@@ -32,6 +33,7 @@ use crate::atomic::Atomic;
 use crate::cleaned::Cleaned;
 use crate::files::Files;
 use crate::planted::Bug;
+use crate::removed::Removed;
 use crate::reopened::Reopened;
 use crate::reuse::Reuse;
 use crate::synced::Synced;
@@ -89,6 +91,18 @@ fn main() {
         let name = "files_that_are_synced_at_once_survive_power_cuts";
         suite
             .add(kind, name, rounds, judge, |kind, seed| Synced::record(kind, Bug::None, seed, 25));
+    }
+    let removed = [
+        (&F2FS[0], rounds(3, 230)),
+        (&F2FS[1], rounds(3, 230)),
+        (&F2FS_TORN, rounds(1, 230)),
+        (&F2FS_ENCRYPTED, rounds(1, 120)),
+    ];
+    for (kind, rounds) in removed {
+        let name = "names_removed_before_a_sync_survive_no_power_cut";
+        suite.add(kind, name, rounds, judge, |kind, seed| {
+            Removed::record(kind, Bug::None, seed, 25)
+        });
     }
     for kind in WITHOUT_JOURNAL {
         let name = "synced_files_survive_power_cuts";
@@ -198,4 +212,7 @@ fn plant_bugs(suite: &mut Suite) {
     let synced: fn(&Kind, Bug, u64) -> Synced =
         |kind, bug, seed| Synced::record(kind, bug, seed, 25);
     suite.plant(f2fs, journal(JournalBug::NoFlushOfData), 100, synced);
+    let removed: fn(&Kind, Bug, u64) -> Removed =
+        |kind, bug, seed| Removed::record(kind, bug, seed, 15);
+    suite.plant(f2fs, (Bug::LateRemoval, Bug::None), 100, removed);
 }

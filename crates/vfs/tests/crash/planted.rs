@@ -31,6 +31,8 @@ pub enum Bug {
     NotAtomic,
     /// An atomic write is committed in two parts.
     TwoCommits,
+    /// Names are removed after the sync that follows their removal.
+    LateRemoval,
     /// The first flush of a checkpoint of f2fs is missing.
     NoFlushOfPack,
     /// The last flush of a checkpoint of f2fs is missing: blocks that it frees are written before it is durable.
@@ -71,7 +73,8 @@ impl Planted {
     pub fn device(&self, device: SharedDevice) -> SharedDevice {
         let device = with_lossy_discards(device);
         match self.bug {
-            Bug::None | Bug::LateReplacement | Bug::NotAtomic | Bug::TwoCommits => device,
+            Bug::None | Bug::LateReplacement => device,
+            Bug::NotAtomic | Bug::TwoCommits | Bug::LateRemoval => device,
             Bug::Journal(bug) => bug.device(device),
             Bug::NoFlushOfPack | Bug::NoFlushOfPackEnd => {
                 let is_end = self.bug == Bug::NoFlushOfPackEnd;
