@@ -220,6 +220,7 @@ fn stores_are_part_of_an_atomic_write_and_direct_io_is_refused() {
     store(&map, 10, &[7; 20]);
     let mut old = old;
     old[10..30].fill(7);
+    file.sync_all().unwrap();
     for is_committed in [false, true] {
         file.atomic_start(AtomicWrite::Update).unwrap();
         let mut new = old.clone();
