@@ -148,8 +148,9 @@ pub fn change_images<'t>(
     for image in writing.images {
         let State::Volume(volume) = image.state else { continue };
         if let Err(error) = volume.close() {
-            let action = "cannot write all changes, and some may be lost";
-            console.report(&Failure::action(image.paths[0].as_path(), action, &error));
+            let action =
+                format!("cannot write all changes, and some may be lost{}", volume.lost_files());
+            console.report(&Failure::action(image.paths[0].as_path(), &action, &error));
         }
     }
     outcome

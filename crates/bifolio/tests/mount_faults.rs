@@ -157,11 +157,41 @@ fn check_data_write_error(fixture: &Fixture, name: &str, options: &str) {
     fs::write(&new, "still").unwrap();
     open(&new).sync_all().unwrap();
     drop((first, second));
-    fixture.umount();
+    let said = fails_to_close(fixture);
+    assert!(said.contains(&format!("/{name} (100000 bytes)")), "{said}");
     mount.assert_gone();
     fixture.check();
     let mount = fixture.mount(&["-o", "ro"]);
     assert_eq!(fs::read(mount.path().join("new")).unwrap(), b"still");
+}
+
+/// Unmounts. Returns the error, which says that data is lost.
+fn fails_to_close(fixture: &Fixture) -> String {
+    let output = fixture.try_umount();
+    let said = output.text();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("unmounted, but closing the volume: "), "{said}");
+    assert_eq!(mounting::mount_entry(&fixture.directory), None);
+    said
+}
+
+/// The programs that write see no error, since the host's disk is full only when the data is written back.
+#[test]
+fn unmounting_says_which_files_lose_data_on_a_full_host() {
+    private_mounts();
+    for format in [Format::Ext4(4096), Format::F2fs] {
+        for options in ["rw", "rw,noloop"] {
+            let fixture = Fixture { format, ..Fixture::new() };
+            format.make(&fixture.image, IMAGE_BYTES >> 20);
+            let fixture = with_holes(fixture, &(8000..16_000).collect::<Vec<_>>());
+            let mount = fixture.mount(&["-o", &format!("{options},commit=3600")]);
+            fs::create_dir(mount.path().join("d")).unwrap();
+            fs::write(mount.path().join("d/large"), vec![7; 20 << 20]).unwrap();
+            let said = fails_to_close(&fixture);
+            assert!(said.contains("/d/large (20971520 bytes)"), "{said}");
+            mount.assert_gone();
+        }
+    }
 }
 
 #[test]
@@ -181,7 +211,8 @@ fn a_journal_write_error_makes_the_mount_read_only() {
         }
         let source = fs::read(fixture.source().join("big")).unwrap();
         assert!(fs::read(mount.path().join("big")).unwrap() == source);
-        fixture.umount();
+        let lost = fails_to_close(&fixture);
+        assert!(lost.contains("/new (4 bytes)"), "{lost}");
         mount.assert_gone();
         // The server is in the background, so its messages are only in the log.
         let said = fs::read_to_string(&log).unwrap();
@@ -229,7 +260,7 @@ fn a_checkpoint_write_error_makes_the_mount_read_only() {
             assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem, "{error}");
         }
         assert_eq!(fs::read(&kept).unwrap(), b"durable");
-        fixture.umount();
+        fails_to_close(&fixture);
         mount.assert_gone();
         // The server is in the background, so its messages are only in the log.
         let said = fs::read_to_string(&log).unwrap();

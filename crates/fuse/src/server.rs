@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use base::{FileOffset, Result};
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use vfs::LostFiles;
 
 use crate::dispatch::Operation;
 use crate::interrupts::Interrupts;
@@ -283,6 +284,11 @@ impl Server {
     /// Deletes files without a name.
     pub fn close(&self) -> Result<()> {
         self.close_once(CLOSE_TIMEOUT, 0)
+    }
+
+    /// Returns the files with data that may be lost after [`close`](Self::close) has failed.
+    pub fn lost_files(&self) -> LostFiles {
+        self.volume.lost_files()
     }
 
     /// Closes the volume in the first call; later calls return the outcome of the first. `own` requests in flight

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base::attributes::FileType;
 use base::{Error, FileOffset, Result};
-use iomap::{Caching, ErrorCursor, WritableFile};
+use iomap::{Caching, ErrorCount, ErrorCursor, WritableFile};
 
 use crate::clock::{last_tick, now};
 use crate::node::{Life, Node, NodeState};
@@ -144,7 +144,7 @@ impl Node {
                 self.inode().note_modified(last_tick());
             }
             if state.life == Life::Named {
-                writeback.note(self);
+                writeback.note_written(self, written as u64);
             }
             debug_assert!(written <= part.len(), "more was written than requested");
             done += written;
@@ -262,10 +262,15 @@ impl Node {
         let end = range.end.min(self.end_to_write_back());
         self.write_back_and_wait_cancellable(range.start.min(end)..end)?;
         self.wait_for_dropped_data();
-        match self.inode().sync(range, data_only) {
+        let is_whole = range == (0..u64::MAX);
+        let synced = match self.inode().sync(range, data_only) {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             synced => self.check_errors(cursor).and(synced),
+        };
+        if let (Ok(()), true, Some(writeback)) = (&synced, is_whole, &self.volume().writeback) {
+            writeback.note_synced(self);
         }
+        synced
     }
 
     /// Returns the writeback error that the open file with `cursor` has not reported, as an error.
@@ -274,6 +279,11 @@ impl Node {
             (Some(file), Some(cursor)) => file.errors().check(cursor),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the number of writeback errors so far, if the file was written to.
+    pub(crate) fn error_count(&self) -> Option<ErrorCount> {
+        self.writable.get().map(|file| file.errors().count())
     }
 
     /// Returns a cursor that reports unreported and later writeback errors.

@@ -424,11 +424,28 @@ impl Volume {
         if matches!(flushed, Err(Error::Interrupted)) {
             return flushed;
         }
+        let losses = self.shared.writeback.as_ref().map(|writeback| writeback.losses());
+        let sync = losses.map(|losses| (losses, losses.begin_sync()));
         let synced = self.shared.file_system.sync();
+        if let (Ok(()), Some((losses, sync))) = (&synced, sync) {
+            losses.committed(sync);
+        }
+        if flushed.is_err() {
+            // The caller learns of the error, and the log of the files.
+            let failed = losses.map(|losses| losses.take_failed()).unwrap_or_default();
+            for (inode, bytes) in failed {
+                tracing::error!("inode {inode}: some of {bytes} bytes could not be written");
+            }
+        }
         if let (Err(Error::Interrupted), Some(writeback)) = (&synced, &self.shared.writeback) {
             writeback.note_uncommitted();
         }
         flushed.and(synced)
+    }
+
+    /// Returns the files with data that may be lost, the bytes that were written to them, and whether there are others.
+    pub(crate) fn known_losses(&self) -> (Vec<(InodeNumber, u64)>, bool) {
+        self.shared.writeback.as_ref().map(|writeback| writeback.losses().all()).unwrap_or_default()
     }
 
     fn flush_data(&self) -> Result<()> {
@@ -458,7 +475,13 @@ impl Volume {
             // Inodes without a name are deleted when the last reference is dropped, which a thread of the writeback may have.
             writeback.stop();
         }
-        flushed.and(self.shared.file_system.close())
+        let losses = self.shared.writeback.as_ref().map(|writeback| writeback.losses());
+        let sync = losses.map(|losses| (losses, losses.begin_sync()));
+        let closed = self.shared.file_system.close();
+        if let (Ok(()), Some((losses, sync))) = (&closed, sync) {
+            losses.committed(sync);
+        }
+        flushed.and(closed)
     }
 
     /// Returns counts of the folio cache's memory and work.

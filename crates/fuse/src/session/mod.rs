@@ -94,7 +94,7 @@ pub enum SessionError<E> {
     /// The root directory cannot be read.
     Root(base::Error),
     /// Not all written data could be made durable at the end.
-    Close(base::Error),
+    Close(base::Error, vfs::LostFiles),
     /// Mounting or unmounting failed.
     Mount(MountError),
     /// The kernel's protocol is too old.
@@ -126,7 +126,7 @@ impl<E: fmt::Display> fmt::Display for SessionError<E> {
         match self {
             Self::Open(error) => error.fmt(f),
             Self::Root(error) => write!(f, "the root directory: {error}"),
-            Self::Close(error) => write!(f, "closing the volume: {error}"),
+            Self::Close(error, lost) => write!(f, "closing the volume: {error}{lost}"),
             Self::Mount(error) => error.fmt(f),
             Self::Init(error) => error.fmt(f),
             Self::NoInit => f.write_str("the server failed at the kernel's first request"),

@@ -98,7 +98,7 @@ pub fn run<P, E: Display>(
     let (server, rings) = match create_server(plan, &volume, rings, options) {
         Ok(created) => created,
         Err(error) => {
-            volume.close().map_err(SessionError::Close)?;
+            volume.close().map_err(|error| SessionError::Close(error, volume.lost_files()))?;
             return Err(error);
         }
     };
@@ -109,8 +109,9 @@ pub fn run<P, E: Display>(
     // The kernel does not report the end of every mount, and there may have been no mount. So the volume is closed
     // here: all changes become durable, and the volume is marked as clean.
     if let Err(error) = server.close() {
-        let _ = control.send(&Message::Failed(SessionError::<E>::Close(error.clone()).to_string()));
-        return Err(SessionError::Close(error));
+        let error = SessionError::Close(error, server.lost_files());
+        let _ = control.send(&Message::Failed(error.to_string()));
+        return Err(error);
     }
     served
 }

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use base::locks::{Rank, RankedMutex};
 use base::{Error, InodeNumber};
-use iomap::WritebackErrors;
+use iomap::{ErrorCount, WritebackErrors};
 
+use super::losses::Losses;
 use crate::node::Node;
 
 /// The age at which lazy access times are written, as in the kernel.
@@ -40,6 +41,10 @@ struct DirtyInode {
     node: Arc<Node>,
     since: Instant,
     expiry: Expiry,
+    /// The number of bytes that were written since the last round.
+    bytes: u64,
+    /// The number of writeback errors before these bytes were written.
+    errors: Option<ErrorCount>,
 }
 
 impl DirtyInodes {
@@ -50,6 +55,36 @@ impl DirtyInodes {
     /// Adds an inode, or shortens its expiry.
     pub(super) fn add(&self, node: &Arc<Node>, expiry: Expiry) {
         add(&mut self.inodes.lock(), node, expiry);
+    }
+
+    /// Adds an inode with `bytes` of new data.
+    pub(super) fn add_written(&self, node: &Arc<Node>, bytes: u64) {
+        let mut inodes = self.inodes.lock();
+        let dirty = add(&mut inodes, node, Expiry::Normal);
+        dirty.bytes = dirty.bytes.saturating_add(bytes);
+    }
+
+    /// Forgets how much was written to a file, which is durable now, unless some of it could not be written back.
+    pub(super) fn forget_written(&self, node: &Node) {
+        if let Some(dirty) = self.inodes.lock().get_mut(&node.number())
+            && dirty.errors == node.error_count()
+        {
+            dirty.bytes = 0;
+        }
+    }
+
+    /// Moves what was written to a file before the end of a round to `losses`, until it is durable.
+    fn pass_on(&self, node: &Node, losses: &Losses) {
+        let mut inodes = self.inodes.lock();
+        let Some(dirty) = inodes.get_mut(&node.number()) else { return };
+        let now = node.error_count();
+        let has_failed = dirty.errors.is_some() && dirty.errors != now;
+        let bytes = std::mem::take(&mut dirty.bytes);
+        dirty.errors = now;
+        drop(inodes);
+        if bytes > 0 || has_failed {
+            losses.add(node.number(), bytes, has_failed);
+        }
     }
 
     /// Adds an inode with a new access time. Returns false if there are too many inodes.
@@ -113,14 +148,16 @@ impl DirtyInodes {
 
     /// Ends a round of writeback that began at `begun`: writes the pending times of `nodes`, and removes clean inodes.
     /// The data of inodes that are still dirty became so during the round, so their age starts at `begun`. Errors in
-    /// writing times go to `errors`.
+    /// writing times go to `errors`, and what was written to `losses`.
     pub(super) fn finish_round(
         &self,
         nodes: Vec<Arc<Node>>,
         begun: Instant,
         errors: &WritebackErrors,
+        losses: &Losses,
     ) {
         for node in nodes {
+            self.pass_on(&node, losses);
             let mut is_lost = false;
             // Also of files that other writes have made dirty again.
             if let Err(error) = node.inode().write_pending() {
@@ -148,14 +185,21 @@ impl DirtyInodes {
     }
 }
 
-fn add(inodes: &mut HashMap<InodeNumber, DirtyInode>, node: &Arc<Node>, expiry: Expiry) {
+fn add<'i>(
+    inodes: &'i mut HashMap<InodeNumber, DirtyInode>,
+    node: &Arc<Node>,
+    expiry: Expiry,
+) -> &'i mut DirtyInode {
     let dirty = inodes.entry(node.number()).or_insert_with(|| DirtyInode {
         node: Arc::clone(node),
         since: Instant::now(),
         expiry,
+        bytes: 0,
+        errors: node.error_count(),
     });
     if dirty.expiry == Expiry::Lazy && expiry == Expiry::Normal {
         dirty.expiry = expiry;
         dirty.since = Instant::now();
     }
+    dirty
 }

@@ -11,6 +11,7 @@ use iomap::EndIo;
 use parking_lot::{Condvar, Mutex};
 
 use super::dirty_inodes::DirtyInodes;
+use super::losses::Losses;
 use super::settle_all;
 
 /// The default age at which dirty data is written back. The kernel uses 30 s, but it receives every sync(2).
@@ -33,6 +34,8 @@ pub(super) enum Command {
 #[derive(Debug)]
 pub(super) struct Flusher {
     pub(super) inodes: DirtyInodes,
+    /// What may be lost after an error.
+    pub(super) losses: Losses,
     end_io: Arc<EndIo>,
     file_system: Arc<dyn FileSystem>,
     /// The age at which data is written back and committed.
@@ -54,6 +57,7 @@ impl Flusher {
         let age_max = if age_max.is_zero() { AGE_MAX } else { age_max };
         Self {
             inodes: DirtyInodes::new(age_max),
+            losses: Losses::default(),
             end_io,
             file_system,
             age_max,
@@ -112,13 +116,18 @@ impl Flusher {
         let due = self.inodes.due();
         // The flusher serves no request that could be cancelled.
         let _ = settle_all(&due);
-        self.inodes.finish_round(due, begun, self.end_io.errors());
+        self.inodes.finish_round(due, begun, self.end_io.errors(), &self.losses);
         if !has_old {
             self.uncommitted.lock().get_or_insert(begun);
             return;
         }
         *self.uncommitted.lock() = None;
-        if let Err(error) = self.file_system.sync() {
+        let sync = self.losses.begin_sync();
+        let synced = self.file_system.sync();
+        if synced.is_ok() {
+            self.losses.committed(sync);
+        }
+        if let Err(error) = synced {
             if error == Error::NoSpace {
                 // The volume is not shut down. A later sync may find room.
                 self.note_uncommitted();

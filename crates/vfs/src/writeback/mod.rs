@@ -3,6 +3,7 @@
 
 mod dirty_inodes;
 mod flusher;
+mod losses;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 
 pub(crate) use self::dirty_inodes::Expiry;
 use self::flusher::{Command, Flusher};
+use self::losses::Losses;
 use crate::node::Node;
 
 /// The share of dirty data in the cache, in percent, above which the flusher writes it back.
@@ -98,9 +100,30 @@ impl Writeback {
     /// dirty. The file has a name. The caller holds the node's lock.
     pub(crate) fn note(&self, node: &Arc<Node>) {
         self.flusher.inodes.add(node, Expiry::Normal);
+        self.flush_if_needed();
+    }
+
+    /// [`note`](Self::note) for a file with `bytes` of new data.
+    pub(crate) fn note_written(&self, node: &Arc<Node>, bytes: u64) {
+        self.flusher.inodes.add_written(node, bytes);
+        self.flush_if_needed();
+    }
+
+    fn flush_if_needed(&self) {
         if self.limits.needs_flush(&self.cache.dirty_stats()) {
             self.flusher.send(Command::Flush);
         }
+    }
+
+    /// Notes that all data of a file is durable.
+    pub(crate) fn note_synced(&self, node: &Node) {
+        self.flusher.inodes.forget_written(node);
+        self.losses().synced(node.number());
+    }
+
+    /// Returns what may be lost after an error.
+    pub(crate) fn losses(&self) -> &Losses {
+        &self.flusher.losses
     }
 
     /// Adds an inode with a new access time to the dirty inodes. The inode has a name. Returns false if there are
@@ -189,7 +212,7 @@ impl Writeback {
         let begun = Instant::now();
         let all = inodes.all();
         settle_all(&all)?;
-        inodes.finish_round(all, begun, self.end_io.errors());
+        inodes.finish_round(all, begun, self.end_io.errors(), self.losses());
         self.end_io.errors().check(&cursor)
     }
 }

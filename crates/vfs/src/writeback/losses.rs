@@ -1,0 +1,118 @@
+//! Files with data that may be lost after an error: what was written to them since the last successful sync. Not here: the
+//! errors (`iomap::WritebackErrors`).
+
+use std::collections::BTreeMap;
+
+use base::InodeNumber;
+use parking_lot::Mutex;
+
+/// The maximum number of files that are known one by one.
+const FILES_MAX: usize = 1024;
+
+/// The written files of a volume.
+#[derive(Debug, Default)]
+pub(crate) struct Losses(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The number of syncs that have begun.
+    syncs: u64,
+    /// Files with data that was written back, but may not be committed.
+    written: BTreeMap<InodeNumber, Written>,
+    /// Bytes of files whose data could not be written back.
+    failed: BTreeMap<InodeNumber, u64>,
+    /// Whether files were left out, since there are too many.
+    has_others: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    bytes: u64,
+    /// The number of syncs that had begun when the last bytes were added.
+    syncs: u64,
+}
+
+impl Losses {
+    /// Adds data of a file that was written back, or could not be.
+    pub(super) fn add(&self, file: InodeNumber, bytes: u64, has_failed: bool) {
+        let mut state = self.0.lock();
+        let state = &mut *state;
+        let is_known = state.written.contains_key(&file) || state.failed.contains_key(&file);
+        if !is_known && state.written.len() + state.failed.len() >= FILES_MAX {
+            state.has_others = true;
+            return;
+        }
+        if has_failed || state.failed.contains_key(&file) {
+            let earlier = state.written.remove(&file).unwrap_or_default().bytes;
+            let failed = state.failed.entry(file).or_default();
+            *failed = failed.saturating_add(bytes).saturating_add(earlier);
+        } else {
+            let written = state.written.entry(file).or_default();
+            written.bytes = written.bytes.saturating_add(bytes);
+            written.syncs = state.syncs;
+        }
+    }
+
+    /// Notes that a file was synced.
+    pub(crate) fn synced(&self, file: InodeNumber) {
+        self.0.lock().written.remove(&file);
+    }
+
+    /// Begins a sync of the volume. Returns its number for [`committed`](Self::committed).
+    pub(crate) fn begin_sync(&self) -> u64 {
+        let mut state = self.0.lock();
+        state.syncs += 1;
+        state.syncs
+    }
+
+    /// Notes that everything is durable that was added before the sync with this number.
+    pub(crate) fn committed(&self, sync: u64) {
+        let mut state = self.0.lock();
+        state.written.retain(|_, written| written.syncs >= sync);
+        state.has_others &= !state.written.is_empty() || !state.failed.is_empty();
+    }
+
+    /// Removes and returns the files whose data could not be written back.
+    pub(crate) fn take_failed(&self) -> Vec<(InodeNumber, u64)> {
+        std::mem::take(&mut self.0.lock().failed).into_iter().collect()
+    }
+
+    /// Returns all files, and whether there are others.
+    pub(crate) fn all(&self) -> (Vec<(InodeNumber, u64)>, bool) {
+        let state = self.0.lock();
+        let written = state.written.iter().map(|(file, written)| (*file, written.bytes));
+        let failed = state.failed.iter().map(|(file, bytes)| (*file, *bytes));
+        (failed.chain(written).collect(), state.has_others)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_covers_what_was_added_before_it() {
+        let losses = Losses::default();
+        let [one, two, three] = [11, 12, 13].map(InodeNumber);
+        losses.add(one, 10, false);
+        losses.add(two, 20, false);
+        let sync = losses.begin_sync();
+        losses.add(two, 5, false);
+        losses.add(three, 7, true);
+        losses.committed(sync);
+        assert_eq!(losses.all(), (vec![(three, 7), (two, 25)], false));
+        losses.synced(two);
+        losses.add(three, 1, false);
+        assert_eq!(losses.all(), (vec![(three, 8)], false));
+        assert_eq!(losses.take_failed(), [(three, 8)]);
+        assert_eq!(losses.all(), (vec![], false));
+    }
+
+    #[test]
+    fn the_number_of_files_is_limited() {
+        let losses = Losses::default();
+        (0..2000).for_each(|file| losses.add(InodeNumber(file), 1, false));
+        let (files, has_others) = losses.all();
+        assert_eq!((files.len(), has_others), (FILES_MAX, true));
+    }
+}
