@@ -81,6 +81,11 @@ impl PartDevice {
             let text = format!("cannot mount the bytes {start} to {end}, which were not asked for");
             return Err(Failure::new(&*target.image, text));
         }
+        let known = known_partition(&target.image, &options, start..end);
+        // A partition is locked by itself, and others of the disk can be used.
+        let is_known = known.is_some();
+        let options =
+            ImageOptions { shares_other_parts: is_known, locks_related: !is_known, ..options };
         let image = match writable {
             true => {
                 drop(image);
@@ -88,7 +93,6 @@ impl PartDevice {
             }
             false => image,
         };
-        let known = known_partition(&target.image, &options, start..end);
         let attached = match known {
             None if may_attach => attach(&target.image, start..end, writable),
             _ => None,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use base::{BlockSize, DeviceOffset};
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use device::{Image, OpenDevice, Part, SharedDevice};
+use device::{Image, OpenDevice, Part, PartLock, SharedDevice};
 use iomap::Caching;
 use vfs::{Follow, Keys, Node, SuperblockLocation, Volume, VolumeOptions};
 
@@ -20,6 +20,8 @@ use crate::confinement::{CommandNeeds, ConfinementOptions, confine_command};
 use crate::console;
 use crate::failure::{Failure, Result, Subject};
 use crate::format::text;
+use crate::related;
+use crate::users::{self, InUse};
 use crate::writing;
 
 /// Interval at which a command checks whether an image is still in use.
@@ -153,6 +155,14 @@ pub struct ImageOptions {
     /// the device.
     #[arg(skip = true)]
     pub exclusive: bool,
+    /// Whether what backs the image is locked, too, and other devices of its bytes are looked for. Cleared by commands that have
+    /// done so before.
+    #[arg(skip = true)]
+    pub locks_related: bool,
+    /// Whether other programs can use other parts of the image. Set for the disk of a partition that is opened by its own
+    /// device.
+    #[arg(skip)]
+    pub shares_other_parts: bool,
     /// The time to wait for an image that is in use but not mounted: the server of an earlier mount may still be
     /// writing to it. Set by commands that wait.
     #[arg(skip)]
@@ -203,10 +213,8 @@ impl ImageOptions {
         let access = if writable { Access::Write } else { Access::Read };
         check_readable(journal)?;
         let opened = OpenDevice { read_only: !writable, ..OpenDevice::default() };
-        let opened = Image::open(journal, opened);
-        let opened = opened.map_err(|error| access.failure(journal, &error))?;
-        access.check(journal)?;
-        Ok(Some(opened))
+        let opened = access.open(journal, opened, true);
+        opened.map(Some).map_err(OpenFailure::into_failure)
     }
 
     /// Returns the device of the external journal, which is read now.
@@ -235,29 +243,51 @@ impl ImageOptions {
             (None, None) => Part::Whole,
         };
         let read_only = access == Access::Read;
-        let exclusive = self.exclusive;
-        let options = OpenDevice { part, read_only, exclusive, ..OpenDevice::default() };
+        let (exclusive, shares_other_parts) = (self.exclusive, self.shares_other_parts);
+        let options =
+            OpenDevice { part, read_only, exclusive, shares_other_parts, ..OpenDevice::default() };
+        self.wait_for(|| access.open(image, options, self.locks_related))
+    }
+
+    /// Locks what backs the image, for a process that uses it later.
+    pub fn lock_related(&self, image: &Path, writable: bool) -> Result<Vec<PartLock>> {
+        self.wait_for(|| related::lock(image, !writable).map_err(OpenFailure::InUse))
+    }
+
+    /// Calls `open` again while another program uses the image, up to the time for which the command waits.
+    fn wait_for<T>(&self, mut open: impl FnMut() -> Result<T, OpenFailure>) -> Result<T> {
         let until = Instant::now() + self.timeout.max(UNLOCK_TIME);
         loop {
-            let is_busy = match Image::open(image, options) {
-                Ok(opened) if access.check(image).is_ok() => return Ok(opened),
-                Ok(_) => true,
-                Err(error) => is_busy(&error),
-            };
-            if !is_busy || Instant::now() >= until || !fuse::mounts_of(image).is_empty() {
-                break;
+            match open() {
+                Err(OpenFailure::InUse(user)) if Instant::now() < until && !user.is_mounted() => {
+                    std::thread::sleep(CHECK_INTERVAL);
+                }
+                outcome => return outcome.map_err(OpenFailure::into_failure),
             }
-            std::thread::sleep(CHECK_INTERVAL);
         }
-        let opened = Image::open(image, options).map_err(|error| access.failure(image, &error))?;
-        access.check(image)?;
-        Ok(opened)
     }
 }
 
-fn is_busy(error: &base::Error) -> bool {
+/// Returns whether an image could not be opened since another program uses it.
+pub fn is_busy(error: &base::Error) -> bool {
     let busy = rustix::io::Errno::BUSY.raw_os_error();
     matches!(error, base::Error::Open { errno, .. } if *errno == busy)
+}
+
+/// Why an image could not be opened.
+enum OpenFailure {
+    /// Another program uses it.
+    InUse(InUse),
+    Other(Failure),
+}
+
+impl OpenFailure {
+    fn into_failure(self) -> Failure {
+        match self {
+            Self::InUse(user) => user.into_failure(),
+            Self::Other(failure) => failure,
+        }
+    }
 }
 
 /// Purpose for which an image is opened.
@@ -268,12 +298,24 @@ enum Access {
 }
 
 impl Access {
-    /// Refuses an image that a loop device uses. The lock of the opened image does not exclude loop devices.
-    fn check(self, image: &Path) -> Result<()> {
-        match self {
-            Self::Read => Ok(()),
-            Self::Write => writing::refuse_loop_device(image),
+    /// Opens an image, and locks what backs it if it `locks_related`.
+    fn open(
+        self,
+        path: &Path,
+        options: OpenDevice,
+        locks_related: bool,
+    ) -> Result<Image, OpenFailure> {
+        let mut image = Image::open(path, options).map_err(|error| match is_busy(&error) {
+            true => OpenFailure::InUse(InUse::Locked(path.into())),
+            false => OpenFailure::Other(self.failure(path, &error)),
+        })?;
+        if locks_related {
+            image.hold(related::lock(path, options.read_only).map_err(OpenFailure::InUse)?);
         }
+        if image.is_written_elsewhere() {
+            console::warn(users::written_elsewhere(path));
+        }
+        Ok(image)
     }
 
     fn failure(self, image: &Path, error: &base::Error) -> Failure {

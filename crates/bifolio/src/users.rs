@@ -1,65 +1,95 @@
 //! Lookup of the mount or process that uses a locked image.
-//! Not here: loop devices of the host, which do not lock images (`loop_device.rs`).
+//! Not here: loop devices of the host, which do not lock images (`related.rs`).
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 use crate::format::text;
 
+/// The user of an image that cannot be opened, as far as it is known before the lookup.
+#[derive(Debug)]
+pub enum InUse {
+    /// The file or device at this path is locked or claimed.
+    Locked(PathBuf),
+    /// A loop device has the bytes of the image.
+    Loop {
+        /// The image.
+        image: PathBuf,
+        /// The node of the loop device.
+        device: PathBuf,
+    },
+}
+
+impl InUse {
+    /// Returns whether it is mounted here, so that it stays in use.
+    pub fn is_mounted(&self) -> bool {
+        let (Self::Locked(path) | Self::Loop { device: path, .. }) = self;
+        !fuse::mounts_of(path).is_empty()
+    }
+
+    /// Returns the failure to open the image, with the mount or process that uses it.
+    pub fn into_failure(self) -> Failure {
+        match self {
+            Self::Locked(path) => in_use(&path),
+            Self::Loop { image, device } => {
+                let text = format!("is in use by the loop device {}", device.display());
+                Failure::new(image.as_path(), text).advise("unmount or detach it first")
+            }
+        }
+    }
+}
+
 /// Returns the failure to open an image that is in use, with the mount or process that uses it.
 pub fn in_use(image: &Path) -> Failure {
-    let found = fs::metadata(image).ok();
     if let Some(mount) = fuse::mounts_of(image).first() {
         let directory = text::escape(mount.mount_point.as_os_str().as_encoded_bytes()).into_owned();
         let failure = Failure::new(image, format!("is in use: it is mounted on {directory}"));
         return failure.advise("use the mount, or unmount it");
     }
-    match found.as_ref().and_then(locker) {
-        Some((process, name)) => {
-            let name = text::escape(name.as_bytes()).into_owned();
-            Failure::new(image, format!("is in use by {name} (process {process})"))
-                .advise("try again when this process has ended")
-        }
+    match locker_of(image) {
+        Some(locker) => Failure::new(image, format!("is in use by {locker}, which has locked it"))
+            .advise("try again when this process has ended"),
         None => Failure::new(image, "is in use by another program, or mounted")
             .advise("unmount it, or try again later"),
     }
 }
 
-/// Returns the id and the name of the process that has locked the image.
+/// Returns the warning that an image is read while another program has locked it for writing.
+pub fn written_elsewhere(image: &Path) -> Failure {
+    let locker = locker_of(image).unwrap_or_else(|| "another program".to_owned());
+    let text =
+        format!("{locker} has it open for writing: its contents may change while they are read");
+    Failure::new(image, text)
+}
+
+/// Returns the name and the id of a process that has locked the image. `None` if there is none whose files this user may see.
+fn locker_of(image: &Path) -> Option<String> {
+    let (process, name) = locker(&fs::metadata(image).ok()?)?;
+    Some(format!("{} (process {process})", text::escape(name.as_bytes())))
+}
+
+/// Finds a process that has an open file with a lock of the image. Locks of open files have no process in /proc/locks, and the
+/// devices there are not those of stat(2) on every file system, so the files of the processes are compared.
 fn locker(image: &Metadata) -> Option<(u32, String)> {
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    let (major, minor) = (rustix::fs::major(image.dev()), rustix::fs::minor(image.dev()));
-    let process = find_locker(&locks, &format!("{major:02x}:{minor:02x}:{}", image.ino()))?;
-    let name = fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
-    Some((process, name.trim_end().to_owned()))
+    let own = std::process::id();
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let found = ids.filter(|id| *id != own).find(|id| has_lock(*id, image))?;
+    let name = fs::read_to_string(format!("/proc/{found}/comm")).ok()?;
+    Some((found, name.trim_end().to_owned()))
 }
 
-/// Finds the process that has locked `file` in the text of /proc/locks. A line is `number: FLOCK ADVISORY READ|WRITE
-/// process device:inode start end`. A waiting process has `->` before FLOCK.
-fn find_locker(locks: &str, file: &str) -> Option<u32> {
-    let owner = |line: &str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        match fields[..] {
-            [_, "FLOCK", _, _, process, locked, ..] if locked == file => process.parse().ok(),
-            _ => None,
-        }
-    };
-    locks.lines().find_map(owner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_owner_of_a_lock_is_found_by_device_and_inode() {
-        let locks = "1: POSIX  ADVISORY  WRITE 12 fe:00:99 0 EOF\n\
-                     2: FLOCK  ADVISORY  WRITE 13 fe:00:98 0 EOF\n\
-                     3: -> FLOCK  ADVISORY  WRITE 14 fe:00:99 0 EOF\n\
-                     4: FLOCK  ADVISORY  READ 15 fe:00:99 0 EOF\nnonsense\n";
-        assert_eq!(find_locker(locks, "fe:00:99"), Some(15));
-        assert_eq!(find_locker(locks, "fe:00:9"), None);
-    }
+/// Returns whether a process has an open file with a lock of the image.
+fn has_lock(process: u32, image: &Metadata) -> bool {
+    let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else { return false };
+    files.flatten().any(|file| {
+        let is_image = fs::metadata(file.path())
+            .is_ok_and(|opened| (opened.dev(), opened.ino()) == (image.dev(), image.ino()));
+        let number = file.file_name().into_string().unwrap_or_default();
+        is_image
+            && fs::read_to_string(format!("/proc/{process}/fdinfo/{number}"))
+                .is_ok_and(|text| text.lines().any(|line| line.starts_with("lock:")))
+    })
 }

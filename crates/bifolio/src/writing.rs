@@ -24,7 +24,6 @@ use crate::accounts::Account;
 use crate::confinement::{CommandNeeds, confine_command};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use crate::loop_device;
 use crate::signals;
 use crate::target::{ImageOptions, Target};
 use crate::users;
@@ -270,19 +269,6 @@ fn open_volume(image: &Path, device: SharedDevice, options: &VolumeOptions) -> R
         }
         error => cannot_write(image, error),
     })
-}
-
-/// Errors: a loop device of the host uses the image.
-pub fn refuse_loop_device(image: &Path) -> Result<()> {
-    let metadata = std::fs::metadata(image);
-    let metadata = metadata.map_err(|error| Failure::host(image, "cannot open", &error))?;
-    match loop_device::find_claimed(&metadata) {
-        Some(device) => {
-            let text = format!("is in use by the loop device {}", device.display());
-            Err(Failure::new(image, text).advise("unmount or detach it first"))
-        }
-        None => Ok(()),
-    }
 }
 
 /// Returns the failure to open an image for reading.

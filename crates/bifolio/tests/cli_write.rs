@@ -170,6 +170,69 @@ fn an_image_in_use_is_not_changed() {
     image.check_by_e2fsck();
 }
 
+/// An image that QEMU has open.
+struct Qemu(std::process::Child);
+
+impl Qemu {
+    fn open(image: &Path, options: &[&str]) -> Self {
+        let mut program = Command::new("qemu-io");
+        program.args(options).args(["-f", "raw"]).arg(image);
+        program.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = must(program.spawn(), "qemu-io");
+        // The prompt. The image is open then.
+        let prompt = child.stdout.as_mut().expect("a pipe");
+        must(std::io::Read::read_exact(prompt, &mut [0]), "the prompt");
+        Self(child)
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn an_image_that_another_program_has_locked_is_read_and_not_changed() {
+    use rustix::fs::{FlockOperation, fcntl_lock};
+    let image = Image::from_script("ext4", 4096, "echo x > file");
+    let before = must(fs::read(&image.path), "the image");
+    let new = image.at("/new");
+    // A program that reads with QEMU's lock against others that write is respected, too.
+    let check = |process: u32, warning: bool, what: &str| {
+        let process = format!("(process {process})");
+        for arguments in [&["mkdir", &new][..], &["rm", &image.at("/file")]] {
+            let refused = run_with_status(arguments, 1).text();
+            assert!(refused.contains("is in use by") && refused.contains(&process), "{refused}");
+        }
+        let read = run_with_status(&["cat", &image.at("/file")], 0);
+        assert_eq!(read.stdout, b"x\n");
+        let said = String::from_utf8_lossy(&read.stderr).into_owned();
+        assert_eq!(said.contains("has it open for writing"), warning, "{what}: {said}");
+        assert!(!warning || said.contains(&process), "{what}: {said}");
+    };
+    let qemu = Qemu::open(&image.path, &[]);
+    check(qemu.0.id(), true, "a writer of QEMU");
+    drop(qemu);
+
+    // POSIX locks of all bytes.
+    let file = must(fs::File::options().read(true).write(true).open(&image.path), "the image");
+    let own = std::process::id();
+    must(fcntl_lock(&file, FlockOperation::NonBlockingLockShared), "lock");
+    check(own, false, "a shared lock");
+    must(fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive), "lock");
+    check(own, true, "an exclusive lock");
+    drop(file);
+
+    assert!(must(fs::read(&image.path), "the image") == before, "the image changed");
+    // A reader that shares the image with writers.
+    let qemu = Qemu::open(&image.path, &["-r"]);
+    run_ok(&["mkdir", &new]);
+    drop(qemu);
+    image.check_by_e2fsck();
+}
+
 #[test]
 fn a_command_fails_if_its_changes_cannot_be_made_durable() {
     let image = Image::from_script("ext4", 4096, "echo x > file");

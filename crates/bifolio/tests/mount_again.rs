@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use mounting::{Fixture, Mount, NOBODY, bifolio, mount_entry, run_as};
+use mounting::{Fixture, LoopDevice, Mount, NOBODY, bifolio, mount_entry, run_as};
 use rustix::process::Signal;
 use testkit::command::{output, run};
 use testkit::{Mke2fs, check_by_e2fsck, private_mounts, wait_until};
@@ -232,6 +232,63 @@ fn no_signal_ends_a_mount_before_its_data_is_written() {
 /// Sends a signal by its number, also one without a name.
 fn send(process: i32, signal: i32) {
     run(Command::new("kill").arg(format!("-{signal}")).arg(process.to_string()));
+}
+
+#[test]
+fn a_volume_that_is_mounted_gets_a_second_mount_and_no_second_server() {
+    private_mounts();
+    let fixture = fixture();
+    let other = fixture.folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let device = LoopDevice::new(&fixture.image);
+    let again = |options: &str| {
+        output(bifolio("mount").args(["-o", options]).arg(device.path()).arg(&other))
+    };
+    let umount = |path: &Path| run(bifolio("umount").arg(path));
+    let mount = |options: &str| {
+        run(bifolio("mount").args(["-o", options]).arg(device.path()).arg(&fixture.directory));
+        fixture.mounted()
+    };
+    for second_ends_first in [true, false] {
+        let first = mount("rw");
+        let mounted = again("rw,noexec");
+        assert!(mounted.status.success(), "{}", mounted.text());
+        fs::write(other.join("file"), "by the second").unwrap();
+        assert_eq!(fs::read_to_string(first.path().join("file")).unwrap(), "by the second");
+        let attributes = mount_entry(&other).unwrap();
+        assert!(attributes.contains("rw,nosuid,nodev,noexec"), "{attributes}");
+        assert!(!mount_entry(first.path()).unwrap().contains("noexec"));
+        let occupied = again("rw");
+        assert!(occupied.text().contains("is mounted on it already"), "{}", occupied.text());
+        let (ends_first, ends_last) =
+            if second_ends_first { (&*other, first.path()) } else { (first.path(), &*other) };
+        umount(ends_first);
+        assert_eq!(mount_entry(ends_first), None);
+        assert!(first.has_server());
+        fs::write(ends_last.join("file"), "by the last").unwrap();
+        umount(ends_last);
+        first.assert_gone();
+        check_by_e2fsck(&fixture.image);
+    }
+
+    // The second mount of a writable volume can be read-only, and that of a read-only one cannot be writable.
+    let first = mount("rw");
+    assert!(again("ro").status.success());
+    let refused = fs::write(other.join("file"), "x").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    fs::write(first.path().join("file"), "by the first").unwrap();
+    umount(&other);
+    umount(first.path());
+    first.assert_gone();
+    let first = mount("ro");
+    let refused = again("rw");
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.text());
+    assert!(refused.text().contains("it is mounted read-only on"), "{}", refused.text());
+    assert!(again("ro").status.success());
+    assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "by the first");
+    umount(first.path());
+    umount(&other);
+    first.assert_gone();
 }
 
 #[test]

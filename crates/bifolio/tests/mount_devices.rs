@@ -96,7 +96,8 @@ fn block_devices_and_partitions_are_mounted_for_writing_and_claimed() {
         kernels.args(["-t", "ext4"]).arg(&partition.node).arg(&other);
         assert!(!output(&mut kernels).status.success());
         for options in ["rw", "ro"] {
-            let again = output(bifolio("mount").args(["-o", options]).arg(device).arg(&other));
+            let again = ["-o", options, "--partition", "2"];
+            let again = output(bifolio("mount").args(again).arg(&*disk).arg(&other));
             assert_eq!(again.status.code(), Some(1), "{}", again.text());
             assert!(again.text().contains("busy") || again.text().contains("in use"));
             assert_eq!(mount_entry(&other), None);
@@ -172,4 +173,93 @@ fn write_protected_devices_and_images_are_mounted_read_only_with_a_warning() {
         assert!(refused.text().contains("is write-protected"), "{}", refused.text());
     }
     assert!(fs::read(&fixture.image).unwrap() == before);
+}
+
+/// Checks that `bifolio` neither changes a file or device that is mounted nor mounts it for writing.
+fn check_refused(fixture: &Fixture, paths: &[&Path]) {
+    let other = fixture.folder.path().join("other");
+    check_not_changed(paths);
+    for path in paths {
+        let refused = output(bifolio("mount").args(["-o", "rw"]).arg(path).arg(&other));
+        let text = refused.text();
+        assert_eq!(refused.status.code(), Some(1), "{}: {text}", path.display());
+        assert!(text.contains("is in use"), "{}: {text}", path.display());
+    }
+}
+
+/// Checks that `bifolio` does not change files or devices.
+fn check_not_changed(paths: &[&Path]) {
+    for path in paths {
+        let refused = output(bifolio("mkdir").arg(format!("{}:/new", path.display())));
+        let text = refused.text();
+        assert_eq!(refused.status.code(), Some(1), "{}: {text}", path.display());
+        assert!(text.contains("is in use"), "{}: {text}", path.display());
+    }
+}
+
+#[test]
+fn an_image_is_not_written_through_two_devices() {
+    private_mounts();
+    let fixture = Fixture::new();
+    Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 1024) }.make(&fixture.image, None);
+    let path = |name: &str| fixture.folder.path().join(name);
+    fs::create_dir(path("other")).unwrap();
+    fs::hard_link(&fixture.image, path("link")).unwrap();
+    fs::write(path("bound"), "").unwrap();
+    run(Command::new("mount").arg("--bind").arg(&fixture.image).arg(path("bound")));
+    let [link, bound] = [path("link"), path("bound")];
+    let names: [&Path; 3] = [&fixture.image, &link, &bound];
+    let (first, second) = (LoopDevice::new(&fixture.image), LoopDevice::new(&fixture.image));
+    let check_mounted = |device: &Path, others: &[&Path]| {
+        let done = mount(&fixture, &["-o", "rw"], device);
+        assert!(done.status.success(), "{}", done.text());
+        let mounted = fixture.mounted();
+        check_refused(&fixture, others);
+        check_not_changed(&names);
+        let qemu = ["-f", "raw", "-c", "write 0 512"];
+        let refused = output(Command::new("qemu-io").args(qemu).arg(&fixture.image));
+        assert!(refused.text().contains("lock"), "{}", refused.text());
+        fixture.umount();
+        mounted.assert_gone();
+    };
+    check_mounted(first.path(), &[second.path()]);
+    check_mounted(second.path(), &[first.path()]);
+    // Nothing is in use.
+    for (turn, path) in [first.path(), &fixture.image, second.path(), &link].iter().enumerate() {
+        run(bifolio("mkdir").arg(format!("{}:/dir{turn}", path.display())));
+    }
+    // From now on, the host keeps blocks of the first device in its cache, so it is not written any more after the others.
+    let above = LoopDevice::new(first.path());
+    let devices = [first.path(), second.path(), above.path()];
+    check_mounted(above.path(), &devices[..2]);
+    check_by_e2fsck(&fixture.image);
+
+    let mounted = fixture.mount(&["-o", "rw,noloop"]);
+    check_refused(&fixture, &[&names[1..], &devices].concat());
+    fixture.umount();
+    mounted.assert_gone();
+    run(Command::new("mount").args(["-t", "ext4"]).arg(second.path()).arg(&fixture.directory));
+    check_not_changed(&[&names[..], &devices].concat());
+    run(Command::new("umount").arg(&fixture.directory));
+    run(Command::new("umount").arg(&bound));
+    check_by_e2fsck(&fixture.image);
+}
+
+#[test]
+fn qemu_does_not_write_an_image_that_is_mounted() {
+    private_mounts();
+    let fixture = Fixture::with_volume(testkit::Format::Ext4(4096));
+    for options in ["rw", "rw,noloop", "ro"] {
+        let mounted = fixture.mount(&["-o", options]);
+        let qemu = |arguments: &[&str]| {
+            output(Command::new("qemu-io").args(["-f", "raw"]).args(arguments).arg(&fixture.image))
+        };
+        let refused = qemu(&["-c", "write 0 512"]);
+        assert!(refused.text().contains("Failed to get \"write\" lock"), "{}", refused.text());
+        let read = qemu(&["-r", "-U", "-c", "read 0 512"]);
+        assert!(read.status.success(), "{}", read.text());
+        fixture.umount();
+        mounted.assert_gone();
+    }
+    check_by_e2fsck(&fixture.image);
 }

@@ -5,17 +5,19 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{DeviceOffset, Error, IoError, IoOperation, Result};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use smallvec::SmallVec;
 
 use crate::bio::{EIO, EROFS, range_within};
 use crate::block_ioctl::is_write_protected;
+use crate::lock::{self, PartLock, Use};
 use crate::partition::SectorSize;
-use crate::{Bio, BioOperation, BlockDevice, everything_from};
+use crate::{Bio, BioOperation, BlockDevice, OpenDevice, everything_from};
 
 /// The maximum number of segments in one system call (IOV_MAX).
 const SEGMENTS_PER_CALL_MAX: usize = 1024;
@@ -33,25 +35,32 @@ pub struct FileDevice {
     page_bytes: u64,
     /// The process that took the lock. A forked one shares it and must not release it.
     opened_by: Pid,
+    /// Whether another program had locked the image for writing when it was opened.
+    is_written_elsewhere: bool,
+    /// Whether the file was found to be smaller than when it was opened.
+    is_cut: AtomicBool,
+    /// Locks that end with the device.
+    held: Vec<PartLock>,
 }
 
 impl FileDevice {
-    /// Opens the image at `path`. Readers share it (advisory flock), and a writer has it alone. A file that the host
-    /// cannot lock is opened without a lock. The lock ends with the device, even if a child of this process still has a
-    /// copy of the descriptor. Errors: EBUSY if another program has locked the image; EROFS for writing, if the host
+    /// Opens the image at `path`. Readers share it, and a writer has it alone (advisory locks, also those of other programs
+    /// such as QEMU; see `lock`). A reader is not refused if another program than Bifolio writes the image. A file that the
+    /// host cannot lock is opened without a lock. The lock ends with the device, even if a child of this process still has
+    /// a copy of the descriptor. Errors: EBUSY if another program has locked the image; EROFS for writing, if the host
     /// refuses all writes to the block device.
     pub fn open(path: &Path, read_only: bool) -> Result<Self> {
-        Self::open_with(path, read_only, true)
+        Self::open_with(path, &OpenDevice { read_only, ..OpenDevice::default() })
     }
 
-    /// Opens like [`open`](Self::open). With `exclusive`, a writer claims a block device (O_EXCL), as mounts
-    /// do.
-    pub(crate) fn open_with(path: &Path, read_only: bool, exclusive: bool) -> Result<Self> {
-        Self::open_file(path, read_only, exclusive)
+    /// Opens like [`open`](Self::open), with the options for claims and locks of `options`.
+    pub(crate) fn open_with(path: &Path, options: &OpenDevice) -> Result<Self> {
+        Self::open_file(path, options)
             .map_err(|errno| Error::Open { path: path.into(), errno: errno.raw_os_error() })
     }
 
-    fn open_file(path: &Path, read_only: bool, exclusive: bool) -> Result<Self, Errno> {
+    fn open_file(path: &Path, options: &OpenDevice) -> Result<Self, Errno> {
+        let OpenDevice { read_only, exclusive, .. } = *options;
         // Without O_NONBLOCK, opening a pipe would wait for its other end.
         let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -73,7 +82,7 @@ impl FileDevice {
         }
         // O_NONBLOCK is not needed any more. With it, io_uring would fail rather than wait.
         rustix::fs::fcntl_setfl(&file, access)?;
-        lock(&file, read_only)?;
+        let is_written_elsewhere = lock::lock(&file, usage(options))?;
         let size = rustix::fs::seek(&file, SeekFrom::End(0))?;
         let sector_size = match rustix::fs::ioctl_blksszget(&file) {
             Ok(512) => Some(SectorSize::B512),
@@ -82,7 +91,27 @@ impl FileDevice {
         };
         let opened_by = rustix::process::getpid();
         let page_bytes = rustix::param::page_size() as u64;
-        Ok(Self { file, size, read_only, sector_size, page_bytes, opened_by })
+        Ok(Self {
+            file,
+            size,
+            read_only,
+            sector_size,
+            page_bytes,
+            opened_by,
+            is_written_elsewhere,
+            is_cut: AtomicBool::new(false),
+            held: Vec::new(),
+        })
+    }
+
+    /// Returns whether another program had locked the image for writing when it was opened.
+    pub(crate) fn is_written_elsewhere(&self) -> bool {
+        self.is_written_elsewhere
+    }
+
+    /// Keeps `locks` until the device is dropped.
+    pub(crate) fn hold(&mut self, locks: Vec<PartLock>) {
+        self.held.extend(locks);
     }
 
     /// Returns the sector size for partition tables, if the device is a disk and not an image of one.
@@ -95,7 +124,34 @@ impl FileDevice {
         bio.range_within(self.size)?;
         match bio.operation() {
             BioOperation::Write if self.read_only => Err(EROFS),
+            BioOperation::Write => self.check_size().map_err(Errno::raw_os_error),
+            BioOperation::Read => Ok(()),
+        }
+    }
+
+    /// Checks that the file has at least the size that it had when it was opened. A write past the end of a file that was cut
+    /// would succeed, although what was between is lost. After the first failure, all further writes and flushes fail.
+    fn check_size(&self) -> Result<(), Errno> {
+        if self.is_cut.load(Ordering::Relaxed) {
+            return Err(Errno::IO);
+        }
+        match rustix::fs::seek(&self.file, SeekFrom::End(0)) {
+            Ok(size) if size < self.size => {
+                self.report_cut(size);
+                Err(Errno::IO)
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// Logs that the file has `size` bytes only, the first time that it is found out.
+    fn report_cut(&self, size: u64) {
+        if !self.is_cut.swap(true, Ordering::Relaxed) {
+            tracing::error!(
+                "the image was cut from {} to {size} bytes while it is in use: the rest is lost, and it is not written any \
+                 more",
+                self.size
+            );
         }
     }
 
@@ -126,7 +182,10 @@ impl FileDevice {
             };
             match moved {
                 // The range is within the size at opening, so the file was truncated since.
-                Ok(0) => return Err(EIO),
+                Ok(0) => {
+                    self.report_cut(at);
+                    return Err(EIO);
+                }
                 Ok(bytes) => done += bytes as u64,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.raw_os_error()),
@@ -147,6 +206,7 @@ impl FileDevice {
         if self.read_only {
             return Err(failed(EROFS));
         }
+        self.check_size().map_err(|errno| failed(errno.raw_os_error()))?;
         Ok(Change { operation, offset, length })
     }
 
@@ -197,16 +257,13 @@ impl Change {
     }
 }
 
-fn lock(file: &OwnedFd, read_only: bool) -> Result<(), Errno> {
-    let operation = if read_only {
-        FlockOperation::NonBlockingLockShared
-    } else {
-        FlockOperation::NonBlockingLockExclusive
-    };
-    match rustix::fs::flock(file, operation) {
-        Err(Errno::WOULDBLOCK) => Err(Errno::BUSY),
-        // Other errors mean that the host cannot lock this file. Locks are advisory, so go on.
-        _ => Ok(()),
+/// Returns the use of the image that its lock announces.
+fn usage(options: &OpenDevice) -> Use {
+    match (options.read_only, options.shares_other_parts) {
+        (true, false) => Use::Read,
+        (true, true) => Use::ReadPart,
+        (false, false) => Use::Write,
+        (false, true) => Use::WritePart { has_others: true },
     }
 }
 
@@ -215,8 +272,7 @@ impl Drop for FileDevice {
         // Any thread may have started a child. Between its fork and its exec, the child has a copy
         // of the descriptor, so closing this one alone would not end the lock.
         if self.opened_by == rustix::process::getpid() {
-            // Fails if the host cannot lock the file.
-            let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+            lock::unlock(&self.file);
         }
     }
 }
@@ -243,7 +299,9 @@ impl BlockDevice for FileDevice {
         }
         // fdatasync flushes a block device's own cache, too. It must not be repeated after a failure: the host
         // drops data that it could not write, so the second call would succeed although data is lost.
-        rustix::fs::fdatasync(&self.file).map_err(|errno| IoError {
+        // Bytes that were cut are not durable either.
+        let flushed = rustix::fs::fdatasync(&self.file).and_then(|()| self.check_size());
+        flushed.map_err(|errno| IoError {
             operation: IoOperation::Flush,
             offset: DeviceOffset(0),
             length: self.size,

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use crate::block_ioctl;
 use crate::container;
 use crate::file::FileDevice;
+use crate::lock::PartLock;
 use crate::partition::{PartitionTable, SectorSize};
 use crate::slice::Slice;
 use crate::threaded::ThreadedDevice;
@@ -25,6 +26,9 @@ pub struct OpenDevice {
     /// Claim a block device that is opened for writing, so that the host cannot mount it and other exclusive users are
     /// refused. Off for callers that have the host claim the device in another way.
     pub exclusive: bool,
+    /// Lock the image so that other programs can use other parts of it. For callers that make sure that no other program uses
+    /// theirs.
+    pub shares_other_parts: bool,
     /// The part of the image to open.
     pub part: Part,
     /// The threads that do I/O.
@@ -33,7 +37,13 @@ pub struct OpenDevice {
 
 impl Default for OpenDevice {
     fn default() -> Self {
-        Self { read_only: true, exclusive: true, part: Part::Whole, backend: Backend::Threads }
+        Self {
+            read_only: true,
+            exclusive: true,
+            shares_other_parts: false,
+            part: Part::Whole,
+            backend: Backend::Threads,
+        }
     }
 }
 
@@ -111,8 +121,18 @@ pub struct Image {
 impl Image {
     /// Opens the file or block device at `path`.
     pub fn open(path: &Path, options: OpenDevice) -> Result<Self> {
-        let file = FileDevice::open_with(path, options.read_only, options.exclusive)?;
+        let file = FileDevice::open_with(path, &options)?;
         Ok(Self { file: Arc::new(file), options })
+    }
+
+    /// Returns whether another program than Bifolio had locked the image for writing when it was opened for reading.
+    pub fn is_written_elsewhere(&self) -> bool {
+        self.file.is_written_elsewhere()
+    }
+
+    /// Keeps `locks` as long as the device of the image.
+    pub fn hold(&mut self, locks: Vec<PartLock>) {
+        Arc::get_mut(&mut self.file).expect("the device was not started").hold(locks);
     }
 
     /// Returns the bytes of the file that the requested part has. Returns `None` if that is the whole file, or if the file

@@ -123,6 +123,34 @@ fn reads_past_the_end_of_a_truncated_file_end_with_eio() {
 }
 
 #[test]
+fn a_file_that_is_cut_is_not_written_any_more() {
+    let file = image(10_000);
+    for how in [Backend::Threads, Backend::Uring, Backend::Submitter] {
+        rustix::fs::ftruncate(file.as_file().as_fd(), 10_000).unwrap();
+        let options = OpenDevice { read_only: false, backend: how, ..Default::default() };
+        let device = open(file.path(), options).unwrap();
+        device.write_at(DeviceOffset(9000), b"x").unwrap();
+        device.flush().unwrap();
+        rustix::fs::ftruncate(file.as_file().as_fd(), 5000).unwrap();
+        // Such a write would make the file as large as before.
+        assert_eq!(io_errno(device.write_at(DeviceOffset(9999), b"x")), EIO);
+        assert_eq!(io_errno(device.flush()), EIO);
+        rustix::fs::ftruncate(file.as_file().as_fd(), 10_000).unwrap();
+        for changed in [
+            device.write_at(DeviceOffset(0), b"x"),
+            device.flush(),
+            device.discard(DeviceOffset(0), 1),
+            device.write_zeroes(DeviceOffset(0), 1),
+        ] {
+            assert_eq!(io_errno(changed), EIO);
+        }
+        let mut byte = [1];
+        device.read_at(DeviceOffset(9000), &mut byte).unwrap();
+        assert_eq!(byte, [0]);
+    }
+}
+
+#[test]
 fn bios_may_have_more_segments_than_one_system_call() {
     let file = image(5000);
     let contents: Vec<u8> = (0..5000).map(|at| (at % 251) as u8).collect();

@@ -20,8 +20,8 @@ mod socket;
 mod transport;
 
 pub use mount::{
-    Claim, LoopDevice, MountEntry, MountError, MountOptions, OptionError, Preference, mounts_of,
-    split_option,
+    Claim, LoopBacking, LoopDevice, MountEntry, MountError, MountOptions, OptionError, Preference,
+    loop_backing, mount_again, mounts_of, served, split_option,
 };
 pub use operations::{InitRefused, Negotiated};
 pub use owners::{IdMap, IdRange, Owners};

@@ -279,6 +279,11 @@ impl Server {
         }
     }
 
+    /// Returns whether the volume is open for writing.
+    pub fn is_writable(&self) -> bool {
+        self.volume.is_writable()
+    }
+
     /// Closes a writable volume. All changes that were answered without an error are durable afterwards. Waits for
     /// requests in flight, which are answered with EIO if they take too long. Later requests are answered with EIO.
     /// Deletes files without a name.

@@ -10,7 +10,10 @@ use std::time::Duration;
 use base::attributes::{Detail, VolumeInfo};
 use clap::Args;
 use device::Image;
-use fuse::{Claim, Inherited, MountOptions, OptionError, Plan, SessionError, THREADS_DEFAULT};
+use fuse::{
+    Claim, Inherited, MountEntry, MountOptions, OptionError, Plan, SessionError, THREADS_DEFAULT,
+};
+use rustix::io::Errno;
 use vfs::Volume;
 
 use crate::confinement;
@@ -18,9 +21,9 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::log::Log;
 use crate::log_file;
-use crate::loop_device;
 use crate::mount_options::Options;
 use crate::part::PartDevice;
+use crate::related;
 use crate::target::{ImageOptions, Target};
 use crate::writing;
 
@@ -157,6 +160,12 @@ Mounting and unmounting:
   to the image first, which can take minutes; the kernel has 30 seconds for data
   that is still in its cache, and a second signal ends this wait.
 
+  If root mounts a block device that is mounted already, or an image file that is
+  mounted for writing, both mounts show the same volume, and the server ends with
+  the last one. The options ro, suid, dev, exec and those of access times are those
+  of each mount; the others are those of the first mount. If that one is read-only,
+  the second one cannot be for writing.
+
 Durability:
   Written data is durable after fsync. Without fsync, it is durable after 5
   seconds (see commit=) and the time that writing takes.
@@ -260,7 +269,11 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         let action = "cannot unmount a mount whose server has died";
         Failure::new(&*directory, format!("{action}: {error}"))
     })?;
-    loop_device::leave_out(dead.into_iter().map(PathBuf::from).collect());
+    related::leave_out(dead.into_iter().map(PathBuf::from).collect());
+    if let Some(first) = mounted_already(&source, &image) {
+        let again = fuse::mount_again(&first, &mount_point(&directory)?, &all.mount);
+        return again.map_err(|error| Failure::new(&*directory, error.to_string()));
+    }
     let log = Log::new(log.as_deref().map(log_file::open).transpose()?);
     log.start();
     confinement::warn_of_ignored_variable();
@@ -283,6 +296,14 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         None => claim(&source, &image, &all.mount),
     };
     image.exclusive = claim.is_none();
+    // The loop device of a part has the bytes of the image, which was locked with it. The guard keeps the locks.
+    let related = match &part {
+        Some(part) if part.is_loop() => Vec::new(),
+        _ => image
+            .lock_related(&opened.image, writable)
+            .inspect_err(|failure| log.append(failure))?,
+    };
+    image.locks_related = false;
     let mut volume_options = image.volume_options(writable)?;
     all.apply(&mut volume_options);
     let plan = Plan {
@@ -301,7 +322,16 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         let mut options = volume_options.clone();
         options.ext4.journal_device = image.journal_device(journal)?;
         let device = unread.device().map_err(|error| Failure::library(&*target.image, &error))?;
-        let volume = Volume::open_device(Arc::clone(&device), &options);
+        let volume = match Volume::open_device(Arc::clone(&device), &options) {
+            Err(error) if writable && is_out_of_space(&error) => {
+                let text =
+                    "the host has no space for what has to be written: mounting it read-only";
+                tracing::warn!("{}", target.warning(text));
+                options.writable = false;
+                Volume::open_device(Arc::clone(&device), &options)
+            }
+            opened => opened,
+        };
         let volume = volume
             .map_err(|error| writing::open_failure(&target.image, device, &options, &error))?;
         if let Some(warning) = volume.warning() {
@@ -318,7 +348,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
             true => image.open_image_for_writing(&opened)?,
             false => image.open_image(&opened)?,
         };
-        drop(part);
+        drop((part, related));
         Ok((unread, image.open_journal(writable)?))
     };
     fuse::run(&plan, open_images, open).map_err(|error| {
@@ -351,6 +381,20 @@ fn recorded_errors(info: &VolumeInfo) -> Option<String> {
             "errors were found in this volume earlier{last}; list them with `bifolio check`, and repair it with {checker}"
         )
     })
+}
+
+/// Returns the mount of the volume that root can mount again. `None` if the volume is that of a partition, which the image does
+/// not say without being read.
+fn mounted_already(source: &Path, image: &ImageOptions) -> Option<MountEntry> {
+    let is_root = rustix::process::geteuid().is_root();
+    let can_share = is_root && image.partition.is_none();
+    can_share.then(|| fuse::served(source, image.offset.unwrap_or(0))).flatten()
+}
+
+/// Returns whether the host has no space for a block that is a hole of the image file.
+fn is_out_of_space(error: &base::Error) -> bool {
+    let errnos = [Errno::NOSPC, Errno::DQUOT].map(Errno::raw_os_error);
+    matches!(error, base::Error::Io(error) if errnos.contains(&error.errno))
 }
 
 fn failure(error: SessionError<Failure>, target: &Target, directory: &Path) -> Failure {

@@ -52,6 +52,15 @@ impl MountId {
         None
     }
 
+    /// Returns the other mounts of the same file system in this mount namespace, as far as the kernel has 64-bit ids.
+    pub fn others(&self) -> Vec<Self> {
+        let entries = table::ours().into_iter();
+        let others = entries.filter(|entry| entry.device == self.device && entry.id != self.id);
+        let others = others.map(|entry| (find_unique(entry.id), entry));
+        let others = others.filter(|(unique, _)| unique.is_some());
+        others.map(|(unique, entry)| Self { unique, id: entry.id, device: entry.device }).collect()
+    }
+
     /// Returns the mount of an open file or directory (O_PATH is enough).
     pub fn of(opened: &OwnedFd) -> Option<Self> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;

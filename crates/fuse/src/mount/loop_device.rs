@@ -1,5 +1,5 @@
 //! Loop devices for mounts of image files, through which no I/O goes, and for mounts of a part of an image: the server then
-//! has nothing but this device. Not here: the search for existing loop devices (`bifolio`).
+//! has nothing but this device; and the files of existing loop devices. Not here: the search for them (`bifolio`).
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -15,6 +15,8 @@ use rustix::io::Errno;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 /// LOOP_CONFIGURE: attaches a loop device to a file (linux/loop.h).
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
+/// LOOP_GET_STATUS64: describes an attached loop device (linux/loop.h).
+const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
 /// BLKROSET: sets or clears a block device's read-only flag (linux/fs.h).
 const BLKROSET: libc::Ioctl = 0x125D;
 /// LO_FLAGS_AUTOCLEAR: the device detaches from its file when its last user closes it.
@@ -27,6 +29,14 @@ const ATTEMPTS: usize = 16;
 struct LoopConfig {
     file: u32,
     block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+const _: () = assert!(size_of::<LoopConfig>() == 304);
+
+/// `struct loop_info64`.
+#[repr(C)]
+struct LoopInfo {
     device: u64,
     inode: u64,
     real_device: u64,
@@ -40,9 +50,29 @@ struct LoopConfig {
     crypt_name: [u8; 64],
     encrypt_key: [u8; 32],
     init: [u64; 2],
-    reserved: [u64; 8],
 }
-const _: () = assert!(size_of::<LoopConfig>() == 304);
+const _: () = assert!(size_of::<LoopInfo>() == 232);
+
+impl LoopInfo {
+    /// Returns the description of a loop device with these bytes of its file.
+    fn new(offset: u64, size_limit: u64, flags: u32) -> Self {
+        Self {
+            device: 0,
+            inode: 0,
+            real_device: 0,
+            offset,
+            size_limit,
+            number: 0,
+            encrypt_type: 0,
+            encrypt_key_size: 0,
+            flags,
+            file_name: [0; 64],
+            crypt_name: [0; 64],
+            encrypt_key: [0; 32],
+            init: [0; 2],
+        }
+    }
+}
 
 /// A loop device attached to a file. Dropping this value detaches it, unless another user has it open.
 #[derive(Debug)]
@@ -97,19 +127,7 @@ fn configure(
     let config = LoopConfig {
         file: image.as_raw_fd() as u32,
         block_size: 0,
-        device: 0,
-        inode: 0,
-        real_device: 0,
-        offset: range.start,
-        size_limit,
-        number: 0,
-        encrypt_type: 0,
-        encrypt_key_size: 0,
-        flags: LO_FLAGS_AUTOCLEAR,
-        file_name: [0; 64],
-        crypt_name: [0; 64],
-        encrypt_key: [0; 32],
-        init: [0; 2],
+        info: LoopInfo::new(range.start, size_limit, LO_FLAGS_AUTOCLEAR),
         reserved: [0; 8],
     };
     // SAFETY: the request reads one `struct loop_config`, which lives until the call returns.
@@ -137,4 +155,29 @@ pub fn backing_file(node: &Path) -> Option<PathBuf> {
     let file = std::fs::read(device.join("loop/backing_file")).ok()?;
     let file = file.strip_suffix(b"\n").unwrap_or(&file);
     Some(OsStr::from_bytes(file).into())
+}
+
+/// The file of a loop device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LoopBacking {
+    /// The device of the file system that has it, as in stat(2).
+    pub device: u64,
+    /// Its inode.
+    pub inode: u64,
+    /// The device that the file is, or zero.
+    pub real_device: u64,
+    /// The position in the file at which the loop device starts, in bytes.
+    pub offset: u64,
+}
+
+/// Returns the file that the loop device at `node` is attached to. `None` if this user may not open the loop device, or it is not
+/// attached.
+pub fn loop_backing(node: &Path) -> Option<LoopBacking> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let device = rustix::fs::open(node, flags, Mode::empty()).ok()?;
+    let mut info = LoopInfo::new(0, 0, 0);
+    // SAFETY: the request stores one `struct loop_info64`, which lives until the call returns.
+    done(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) }).ok()?;
+    let LoopInfo { device, inode, real_device, offset, .. } = info;
+    Some(LoopBacking { device, inode, real_device, offset })
 }

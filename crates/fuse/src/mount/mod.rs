@@ -1,6 +1,7 @@
 //! Mounting and unmounting, by system calls if the host allows them, otherwise through `fusermount3`. Not here: the
 //! service of a mount's connection.
 
+mod again;
 mod claim;
 mod control;
 mod helper;
@@ -20,10 +21,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+pub use again::{mount_again, served};
 pub use claim::{Claim, Claimed};
 pub use control::abort;
 pub use identity::MountId;
-pub use loop_device::LoopDevice;
+pub use loop_device::{LoopBacking, LoopDevice, loop_backing};
 pub use mount_point::{open as open_root, path_of};
 pub use option_list::{OptionError, split_option};
 pub use options::{MountOptions, Preference};
@@ -74,6 +76,9 @@ pub enum MountError {
     /// `fusermount3` failed for this reason.
     #[error("fusermount3 failed: {0}")]
     Helper(String),
+    /// The volume is mounted on this directory for reading, and was to be mounted for writing.
+    #[error("it is mounted read-only on {}: unmount it first", .0.display())]
+    ReadOnly(PathBuf),
     /// The mount point already has a bifolio mount, of this source.
     #[error("{0} is mounted on it already")]
     Occupied(String),

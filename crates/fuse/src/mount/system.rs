@@ -52,6 +52,11 @@ impl Detached {
         MountId::of(&self.mount)
     }
 
+    /// Makes the mount read-only, although its options are for writing.
+    pub fn make_read_only(&self) -> Result<(), MountError> {
+        super::again::make_read_only(&self.mount).map_err(MountError::Mount)
+    }
+
     /// Attaches the mount to `directory`, and returns its connection.
     pub fn attach(self, directory: &Path) -> Result<OwnedFd, MountError> {
         let flags =
@@ -104,7 +109,8 @@ fn create(
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options))
 }
 
-fn attributes(options: &MountOptions) -> MountAttrFlags {
+/// Returns the attributes of a mount with these options.
+pub fn attributes(options: &MountOptions) -> MountAttrFlags {
     let mut attributes = options.access_attributes();
     attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, !options.writable);
     attributes.set(MountAttrFlags::MOUNT_ATTR_NOSUID, !options.suid);

@@ -13,6 +13,8 @@ pub struct MountEntry {
     pub id: u32,
     /// The device number of the mounted file system, "major:minor". It is unique among mounted file systems.
     pub device: String,
+    /// The directory of the mounted file system that the mount shows: `/`, unless it is a bind mount of another one.
+    pub root: OsString,
     /// The directory with the mount.
     pub mount_point: PathBuf,
     /// The options of the mount, such as "rw,nosuid"; not those of its file system.
@@ -77,7 +79,8 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = text(fields.next()?).parse().ok()?;
     let device = text(fields.nth(1)?);
-    let mount_point = PathBuf::from(unescape(fields.nth(1)?));
+    let root = unescape(fields.next()?);
+    let mount_point = PathBuf::from(unescape(fields.next()?));
     let options = text(fields.next()?);
     fields.find(|field| *field == b"-")?;
     let kind = text(fields.next()?);
@@ -85,7 +88,7 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let super_options = text(fields.next()?);
     let user = super_options.split(',').find_map(|option| option.strip_prefix("user_id="));
     let user = user.and_then(|user| user.parse().ok());
-    Some(MountEntry { id, device, mount_point, options, kind, source, super_options, user })
+    Some(MountEntry { id, device, root, mount_point, options, kind, source, super_options, user })
 }
 
 fn text(field: &[u8]) -> String {

@@ -22,7 +22,10 @@ pub enum Message {
     /// Guard to server: the guard handles signals, and the host has claimed the device.
     Watching,
     /// Server to guard: the volume is open.
-    Opened,
+    Opened {
+        /// Whether it is open for writing. If the host has no space, it is not, although the options are for writing.
+        writable: bool,
+    },
     /// Guard to server: the volume is mounted.
     Mounted {
         /// The connection.
@@ -78,7 +81,8 @@ impl Control {
         match message {
             Message::Prepared => self.send_raw(b"p", None),
             Message::Watching => self.send_raw(b"w", None),
-            Message::Opened => self.send_raw(b"o", None),
+            Message::Opened { writable: true } => self.send_raw(b"o", None),
+            Message::Opened { writable: false } => self.send_raw(b"O", None),
             Message::Mounted { connection, has_rings } => {
                 self.send_raw(if *has_rings { b"r" } else { b"m" }, Some(connection.as_fd()))
             }
@@ -99,7 +103,8 @@ impl Control {
         let (length, descriptor) = socket::receive(&self.socket, &mut bytes)?;
         let message = match (&bytes[..length], descriptor) {
             ([], _) => return Ok(Event::Closed),
-            (b"o", _) => Message::Opened,
+            (b"o", _) => Message::Opened { writable: true },
+            (b"O", _) => Message::Opened { writable: false },
             (b"p", _) => Message::Prepared,
             (b"w", _) => Message::Watching,
             (b"m", Some(connection)) => Message::Mounted { connection, has_rings: false },

@@ -16,7 +16,7 @@ use super::signals::Signals;
 use super::system_log::Severity;
 use super::task::{self, Task};
 use super::{Plan, SessionError, Sockets, kill_check, locate, messages};
-use crate::mount::{self, Claimed, Detached, MountError, MountId, MountRequest};
+use crate::mount::{self, Claimed, Detached, MountError, MountId, MountOptions, MountRequest};
 use crate::transport::connect_device;
 
 /// The time within which the kernel has to write the data that it holds.
@@ -128,18 +128,18 @@ impl Guard<'_> {
         };
         // If the server has ended, the wait for its message returns `Closed`.
         let _ = self.control.send(&Message::Watching);
-        match self.wait() {
-            Ok(Event::Message(Message::Opened)) => {}
+        let writable = match self.wait() {
+            Ok(Event::Message(Message::Opened { writable })) => writable,
             // The server is opening the volume, or waits to do so. Data that it writes then survives a kill.
             Ok(Event::Signal) => return self.abort(END_TIMEOUT, SessionError::Interrupted),
             other => return Err(process::failure_of(self.end(&other))),
-        }
+        };
         let (detached, _descriptor) = match claimed {
             Some(Claimed::ByMount(detached)) => (Some(detached), None),
             Some(Claimed::ByDescriptor(descriptor)) => (None, Some(descriptor)),
             None => (None, None),
         };
-        match self.attach(detached) {
+        match self.attach(detached, writable) {
             Ok(()) => self.report_and_watch(ready),
             Err(error) => self.abort(WRITE_TIMEOUT, error.into()),
         }
@@ -219,9 +219,11 @@ impl Guard<'_> {
         }
     }
 
-    /// Mounts, and passes the connection to the server.
-    fn attach(&mut self, detached: Option<Detached>) -> Result<(), MountError> {
+    /// Mounts, and passes the connection to the server. The mount is read-only if the volume is not `writable`.
+    fn attach(&mut self, detached: Option<Detached>, writable: bool) -> Result<(), MountError> {
         let plan = self.plan;
+        let options =
+            MountOptions { writable: plan.options.writable && writable, ..plan.options.clone() };
         let is_block_device = detached.is_some();
         let source = plan.options.fsname.as_ref().map_or_else(|| plan.source.clone(), Into::into);
         let connection = match detached {
@@ -229,12 +231,14 @@ impl Guard<'_> {
                 // Before the mount is attached, since other programs can unmount it from then on.
                 self.mount = detached.id();
                 self.mark = self.mount.as_ref().and_then(|id| Mark::set(&id.name(&source)));
+                if plan.options.writable && !writable {
+                    detached.make_read_only()?;
+                }
                 detached.attach(&plan.directory)?
             }
             None => {
                 let directory = &*plan.directory;
-                let request =
-                    MountRequest { source: source.clone(), directory, options: &plan.options };
+                let request = MountRequest { source: source.clone(), directory, options: &options };
                 let connection = mount::mount(&request)?;
                 self.mount = MountId::find(directory).map(|(id, _)| id);
                 self.mark = self.mount.as_ref().and_then(|id| Mark::set(&id.name(&source)));

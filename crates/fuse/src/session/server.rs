@@ -172,7 +172,8 @@ fn mount_and_serve<E>(
     [null, messages]: [&OwnedFd; 2],
 ) -> Result<(), SessionError<E>> {
     let host = |action| move |errno| SessionError::Host(action, errno);
-    control.send(&Message::Opened).map_err(host("send to the guard"))?;
+    let opened = Message::Opened { writable: server.is_writable() };
+    control.send(&opened).map_err(host("send to the guard"))?;
     let (connection, has_rings) =
         match wait(Some(control), signals, None, None).map_err(host("wait"))? {
             Event::Message(Message::Mounted { connection, has_rings }) => (connection, has_rings),

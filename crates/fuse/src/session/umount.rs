@@ -68,6 +68,7 @@ pub fn umount(path: &Path, mut notify: impl FnMut(UmountNotice)) -> Result<(), U
     // Before the guard can end.
     let guard = FoundGuard::find(&id.name(&entry.source), &trusted(&entry));
     let is_dead = guard.is_none() && dead::is_dead(&path);
+    let others = id.others();
     let begun = Instant::now();
     // On another thread, since the kernel may wait for the server.
     let unmounting = Task::start(move || mount::unmount(&path));
@@ -81,6 +82,10 @@ pub fn umount(path: &Path, mut notify: impl FnMut(UmountNotice)) -> Result<(), U
     outcome.ok_or(UmountError::StillRunning)??;
     if id.exists() == Some(true) {
         return Err(UmountError::Another);
+    }
+    if others.iter().any(|other| other.exists() == Some(true)) {
+        // The server ends with the last mount of the volume.
+        return Ok(());
     }
     if is_dead {
         notify(UmountNotice::Died);
