@@ -461,10 +461,10 @@ fn direct_writes_through_files_that_are_not_opened_for_them_invalidate_cached_da
         let write = |write_flags| {
             let write =
                 WriteIn { size: 512, flags: O_DIRECT | 2, write_flags, ..WriteIn::new_zeroed() };
-            let write = WriteIn { handle: opened.handle, offset: 1 << 20, ..write };
+            let write = WriteIn { handle: opened.handle, offset: 512, ..write };
             ask(&server, Opcode::Write, file.node, &[write.as_bytes(), &[b'h'; 512]]);
         };
-        let all = FileOffset(1 << 20)..FileOffset((1 << 20) + (64 << 10));
+        let all = FileOffset(0)..FileOffset(64 << 10);
         write(WRITE_LOCK_OWNER);
         assert!(invalidated().is_empty(), "the kernel has cached nothing");
         for write_flags in [0, WRITE_CACHE] {
@@ -473,7 +473,7 @@ fn direct_writes_through_files_that_are_not_opened_for_them_invalidate_cached_da
             write(WRITE_LOCK_OWNER);
             assert_eq!(invalidated(), [(file.node, all.clone())], "{write_flags}");
         }
-        let read = ReadIn { handle: opened.handle, offset: 1 << 20, ..ReadIn::new_zeroed() };
+        let read = ReadIn { handle: opened.handle, offset: 512, ..ReadIn::new_zeroed() };
         let read = ReadIn { size: 512, flags: O_DIRECT | 2, ..read };
         ask(&server, Opcode::Read, file.node, &[read.as_bytes()]);
         write(WRITE_LOCK_OWNER);
