@@ -2,8 +2,11 @@
 //! properties of volumes.
 
 use std::fmt;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
+use crate::error::{Result, Unsupported};
 use crate::units::InodeNumber;
 
 /// The type of an inode.
@@ -68,6 +71,26 @@ impl FileType {
     pub fn is_symlink(self) -> bool {
         self == Self::Symlink
     }
+
+    /// Returns whether this is the type of block devices.
+    pub fn is_block_device(self) -> bool {
+        self == Self::BlockDevice
+    }
+
+    /// Returns whether this is the type of character devices.
+    pub fn is_char_device(self) -> bool {
+        self == Self::CharacterDevice
+    }
+
+    /// Returns whether this is the type of named pipes.
+    pub fn is_fifo(self) -> bool {
+        self == Self::Fifo
+    }
+
+    /// Returns whether this is the type of sockets.
+    pub fn is_socket(self) -> bool {
+        self == Self::Socket
+    }
 }
 
 /// A point in time.
@@ -124,7 +147,8 @@ pub struct DeviceNumber {
     pub minor: u32,
 }
 
-/// The attributes of an inode, as `stat` and `statx` report them.
+/// The attributes of an inode, as `stat` and `statx` report them. The methods are those of [`std::fs::Metadata`] and of
+/// `MetadataExt`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attributes {
     /// The inode's number.
@@ -192,6 +216,58 @@ impl Attributes {
     pub fn mode(&self) -> u32 {
         self.kind.mode_bits() | u32::from(self.permissions)
     }
+
+    /// Returns the permissions, with setuid, setgid and sticky.
+    pub fn permissions(&self) -> Permissions {
+        Permissions::from_mode(self.mode())
+    }
+
+    /// Returns the time of the last change of the contents. Never fails: it returns a `Result` since
+    /// [`std::fs::Metadata::modified`] does.
+    pub fn modified(&self) -> Result<SystemTime> {
+        Ok(self.modified.into())
+    }
+
+    /// Returns the time of the last access. Never fails, as [`modified`](Self::modified).
+    pub fn accessed(&self) -> Result<SystemTime> {
+        Ok(self.accessed.into())
+    }
+
+    /// Returns the time of the creation. Errors: `Unsupported` if the volume does not store it.
+    pub fn created(&self) -> Result<SystemTime> {
+        let created = self.created.ok_or(Unsupported::Operation("a time of creation"))?;
+        Ok(created.into())
+    }
+
+    /// Returns the inode's number.
+    pub fn ino(&self) -> u64 {
+        self.inode.0.into()
+    }
+
+    /// Returns the number of names.
+    pub fn nlink(&self) -> u64 {
+        self.links.into()
+    }
+
+    /// Returns the owner.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Returns the group.
+    pub fn gid(&self) -> u32 {
+        self.gid
+    }
+
+    /// Returns the size in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Returns the allocated space, in units of 512 bytes.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
 }
 
 /// A change of an inode's attributes. `None` leaves a field unchanged. Not here: the right to change them, and
@@ -213,9 +289,10 @@ pub struct AttributeChange {
 }
 
 /// The condition for setting an extended attribute.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum XattrMode {
     /// No condition.
+    #[default]
     Either,
     /// There is no attribute of that name, or the call fails with `Exists`.
     Create,

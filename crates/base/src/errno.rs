@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::io::Errno;
 
-use crate::error::{Error, Unsupported};
+use crate::error::{Error, HostError, Unsupported};
 
 /// The host's error number for a thread that cannot be started.
 pub(crate) const AGAIN: i32 = Errno::AGAIN.raw_os_error();
@@ -18,6 +18,8 @@ impl Error {
             Self::Corrupt(_) => Errno::UCLEAN,
             Self::Unsupported(Unsupported::Encrypted(_)) => Errno::NOKEY,
             Self::Unsupported(_) => Errno::OPNOTSUPP,
+            Self::Host(HostError { errno: Some(errno), .. }) => return *errno,
+            Self::Host(_) => Errno::IO,
             Self::Open { errno, .. } | Self::ThreadSpawn { errno } => return *errno,
             Self::InUse { .. } => Errno::BUSY,
             Self::NotFound | Self::NoPartition { .. } => Errno::NOENT,
@@ -90,8 +92,25 @@ impl From<Error> for io::Error {
         match error {
             Error::UnexpectedEof => Self::new(io::ErrorKind::UnexpectedEof, error),
             Error::InvalidUtf8 => Self::new(io::ErrorKind::InvalidData, error),
+            Error::Host(HostError { errno: Some(errno), .. }) => Self::from_raw_os_error(errno),
+            Error::Host(HostError { kind, .. }) => Self::new(kind, error),
             error if error.has_details() => Self::new(number.kind(), error),
             _ => number,
+        }
+    }
+}
+
+/// The conversion for functions that return this library's errors and call `std::io`, too. An error of this library in an
+/// `io::Error` comes out of it; all others become an [`Error::Host`].
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        match error.downcast::<Self>() {
+            Ok(error) => error,
+            Err(error) => Self::Host(HostError {
+                kind: error.kind(),
+                errno: error.raw_os_error(),
+                text: error.to_string().into(),
+            }),
         }
     }
 }
@@ -138,6 +157,23 @@ mod tests {
         check(Error::NameTooLong, Errno::NAMETOOLONG, None, false);
         check(Error::SymlinkLoop, Errno::LOOP, None, false);
         check(Error::NoAttribute, Errno::NODATA, None, false);
+    }
+
+    #[test]
+    fn errors_of_the_host_keep_their_number_kind_and_text() {
+        let missing = io::Error::from_raw_os_error(Errno::NOENT.raw_os_error());
+        let text = missing.to_string();
+        let error = Error::from(missing);
+        assert_eq!((error.errno(), error.to_string()), (Errno::NOENT.raw_os_error(), text));
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NotFound);
+
+        let error = Error::from(io::Error::new(io::ErrorKind::InvalidData, "no number"));
+        let again = io::Error::from(error);
+        assert_eq!(again.kind(), io::ErrorKind::InvalidData);
+        assert_eq!(again.to_string(), "no number");
+
+        let ours = Error::InvalidArgument("a reason");
+        assert_eq!(Error::from(io::Error::from(ours.clone())), ours);
     }
 
     #[test]

@@ -139,6 +139,9 @@ pub enum Error {
     /// writing is lost, or the state in memory may be inconsistent.
     #[error("a panic in {0}")]
     Panicked(&'static str),
+    /// An error of the host outside of the library, such as one of [`std::fs`], that `?` has converted.
+    #[error(transparent)]
+    Host(#[from] HostError),
     /// The host refused to start a thread.
     #[error("cannot start a thread: {}", std::io::Error::from_raw_os_error(*errno))]
     ThreadSpawn {
@@ -168,6 +171,18 @@ impl Error {
     pub fn thread_spawn(error: &std::io::Error) -> Self {
         Self::ThreadSpawn { errno: error.raw_os_error().unwrap_or(errno::AGAIN) }
     }
+}
+
+/// An error of the host outside of the library: a [`std::io::Error`] that can be cloned and compared.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct HostError {
+    /// The kind.
+    pub kind: std::io::ErrorKind,
+    /// The host's error number, if there is one.
+    pub errno: Option<i32>,
+    /// The text.
+    pub text: Arc<str>,
 }
 
 /// A failed device operation.

@@ -20,7 +20,9 @@ pub mod wait_callback;
 pub mod waiting;
 
 pub use container::Container;
-pub use error::{Corrupt, Error, IoError, IoOperation, Location, Problem, Result, Unsupported};
+pub use error::{
+    Corrupt, Error, HostError, IoError, IoOperation, Location, Problem, Result, Unsupported,
+};
 pub use on_drop::OnDrop;
 pub use ranges::Ranges;
 pub use units::{

@@ -6,10 +6,14 @@
 //!
 //! # Calls as in the standard library
 //!
-//! [`VolumeOptions`] open the volume on an image. [`Volume`] has most calls of [`std::fs`], and [`File`] those of
-//! [`std::fs::File`] and of `FileExt`, with the same names and meanings. Files are [`Read`](std::io::Read),
-//! [`Write`](std::io::Write) and [`Seek`](std::io::Seek), and an [`Error`] becomes an [`std::io::Error`] by `?`.
-//! `copy.rs` in the package's `examples/` copies files into an image and out of it with [`std::io::copy`].
+//! [`VolumeOptions`] open the volume on an image. [`Volume`] has the calls of [`std::fs`] except `canonicalize` and `copy`,
+//! and [`File`] those of [`std::fs::File`] and of `FileExt` except `try_clone`, `set_times` and locks, with the same names
+//! and meanings. Files are [`Read`](std::io::Read), [`Write`](std::io::Write) and [`Seek`](std::io::Seek). `?` converts an
+//! [`Error`] to an [`std::io::Error`], and the other way round. [`Volume::get_xattr`] and others have the names and
+//! arguments of the calls for extended attributes, and take paths.
+//!
+//! In the package's `examples/`, `first.rs` shows most of it, and `copy.rs` copies files into an image and out of it with
+//! [`std::io::copy`].
 //!
 //! ```
 //! # let folder = tempfile::tempdir().unwrap();
@@ -64,13 +68,13 @@
 //! - A volume that is dropped without [`Volume::close`] is left as after a crash. Writes
 //!   reach an image when they are synced or written back, or when the volume is closed.
 //! - A read or write of a file is shorter than requested only at the end of the file, or after an error.
-//! - [`Attributes`] stand for `Metadata`. Their times are [`Timestamp`]s, which convert to `SystemTime`, and their
-//!   permissions are a number.
+//! - [`Attributes`] stand for `Metadata`, with its methods. Their fields are the values as the volume stores them:
+//!   times are [`Timestamp`]s, and permissions a number.
 //! - Entries of a directory borrow the [`Volume`], and `file_name` returns a borrowed name.
 //! - Access times are not kept by default: see [`AccessOptions`].
 //! - `remove_dir_all` refuses the root, and paths that end in "." or "..", with [`Error::InvalidArgument`].
 //! - There are no `copy`, `canonicalize`, `try_clone`, `set_times` and file locks. [`std::io::copy`] copies contents,
-//!   [`File::node`] and [`Node::set_attributes`] set times, and `&File` can be read and written by several users.
+//!   [`File::set_modified`] or [`Node::set_attributes`] set times, and `&File` can be read and written by several users.
 //! - Errors are the library's own [`Error`], except in the traits of `std::io`. `?` converts them.
 //!
 //! # More than the standard library
@@ -117,8 +121,8 @@ pub use base::attributes::{
 pub use base::space::ReserveAccessGuard;
 pub use base::{
     BlockSize, Container, Corrupt, DeviceOffset, Error, FileBlock, FileOffset, FsBlock,
-    GroupNumber, InodeNumber, IoError, IoOperation, Location, Problem, Result, Unsupported,
-    WaitCallback,
+    GroupNumber, HostError, InodeNumber, IoError, IoOperation, Location, Problem, Result,
+    Unsupported, WaitCallback,
 };
 pub use device::open as open_device;
 pub use device::partition::{Partition, PartitionTable, SectorSize, TableKind};

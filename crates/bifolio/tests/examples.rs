@@ -84,3 +84,31 @@ fn a_directory_that_contains_itself_is_listed_once() {
     let [first, second] = ["/d/e\"\n", "/d/e/loop\"\n"].map(|line| listed.matches(line).count());
     assert_eq!((first, second, listed.lines().count()), (1, 1, 4), "{listed}");
 }
+
+#[test]
+fn a_first_program_writes_and_reports() {
+    let folder = tempfile::tempdir().unwrap();
+    let [image, message, report] =
+        ["disk.img", "message", "report"].map(|name| folder.path().join(name));
+    Mke2fs::new("ext4", 4096).make(&image, None);
+    std::fs::write(&message, "Hello, world\n\n").unwrap();
+    std::fs::set_permissions(&message, std::os::unix::fs::PermissionsExt::from_mode(0o640))
+        .unwrap();
+
+    assert_eq!(run(example("first").args([&image, &message, &report])), b"Hello, world\n");
+    check_by_e2fsck(&image);
+    assert_eq!(
+        std::fs::read_to_string(&report).unwrap(),
+        "file latest: 13 bytes, 640, 0 days old\n  user.comment = added\n"
+    );
+    let shown = run(Command::new("debugfs")
+        .args(["-R", "ea_get /var/messages/latest user.comment"])
+        .arg(&image));
+    assert!(String::from_utf8_lossy(&shown).contains("added"));
+    let refused = output(example("first").args([&image, &report.join("none"), &report]));
+    assert!(
+        !refused.status.success() && refused.text().contains("Not a directory"),
+        "{}",
+        refused.text()
+    );
+}

@@ -92,8 +92,8 @@ const THREADS: usize = 4;
 /// Opens the file or block device at `path`.
 ///
 /// Threads do not survive a fork, so a program that runs in the background must fork before this.
-pub fn open(path: &Path, options: OpenDevice) -> Result<SharedDevice> {
-    Image::open(path, options)?.device()
+pub fn open(path: impl AsRef<Path>, options: OpenDevice) -> Result<SharedDevice> {
+    Image::open(path.as_ref(), options)?.device()
 }
 
 /// Returns whether the host refuses all writes to the file or block device at `path`: the device, or the file

@@ -56,8 +56,8 @@ impl Keys {
     /// computed from the key. Empty lines, and lines that begin with `#`, are ignored.
     ///
     /// Errors: `Open`; `InvalidArgument` if the file has another form.
-    pub fn read_file(path: &Path) -> Result<Self> {
-        Self::parse(&key_file::read(path)?)
+    pub fn read_file(path: impl AsRef<Path>) -> Result<Self> {
+        Self::parse(&key_file::read(path.as_ref())?)
     }
 
     /// Returns the keys in `contents`, which have a form of [`read_file`](Self::read_file).

@@ -33,6 +33,7 @@ mod rights;
 mod rw_flags;
 mod std_file;
 mod std_path;
+mod std_xattr;
 mod synchronous;
 mod tree;
 mod volume;

@@ -6,9 +6,11 @@
 
 use std::fs::Permissions;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::time::SystemTime;
 
-use base::attributes::Attributes;
+use base::attributes::{AttributeChange, Attributes};
 use base::{Error, FileOffset, Result};
+use fs::Credentials;
 
 use crate::data::WriteAt;
 use crate::file::File;
@@ -73,6 +75,13 @@ impl File {
     /// Returns the file's attributes.
     pub fn metadata(&self) -> Result<Attributes> {
         Ok(self.node().attributes())
+    }
+
+    /// Sets the time of the last change of the contents.
+    pub fn set_modified(&self, time: SystemTime) -> Result<()> {
+        let modified = Some(time.into());
+        let change = AttributeChange { modified, ..AttributeChange::default() };
+        self.node().set_attributes(&change, &Credentials::ROOT)
     }
 
     /// Sets the file's permissions, with setuid, setgid and sticky.

@@ -156,10 +156,12 @@ impl Volume {
         }
     }
 
-    /// Returns the node at `path`. Errors: `NotFound` also for an empty path, as in the kernel.
-    pub(crate) fn node_at(&self, path: &Path, follow: Follow) -> Result<Arc<Node>> {
-        path::check_nonempty(bytes_of(path))?;
-        self.resolve(bytes_of(path), follow)
+    /// Returns the node at `path`. Errors: `NotFound` also for an empty path, as in the kernel. [`resolve`](Self::resolve)
+    /// takes paths as bytes.
+    pub fn node_at(&self, path: impl AsRef<Path>, follow: Follow) -> Result<Arc<Node>> {
+        let path = bytes_of(path.as_ref());
+        path::check_nonempty(path)?;
+        self.resolve(path, follow)
     }
 }
 
