@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -177,6 +177,50 @@ fn flags_cannot_be_changed_without_the_kernels_checks() {
     assert_eq!(flags(), before);
 }
 
+/// Returns the block of the device that FIBMAP reports for a block of a file.
+fn fibmap(file: &File, block: u32) -> Result<u32, Errno> {
+    let mut block = block;
+    // SAFETY: the request reads and writes a number of this size.
+    match unsafe { libc::ioctl(file.as_raw_fd(), FIBMAP, &raw mut block) } {
+        0 => Ok(block),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()),
+    }
+}
+
+#[test]
+fn blocks_of_files_are_those_that_debugfs_reports() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let mount = fixture.mount(&["-o", "rw"]);
+    let path = mount.path().join("new");
+    let file = File::create(&path).unwrap();
+    // Data that is not on the device yet, a hole, and blocks without data.
+    file.write_all_at(&[1; 10_000], 0).unwrap();
+    file.write_all_at(b"after a hole", 20 * 4096).unwrap();
+    run(Command::new("fallocate").args(["-n", "-o", "122880", "-l", "4096"]).arg(&path));
+    let found: Vec<u32> = (0..32).map(|block| fibmap(&file, block).unwrap()).collect();
+    let big = File::open(mount.path().join("big")).unwrap();
+    let of_big: Vec<u32> = (0..1221).map(|block| fibmap(&big, block).unwrap()).collect();
+    let counted = run(Command::new("filefrag").args(["-B", "-v"]).arg(mount.path().join("big")));
+    fixture.umount();
+    mount.assert_gone();
+    let expected = |name: &str, block: usize| {
+        let request = format!("bmap /{name} {block}");
+        let shown = run(Command::new("debugfs").args(["-R", &request]).arg(&fixture.image));
+        String::from_utf8(shown).unwrap().split_whitespace().next().unwrap().parse::<u32>().unwrap()
+    };
+    for block in [0, 1, 2, 3, 19, 20, 21] {
+        assert_eq!(found[block], expected("new", block), "block {block}");
+    }
+    assert!(found[0] != 0 && found[20] != 0 && found[3] == 0, "{found:?}");
+    assert_eq!(found[30], 0, "a block without data, as with the kernel's ext4");
+    assert_eq!((of_big[0], of_big[1220]), (expected("big", 0), expected("big", 1220)));
+    let counted = String::from_utf8(counted).unwrap();
+    let first = of_big[0].to_string();
+    assert!(counted.contains("extent") && counted.contains(&first), "{counted}");
+    check_by_e2fsck(&fixture.image);
+}
+
 #[test]
 fn swap_files_are_refused() {
     private_mounts();
@@ -190,10 +234,9 @@ fn swap_files_are_refused() {
         run(Command::new("mkswap").arg(&path));
         let file = File::open(&path).unwrap();
         file.sync_all().unwrap();
-        let mut block = 0_u32;
-        // SAFETY: the request reads and writes a number of this size.
-        let done = unsafe { libc::ioctl(file.as_raw_fd(), FIBMAP, &raw mut block) };
-        assert_eq!((done, block), (0, 0), "{options}: the block of a file");
+        // FIBMAP is answered, which asks the server the same.
+        let block = fibmap(&file, 0).unwrap();
+        assert_eq!(block != 0, options == "rw", "{options}: the block of a file");
         let name = CString::new(path.as_os_str().as_bytes()).unwrap();
         // SAFETY: the path ends with a NUL.
         let done = unsafe { libc::swapon(name.as_ptr(), 0) };
@@ -203,6 +246,7 @@ fn swap_files_are_refused() {
             unsafe { libc::swapoff(name.as_ptr()) };
         }
         assert_eq!((done, errno), (-1, Some(libc::EINVAL)), "{options}");
+        assert_eq!(fibmap(&file, 0).unwrap(), block, "{options}: after the attempt");
         drop(file);
         fs::write(&path, "an ordinary file").unwrap();
         fixture.umount();

@@ -170,6 +170,14 @@ impl FileSystem for Ext4 {
         if self.is_writable() { self.volume.sync() } else { Ok(()) }
     }
 
+    fn mark_clean(&self) -> Result<()> {
+        if self.is_writable() { self.volume.mark_clean() } else { Ok(()) }
+    }
+
+    fn mark_in_use(&self) -> Result<()> {
+        self.volume.mark_in_use()
+    }
+
     fn close(&self) -> Result<()> {
         if self.is_writable() { self.volume.close() } else { Ok(()) }
     }

@@ -227,6 +227,13 @@ impl FileSystem for F2fs {
         }
     }
 
+    fn mark_clean(&self) -> Result<()> {
+        match self.volume.writer() {
+            Ok(writer) => writer.mark_clean(&self.volume),
+            Err(_) => Ok(()),
+        }
+    }
+
     fn close(&self) -> Result<()> {
         match self.volume.writer() {
             Ok(writer) => writer.close(&self.volume),

@@ -171,6 +171,18 @@ pub trait FileSystem: Send + Sync + Debug {
         Ok(())
     }
 
+    /// Makes all changes durable, and leaves the device as [`close`](Self::close) does. The volume stays open, and its next
+    /// change marks it as in use again.
+    fn mark_clean(&self) -> Result<()> {
+        self.sync()
+    }
+
+    /// Marks the volume as in use after [`mark_clean`](Self::mark_clean), before data is written that no change of metadata
+    /// precedes.
+    fn mark_in_use(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Closes the volume: makes all changes durable, and marks the volume as clean. Later changes fail.
     fn close(&self) -> Result<()> {
         Ok(())

@@ -96,6 +96,7 @@ impl Operation {
             Lseek => plain(handler!(lseek)),
             ReadDir => plain(handler!(read_dir)),
             ReadDirPlus => plain(handler!(read_dir_plus)),
+            Bmap => plain(handler!(block_of_file)),
             StatFs => plain(handler!(stat_fs)),
             GetXattr => plain(handler!(get_xattr)),
             ListXattr => plain(handler!(list_xattr)),
@@ -127,9 +128,8 @@ impl Operation {
             Release => finalize(handler!(release)),
 
             // After ENOSYS, the kernel sends no more of these requests. It checks access (default_permissions) and
-            // manages locks itself. With an answer to BMAP, it would swap to the blocks of a file even after this
-            // server has ended.
-            Access | GetLk | SetLk | SetLkW | Bmap | Poll | SetupMapping | RemoveMapping => {
+            // manages locks itself.
+            Access | GetLk | SetLk | SetLkW | Poll | SetupMapping | RemoveMapping => {
                 plain(NOT_SERVED)
             }
         }

@@ -14,6 +14,7 @@ mod operations;
 mod owners;
 mod reply;
 mod request;
+mod requester;
 mod server;
 mod session;
 mod socket;

@@ -22,6 +22,7 @@ use crate::owners::Owners;
 use crate::protocol::{InHeader, InterruptIn};
 use crate::reply::{Answer, Outcome, Reply};
 use crate::request::Request;
+use crate::requester::{Requester, Requesters};
 
 /// A bit in the count of requests: new requests are not served.
 const CLOSING: usize = 1 << (usize::BITS - 1);
@@ -82,6 +83,7 @@ pub struct Server {
     /// The outcome of closing the volume.
     closed: Mutex<Option<Result<()>>>,
     pub(crate) interrupts: Arc<Interrupts>,
+    pub(crate) requesters: Requesters,
     attribute_invalidator: OnceLock<AttributeInvalidator>,
     contents_invalidator: OnceLock<ContentsInvalidator>,
 }
@@ -133,6 +135,7 @@ impl Server {
             in_flight: AtomicUsize::new(0),
             closed: Mutex::new(None),
             interrupts: Arc::default(),
+            requesters: Requesters::default(),
             attribute_invalidator: OnceLock::new(),
             contents_invalidator: OnceLock::new(),
         })
@@ -193,6 +196,12 @@ impl Server {
     /// has no effect. Only the first call of this method has an effect.
     pub fn set_kill_check(&self, is_killed: impl Fn(u32) -> bool + Send + Sync + 'static) {
         self.interrupts.set_kill_check(is_killed);
+    }
+
+    /// Sets the function that returns the purpose of the request that a thread of the host waits for, by its id. Without it,
+    /// BMAP fails. Only the first call of this method has an effect.
+    pub(crate) fn set_requesters(&self, find: impl Fn(u32) -> Requester + Send + Sync + 'static) {
+        self.requesters.set(find);
     }
 
     /// Counts a request as in flight until the result is dropped.

@@ -1,6 +1,7 @@
 //! Access times: which accesses change them, and when the change is written.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::attributes::{Attributes, FileType, Timestamp};
 
@@ -85,7 +86,9 @@ impl Node {
     pub fn note_access(self: &Arc<Self>) -> bool {
         let options = self.volume().access;
         let Some(writeback) = self.volume().writeback.as_ref() else { return false };
-        if options.times == AccessTimes::Never {
+        if options.times == AccessTimes::Never
+            || self.volume().is_marked_clean.load(Ordering::Acquire)
+        {
             return false;
         }
         let now = last_tick();

@@ -250,6 +250,6 @@ impl Node {
     }
 
     fn check_writable(&self) -> Result<()> {
-        if self.volume().is_writable { Ok(()) } else { Err(Error::ReadOnly) }
+        if self.volume().is_writable { self.volume().mark_in_use() } else { Err(Error::ReadOnly) }
     }
 }

@@ -70,7 +70,7 @@ impl Node {
         caching: Caching,
     ) -> Result<Range<u64>> {
         let writeback = self.writeback()?;
-        self.volume().file_system.check_writable()?;
+        self.volume().begin_change()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
         // The first part waits without the lock, so that readers do not wait. Later parts wait with it.
         writeback.throttle(self, caching)?;
@@ -170,7 +170,7 @@ impl Node {
             _ => return Err(Error::InvalidArgument("only the size of regular files can be set")),
         }
         // Before data leaves the cache.
-        self.volume().file_system.check_writable()?;
+        self.volume().begin_change()?;
         let file = self.writable()?;
         let mut state = self.lock();
         // The volume may have been closed before the lock was taken.

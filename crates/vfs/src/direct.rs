@@ -248,7 +248,7 @@ impl File {
         self.require_writing()?;
         let node = self.node();
         node.writeback()?;
-        node.volume().file_system.check_writable()?;
+        node.volume().begin_change()?;
         Ok((node, node.writable()?.ok_or(Error::ReadOnly)?))
     }
 

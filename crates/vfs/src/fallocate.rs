@@ -123,7 +123,7 @@ impl Node {
             return Err(Error::FileTooLarge);
         }
         let writeback = self.writeback()?;
-        self.volume().file_system.check_writable()?;
+        self.volume().begin_change()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
         writeback.throttle(self, Caching::Kept)?;
         let mut state = self.lock();

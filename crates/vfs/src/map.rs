@@ -255,7 +255,7 @@ impl Map {
     fn fault_for_store(&self, page: u64, pages: u64) -> Result<u64> {
         let node = self.file.node();
         let writeback = node.writeback()?;
-        node.volume().file_system.check_writable()?;
+        node.volume().begin_change()?;
         let Some(file) = node.writable()? else { return Err(Error::ReadOnly) };
         writeback.throttle(node, Caching::Kept)?;
         let state = node.lock();
@@ -296,7 +296,7 @@ impl Map {
     fn write(&self, at: u64, data: &[u8]) -> Result<()> {
         let node = self.file.node();
         let writeback = node.writeback()?;
-        node.volume().file_system.check_writable()?;
+        node.volume().begin_change()?;
         let Some(file) = node.writable()? else { return Err(Error::ReadOnly) };
         let data = copied_if_mapped(data);
         let mut done = 0;

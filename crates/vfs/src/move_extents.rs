@@ -71,7 +71,7 @@ impl Node {
             return Err(Error::InvalidArgument("not a regular file"));
         }
         self.writeback()?;
-        self.volume().file_system.check_writable()?;
+        self.volume().begin_change()?;
         let (Some(file), Some(donor_file)) = (self.writable()?, donor.writable()?) else {
             return Err(Error::ReadOnly);
         };

@@ -235,7 +235,7 @@ impl Volume {
     }
 
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.shared.is_writable { Ok(()) } else { Err(Error::ReadOnly) }
+        if self.shared.is_writable { self.shared.mark_in_use() } else { Err(Error::ReadOnly) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use base::attributes::{Attributes, DirCursor, DirEntry, FileType};
 use base::locks::{Rank, RankedReadGuard, RankedRwLock, RankedWriteGuard};
-use base::{Error, FileOffset, InodeNumber, Result};
+use base::{DeviceOffset, Error, FileOffset, InodeNumber, Result};
 use fs::{FileData, Inode};
 use iomap::{FiemapExtent, ReadContext, WritableFile};
 use pagecache::{Mapping, PAGE_SIZE};
@@ -231,6 +231,32 @@ impl Node {
     ) -> Result<()> {
         let _lock = self.lock_shared();
         iomap::fiemap(self.inode.data()?.mapper, range, emit)
+    }
+
+    /// Returns where on the device the data of a regular file from `at` on lies, if all `length` bytes of it are written, and
+    /// adjacent there. Writes cached data back before. Returns `None` for holes, blocks without data, and data that the
+    /// device has in another form: within metadata, or compressed. Past the end of the file, the last block counts as a whole.
+    pub fn device_offset(&self, at: FileOffset, length: u64) -> Result<Option<DeviceOffset>> {
+        if self.kind() != FileType::Regular {
+            return Err(Error::InvalidArgument("only regular files have blocks of data"));
+        }
+        let end = at.0.saturating_add(length);
+        self.write_back_and_wait_cancellable(at.0..end)?;
+        let mut found = None;
+        self.extents(at..FileOffset(at.0.saturating_add(1)), &mut |extent| {
+            found = Some(extent);
+            ControlFlow::Break(())
+        })?;
+        let Some(FiemapExtent { logical, physical, length: extent_length, flags }) = found else {
+            return Ok(None);
+        };
+        let has_form = flags.delalloc || flags.unwritten || flags.inline || flags.encoded;
+        let Some(into) = at.0.checked_sub(logical.0) else { return Ok(None) };
+        let wanted = end.min(self.attributes().size.max(at.0.saturating_add(1)));
+        if has_form || logical.0.saturating_add(extent_length) < wanted {
+            return Ok(None);
+        }
+        Ok(physical.0.checked_add(into).map(DeviceOffset))
     }
 
     /// Returns the mapping with the cached data of a regular file. Creates it on first use.

@@ -33,7 +33,7 @@ impl Node {
     pub(crate) fn lock_for_change(
         &self,
     ) -> Result<(&Arc<WritableFile>, RankedWriteGuard<'_, NodeState>)> {
-        self.volume().file_system.check_writable()?;
+        self.volume().begin_change()?;
         let Some(file) = self.writable()? else { return Err(Error::ReadOnly) };
         let state = self.lock();
         // The volume may have been closed before the lock was taken.

@@ -3,6 +3,7 @@
 use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
@@ -177,6 +178,8 @@ pub(crate) struct Shared {
     pub(crate) read_options: ReadOptions,
     pub(crate) direct_options: DirectOptions,
     pub(crate) is_writable: bool,
+    /// Whether the volume was marked as clean, and not changed since.
+    pub(crate) is_marked_clean: AtomicBool,
     /// The inode flags that are in effect for all inodes.
     pub(crate) flags: u32,
     pub(crate) auto_da_alloc: bool,
@@ -196,6 +199,21 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new_mapping(&self) -> Arc<Mapping> {
         self.cache.new_mapping(self.block_size)
+    }
+
+    /// Prepares a change: marks the volume as in use, if it was marked as clean. Fails if the volume cannot be changed.
+    pub(crate) fn begin_change(&self) -> Result<()> {
+        self.file_system.check_writable()?;
+        self.mark_in_use()
+    }
+
+    /// Marks the volume as in use, if it was marked as clean.
+    pub(crate) fn mark_in_use(&self) -> Result<()> {
+        if self.is_marked_clean.load(Ordering::Acquire) {
+            self.file_system.mark_in_use()?;
+            self.is_marked_clean.store(false, Ordering::Release);
+        }
+        Ok(())
     }
 }
 
@@ -225,6 +243,7 @@ impl Volume {
         };
         let shared = Shared {
             is_writable: file_system.is_writable(),
+            is_marked_clean: AtomicBool::new(false),
             flags: synchronous::flags(options.sync, options.dirsync),
             file_system,
             read_options: options.read,
@@ -344,21 +363,21 @@ impl Volume {
     ///
     /// Errors: `InvalidArgument` for a range of less than a block or past the volume's end.
     pub fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
-        self.shared.file_system.check_writable()?;
+        self.shared.begin_change()?;
         self.shared.file_system.trim(bytes, bytes_min)
     }
 
     /// Moves data so that the free space becomes contiguous, until no further segment can be freed. Errors: `Unsupported` for
     /// formats that write in place.
     pub fn clean(&self) -> Result<fs::Cleaning> {
-        self.shared.file_system.check_writable()?;
+        self.shared.begin_change()?;
         self.shared.file_system.clean()
     }
 
     /// Does a small part of [`clean`](Self::clean). Returns whether there was something to gain. Errors: `Unsupported` for
     /// formats that write in place.
     pub fn clean_some(&self) -> Result<bool> {
-        self.shared.file_system.check_writable()?;
+        self.shared.begin_change()?;
         self.shared.file_system.clean_some()
     }
 
@@ -370,7 +389,7 @@ impl Volume {
         blocks: RangeInclusive<FsBlock>,
         skips_kept: bool,
     ) -> Result<fs::RangeCleaning> {
-        self.shared.file_system.check_writable()?;
+        self.shared.begin_change()?;
         self.shared.file_system.clean_range(blocks, skips_kept)
     }
 
@@ -381,7 +400,7 @@ impl Volume {
 
     /// Sets the label, durably. Errors: `InvalidArgument` if the format has no room for it.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
-        self.shared.file_system.check_writable()?;
+        self.shared.begin_change()?;
         self.shared.file_system.set_label(label)
     }
 
@@ -446,6 +465,30 @@ impl Volume {
     /// Returns the files with data that may be lost, the bytes that were written to them, and whether there are others.
     pub(crate) fn known_losses(&self) -> (Vec<(InodeNumber, u64)>, bool) {
         self.shared.writeback.as_ref().map(|writeback| writeback.losses().all()).unwrap_or_default()
+    }
+
+    /// Makes all earlier changes durable, and leaves the device as [`close`](Self::close) does, as Linux does when a volume
+    /// becomes read-only: of ext4, programs that do not replay the journal then read the current contents. The volume
+    /// stays open. Until its next change, accesses leave access times as they are; the change marks the volume as in use
+    /// again, durably and before anything else is written.
+    ///
+    /// Errors: as [`sync`](Self::sync).
+    pub fn mark_clean(&self) -> Result<()> {
+        if !self.is_writable() {
+            return Ok(());
+        }
+        self.shared.is_marked_clean.store(true, Ordering::Release);
+        let synced = self.sync().and_then(|()| self.shared.file_system.mark_clean());
+        if synced.is_err() {
+            self.shared.is_marked_clean.store(false, Ordering::Release);
+        }
+        synced
+    }
+
+    /// Marks a volume as in use that was [marked as clean](Self::mark_clean), as Linux does when a volume becomes writable
+    /// again. Otherwise its next change does this.
+    pub fn mark_in_use(&self) -> Result<()> {
+        self.shared.begin_change()
     }
 
     fn flush_data(&self) -> Result<()> {

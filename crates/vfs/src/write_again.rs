@@ -60,7 +60,7 @@ impl Node {
     /// `WrongType` for other inodes than regular files; `NotPermitted` for immutable and append-only files; errors of
     /// writing, which lose no data.
     pub fn defragment_range(self: &Arc<Self>, range: Range<FileOffset>) -> Result<u64> {
-        self.volume().file_system.check_writable()?;
+        self.volume().begin_change()?;
         if self.kind() != FileType::Regular {
             return Err(Error::WrongType("only regular files can be defragmented"));
         }

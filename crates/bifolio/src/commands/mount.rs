@@ -193,9 +193,10 @@ mount(8), fstab and systemd:
   refused if bifolio does not support them, such as data=journal and nobarrier.
 
   Create the links mount.fuse.bifolio and mount.fuseblk.bifolio, too. With them,
-  `mount -o remount,ro` makes all data durable on all mounts. With links of
-  the names umount.fuse.bifolio and umount.fuseblk.bifolio, umount(8) waits for
-  all data of all mounts, and reports errors.
+  `mount -o remount,ro` makes all data durable on all mounts, and leaves the
+  image as after an unmount: its journal is empty until the next change. With
+  links of the names umount.fuse.bifolio and umount.fuseblk.bifolio, umount(8)
+  waits for all data of all mounts, and reports errors.
 
 If the server dies:
   The mount stays, and accesses to it fail (ENOTCONN), until it is unmounted or

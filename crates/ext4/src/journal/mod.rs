@@ -1,7 +1,7 @@
 //! Transactions of metadata changes. Operations change blocks in memory through handles. All changes since the
 //! last commit are the running transaction. A commit makes it durable as a whole, in the log if the volume has
 //! one. A checkpoint writes the blocks to their home locations.
-//! Not here: the log on disk (`jbd2`), and the operations.
+//! Not here: the log on disk (`jbd2`), the mark of a volume in use (`volume/use_mark.rs`), and the operations.
 //!
 //! Invariants (`J` for journal):
 //!
@@ -15,6 +15,7 @@
 //! - **J4.** After a failure, only the error itself is written. So durable changes stay consistent.
 
 mod checkpoint;
+mod clean;
 mod delay;
 mod discard;
 mod failure;
@@ -25,7 +26,7 @@ mod transaction;
 mod worker;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::cancellation::CHECK_EVERY;
@@ -45,6 +46,7 @@ use crate::jbd2::LogWriter;
 use crate::jbd2::ondisk::BLOCKS_MIN;
 use crate::ranks;
 use crate::volume::error_log::ErrorLog;
+use crate::volume::use_mark::UseMark;
 
 /// The maximum number of blocks in a transaction of a volume without a log.
 const BLOCKS_MAX_WITHOUT_LOG: u64 = 8192;
@@ -63,6 +65,8 @@ pub(crate) struct Journal {
     log: Option<Mutex<LogWriter>>,
     /// The maximum number of blocks in a transaction.
     blocks_max: u64,
+    /// `None` while the volume is being opened, and during a recovery in memory.
+    use_mark: OnceLock<UseMark>,
     pub(crate) errors: ErrorLog,
 }
 
@@ -98,6 +102,9 @@ struct State {
     delays: SyncDelays,
     /// The last durable transaction.
     committed: TransactionId,
+    /// Whether the volume is marked as clean: all changes are at their home locations, and the log is empty. The next
+    /// handle marks the volume as in use.
+    is_clean: bool,
     end: Option<End>,
 }
 
@@ -121,6 +128,7 @@ impl Journal {
             is_committing: false,
             delays: SyncDelays::default(),
             committed: TransactionId(first.0.wrapping_sub(1)),
+            is_clean: false,
             end: None,
         };
         Self {
@@ -132,6 +140,7 @@ impl Journal {
             discards: Discards::default(),
             log: log.map(Mutex::new),
             blocks_max,
+            use_mark: OnceLock::new(),
             errors,
         }
     }
@@ -163,6 +172,10 @@ impl Journal {
             state.check()?;
             if state.is_locked {
                 state.wait(&self.changed);
+                continue;
+            }
+            if state.is_clean {
+                state = self.mark_in_use_locked(state)?;
                 continue;
             }
             let Transaction { blocks, revoked, .. } = &state.running;
@@ -228,7 +241,8 @@ impl Journal {
     fn commit_through(&self, id: TransactionId, urgency: Urgency) -> Result<bool> {
         let mut state = self.state.lock();
         loop {
-            if state.committed.is_at_or_after(id) {
+            // A clean volume has no changes that are not durable.
+            if state.is_clean || state.committed.is_at_or_after(id) {
                 return state.check().map(|()| false);
             }
             state.check_not_lost()?;

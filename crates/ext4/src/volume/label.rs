@@ -24,7 +24,8 @@ impl Volume {
         Ok(until_nul(&raw.volume_name).to_vec())
     }
 
-    /// Sets the label, durably. The copies of the superblock keep the old label.
+    /// Sets the label, durably, and at once in the superblock, since programs that look for labels do not replay the
+    /// journal. The copies of the superblock keep the old label.
     ///
     /// Errors: `InvalidArgument` if `label` is longer than `LABEL_BYTES_MAX` bytes or contains NUL.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
@@ -36,6 +37,7 @@ impl Volume {
         let mut name = [0; LABEL_BYTES_MAX];
         name[..label.len()].copy_from_slice(label);
         self.change(1, |handle| self.edit_superblock(handle, |raw| raw.volume_name = name))?;
-        self.sync()
+        self.sync()?;
+        self.writer()?.journal.flush()
     }
 }

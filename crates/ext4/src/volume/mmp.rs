@@ -194,6 +194,16 @@ impl Claim {
         Ok(claim)
     }
 
+    /// Returns a new claim to the volume, which was released with the block `released`. Errors: `InUse` if another host has
+    /// written the block since.
+    fn claim_again(&self, released: &RawMmp) -> Result<Self> {
+        let found = self.block.read()?;
+        if found.as_bytes() != released.as_bytes() {
+            return Err(in_use(&found));
+        }
+        Self::acquire(self.block.clone(), |_, _| Ok(()))
+    }
+
     /// Fails if another host has changed the block.
     fn check(&self) -> Result<()> {
         let found = self.block.read()?;
@@ -231,6 +241,8 @@ struct Shared {
 
 struct State {
     claim: Claim,
+    /// The block as it was written when the volume was released for a while. `None` while the volume is claimed.
+    released: Option<RawMmp>,
     is_stopped: bool,
     /// The error by which the claim was lost.
     lost: Option<Error>,
@@ -240,7 +252,7 @@ impl Mmp {
     /// Claims the volume with this block, and starts the thread.
     pub(crate) fn start(block: MmpBlock, wait_callback: &WaitCallback) -> Result<Self> {
         let claim = Claim::acquire(block, |message, time| wait_callback.wait(message, time))?;
-        let state = Mutex::new(State { claim, is_stopped: false, lost: None });
+        let state = Mutex::new(State { claim, released: None, is_stopped: false, lost: None });
         let (stopped, journal) = (Condvar::new(), OnceLock::new());
         let shared = Arc::new(Shared { state, stopped, journal });
         let in_thread = Arc::clone(&shared);
@@ -267,8 +279,14 @@ impl Mmp {
         let state = self.shared.state.lock();
         match &state.lost {
             Some(error) => Err(error.clone()),
+            None if state.released.is_some() => Ok(()),
             None => state.claim.release(),
         }
+    }
+
+    /// Returns a handle by which the volume is released for a while.
+    pub(crate) fn hold(&self) -> MmpHold {
+        MmpHold(Arc::clone(&self.shared))
     }
 
     fn stop(&self) {
@@ -276,6 +294,46 @@ impl Mmp {
         self.shared.stopped.notify_all();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
+        }
+    }
+}
+
+/// A handle to release and claim a volume whose claim a thread renews.
+pub(crate) struct MmpHold(Arc<Shared>);
+
+impl MmpHold {
+    /// Marks the volume as closed, so that other hosts may open it, until [`resume`](Self::resume).
+    pub(crate) fn pause(&self) -> Result<()> {
+        let mut state = self.0.state.lock();
+        if let Some(error) = &state.lost {
+            return Err(error.clone());
+        }
+        if state.released.is_none() {
+            state.claim.release()?;
+            state.released = Some(state.claim.block.read()?);
+        }
+        Ok(())
+    }
+
+    /// Claims the volume again. Errors: `InUse` if another host has opened it in the meantime, even if it has closed it
+    /// since: what this process has read may be stale. Then the claim is lost.
+    pub(crate) fn resume(&self) -> Result<()> {
+        let mut state = self.0.state.lock();
+        if let Some(error) = &state.lost {
+            return Err(error.clone());
+        }
+        let Some(released) = &state.released else { return Ok(()) };
+        let claimed = state.claim.claim_again(released);
+        match claimed {
+            Ok(claim) => {
+                state.claim = claim;
+                state.released = None;
+                Ok(())
+            }
+            Err(error) => {
+                self.0.mark_lost(&mut state, error.clone());
+                Err(error)
+            }
         }
     }
 }
@@ -315,6 +373,10 @@ impl Shared {
             self.stopped.wait_for(&mut state, interval);
             if state.is_stopped {
                 return;
+            }
+            if state.released.is_some() {
+                renewed = Instant::now();
+                continue;
             }
             match state.claim.renew() {
                 Ok(()) => renewed = Instant::now(),

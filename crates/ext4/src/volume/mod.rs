@@ -7,6 +7,7 @@ pub(crate) mod label;
 mod large_files;
 pub mod mmp;
 pub(crate) mod statfs;
+pub(crate) mod use_mark;
 pub(crate) mod writer;
 
 use std::sync::{Arc, OnceLock};

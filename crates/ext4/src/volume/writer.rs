@@ -14,7 +14,7 @@ use crate::features::{Feature, FeatureSet, Features};
 use crate::jbd2::ondisk::BLOCKS_MIN;
 use crate::jbd2::{JournalFeatures, LogWriter};
 use crate::journal::{Handle, Journal, Worker};
-use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS, STATE_VALID};
+use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS};
 use crate::orphans::found;
 use crate::orphans::write::OrphanSet;
 use crate::ranks;
@@ -22,6 +22,7 @@ use crate::recovery;
 use crate::superblock::{self, SUPERBLOCK_OFFSET, Superblock};
 use crate::volume::error_log::{ErrorLog, RecordedErrors};
 use crate::volume::mmp::{Mmp, MmpBlock};
+use crate::volume::use_mark::UseMark;
 use crate::volume::{OpenOptions, Probed, Volume};
 
 const STRUCTURE: &str = "superblock";
@@ -110,7 +111,9 @@ impl Volume {
         // After blocks were read here, another host may have changed them and released the volume.
         latch.refresh(DeviceOffset(0), latch.size());
         let opened = Self::open_exclusively(latch, cache, options).and_then(|volume| {
-            mmp.guard(&volume.writer()?.journal)?;
+            let journal = &volume.writer()?.journal;
+            mmp.guard(journal)?;
+            journal.use_mark().expect("the volume is open for writing").add_mmp(mmp.hold());
             Ok(volume)
         });
         match &opened {
@@ -191,7 +194,7 @@ impl Volume {
         if let Some(log) = &mut log {
             log.limit(metadata.changed_max());
         }
-        let journal = Arc::new(Journal::new(latch, metadata, log, error_log));
+        let journal = Arc::new(Journal::new(Arc::clone(&latch), metadata, log, error_log));
         let allocator = Allocator::load(&volume, options.discard)?;
         volume.writer = Some(Writer {
             journal,
@@ -203,23 +206,18 @@ impl Volume {
             changes_left: None,
             _worker: None,
         });
-        let has_orphan_file = volume.superblock().has(Feature::OrphanFile);
-        volume.change_flags(|raw| {
-            if has_log {
-                set(raw, Feature::NeedsRecovery, true);
-            } else {
-                raw.state = (raw.state.get() & !STATE_VALID).into();
-            }
-            if has_orphan_file {
-                // After a crash, the orphan file is read only if this flag is set.
-                set(raw, Feature::OrphanPresent, true);
-            }
-            if has_failed || errors.count > 0 {
-                raw.state = (raw.state.get() | STATE_ERRORS).into();
-            }
-        })?;
-        // Not before: the thread stores errors in the superblock.
+        let has_errors = has_failed || errors.count > 0;
         let journal = Arc::clone(&volume.writer()?.journal);
+        let mark = UseMark::new(
+            latch,
+            Arc::clone(volume.metadata()),
+            volume.geometry().clone(),
+            has_log,
+            volume.superblock().raw().state.get(),
+        );
+        mark.set_with(if has_errors { STATE_ERRORS } else { 0 })?;
+        journal.set_use_mark(mark);
+        // Not before: the thread stores errors in the superblock.
         let worker = Worker::start(Arc::clone(&journal), options.commit_interval)?;
         if let Some(writer) = &mut volume.writer {
             writer._worker = Some(worker);
@@ -346,26 +344,6 @@ impl Volume {
         Ok((Some(log), failure))
     }
 
-    /// Changes flags of the superblock in place, durably, outside any transaction. The volume must not be changed
-    /// concurrently. Only flags that recovery can reconstruct from a torn superblock are changed in this way
-    /// (`recovery/torn.rs`).
-    fn change_flags(&self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
-        let block = self.geometry().superblock_block();
-        self.metadata().change(block, STRUCTURE, Location::block(block), |bytes| {
-            superblock::edit(bytes, self.geometry(), change);
-        })?;
-        if let Some(contents) = self.metadata().changed(block) {
-            let offset = self
-                .geometry()
-                .block_size
-                .device_offset(block)
-                .expect("the block is in the volume");
-            self.device().write_at(offset, &contents)?;
-            self.metadata().written(block, &contents);
-        }
-        self.device().flush()
-    }
-
     /// Changes the superblock in a transaction.
     pub(crate) fn edit_superblock(
         &self,
@@ -474,19 +452,33 @@ impl Volume {
 
     fn end_writing(&self) -> Result<()> {
         let Writer { journal, orphans, .. } = self.writer()?;
+        if journal.finish_clean()? {
+            // Another host may have the volume.
+            return Ok(());
+        }
         // Freed space is counted only after its commit.
         journal.commit_all()?;
         self.update_superblock()?;
         journal.finish()?;
-        let has_no_orphans = orphans.is_file_empty();
-        let was_valid = self.superblock().raw().state.get() & STATE_VALID;
-        self.change_flags(|raw| {
-            set(raw, Feature::NeedsRecovery, false);
-            if has_no_orphans {
-                set(raw, Feature::OrphanPresent, false);
-            }
-            raw.state = (raw.state.get() | was_valid).into();
-        })
+        let mark = journal.use_mark().expect("the volume is open for writing");
+        mark.clear_flags(orphans.is_file_empty())
+    }
+
+    /// Makes all changes durable at their home locations, and leaves the device as [`close`](Self::close) does, so that
+    /// programs which do not replay the journal read the current contents. The volume stays open, and the next change marks
+    /// it as in use again.
+    pub fn mark_clean(&self) -> Result<()> {
+        let Writer { journal, orphans, .. } = self.writer()?;
+        // Freed space is counted only after its commit.
+        journal.commit_all()?;
+        self.update_superblock()?;
+        journal.mark_clean(|| orphans.is_file_empty())
+    }
+
+    /// Marks the volume as in use again after [`mark_clean`](Self::mark_clean), durably. Errors: `InUse` if another host has
+    /// had a volume with multiple-mount protection in the meantime; then the volume is shut down.
+    pub fn mark_in_use(&self) -> Result<()> {
+        self.writer()?.journal.mark_in_use()
     }
 }
 

@@ -226,9 +226,14 @@ impl<'c> Actor<'c> {
     }
 
     fn sync_volume(&mut self) -> Result<()> {
-        let Common { volume, device, syncs, .. } = self.common;
+        let Common { volume, device, syncs, bug, .. } = self.common;
         let versions = syncs.begin();
-        volume.sync()?;
+        if *bug == Bug::None && versions.iter().sum::<usize>() % 2 == 0 {
+            // While other threads change the volume.
+            volume.mark_clean()?;
+        } else {
+            volume.sync()?;
+        }
         syncs.end(versions, device.point());
         Ok(())
     }

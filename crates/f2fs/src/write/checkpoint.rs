@@ -30,7 +30,8 @@ use crate::summaries::BlockKind;
 use crate::volume::Volume;
 
 impl WriterState {
-    /// Writes a checkpoint with all changes, and installs it. With `is_closed`, nothing will be written after it.
+    /// Writes a checkpoint with all changes, and installs it. With `is_closed`, it marks the volume as
+    /// unmounted.
     ///
     /// An error leaves the last checkpoint on the device as it is, but not the state in memory: nothing may be written
     /// afterwards. After `NoSpace` for a block of the main area, only the logs have moved.

@@ -32,7 +32,7 @@ use crate::compress::{CompressedNames, NewCompression};
 use crate::edit::Editor;
 use crate::features::Feature;
 use crate::file_system::Format;
-use crate::ondisk::checkpoint::DISABLED;
+use crate::ondisk::checkpoint::{DISABLED, UNMOUNTED};
 use crate::ondisk::sit::RawSitEntry;
 use crate::quota::Quotas;
 use crate::ranks;
@@ -111,6 +111,8 @@ pub(super) struct WriterState {
     next_nid: u32,
     /// Blocks of files that are reserved for data in the cache, or in blocks of atomic writes.
     pub(super) reserved: u64,
+    /// Whether the volume was marked as clean, at any time since it was opened.
+    is_marked_clean: bool,
     is_closed: bool,
 }
 
@@ -140,6 +142,13 @@ impl WriterState {
             Demand::Changes(nodes) => self.to_write(volume).and_nodes(nodes),
             Demand::Few => self.to_write(volume),
         }
+    }
+
+    /// Returns whether the volume was marked as clean and has not changed since.
+    pub(super) fn is_clean(&self, volume: &Volume) -> bool {
+        self.is_marked_clean
+            && volume.checkpoint().has(UNMOUNTED)
+            && volume.overlay_or_new().read().is_empty()
     }
 
     /// Returns whether a checkpoint has room for `wanted`.
@@ -194,6 +203,7 @@ impl Writer {
             chain: Chain::default(),
             next_nid: 0,
             reserved: 0,
+            is_marked_clean: false,
             is_closed: false,
         };
         Ok(Self {
@@ -299,6 +309,18 @@ impl Writer {
             delays = self.delays.lock();
         }
         Ok(())
+    }
+
+    /// Writes a checkpoint like that of [`close`](Self::close), and stays open. The next checkpoint says again that the volume
+    /// is in use, and so do nodes that are synced before it.
+    pub(crate) fn mark_clean(&self, volume: &Arc<Volume>) -> Result<()> {
+        self.wait_for_delays()?;
+        let mut state = self.lock_to_sync()?;
+        state.is_marked_clean = true;
+        if state.is_clean(volume) {
+            return self.flush(volume);
+        }
+        self.write_checkpoint(&mut state, volume, true)
     }
 
     /// Writes the last checkpoint. After `NoSpace`, the volume stays open: its changes are not lost, and fit once others make

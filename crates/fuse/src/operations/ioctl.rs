@@ -31,6 +31,13 @@ pub const SYNC_VOLUME: u32 = 0xBF01;
 /// does not show this.
 pub const IS_WRITABLE: u32 = 0x8004_BF02;
 
+/// `_IO(0xBF, 3)`, this server's own, for root: makes the whole volume durable, and marks it as clean, since it has become
+/// read-only.
+pub const MARK_CLEAN: u32 = 0xBF03;
+
+/// `_IO(0xBF, 4)`, this server's own, for root: marks the volume as in use, since it has become writable again.
+pub const MARK_IN_USE: u32 = 0xBF04;
+
 /// `struct fsxattr`.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -78,6 +85,16 @@ impl Server {
         if command == SYNC_VOLUME {
             base::waiting::about_to_wait();
             self.volume.sync()?;
+            reply.push(&IoctlOut::default())?;
+            return Ok(Answer::Payload);
+        }
+        if [MARK_CLEAN, MARK_IN_USE].contains(&command) {
+            self.require_root(header)?;
+            base::waiting::about_to_wait();
+            match command {
+                MARK_CLEAN => self.volume.mark_clean()?,
+                _ => self.volume.mark_in_use()?,
+            }
             reply.push(&IoctlOut::default())?;
             return Ok(Answer::Payload);
         }

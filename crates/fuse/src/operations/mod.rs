@@ -3,6 +3,7 @@
 
 mod access;
 mod attributes;
+mod bmap;
 mod change;
 mod create;
 mod data;
@@ -18,4 +19,4 @@ mod volume_ioctl;
 mod xattrs;
 
 pub use init::{InitRefused, Negotiated, TRANSFER_BYTES_MAX};
-pub use ioctl::{IS_WRITABLE, SYNC_VOLUME};
+pub use ioctl::{IS_WRITABLE, MARK_CLEAN, MARK_IN_USE, SYNC_VOLUME};

@@ -2,6 +2,7 @@
 
 use crate::protocol::{FSYNC_FDATASYNC, FsyncIn, InHeader, ReleaseIn};
 use crate::reply::{Answer, Outcome, Reply};
+use crate::requester::Requester;
 use crate::server::Server;
 
 impl Server {
@@ -37,16 +38,20 @@ impl Server {
         Ok(Answer::Payload)
     }
 
-    /// SYNCFS.
+    /// SYNCFS, for sync(2), syncfs(2) and remounts. Marks the volume as clean if it becomes read-only.
     pub(crate) fn sync_volume(
         &self,
-        _header: &InHeader,
+        header: &InHeader,
         (): &(),
         _rest: &[u8],
         _reply: &mut Reply<'_>,
     ) -> Outcome {
         base::waiting::about_to_wait();
-        self.volume.sync()?;
+        if self.requesters.of(header.pid) == Requester::Remount {
+            self.volume.mark_clean()?;
+        } else {
+            self.volume.sync()?;
+        }
         Ok(Answer::Payload)
     }
 

@@ -204,6 +204,27 @@ pub struct LseekOut {
     pub offset: u64,
 }
 
+/// BMAP (`fuse_bmap_in`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct BmapIn {
+    /// The block of the file.
+    pub block: u64,
+    /// The size of blocks, in bytes.
+    pub block_size: u32,
+    /// Zero.
+    pub padding: u32,
+}
+const _: () = assert!(size_of::<BmapIn>() == 16);
+
+/// The reply to BMAP (`fuse_bmap_out`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct BmapOut {
+    /// The block of the device, or zero if the block of the file has none.
+    pub block: u64,
+}
+
 /// IOCTL (`fuse_ioctl_in`).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]

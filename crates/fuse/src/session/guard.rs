@@ -15,7 +15,7 @@ use super::process::{self, Child};
 use super::signals::Signals;
 use super::system_log::Severity;
 use super::task::{self, Task};
-use super::{Plan, SessionError, Sockets, kill_check, locate, messages};
+use super::{Plan, SessionError, Sockets, kill_check, locate, messages, system_call};
 use crate::mount::{self, Claimed, Detached, MountError, MountId, MountOptions, MountRequest};
 use crate::transport::connect_device;
 
@@ -63,6 +63,7 @@ pub fn run<H, E: Display>(
     };
     locate::start(sockets.locate);
     kill_check::start(sockets.kill_check);
+    system_call::start(sockets.system_call);
     let mut guard = Guard {
         plan,
         control,

@@ -3,50 +3,29 @@
 
 use std::os::fd::OwnedFd;
 
-use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::Timespec;
 
-use super::questions;
-use crate::socket;
+use super::questions::{self, Asker};
 
-/// The timeout of an answer, for which the guard reads one file. After a timeout, the guard is not asked again.
+/// The timeout of an answer, for which the guard reads one file.
 const ANSWER_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// SIGKILL in a set of signals. The kernel adds it to each thread of a process that any signal kills.
 const KILL: u64 = 1 << (libc::SIGKILL - 1);
 
-/// The server's side of the check: its end of the socket, as long as a guard answers.
+/// The server's side of the check.
 #[derive(Debug)]
-pub struct KillCheck(Mutex<Option<OwnedFd>>);
+pub struct KillCheck(Asker);
 
 impl KillCheck {
     /// Creates a check that asks through `socket`.
     pub fn new(socket: OwnedFd) -> Self {
-        Self(Mutex::new(Some(socket)))
+        Self(Asker::new(socket, ANSWER_TIMEOUT))
     }
 
     /// Returns whether the thread is being killed. Returns false if the guard does not answer.
     pub fn is_killed(&self, thread: u32) -> bool {
-        let mut socket = self.0.lock();
-        let answer = socket.as_ref().and_then(|socket| ask(socket, thread));
-        if answer.is_none() {
-            *socket = None;
-        }
-        answer.unwrap_or(false)
-    }
-}
-
-/// Asks the guard. Returns `None` if it does not answer.
-fn ask(socket: &OwnedFd, thread: u32) -> Option<bool> {
-    socket::send(socket, &thread.to_ne_bytes(), None).ok()?;
-    let mut ready = [PollFd::new(socket, PollFlags::IN)];
-    super::retry(|| rustix::event::poll(&mut ready, Some(&ANSWER_TIMEOUT)))
-        .ok()
-        .filter(|&n| n > 0)?;
-    let mut answer = [0; size_of::<u32>()];
-    match socket::receive(socket, &mut answer) {
-        Ok((length, None)) if length == answer.len() => Some(u32::from_ne_bytes(answer) != 0),
-        _ => None,
+        self.0.ask(thread).is_some_and(|answer| answer != 0)
     }
 }
 
@@ -70,6 +49,7 @@ fn has_kill_pending(status: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket;
 
     #[test]
     fn a_thread_with_a_pending_kill_is_being_killed() {
@@ -88,15 +68,6 @@ mod tests {
         let check = KillCheck::new(ours);
         assert!(!check.is_killed(std::process::id()));
         assert!(!check.is_killed(u32::MAX));
-        assert!(check.0.lock().is_some(), "the guard answers");
-    }
-
-    #[test]
-    fn a_guard_that_has_ended_is_not_asked_again() {
-        let (ours, theirs) = socket::pair().unwrap();
-        drop(theirs);
-        let check = KillCheck::new(ours);
-        assert!(!check.is_killed(1));
-        assert!(check.0.lock().is_none());
+        assert_eq!(check.0.ask(u32::MAX), Some(0), "the guard answers");
     }
 }

@@ -31,6 +31,7 @@ mod remount;
 mod server;
 mod signals;
 mod sync;
+mod system_call;
 mod system_log;
 mod task;
 mod umount;
@@ -195,6 +196,8 @@ struct Sockets {
     locate: OwnedFd,
     /// The socket for the server's questions to `kill_check`.
     kill_check: OwnedFd,
+    /// The socket for the server's questions to `system_call`.
+    system_call: OwnedFd,
     /// The device of the server's rings, which the guard connects. `None` if there are to be none.
     ring_device: Option<OwnedFd>,
     /// The pipe for what the server prints in the background.
@@ -207,6 +210,7 @@ impl Sockets {
         let control = socket::pair()?;
         let locate = socket::pair()?;
         let kill_check = socket::pair()?;
+        let system_call = socket::pair()?;
         let messages = messages::pipe()?;
         // Without /dev/fuse, mounting reports the error.
         let device = (io_uring != Preference::Off).then(|| open_device().ok()).flatten();
@@ -215,6 +219,7 @@ impl Sockets {
             control: control.0,
             locate: locate.0,
             kill_check: kill_check.0,
+            system_call: system_call.0,
             ring_device: device,
             messages: messages.0,
         };
@@ -222,6 +227,7 @@ impl Sockets {
             control: control.1,
             locate: locate.1,
             kill_check: kill_check.1,
+            system_call: system_call.1,
             ring_device: theirs.transpose()?,
             messages: messages.1,
         };

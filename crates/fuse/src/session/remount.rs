@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::ioctl::Getter;
 use rustix::mount::MountFlags;
 
-use super::sync::{SyncError, sync};
+use super::sync::{SyncError, mark_clean, mark_in_use};
 use crate::mount::{self, MountId, has_option};
 use crate::operations::IS_WRITABLE;
 
@@ -46,7 +46,8 @@ pub enum RemountError {
     Sync(#[from] SyncError),
 }
 
-/// Changes the options of the mount on `path`. If it becomes read-only, makes all written data durable.
+/// Changes the options of the mount on `path`. If it becomes read-only, makes all written data durable, and marks the volume
+/// as clean, as Linux does: programs that do not replay a journal then read the current contents.
 pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
     let path = mount::resolve_mount_point(path).map_err(RemountError::Path)?;
     let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
@@ -63,7 +64,9 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
     let changed = rustix::mount::mount_remount(mount::path_of(&root), flags, c"");
     changed.map_err(RemountError::Refused)?;
     if flags.contains(MountFlags::RDONLY) {
-        sync(&path)?;
+        mark_clean(&path)?;
+    } else if change.writable == Some(true) {
+        mark_in_use(&path)?;
     }
     Ok(())
 }

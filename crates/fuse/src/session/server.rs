@@ -16,6 +16,7 @@ use super::kill_check::KillCheck;
 use super::namespace;
 use super::process;
 use super::signals::Signals;
+use super::system_call::SystemCalls;
 use super::{Plan, SessionError, Sockets};
 use crate::mount::Preference;
 use crate::protocol::InitFlags;
@@ -104,6 +105,8 @@ pub fn run<P, E: Display>(
     };
     let kill_check = KillCheck::new(sockets.kill_check);
     server.set_kill_check(move |thread| kill_check.is_killed(thread));
+    let system_calls = SystemCalls::new(sockets.system_call);
+    server.set_requesters(move |thread| system_calls.of(thread));
     let streams = [&null, &sockets.messages];
     let served = mount_and_serve(plan, &server, rings, poll, &control, &signals, streams);
     // The kernel does not report the end of every mount, and there may have been no mount. So the volume is closed

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::ioctl::NoArg;
 
 use crate::mount;
-use crate::operations::SYNC_VOLUME;
+use crate::operations::{MARK_CLEAN, MARK_IN_USE, SYNC_VOLUME};
 
 /// An error of [`sync`].
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +28,22 @@ pub enum SyncError {
 
 /// Makes all data written to the mount on `path` durable.
 pub fn sync(path: &Path) -> Result<(), SyncError> {
+    request::<SYNC_VOLUME>(path)
+}
+
+/// Makes all data written to the mount on `path` durable, and marks the volume as clean, after the mount has become
+/// read-only.
+pub(super) fn mark_clean(path: &Path) -> Result<(), SyncError> {
+    request::<MARK_CLEAN>(path)
+}
+
+/// Marks the volume of the mount on `path` as in use, after the mount has become writable.
+pub(super) fn mark_in_use(path: &Path) -> Result<(), SyncError> {
+    request::<MARK_IN_USE>(path)
+}
+
+/// Makes the kernel send its data to the server, and then sends a request without an argument.
+fn request<const COMMAND: u32>(path: &Path) -> Result<(), SyncError> {
     let of =
         |error: io::Error| SyncError::Path(Errno::from_io_error(&error).unwrap_or(Errno::INVAL));
     let path = mount::resolve_mount_point(path).map_err(of)?;
@@ -36,6 +52,6 @@ pub fn sync(path: &Path) -> Result<(), SyncError> {
     // First the kernel sends its data to the server.
     let sent = rustix::fs::syncfs(&root);
     // SAFETY: the request has no argument.
-    let synced = unsafe { rustix::ioctl::ioctl(&root, NoArg::<SYNC_VOLUME>::new()) };
-    sent.and(synced).map_err(SyncError::Failed)
+    let done = unsafe { rustix::ioctl::ioctl(&root, NoArg::<COMMAND>::new()) };
+    sent.and(done).map_err(SyncError::Failed)
 }

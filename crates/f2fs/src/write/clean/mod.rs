@@ -170,7 +170,7 @@ impl Writer {
     /// in use. Returns whether it has. Without a gain, does nothing before the next change or checkpoint.
     pub(crate) fn clean_in_background(&self, volume: &Arc<Volume>) -> Result<bool> {
         let mut state = self.lock()?;
-        if !state.background.begin() {
+        if state.is_clean(volume) || !state.background.begin() {
             return Ok(false);
         }
         let has_cleaned = self.clean_if_scattered(&mut state, volume)?;
