@@ -201,7 +201,7 @@ fn another_host_may_have_a_volume_that_is_read_only_here() {
     fs::write(mount.path().join("first"), "first\n").unwrap();
     let sequence = || {
         let dump = output(Command::new("debugfs").args(["-R", "dump_mmp"]).arg(&fixture.image));
-        dump.text().lines().find(|line| line.starts_with("mmp_seq:")).unwrap().to_owned()
+        dump.text().lines().find(|line| line.starts_with("sequence:")).unwrap().to_owned()
     };
     assert!(!sequence().contains("ff4d4d50"), "{}", sequence());
     remount(&fixture, "ro");

@@ -41,6 +41,9 @@ pub enum RemountError {
     /// The kernel refused.
     #[error("cannot remount: {}", mount::text(.0))]
     Refused(Errno),
+    /// The mount is writable now, but the volume is not: another host may have had it in the meantime.
+    #[error("the volume cannot be written again: unmount it, and mount it again: {}", .0)]
+    NotInUse(#[source] SyncError),
     /// The mount is read-only now, but not all data is durable.
     #[error(transparent)]
     Sync(#[from] SyncError),
@@ -66,7 +69,7 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
     if flags.contains(MountFlags::RDONLY) {
         mark_clean(&path)?;
     } else if change.writable == Some(true) {
-        mark_in_use(&path)?;
+        mark_in_use(&path).map_err(RemountError::NotInUse)?;
     }
     Ok(())
 }
