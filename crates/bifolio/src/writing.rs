@@ -147,9 +147,12 @@ pub fn change_images<'t>(
     for image in writing.images {
         let State::Volume(volume) = image.state else { continue };
         if let Err(error) = volume.close() {
-            let action =
-                format!("cannot write all changes, and some may be lost{}", volume.lost_files());
-            console.report(&Failure::action(image.paths[0].as_path(), &action, &error));
+            let (path, action) =
+                (image.paths[0].as_path(), "cannot write all changes, and some may be lost");
+            console.report(&Failure::action(path, action, &error));
+            if let Some(lost) = volume.lost_files().to_string().strip_prefix("; ") {
+                console.report(&Failure::new(path, lost));
+            }
         }
     }
     outcome

@@ -258,22 +258,28 @@ fn a_replaced_file_keeps_its_attributes_and_access_control_list() {
 }
 
 #[test]
-fn an_interrupted_stream_does_not_replace_a_file() {
+fn an_interrupted_stream_does_not_replace_a_file_and_other_signals_have_no_effect() {
     let image = Image::from_script("ext4", 4096, "echo old > file");
-    let mut call = bifolio();
-    call.args(["put", "-", &image.at("/file")]).stdin(Stdio::piped());
-    let mut child = must(call.spawn(), "bifolio");
-    let mut input = child.stdin.take().expect("a pipe");
-    must(input.write_all(b"partial\n"), "the input");
-    // It has read the data, and waits for more.
-    let waits = |call: &str| call.starts_with(&format!("{} ", libc::SYS_ppoll));
-    let current = format!("/proc/{}/syscall", child.id());
-    wait_until("a wait", || fs::read_to_string(&current).is_ok_and(|call| waits(&call)));
-    must(rustix::process::kill_process(Pid::from_child(&child), Signal::INT), "the signal");
-    assert_eq!(must(child.wait(), "waiting").code(), Some(130));
-    drop(input);
-    assert_eq!(run_ok(&["cat", &image.at("/file")]), "old\n");
-    assert!(!run_ok(&["ls", &image.at("/")]).contains("partial"));
+    for ending in [Signal::INT, Signal::QUIT, Signal::XCPU] {
+        let mut call = bifolio();
+        call.args(["put", "-", &image.at("/file")]).stdin(Stdio::piped());
+        let mut child = must(call.spawn(), "bifolio");
+        let mut input = child.stdin.take().expect("a pipe");
+        must(input.write_all(b"partial\n"), "the input");
+        // It has read the data, and waits for more.
+        let waits = |call: &str| call.starts_with(&format!("{} ", libc::SYS_ppoll));
+        let current = format!("/proc/{}/syscall", child.id());
+        wait_until("a wait", || fs::read_to_string(&current).is_ok_and(|call| waits(&call)));
+        let process = Pid::from_child(&child);
+        for ignored in [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::PROF, Signal::XFSZ] {
+            must(rustix::process::kill_process(process, ignored), "the signal");
+        }
+        must(rustix::process::kill_process(process, ending), "the signal");
+        assert_eq!(must(child.wait(), "waiting").code(), Some(130), "{ending:?}");
+        drop(input);
+        assert_eq!(run_ok(&["cat", &image.at("/file")]), "old\n");
+        assert!(!run_ok(&["ls", &image.at("/")]).contains("partial"));
+    }
     image.check_by_e2fsck();
 }
 

@@ -23,7 +23,7 @@ use crate::node::{Life, Node};
 use crate::node_table::NodeTable;
 use crate::path::{self, Follow};
 use crate::synchronous;
-use crate::writeback::Writeback;
+use crate::writeback::{Losses, Writeback};
 
 /// Options for opening a volume, in the style of [`std::fs::OpenOptions`]. Options without a method are set as fields.
 ///
@@ -450,11 +450,10 @@ impl Volume {
             losses.committed(sync);
         }
         if flushed.is_err() {
-            // The caller learns of the error, and the log of the files.
-            let failed = losses.map(|losses| losses.take_failed()).unwrap_or_default();
-            for (inode, bytes) in failed {
-                tracing::error!("inode {inode}: some of {bytes} bytes could not be written");
-            }
+            // The caller gets only the error.
+            tracing::error!("not all written data could be made durable{}", self.lost_files());
+        } else if synced.is_ok() {
+            losses.into_iter().for_each(Losses::forget_failed);
         }
         if let (Err(Error::Interrupted), Some(writeback)) = (&synced, &self.shared.writeback) {
             writeback.note_uncommitted();

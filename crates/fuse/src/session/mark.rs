@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -85,7 +85,7 @@ impl FoundGuard {
     }
 
     /// Returns the guard if it is `process`.
-    fn of(process: i32, link: &PathBuf, users: &[u32]) -> Option<Self> {
+    fn of(process: i32, link: &Path, users: &[u32]) -> Option<Self> {
         // Before anything is opened that another user may have put there.
         if !users.contains(&user(process)?) {
             return None;

@@ -81,8 +81,8 @@ fn connect() -> std::io::Result<UnixDatagram> {
 
 /// Returns the start of a line without control characters.
 fn printable(line: &str) -> Cow<'_, str> {
-    let ends = (0..=LINE_BYTES_MAX.min(line.len())).rev();
-    let end = ends.into_iter().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
+    let mut ends = (0..=LINE_BYTES_MAX.min(line.len())).rev();
+    let end = ends.find(|end| line.is_char_boundary(*end)).unwrap_or(0);
     let line = &line[..end];
     if !line.contains(char::is_control) {
         return Cow::Borrowed(line);

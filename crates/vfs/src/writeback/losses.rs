@@ -72,9 +72,9 @@ impl Losses {
         state.has_others &= !state.written.is_empty() || !state.failed.is_empty();
     }
 
-    /// Removes and returns the files whose data could not be written back.
-    pub(crate) fn take_failed(&self) -> Vec<(InodeNumber, u64)> {
-        std::mem::take(&mut self.0.lock().failed).into_iter().collect()
+    /// Removes the files whose data could not be written back. The caller has reported the error.
+    pub(crate) fn forget_failed(&self) {
+        self.0.lock().failed.clear();
     }
 
     /// Returns all files, and whether there are others.
@@ -104,7 +104,7 @@ mod tests {
         losses.synced(two);
         losses.add(three, 1, false);
         assert_eq!(losses.all(), (vec![(three, 8)], false));
-        assert_eq!(losses.take_failed(), [(three, 8)]);
+        losses.forget_failed();
         assert_eq!(losses.all(), (vec![], false));
     }
 

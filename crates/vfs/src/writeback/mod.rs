@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 pub(crate) use self::dirty_inodes::Expiry;
 use self::flusher::{Command, Flusher};
-use self::losses::Losses;
+pub(crate) use self::losses::Losses;
 use crate::node::Node;
 
 /// The share of dirty data in the cache, in percent, above which the flusher writes it back.
