@@ -289,17 +289,13 @@ fn changed_of_inode(
 /// chain cannot say so: a recovery would find the inode's new contents beside the old name. A program that removes its journal
 /// to commit must not find the journal again beside a file that it has synced after that.
 pub(crate) fn follows_removal(volume: &Arc<Volume>, inode: &Inode) -> Result<bool> {
-    let directories = {
-        let overlay = volume.overlay_or_new().read();
-        let directories = overlay.with_removed_names();
-        if directories.is_empty() {
-            return Ok(false);
-        }
-        directories.clone()
-    };
+    if volume.overlay_or_new().read().with_removed_names().is_empty() {
+        return Ok(false);
+    }
     let parent = InodeNumber(inode.parent()?.into());
+    let is_marked = volume.overlay_or_new().read().with_removed_names().contains(&parent);
     // The stored name may be one that the inode has no longer: then its directory is unknown.
-    Ok(directories.contains(&parent) || !has_stored_name(volume, inode, parent)?)
+    Ok(is_marked || !has_stored_name(volume, inode, parent)?)
 }
 
 /// Returns whether `inode` has the name that it stores, in the directory `parent`.
