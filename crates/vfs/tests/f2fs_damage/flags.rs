@@ -31,8 +31,11 @@ fn set_flags(inode: &mut [u8], bits: u32) {
     set_word(inode, FLAGS, word(inode, FLAGS) | bits);
 }
 
+/// The field that a change of an inode makes wrong, and the change.
+type Damage = (&'static str, &'static dyn Fn(&mut [u8]));
+
 /// Changes of an inode that no feature of the volume allows.
-fn impossible() -> [(&'static str, &'static dyn Fn(&mut [u8])); 5] {
+fn impossible() -> [Damage; 5] {
     [
         ("flags", &|inode| set_flags(inode, COMPRESSED)),
         ("flags", &|inode| set_flags(inode, CASEFOLDED)),
