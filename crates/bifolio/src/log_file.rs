@@ -43,9 +43,14 @@ pub fn open(path: &Path) -> Result<File> {
         | OFlags::NONBLOCK
         | OFlags::NOCTTY
         | OFlags::CLOEXEC;
+    let around = rustix::fs::fstat(&directory).map_err(failed)?;
     // Not opened first: opening a device may have effects.
     match rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) if !is_regular(&found) => return Err(refused("it is not a regular file")),
+        // The kernel may refuse it, too, but without a reason.
+        Ok(found) if is_others(&around) && !is_own(found.st_uid) => {
+            return Err(refused("it belongs to another user"));
+        }
         Ok(_) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(failed(errno)),
     }
@@ -54,7 +59,6 @@ pub fn open(path: &Path) -> Result<File> {
     if !is_regular(&found) {
         return Err(refused("it is not a regular file"));
     }
-    let around = rustix::fs::fstat(&directory).map_err(failed)?;
     if is_others(&around) && !is_own(found.st_uid) {
         return Err(refused("it belongs to another user"));
     }
