@@ -201,7 +201,8 @@ fn blocks_of_files_are_those_that_debugfs_reports() {
     let found: Vec<u32> = (0..32).map(|block| fibmap(&file, block).unwrap()).collect();
     let big = File::open(mount.path().join("big")).unwrap();
     let of_big: Vec<u32> = (0..1221).map(|block| fibmap(&big, block).unwrap()).collect();
-    let counted = run(Command::new("filefrag").args(["-B", "-v"]).arg(mount.path().join("big")));
+    let counted = run(Command::new("filefrag").arg("-B").arg(mount.path().join("big")));
+    drop((file, big));
     fixture.umount();
     mount.assert_gone();
     let expected = |name: &str, block: usize| {
@@ -216,8 +217,7 @@ fn blocks_of_files_are_those_that_debugfs_reports() {
     assert_eq!(found[30], 0, "a block without data, as with the kernel's ext4");
     assert_eq!((of_big[0], of_big[1220]), (expected("big", 0), expected("big", 1220)));
     let counted = String::from_utf8(counted).unwrap();
-    let first = of_big[0].to_string();
-    assert!(counted.contains("extent") && counted.contains(&first), "{counted}");
+    assert!(counted.contains("1 extent found"), "{counted}");
     check_by_e2fsck(&fixture.image);
 }
 
