@@ -178,6 +178,11 @@ impl ImageOptions {
         self.partition.is_none() && self.offset.is_none()
     }
 
+    /// Returns whether these options choose the same part of an image as `other`.
+    pub fn has_part_of(&self, other: &Self) -> bool {
+        (self.partition, self.offset) == (other.partition, other.offset)
+    }
+
     /// Returns the options for opening the volume, for writing if it is `writable`. The journal device is not among them.
     pub fn volume_options(&self, writable: bool) -> Result<VolumeOptions> {
         let no_recovery = self.no_recovery;

@@ -64,24 +64,31 @@ impl Ownership {
 /// What a command accesses while it changes images, beside them and files that it has opened. The process is confined to
 /// that before it reads an image.
 #[derive(Debug)]
-pub struct HostFiles {
+pub struct HostFiles<'a> {
     /// The files that it has inherited, which are closed.
     inherited: Inherited,
     /// Trees of the host, if it reads any, and whether it reads their attributes.
     trees: Option<(Vec<OwnedFd>, bool)>,
     /// Whether it reads standard input.
     input: bool,
+    /// The paths in images that it only reads, and the options for these.
+    sources: Option<(&'a ImageOptions, &'a [Target])>,
 }
 
-impl HostFiles {
+impl<'a> HostFiles<'a> {
     /// Returns no further files.
     pub fn none(inherited: Inherited) -> Self {
-        Self { inherited, trees: None, input: false }
+        Self { inherited, trees: None, input: false, sources: None }
     }
 
     /// Returns files in `trees`, with all their `attributes` or without.
     pub fn trees(inherited: Inherited, trees: Vec<OwnedFd>, attributes: bool) -> Self {
-        Self { inherited, trees: Some((trees, attributes)), input: false }
+        Self { inherited, trees: Some((trees, attributes)), input: false, sources: None }
+    }
+
+    /// Adds images that the command only reads.
+    pub fn with_sources(self, options: &'a ImageOptions, sources: &'a [Target]) -> Self {
+        Self { sources: Some((options, sources)), ..self }
     }
 
     /// Adds standard input, if the command reads it.
@@ -94,6 +101,9 @@ impl HostFiles {
 pub struct Writing {
     volume_options: VolumeOptions,
     images: Vec<OpenImage>,
+    /// The options for the images that are only read, and these images.
+    source_options: VolumeOptions,
+    sources: Vec<OpenImage>,
     interrupted: Arc<AtomicBool>,
     /// The umask of the command.
     pub umask: u16,
@@ -119,7 +129,7 @@ enum State {
 pub fn change_images<'t>(
     options: &ImageOptions,
     targets: impl IntoIterator<Item = &'t Target>,
-    host_files: HostFiles,
+    host_files: HostFiles<'_>,
     console: &mut Console,
     work: impl FnOnce(&mut Writing, &mut Console) -> Result<()>,
 ) -> Result<()> {
@@ -131,7 +141,19 @@ pub fn change_images<'t>(
     for target in targets {
         open_image(options, target, &mut images);
     }
-    let HostFiles { inherited, trees, input } = host_files;
+    let HostFiles { inherited, trees, input, sources: read } = host_files;
+    let mut sources = Vec::new();
+    let mut source_options = VolumeOptions::default();
+    if let Some((read_options, targets)) = read {
+        source_options = read_options.volume_options(false)?;
+        for target in targets {
+            // What is also written to is opened once.
+            let is_part = read_options.has_part_of(options);
+            if !(is_part && find_same(&mut images, target)) {
+                open_source(read_options, target, &mut sources);
+            }
+        }
+    }
     inherited.close();
     let cache_bytes_max = volume_options.cache.bytes_max;
     let read = match &trees {
@@ -142,7 +164,9 @@ pub fn change_images<'t>(
     confine_command(&options.confinement, needs)?;
     drop(trees);
     volume_options.ext4.journal_device = options.journal_device(journal)?;
-    let mut writing = Writing { volume_options, images, interrupted, umask };
+    source_options.ext4.journal_device.clone_from(&volume_options.ext4.journal_device);
+    let mut writing =
+        Writing { volume_options, images, source_options, sources, interrupted, umask };
     let outcome = work(&mut writing, console);
     for image in writing.images {
         let State::Volume(volume) = image.state else { continue };
@@ -158,24 +182,43 @@ pub fn change_images<'t>(
     outcome
 }
 
-/// Opens the image of `target`, unless it is one of `images`, and adds it to them.
+/// Opens the image of `target` for writing, unless it is one of `images`, and adds it to them.
 fn open_image(options: &ImageOptions, target: &Target, images: &mut Vec<OpenImage>) {
+    if !find_same(images, target) {
+        images.push(OpenImage::new(target, options.open_image_for_writing(target)));
+    }
+}
+
+/// Opens the image of `target` for reading, unless it is one of `sources`, and adds it to them.
+fn open_source(options: &ImageOptions, target: &Target, sources: &mut Vec<OpenImage>) {
+    if !find_same(sources, target) {
+        sources.push(OpenImage::new(target, options.open_image(target)));
+    }
+}
+
+/// Returns whether the image of `target` is one of `images`, which gets the path.
+fn find_same(images: &mut [OpenImage], target: &Target) -> bool {
     let path = target.image.as_path();
     if images.iter().any(|image| image.has_path(path)) {
-        return;
+        return true;
     }
     let identity = std::fs::metadata(path).map(|metadata| identity(&metadata)).ok();
     let same = |image: &&mut OpenImage| identity.is_some() && image.identity == identity;
-    if let Some(image) = images.iter_mut().find(same) {
-        image.paths.push(path.into());
-        return;
+    match images.iter_mut().find(same) {
+        Some(image) => image.paths.push(path.into()),
+        None => return false,
     }
-    let opened = options.open_image_for_writing(target);
-    let state = opened.map_or_else(State::Failed, State::Unread);
-    images.push(OpenImage { paths: vec![path.into()], identity, state });
+    true
 }
 
 impl OpenImage {
+    fn new(target: &Target, opened: Result<Image>) -> Self {
+        let path = target.image.as_path();
+        let identity = std::fs::metadata(path).map(|metadata| identity(&metadata)).ok();
+        let state = opened.map_or_else(State::Failed, State::Unread);
+        Self { paths: vec![path.into()], identity, state }
+    }
+
     fn has_path(&self, path: &Path) -> bool {
         self.paths.iter().any(|known| known == path)
     }
@@ -224,6 +267,37 @@ impl Writing {
             Err(failure) => State::Failed(failure.clone()),
         };
         opened
+    }
+
+    /// Returns the volume on the image of a source, and a number of it. The volume may also be one that is open for writing.
+    pub fn source(&mut self, source: &Target) -> Result<(Arc<Volume>, u64)> {
+        self.check_interrupted()?;
+        let path = source.image.as_path();
+        let Some(number) = self.sources.iter().position(|image| image.has_path(path)) else {
+            return Ok((self.get(source)?, u64::MAX));
+        };
+        let Some(image) = self.sources.get_mut(number) else {
+            return Err(Failure::new(path, "cannot be read"));
+        };
+        let failed = State::Failed(Failure::new(path, "cannot be read"));
+        let opened = match std::mem::replace(&mut image.state, failed) {
+            State::Unread(unread) => {
+                let device = unread.device().map_err(|error| Failure::library(path, &error));
+                device.and_then(|device| {
+                    let volume = Volume::open_device(Arc::clone(&device), &self.source_options);
+                    volume
+                        .map(Arc::new)
+                        .map_err(|error| open_failure(path, device, &self.source_options, &error))
+                })
+            }
+            State::Volume(volume) => Ok(volume),
+            State::Failed(failure) => Err(failure),
+        };
+        image.state = match &opened {
+            Ok(volume) => State::Volume(Arc::clone(volume)),
+            Err(failure) => State::Failed(failure.clone()),
+        };
+        opened.map(|volume| (volume, number as u64))
     }
 
     /// Returns the device and inode number of the target's image. `None` if they could not be found.

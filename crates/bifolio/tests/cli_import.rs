@@ -386,3 +386,89 @@ fn directories_do_not_replace_links_to_directories() {
     assert!(run_ok(&["stat", &image.at("/lib")]).contains("symbolic link"));
     image.check_by_e2fsck();
 }
+
+/// All facts that copies from image to image preserve.
+const ALL_FACTS: &str = "cd tree; find . -printf '%P %M %U %G %l %s %n %T@\\n' | sort; stat -c '%n %b %t %T' sparse null
+    find . -type f -print0 | sort -z | xargs -0 sha256sum; getfattr -R -h -d -m - -e hex . | sort; getfacl -np file dir";
+
+#[test]
+fn trees_are_copied_from_image_to_image_with_all_attributes() {
+    private_mounts();
+    let from = Image::by_kernel(
+        "mkdir tree; cd tree; mkdir -m 750 dir dir/in; echo x > file; ln file dir/hard; ln -s ../file dir/in/link
+        mknod null c 1 3; mkfifo pipe; seq 300000 > dir/in/large; truncate -s 3M sparse
+        printf x | dd of=sparse bs=1 seek=1M conv=notrunc status=none; chown 70000:80000 dir/in/large; chown -h 5:6 dir/in/link
+        chmod 6755 dir/in/large; setfattr -n user.x -v y file; setfattr -n security.selinux -v l dir
+        setfacl -m u:5:rw file; setfacl -d -m g:7:rx dir; touch -d '1969-12-31 23:00:00.5' file dir/in dir .",
+    );
+    let expected = {
+        let mount = LoopMount::new(&from.path, "ext4", "ro");
+        shell(mount.path(), ALL_FACTS)
+    };
+    let between = Image::empty();
+    must(must(fs::File::create(&between.path), "an image").set_len(128 << 20), "its size");
+    shell(between.folder.path(), "mkfs.f2fs -q -t 0 image");
+    let to = Image::empty();
+    Mke2fs::new("ext4", 4096).make(&to.path, None);
+    for (source, destination) in [
+        (from.at("/tree"), between.at("/")),
+        (between.at("/tree/."), between.at("/copy")),
+        (between.at("/copy"), to.at("/tree")),
+    ] {
+        let printed = output(bifolio().args(["cp", "-a", &source, &destination]));
+        assert_eq!((printed.text().as_str(), printed.status.code()), ("", Some(0)), "{source}");
+    }
+    to.check_by_e2fsck();
+    shell(between.folder.path(), "fsck.f2fs --dry-run image");
+    let mount = LoopMount::new(&to.path, "ext4", "ro");
+    assert_eq!(shell(mount.path(), ALL_FACTS), expected);
+}
+
+#[test]
+fn copies_within_and_between_images_keep_to_their_options() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir -p dir/sub into usr/lib k/lib; ln -s usr/lib lib; echo a > dir/a; echo m > k/lib/m; chmod 600 dir/a; ln dir/a hard",
+    );
+    let other = Image::from_script("ext4", 1024, "echo b > b; chown 7:8 b; ln -s b link");
+    let at = |path: &str| image.at(path);
+    let fails = |arguments: &[&str], status: i32, expected: &str| {
+        let text = run_with_status(arguments, status).text();
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+    };
+    // Single files, with the permissions, through a link.
+    run_ok(&["cp", &other.at("/link"), &at("/dir/a"), &at("/into")]);
+    assert_eq!(run_ok(&["cat", &at("/into/link"), &at("/into/a")]), "b\na\n");
+    assert!(run_ok(&["stat", &at("/into/a")]).contains("0600/"));
+    assert!(run_ok(&["stat", &at("/into/link")]).contains("Uid: 0 "));
+    run_ok(&["cp", "--owner", "5", &other.at("/b"), &at("/new")]);
+    assert!(run_ok(&["stat", &at("/new")]).contains("Uid: 5 "));
+    // Into itself, over itself, and of a directory without -r.
+    fails(&["cp", "-r", &at("/dir"), &at("/dir/sub")], 1, "was not copied into itself");
+    assert_eq!(run_ok(&["ls", &at("/dir/sub/dir")]), "a\n");
+    fails(&["cp", &at("/dir/a"), &at("/hard")], 1, "is the same file");
+    fails(&["cp", &at("/dir"), &at("/into")], 1, "is a directory");
+    fails(&["cp", &at("/none"), &at("/into")], 1, "/none: no such file");
+    // Links to directories, and sources of both sorts.
+    fails(&["cp", "-a", &at("/k/."), &at("/")], 1, "use --keep-directory-symlink");
+    run_ok(&["cp", "-a", "--keep-directory-symlink", &at("/k/."), &at("/")]);
+    assert_eq!(run_ok(&["cat", &at("/usr/lib/m")]), "m\n");
+    let host = image.beside("image").display().to_string();
+    fails(&["cp", &host, &other.at("/b"), &at("/into")], 2, "with two commands");
+    image.check_by_e2fsck();
+    // From a partition to a whole image, and to a partition.
+    let folder = image.folder.path();
+    shell(
+        folder,
+        &format!(
+            "truncate -s 80M disk; printf 'start=2048\\n' | sfdisk -q disk; dd if={} of=disk bs=1M seek=1 conv=notrunc status=none",
+            other.path.display()
+        ),
+    );
+    let disk = |path: &str| format!("{}:{path}", image.beside("disk").display());
+    run_ok(&["cp", "-a", "--source-partition", "1", &disk("/b"), &at("/from-disk")]);
+    assert!(run_ok(&["stat", &at("/from-disk")]).contains("Uid: 7 "));
+    run_ok(&["cp", "--partition", "1", "--source-offset", "0", &at("/dir/a"), &disk("/a")]);
+    assert_eq!(run_ok(&["cat", "--partition", "1", &disk("/a")]), "a\n");
+}

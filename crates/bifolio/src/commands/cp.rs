@@ -20,7 +20,7 @@ use crate::console::{self, Console};
 use crate::copy::{Directory, Engine, IS_MADE, Links, Maximum, Options, suspicious_bytes};
 use crate::destination::refuse_several;
 use crate::failure::{Failure, Result, Status};
-use crate::import::{self, Destination, Importer, Source};
+use crate::import::{self, Destination, Importer, InImage, Source};
 use crate::signals;
 use crate::target::{ImageOptions, Target, Volumes, parse_size};
 use crate::writing::{HostFiles, Ownership, change_images};
@@ -41,6 +41,10 @@ a link is followed as in a chroot to DESTINATION, but not out of it. Attributes 
 warning. The command does not see owners that fakeroot simulates: pipe `fakeroot tar` \
 to `bifolio tar -` instead. Without -a, the copy of a file over an existing one keeps the owner, permissions and extended \
 attributes of the existing file. Files are copied one at a time, and --jobs has no effect.
+
+Copying from one image to another, or within one: --partition and --offset choose the file system in all images, unless \
+--source-partition or --source-offset chooses that of the sources. --superblock is for the destination. Another file system of the \
+destination's own image cannot be the source.
 
 Copying out of an image: the process that parses the image can write to no directory but DESTINATION, or to its \
 parent directory if DESTINATION is no directory. For the contents of a directory, a new DESTINATION is created \
@@ -89,6 +93,12 @@ pub struct Arguments {
     /// Out of an image: copy up to N files at the same time; by default, as many as there are processors, from 4 to 16
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
+    /// From an image to an image: use partition N of the sources' images instead of the one of --partition
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    source_partition: Option<u32>,
+    /// From an image to an image: use the file system at this offset in the sources' images; 0 is the whole image
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "source_partition")]
+    source_offset: Option<u64>,
     #[command(flatten)]
     ownership: Ownership,
     /// Files to copy: IMAGE:/PATH, or paths on the host. IMAGE:/ and paths that end in /. copy the contents
@@ -100,6 +110,32 @@ pub struct Arguments {
     destination: PathBuf,
     #[command(flatten)]
     image: ImageOptions,
+}
+
+impl Arguments {
+    fn import_options(&self, volume: &vfs::Volume) -> Result<import::Options> {
+        let [owner, group] = self.ownership.numbers(volume)?;
+        Ok(import::Options {
+            preserve: self.archive,
+            recursive: self.archive || self.recursive,
+            keep_directory_links: self.keep_directory_symlink,
+            by: self.ownership.credentials(volume)?,
+            owner,
+            group,
+            permissions: None,
+        })
+    }
+
+    /// Errors: there are options for sources in an image.
+    fn refuse_source_part(&self) -> Result<()> {
+        match self.source_partition.is_some() || self.source_offset.is_some() {
+            false => Ok(()),
+            true => {
+                let text = "apply only to copies from an image to an image";
+                Err(Failure::new("--source-partition, --source-offset", text).usage())
+            }
+        }
+    }
 }
 
 /// Copies all sources.
@@ -116,6 +152,7 @@ pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
 }
 
 fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console) -> Result<()> {
+    arguments.refuse_source_part()?;
     let only_in = [
         ("--owner, --group", arguments.ownership.is_given()),
         ("--keep-directory-symlink", arguments.keep_directory_symlink),
@@ -330,13 +367,17 @@ fn copy_in(
     if let Some((option, _)) = only_out.into_iter().find(|(_, is_given)| *is_given) {
         return Err(Failure::new(option, "applies only to copies out of an image").usage());
     }
-    for source in &arguments.sources {
-        let path = Path::new(source);
-        if path_in_image(path).is_some() && path.symlink_metadata().is_err() {
-            let failure = Failure::new(path, "cannot copy from one image to another");
-            return Err(failure.advise("copy it to the host first").usage());
-        }
+    let in_images: Vec<Target> =
+        arguments.sources.iter().filter_map(|source| source_in_image(Path::new(source))).collect();
+    if in_images.len() == arguments.sources.len() {
+        return copy_between(arguments, &in_images, destination, inherited, console);
     }
+    if let Some(source) = in_images.first() {
+        let failure =
+            Failure::new(source, "is in an image, but other sources are files of the host");
+        return Err(failure.advise("copy them with two commands").usage());
+    }
+    arguments.refuse_source_part()?;
     let preserve = arguments.archive;
     let recursive = arguments.archive || arguments.recursive;
     let sources = arguments.sources.iter().map(Path::new);
@@ -353,31 +394,10 @@ fn copy_in(
         let is_directory =
             destination.takes_sources(&volume, arguments.no_target_directory, count)?;
         destination.require_file_name(is_directory || recursive)?;
-        let [owner, group] = arguments.ownership.numbers(&volume)?;
-        let options = import::Options {
-            preserve,
-            recursive,
-            keep_directory_links: arguments.keep_directory_symlink,
-            by: arguments.ownership.credentials(&volume)?,
-            owner,
-            group,
-            permissions: None,
-        };
+        let options = arguments.import_options(&volume)?;
         let mut importer = Importer::new(&options, &volume, destination, writing, console);
         let outcome = arguments.sources.iter().zip(opened).try_for_each(|(source, opened)| {
-            let copy = match import::file_name(source) {
-                Some(name) if is_directory => {
-                    let directory = destination.resolve(&volume, Follow::Yes)?;
-                    Destination::Name(directory, name.to_vec())
-                }
-                _ if is_directory || destination.file_name().is_none() => {
-                    Destination::Into(destination.resolve(&volume, Follow::Yes)?)
-                }
-                _ => {
-                    let (directory, name) = destination.parent_and_name(&volume)?;
-                    Destination::Name(directory, name)
-                }
-            };
+            let copy = place(destination, &volume, is_directory, import::file_name(source))?;
             match opened {
                 Some(opened) => importer.copy_opened(opened, &copy),
                 None => importer.copy(Path::new(source), &copy),
@@ -386,6 +406,75 @@ fn copy_in(
         importer.finish(&destination.image);
         outcome
     })
+}
+
+/// Copies from images to an image.
+fn copy_between(
+    arguments: &Arguments,
+    sources: &[Target],
+    destination: &Target,
+    inherited: Inherited,
+    console: &mut Console,
+) -> Result<()> {
+    let mut read = arguments.image.clone();
+    if arguments.source_partition.is_some() || arguments.source_offset.is_some() {
+        read.partition = arguments.source_partition;
+        // An offset of 0 is the whole image.
+        read.offset = arguments.source_offset.filter(|offset| *offset > 0);
+    }
+    read.superblock = None;
+    let recursive = arguments.archive || arguments.recursive;
+    let host_files = HostFiles::none(inherited).with_sources(&read, sources);
+    change_images(&arguments.image, [destination], host_files, console, |writing, console| {
+        let volume = writing.get(destination)?;
+        let is_directory =
+            destination.takes_sources(&volume, arguments.no_target_directory, sources.len())?;
+        destination.require_file_name(is_directory || recursive)?;
+        let options = arguments.import_options(&volume)?;
+        let mut opened = Vec::new();
+        for source in sources {
+            let found = writing.source(source).and_then(|(volume, number)| {
+                let follow = if recursive { Follow::No } else { Follow::Yes };
+                Ok((source.resolve(&volume, follow)?, volume, number))
+            });
+            opened.extend(console.tolerate(found)?.map(|found| (source, found)));
+        }
+        let mut importer = Importer::new(&options, &volume, destination, writing, console);
+        let outcome = opened.into_iter().try_for_each(|(source, (node, from, number))| {
+            let copy = place(destination, &volume, is_directory, source.file_name())?;
+            let is_destination = Arc::ptr_eq(&from, &volume);
+            let from = InImage { target: source, volume: &from, number, is_destination };
+            importer.copy_from_image(from, node, &copy)
+        });
+        importer.finish(&destination.image);
+        outcome
+    })
+}
+
+/// Returns the place of the copy of a source with this name. Without a name, the contents of the source are copied.
+fn place(
+    destination: &Target,
+    volume: &vfs::Volume,
+    is_directory: bool,
+    name: Option<&[u8]>,
+) -> Result<Destination> {
+    Ok(match name {
+        Some(name) if is_directory => {
+            Destination::Name(destination.resolve(volume, Follow::Yes)?, name.to_vec())
+        }
+        _ if is_directory || destination.file_name().is_none() => {
+            Destination::Into(destination.resolve(volume, Follow::Yes)?)
+        }
+        _ => {
+            let (directory, name) = destination.parent_and_name(volume)?;
+            Destination::Name(directory, name)
+        }
+    })
+}
+
+/// Parses a source as a path in an image. Returns `None` for a path of the host.
+fn source_in_image(path: &Path) -> Option<Target> {
+    path_in_image(path).filter(|_| path.symlink_metadata().is_err())
 }
 
 /// Opens a directory or a regular file of the host for a rule that allows to read it. Returns `None` for other files, which

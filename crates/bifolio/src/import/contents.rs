@@ -62,6 +62,51 @@ pub fn copy(
     Ok(())
 }
 
+/// Copies all of the regular file `from`, which is in an image, to the empty file `to`. Otherwise as [`copy`].
+pub fn copy_node(
+    from: &Arc<Node>,
+    to: &Arc<Node>,
+    cached_bytes_max: u64,
+    check_interrupted: impl Fn() -> Result<(), CopyError>,
+) -> Result<(), CopyError> {
+    let cannot_read = |error| CopyError::Image("cannot read", error);
+    let size = from.attributes().size;
+    let mut original = from.open().map_err(cannot_read)?.without_access_time();
+    let mut copy = to.open_for(OpenMode { write: true, append: false })?;
+    if size > cached_bytes_max {
+        original = original.uncached();
+        copy = copy.uncached();
+    }
+    let mut buffer =
+        vec![0; usize::try_from(size).map_or(CHUNK_BYTES_MAX, |size| size.min(CHUNK_BYTES_MAX))];
+    let mut at = 0;
+    while at < size {
+        let data = match original.seek_data(FileOffset(at)) {
+            Ok(data) if data.0 < size => data,
+            Ok(_) | Err(base::Error::NoSuchOffset) => break,
+            Err(error) => return Err(cannot_read(error)),
+        };
+        let end = original.seek_hole(data).map_err(cannot_read)?.0.min(size);
+        at = data.0;
+        while at < end {
+            check_interrupted()?;
+            let wanted =
+                usize::try_from(end - at).map_or(buffer.len(), |rest| rest.min(buffer.len()));
+            let part = buffer.get_mut(..wanted).unwrap_or_default();
+            let got = original.read_at(part, at).map_err(cannot_read)?;
+            if got == 0 {
+                return Err(CopyError::Other("was truncated while it was copied".into()));
+            }
+            copy.write_all_at(&part[..got], at).map_err(cannot_write)?;
+            at += got as u64;
+        }
+    }
+    if copy.node().attributes().size < size {
+        to.set_size(size, Privileges::Keep).map_err(cannot_write)?;
+    }
+    Ok(())
+}
+
 /// Writes the data of a member of an archive to the empty file `to`, with the holes of a sparse file.
 pub fn unpack(
     member: &Member,

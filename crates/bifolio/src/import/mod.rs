@@ -3,6 +3,7 @@
 
 mod contents;
 mod directories;
+mod from_image;
 mod links;
 mod losses;
 mod metadata;
@@ -33,6 +34,7 @@ use crate::format::text;
 use crate::target::Target;
 use crate::writing::Writing;
 
+pub use from_image::InImage;
 use links::Leads;
 use losses::{Losses, Lost};
 pub use source::Source;
@@ -259,7 +261,7 @@ impl<'a> Importer<'a> {
                 if self.directories.is_empty() {
                     self.directories.push(Arc::clone(directory));
                 }
-                match self.create_directory(original, directory, name) {
+                match self.create_directory(&self.owner_of(original), directory, name) {
                     Ok(made) => made,
                     Err(error) => {
                         if matches!(error, CopyError::Image(_, Error::NoSpace)) {
@@ -301,7 +303,7 @@ impl<'a> Importer<'a> {
     /// created with access only for its owner.
     fn create_directory(
         &self,
-        original: &Stat,
+        by: &Credentials,
         directory: &Arc<Node>,
         name: &[u8],
     ) -> Result<(Vec<Arc<Node>>, bool), CopyError> {
@@ -321,8 +323,7 @@ impl<'a> Importer<'a> {
             Ok(_) => Err(Error::NotDirectory.into()),
             Err(Error::NotFound) => {
                 let creation = Creation::of(FileType::Directory, 0o700);
-                let made =
-                    self.volume.create_in(directory, name, &creation, &self.owner_of(original))?;
+                let made = self.volume.create_in(directory, name, &creation, by)?;
                 Ok((below(made), true))
             }
             Err(error) => Err(error.into()),
@@ -465,10 +466,15 @@ impl<'a> Importer<'a> {
     }
 
     fn owner_of(&self, original: &Stat) -> Credentials {
+        self.owner_of_ids(original.st_uid, original.st_gid)
+    }
+
+    /// Returns the credentials with the owner of the copy of a file with this owner and group.
+    fn owner_of_ids(&self, uid: u32, gid: u32) -> Credentials {
         match self.options.preserve {
             true => Credentials {
-                uid: self.options.owner.unwrap_or(original.st_uid),
-                gid: self.options.group.unwrap_or(original.st_gid),
+                uid: self.options.owner.unwrap_or(uid),
+                gid: self.options.group.unwrap_or(gid),
                 ..Credentials::ROOT
             },
             false => self.options.by.clone(),

@@ -89,6 +89,8 @@ fn no_command_parses_an_image_before_it_is_confined() {
         &["cp", "-a", &at("/"), &here("out")],
         &["cp", &here("text"), &at("/new")],
         &["cp", "-a", &here("tree"), &at("/new")],
+        &["cp", "-a", &at("/"), &format!("{}:/new", here("image"))],
+        &["cp", &format!("{}:/file", here("image")), &at("/new")],
         &["du", &container],
         &["df", &container],
         &["find", &container],
