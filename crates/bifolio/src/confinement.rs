@@ -13,9 +13,6 @@ use crate::failure::{Failure, Result};
 const MEMORY_BESIDE_CACHE: u64 = 8 << 30;
 /// The maximum number of open files of a copy of a tree, which has one directory open for each level.
 const COPY_FILES_MAX: u64 = 1 << 16;
-/// The warning that a command stays root where it cannot become another user.
-const NO_NOBODY: &str = "the user namespace has no user nobody (65534), so the process that reads the image stays the user \
-    who runs it: the layer user of its confinement is missing";
 /// The value of `--no-confine` that stands for all layers.
 const EVERY_LAYER: &str = "all";
 
@@ -34,6 +31,11 @@ impl ConfinementOptions {
     /// Returns the layers that the options leave.
     pub fn layers(&self) -> Confinement {
         self.no_confine.iter().copied().fold(Confinement::FULL, Confinement::and)
+    }
+
+    /// Leaves out the layers that `layers` does not have, too.
+    pub fn limit_to(&mut self, layers: Confinement) {
+        self.no_confine.push(layers);
     }
 
     /// Returns the layers that the options leave, or the variable if there are no options. A variable is easily set for more
@@ -72,7 +74,7 @@ pub fn warn_of_ignored_variable() {
 }
 
 /// Returns the confinement without a layer.
-fn parse_layer(name: &str) -> Result<Confinement, String> {
+pub fn parse_layer(name: &str) -> Result<Confinement, String> {
     if name == EVERY_LAYER {
         return Ok(Confinement::NONE);
     }
@@ -99,15 +101,7 @@ pub struct CommandNeeds<'a> {
 /// Confines the process, which must have no other threads yet, to open files, to trees of the host and to printing. Errors: a
 /// layer is missing.
 pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds<'_>) -> Result<()> {
-    let mut layers = options.layers_of_command()?;
-    if !confine::has_nobody() {
-        // In a user namespace with one user, root is that ordinary user. Copies of trees stay this user in any case.
-        let becomes_nobody = rustix::process::geteuid().is_root() && needs.trees.is_none();
-        if layers.has(Layer::User) && becomes_nobody {
-            console::warn(NO_NOBODY);
-        }
-        layers = layers.without(Layer::User);
-    }
+    let layers = options.layers_of_command()?;
     if !layers.is_any() {
         return Ok(());
     }
@@ -128,8 +122,11 @@ pub fn confine_command(options: &ConfinementOptions, needs: CommandNeeds<'_>) ->
     let needs = Needs { writable, output: true, rings: false, guard: false, resources, trees };
     let weaker = confine::confine(layers, needs, &Proof::open_or_ask());
     let weaker = weaker.map_err(|error| Failure::new("", error.to_string()))?;
-    if let Some(weaker) = weaker.filter(|weaker| !weaker.is_made_up_for()) {
-        console::warn(weaker);
+    if let Some(old) = weaker.old_landlock.filter(|old| !old.is_made_up_for()) {
+        console::warn(old);
+    }
+    if let Some(missing) = weaker.without_rights {
+        console::warn(missing);
     }
     Ok(())
 }

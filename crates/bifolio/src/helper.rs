@@ -7,63 +7,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use fuse::{OptionError, Remount};
+use fuse::{OptionError, Remount, split_option};
 
 use crate::cli::Cli;
 use crate::commands::umount::umount;
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
 use crate::mount_options::Options;
+use crate::mount_options::table::{self, Disposition, Formats, Found};
 
 /// Names under which mount(8) finds this helper: for the type in fstab, and for the types in /proc/mounts.
 const NAMES: [&str; 3] = ["mount.bifolio", "mount.fuse.bifolio", "mount.fuseblk.bifolio"];
 
 /// Names under which umount(8) finds this helper: for the types in /proc/mounts.
 const UMOUNT_NAMES: [&str; 3] = ["umount.bifolio", "umount.fuse.bifolio", "umount.fuseblk.bifolio"];
-
-/// Options for mount(8) and other readers of fstab, and options that describe what bifolio always does.
-const WITHOUT_EFFECT: &[&str] = &[
-    "auto",
-    "noauto",
-    "user",
-    "nouser",
-    "users",
-    "nousers",
-    "owner",
-    "noowner",
-    "group",
-    "nogroup",
-    "_netdev",
-    "nofail",
-    "silent",
-    "loud",
-    "nomand",
-    "noiversion",
-    "symfollow",
-    "barrier",
-    "delalloc",
-    "acl",
-    "user_xattr",
-    "block_validity",
-];
-
-/// Prefixes of options for other programs.
-const PREFIXES_WITHOUT_EFFECT: &[&str] = &["x-", "X-", "comment=", "uhelper=", "helper="];
-
-/// Unsupported options, and the reasons.
-const REFUSED: &[(&str, &str)] = &[
-    ("data=journal", "journaling of file data is not supported"),
-    ("nobarrier", "flushes of the device cache cannot be disabled"),
-    ("barrier=0", "flushes of the device cache cannot be disabled"),
-    ("nodelalloc", "delayed allocation cannot be disabled"),
-    ("noacl", "access control lists cannot be disabled"),
-    ("nouser_xattr", "extended attributes cannot be disabled"),
-    ("mand", "mandatory locks are not supported by Linux any more"),
-];
-
-/// Options whose guarantees always hold. bifolio writes data before the metadata that refers to it, which is
-/// data=ordered and more than data=writeback.
-const ALWAYS_IN_EFFECT: &[&str] = &["barrier=1", "data=ordered", "data=writeback", "sizelimit=0"];
 
 /// Action that mount(8) requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -213,43 +170,23 @@ fn translate(source: &OsStr, directory: &OsStr, list: &str, sloppy: bool) -> Res
     }
     let mut line: Vec<OsString> = vec!["bifolio".into(), "mount".into()];
     for option in options {
-        if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == option) {
-            return Err(format!("mount option `{option}`: {why}"));
-        }
-        let is_ignored = WITHOUT_EFFECT.contains(&option)
-            || ALWAYS_IN_EFFECT.contains(&option)
-            || PREFIXES_WITHOUT_EFFECT.iter().any(|begin| option.starts_with(begin));
-        if is_ignored {
+        let (name, value) = split_option(option);
+        let found = table::find(name, value);
+        if let Ok(Found { disposition: Disposition::Flag(flag), .. }) = found {
+            line.push(format!("{flag}={}", value.unwrap_or_default()).into());
             continue;
         }
-        let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        let argument = match name {
-            "noload" | "norecovery" => {
-                line.push("--no-recovery".into());
-                continue;
-            }
-            "offset" => "--offset",
-            "partition" => "--partition",
-            "journal_path" => "--journal",
-            "log" => "--log",
-            "threads" => "--threads",
-            "cache_size" => "--cache-size",
-            // The kernel chooses the loop device, so the value is ignored.
-            "loop" => {
-                mount_options.push("loop");
-                continue;
-            }
-            _ => {
-                let known = Options::default().add(option);
-                match known {
-                    Err(OptionError::Unknown(_)) if sloppy => {}
-                    Err(error) => return Err(error.to_string()),
-                    Ok(()) => mount_options.push(option),
-                }
-                continue;
-            }
-        };
-        line.push(format!("{argument}={value}").into());
+        // Those of Linux's formats are passed on, and compared with the volume's.
+        let is_dropped = matches!(
+            found,
+            Ok(Found { disposition: Disposition::Accepted(_), formats: Formats::All })
+        );
+        match Options::default().add(option) {
+            Err(OptionError::Unknown(_)) if sloppy => {}
+            Err(error) => return Err(error.to_string()),
+            Ok(()) if is_dropped => {}
+            Ok(()) => mount_options.push(option),
+        }
     }
     line.push("-o".into());
     line.push(mount_options.join(",").into());
@@ -317,22 +254,23 @@ mod tests {
         assert_eq!(line("/i /d"), "bifolio mount -o rw -- /i:/ /d");
         assert_eq!(line("/i /d -o ro"), "bifolio mount -o rw,ro -- /i:/ /d");
         assert_eq!(
-            line("/i /d -nv -t bifolio -o rw,nosuid,offset=1024,commit=7,log=/l"),
-            "bifolio mount --offset=1024 --log=/l -o rw,rw,nosuid,commit=7 -- /i:/ /d"
+            line("/i /d -nv -t bifolio -o rw,nosuid,offset=1024,commit=7,log=/l,loop=/dev/loop7"),
+            "bifolio mount --offset=1024 --log=/l -o rw,rw,nosuid,commit=7,loop=/dev/loop7 -- /i:/ /d"
         );
         // Options for mount(8) and systemd, and options that describe what bifolio always does.
         assert_eq!(
             line(
                 "-o user,noauto,nofail,_netdev,x-systemd.automount,comment=a,\
-                 data=ordered,barrier=1,acl /i /d -s -o noload,frobnicate"
+                 loud,data=ordered,barrier=1,acl /i /d -s -o ro,noload,frobnicate"
             ),
-            "bifolio mount --no-recovery -o rw -- /i:/ /d"
+            "bifolio mount -o rw,data=ordered,barrier=1,acl,ro,noload -- /i:/ /d"
         );
         // Options that override others.
         let list = "rw,sync,dirsync,lazytime,defaults,async,nodirsync,nolazytime";
+        let passed = list.replace(",defaults", "");
         assert_eq!(
             line(&format!("/i /d -o {list}")),
-            format!("bifolio mount -o rw,{list} -- /i:/ /d")
+            format!("bifolio mount -o rw,{passed} -- /i:/ /d")
         );
     }
 
@@ -344,6 +282,8 @@ mod tests {
                 "mount option `data=journal`: journaling of file data is not",
             ),
             ("/i /d -o rw,nobarrier", "mount option `nobarrier`: flushes of the device cache"),
+            ("/i /d -o bsddf=1", "mount option `bsddf` must be `bsddf`"),
+            ("/i /d -o threads=", "mount option `threads` must be `threads=VALUE`"),
             ("/i /d -o frobnicate", "unknown mount option `frobnicate`"),
             ("/i /d -N 7", "option -N is not supported: other mount namespaces"),
             ("/i /d -o", "option -o needs a value"),

@@ -201,22 +201,124 @@ fn a_guard_with_fewer_privileges_than_it_needs_mounts() {
     let [dac_override, dac_read_search, kill, sys_ptrace, sys_admin] =
         [1, 2, 5, 19, 21].map(|number| 1_u64 << number);
     let mounting = dac_override | dac_read_search | sys_admin;
-    // What a container takes from root, the options with which it can mount then, and what the guard keeps. Without SETPCAP, no process
-    // can change the bounding set, which the layer user needs.
-    for (taken, options, kept) in [
-        ("-kill,-sys_ptrace,-chown", &[][..], mounting),
-        ("-setpcap", &["--no-confine=user"], mounting | kill | sys_ptrace),
+    // What a container takes from root, what the guard keeps, and what the server misses.
+    for (taken, kept, missing) in [
+        ("-kill,-sys_ptrace,-chown", mounting, ""),
+        ("-setpcap", mounting | kill | sys_ptrace, "without CAP_SETPCAP"),
     ] {
         let mut command = Command::new("setpriv");
         command.arg(format!("--bounding-set={taken}")).arg("--inh-caps=-all");
-        command.args([env!("CARGO_BIN_EXE_bifolio"), "mount"]).args(options);
+        command.args([env!("CARGO_BIN_EXE_bifolio"), "mount"]);
         let mounted = output(command.arg(&fixture.image).arg(&fixture.directory));
-        assert_eq!((mounted.status.success(), mounted.text().as_str()), (true, ""), "{taken}");
+        let text = mounted.text();
+        assert!(mounted.status.success() && text.contains(missing), "{taken}: {text}");
+        assert_eq!(text.lines().count(), usize::from(!missing.is_empty()), "{taken}: {text}");
         let mount = fixture.mounted();
         let status = fs::read_to_string(format!("/proc/{}/status", mount.guard())).unwrap();
         for fact in [format!("CapPrm:\t{kept:016x}\n"), "NoNewPrivs:\t1\n".to_owned()] {
             assert!(status.contains(&fact), "{taken}, {fact}: {status}");
         }
+    }
+}
+
+/// The warning of a server that has no right to a part of its confinement.
+const NO_RIGHT: &str =
+    "warning: the process that reads the image has no right to a part of its confinement; ";
+
+#[test]
+fn a_server_without_the_right_to_a_layer_has_all_others() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    fixture.share_device();
+    let folder = fixture.image.parent().unwrap();
+    let program = env!("CARGO_BIN_EXE_bifolio");
+    let nobody = "65534";
+    // What the process misses, the warning, and the user and group of the server.
+    let cases: &[(&[&str], Option<&str>, [&str; 2])] = &[
+        (
+            &["setpriv", "--bounding-set=-setpcap"],
+            Some("capabilities: without CAP_SETPCAP"),
+            [nobody; 2],
+        ),
+        (&["setpriv", "--bounding-set=-setuid"], Some("user: without CAP_SETUID"), ["0", nobody]),
+        (&["setpriv", "--bounding-set=-setgid"], Some("user: without CAP_SETGID"), [nobody, "0"]),
+        (&["setpriv", "--bounding-set=-sys_chroot"], None, [nobody; 2]),
+        (
+            &["unshare", "-Urm"],
+            Some("user: the user namespace has no user nobody (65534)"),
+            ["0"; 2],
+        ),
+    ];
+    for (wrapper, warning, ids) in cases {
+        for options in ["ro", "rw"] {
+            let case = format!("{wrapper:?}, {options}");
+            // The mount of a user namespace is seen in it only.
+            let script = r#""$0" mount -o "$1" "$2" "$3" && ls "$3"
+                for process in $(pgrep -P $$ bifolio; pgrep -f "^$0 mount -o $1 $2"); do
+                    grep -q "Seccomp:.2" /proc/$process/status 2>/dev/null && cat /proc/$process/status
+                done; test $1 = ro || touch "$3/touched"; "$0" umount "$3""#;
+            let mut command = Command::new(wrapper[0]);
+            command.args(&wrapper[1..]);
+            if wrapper[0] == "setpriv" {
+                command.arg("--inh-caps=-all");
+            }
+            command.args(["bash", "-c", script, program, options]);
+            let done = output(command.arg(&fixture.image).arg(&fixture.directory));
+            let text = done.text();
+            assert!(done.status.success() && text.contains("small"), "{case}: {text}");
+            let warned = text.lines().filter(|line| line.contains("warning")).collect::<Vec<_>>();
+            match warning {
+                Some(warning) => {
+                    let expected = format!("{NO_RIGHT}{warning}");
+                    let is_one = warned.len() == 1 && warned[0].contains(&expected);
+                    assert!(is_one, "{case}: {warned:?}");
+                }
+                None => assert!(warned.is_empty(), "{case}: {warned:?}"),
+            }
+            let none = "0000000000000000";
+            for (fact, value) in
+                [("Uid:", ids[0]), ("Gid:", ids[1]), ("CapPrm:", none), ("NoNewPrivs:", "1")]
+            {
+                let found = text.lines().find_map(|line| line.strip_prefix(fact));
+                let found = found.and_then(|words| words.split_whitespace().next());
+                assert_eq!(found, Some(value), "{case}, {fact} {text}");
+            }
+        }
+    }
+    testkit::check_by_e2fsck(&folder.join(fixture.image.file_name().unwrap()));
+}
+
+#[test]
+fn a_filter_that_refuses_landlock_is_told_from_a_kernel_without_it() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let helper = fixture.image.with_file_name("mount.bifolio");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bifolio"), &helper).unwrap();
+    let mount = |errno, options: &str| {
+        let mut command = Command::new(&helper);
+        command.arg(&fixture.image).arg(&fixture.directory).args(["-o", options]);
+        let call = libc::SYS_landlock_create_ruleset;
+        deny(&mut command, &[Denied { call, first_argument: None, errno }]);
+        output(&mut command)
+    };
+    for (errno, reason) in [
+        (libc::EPERM, "a filter on system calls, such as a container's, refuses its calls (EPERM)"),
+        (
+            libc::ENOSYS,
+            "a filter on system calls, such as a container's, refuses its calls (ENOSYS)",
+        ),
+        (libc::EOPNOTSUPP, "`landlock` is missing in `lsm=` (EOPNOTSUPP)"),
+    ] {
+        let failed = mount(errno, "ro");
+        let text = failed.text();
+        assert!(!failed.status.success() && text.contains(reason), "{errno}: {text}");
+        assert!(text.contains("take the option no_confine=LAYER"), "{errno}: {text}");
+        assert_eq!(mount_entry(&fixture.directory), None, "{errno}");
+        let mounted = mount(errno, "ro,no_confine=landlock");
+        assert!(mounted.status.success(), "{errno}: {}", mounted.text());
+        let mount = fixture.mounted();
+        let status = fs::read_to_string(format!("/proc/{}/status", mount.server())).unwrap();
+        assert!(status.contains("Uid:\t65534") && status.contains("Seccomp:\t2"), "{status}");
     }
 }
 

@@ -63,6 +63,47 @@ fn mount_and_umount_work_as_for_other_types() {
 }
 
 #[test]
+fn options_of_linux_are_judged_alike_by_both_ways_to_mount() {
+    let (fixture, helpers) = fixture();
+    let direct = |options: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bifolio"));
+        command.args(["mount", "-o", &format!("rw,{options}")]);
+        output(command.arg(&fixture.image).arg(&fixture.directory))
+    };
+    let through_mount = |options: &str| mount(&["-t", "bifolio", "-o", options], &fixture);
+    for (options, complaint) in [
+        ("data=journal", "`data=journal`: journaling of file data is not supported"),
+        ("data=sorted", "`data` must be `data=ordered|writeback` or `data=journal`"),
+        ("journal_ioprio=8", "`journal_ioprio` must be `journal_ioprio=0..7`"),
+        ("uid=0", "`uid=0`: files have the owners that are in the image"),
+        ("checkpoint=disable", "`checkpoint=disable`: without checkpoints"),
+        ("noload", "`noload` needs `ro`"),
+        // Known only when the volume is open.
+        ("mode=lfs", "`mode=lfs`: an option of f2fs; the volume is ext4"),
+        ("flush_merge", "`flush_merge`: an option of f2fs; the volume is ext4"),
+    ] {
+        for refused in [direct(options), through_mount(options)] {
+            assert!(!refused.status.success(), "{options}");
+            assert!(refused.text().contains(complaint), "{options}: {}", refused.text());
+            assert_eq!(mount_entry(&fixture.directory), None, "{options}");
+        }
+    }
+    let accepted =
+        "data=ordered,stripe=16,bsddf,user_xattr,journal_checksum,i_version,nofail,barrier";
+    for options in [accepted, "ro,noload", "ro,norecovery"] {
+        for mount in [&direct as &dyn Fn(&str) -> Output, &through_mount] {
+            let mounted = mount(options);
+            assert!(mounted.status.success(), "{options}: {}", mounted.text());
+            let mounted = fixture.mounted();
+            run(Command::new("umount").arg(mounted.path()));
+            mounted.assert_gone();
+        }
+    }
+    drop(helpers);
+    check_by_e2fsck(&fixture.image);
+}
+
+#[test]
 fn options_in_fstab_are_applied() {
     let (fixture, helpers) = fixture();
     let table = fixture.folder.path().join("fstab");

@@ -12,19 +12,19 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, fstat};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 
-use super::{Trees, inherited};
+use super::{Proof, Trees, inherited, no_landlock};
 
 /// Denies every access that the kernel's Landlock controls, but that to `trees`. Older kernels control less; the filter on
 /// system calls denies the rest. Returns whether the kernel controls all that is known.
-pub fn restrict(trees: &Trees<'_>) -> Result<bool, String> {
+pub fn restrict(trees: &Trees<'_>, proof: &Proof) -> Result<bool, String> {
     let covers_root = covers_root(trees)
         .map_err(|errno| format!("cannot look at the directories to copy: {errno}"))?;
-    let status = restrict_self(trees).map_err(|error| error.to_string())?;
+    let status = restrict_self(trees).map_err(|error| {
+        let has_no_new_privileges = rustix::thread::no_new_privs().unwrap_or(false);
+        no_landlock::reason_of_refusal(&error.to_string(), has_no_new_privileges)
+    })?;
     if status == RulesetStatus::NotEnforced {
-        return Err(
-            "the kernel has no Landlock, or it is switched off (it needs Linux 5.13 and `landlock` in `lsm=`)"
-                .to_owned(),
-        );
+        return Err(no_landlock::reason(proof));
     }
     // /proc does not show Landlock's restrictions, so one is tried.
     let (path, flags) = match trees {

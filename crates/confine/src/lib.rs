@@ -10,7 +10,8 @@
 //! - `system_calls.rs`: a filter on system calls
 //! - `proof.rs`: what the kernel says about the process in /proc
 //!
-//! A layer that is missing is an error, unless the policy leaves it out.
+//! A layer that is missing is an error, unless the policy leaves it out, or the process has no right to it (`rights.rs`).
+//! `no_landlock.rs` tells why a host has no Landlock.
 //!
 //! The guard of a mount, which never reads the image, has some of them, too ([`confine_guard`]).
 //!
@@ -21,8 +22,10 @@
 mod files;
 mod inherited;
 mod limits;
+mod no_landlock;
 mod privileges;
 mod proof;
+mod rights;
 mod system_calls;
 mod trees;
 
@@ -31,8 +34,8 @@ use std::fmt;
 pub use files::Tree;
 pub use inherited::{Inherited, leave_input};
 pub use limits::{FILES_MAX, Resources, raise_file_limit};
-pub use privileges::has_nobody;
 pub use proof::Proof;
+pub use rights::Rights;
 pub use system_calls::ENABLE_RINGS;
 pub use trees::Trees;
 
@@ -215,30 +218,62 @@ impl fmt::Display for OldLandlock {
     }
 }
 
-/// Applies the layers of `confinement`, each by itself, and verifies them by `proof`. Returns a warning if the kernel's Landlock
-/// controls less than the newest one.
+/// What is weaker than on other hosts, although no layer has failed.
+#[derive(Debug, Default)]
+pub struct Weaker {
+    /// What an old kernel does not control.
+    pub old_landlock: Option<OldLandlock>,
+    /// What the process has no right to.
+    pub without_rights: Option<WithoutRights>,
+}
+
+/// The layers, or parts of them, that a process misses because it has no right to them.
+#[derive(Debug)]
+pub struct WithoutRights {
+    /// The layers, and what is missing of each.
+    missing: Vec<(Layer, String)>,
+}
+
+impl fmt::Display for WithoutRights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{READER} has no right to a part of its confinement")?;
+        self.missing.iter().try_for_each(|(layer, what)| write!(f, "; {}: {what}", layer.name()))
+    }
+}
+
+/// Applies the layers of `confinement`, each by itself, and verifies them by `proof`. Returns what is weaker on this host, and what
+/// the process has no right to (see `rights.rs`).
 pub fn confine(
     confinement: Confinement,
     needs: Needs<'_>,
     proof: &Proof,
-) -> Result<Option<OldLandlock>, ConfineError> {
+) -> Result<Weaker, ConfineError> {
     let trees = &needs.trees;
+    let rights = &proof.rights;
     let kept = privileges::capabilities_for(trees);
-    let expected = proof.expect(kept);
+    let mut expected = proof.expect(kept);
+    let mut failed = Vec::new();
+    let mut weaker = Weaker::default();
     let mut missing = Vec::new();
-    let mut old_landlock = None;
     // Before Landlock denies reading /proc.
     let outside = files::find_outside(trees);
     for layer in Layer::ALL {
         if !confinement.has(layer) || !trees.needs_layer(layer, kept) {
             continue;
         }
+        if layer == Layer::Chroot && !rights.may_change_root() {
+            missing.push((layer, NO_CHROOT.to_owned()));
+            continue;
+        }
         let applied = match layer {
             Layer::NoNewPrivileges => privileges::forbid_new(),
-            Layer::User => privileges::become_nobody(),
-            Layer::Landlock => files::restrict(trees).map(|is_full| {
+            Layer::User => expected
+                .user
+                .as_mut()
+                .map_or(Ok(()), |parts| privileges::become_nobody(rights, parts)),
+            Layer::Landlock => files::restrict(trees, proof).map(|is_full| {
                 let is_filtered = confinement.has(Layer::SystemCalls);
-                old_landlock = (!is_full).then_some(OldLandlock { is_filtered });
+                weaker.old_landlock = (!is_full).then_some(OldLandlock { is_filtered });
             }),
             Layer::Chroot => files::enter(trees, outside),
             Layer::Capabilities => privileges::keep_capabilities(kept),
@@ -247,15 +282,35 @@ pub fn confine(
         };
         if let Err(reason) = applied.and_then(|()| proof.verify(layer, &expected)) {
             let without = if trees.is_none() { layer.without() } else { trees::without(layer) };
-            missing.push((layer, reason, without));
+            failed.push((layer, reason, without));
+            continue;
         }
+        let lacks = match layer {
+            Layer::User => expected.user.and_then(|parts| rights.missing_of_user(parts)),
+            Layer::Capabilities if rights.is_root && !rights.may_empty_bounding_set() => {
+                Some(NO_BOUNDING_SET.to_owned())
+            }
+            Layer::Chroot if !rights.may_mount() => Some(NO_MOUNT.to_owned()),
+            _ => None,
+        };
+        missing.extend(lacks.map(|what| (layer, what)));
     }
-    if missing.is_empty() {
-        Ok(old_landlock)
-    } else {
-        Err(ConfineError { process: READER, missing })
+    if !failed.is_empty() {
+        return Err(ConfineError { process: READER, missing: failed });
     }
+    weaker.without_rights = (!missing.is_empty()).then_some(WithoutRights { missing });
+    Ok(weaker)
 }
+
+/// What root misses without CAP_SETPCAP.
+const NO_BOUNDING_SET: &str = "without CAP_SETPCAP, the bounding set is not emptied (no-new-privs still keeps programs from \
+    getting privileges)";
+/// What root misses without CAP_SYS_CHROOT.
+const NO_CHROOT: &str = "without CAP_SYS_CHROOT, the root directory stays, so that a process that was taken over could change \
+    owners, permissions and times of other files";
+/// What root misses without CAP_SYS_ADMIN.
+const NO_MOUNT: &str = "without CAP_SYS_ADMIN, the directory that gets the copies has no mount of its own: directories that other \
+    users move out of it are not protected";
 
 /// Applies the layers of `confinement` that root's guard of a mount can have: no privileges by way of programs, and only the
 /// capabilities that it needs. Verifies by `proof` that it has no others, whether or not the host has let it drop any. Does nothing

@@ -9,6 +9,7 @@ use rustix::thread::{
 };
 
 use super::Trees;
+use super::rights::{Rights, UserParts};
 
 /// The user and group that root becomes: nobody.
 pub(crate) const NOBODY: u32 = 65_534;
@@ -25,42 +26,40 @@ fn forbid_dumps() -> Result<(), String> {
     set_dumpable_behavior(not_dumpable).map_err(|errno| format!("dumpable: {errno}"))
 }
 
-/// Changes root to an ordinary user without further groups. Does nothing for other users.
-pub fn become_nobody() -> Result<(), String> {
-    if !geteuid().is_root() {
+/// Changes root to an ordinary user without further groups, as far as `parts` say that it has the right to. Does nothing for other
+/// users. Takes those out of `parts` which the user namespace turns out not to have.
+pub fn become_nobody(rights: &Rights, parts: &mut UserParts) -> Result<(), String> {
+    if !rights.is_root {
         return Ok(());
     }
     // While there still is the right to do so. Other users cannot raise what the set has, since programs give them no
     // privileges.
-    empty_bounding_set().map_err(|errno| format!("the bounding set: {errno}"))?;
+    if rights.may_empty_bounding_set() {
+        empty_bounding_set().map_err(|errno| format!("the bounding set: {errno}"))?;
+    }
     let user = rustix::fs::Uid::from_raw(NOBODY);
     let group = rustix::fs::Gid::from_raw(NOBODY);
-    set_thread_groups(&[]).map_err(|errno| format!("setgroups: {errno}"))?;
-    set_thread_res_gid(group, group, group).map_err(|errno| format!("setresgid: {errno}"))?;
-    set_thread_res_uid(user, user, user).map_err(|errno| format!("setresuid: {errno}"))?;
+    if parts.groups {
+        set_thread_groups(&[]).map_err(|errno| format!("setgroups: {errno}"))?;
+    }
+    if parts.group {
+        parts.group = change("setresgid", set_thread_res_gid(group, group, group))?;
+    }
+    if parts.user {
+        parts.user = change("setresuid", set_thread_res_uid(user, user, user))?;
+    }
     // The change of the user may have made the process dumpable again.
     forbid_dumps()
 }
 
-/// Returns whether the user namespace has the user and the group nobody, or whether it cannot be known: /proc says so.
-pub fn has_nobody() -> bool {
-    ["/proc/self/uid_map", "/proc/self/gid_map"]
-        .iter()
-        .all(|path| std::fs::read_to_string(path).map_or(true, |map| contains_nobody(&map)))
-}
-
-fn contains_nobody(map: &str) -> bool {
-    let nobody = u64::from(NOBODY);
-    map.lines().any(|line| {
-        let words: Vec<u64> =
-            line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        matches!(words[..], [first, _, count] if (first..first.saturating_add(count)).contains(&nobody))
-    })
-}
-
-/// Returns whether the process may change its bounding set.
-pub(crate) fn may_empty_bounding_set() -> bool {
-    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SETPCAP))
+/// Returns whether an id was changed. It was not if the user namespace does not have it, which is unknown before where /proc is not
+/// mounted.
+fn change(call: &str, changed: Result<(), Errno>) -> Result<bool, String> {
+    match changed {
+        Ok(()) => Ok(true),
+        Err(Errno::INVAL) => Ok(false),
+        Err(errno) => Err(format!("{call}: {errno}")),
+    }
 }
 
 /// Removes all capabilities that the kernel knows from the bounding set.
@@ -107,7 +106,8 @@ pub fn capabilities_for(trees: &Trees<'_>) -> CapabilitySet {
 
 /// Drops all capabilities but `kept`.
 pub fn keep_capabilities(kept: CapabilitySet) -> Result<(), String> {
-    if may_empty_bounding_set() {
+    // The change of the user has emptied it before it took this right.
+    if capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SETPCAP)) {
         empty_bounding_set().map_err(|errno| format!("the bounding set: {errno}"))?;
     }
     let none = CapabilitySet::empty();
@@ -138,18 +138,4 @@ pub fn is_roots_guard() -> bool {
 pub fn limit_guard() -> Result<(), String> {
     let sets = capabilities(None).map_err(|errno| format!("capget: {errno}"))?;
     keep_capabilities(sets.effective & GUARD)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn maps_with_all_users_have_nobody() {
-        assert!(contains_nobody("         0          0 4294967295\n"));
-        assert!(contains_nobody("0 1000 1\n1 100000 65536\n"));
-        assert!(!contains_nobody("0 1000 1\n"));
-        assert!(!contains_nobody("0 1000 1\n1 100000 65533\n"));
-        assert!(!contains_nobody(""));
-    }
 }

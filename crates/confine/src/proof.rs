@@ -11,6 +11,7 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, capabilities, capability_is_in_bounding_set, no_new_privs};
 
+use super::rights::{Rights, UserParts};
 use super::{Layer, privileges};
 
 /// The maximum of what the program maps before it opens a volume, in bytes. For limits where /proc does not tell.
@@ -22,6 +23,10 @@ const STATUS_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug)]
 pub struct Proof {
     status: Result<File, String>,
+    /// The list of the kernel's security modules, if the host shows it.
+    modules: Option<File>,
+    /// What the process has the right to.
+    pub(crate) rights: Rights,
     /// Whether the kernel is asked by system calls if there is no such file.
     asks: bool,
 }
@@ -31,9 +36,9 @@ pub struct Proof {
 pub struct Expected {
     /// The capabilities that it keeps.
     kept: CapabilitySet,
-    /// Whether it was root.
-    becomes_nobody: bool,
-    /// Whether it could empty the bounding set.
+    /// The parts of the layer `user`. `None` if it was not root.
+    pub(crate) user: Option<UserParts>,
+    /// Whether it can empty the bounding set.
     empties_bounding: bool,
     /// The number of filters on system calls that it had. `None` if the kernel does not show it.
     filters: Option<u64>,
@@ -44,7 +49,8 @@ impl Proof {
     pub fn open() -> Self {
         let path = "/proc/self/status";
         let status = File::open(path).map_err(|error| format!("{path}: {error}"));
-        Self { status, asks: false }
+        let modules = File::open("/sys/kernel/security/lsm").ok();
+        Self { status, modules, rights: Rights::of_process(), asks: false }
     }
 
     /// Opens the calling process's status, or asks the kernel by system calls where /proc is not mounted.
@@ -52,13 +58,14 @@ impl Proof {
         Self { asks: true, ..Self::open() }
     }
 
-    /// Returns what must be true of a process that keeps the capabilities `kept`, once its layers are applied. To be called
-    /// before that.
-    pub fn expect(&self, kept: CapabilitySet) -> Expected {
+    /// Returns what must be true of a process that keeps the capabilities `kept`, once its layers are applied. To be called before
+    /// that.
+    pub(crate) fn expect(&self, kept: CapabilitySet) -> Expected {
+        let rights = &self.rights;
         Expected {
             kept,
-            becomes_nobody: geteuid().is_root(),
-            empties_bounding: privileges::may_empty_bounding_set(),
+            user: rights.is_root.then(|| rights.user_parts()),
+            empties_bounding: rights.may_empty_bounding_set(),
             filters: self.filters(),
         }
     }
@@ -68,7 +75,7 @@ impl Proof {
     pub fn verify(&self, layer: Layer, expected: &Expected) -> Result<(), String> {
         match layer {
             Layer::NoNewPrivileges => require_no_dumps()?,
-            Layer::User if expected.becomes_nobody => require_no_dumps()?,
+            Layer::User if expected.user.is_some() => require_no_dumps()?,
             Layer::SystemCalls => require_refusals()?,
             _ => {}
         }
@@ -79,18 +86,21 @@ impl Proof {
         let kept = kept.as_str();
         let status = self.read()?;
         require(&status, "Threads:", &["1"])?;
-        if layer == Layer::Capabilities && expected.empties_bounding {
+        let is_bound = match layer {
+            Layer::Capabilities => true,
+            Layer::User => expected.user.is_some(),
+            _ => false,
+        };
+        if is_bound && expected.empties_bounding {
             require(&status, "CapBnd:", &[NO_CAPABILITIES])?;
         }
         let facts: &[(&str, &[&str])] = match layer {
             Layer::NoNewPrivileges => &[("NoNewPrivs:", &["1"])],
-            Layer::User if expected.becomes_nobody => &[
-                ("Uid:", &[NOBODY; 4]),
-                ("Gid:", &[NOBODY; 4]),
-                ("Groups:", &[]),
-                ("CapBnd:", &[NO_CAPABILITIES]),
-            ],
-            Layer::User => return require_user(&status),
+            Layer::User => {
+                return expected
+                    .user
+                    .map_or_else(|| require_user(&status), |parts| require_nobody(&status, parts));
+            }
             Layer::Capabilities => &[
                 ("CapInh:", &[NO_CAPABILITIES]),
                 ("CapPrm:", &[kept]),
@@ -117,6 +127,20 @@ impl Proof {
     /// Returns the number of filters on system calls. `None` if the kernel does not show it (before Linux 5.9).
     fn filters(&self) -> Option<u64> {
         filters_in(&self.read().ok()?)
+    }
+
+    /// Returns whether the process had a filter on system calls before it confined itself, or it is unknown. To be called before
+    /// the layer `seccomp` is applied.
+    pub(crate) fn was_filtered(&self) -> bool {
+        self.read().map_or(true, |status| require(&status, "Seccomp:", &["0"]).is_err())
+    }
+
+    /// Returns the names of the kernel's security modules, separated by commas. `None` if the host does not show them.
+    pub(crate) fn security_modules(&self) -> Option<String> {
+        let mut bytes = vec![0; STATUS_BYTES_MAX];
+        let length = self.modules.as_ref()?.read_at(&mut bytes, 0).ok()?;
+        bytes.truncate(length);
+        String::from_utf8(bytes).ok()
     }
 
     /// Returns how much of the address space is mapped, in bytes.
@@ -150,7 +174,7 @@ fn ask(layer: Layer, expected: &Expected) -> Result<(), String> {
     let kept = expected.kept;
     let is_applied = match layer {
         Layer::NoNewPrivileges => no_new_privs(),
-        Layer::User if expected.becomes_nobody => is_nobody(),
+        Layer::User if expected.user.is_some() => is_nobody(expected),
         Layer::User => Ok(!getuid().is_root() && !geteuid().is_root()),
         Layer::Capabilities => capabilities(None).and_then(|sets| {
             let has_others = [sets.effective, sets.permitted] != [kept, kept];
@@ -169,12 +193,16 @@ fn ask(layer: Layer, expected: &Expected) -> Result<(), String> {
     }
 }
 
-/// Returns whether the process's user and group are nobody, and it has no other groups and an empty bounding set.
-fn is_nobody() -> Result<bool, Errno> {
-    let users = [getuid(), geteuid()].map(Uid::as_raw);
-    let groups = [getgid(), getegid()].map(Gid::as_raw);
-    let is_nobody = [users, groups].concat().iter().all(|id| *id == privileges::NOBODY);
-    Ok(is_nobody && getgroups()?.is_empty() && is_bounding_set_empty()?)
+/// Returns whether the process's user and group are nobody, and it has no other groups and an empty bounding set, as far as that
+/// is expected.
+fn is_nobody(expected: &Expected) -> Result<bool, Errno> {
+    let Some(parts) = expected.user else { return Ok(true) };
+    let are_nobody = |ids: [u32; 2]| ids.iter().all(|id| *id == privileges::NOBODY);
+    let has_user = !parts.user || are_nobody([getuid(), geteuid()].map(Uid::as_raw));
+    let has_group = !parts.group || are_nobody([getgid(), getegid()].map(Gid::as_raw));
+    let has_no_groups = !parts.groups || getgroups()?.is_empty();
+    let is_bound = !expected.empties_bounding || is_bounding_set_empty()?;
+    Ok(has_user && has_group && has_no_groups && is_bound)
 }
 
 fn is_bounding_set_empty() -> Result<bool, Errno> {
@@ -231,6 +259,20 @@ fn require_capabilities_within(status: &str, expected: &Expected) -> Result<(), 
     Ok(())
 }
 
+/// Checks that the process is nobody, as far as `parts` say.
+fn require_nobody(status: &str, parts: UserParts) -> Result<(), String> {
+    for (is_part, name, expected) in [
+        (parts.user, "Uid:", &[NOBODY; 4][..]),
+        (parts.group, "Gid:", &[NOBODY; 4]),
+        (parts.groups, "Groups:", &[]),
+    ] {
+        if is_part {
+            require(status, name, expected)?;
+        }
+    }
+    Ok(())
+}
+
 /// Checks that no user of the process is root.
 fn require_user(status: &str) -> Result<(), String> {
     let users = words_of(status, "Uid:")?;
@@ -278,10 +320,21 @@ mod tests {
 
     const EXPECTED: Expected = Expected {
         kept: CapabilitySet::empty(),
-        becomes_nobody: true,
+        user: Some(UserParts { user: true, group: true, groups: true }),
         empties_bounding: true,
         filters: None,
     };
+
+    #[test]
+    fn only_the_parts_of_nobody_that_a_process_has_a_right_to_are_required() {
+        let status = "Uid:\t0\t0\t0\t0\nGid:\t65534\t65534\t65534\t65534\nGroups:\t7\n";
+        let check = |user, group, groups| {
+            require_nobody(status, UserParts { user, group, groups }).err().unwrap_or_default()
+        };
+        assert_eq!(check(false, true, false), "");
+        assert!(check(true, true, false).contains("Uid: 0"));
+        assert!(check(false, true, true).contains("Groups: 7"));
+    }
 
     #[test]
     fn a_guard_may_have_fewer_capabilities_than_it_needs_but_no_others() {
@@ -325,7 +378,8 @@ mod tests {
 
     #[test]
     fn without_proc_nothing_is_verified() {
-        let proof = Proof { status: Err("/proc/self/status: missing".to_owned()), asks: false };
+        let status = Err("/proc/self/status: missing".to_owned());
+        let proof = Proof { status, modules: None, rights: Rights::of_process(), asks: false };
         let refused = |proof: &Proof| proof.verify(Layer::Capabilities, &EXPECTED).unwrap_err();
         assert!(refused(&proof).contains("missing"));
         // The kernel can be asked. The test can get capabilities by way of programs.

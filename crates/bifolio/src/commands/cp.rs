@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use confine::{Inherited, Layer, Tree, Trees};
+use confine::{Inherited, Layer, Rights, Tree, Trees};
 use rustix::fs::{FileType, Mode, OFlags};
 use vfs::Follow;
 
@@ -244,7 +244,9 @@ fn in_own_mount(start: OwnedFd, arguments: &Arguments) -> Tree {
         Ok(tree) => return tree,
         Err(failed) => failed,
     };
-    if arguments.image.confinement.layers().has(Layer::Chroot) {
+    // Without the right to it, the confinement says so.
+    let may_mount = Rights::of_process().may_mount();
+    if may_mount && arguments.image.confinement.layers().has(Layer::Chroot) {
         let text =
             "directories that other users move out of it are not protected: no mount of its own";
         console::warn(Failure::host(&*arguments.destination, text, &errno.into()));

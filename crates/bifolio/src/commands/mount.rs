@@ -21,7 +21,7 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::log::Log;
 use crate::log_file;
-use crate::mount_options::Options;
+use crate::mount_options::{Options, table};
 use crate::part::PartDevice;
 use crate::related;
 use crate::target::{ImageOptions, Target};
@@ -34,7 +34,7 @@ const NODES_MEMORY: u64 = 16 << 30;
 /// Maximum of `--threads`.
 const THREADS_MAX: u16 = 1024;
 
-// The lines of both texts are indented, because man pages join lines that are not indented.
+// The lines of these texts are indented, because man pages join lines that are not indented.
 const OPTIONS_HELP: &str = "\
 Mount options, separated by commas. Of options that exclude each other, the
 last one counts; uidmap, gidmap and extensions add up.
@@ -97,9 +97,10 @@ last one counts; uidmap, gidmap and extensions add up.
       to the free blocks between others. lfs: only to free segments, as
       long as cleaning makes some; blocks that are written together stay
       adjacent, but other blocks have to be moved. Default: adaptive.
-  background_gc=on|off
+  background_gc=on|off|sync
       Whether f2fs cleans segments while nothing else is done, if more
-      than 40% of the free blocks lie between others. Default: on.
+      than 40% of the free blocks lie between others. sync is the same as
+      on. Default: on.
   compress_algorithm=lz4|zstd|lzo|lzo-rle, compress_log_size=N,
   compress_chksum
       How f2fs compresses new files: in clusters of 2^N blocks (2 to 8),
@@ -141,8 +142,12 @@ last one counts; uidmap, gidmap and extensions add up.
       other closely and no other program needs the processors. Much
       faster on virtual machines. No effect with io_uring. Only for
       root. Default for root if the host has /dev/cpu_dma_latency.
-  defaults, default_permissions
-      Accepted without effect.
+  noload, norecovery, disable_roll_forward
+      The same as --no-recovery, of ext4, of both formats, and of f2fs.
+      Only with ro.
+  no_confine, no_confine=LAYER
+      The same as --no-confine, for mount(8) and fstab. Repeat the option
+      for more layers.
 
 Blocks that are reserved for root (tune2fs -m) can be used by root, and by the user and the group that are \
 set in the superblock (tune2fs -u and -g).";
@@ -187,10 +192,8 @@ Durability:
 mount(8), fstab and systemd:
   For `mount -t bifolio` and the type bifolio in fstab, create a symbolic link to
   bifolio with the name /sbin/mount.bifolio. The defaults are then rw, nosuid,
-  nodev and, for root, allow_other. Further options are noload (or norecovery),
-  partition=, offset=, journal_path=, log=, threads= and cache_size=. Options of
-  mount(8) and ext4 are ignored if they describe what bifolio does anyway, and
-  refused if bifolio does not support them, such as data=journal and nobarrier.
+  nodev and, for root, allow_other. Further options are partition=, offset=,
+  journal_path=, log=, threads= and cache_size=.
 
   Create the links mount.fuse.bifolio and mount.fuseblk.bifolio, too. With them,
   `mount -o remount,ro` makes all data durable on all mounts, and leaves the
@@ -213,7 +216,7 @@ Confinement:
 pub struct Arguments {
     /// Mount options, separated by commas, such as rw,allow_other
     #[arg(short = 'o', value_name = "OPTIONS", value_parser = parse_options)]
-    #[arg(long_help = OPTIONS_HELP)]
+    #[arg(long_help = format!("{OPTIONS_HELP}\n{}", table::help()))]
     options: Vec<MountOptionList>,
     /// Stay in the foreground until the image is unmounted
     #[arg(short, long)]
@@ -260,12 +263,14 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     for list in &options {
         all.add(&list.0).map_err(refused)?;
     }
-    all.mount.check().map_err(refused)?;
     let source = target.image.canonicalize();
     let source = source.map_err(|error| Failure::host(&*target.image, "cannot open", &error))?;
     if all.mount.writable {
         all.mount.writable = !is_write_protected(&target, console)?;
     }
+    all.check().map_err(refused)?;
+    image.no_recovery |= all.no_recovery.is_some();
+    image.confinement.limit_to(all.confinement);
     let dead = fuse::remove_dead(&directory).map_err(|error| {
         let action = "cannot unmount a mount whose server has died";
         Failure::new(&*directory, format!("{action}: {error}"))
@@ -340,6 +345,10 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         }
         if let Some(warning) = recorded_errors(&volume.info()) {
             tracing::warn!("{}", target.warning(&warning));
+        }
+        if let Err(error) = all.check_format(volume.info().format) {
+            volume.close().map_err(|error| Failure::library(&*target.image, &error))?;
+            return Err(refused(error));
         }
         Ok(Arc::new(volume))
     };

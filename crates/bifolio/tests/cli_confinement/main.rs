@@ -504,6 +504,55 @@ fn a_layer_that_the_host_only_says_to_apply_is_missing() {
 }
 
 #[test]
+fn commands_without_the_right_to_a_layer_work_and_say_so_once() {
+    let image = image();
+    let folder = image.folder.path();
+    shell(folder, "mkdir tree; echo text > tree/one; tar -cf archive -C tree one");
+    let commands = r#"set -e; b=$0
+        $b ls image:/; $b cat image:/file; $b check image; $b put tree/one image:/put
+        $b tar archive image:/dir; $b cp -a tree image:/in; $b cp -a image:/dir out
+        cat out/one; rm -r out; $b rm -r image:/put image:/dir/one image:/in"#;
+    // What the process misses, and the reason in the warnings of the seven commands and of rm: of those without trees, of copies into an
+    // image, and of copies out of it.
+    let (user, set) = ("user: ", "CAP_SETPCAP");
+    let cases: &[(&[&str], [Option<&str>; 3])] = &[
+        (&["setpriv", "--bounding-set=-all"], [Some("CAP_SETUID"), Some(set), Some(set)]),
+        (&["setpriv", "--bounding-set=-setpcap"], [Some(set); 3]),
+        (&["setpriv", "--bounding-set=-setuid"], [Some("user: without CAP_SETUID"), None, None]),
+        (&["setpriv", "--bounding-set=-setgid"], [Some("user: without CAP_SETGID"), None, None]),
+        (&["setpriv", "--bounding-set=-sys_chroot"], [None, None, Some("CAP_SYS_CHROOT")]),
+        (&["setpriv", "--bounding-set=-sys_admin"], [None, None, Some("CAP_SYS_ADMIN")]),
+        (&["unshare", "-Urm"], [Some(user), None, None]),
+        (&["setpriv", "--bounding-set=+all"], [None; 3]),
+    ];
+    for (wrapper, reasons) in cases {
+        let mut call = Command::new(wrapper[0]);
+        call.args(&wrapper[1..]);
+        if wrapper[0] == "setpriv" {
+            call.arg("--inh-caps=-all");
+        }
+        call.args(["bash", "-c", commands, env!("CARGO_BIN_EXE_bifolio")]);
+        let ran = output(call.current_dir(folder));
+        let (printed, errors) = (ran.stdout, String::from_utf8_lossy(&ran.stderr).into_owned());
+        let case = format!("{wrapper:?}: {errors}");
+        assert!(ran.status.success(), "{case}");
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        assert!(printed.contains("secret\n") && printed.ends_with("text\n"), "{case}{printed}");
+        let warned: Vec<_> =
+            errors.lines().filter(|line| line.contains("no right to a part of its conf")).collect();
+        let [plain, read, create] = reasons;
+        let expected = [plain, plain, plain, plain, plain, read, create, plain];
+        let expected: Vec<_> = expected.into_iter().flatten().collect();
+        assert_eq!(warned.len(), expected.len(), "{case}");
+        for (warning, reason) in warned.iter().zip(expected) {
+            assert!(warning.contains(reason), "{reason}: {case}");
+        }
+        assert_eq!(errors.lines().count(), warned.len(), "{case}");
+    }
+    image.check_by_e2fsck();
+}
+
+#[test]
 fn layers_that_the_variable_leaves_out_are_named() {
     let image = image();
     let run = |value: &str, options: &[&str]| {

@@ -54,6 +54,11 @@ impl Claim {
             Self::Image { path, offset } => match claim_image(path, *offset, options) {
                 Ok(detached) => Ok(Some(Claimed::ByMount(detached))),
                 Err(error @ MountError::InUse(_)) => Err(error),
+                // As for an ordinary user.
+                Err(MountError::Mount(errno @ (Errno::PERM | Errno::ACCESS))) => {
+                    tracing::info!("{}: no right to a loop device: {errno}", path.display());
+                    Ok(None)
+                }
                 Err(error) => {
                     tracing::warn!(
                         "{}: cannot mount a loop device, so other programs can open the image: {error}",

@@ -79,6 +79,12 @@ pub enum MountError {
     /// The volume is mounted on this directory for reading, and was to be mounted for writing.
     #[error("it is mounted read-only on {}: unmount it first", .0.display())]
     ReadOnly(PathBuf),
+    /// Root has no right to mount, so that `fusermount3` was tried, and has failed, too.
+    #[error(
+        "cannot mount: root has no right to it in this mount namespace (CAP_SYS_ADMIN, which containers often take; a user \
+         namespace needs its own mount namespace, as by `unshare -Urm`)"
+    )]
+    NoRight,
     /// The mount point already has a bifolio mount, of this source.
     #[error("{0} is mounted on it already")]
     Occupied(String),
@@ -95,11 +101,15 @@ pub fn check_free(directory: &Path) -> Result<(), MountError> {
 /// Mounts, and returns the connection.
 pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
     if rustix::process::geteuid().is_root() {
-        match system::Detached::new(&request.source, request.options, None) {
+        return match system::Detached::new(&request.source, request.options, None) {
             // Root has no CAP_SYS_ADMIN, as in a container.
-            Err(MountError::Mount(Errno::PERM | Errno::NOSYS)) => {}
-            made => return made?.attach(request.directory),
-        }
+            Err(MountError::Mount(errno @ (Errno::PERM | Errno::NOSYS))) => helper::mount(request)
+                .map_err(|error| match error {
+                    MountError::Helper(_) if errno == Errno::PERM => MountError::NoRight,
+                    error => error,
+                }),
+            made => made?.attach(request.directory),
+        };
     }
     helper::mount(request)
 }

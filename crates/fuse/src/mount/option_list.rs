@@ -14,6 +14,12 @@ pub enum OptionError {
     /// The option's value is missing, superfluous or invalid, or the option excludes another one.
     #[error("mount option `{0}` {1}")]
     Value(String, &'static str),
+    /// The option has another value than it can have: which are these.
+    #[error("mount option `{0}` {1}")]
+    Expected(String, String),
+    /// The option is refused, for this reason.
+    #[error("mount option `{0}`: {1}")]
+    Refused(String, String),
 }
 
 /// Returns the name of an option and its value, if it has one.

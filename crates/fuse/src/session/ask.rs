@@ -99,7 +99,7 @@ fn confine_child(confinement: Confinement) -> Result<(), u8> {
         // The server confines itself by the same layers, and warns.
         Ok(_) => Ok(()),
         Err(error) => {
-            tracing::error!("{error}");
+            tracing::error!("{}", SessionError::<u8>::Confine(error));
             Err(1)
         }
     }

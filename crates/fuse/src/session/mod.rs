@@ -138,7 +138,9 @@ impl<E: fmt::Display> fmt::Display for SessionError<E> {
             Self::Interrupted => f.write_str("interrupted"),
             Self::Aborted => f.write_str("the connection to the kernel was aborted"),
             Self::Panicked => f.write_str("a worker thread has panicked"),
-            Self::Confine(error) => error.fmt(f),
+            Self::Confine(error) => {
+                write!(f, "{error}; mount(8) and fstab take the option no_confine=LAYER")
+            }
             Self::Host(action, errno) => {
                 write!(f, "cannot {action}: {}", io::Error::from(*errno))
             }

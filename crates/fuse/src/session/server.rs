@@ -90,8 +90,12 @@ pub fn run<P, E: Display>(
         };
         namespace::leave_others();
         let weaker = confine::confine(plan.confinement, needs, &proof);
-        if let Some(weaker) = weaker.map_err(SessionError::Confine)? {
-            tracing::warn!("{weaker}");
+        let weaker = weaker.map_err(SessionError::Confine)?;
+        if let Some(old) = weaker.old_landlock {
+            tracing::warn!("{old}");
+        }
+        if let Some(missing) = weaker.without_rights {
+            tracing::warn!("{missing}");
         }
     }
     drop(proof);

@@ -1,20 +1,47 @@
-//! Parser of the `-o` list of `bifolio mount`. Not here: options of the transport (`fuse::MountOptions`).
+//! Parser of the `-o` list of `bifolio mount`. Not here: which options there are (`table`), and options of the transport
+//! (`fuse::MountOptions`).
+
+mod ext4;
+mod f2fs;
+mod generic;
+pub mod table;
 
 use std::time::Duration;
 
-use fuse::{MountOptions, OptionError, split_option};
+use fuse::{Confinement, MountOptions, OptionError, split_option};
 use vfs::{
     ErrorPolicy, F2fsAlgorithm as Algorithm, F2fsCompressedNames as CompressedNames,
     F2fsCompression as Compression, F2fsMode as Mode, VolumeOptions,
 };
 
+use self::table::{Disposition, Formats, NotFound};
+use crate::confinement::parse_layer;
+
 /// All options of an `-o` list.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Options of the transport. Some of them also apply to the volume.
     pub mount: MountOptions,
+    /// The option by which the volume is read without recovery, if there is one.
+    pub no_recovery: Option<String>,
+    /// The layers of confinement that the options leave.
+    pub confinement: Confinement,
     /// Options of the volume only.
     volume: VolumeMountOptions,
+    /// The options that only volumes of one format have.
+    of_format: Vec<(String, Formats)>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mount: MountOptions::default(),
+            no_recovery: None,
+            confinement: Confinement::FULL,
+            volume: VolumeMountOptions::default(),
+            of_format: Vec::new(),
+        }
+    }
 }
 
 /// Options that apply only to the volume.
@@ -59,12 +86,78 @@ impl Default for VolumeMountOptions {
 impl Options {
     /// Adds the options of a comma-separated list. Later options override earlier ones.
     pub fn add(&mut self, list: &str) -> Result<(), OptionError> {
-        for option in list.split(',').filter(|option| !option.is_empty()) {
-            if !self.volume.set(option)? {
-                self.mount.add(option)?;
+        list.split(',')
+            .filter(|option| !option.is_empty())
+            .try_for_each(|option| self.add_one(option))
+    }
+
+    fn add_one(&mut self, option: &str) -> Result<(), OptionError> {
+        let (name, value) = split_option(option);
+        let found = table::find(name, value).map_err(|problem| match problem {
+            NotFound::Name => OptionError::Unknown(option.to_owned()),
+            NotFound::Value(expected) => OptionError::Expected(name.to_owned(), expected),
+        })?;
+        let refused = |why: String| Err(OptionError::Refused(option.to_owned(), why));
+        match found.disposition {
+            Disposition::Refused(why) => return refused(why.to_owned()),
+            Disposition::Flag(flag) => {
+                return refused(format!(
+                    "only for mount(8) and fstab; use {flag} of `bifolio mount`"
+                ));
             }
+            Disposition::Accepted(_) => {}
+            Disposition::Honoured => self.honour(option)?,
+        }
+        if matches!(found.formats, Formats::Ext4 | Formats::F2fs) {
+            self.of_format.push((option.to_owned(), found.formats));
         }
         Ok(())
+    }
+
+    /// Gives an option its effect.
+    fn honour(&mut self, option: &str) -> Result<(), OptionError> {
+        let (name, value) = split_option(option);
+        match (name, value) {
+            ("noload" | "norecovery" | "disable_roll_forward", None) => {
+                self.no_recovery = Some(name.to_owned());
+            }
+            ("no_confine", layer) => {
+                let left = layer.map_or(Ok(Confinement::NONE), parse_layer);
+                let left = left.map_err(|expected| {
+                    OptionError::Refused(
+                        option.to_owned(),
+                        format!("{expected}, one by each no_confine="),
+                    )
+                })?;
+                self.confinement = self.confinement.and(left);
+            }
+            // The kernel chooses the device.
+            ("loop", Some(_)) => self.mount.add(name)?,
+            _ if self.volume.set(option)? => {}
+            _ => self.mount.add(option)?,
+        }
+        Ok(())
+    }
+
+    /// Checks the options together. Errors: some exclude each other.
+    pub fn check(&self) -> Result<(), OptionError> {
+        self.mount.check()?;
+        match &self.no_recovery {
+            Some(name) if self.mount.writable => {
+                let why = "needs `ro`: an image must be recovered before it is changed";
+                Err(OptionError::Value(name.clone(), why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that a volume of the format `name` can have all options, as Linux does.
+    pub fn check_format(&self, name: &str) -> Result<(), OptionError> {
+        let other = self.of_format.iter().find(|(_, formats)| !formats.has(name));
+        other.map_or(Ok(()), |(option, formats)| {
+            let why = format!("an option of {}; the volume is {name}", formats.name());
+            Err(OptionError::Refused(option.clone(), why))
+        })
     }
 
     /// Copies the options that apply to the volume to `options`.
@@ -113,9 +206,10 @@ impl VolumeMountOptions {
                 return Ok(true);
             }
             "compress_algorithm" => {
-                // Linux takes a level, too. There is one here.
-                let algorithm =
-                    value.map(|value| value.split_once(':').map_or(value, |(name, _)| name));
+                let (algorithm, level) = match value.and_then(|value| value.split_once(':')) {
+                    Some((algorithm, level)) => (Some(algorithm), Some(level)),
+                    None => (value, None),
+                };
                 self.compression.algorithm = match algorithm {
                     Some("lz4") => Algorithm::Lz4,
                     Some("zstd") => Algorithm::Zstd,
@@ -123,6 +217,19 @@ impl VolumeMountOptions {
                     Some("lzo-rle") => Algorithm::LzoRle,
                     _ => return Err(wrong("must be `lz4`, `zstd`, `lzo` or `lzo-rle`")),
                 };
+                // There is one level here, but Linux compresses with the others.
+                let levels = match self.compression.algorithm {
+                    Algorithm::Lz4 => Some(3..=16),
+                    Algorithm::Zstd => Some(1..=22),
+                    Algorithm::Lzo | Algorithm::LzoRle => None,
+                };
+                let is_level = |level: &str| {
+                    let level = level.parse::<u8>().ok();
+                    level.is_some_and(|level| levels.is_some_and(|levels| levels.contains(&level)))
+                };
+                if !level.is_none_or(is_level) {
+                    return Err(wrong("takes a level only for lz4 (3 to 16) and zstd (1 to 22)"));
+                }
                 return Ok(true);
             }
             "compress_log_size" => {
@@ -147,10 +254,18 @@ impl VolumeMountOptions {
             }
             "background_gc" => {
                 self.background_gc = match value {
-                    Some("on") => true,
+                    // The background does not wait for the cleaning in either way.
+                    Some("on" | "sync") => true,
                     Some("off") => false,
-                    _ => return Err(wrong("must be `on` or `off`")),
+                    _ => return Err(wrong("must be `on`, `off` or `sync`")),
                 };
+                return Ok(true);
+            }
+            // The number is one of ext4 in Linux.
+            "auto_da_alloc" if value.is_some() => {
+                let number = value.and_then(|value| value.parse::<u32>().ok());
+                let number = number.ok_or_else(|| wrong("must be 0 or 1, if it has a value"))?;
+                self.auto_da_alloc = number != 0;
                 return Ok(true);
             }
             "compress_chksum" => &mut self.compression.has_checksums,
@@ -235,7 +350,10 @@ mod tests {
         assert_ne!(parse(list).unwrap(), Options::default());
         let list = format!("{list},nodirsync,nodiscard,auto_da_alloc,async,commit=0");
         let list = format!("{list},mode=adaptive,background_gc=on");
-        assert_eq!(parse(&list).unwrap(), Options::default());
+        let (options, default) = (parse(&list).unwrap(), Options::default());
+        assert_eq!((options.mount, options.volume), (default.mount, default.volume));
+        let options = parse("auto_da_alloc=0,auto_da_alloc=1,background_gc=off,background_gc=sync");
+        assert_eq!(options.unwrap().volume, VolumeMountOptions::default());
         let errors = parse("errors=remount-ro,errors=continue").unwrap().volume.errors;
         assert_eq!(errors, Some(ErrorPolicy::Continue));
     }
@@ -263,11 +381,18 @@ mod tests {
             ("commit", "mount option `commit` needs a number of seconds"),
             ("commit=soon", "mount option `commit` needs a number of seconds"),
             ("errors=ignore", "mount option `errors` must be `continue`, `remount-ro` or `panic`"),
-            ("mode=fragment:block", "mount option `mode` must be `adaptive` or `lfs`"),
-            ("background_gc=sync", "mount option `background_gc` must be `on` or `off`"),
+            ("mode=fast", "mount option `mode` must be `adaptive` or `lfs`"),
+            ("background_gc=no", "mount option `background_gc` must be `on`, `off` or `sync`"),
+            ("bsddf=1", "mount option `bsddf` must be `bsddf`"),
+            ("data=x", "mount option `data` must be `data=ordered|writeback` or `data=journal`"),
+            ("resuid=root", "mount option `resuid` must be `resuid=N`"),
             (
                 "compress_algorithm=gzip",
                 "mount option `compress_algorithm` must be `lz4`, `zstd`, `lzo` or `lzo-rle`",
+            ),
+            (
+                "compress_algorithm=lz4:2",
+                "mount option `compress_algorithm` takes a level only for lz4 (3 to 16) and zstd (1 to 22)",
             ),
             (
                 "compress_log_size=9",
@@ -287,6 +412,98 @@ mod tests {
             ("rw=1", "mount option `rw` takes no value"),
         ] {
             assert_eq!(parse(list).unwrap_err().to_string(), complaint, "{list}");
+        }
+    }
+
+    /// Returns options that a row of the table stands for.
+    fn examples(option: &str) -> Vec<String> {
+        let (name, values) = match option.split_once("[=") {
+            Some((name, values)) => (name, values.trim_end_matches(']')),
+            None => match option.split_once('=') {
+                Some((name, "")) => return vec![format!("{name}=")],
+                Some((name, values)) => (name, values),
+                None => return vec![option.replace('*', "a.b=1")],
+            },
+        };
+        let valid = match name {
+            "uidmap" | "gidmap" => "0:1000:1",
+            "compress_algorithm" => "zstd",
+            "compress_log_size" => "4",
+            "no_confine" => "landlock",
+            _ => "1",
+        };
+        let values = values.split('|').map(|value| match value {
+            "N" => valid.to_owned(),
+            value => value.split_once("..").map_or(value, |(_, last)| last).replace("VALUE", valid),
+        });
+        let bare = option.contains("[=").then(|| name.to_owned());
+        values.map(|value| format!("{name}={value}")).chain(bare).collect()
+    }
+
+    #[test]
+    fn each_option_of_the_table_is_honoured_accepted_or_refused_by_a_sentence() {
+        for row in table::rows() {
+            for option in row.options.iter().flat_map(|option| examples(option)) {
+                let parsed = parse(&option);
+                match row.disposition {
+                    Disposition::Honoured => {
+                        assert!(parsed.is_ok(), "{option}: {parsed:?}");
+                    }
+                    Disposition::Accepted(_) => {
+                        let Options { mount, volume, no_recovery, confinement, .. } =
+                            parsed.unwrap();
+                        let none = Options::default();
+                        assert_eq!((mount, volume), (none.mount, none.volume), "{option}");
+                        assert_eq!((no_recovery, confinement), (None, Confinement::FULL));
+                    }
+                    Disposition::Refused(why) => {
+                        let text = format!("mount option `{option}`: {why}");
+                        assert_eq!(parsed.unwrap_err().to_string(), text);
+                    }
+                    Disposition::Flag(flag) => {
+                        assert!(parsed.unwrap_err().to_string().contains(flag), "{option}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn options_of_the_other_format_are_refused() {
+        for (list, format, complaint) in [
+            ("mode=lfs", "ext4", "mount option `mode=lfs`: an option of f2fs; the volume is ext4"),
+            ("rw,noload", "f2fs", "mount option `noload`: an option of ext4; the volume is f2fs"),
+            ("bsddf", "f2fs", "mount option `bsddf`: an option of ext4; the volume is f2fs"),
+            ("gc_merge", "ext2", "mount option `gc_merge`: an option of f2fs; the volume is ext2"),
+        ] {
+            let options = parse(list).unwrap();
+            assert_eq!(options.check_format(format).unwrap_err().to_string(), complaint);
+            let own = if format == "f2fs" { "ext3" } else { "f2fs" };
+            assert_eq!(options.check_format(own), Ok(()), "{list}");
+        }
+        let shared = parse("acl,norecovery,commit=7,discard,barrier=1,nofail").unwrap();
+        assert!(shared.check_format("ext4").is_ok() && shared.check_format("f2fs").is_ok());
+    }
+
+    #[test]
+    fn layers_of_confinement_are_left_out_one_by_one() {
+        use fuse::Layer;
+
+        let options = parse("no_confine=landlock,ro,no_confine=limits").unwrap();
+        let without = Confinement::FULL.without(Layer::Landlock).without(Layer::Limits);
+        assert_eq!(options.confinement, without);
+        assert_eq!(parse("no_confine").unwrap().confinement, Confinement::NONE);
+        let refused = parse("no_confine=landlock:limits").unwrap_err().to_string();
+        assert!(refused.contains("expected no-new-privs, user, landlock"), "{refused}");
+    }
+
+    #[test]
+    fn an_image_is_changed_only_after_recovery() {
+        let refused = parse("rw,noload").unwrap().check().unwrap_err().to_string();
+        assert!(refused.starts_with("mount option `noload` needs `ro`"), "{refused}");
+        for name in ["noload", "norecovery", "disable_roll_forward"] {
+            let options = parse(&format!("ro,{name}")).unwrap();
+            assert!(options.check().is_ok() && options.no_recovery.is_some(), "{name}");
         }
     }
 }
