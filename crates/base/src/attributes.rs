@@ -241,7 +241,7 @@ impl Attributes {
 
     /// Returns the inode's number.
     pub fn ino(&self) -> u64 {
-        self.inode.0.into()
+        self.inode.0
     }
 
     /// Returns the number of names.
