@@ -2,7 +2,7 @@
 use std::env;
 use std::error::Error;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::SystemTime;
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut out = fs::File::create(output)?;
     report(&volume, "/var/messages", &mut out)?;
     let first = BufReader::new(volume.open("/var/messages/latest")?).lines().next();
-    println!("{}", first.transpose()?.unwrap_or_default());
+    writeln!(io::stdout(), "{}", first.transpose()?.unwrap_or_default())?;
     volume.close()?;
     Ok(())
 }
