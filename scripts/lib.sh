@@ -21,6 +21,12 @@ as_root() {
     fi
 }
 
+# Fails with the names of what is missing if this user cannot install packages.
+require_installer() { # MISSING...
+    [ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null ||
+        die "these packages are missing, and installing them needs root or sudo: $*"
+}
+
 # Runs a command up to three times, since package servers fail at times.
 retry() {
     local attempt
@@ -41,6 +47,7 @@ APT_LISTS_FRESH=
 # Fetches the package lists, once in each run.
 refresh_lists() {
     [ -n "$APT_LISTS_FRESH" ] && return 0
+    require_installer "$@"
     command -v apt-get >/dev/null || die "apt-get is missing; install these packages by hand: $*"
     retry apt_get update || die "apt-get update failed"
     APT_LISTS_FRESH=1

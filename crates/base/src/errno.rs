@@ -36,7 +36,7 @@ impl Error {
             Self::Exists => Errno::EXIST,
             Self::NotEmpty => Errno::NOTEMPTY,
             Self::WouldBlock => Errno::AGAIN,
-            Self::NoSpace => Errno::NOSPC,
+            Self::NoSpace | Self::NoInodes => Errno::NOSPC,
             Self::TooManyLinks => Errno::MLINK,
             Self::FileTooLarge => Errno::FBIG,
             Self::NotPermitted(_) => Errno::PERM,
@@ -150,6 +150,7 @@ mod tests {
         check(Error::NotEmpty, Errno::NOTEMPTY, Some(Kind::DirectoryNotEmpty), false);
         check(Error::ReadOnly, Errno::ROFS, Some(Kind::ReadOnlyFilesystem), false);
         check(Error::NoSpace, Errno::NOSPC, Some(Kind::StorageFull), false);
+        check(Error::NoInodes, Errno::NOSPC, Some(Kind::StorageFull), true);
         check(Error::FileTooLarge, Errno::FBIG, Some(Kind::FileTooLarge), false);
         check(Error::TooManyLinks, Errno::MLINK, Some(Kind::TooManyLinks), false);
         check(Error::WouldBlock, Errno::AGAIN, Some(Kind::WouldBlock), false);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::container::Container;
 use crate::errno;
+use crate::foreign::Foreign;
 use crate::units::{DeviceOffset, FileBlock, FsBlock, GroupNumber, InodeNumber};
 
 /// `std::result::Result` with [`Error`].
@@ -98,9 +99,12 @@ pub enum Error {
     /// The operation would have to wait, which the caller did not allow.
     #[error("operation would block")]
     WouldBlock,
-    /// There are no free blocks, or no free inodes, that the caller may use.
+    /// There are no free blocks that the caller may use.
     #[error("no space left on the volume")]
     NoSpace,
+    /// There are free blocks, but no free inodes.
+    #[error("no free inodes left on the volume, which has free space")]
+    NoInodes,
     /// The inode has as many names as the format can count.
     #[error("too many links")]
     TooManyLinks,
@@ -194,8 +198,13 @@ pub struct IoError {
     pub offset: DeviceOffset,
     /// Length of the operation's range, in bytes.
     pub length: u64,
-    /// The host's error number, or EIO if there is none.
+    /// The host's error number, EIO if there is none, or [`PAST_END`](Self::PAST_END).
     pub errno: i32,
+}
+
+impl IoError {
+    /// In place of the host's error number: the image ends before the operation's range does, and its volume later.
+    pub const PAST_END: i32 = -1;
 }
 
 /// The operations of a block device.
@@ -222,6 +231,14 @@ impl fmt::Display for IoError {
             IoOperation::Discard => "discard",
             IoOperation::WriteZeroes => "write zeroes",
         };
+        if self.errno == Self::PAST_END {
+            let end = self.offset.0.saturating_add(self.length);
+            return write!(
+                f,
+                "bytes {} to {end} of the volume are past the end of the image",
+                self.offset
+            );
+        }
         write!(
             f,
             "device {operation} of {} bytes at offset {} failed: {}",
@@ -487,6 +504,53 @@ impl fmt::Display for Problem {
     }
 }
 
+/// What an image has at its beginning if that is nothing known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blank {
+    /// It has fewer bytes than any volume.
+    Small {
+        /// The number of bytes.
+        bytes: u64,
+    },
+    /// The first bytes are zero.
+    Zeroes {
+        /// Their number.
+        bytes: u64,
+        /// Whether that is all of the image.
+        is_all: bool,
+    },
+    /// The bytes look random.
+    Random,
+}
+
+impl Blank {
+    /// Returns a description for a list.
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::Small { .. } => "too small for a file system",
+            Self::Zeroes { .. } => "zeroes",
+            Self::Random => "random bytes",
+        }
+    }
+}
+
+impl fmt::Display for Blank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Small { bytes: 0 } => write!(f, "the image is empty (0 bytes)"),
+            Self::Small { bytes } => write!(f, "the image has only {bytes} bytes"),
+            Self::Zeroes { is_all: true, .. } => write!(f, "the image has only zeroes"),
+            Self::Zeroes { bytes, .. } => {
+                write!(f, "the first {bytes} bytes of the image are zeroes")
+            }
+            Self::Random => write!(
+                f,
+                "the image begins with random bytes, as an encrypted volume without a header does"
+            ),
+        }
+    }
+}
+
 /// A valid structure or operation that is not implemented.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -507,6 +571,25 @@ pub enum Unsupported {
     Encrypted(InodeNumber),
     /// No known file system was found.
     Format,
+    /// No known file system was found, and nothing else that the library knows.
+    Blank(Blank),
+    /// No known file system was found at the beginning, but a partition table.
+    Partitioned {
+        /// The kind of table: "GPT" or "MBR".
+        table: &'static str,
+        /// The existing partitions, such as "1, 2, 5".
+        existing: String,
+    },
+    /// No known file system was found at the beginning, but a copy of a superblock of ext2, ext3 or ext4, which leads to no root
+    /// directory.
+    Remains {
+        /// The block with the copy.
+        copy: FsBlock,
+        /// The size of blocks.
+        block_size: u32,
+    },
+    /// Contents that the library knows, but does not read.
+    Foreign(Foreign),
     /// The image is in a container that has to be converted to a raw image first.
     Container(Container),
     /// No partition table was found.
@@ -539,6 +622,17 @@ impl fmt::Display for Unsupported {
             ),
             Self::Container(container) => container.fmt(f),
             Self::Format => write!(f, "no known file system found"),
+            Self::Blank(blank) => write!(f, "no known file system found: {blank}"),
+            Self::Partitioned { table, existing } => write!(
+                f,
+                "no known file system found at the beginning, but a partition table ({table}) with {existing}"
+            ),
+            Self::Remains { copy, block_size } => write!(
+                f,
+                "the image does not begin with a file system, but block {copy} has a copy of the superblock of an ext4 \
+                 volume with blocks of {block_size} bytes"
+            ),
+            Self::Foreign(foreign) => foreign.fmt(f),
             Self::PartitionTable => write!(f, "no partition table (GPT or MBR) found"),
             Self::Operation(name) => write!(f, "not supported: {name}"),
         }

@@ -9,6 +9,7 @@ pub mod checksum;
 mod container;
 mod errno;
 pub mod error;
+mod foreign;
 pub mod locks;
 mod on_drop;
 pub mod ranges;
@@ -21,8 +22,9 @@ pub mod waiting;
 
 pub use container::Container;
 pub use error::{
-    Corrupt, Error, HostError, IoError, IoOperation, Location, Problem, Result, Unsupported,
+    Blank, Corrupt, Error, HostError, IoError, IoOperation, Location, Problem, Result, Unsupported,
 };
+pub use foreign::Foreign;
 pub use on_drop::OnDrop;
 pub use ranges::Ranges;
 pub use units::{

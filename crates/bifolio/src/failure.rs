@@ -1,8 +1,11 @@
 //! Failures of a command: messages with a subject, an error and advice.
 //! Not here: errors of the library (`base::Error`), printing (`console`).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
+
+use base::Blank;
 
 use crate::format::text::escape;
 
@@ -183,16 +186,41 @@ pub fn host_error(error: &io::Error) -> String {
     }
 }
 
-/// Returns whether the image ends before its volume does.
+/// Returns whether the image ends before its volume or the partition does.
 fn is_incomplete(corrupt: &base::Corrupt) -> bool {
-    corrupt.structure == "volume" && matches!(corrupt.problem, base::Problem::Truncated { .. })
+    match corrupt.problem {
+        base::Problem::Truncated { .. } => corrupt.structure == "volume",
+        base::Problem::Range { .. } => corrupt.structure == "partition entry",
+        _ => false,
+    }
 }
 
-fn advice(error: &base::Error) -> Option<&'static str> {
-    match error {
-        base::Error::Corrupt(corrupt) if is_incomplete(corrupt) => {
-            Some("the image is incomplete; copy it again as a whole")
+/// Returns advice for an image without a known file system.
+fn advice_without_format(unsupported: &base::Unsupported) -> Option<String> {
+    use base::Unsupported;
+    Some(match unsupported {
+        Unsupported::Blank(Blank::Random) => {
+            "open it first, for example with `cryptsetup open --type plain` or `cryptsetup open --type tcrypt`".to_owned()
         }
+        Unsupported::Blank(_) => {
+            "`mke2fs -t ext4` and `mkfs.f2fs` create file systems".to_owned()
+        }
+        Unsupported::Partitioned { .. } => {
+            "choose a partition with --partition N; `bifolio info` lists them".to_owned()
+        }
+        Unsupported::Remains { copy, block_size } => format!(
+            "use --superblock {copy} --block-size {block_size} to read what is left, and IMAGE:<N> for \
+             inode N if the root directory is lost"
+        ),
+        _ => return None,
+    })
+}
+
+fn advice(error: &base::Error) -> Option<Cow<'static, str>> {
+    let fixed = match error {
+        base::Error::Corrupt(corrupt) if is_incomplete(corrupt) => Some(
+            "the image is incomplete: copy it again as a whole, or use --incomplete to read what it has",
+        ),
         base::Error::Corrupt(_) => Some("run `bifolio check` to list all inconsistencies"),
         base::Error::Unsupported(base::Unsupported::Encrypted(_)) => {
             Some("use --key FILE to give its key")
@@ -200,10 +228,11 @@ fn advice(error: &base::Error) -> Option<&'static str> {
         base::Error::Unsupported(base::Unsupported::Features { .. }) => {
             Some("a newer version of bifolio may support it")
         }
-        base::Error::Unsupported(base::Unsupported::Format) => Some(
-            "for a partitioned disk, choose a partition with --partition; `bifolio info` lists \
-             them",
-        ),
+        base::Error::Unsupported(unsupported) => {
+            return advice_without_format(unsupported).map(Cow::Owned);
+        }
+        // The message says all.
+        base::Error::Io(error) if error.errno == base::IoError::PAST_END => None,
         base::Error::Io(_) => Some("check that the image is complete and its storage device works"),
         base::Error::OutOfMemory => Some("use a larger --cache-size"),
         base::Error::NoAddressSpace { .. } => {
@@ -213,5 +242,6 @@ fn advice(error: &base::Error) -> Option<&'static str> {
             Some("raise the limits of address space and of processes (ulimit -v, ulimit -u)")
         }
         _ => None,
-    }
+    };
+    fixed.map(Cow::Borrowed)
 }

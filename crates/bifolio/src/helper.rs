@@ -173,7 +173,7 @@ fn translate(source: &OsStr, directory: &OsStr, list: &str, sloppy: bool) -> Res
         let (name, value) = split_option(option);
         let found = table::find(name, value);
         if let Ok(Found { disposition: Disposition::Flag(flag), .. }) = found {
-            line.push(format!("{flag}={}", value.unwrap_or_default()).into());
+            line.push(value.map_or(flag.into(), |value| format!("{flag}={value}").into()));
             continue;
         }
         // Those of Linux's formats are passed on, and compared with the volume's.

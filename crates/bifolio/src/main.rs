@@ -15,6 +15,7 @@ mod directory;
 mod failure;
 mod format;
 mod helper;
+mod hints;
 mod import;
 mod listing;
 mod log;
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
     if let Some(program) = arguments.first().filter(|program| helper::is_called(program)) {
         return helper::main(program, &arguments[1..]);
     }
-    let cli = Cli::parse_from(arguments);
+    let cli = Cli::try_parse_from(arguments).unwrap_or_else(|error| hints::add(error).exit());
     let mut console = Console::standard(cli.raw);
     let outcome = cli.command.run(&mut console);
     ExitCode::from(console.finish(outcome).code())

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base::{BlockSize, DeviceOffset};
+use base::{BlockSize, DeviceOffset, Error, InodeNumber};
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use device::{Image, OpenDevice, Part, PartLock, SharedDevice};
@@ -52,13 +52,21 @@ impl Target {
         })
     }
 
-    /// Splits at the last ":/" that follows the name of an existing image, or else at the last ":/".
+    /// Splits at the last ":/" that follows the name of an existing image, or else at the last ":/". "IMAGE:<NUMBER>" names
+    /// an inode.
     pub fn parse(argument: &OsStr, exists: impl Fn(&Path) -> bool) -> Self {
         let bytes = argument.as_bytes();
         let split = |at: usize| Self {
             image: PathBuf::from(OsString::from_vec(bytes[..at].to_vec())),
             path: bytes[at + 1..].to_vec(),
         };
+        let inode =
+            bytes.windows(2).rposition(|pair| pair == b":<").filter(|at| *at > 0).map(split);
+        if let Some(target) = inode.filter(|target| target.inode_number().is_some()) {
+            if exists(&target.image) || !exists(Path::new(argument)) {
+                return target;
+            }
+        }
         let mut splits = (1..bytes.len().saturating_sub(1))
             .rev()
             .filter(|&at| bytes[at..].starts_with(b":/"))
@@ -76,6 +84,15 @@ impl Target {
     pub fn file_name(&self) -> Option<&[u8]> {
         let name = self.path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?;
         (name != b"." && name != b"..").then_some(name)
+    }
+
+    /// Returns the number of the inode that the path `<NUMBER>` names, as in debugfs. Other paths begin with `/`. A number that
+    /// is larger than any becomes the largest one.
+    pub fn inode_number(&self) -> Option<InodeNumber> {
+        let digits = self.path.strip_prefix(b"<")?.strip_suffix(b">")?;
+        let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+        let number = std::str::from_utf8(digits).ok().filter(|_| is_number)?;
+        Some(InodeNumber(number.parse().unwrap_or(u64::MAX)))
     }
 
     /// Returns the failure for a library error at `path` in this target's image.
@@ -99,10 +116,24 @@ impl Target {
         subject
     }
 
-    /// Returns the node at the target's path.
+    /// Returns the node at the target's path, or of its inode number.
     pub fn resolve(&self, volume: &Volume, follow: Follow) -> Result<Arc<Node>> {
+        if let Some(number) = self.inode_number() {
+            return volume.node(number).map_err(|error| match error {
+                Error::NotFound => Failure::new(self, format!("inode {number} is not in use")),
+                Error::Corrupt(corrupt) if is_outside(&corrupt) => {
+                    Failure::new(self, corrupt.problem.to_string())
+                }
+                error => Failure::library(self, &error),
+            });
+        }
         volume.resolve(&self.path, follow).map_err(|error| Failure::library(self, &error))
     }
+}
+
+/// Returns whether the volume has no inode of the number.
+fn is_outside(corrupt: &base::Corrupt) -> bool {
+    matches!(corrupt.problem, base::Problem::Range { field: "inode number", .. })
 }
 
 impl Subject for &Target {
@@ -118,13 +149,18 @@ pub struct ImageOptions {
     /// Use partition N of a partitioned disk; `bifolio info` lists the partitions
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub partition: Option<u32>,
-    /// Use the file system that starts at this offset in the image; accepts the suffixes K, M, G and T
+    /// Use the file system that starts at this offset in the image; decimal or hexadecimal (0x), accepts the suffixes K, M,
+    /// G, T and s (sectors of 512 bytes)
     #[arg(long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "partition")]
     pub offset: Option<u64>,
     /// Read the image as it is: do not replay its journal (ext3, ext4) or recover synced files (f2fs). Not for
     /// commands that change the image
     #[arg(long)]
     pub no_recovery: bool,
+    /// Read an image that ends before its file system does, such as a copy that was broken off: what is missing is an error
+    /// of each file. Not for commands that change the image
+    #[arg(long)]
+    pub incomplete: bool,
     /// Use the external journal on this file or block device (ext3, ext4)
     #[arg(long, value_name = "DEVICE", conflicts_with = "no_recovery")]
     pub journal: Option<PathBuf>,
@@ -134,7 +170,7 @@ pub struct ImageOptions {
     pub key: Option<PathBuf>,
     /// Use the backup superblock in this block (ext2, ext3, ext4; see e2fsck -b). Needed only if the primary
     /// superblock is damaged and no backup is found automatically
-    #[arg(long, value_name = "BLOCK")]
+    #[arg(long, value_name = "BLOCK", value_parser = parse_number)]
     pub superblock: Option<u64>,
     /// Set the block size for --superblock, such as 4K; all sizes are tried by default
     #[arg(long, value_name = "BYTES", value_parser = parse_block_size, requires = "superblock")]
@@ -185,12 +221,17 @@ impl ImageOptions {
 
     /// Returns the options for opening the volume, for writing if it is `writable`. The journal device is not among them.
     pub fn volume_options(&self, writable: bool) -> Result<VolumeOptions> {
-        let no_recovery = self.no_recovery;
+        let (no_recovery, incomplete) = (self.no_recovery, self.incomplete);
+        if writable && incomplete {
+            let text = "cannot be used to change an image: what is missing would be overwritten";
+            return Err(Failure::new("--incomplete", text).usage());
+        }
         if writable && no_recovery {
             let text = "cannot be used to change an image, which must be recovered first";
             return Err(Failure::new("--no-recovery", text).usage());
         }
-        let mut options = VolumeOptions { writable, no_recovery, ..VolumeOptions::default() };
+        let mut options =
+            VolumeOptions { writable, no_recovery, incomplete, ..VolumeOptions::default() };
         options.discard = self.discard;
         let location = |block| SuperblockLocation { block, block_size: self.block_size };
         options.ext4.superblock = self.superblock.map(location);
@@ -249,8 +290,14 @@ impl ImageOptions {
         };
         let read_only = access == Access::Read;
         let (exclusive, shares_other_parts) = (self.exclusive, self.shares_other_parts);
-        let options =
-            OpenDevice { part, read_only, exclusive, shares_other_parts, ..OpenDevice::default() };
+        let options = OpenDevice {
+            part,
+            read_only,
+            exclusive,
+            shares_other_parts,
+            incomplete: self.incomplete,
+            ..OpenDevice::default()
+        };
         self.wait_for(|| access.open(image, options, self.locks_related))
     }
 
@@ -336,6 +383,15 @@ impl Access {
 fn check_readable(image: &Path) -> Result<()> {
     let cannot_open = |error| {
         let failure = Failure::host(image, "cannot open", &error);
+        if image.as_os_str().is_empty() {
+            return Failure::new("", "the name of the image is empty");
+        }
+        if let Some(file) = file_before_slash(image) {
+            let path = image.strip_prefix(file).unwrap_or(Path::new("PATH"));
+            let target = [file.as_os_str().as_bytes(), b":/", path.as_os_str().as_bytes()].concat();
+            let target = text::escape(&target).into_owned();
+            return failure.advise(format!("write a path in an image as IMAGE:/PATH: {target}"));
+        }
         match has_relative_path(image) {
             true => failure.advise("write a path in an image as IMAGE:/PATH"),
             false => failure,
@@ -346,6 +402,11 @@ fn check_readable(image: &Path) -> Result<()> {
         return Err(Failure::new(image, "is neither a regular file nor a block device"));
     }
     std::fs::File::open(image).map(drop).map_err(cannot_open)
+}
+
+/// Returns the file whose name `argument` begins with, before a slash.
+fn file_before_slash(argument: &Path) -> Option<&Path> {
+    argument.ancestors().skip(1).find(|ancestor| ancestor.is_file())
 }
 
 /// Returns whether `argument` is the name of an existing file, a colon, and more: a path that does not begin with `/`.
@@ -496,20 +557,33 @@ impl<'a> Volumes<'a> {
     }
 }
 
-/// Parses a number of bytes with an optional suffix, K, M, G or T, for a power of 1024.
+/// Parses a number that is decimal, or with the prefix 0x hexadecimal.
+fn parse_number(text: &str) -> Result<u64, String> {
+    let (digits, radix) = match text.get(..2) {
+        Some("0x" | "0X") => (&text[2..], 16),
+        _ => (text, 10),
+    };
+    // Without a sign, which the standard library accepts.
+    let number =
+        Some(digits).filter(|digits| digits.as_bytes().iter().all(u8::is_ascii_alphanumeric));
+    let number = number.and_then(|digits| u64::from_str_radix(digits, radix).ok());
+    number.ok_or_else(|| "expected a number, such as 32768 or 0x8000".to_owned())
+}
+
+/// Parses a number of bytes, decimal or hexadecimal, with an optional suffix: K, M, G or T for a power of 1024, s for sectors of
+/// 512 bytes.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let error = || "expected a number of bytes, such as 4096, 64K, 512M or 2G".to_owned();
+    let error =
+        || "expected a number of bytes, such as 4096, 0x1000, 64K, 512M, 2G or 2048s".to_owned();
     let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
         Some(b'K') => (&text[..text.len() - 1], 10),
         Some(b'M') => (&text[..text.len() - 1], 20),
         Some(b'G') => (&text[..text.len() - 1], 30),
         Some(b'T') => (&text[..text.len() - 1], 40),
+        Some(b'S') => (&text[..text.len() - 1], 9),
         _ => (text, 0),
     };
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(error());
-    }
-    let number: u64 = digits.parse().map_err(|_| error())?;
+    let number = parse_number(digits).map_err(|_| error())?;
     number.checked_mul(1 << shift).ok_or_else(|| "the number of bytes is too large".to_owned())
 }
 
@@ -541,6 +615,12 @@ mod tests {
         check("dir:/disk.img", &["dir:/disk.img"], "dir:/disk.img", "/");
         check("nothing:/dir:/x", &[], "nothing:/dir", "/x");
         check(":/x", &[], ":/x", "/");
+        check("disk.img:<12>", &["disk.img"], "disk.img", "<12>");
+        check("disk.img:<12>", &["disk.img:<12>"], "disk.img:<12>", "/");
+        check("disk.img:<12>", &[], "disk.img", "<12>");
+        check("disk.img:/<12>", &["disk.img"], "disk.img", "/<12>");
+        check("disk.img:<a>", &["disk.img"], "disk.img:<a>", "/");
+        check(":<12>", &[], ":<12>", "/");
     }
 
     #[test]
@@ -561,7 +641,26 @@ mod tests {
         assert_eq!(parse_size("4096"), Ok(4096));
         assert_eq!(parse_size("64K"), Ok(65536));
         assert_eq!(parse_size("2g"), Ok(2 << 30));
-        for bad in ["", "K", "-1", "1.5M", "99999999999T", "x", "1KB", "é"] {
+        assert_eq!(parse_size("0x100000"), Ok(1 << 20));
+        assert_eq!(parse_size("0X1fK"), Ok(31 << 10));
+        assert_eq!(parse_size("2048s"), Ok(1 << 20));
+        for bad in [
+            "",
+            "K",
+            "0x",
+            "0xg",
+            "0x-1",
+            "+1",
+            "1f",
+            "s",
+            "0x1p4",
+            "-1",
+            "1.5M",
+            "99999999999T",
+            "x",
+            "1KB",
+            "é",
+        ] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
     }

@@ -24,6 +24,7 @@ use crate::accounts::Account;
 use crate::confinement::{CommandNeeds, confine_command};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
+use crate::format::text;
 use crate::signals;
 use crate::target::{ImageOptions, Target};
 use crate::users;
@@ -247,6 +248,10 @@ impl Writing {
     /// Returns the volume on the target's image, open for writing.
     pub fn get(&mut self, target: &Target) -> Result<Arc<Volume>> {
         self.check_interrupted()?;
+        if target.inode_number().is_some() {
+            let text = "names an inode by its number, which only commands that read can do";
+            return Err(Failure::new(target, text).usage());
+        }
         let path = target.image.as_path();
         let known = self.images.iter_mut().find(|image| image.has_path(path));
         let image = known.expect("the images of all targets were opened");
@@ -335,17 +340,34 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 /// Opens the volume on `device`, which belongs to `image`, for writing. Errors: if the volume is not supported, the failure
 /// says whether it can be read.
 fn open_volume(image: &Path, device: SharedDevice, options: &VolumeOptions) -> Result<Volume> {
-    Volume::open_device(Arc::clone(&device), options).map_err(|error| match &error {
-        Error::Unsupported(Unsupported::Features { .. } | Unsupported::Operation(_)) => {
-            let reading = VolumeOptions { writable: false, no_recovery: true, ..options.clone() };
-            match Volume::open_device(device, &reading) {
-                Ok(_) => Failure::new(image, format!("cannot open for writing: {error}"))
-                    .advise("it can only be read"),
-                Err(error) => Failure::library(image, &error),
-            }
+    Volume::open_device(Arc::clone(&device), options)
+        .map_err(|error| open_failure(image, device, options, &error))
+}
+
+/// Returns what makes a volume with `features` writable, or otherwise that it can be read.
+fn way_out(image: &Path, error: &Error) -> String {
+    const READ_ONLY: &str = "it can only be read";
+    let Error::Unsupported(Unsupported::Features { names }) = error else {
+        return READ_ONLY.to_owned();
+    };
+    let image = text::escape(image.as_os_str().as_encoded_bytes());
+    let ways: Option<Vec<String>> = names
+        .iter()
+        .map(|name| {
+            Some(match name.as_str() {
+                "shared_blocks" => format!("`e2fsck -fy -E unshare_blocks {image}` gives each file blocks of its own"),
+                "quota" | "project" | "read-only" => format!("`tune2fs -O ^{name} {image}` removes the feature {name}"),
+                "casefold" => format!("`tune2fs -O ^casefold {image}` removes the feature casefold, if no directory uses it"),
+                _ => return None,
+            })
+        })
+        .collect();
+    match ways {
+        Some(ways) => {
+            format!("{READ_ONLY}, unless {} (see e2fsck(8) and tune2fs(8))", ways.join(", and "))
         }
-        error => cannot_write(image, error),
-    })
+        None => READ_ONLY.to_owned(),
+    }
 }
 
 /// Returns the failure to open an image for reading.
@@ -356,18 +378,31 @@ pub fn cannot_read(image: &Path, error: &Error) -> Failure {
     }
 }
 
-/// Returns the failure to open the volume on `device`. If its recovery has failed, the advice is to read it without.
+/// Returns the failure to open the volume on `device`. If it is not supported for writing, the advice is what makes it so, or
+/// to read it. If its recovery has failed, the advice is to read it without.
 pub fn open_failure(
     image: &Path,
     device: SharedDevice,
     options: &VolumeOptions,
     error: &Error,
 ) -> Failure {
-    let failure = Failure::library(image, error);
+    let reading = VolumeOptions { writable: false, no_recovery: true, ..options.clone() };
+    let failure = match error {
+        Error::Unsupported(Unsupported::Features { .. } | Unsupported::Operation(_))
+            if options.writable =>
+        {
+            return match Volume::open_device(device, &reading) {
+                Ok(_) => Failure::new(image, format!("cannot open for writing: {error}"))
+                    .advise(way_out(image, error)),
+                Err(error) => Failure::library(image, &error),
+            };
+        }
+        error if options.writable => cannot_write(image, error),
+        error => Failure::library(image, error),
+    };
     if !matches!(error, Error::Corrupt(_)) || options.no_recovery {
         return failure;
     }
-    let reading = VolumeOptions { writable: false, no_recovery: true, ..options.clone() };
     match Volume::open_device(device, &reading) {
         Ok(_) => failure.advise(
             "its last changes cannot be recovered: use --no-recovery to read it without them, or \

@@ -214,3 +214,45 @@ fn a_loop_of_directories_ends_the_search_and_inodes_outside_of_the_tree_have_no_
     let outside = text.lines().find(|line| line.contains("link count is 5")).unwrap();
     assert!(!outside.contains('('), "{outside}");
 }
+
+#[test]
+fn a_block_that_is_marked_free_names_the_file_that_has_it() {
+    let script = "mkdir d; head -c 40k /dev/zero | tr '\\0' x > d/file; setfattr -n user.k -v $(printf 'v%.0s' {1..900}) d";
+    let image = Image::from_script("ext4", 4096, script);
+    let extents = json(&["fiemap", "--json", &image.at("/d/file")]);
+    let block = extents[0]["extents"][0]["physical"].as_u64().unwrap() / 4096 + 3;
+    let request = format!("freeb {block} 2");
+    run(Command::new("debugfs").arg("-w").arg("-R").arg(request).arg(&image.path));
+    let (text, findings) = found(&image, &[]);
+    let line = format!(" (/d/file), block {block}: in use, but marked free (2 in a row)");
+    assert!(text.contains(&line), "{text}");
+    let path = findings.iter().find(|finding| finding["block"] == block).unwrap();
+    assert_eq!(path["path"], "/d/file", "{path}");
+}
+
+#[test]
+fn free_counts_of_the_superblock_are_compared_on_volumes_that_were_closed() {
+    let image = Image::from_script("ext4", 4096, "echo x > file");
+    for (field, name) in [("free_blocks_count", "block"), ("free_inodes_count", "inode")] {
+        let copy = Image::empty();
+        std::fs::copy(&image.path, &copy.path).unwrap();
+        let request = format!("ssv {field} 17");
+        run(Command::new("debugfs").arg("-w").arg("-R").arg(request).arg(&copy.path));
+        let (text, _) = found(&copy, &[]);
+        let line =
+            format!("corrupt superblock at byte 1024: free {name} count is 17, but must be ");
+        assert!(text.starts_with(&line) && text.lines().count() == 2, "{text}");
+        // The kernel updates them when the volume is closed: its log may be newer.
+        run(Command::new("debugfs").args(["-w", "-R", "feature needs_recovery"]).arg(&copy.path));
+        run_with_status(&["check", &copy.path.display().to_string()], 0);
+    }
+    // A cluster that the end of the volume cuts counts as a whole one.
+    for size in ["16389K", "30001K"] {
+        let image = Image::empty();
+        let script = format!(
+            "mke2fs -q -F -t ext4 -b 1024 -O bigalloc -C 8192 image {size} 2>/dev/null; e2fsck -fn image"
+        );
+        shell(image.folder.path(), &script);
+        run_with_status(&["check", &name(&image)], 0);
+    }
+}

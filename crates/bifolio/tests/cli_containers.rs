@@ -1,5 +1,5 @@
-//! Images in containers: Android sparse images, which are read as they are, and others, which are refused with the
-//! command that converts them.
+//! Images that are not whole volumes: Android sparse images, which are read as they are; other containers and contents, which are
+//! refused with the next step; and images that have lost their end or their beginning.
 
 mod support;
 
@@ -190,4 +190,257 @@ fn a_raw_image_that_begins_like_a_container_opens() {
         run_ok(&["rm", "-r", &format!("{name}:/new")]);
     }
     assert!(output(bifolio().args(["check", &name])).status.success());
+}
+
+/// Makes a 64 MiB file `IN` in `folder` with `bytes` at `offset`.
+fn with_bytes(folder: &Path, offset: u64, bytes: &[u8]) {
+    let file = must(fs::File::create(folder.join("IN")), "IN");
+    must(file.set_len(64 << 20), "the size of IN");
+    must(file.write_all_at(bytes, offset), "the bytes of IN");
+}
+
+/// Returns the boot sector of a FAT file system, with the mark of a boot record and no partitions.
+fn fat() -> Vec<u8> {
+    let mut sector = vec![0; 512];
+    sector[..3].copy_from_slice(&[0xeb, 0x3c, 0x90]);
+    sector[3..11].copy_from_slice(b"mkfs.fat");
+    sector[11..22].copy_from_slice(&[0, 2, 4, 4, 0, 2, 0, 2, 0, 0, 0xf8]);
+    sector[22..26].copy_from_slice(&[0x80, 0, 32, 0]);
+    sector[32..36].copy_from_slice(&0x2_0000_u32.to_le_bytes());
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    sector
+}
+
+#[test]
+fn other_contents_are_named_with_the_next_step() {
+    let image = Image::empty();
+    let folder = image.folder.path();
+    let name = image.beside("IN").display().to_string();
+    let check = |what: &str, step: &str| {
+        for command in ["ls", "info"] {
+            let text = run_with_status(&[command, &name], 1).text();
+            let expected = format!("{name}: contains {what}, which bifolio does not read; ");
+            assert!(text.contains(&expected) && text.contains(step), "{text}");
+            assert_eq!(text.lines().count(), 1, "{text}");
+        }
+    };
+    with_bytes(folder, 0, &fat());
+    check("a FAT file system", "mcopy");
+    with_bytes(folder, 0, b"LUKS\xba\xbe\x00\x02");
+    check("a LUKS2 encrypted volume", "cryptsetup open");
+    with_bytes(folder, 512, b"LABELONE\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0LVM2 001");
+    check("an LVM2 physical volume", "vgchange");
+    shell(folder, "rm IN; truncate -s 400M IN; mkfs.xfs -q IN");
+    check("an XFS file system", "mount");
+    shell(folder, "rm IN; truncate -s 64M IN; mkswap IN >/dev/null 2>&1");
+    check("swap space", "no files");
+    shell(folder, "rm IN; echo x > x; tar -cf IN x");
+    check("a tar archive", "bifolio tar");
+    for (script, expected) in [
+        ("rm IN; truncate -s 0 IN", "the image is empty (0 bytes)"),
+        ("truncate -s 64M IN", "the image has only zeroes; `mke2fs"),
+        ("rm IN; head -c 5M /dev/urandom > IN", "begins with random bytes"),
+    ] {
+        shell(folder, script);
+        let text = run_with_status(&["ls", &name], 1).text();
+        assert!(text.contains(expected) && !text.contains("--partition"), "{text}");
+    }
+}
+
+#[test]
+fn contents_of_partitions_are_named_and_partitions_are_proposed_once() {
+    let image = Image::empty();
+    let folder = image.folder.path();
+    let disk = image.beside("disk").display().to_string();
+    must(fs::write(folder.join("fat"), fat()), "fat");
+    let script = "truncate -s 100M disk; printf 'label: dos\\nstart=2048, size=20M\\nsize=20M\\nsize=20M\\n' | \
+        sfdisk -q disk; dd if=fat of=disk bs=512 seek=2048 conv=notrunc status=none";
+    shell(folder, script);
+    let text = run_ok(&["info", &disk]);
+    assert!(text.contains("a FAT file system") && text.contains("zeroes"), "{text}");
+    let text = run_with_status(&["ls", &disk], 1).text();
+    assert!(text.contains("a partition table (MBR) with 1, 2, 3; choose a partition"), "{text}");
+    for part in [["--partition", "1"], ["--offset", "0x100000"], ["--offset", "2048s"]] {
+        let text = run_with_status(&["ls", part[0], part[1], &disk], 1).text();
+        assert!(text.contains("contains a FAT file system"), "{text}");
+        assert!(!text.contains("--partition"), "{text}");
+    }
+}
+
+/// Returns the file with the highest place in the image, and the bytes of that place.
+fn last_file(image: &str, names: &[String]) -> (String, std::ops::Range<u64>) {
+    let ranges = names.iter().map(|name| {
+        let found = support::json(&["fiemap", "--json", &format!("{image}:/{name}")]);
+        let extents = found[0]["extents"].as_array().expect("extents").clone();
+        let extent = extents.last().expect("an extent");
+        let number = |key: &str| extent[key].as_u64().expect("a number");
+        let start = number("physical");
+        (name.clone(), start..start + number("length"))
+    });
+    ranges.max_by_key(|(_, range)| range.start).expect("a file")
+}
+
+/// Cuts the end of an image off, in the middle of the file with the highest place. What is left must be read with
+/// `--incomplete`, and with that only.
+fn check_cut(image: &Image, options: &[&str], start: u64) {
+    let (folder, path) = (image.folder.path(), image.beside("cut").display().to_string());
+    let names: Vec<String> = (0..8).map(|number| format!("f{number}")).collect();
+    let whole = image.path.display().to_string();
+    let (last, range) = last_file(&whole, &names);
+    let cut = range.start + (range.end - range.start) / 2 / 4096 * 4096;
+    shell(folder, &format!("truncate -s {} cut", start + cut));
+    let run = |arguments: &[&str], status: i32| {
+        let all = [&arguments[..1], options, &arguments[1..]].concat();
+        run_with_status(&all, status)
+    };
+    let refused = run(&["ls", &path], 1).text();
+    assert!(refused.contains("use --incomplete"), "{refused}");
+
+    let listed = run(&["ls", "--incomplete", &path], 0).text();
+    assert!(names.iter().all(|name| listed.contains(name)), "{listed}");
+    assert!(listed.contains("the image is incomplete: it lacks the last "), "{listed}");
+    let read = run(&["cat", "--incomplete", &format!("{path}:/{last}")], 1);
+    let contents = must(fs::read(folder.join("source").join(&last)), "the file");
+    let present = read.stdout.len();
+    assert!(present > 0 && contents.starts_with(&read.stdout), "{present} bytes");
+    let said = String::from_utf8_lossy(&read.stderr).into_owned();
+    assert!(said.contains(&format!("/{last}: cannot read from byte {present} on: ")), "{said}");
+
+    let copies = image.beside("copied").display().to_string();
+    must(fs::create_dir(&copies), &copies);
+    let copied = run(&["cp", "-a", "--incomplete", &format!("{path}:/."), &copies], 1);
+    let said = String::from_utf8_lossy(&copied.stderr).into_owned();
+    assert!(said.contains(&format!("/{last}: the copy lacks ")), "{said}");
+    let same = names.iter().filter(|name| {
+        let equal = fs::read(folder.join("source").join(name)).ok()
+            == fs::read(folder.join("copied").join(name)).ok();
+        **name != last && equal
+    });
+    assert_eq!(same.count(), names.len() - 1, "{said}");
+    let partial = must(fs::read(folder.join("copied").join(&last)), "the copy");
+    assert!(partial.len() == contents.len() && partial[..present] == contents[..present]);
+    shell(folder, "rm -r copied");
+
+    let before = shell(folder, "sha256sum cut");
+    run(&["rm", "--incomplete", &format!("{path}:/f0")], 2);
+    run(&["rm", &format!("{path}:/f0")], 1);
+    run(&["mount", "-o", "rw", "--incomplete", &path, "source"], 2);
+    let all = [&["check"], options, &["--incomplete", &path]].concat();
+    let checked = output(bifolio().args(&all));
+    assert!(checked.text().contains("corrupt volume: needs "), "{}", checked.text());
+    assert!(matches!(checked.status.code(), Some(4 | 8)), "{}", checked.status);
+    assert_eq!(shell(folder, "sha256sum cut"), before);
+}
+
+const FILES: &str = "for i in 0 1 2 3 4 5 6 7; do head -c 1M /dev/urandom > f$i; done";
+
+#[test]
+fn an_image_that_was_cut_off_is_read_as_far_as_it_goes() {
+    let image = Image::from_script("ext4", 4096, FILES);
+    shell(image.folder.path(), "cp image cut");
+    check_cut(&image, &[], 0);
+
+    let image = Image::empty();
+    must(fs::create_dir(image.beside("source")), "source");
+    shell(&image.beside("source"), FILES);
+    shell(image.folder.path(), "truncate -s 100M image; mkfs.f2fs -q image");
+    let (source, root) = (image.beside("source/.").display().to_string(), image.at("/"));
+    run_ok(&["cp", "-a", &source, &root]);
+    shell(image.folder.path(), "cp image cut");
+    check_cut(&image, &[], 0);
+}
+
+#[test]
+fn a_partition_that_is_larger_than_the_disk_is_read_as_far_as_it_goes() {
+    let image = Image::from_script("ext4", 4096, FILES);
+    let script = r#"
+        truncate -s 100M cut
+        printf 'label: gpt\nstart=2048, size=64M\n' | sfdisk -q cut
+        dd if=image of=cut bs=1M seek=1 conv=notrunc status=none
+        cp cut headless; dd if=/dev/zero of=headless bs=512 count=40 conv=notrunc status=none"#;
+    shell(image.folder.path(), script);
+    // The backup of the table is enough.
+    let headless = image.beside("headless").display().to_string();
+    assert!(run_ok(&["ls", "--partition", "1", &headless]).contains("f7"));
+    check_cut(&image, &["--partition", "1"], 1 << 20);
+    let info = run_with_status(&["info", &image.beside("cut").display().to_string()], 0).text();
+    assert!(info.contains("partition entry"), "{info}");
+}
+
+/// Makes an image of files with their numbers, and zeroes the first MiB. Prints a number and its inode, of a file that was not
+/// there.
+const BEHEADED: &str = r#"
+    rm -rf source image; mkdir source; truncate -s SIZE image
+    for i in $(seq 300); do (yes $i || true) | head -c 30000 > source/$i; done
+    [ BLOCK != 1024 ] || rm source/[3]*
+    mke2fs -q -F -t ext4 -b BLOCK OPTIONS -d source image 2>/dev/null
+    per_group=$(dumpe2fs -h image 2>/dev/null | sed -n 's/^Inodes per group: *//p')
+    for i in $(cd source; ls); do
+        inode=$(debugfs -R "stat /$i" image 2>/dev/null | sed -n 's/^Inode: \([0-9]*\).*/\1/p')
+        block=$(debugfs -R "blocks /$i" image 2>/dev/null | awk '{ print $1 }')
+        [ $inode -le $per_group ] || [ $((block * BLOCK)) -lt 2000000 ] || break
+    done
+    dd if=/dev/zero of=image bs=1M count=1 conv=notrunc status=none
+    echo $i $inode"#;
+
+#[test]
+fn an_image_without_its_beginning_is_read_by_a_copy_of_the_superblock() {
+    for (block, size, options) in [
+        ("1024", "300M", "-O ^flex_bg -N 320"),
+        ("1024", "300M", "-O ^flex_bg,meta_bg,^resize_inode -N 320"),
+        ("1024", "300M", "-O ^flex_bg,sparse_super2 -N 320"),
+        ("1024", "300M", "-O ^flex_bg,bigalloc,^resize_inode -C 4096 -N 320"),
+        ("4096", "300M", "-O ^flex_bg -N 320"),
+        ("65536", "9G", "-O ^flex_bg -N 768"),
+    ] {
+        let image = Image::empty();
+        let script = BEHEADED.replace("SIZE", size).replace("BLOCK", block);
+        let printed = shell(image.folder.path(), &script.replace("OPTIONS", options));
+        let (name, inode) = printed.trim().split_once(' ').expect("a file and its inode");
+        let refused = run_with_status(&["ls", &image.path.display().to_string()], 1).text();
+        let advice = refused.split("use --superblock ").nth(1);
+        let advice = advice.unwrap_or_else(|| panic!("{options}: {refused}"));
+        let mut words = advice.split_whitespace();
+        let (copy, size) = (words.next().expect("a block"), words.nth(1).expect("a size"));
+        let target = image.at(&format!("<{inode}>"));
+        let arguments = ["cat", "--superblock", copy, "--block-size", size, &target];
+        let read = run_with_status(&arguments, 0).stdout;
+        let source = must(fs::read(image.beside("source").join(name)), "the file");
+        assert!(read == source, "{options}: file {name}, inode {inode}");
+    }
+}
+
+#[test]
+fn an_inode_number_names_a_file_in_commands_that_read() {
+    let ext4 = Image::from_script("ext4", 4096, TREE);
+    let f2fs = Image::empty();
+    shell(f2fs.folder.path(), "truncate -s 64M image; mkfs.f2fs -q image");
+    let (source, root) = (ext4.beside("source/.").display().to_string(), f2fs.at("/"));
+    run_ok(&["cp", "-a", &source, &root]);
+    for image in [ext4, f2fs] {
+        let stat = support::json(&["stat", "--json", &image.at("/dir/file")]);
+        let number = stat[0]["inode"].as_u64().expect("a number");
+        let target = image.at(&format!("<{number}>"));
+        assert_eq!(run_ok(&["cat", &target]), "hello\n");
+        run_ok(&["stat", &target]);
+        run_ok(&["fiemap", &target]);
+        let copy = image.beside("copy").display().to_string();
+        run_ok(&["cp", &target, &copy]);
+        assert_eq!(must(fs::read_to_string(&copy), "the copy"), "hello\n");
+        let name = image.path.display();
+        let stat = support::json(&["stat", "--json", &image.at("/dir")]);
+        let directory = format!("{name}:<{}>", stat[0]["inode"].as_u64().expect("a number"));
+        assert!(run_ok(&["ls", &directory]).contains("file"));
+        let found = run_ok(&["find", &directory, "-name", "file"]);
+        assert_eq!(found, format!("{}/file\n", directory.rsplit(':').next().expect("a path")));
+        let free = run_with_status(&["cat", &format!("{name}:<2000>")], 1).text();
+        assert!(free.contains(":<2000>: inode 2000 is not in use"), "{free}");
+        for outside in ["0", "4294967295", "99999999999999999999"] {
+            let text = run_with_status(&["cat", &format!("{name}:<{outside}>")], 1).text();
+            assert!(text.contains("inode") && !text.contains("bifolio check"), "{text}");
+        }
+        let refused = run_with_status(&["rm", &target], 2).text();
+        assert!(refused.contains("only commands that read"), "{refused}");
+        assert_eq!(run_ok(&["cat", &target]), "hello\n");
+    }
 }

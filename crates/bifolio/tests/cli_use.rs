@@ -49,8 +49,17 @@ fn failures_have_a_path_an_error_and_advice() {
     let empty = image.beside("empty");
     must(fs::write(&empty, vec![0; 1 << 20]), "empty");
     let empty = empty.display().to_string();
-    check(&["ls", &empty], 1, &format!("{empty}: no known file system found; for a"));
-    check(&["info", &empty], 1, &format!("{empty}: no known file system found, and no partition"));
+    let blank = format!("{empty}: no known file system found: the image has only zeroes; `mke2fs");
+    check(&["ls", &empty], 1, &blank);
+    check(&["info", &empty], 1, &blank);
+    check(&["ls", ""], 1, "the name of the image is empty");
+    check(&["rm", "-r", &image.at("/")], 2, &format!("{name}: the root directory of an image"));
+    let joined = format!("{name}/dir/file");
+    let advice = format!(
+        "{joined}: cannot open: Not a directory; write a path in an image as \
+                          IMAGE:/PATH: {name}:/dir/file"
+    );
+    check(&["cat", &joined], 1, &advice);
     for command in ["ls", "stat", "du", "tree", "fiemap"] {
         // The other target is still shown.
         let both = run_with_status(&[command, &image.at("/none"), &image.at("/dir")], 1);
@@ -543,4 +552,47 @@ fn commands_run_with_little_address_space() {
     let text = "no address space for a cache of 2147483648 bytes; use a smaller --cache-size";
     assert!(result.text().contains(text), "{}", result.text());
     image.check_by_e2fsck();
+}
+
+#[test]
+fn a_volume_without_free_inodes_is_not_called_full() {
+    let image = Image::empty();
+    let script = "mke2fs -q -F -t ext4 -N 16 image 8M 2>/dev/null; mkdir t; for i in $(seq 9); do echo $i > t/$i; done";
+    shell(image.folder.path(), script);
+    let expected = "no free inodes left on the volume, which has free space";
+    let tree = image.beside("t/.").display().to_string();
+    run_with_status(&["cp", "-a", &tree, &image.at("/")], 1);
+    let made = run_with_status(&["mkdir", &image.at("/new")], 1).text();
+    assert!(made.contains(expected), "{made}");
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn a_refusal_to_write_names_the_way_out_in_commands_and_mounts() {
+    for (feature, way) in [
+        ("shared_blocks", "e2fsck -fy -E unshare_blocks"),
+        ("read-only", "tune2fs -O ^read-only"),
+        ("quota", "tune2fs -O ^quota"),
+        ("FEATURE_R30", "it can only be read"),
+    ] {
+        let image = Image::from_script("ext4", 4096, SMALL);
+        let script = format!("debugfs -w -R 'feature {feature}' image 2>/dev/null; mkdir mnt");
+        shell(image.folder.path(), &script);
+        let name = image.path.display().to_string();
+        let put = run_with_status(&["mkdir", &image.at("/new")], 1).text();
+        assert!(put.contains(way), "{put}");
+        let mount = image.beside("mnt").display().to_string();
+        let mounted = run_with_status(&["mount", "-o", "rw", &name, &mount], 1).text();
+        assert_eq!(mounted, put);
+    }
+}
+
+#[test]
+fn commands_of_other_programs_point_on() {
+    for (command, hint) in
+        [("mkfs", "mke2fs -t ext4"), ("resize", "resize2fs"), ("fsck", "bifolio check")]
+    {
+        let text = run_with_status(&[command, "image"], 2).text();
+        assert!(text.contains(hint), "{text}");
+    }
 }

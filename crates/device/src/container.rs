@@ -1,16 +1,22 @@
-//! Containers of disk images: their detection by content. Android sparse images are opened, the others are refused.
-//! Not here: the format of sparse images (`sparse`), and the commands that convert containers (`base::Container`).
+//! Images without a known file system: containers of disk images, and other contents, by which the image is refused.
+//! Android sparse images are opened. Not here: the format of sparse images (`sparse`), the commands that convert containers
+//! (`base::Container`), and contents that are not disk images (`foreign`).
 
 use std::sync::Arc;
 
-use base::{Container, DeviceOffset, Error, Result, Unsupported};
+use base::{Blank, Container, DeviceOffset, Error, Result, Unsupported};
 
+use crate::foreign;
 use crate::partition::PartitionTable;
 use crate::sparse::{self, SparseDevice};
 use crate::{BlockDevice, SharedDevice};
 
 /// The number of bytes that are read to detect a container.
 const BEGINNING_BYTES: u64 = 512;
+/// A device with fewer bytes has no volume of any format.
+const VOLUME_BYTES_MIN: u64 = 2048;
+/// The number of bytes at the beginning of a device that are searched for anything but zeroes and random bytes.
+const SAMPLE_BYTES: u64 = 1 << 20;
 /// The size of the trailer of DMG images.
 const TRAILER_BYTES: u64 = 512;
 
@@ -64,19 +70,67 @@ pub(crate) fn unpack(device: SharedDevice, read_only: bool) -> Result<SharedDevi
     }
 }
 
-/// Returns why a device without a known file system cannot be used as it is: the container of its image, or the damage
-/// of an Android sparse image. Returns `None` for a device with a partition table or with unknown contents.
+/// Returns why a device without a known file system cannot be used as it is: the container of its image, the damage of an
+/// Android sparse image, or other contents. Returns `None` for a device with partitions or with unknown contents.
 pub fn refusal(device: &dyn BlockDevice) -> Option<Error> {
     let beginning = read_beginning(device).ok()?;
+    let container = || container_of(&beginning).or_else(|| container_by_trailer(device));
     let error = if sparse::has_magic(&beginning) {
         let damage = SparseDevice::check(device).err();
         damage.unwrap_or(Error::Unsupported(Unsupported::Container(Container::AndroidSparse)))
-    } else {
-        let container = container_of(&beginning).or_else(|| container_by_trailer(device))?;
+    } else if let Some(container) = container() {
         Error::Unsupported(Unsupported::Container(container))
+    } else {
+        Error::Unsupported(Unsupported::Foreign(foreign::identify(device)?))
     };
     // The boot code of a partitioned disk may begin with any bytes.
-    PartitionTable::read(device, None).is_err().then_some(error)
+    let table = PartitionTable::read(device, None);
+    let has_partitions = table.is_ok_and(|table| !table.partitions.is_empty());
+    (!has_partitions).then_some(error)
+}
+
+/// Returns what is known of a device without a known file system, of which [`refusal`] knows nothing.
+pub fn unknown(device: &dyn BlockDevice) -> Unsupported {
+    if let Ok(table) = PartitionTable::read(device, None) {
+        if !table.partitions.is_empty() {
+            return Unsupported::Partitioned {
+                table: table.kind.name(),
+                existing: table.numbers(),
+            };
+        }
+    }
+    match blank(device) {
+        Some(blank) => Unsupported::Blank(blank),
+        None => Unsupported::Format,
+    }
+}
+
+/// Returns whether the device begins with nothing but zeroes or random bytes, or is too small.
+fn blank(device: &dyn BlockDevice) -> Option<Blank> {
+    let size = device.size();
+    if size < VOLUME_BYTES_MIN {
+        return Some(Blank::Small { bytes: size });
+    }
+    let mut bytes = vec![0; size.min(SAMPLE_BYTES) as usize];
+    device.read_at(DeviceOffset(0), &mut bytes).ok()?;
+    let zeroes = bytes.iter().take_while(|byte| **byte == 0).count();
+    if zeroes == bytes.len() {
+        let rest = DeviceOffset(zeroes as u64);
+        let is_all = device.next_data(rest).is_none();
+        return Some(Blank::Zeroes { bytes: rest.0, is_all });
+    }
+    is_random(&bytes).then_some(Blank::Random)
+}
+
+/// Returns whether all values of bytes are about equally frequent, by a chi-squared test that random bytes pass nearly always.
+fn is_random(bytes: &[u8]) -> bool {
+    /// The number of values is 256. The mean of the statistic is 255 for random bytes, and its standard deviation 23.
+    const STATISTIC_MAX: f64 = 255.0 + 8.0 * 23.0;
+    let mut counts = [0_u32; 256];
+    bytes.iter().for_each(|byte| counts[usize::from(*byte)] += 1);
+    let expected = bytes.len() as f64 / 256.0;
+    let squares = counts.iter().map(|count| (f64::from(*count) - expected).powi(2));
+    bytes.len() >= 4096 && squares.sum::<f64>() / expected < STATISTIC_MAX
 }
 
 fn read_beginning(device: &dyn BlockDevice) -> Result<Vec<u8>> {

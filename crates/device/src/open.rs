@@ -31,6 +31,8 @@ pub struct OpenDevice {
     pub shares_other_parts: bool,
     /// The part of the image to open.
     pub part: Part,
+    /// Whether a partition may end after the image does. Then the part ends there. For reading only.
+    pub incomplete: bool,
     /// The threads that do I/O.
     pub backend: Backend,
 }
@@ -42,7 +44,25 @@ impl Default for OpenDevice {
             exclusive: true,
             shares_other_parts: false,
             part: Part::Whole,
+            incomplete: false,
             backend: Backend::Threads,
+        }
+    }
+}
+
+impl OpenDevice {
+    /// Returns the bytes of partition `number` in `table`, which was read from `device`.
+    fn partition(
+        &self,
+        table: &PartitionTable,
+        device: &dyn BlockDevice,
+        number: u32,
+    ) -> Result<Range<u64>> {
+        match table.range(device, number) {
+            Err(Error::Corrupt(_)) if self.incomplete => table
+                .present_range(device, number)
+                .ok_or(Error::InvalidArgument("the partition begins past the end of the image")),
+            range => range,
         }
     }
 }
@@ -148,7 +168,7 @@ impl Image {
             Part::From(start) => Some(start.0..device.size()),
             Part::Partition(number) => {
                 let table = read_table(&*device, self.file.sector_size())?;
-                Some(table.range(&*device, number)?)
+                Some(self.options.partition(&table, &*device, number)?)
             }
         })
     }
@@ -165,7 +185,12 @@ impl Image {
             Part::From(start) => Ok(Arc::new(Slice::from(device, start)?)),
             Part::Partition(number) => {
                 let table = read_table(&*device, sector_size)?;
-                Ok(Arc::new(table.open(device, number)?))
+                let range = self.options.partition(&table, &*device, number)?;
+                Ok(Arc::new(Slice::new(
+                    device,
+                    DeviceOffset(range.start),
+                    range.end - range.start,
+                )?))
             }
         }
     }

@@ -10,7 +10,7 @@ use base::attributes::{
     XattrMode,
 };
 use base::space::ReserveAccess;
-use base::{BlockSize, DeviceOffset, Error, FileOffset, InodeNumber, Result};
+use base::{BlockSize, DeviceOffset, Error, FileOffset, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 use fs::{
     Allocation, CheckObserver, Credentials, Data, Directory, FileData, FileSystem, NewInode,
@@ -20,7 +20,7 @@ use iomap::{EndIo, MapRead, Mapping, PageCache, ReadOptions, WritableFile};
 
 use crate::namespace::{Named, RenameMode};
 use crate::superblock::Superblock;
-use crate::superblock::copy::SuperblockLocation;
+use crate::superblock::copy::{SuperblockCopy, SuperblockLocation};
 use crate::volume::{OpenOptions, Volume};
 use crate::{Inode, ROOT_INODE};
 
@@ -41,6 +41,17 @@ impl fs::Format for Format {
 
     fn has_copy_on(&self, device: &SharedDevice, cache: &Arc<PageCache>) -> Result<bool> {
         Ok(Volume::has_copy(device, cache))
+    }
+
+    fn volume_bytes(&self, device: &SharedDevice) -> Option<u64> {
+        Superblock::volume_bytes(device, self.superblock)
+    }
+
+    fn remains_on(&self, device: &SharedDevice) -> Option<Unsupported> {
+        let copies = SuperblockCopy::find(device, u64::MAX);
+        let copy = copies.first()?;
+        let block_size = copy.superblock.geometry.block_size.bytes();
+        Some(Unsupported::Remains { copy: copy.block, block_size })
     }
 
     fn open(

@@ -60,6 +60,15 @@ impl fs::Format for Format {
         Ok(Superblock::has_copy(device))
     }
 
+    fn volume_bytes(&self, device: &SharedDevice) -> Option<u64> {
+        Superblock::volume_bytes(device)
+    }
+
+    fn remains_on(&self, _device: &SharedDevice) -> Option<Unsupported> {
+        // There are two superblocks, and a volume is opened from either.
+        None
+    }
+
     fn open(
         &self,
         device: &SharedDevice,

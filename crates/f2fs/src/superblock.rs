@@ -63,21 +63,32 @@ pub struct Superblock {
 impl Superblock {
     /// Reads the first valid copy of the superblock of `device`. Errors: those of the first copy.
     pub fn read(device: &SharedDevice) -> Result<Self> {
-        let first = Self::read_at(device, 0);
+        Self::read_for(device, device.size())
+    }
+
+    /// Returns the number of bytes that the volume needs, also if `device` has fewer.
+    pub(crate) fn volume_bytes(device: &SharedDevice) -> Option<u64> {
+        let geometry = Self::read_for(device, u64::MAX).ok()?.geometry;
+        Some(geometry.main.end.0 << geometry.block_size.shift())
+    }
+
+    /// [`read`](Self::read), but checks that the volume fits on `device_bytes` bytes.
+    fn read_for(device: &SharedDevice, device_bytes: u64) -> Result<Self> {
+        let first = Self::read_at(device, 0, device_bytes);
         let error = match first {
             Err(error @ Error::Corrupt(_)) => error,
             first => return first,
         };
-        match Self::second(device) {
+        match Self::second(device, device_bytes) {
             Some(second) => Ok(Self { damage: Some(error), ..second }),
             None => Err(error),
         }
     }
 
     /// Returns the second copy. It is in the second block, whose position depends on the size of blocks.
-    fn second(device: &SharedDevice) -> Option<Self> {
+    fn second(device: &SharedDevice, device_bytes: u64) -> Option<Self> {
         BLOCK_SHIFTS.into_iter().find_map(|shift| {
-            let second = Self::read_at(device, 1 << shift).ok()?;
+            let second = Self::read_at(device, 1 << shift, device_bytes).ok()?;
             (second.geometry.block_size.shift() == shift).then_some(second)
         })
     }
@@ -94,11 +105,16 @@ impl Superblock {
 
     /// Returns whether `device` has a valid second copy.
     pub fn has_copy(device: &SharedDevice) -> bool {
-        Self::second(device).is_some()
+        // If the volume does not fit, opening says so.
+        Self::second(device, u64::MAX).is_some()
     }
 
-    /// Reads the copy in the block that begins at byte `block_start`.
-    pub(crate) fn read_at(device: &SharedDevice, block_start: u64) -> Result<Self> {
+    /// Reads the copy in the block that begins at byte `block_start`, of a volume that fits on `device_bytes` bytes.
+    pub(crate) fn read_at(
+        device: &SharedDevice,
+        block_start: u64,
+        device_bytes: u64,
+    ) -> Result<Self> {
         let at = block_start + OFFSET_IN_BLOCK;
         let available = device.size().saturating_sub(at);
         let needed = SUPERBLOCK_BYTES as u64;
@@ -107,7 +123,7 @@ impl Superblock {
         }
         let mut bytes = [0; SUPERBLOCK_BYTES];
         device.read_at(DeviceOffset(at), &mut bytes)?;
-        Self::parse(&bytes, device.size())
+        Self::parse(&bytes, device_bytes)
     }
 
     /// Parses and validates the bytes of a superblock, for a device of `device_bytes` bytes.
@@ -129,7 +145,8 @@ impl Superblock {
         let available = device_bytes >> geometry.block_size.shift();
         if geometry.main.end.0 > available {
             let needed = geometry.main.end.0 << geometry.block_size.shift();
-            return Err(fault(Problem::Truncated { needed, available: device_bytes }));
+            let problem = Problem::Truncated { needed, available: device_bytes };
+            return Err(Error::corrupt("volume", Location::default(), problem));
         }
         let label: Vec<u16> =
             raw.label.iter().map(|unit| unit.get()).take_while(|unit| *unit != 0).collect();

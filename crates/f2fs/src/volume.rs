@@ -88,7 +88,11 @@ impl Volume {
                 let _ = volume.recovery.set(report);
             }
         }
-        let root = volume.inode(volume.geometry().root)?;
+        let root = match volume.inode(volume.geometry().root) {
+            // Other inodes are found by their number.
+            Err(_) if options.incomplete => return Ok(volume),
+            root => root?,
+        };
         if !root.attributes().is_dir() {
             let problem =
                 Problem::Invalid { field: "mode", found: root.attributes().mode().into() };

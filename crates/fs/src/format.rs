@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Result, WaitCallback};
+use base::{Result, Unsupported, WaitCallback};
 use device::SharedDevice;
 use fscrypt::Keys;
 use iomap::PageCache;
@@ -21,6 +21,13 @@ pub trait Format: Debug {
     /// [is on](Self::is_on) the device, since another format may leave such a copy there. Errors: those of reading the
     /// device.
     fn has_copy_on(&self, device: &SharedDevice, cache: &Arc<PageCache>) -> Result<bool>;
+
+    /// Returns the size of the volume on `device` in bytes, as its superblock or a copy of it says. The device may be smaller.
+    fn volume_bytes(&self, device: &SharedDevice) -> Option<u64>;
+
+    /// Returns the error that names remains of a volume of this format, if `device` has no superblock of it from which the
+    /// volume can be opened.
+    fn remains_on(&self, device: &SharedDevice) -> Option<Unsupported>;
 
     /// Opens the volume on `device`, and keeps its metadata in `cache`. Recovers a volume that was not closed: on the
     /// device if the volume is opened for writing, and otherwise in memory.
@@ -39,6 +46,8 @@ pub struct FormatOptions {
     pub writable: bool,
     /// Whether the volume is read without recovery.
     pub no_recovery: bool,
+    /// Whether the end of the device may be missing, and with it any metadata. Only for reading.
+    pub incomplete: bool,
     /// Whether freed blocks are discarded on the device once their freeing is durable.
     pub discard: bool,
     /// The age at which changes are committed without a sync. Zero means the default of 5 s.

@@ -81,12 +81,22 @@ impl Volume {
         rights::may_change(&directory.attributes())?;
         let making = self.shared.making.read();
         let inode =
-            with_inheritance(directory, what, by, |new| directory.inode().create(name, new))?;
+            with_inheritance(directory, what, by, |new| directory.inode().create(name, new))
+                .map_err(|error| self.lack(error))?;
         let node = self.new_node(inode, Life::Named);
         drop(making);
         drop(locked);
         directory.sync_names()?;
         Ok(node)
+    }
+
+    /// Returns the error of a creation. A lack of space that is one of inodes becomes `NoInodes`.
+    fn lack(&self, error: Error) -> Error {
+        if error != Error::NoSpace {
+            return error;
+        }
+        let free = self.statfs();
+        if free.inodes_free == 0 && free.blocks_free > 0 { Error::NoInodes } else { error }
     }
 
     /// Creates a file without a name near `directory`. It is deleted after its last use, unless it was linked.
@@ -108,7 +118,8 @@ impl Volume {
         rights::may_change(&directory.attributes())?;
         let _making = self.shared.making.read();
         let inode =
-            with_inheritance(directory, what, by, |new| directory.inode().create_unnamed(new))?;
+            with_inheritance(directory, what, by, |new| directory.inode().create_unnamed(new))
+                .map_err(|error| self.lack(error))?;
         Ok(self.new_node(inode, Life::Nameless))
     }
 

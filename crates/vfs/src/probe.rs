@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use base::{Error, Result, Unsupported};
-use device::SharedDevice;
+use device::{IncompleteDevice, SharedDevice};
 use fs::{FileSystem, Format, FormatOptions};
 use pagecache::PageCache;
 
 /// Opens the volume on `device` with the first of `formats` that recognizes its superblock, or else a copy of it.
-/// Errors: `Unsupported` if none does; the error names a container of disk images if the device has one. Formats come
-/// first, because the boot block of a volume may begin like a container.
+///
+/// Errors: `Unsupported` if none does; the error says what the device has instead. First superblocks come first, because the
+/// boot block of a volume may begin like a container. Copies come last: other contents may have replaced their volume.
 pub(crate) fn open(
     device: &SharedDevice,
     cache: &Arc<PageCache>,
@@ -21,10 +22,52 @@ pub(crate) fn open(
             return format.open(device, cache, options);
         }
     }
+    if let Some(refusal) = device::refusal(&**device) {
+        return Err(refusal);
+    }
     for format in formats {
         if format.has_copy_on(device, cache)? {
             return format.open(device, cache, options);
         }
     }
-    Err(device::refusal(&**device).unwrap_or(Error::Unsupported(Unsupported::Format)))
+    let unknown = device::unknown(&**device);
+    let remains = || formats.iter().find_map(|format| format.remains_on(device));
+    let unknown = match unknown {
+        Unsupported::Partitioned { .. } => unknown,
+        unknown => remains().unwrap_or(unknown),
+    };
+    Err(Error::Unsupported(unknown))
+}
+
+/// Opens the volume on `device` for reading, although the device may end before the volume does. If the last changes cannot
+/// be recovered, opens it without recovery. Also returns what is missing, for users.
+pub(crate) fn open_incomplete(
+    device: SharedDevice,
+    cache: &Arc<PageCache>,
+    formats: &[&dyn Format],
+    options: FormatOptions,
+) -> Result<(Arc<dyn FileSystem>, Vec<String>)> {
+    if options.writable {
+        return Err(Error::InvalidArgument("an incomplete image cannot be opened for writing"));
+    }
+    let size = formats.iter().find_map(|format| format.volume_bytes(&device));
+    let mut missing = Vec::new();
+    let device: SharedDevice = match size {
+        Some(size) if size > device.size() => {
+            let lacks = size - device.size();
+            missing.push(format!(
+                "the image is incomplete: it lacks the last {lacks} bytes of the volume"
+            ));
+            Arc::new(IncompleteDevice::new(device, size))
+        }
+        _ => device,
+    };
+    let error = match open(&device, cache, formats, &options) {
+        Err(error @ (Error::Io(_) | Error::Corrupt(_))) if !options.no_recovery => error,
+        opened => return Ok((opened?, missing)),
+    };
+    let unrecovered = FormatOptions { no_recovery: true, ..options };
+    let volume = open(&device, cache, formats, &unrecovered).map_err(|_| error.clone())?;
+    missing.push(format!("the last changes cannot be recovered, and are not shown: {error}"));
+    Ok((volume, missing))
 }

@@ -58,6 +58,9 @@ pub struct VolumeOptions {
     pub dirsync: bool,
     /// Whether the volume is read without recovery: no journal is replayed, and no synced files are recovered.
     pub no_recovery: bool,
+    /// Whether an image is read that ends before its volume does. Reads of what is missing fail. If the last changes cannot be
+    /// recovered, the volume is read without them. Refused for writing.
+    pub incomplete: bool,
     /// Called repeatedly while the opening waits to see whether another host has the volume open for writing. `false`
     /// cancels the wait.
     pub wait_callback: WaitCallback,
@@ -87,6 +90,7 @@ impl Default for VolumeOptions {
             sync: false,
             dirsync: false,
             no_recovery: false,
+            incomplete: false,
             wait_callback: WaitCallback::default(),
             keys: Arc::default(),
             ext4: ext4::Format::default(),
@@ -139,6 +143,12 @@ impl VolumeOptions {
         self
     }
 
+    /// Sets whether an image is read that ends before its volume does.
+    pub fn incomplete(&mut self, incomplete: bool) -> &mut Self {
+        self.incomplete = incomplete;
+        self
+    }
+
     /// Opens the volume on `image`, a file or a block device. Until a volume that is open for writing is
     /// [closed](Volume::close), other programs must not use the image. Errors: [`Error::Open`] with EBUSY if another
     /// program has it open. This does not detect loop devices on the image.
@@ -156,6 +166,7 @@ impl VolumeOptions {
         FormatOptions {
             writable: self.writable,
             no_recovery: self.no_recovery,
+            incomplete: self.incomplete,
             discard: self.discard,
             commit_interval: self.commit_interval,
             errors: self.errors,
@@ -169,6 +180,8 @@ impl VolumeOptions {
 #[derive(Debug)]
 pub struct Volume {
     pub(crate) shared: Arc<Shared>,
+    /// What is missing of an incomplete image.
+    missing: Vec<String>,
 }
 
 /// The state of a volume that nodes and files use.
@@ -223,8 +236,19 @@ impl Volume {
     pub fn open_device(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
         let cache = PageCache::new(options.cache)?;
         let formats: [&dyn Format; 2] = [&options.ext4, &options.f2fs];
-        let file_system = crate::probe::open(&device, &cache, &formats, &options.format_options())?;
-        Self::with_file_system(file_system, cache, options)
+        let format_options = options.format_options();
+        let mut missing = Vec::new();
+        let file_system = if options.incomplete {
+            let (file_system, lacks) =
+                crate::probe::open_incomplete(device, &cache, &formats, format_options)?;
+            missing = lacks;
+            file_system
+        } else {
+            crate::probe::open(&device, &cache, &formats, &format_options)?
+        };
+        let mut volume = Self::with_file_system(file_system, cache, options)?;
+        volume.missing = missing;
+        Ok(volume)
     }
 
     /// Returns the volume of an open file system, which keeps its metadata in `cache`. Only for tests of this crate
@@ -257,7 +281,7 @@ impl Volume {
             cache,
             block_size,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(shared), missing: Vec::new() })
     }
 
     /// Returns the root directory.
@@ -414,10 +438,12 @@ impl Volume {
         self.shared.file_system.feature_bits()
     }
 
-    /// Returns a warning if the superblock is damaged and a copy of it is in use. Users should see it before they rely
-    /// on the data.
+    /// Returns a warning if the superblock is damaged and a copy of it is in use, or if the image is incomplete. Users should
+    /// see it before they rely on the data.
     pub fn warning(&self) -> Option<String> {
-        self.shared.file_system.warning()
+        let warnings: Vec<String> =
+            self.shared.file_system.warning().into_iter().chain(self.missing.clone()).collect();
+        (!warnings.is_empty()).then(|| warnings.join("; "))
     }
 
     /// Checks the whole volume without changing it. Calls `found` for every inconsistency. The check ends early if

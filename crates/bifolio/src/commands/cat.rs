@@ -58,7 +58,9 @@ fn copy(file: &File, size: u64, target: &Target, sink: &mut Sink) -> Result<()> 
         at = data;
         while at < hole {
             let length = usize::try_from(hole - at).unwrap_or(usize::MAX).min(SLICE_BYTES_MAX);
-            let slice = file.lend(FileOffset(at), length).map_err(failure)?;
+            let slice = file.lend(FileOffset(at), length).map_err(|error| {
+                Failure::action(target, &format!("cannot read from byte {at} on"), &error)
+            })?;
             if slice.is_empty() {
                 return Err(Failure::new(target, "the file ends before its recorded size"));
             }

@@ -1,16 +1,18 @@
 //! `bifolio info`.
 
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use base::attributes::{Detail, VolumeInfo};
 use base::{Error, Unsupported};
 use clap::Args;
+use device::SharedDevice;
 use device::partition::{Partition, PartitionTable};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use vfs::Volume;
 
-use crate::console::Console;
+use crate::console::{self, Console};
 use crate::failure::{Failure, Result};
 use crate::format::{json, size};
 use crate::target::{ImageOptions, Images, Target};
@@ -80,21 +82,32 @@ fn read_contents(
     let device = images.device(target)?;
     let volume_options = images.volume_options();
     match Volume::open_device(device.clone(), volume_options) {
-        Ok(volume) => Ok(Contents::Volume(Box::new(volume.info()))),
-        Err(error @ Error::Unsupported(Unsupported::Format)) if options.is_whole() => {
+        Ok(volume) => {
+            if let Some(warning) = volume.warning().filter(|_| volume_options.incomplete) {
+                console::warn(target.warning(&warning));
+            }
+            Ok(Contents::Volume(Box::new(volume.info())))
+        }
+        Err(error) if options.is_whole() && may_be_disk(&error) => {
             let table = match PartitionTable::read(&*device, None) {
                 Ok(table) => table,
-                // Without the advice for this error, which is to run this command.
-                Err(Error::Unsupported(Unsupported::PartitionTable)) => {
-                    return Err(Failure::new(image, format!("{error}, and no partition table")));
-                }
-                Err(error) => return Err(failure(error)),
+                Err(Error::Unsupported(Unsupported::PartitionTable)) => return Err(failure(error)),
+                Err(damage) => return Err(failure(damage)),
             };
             let part = |partition: &Partition| {
                 let sector = table.sector_size.bytes();
                 let open = || {
-                    let part = table.open(device.clone(), partition.number)?;
-                    let volume = Volume::open_device(std::sync::Arc::new(part), volume_options)?;
+                    let part = table.open(device.clone(), partition.number);
+                    let part: SharedDevice = match part {
+                        Err(error) => Arc::new(
+                            table
+                                .open_present(device.clone(), partition.number)
+                                .filter(|_| volume_options.incomplete)
+                                .ok_or(error)?,
+                        ),
+                        part => Arc::new(part?),
+                    };
+                    let volume = Volume::open_device(part, volume_options)?;
                     Ok(Box::new(volume.info()))
                 };
                 Part {
@@ -110,6 +123,15 @@ fn read_contents(
         }
         Err(error) => Err(failure(error)),
     }
+}
+
+/// Returns whether an image with the error may be a disk with partitions.
+fn may_be_disk(error: &Error) -> bool {
+    let Error::Unsupported(unsupported) = error else { return false };
+    matches!(
+        unsupported,
+        Unsupported::Format | Unsupported::Blank(_) | Unsupported::Partitioned { .. }
+    )
 }
 
 fn print(target: &Target, contents: &Contents, console: &mut Console) -> Result<()> {
@@ -135,6 +157,12 @@ fn print(target: &Target, contents: &Contents, console: &mut Console) -> Result<
                         }
                     }
                     Err(Error::Unsupported(Unsupported::Format)) => console.print("-")?,
+                    Err(Error::Unsupported(Unsupported::Foreign(foreign))) => {
+                        console.print(foreign.name)?;
+                    }
+                    Err(Error::Unsupported(Unsupported::Blank(blank))) => {
+                        console.print(blank.short())?;
+                    }
                     Err(error) => console.print(format_args!("({error})"))?,
                 }
                 if !name.is_empty() {

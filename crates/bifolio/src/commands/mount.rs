@@ -192,8 +192,8 @@ Durability:
 mount(8), fstab and systemd:
   For `mount -t bifolio` and the type bifolio in fstab, create a symbolic link to
   bifolio with the name /sbin/mount.bifolio. The defaults are then rw, nosuid,
-  nodev and, for root, allow_other. Further options are partition=, offset=,
-  journal_path=, log=, threads= and cache_size=.
+  nodev and, for root, allow_other. Further options are incomplete, partition=,
+  offset=, superblock=, block_size=, journal_path=, log=, threads= and cache_size=.
 
   Create the links mount.fuse.bifolio and mount.fuseblk.bifolio, too. With them,
   `mount -o remount,ro` makes all data durable on all mounts, and leaves the

@@ -41,6 +41,12 @@ pub struct Arguments {
 /// Removes all targets.
 pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
     for target in &arguments.targets {
+        if target.path.iter().all(|byte| *byte == b'/') {
+            let text = "the root directory of an image cannot be removed";
+            return Err(Failure::new(target, text)
+                .advise("name what to remove, such as IMAGE:/name")
+                .usage());
+        }
         if target.file_name().is_none() {
             let failure = Failure::new(target, NO_NAME);
             return Err(failure.advise("expected a path such as IMAGE:/name").usage());

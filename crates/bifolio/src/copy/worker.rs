@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rustix::fs::{Mode, makedev};
 use vfs::Node;
 
-use super::contents;
+use super::contents::{self, Missing};
 use super::destination::{Directory, Identity, check_name};
 use super::engine::{CANNOT_CREATE, CopyError, Engine};
 use super::hard_links::{FirstCopy, Links};
@@ -122,7 +122,7 @@ impl Worker<'_, '_> {
             source = source.uncached();
         }
         let (temporary, file) = job.directory.temporary_file().map_err(create)?;
-        contents::copy(&source, job.attributes.size, &file, |bytes| {
+        let missing = contents::copy(&source, job.attributes.size, &file, |bytes| {
             self.engine.progress.add_bytes(bytes);
             if self.engine.limits.add_bytes(bytes, self.suspicious_bytes) {
                 self.engine.progress.warn(&limits::warning(&self.target.image));
@@ -133,6 +133,12 @@ impl Worker<'_, '_> {
         let stat = rustix::fs::fstat(&file).map_err(|error| create(error.into()))?;
         let renamed = temporary.rename(&job.name);
         renamed.map_err(|error| CopyError::Host("cannot rename the complete copy", error))?;
+        if let Some(missing) = missing {
+            let Missing { at, bytes, error } = missing;
+            let text = format!("the copy lacks {bytes} bytes from byte {at} on: {error}");
+            let subject = self.target.subject(&job.path);
+            self.engine.progress.report(&Failure::new(subject.as_slice(), text));
+        }
         Ok(Identity::of(&stat))
     }
 

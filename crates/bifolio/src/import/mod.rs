@@ -202,10 +202,11 @@ impl<'a> Importer<'a> {
         original: &Stat,
         outcome: Result<(), CopyError>,
     ) -> Result<()> {
-        let Err(CopyError::Image(action, Error::NoSpace)) = &outcome else {
+        let Err(CopyError::Image(action, error @ (Error::NoSpace | Error::NoInodes))) = &outcome
+        else {
             return self.report(from, outcome);
         };
-        let failure = Failure::action(from, action, &Error::NoSpace);
+        let failure = Failure::action(from, action, error);
         self.left_out.add(from.as_os_str().as_bytes(), file_bytes(original), failure);
         Ok(())
     }
@@ -264,7 +265,7 @@ impl<'a> Importer<'a> {
                 match self.create_directory(&self.owner_of(original), directory, name) {
                     Ok(made) => made,
                     Err(error) => {
-                        if matches!(error, CopyError::Image(_, Error::NoSpace)) {
+                        if matches!(error, CopyError::Image(_, Error::NoSpace | Error::NoInodes)) {
                             let (files, bytes) = count_inside(walk, entries);
                             self.left_out.add_more(files, bytes);
                         }

@@ -210,12 +210,14 @@ impl<'a> Unpacker<'a> {
     /// Reports a member that was not unpacked. If the image is full, counts the member for the report at the end
     /// instead.
     fn report_left_out(&mut self, member: &Member, outcome: Result<(), CopyError>) -> Result<()> {
-        let action = match (&outcome, &member.kind) {
-            (Err(CopyError::Image(action, Error::NoSpace)), _) => *action,
+        let (action, error) = match (&outcome, &member.kind) {
+            (Err(CopyError::Image(action, error @ (Error::NoSpace | Error::NoInodes))), _) => {
+                (*action, error.clone())
+            }
             (Err(CopyError::Image(action, _)), Kind::HardLink(path))
                 if self.left_out_paths.contains(path) =>
             {
-                *action
+                (*action, Error::NoSpace)
             }
             (Err(CopyError::Link(link)), _) if self.links.contains_key(link) => {
                 *self.links.entry(link.clone()).or_default() += 1;
@@ -228,7 +230,7 @@ impl<'a> Unpacker<'a> {
             _ => return self.report(&member.path, outcome),
         };
         let path = Path::new(OsStr::from_bytes(&member.path));
-        let failure = Failure::action(path, action, &Error::NoSpace);
+        let failure = Failure::action(path, action, &error);
         self.left_out.add(&member.path, member.size, failure);
         self.left_out_paths.insert(member.path.clone());
         Ok(())

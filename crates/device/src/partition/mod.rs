@@ -134,16 +134,37 @@ impl PartitionTable {
         }
     }
 
-    fn no_partition(&self, number: u32) -> Error {
+    /// Opens what `device` has of partition `number`, if that is more than nothing.
+    pub fn open_present(&self, device: SharedDevice, number: u32) -> Option<Slice> {
+        let range = self.present_range(&*device, number)?;
+        Slice::new(device, DeviceOffset(range.start), range.end - range.start).ok()
+    }
+
+    /// Returns the bytes of partition `number` that `device` has, if that has the first one of them.
+    pub fn present_range(&self, device: &dyn BlockDevice, number: u32) -> Option<Range<u64>> {
+        let partition = self.partitions.iter().find(|partition| partition.number == number)?;
+        let unit = self.sector_size.bytes();
+        let start = partition.first_sector.checked_mul(unit)?;
+        let length = partition.sectors.checked_mul(unit)?;
+        let end = start.checked_add(length)?.min(device.size());
+        (start < end).then_some(start..end)
+    }
+
+    /// Returns the numbers of the partitions for a message, such as "1, 2, 5", or "none".
+    pub(crate) fn numbers(&self) -> String {
         /// The maximum number of partitions in the message. A table may have tens of thousands.
         const NAMED_MAX: usize = 32;
         let named = self.partitions.iter().take(NAMED_MAX);
-        let mut existing = named.map(|one| one.number.to_string()).collect::<Vec<_>>().join(", ");
-        if existing.is_empty() {
-            existing.push_str("none");
+        let mut numbers = named.map(|one| one.number.to_string()).collect::<Vec<_>>().join(", ");
+        if numbers.is_empty() {
+            numbers.push_str("none");
         } else if self.partitions.len() > NAMED_MAX {
-            existing.push_str(", …");
+            numbers.push_str(", …");
         }
-        Error::NoPartition { number, table: self.kind.name(), existing }
+        numbers
+    }
+
+    fn no_partition(&self, number: u32) -> Error {
+        Error::NoPartition { number, table: self.kind.name(), existing: self.numbers() }
     }
 }

@@ -43,7 +43,8 @@ impl Check<'_> {
             let problem = Problem::Shared { blocks };
             self.report.corrupt("extended attribute block", location.at_block(block), problem);
         }
-        let mut state = AttributeBlock { stored: 1, found: 1, value_sectors: 0 };
+        let mut state =
+            AttributeBlock { inode: inode.number(), stored: 1, found: 1, value_sectors: 0 };
         let read = self.volume.read_metadata(block, "extended attribute block", location);
         let buffer = self.report.ok(read);
         let mut is_sound = false;
@@ -136,7 +137,7 @@ impl Check<'_> {
     pub(super) fn check_references(&mut self) {
         for (&block, state) in &self.attribute_blocks {
             let (found, expected) = (state.stored.into(), state.found.into());
-            let location = Location::block(block);
+            let location = Location::inode(state.inode).at_block(block);
             let structure = "extended attribute block";
             self.report.compare(structure, location, "reference count", found, expected);
         }

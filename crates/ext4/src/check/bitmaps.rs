@@ -1,32 +1,67 @@
-//! The check of the bitmaps and counts of groups against the clusters and inodes found in use. Not here: the
-//! superblock's counts, which the kernel updates only occasionally.
+//! The check of the bitmaps and counts of groups, and of the superblock's counts, against the clusters and inodes found in
+//! use.
 
 use base::attributes::FileType;
 use base::{GroupNumber, InodeNumber, Location, Problem};
 
-use super::Check;
 use super::states::Role;
+use super::{Check, SUPERBLOCK};
+use crate::features::Feature;
 use crate::layout::bitmap::Bitmap;
 use crate::layout::group::GroupDescriptor;
+use crate::superblock::SUPERBLOCK_OFFSET;
 
 const WORD_BITS: u32 = u64::BITS;
 
+/// What is free in the groups so far.
+#[derive(Clone, Copy, Default)]
+struct Free {
+    clusters: u64,
+    inodes: u64,
+}
+
 impl Check<'_> {
     pub(super) fn check_bitmaps(&mut self) {
+        let mut free = Some(Free::default());
         for group in (0..self.geometry().group_count).map(GroupNumber) {
             let (done, total) = (group.0.into(), self.geometry().group_count.into());
             if !self.report.advance("bitmaps", done, total) {
                 return;
             }
             // A damaged descriptor was reported by an earlier pass.
-            if let Ok(descriptor) = self.volume.group(group) {
-                self.check_clusters(&descriptor);
-                self.check_group_inodes(&descriptor);
+            let Ok(descriptor) = self.volume.group(group) else {
+                free = None;
+                continue;
+            };
+            let clusters = self.check_clusters(&descriptor);
+            let inodes = self.check_group_inodes(&descriptor);
+            if let Some(free) = &mut free {
+                free.clusters = free.clusters.saturating_add(clusters);
+                free.inodes = free.inodes.saturating_add(inodes);
             }
+        }
+        if let Some(free) = free.filter(|_| self.volume.has_exact_counts()) {
+            self.check_superblock_counts(free);
         }
     }
 
-    fn check_clusters(&mut self, descriptor: &GroupDescriptor) {
+    fn check_superblock_counts(&mut self, free: Free) {
+        let raw = self.volume.superblock().raw();
+        let high = match self.geometry().features.has(Feature::SixtyFourBit) {
+            true => raw.free_blocks_count_hi.get(),
+            false => 0,
+        };
+        let blocks = u64::from(high) << 32 | u64::from(raw.free_blocks_count_lo.get());
+        // As in Linux, a last cluster that is not whole counts as one.
+        let expected = free.clusters.saturating_mul(self.geometry().blocks_per_cluster().into());
+        let inodes = raw.free_inodes_count.get().into();
+        let location = Location::byte(SUPERBLOCK_OFFSET.0);
+        self.report.compare(SUPERBLOCK, location, "free block count", blocks, expected);
+        self.report.compare(SUPERBLOCK, location, "free inode count", inodes, free.inodes);
+    }
+
+    /// Returns the number of free clusters.
+    fn check_clusters(&mut self, descriptor: &GroupDescriptor) -> u64 {
         let group = descriptor.group;
         let length = self.geometry().clusters_for(self.geometry().blocks_in_group(group)) as u32;
         let mut used = vec![0; length.div_ceil(WORD_BITS) as usize];
@@ -45,6 +80,7 @@ impl Check<'_> {
         let found = descriptor.free_clusters.into();
         let location = Location::group(group);
         self.report.compare("group descriptor", location, "free block count", found, free);
+        free
     }
 
     /// Checks, for descriptors without checksums, that no inode in use is among those that were never used. Nothing reads
@@ -68,7 +104,8 @@ impl Check<'_> {
         }
     }
 
-    fn check_group_inodes(&mut self, descriptor: &GroupDescriptor) {
+    /// Returns the number of free inodes.
+    fn check_group_inodes(&mut self, descriptor: &GroupDescriptor) -> u64 {
         let (group, length) = (descriptor.group, self.geometry().inodes_per_group);
         let first = u64::from(group.0) * u64::from(length) + 1;
         let mut used = vec![0; length.div_ceil(WORD_BITS) as usize];
@@ -109,6 +146,7 @@ impl Check<'_> {
             let location = Location::group(group);
             self.report.compare("group descriptor", location, field, found.into(), expected);
         }
+        free
     }
 
     fn report_marks(

@@ -129,6 +129,8 @@ struct DirectoryState {
 /// The state of an attribute block.
 #[derive(Clone, Copy, Debug)]
 struct AttributeBlock {
+    /// The first inode with the block.
+    inode: InodeNumber,
     /// The reference count that the block stores.
     stored: u32,
     /// The number of references found.

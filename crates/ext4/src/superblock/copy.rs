@@ -42,8 +42,13 @@ pub(crate) struct SuperblockCopy {
 }
 
 impl SuperblockCopy {
-    /// Reads the superblock in a block.
-    fn read(device: &SharedDevice, block: FsBlock, block_size: BlockSize) -> Result<Self> {
+    /// Reads the superblock in a block, of a volume that fits on `device_bytes` bytes.
+    fn read(
+        device: &SharedDevice,
+        block: FsBlock,
+        block_size: BlockSize,
+        device_bytes: u64,
+    ) -> Result<Self> {
         let location = Location::block(block);
         let offset = match (block.0, block_size.device_offset(block)) {
             // In a block of 2 KiB or more, block 0 holds the first superblock, at byte 1024.
@@ -58,7 +63,7 @@ impl SuperblockCopy {
         }
         let mut bytes = [0; SUPERBLOCK_BYTES];
         device.read_at(offset, &mut bytes)?;
-        let mut superblock = Superblock::parse(&bytes, device.size())?;
+        let mut superblock = Superblock::parse(&bytes, device_bytes)?;
         let found = superblock.geometry.block_size;
         if found != block_size {
             let (found, expected) = (found.bytes().into(), block_size.bytes().into());
@@ -70,13 +75,17 @@ impl SuperblockCopy {
         Ok(Self { superblock, block, group, reason: None })
     }
 
-    /// Reads the superblock at a location that the user gave.
-    pub(crate) fn read_at(device: &SharedDevice, location: SuperblockLocation) -> Result<Self> {
+    /// Reads the superblock at a location that the user gave, of a volume that fits on `device_bytes` bytes.
+    pub(crate) fn read_at(
+        device: &SharedDevice,
+        location: SuperblockLocation,
+        device_bytes: u64,
+    ) -> Result<Self> {
         let sizes = BLOCK_SHIFTS.filter_map(BlockSize::from_shift);
         let sizes = sizes.filter(|size| location.block_size.is_none_or(|wanted| wanted == *size));
         let mut worst = None;
         for size in sizes {
-            match Self::read(device, FsBlock(location.block), size) {
+            match Self::read(device, FsBlock(location.block), size, device_bytes) {
                 Ok(copy) => return Ok(copy),
                 Err(error @ Error::Io(_)) => return Err(error),
                 // An error after the magic number was found tells more.
@@ -87,11 +96,11 @@ impl SuperblockCopy {
         Err(worst.unwrap_or(Error::InvalidArgument("no volume can have this block size")))
     }
 
-    /// Finds copies, the most trustworthy one first: the latest one, in the lowest group. An older file system may
-    /// have left copies, too.
-    pub(crate) fn find(device: &SharedDevice) -> Vec<Self> {
+    /// Finds copies of the superblocks of volumes that fit on `device_bytes` bytes, the most trustworthy one first: the latest
+    /// one, in the lowest group. An older file system may have left copies, too.
+    pub(crate) fn find(device: &SharedDevice, device_bytes: u64) -> Vec<Self> {
         let sound = candidates(device.size()).into_iter().filter_map(|(block, size, group)| {
-            let copy = Self::read(device, block, size).ok()?;
+            let copy = Self::read(device, block, size, device_bytes).ok()?;
             let geometry = &copy.superblock.geometry;
             // Copies contain the low 16 bits of their group's number.
             let is_there = copy.group.0 == group & 0xFFFF

@@ -16,6 +16,7 @@ use crate::features::{Feature, Features};
 use crate::jbd2::LoggedVolume;
 use crate::layout::geometry::{CreatorOs, Geometry, SuperblockCopies};
 use crate::ondisk::superblock::RawSuperblock;
+use crate::superblock::copy::{SuperblockCopy, SuperblockLocation};
 use crate::volume::error_log::{RecordedErrors, policy_of};
 
 /// Position of the superblock.
@@ -100,6 +101,11 @@ pub struct Superblock {
 impl Superblock {
     /// Reads and validates the superblock of `device`.
     pub fn read(device: &SharedDevice) -> Result<Self> {
+        Self::read_for(device, device.size())
+    }
+
+    /// [`read`](Self::read), but checks that the volume fits on `device_bytes` bytes.
+    fn read_for(device: &SharedDevice, device_bytes: u64) -> Result<Self> {
         let available = device.size().saturating_sub(SUPERBLOCK_OFFSET.0);
         if available < SUPERBLOCK_BYTES as u64 {
             let problem = Problem::Truncated { needed: SUPERBLOCK_BYTES as u64, available };
@@ -107,7 +113,24 @@ impl Superblock {
         }
         let mut bytes = [0; SUPERBLOCK_BYTES];
         device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
-        Self::parse(&bytes, device.size())
+        Self::parse(&bytes, device_bytes)
+    }
+
+    /// Returns the number of bytes that the volume needs, also if `device` has fewer. The superblock is that at `location`, or
+    /// else the first one, or else a copy.
+    pub(crate) fn volume_bytes(
+        device: &SharedDevice,
+        location: Option<SuperblockLocation>,
+    ) -> Option<u64> {
+        let superblock = match location {
+            Some(location) => SuperblockCopy::read_at(device, location, u64::MAX).ok()?.superblock,
+            None => Self::read_for(device, u64::MAX).ok().or_else(|| {
+                let copies = SuperblockCopy::find(device, u64::MAX).into_iter();
+                copies.map(|copy| copy.superblock).next()
+            })?,
+        };
+        let geometry = superblock.geometry;
+        geometry.block_count.checked_mul(geometry.block_size.bytes().into())
     }
 
     /// Returns whether `device` has the format's magic number.

@@ -30,6 +30,7 @@ use crate::inode::times;
 use crate::layout::geometry::Geometry;
 use crate::layout::group::GroupDescriptor;
 use crate::layout::system_zones::Zones;
+use crate::ondisk::superblock::STATE_VALID;
 use crate::recovery::{RecoveryReport, untorn};
 use crate::superblock::copy::{SuperblockCopy, SuperblockLocation};
 use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
@@ -115,7 +116,7 @@ impl Volume {
     ) -> Result<Arc<Self>> {
         let volume = match options.superblock {
             Some(location) => {
-                let copy = SuperblockCopy::read_at(&device, location)?;
+                let copy = SuperblockCopy::read_at(&device, location, device.size())?;
                 Self::open_by_copy(device, cache, options, copy)?
             }
             None => Self::open_by_first(device, cache, options)?,
@@ -178,7 +179,7 @@ impl Volume {
             Error::Corrupt(corrupt) if corrupt.structure == "superblock" => {}
             _ => return None,
         }
-        let mut copies = SuperblockCopy::find(device);
+        let mut copies = SuperblockCopy::find(device, device.size());
         // A copy that is a remnant of another file system rarely leads to a root directory.
         let leads_to_root = |copy: &SuperblockCopy| {
             let volume = Self::with_copy(Arc::clone(device), cache, copy.clone());
@@ -306,6 +307,18 @@ impl Volume {
     /// Returns the superblock, as it was when the volume was opened.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+
+    /// Returns whether the superblock's counts of free blocks and inodes are exact. The kernel, e2fsck and this crate update
+    /// them when a volume is closed. Until then, and after a crash or a recovery in memory, they may be older than the groups'.
+    pub(crate) fn has_exact_counts(&self) -> bool {
+        let is_clean = self.superblock.raw().state.get() & STATE_VALID != 0;
+        let needs_recovery = self.superblock.has(Feature::NeedsRecovery);
+        is_clean
+            && !needs_recovery
+            && self.recovery.is_none()
+            && self.copy.is_none()
+            && self.writer.is_none()
     }
 
     /// Returns the geometry of the volume.

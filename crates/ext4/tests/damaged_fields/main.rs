@@ -39,6 +39,8 @@ const DIFFERENCES: &[(Structure, &str, Only, &str)] = &[
         Only::Ours,
         "an orphan that is a reserved inode: with -n, e2fsck does not follow the list of orphans",
     ),
+    (Structure::Superblock, "free blocks", Only::Ours, COUNTS),
+    (Structure::Superblock, "free inodes", Only::Ours, COUNTS),
     (Structure::Descriptor, "flags", Only::Ours, CHECKSUM),
     (Structure::Descriptor, "block bitmap checksum", Only::Ours, CHECKSUM),
     (Structure::Descriptor, "inode bitmap checksum", Only::Ours, CHECKSUM),
@@ -94,6 +96,8 @@ const DIFFERENCES: &[(Structure, &str, Only, &str)] = &[
     ),
 ];
 
+const COUNTS: &str =
+    "the superblock's counts of what is free: with -n, e2fsck names them and exits with 0";
 const CHECKSUM: &str = "the checksum of a descriptor: e2fsck names it and exits with 0, but Linux does not mount the volume";
 
 /// Returns the output of `e2fsck -fn`, or `None` if it finds nothing.

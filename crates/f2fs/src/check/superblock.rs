@@ -66,7 +66,8 @@ impl Check<'_> {
     /// Checks that the second copy describes the same volume. Versions and counts of errors may differ.
     fn check_copy(&mut self) {
         let shift = self.geometry().block_size.shift();
-        let copy = Superblock::read_at(self.volume.device(), 1 << shift);
+        let copy =
+            Superblock::read_at(self.volume.device(), 1 << shift, self.volume.device().size());
         let Some(copy) = self.report.ok(copy) else { return };
         let location = Location::byte(1 << shift);
         let (found, expected) = (&copy, self.volume.superblock());

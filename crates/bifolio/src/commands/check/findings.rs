@@ -1,14 +1,13 @@
 //! The output of findings, as lines or as JSON, in batches: the findings of a batch wait until the paths of their inodes
 //! are known.
 
-use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 
 use base::attributes::CheckSummary;
-use base::{Corrupt, Error, InodeNumber, Location};
+use base::{Corrupt, Error, FsBlock, InodeNumber, Location, Problem};
 use serde::Serialize;
 
-use super::paths::Paths;
+use super::paths::{Paths, Sought};
 use super::progress::Progress;
 use crate::console::Console;
 use crate::directory;
@@ -41,7 +40,7 @@ pub struct Findings<'a> {
     count_max: Option<u64>,
     /// The number of findings that were printed.
     printed: u64,
-    /// Findings that wait for paths. The first one has an inode.
+    /// Findings that wait for paths. The first one has an inode or a block.
     held: Vec<Error>,
     /// The number of findings at which the batch is full.
     batch: usize,
@@ -126,10 +125,32 @@ fn inode_of(error: &Error) -> Option<InodeNumber> {
     }
 }
 
+/// Returns the block of a finding without an inode, if a file may have the block.
+fn block_of(error: &Error) -> Option<FsBlock> {
+    match error {
+        Error::Corrupt(corrupt) => match corrupt.problem {
+            Problem::MarkedFree { .. } if corrupt.location.inode.is_none() => {
+                corrupt.location.block
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Returns the finding with the inode that has its block, if that is known.
+fn with_owner(error: &Error, paths: &Paths) -> Option<(Error, Vec<u8>)> {
+    let (inode, path) = paths.owners.get(&block_of(error)?)?;
+    let Error::Corrupt(corrupt) = error else { return None };
+    let mut corrupt = corrupt.clone();
+    corrupt.location.inode = Some(*inode);
+    Some((Error::Corrupt(corrupt), path.clone()))
+}
+
 /// Returns the path of the inode of a finding, or of the entry.
 fn path_of(error: &Error, paths: &Paths) -> Option<Vec<u8>> {
     let Error::Corrupt(corrupt) = error else { return None };
-    let path = paths.get(&corrupt.location.inode?)?;
+    let path = paths.inodes.get(&corrupt.location.inode?)?;
     Some(match &corrupt.entry {
         Some(name) => directory::join(path, name),
         None => path.clone(),
@@ -190,8 +211,9 @@ impl<'a> Findings<'a> {
         };
         self.status = self.status.max(status);
         self.count += 1;
-        if self.held.is_empty() && inode_of(&error).is_none() {
-            return self.print(&error, &Paths::new());
+        let needs_path = inode_of(&error).is_some() || block_of(&error).is_some();
+        if self.held.is_empty() && !needs_path {
+            return self.print(&error, &Paths::default());
         }
         self.held.push(error);
         Ok(())
@@ -202,9 +224,12 @@ impl<'a> Findings<'a> {
         self.held.len() >= self.batch
     }
 
-    /// Returns the inodes whose paths the waiting findings need.
-    pub fn inodes(&self) -> BTreeSet<InodeNumber> {
-        self.held.iter().filter_map(inode_of).collect()
+    /// Returns what the waiting findings need the paths of.
+    pub fn sought(&self) -> Sought {
+        Sought {
+            inodes: self.held.iter().filter_map(inode_of).collect(),
+            blocks: self.held.iter().filter_map(block_of).collect(),
+        }
     }
 
     /// Prints the waiting findings.
@@ -218,7 +243,11 @@ impl<'a> Findings<'a> {
 
     fn print(&mut self, error: &Error, paths: &Paths) -> Result<()> {
         self.progress.clear();
-        let path = path_of(error, paths);
+        let owned = with_owner(error, paths);
+        let (error, path) = match &owned {
+            Some((error, path)) => (error, Some(path.clone())),
+            None => (error, path_of(error, paths)),
+        };
         if self.json {
             self.console.print(if self.printed == 0 { "\n" } else { ",\n" })?;
             self.console.print(json::text(&JsonFinding::new(error, path.as_deref())))?;

@@ -76,6 +76,13 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     if let Some(refused) = &refused {
         findings.add(refused.clone())?;
     }
+    if options.incomplete && opened.is_ok() {
+        // Opening without the option says what is missing.
+        let whole = VolumeOptions { incomplete: false, no_recovery: true, ..options.clone() };
+        if let Err(error) = open(&arguments.target, &device, &whole)? {
+            findings.add(error)?;
+        }
+    }
     let mut summary = CheckSummary::default();
     let mut stop = findings.is_full().then_some(Stop::Findings);
     match opened {
@@ -102,7 +109,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         _ => {}
     }
     // Without an open volume, findings have no paths.
-    findings.print_held(&Paths::new())?;
+    findings.print_held(&Paths::default())?;
     findings.end(&summary, stop)?;
     let Findings { console, status, .. } = findings;
     console.raise_status(status);
@@ -158,9 +165,9 @@ impl Check<'_, '_> {
 impl Check<'_, '_> {
     /// Prints the findings of a batch with their paths. Those that are not found until the deadline are missing.
     fn print_held(&mut self) -> Result<()> {
-        let sought = self.findings.inodes();
+        let sought = self.findings.sought();
         let paths = match sought.is_empty() {
-            true => Paths::new(),
+            true => Paths::default(),
             false => {
                 let (progress, deadline) = (&mut self.findings.progress, self.deadline);
                 let has_clock = deadline.is_some() || progress.is_shown();

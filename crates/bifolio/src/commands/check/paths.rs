@@ -1,13 +1,15 @@
-//! The search for the paths of inodes with findings: one walk through the tree for many inodes.
+//! The search for the paths of inodes with findings, and for the files that have blocks with findings: one walk through the
+//! tree for many of them.
 //!
 //! An inode without a name below the root has no path. Of an inode with several names, the first one that the walk meets
 //! counts. Damaged directories are read up to the damage.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 use base::attributes::FileType;
-use base::{Error, InodeNumber};
-use vfs::{CheckProgress, Volume};
+use base::{Error, FileOffset, FsBlock, InodeNumber};
+use vfs::{CheckProgress, Node, Volume};
 
 use crate::directory::Entry;
 use crate::failure::Result;
@@ -18,17 +20,39 @@ const PATH_BYTES_MAX: usize = 4096;
 /// Maximum length of all paths that a walk finds together. Further inodes have no path.
 const ALL_BYTES_MAX: usize = 64 << 20;
 
-/// Paths of inodes.
-pub type Paths = BTreeMap<InodeNumber, Vec<u8>>;
+/// What findings are about.
+#[derive(Clone, Default)]
+pub struct Sought {
+    /// Inodes.
+    pub inodes: BTreeSet<InodeNumber>,
+    /// Blocks of files whose inodes are unknown.
+    pub blocks: BTreeSet<FsBlock>,
+}
 
-/// Searches for paths of the inodes `sought`. `go_on` is called with the progress for
-/// each entry. The search ends early if it returns false.
+impl Sought {
+    /// Returns whether nothing is left to find.
+    pub fn is_empty(&self) -> bool {
+        self.inodes.is_empty() && self.blocks.is_empty()
+    }
+}
+
+/// What a search has found.
+#[derive(Default)]
+pub struct Paths {
+    /// Paths of inodes.
+    pub inodes: BTreeMap<InodeNumber, Vec<u8>>,
+    /// The inodes that have blocks, and their paths.
+    pub owners: BTreeMap<FsBlock, (InodeNumber, Vec<u8>)>,
+}
+
+/// Searches for paths. `go_on` is called with the progress for each entry. The search ends early if it returns false.
 pub fn find(
     volume: &Volume,
-    sought: BTreeSet<InodeNumber>,
+    sought: Sought,
     go_on: &mut dyn FnMut(CheckProgress) -> bool,
 ) -> Result<Paths> {
-    let mut search = Search { sought, found: Paths::new(), bytes: 0, go_on };
+    let block_size = volume.statfs().block_size.into();
+    let mut search = Search { sought, found: Paths::default(), block_size, bytes: 0, go_on };
     // Without a root directory, nothing has a path.
     let Ok(root) = volume.root() else { return Ok(search.found) };
     search.note(root.number(), b"/");
@@ -39,9 +63,11 @@ pub fn find(
 }
 
 struct Search<'a> {
-    /// The inodes that the walk has not met.
-    sought: BTreeSet<InodeNumber>,
+    /// What the walk has not met.
+    sought: Sought,
     found: Paths,
+    /// The size of a block in bytes.
+    block_size: u64,
     /// The length of all paths.
     bytes: usize,
     go_on: &'a mut dyn FnMut(CheckProgress) -> bool,
@@ -49,9 +75,28 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn note(&mut self, inode: InodeNumber, path: &[u8]) {
-        if self.sought.remove(&inode) {
+        if self.sought.inodes.remove(&inode) {
             self.bytes += path.len();
-            self.found.insert(inode, path.to_vec());
+            self.found.inodes.insert(inode, path.to_vec());
+        }
+    }
+
+    /// Notes which of the sought blocks the file has. A map is read up to its damage.
+    fn note_blocks(&mut self, node: &Node, path: &[u8]) {
+        let whole = FileOffset(0)..FileOffset(u64::MAX);
+        let (sought, size) = (&mut self.sought.blocks, self.block_size);
+        let mut found = Vec::new();
+        // What cannot be read was reported by the check.
+        let _ = node.extents(whole, &mut |extent| {
+            let start = extent.physical.0 / size;
+            let end = start.saturating_add(extent.length.div_ceil(size));
+            found.extend(sought.range(FsBlock(start)..FsBlock(end)).copied());
+            ControlFlow::Continue(())
+        });
+        for block in found {
+            sought.remove(&block);
+            self.bytes += path.len();
+            self.found.owners.insert(block, (node.number(), path.to_vec()));
         }
     }
 }
@@ -59,17 +104,22 @@ impl Search<'_> {
 impl Visitor for Search<'_> {
     fn meet(&mut self, path: &[u8], entry: &Entry) -> Result<Flow> {
         self.note(entry.inode, path);
-        let (done, left) = (self.found.len() as u64, self.sought.len() as u64);
+        let done = (self.found.inodes.len() + self.found.owners.len()) as u64;
+        let left = (self.sought.inodes.len() + self.sought.blocks.len()) as u64;
         let progress = CheckProgress { part: "paths", done, total: done + left };
         if self.sought.is_empty() || self.bytes >= ALL_BYTES_MAX || !(self.go_on)(progress) {
             return Ok(Flow::Quit);
         }
         let may_be_directory = entry.kind.is_none_or(|kind| kind == FileType::Directory);
-        let is_entered = may_be_directory && path.len() <= PATH_BYTES_MAX;
+        let is_looked_at = may_be_directory || !self.sought.blocks.is_empty();
+        let is_entered = is_looked_at && path.len() <= PATH_BYTES_MAX;
         Ok(if is_entered { Flow::Enter } else { Flow::Skip })
     }
 
     fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow> {
+        if !self.sought.blocks.is_empty() {
+            self.note_blocks(visit.node, visit.path);
+        }
         let is_directory = visit.node.kind() == FileType::Directory;
         Ok(if is_directory { Flow::Enter } else { Flow::Skip })
     }
@@ -100,14 +150,15 @@ mod tests {
         Mke2fs::new("ext4", 4096).make(&image, Some(&source));
         let volume = VolumeOptions::default().open(&image).unwrap();
         let number = |path: &str| volume.resolve(path.as_bytes(), Follow::Yes).unwrap().number();
-        let sought = BTreeSet::from(["/", "/a", "/a/b/c"].map(number));
-        let found = find(&volume, sought.clone(), &mut |_| true).unwrap();
+        let inodes = BTreeSet::from(["/", "/a", "/a/b/c"].map(number));
+        let sought = Sought { inodes, ..Sought::default() };
+        let found = find(&volume, sought.clone(), &mut |_| true).unwrap().inodes;
         assert_eq!(found, ["/", "/a", "/a/b/c"].map(|path| (number(path), path.into())).into());
         let mut calls = 0;
         let found = find(&volume, sought, &mut |_| {
             calls += 1;
             false
         });
-        assert_eq!((calls, found.unwrap().contains_key(&number("/a/b/c"))), (1, false));
+        assert_eq!((calls, found.unwrap().inodes.contains_key(&number("/a/b/c"))), (1, false));
     }
 }
