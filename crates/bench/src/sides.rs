@@ -99,7 +99,7 @@ impl Library {
     /// Opens `image` with a cache in which `bytes` can be dirty without being written back.
     pub fn new(name: &'static str, image: Image, folio_order_max: u8, bytes: u64) -> Self {
         let open = OpenDevice { read_only: false, ..OpenDevice::default() };
-        let device = device::open(&image.path(), open).expect("the image");
+        let device = device::open(image.path(), open).expect("the image");
         let mut library = Self::on(name, device, folio_order_max, bytes);
         library._image = Some(image);
         library

@@ -225,7 +225,7 @@ mod tests {
         check_refused("0".repeat(33).as_bytes(), "not a key in hexadecimal");
         check_refused(format!("0123:{}", "0".repeat(64)).as_bytes(), "not a key in hexadecimal");
         let folder = tempfile::tempdir().expect("a folder");
-        let missing = Keys::read_file(&folder.path().join("none"));
+        let missing = Keys::read_file(folder.path().join("none"));
         assert!(matches!(missing, Err(Error::Open { errno: 2, .. })));
         let long = folder.path().join("long");
         std::fs::write(&long, "\n".repeat(100 << 10)).expect("a file");

@@ -32,7 +32,7 @@ pub fn run(selection: &Selection) {
             let options = VolumeOptions { writable: true, ..VolumeOptions::default() };
             let backend = Backend::Submitter;
             let device = OpenDevice { read_only: false, backend, ..OpenDevice::default() };
-            let device = device::open(&image.path(), device).expect("the image");
+            let device = device::open(image.path(), device).expect("the image");
             (block_size, image, Volume::open_device(device, &options).expect("a volume"))
         })
         .collect();

@@ -38,7 +38,7 @@ pub struct Library {
 impl Library {
     pub fn new(image: Image, cache_bytes: u64) -> Self {
         let open = OpenDevice { read_only: false, ..OpenDevice::default() };
-        let inner = device::open(&image.path(), open).expect("the image");
+        let inner = device::open(image.path(), open).expect("the image");
         let device = Arc::new(HookedDevice::new(inner, Hooks::default()));
         let cache = CacheOptions { bytes_max: cache_bytes, ..CacheOptions::default() };
         let options = VolumeOptions { cache, writable: true, ..VolumeOptions::default() };
