@@ -153,12 +153,13 @@ pub fn run(mut arguments: Arguments, console: &mut Console) -> Result<()> {
 
 fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console) -> Result<()> {
     arguments.refuse_source_part()?;
-    let only_in = [
-        ("--owner, --group", arguments.ownership.is_given()),
-        ("--keep-directory-symlink", arguments.keep_directory_symlink),
-    ];
-    if let Some((option, _)) = only_in.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(Failure::new(option, "only for copies into an image").usage());
+    if arguments.ownership.is_given() {
+        let failure = Failure::new("--owner, --group", "apply only to copies into an image");
+        return Err(failure.usage());
+    }
+    if arguments.keep_directory_symlink {
+        let text = "applies only to copies into an image";
+        return Err(Failure::new("--keep-directory-symlink", text).usage());
     }
     let sources: Vec<Target> =
         arguments.sources.iter().map(|source| Target::parse(source, Path::exists)).collect();
