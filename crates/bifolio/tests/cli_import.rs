@@ -332,7 +332,7 @@ fn attributes_that_cannot_be_read_are_counted_and_the_files_are_copied() {
         (
             &[libc::SYS_flistxattr, libc::SYS_llistxattr],
             libc::E2BIG,
-            "the extended attributes of 4 files",
+            "the list of extended attributes of 4 files",
         ),
     ]
     .into_iter()
@@ -422,6 +422,37 @@ fn trees_are_copied_from_image_to_image_with_all_attributes() {
     shell(between.folder.path(), "fsck.f2fs --dry-run image");
     let mount = LoopMount::new(&to.path, "ext4", "ro");
     assert_eq!(shell(mount.path(), ALL_FACTS), expected);
+}
+
+#[test]
+fn times_out_of_range_and_damaged_attributes_are_named() {
+    let image = Image::from_script(
+        "ext4",
+        1024,
+        "echo a > a; setfattr -n user.big -v $(head -c 800 /dev/zero | tr '\\0' v) a; echo b > b",
+    );
+    // 32 bits of seconds in inodes of 128 bytes.
+    let script = "truncate -s 8M old; mke2fs -q -t ext4 -I 128 old 2>/dev/null; echo late > late; touch -d 2100-01-01 late
+        block=$(debugfs -R 'stat /a' image 2>/dev/null | sed -n 's/.*File ACL: \\([0-9]*\\).*/\\1/p')
+        printf '\\377\\377\\377' | dd of=image bs=1 seek=$((block * 1024)) conv=notrunc status=none; mkdir out";
+    shell(image.folder.path(), script);
+    let [old, late, out] =
+        ["old", "late", "out"].map(|name| image.beside(name).display().to_string());
+    let warned = |arguments: &[&str], expected: &str, status: i32| {
+        let printed = output(bifolio().args(arguments));
+        let text = printed.text();
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+        assert_eq!(printed.status.code(), Some(status), "{arguments:?}: {text}");
+    };
+    warned(&["cp", "-a", &late, &format!("{old}:/")], "a time of 1 file was not copied", 0);
+    // The file itself is copied, in all directions, and can be replaced.
+    let damaged = "corrupt extended attribute block";
+    warned(&["cp", "-a", &image.at("/a"), &format!("{old}:/")], damaged, 0);
+    warned(&["cp", "-a", &image.at("/a"), &out], damaged, 1);
+    warned(&["put", &late, &image.at("/a")], damaged, 0);
+    assert_eq!(run_ok(&["cat", &format!("{old}:/a")]), "a\n");
+    assert_eq!(must(fs::read_to_string(image.beside("out/a")), "the copy"), "a\n");
+    assert_eq!(run_ok(&["cat", &image.at("/a")]), "late\n");
 }
 
 #[test]

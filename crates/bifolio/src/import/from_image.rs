@@ -241,7 +241,7 @@ impl Walk<'_, '_> {
             accessed: Some(attributes.accessed),
             modified: attributes.modified,
         };
-        metadata::apply(copy, &preserved, |copy| {
+        metadata::apply(copy, &preserved, lost, |copy| {
             metadata::copy_xattrs(node, copy, |_| true, lost).map(|()| false)
         })
     }

@@ -64,15 +64,20 @@ pub fn preserve(
     options: &Options,
     lost: Lost<'_>,
 ) -> Result<(), CopyError> {
-    apply(copy, &Preserved::of(original, options), |copy| {
+    apply(copy, &Preserved::of(original, options), lost, |copy| {
         xattrs.for_each(lost, |name, value| set_xattr(copy, name, value, lost).map(drop))?;
         Ok(false)
     })
 }
 
 /// Sets all metadata of the original on its copy, except for extended attributes.
-pub fn preserve_plain(original: &Stat, copy: &Node, options: &Options) -> Result<(), CopyError> {
-    apply(copy, &Preserved::of(original, options), |_| Ok(false))
+pub fn preserve_plain(
+    original: &Stat,
+    copy: &Node,
+    options: &Options,
+    lost: Lost<'_>,
+) -> Result<(), CopyError> {
+    apply(copy, &Preserved::of(original, options), lost, |_| Ok(false))
 }
 
 /// Sets the owner, the extended attributes and the permissions of a file on the copy that replaces it, as if it had been
@@ -114,7 +119,7 @@ pub fn copy_xattrs(
 }
 
 /// What is lost if the names of attributes cannot be read.
-pub const ALL: &[u8] = b"the extended attributes";
+pub const ALL: &[u8] = b"the list of extended attributes";
 
 /// Returns what is lost without an extended attribute.
 pub fn describe(name: &[u8]) -> Vec<u8> {
@@ -126,6 +131,7 @@ pub fn describe(name: &[u8]) -> Vec<u8> {
 pub fn apply(
     copy: &Node,
     preserved: &Preserved,
+    lost: Lost<'_>,
     set_xattrs: impl FnOnce(&Node) -> Result<bool, CopyError>,
 ) -> Result<(), CopyError> {
     let current = copy.attributes();
@@ -146,7 +152,16 @@ pub fn apply(
         modified: Some(preserved.modified),
         ..AttributeChange::default()
     };
-    set_attributes(copy, &change)
+    set_attributes(copy, &change)?;
+    // The volume has taken the nearest time that it can store.
+    let is_exact = |wanted: Option<Timestamp>, stored: Timestamp| {
+        wanted.is_none_or(|wanted| wanted.seconds == stored.seconds)
+    };
+    let stored = copy.attributes();
+    if !is_exact(change.modified, stored.modified) || !is_exact(change.accessed, stored.accessed) {
+        lost.add(b"a time", "it is out of the range of the volume's inodes");
+    }
+    Ok(())
 }
 
 /// Sets one extended attribute. Counts it, and returns false, if the volume cannot have it.

@@ -287,7 +287,7 @@ impl<'a> Importer<'a> {
             (true, _) => match walk.xattrs() {
                 Ok(xattrs) => metadata::preserve(original, &xattrs, &copy, self.options, lost),
                 Err(error) => {
-                    metadata::preserve_plain(original, &copy, self.options)?;
+                    metadata::preserve_plain(original, &copy, self.options, lost)?;
                     Err(if matches!(error, CopyError::Replaced) {
                         CopyError::Other(IS_MOVED.into())
                     } else {

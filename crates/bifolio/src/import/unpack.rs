@@ -449,7 +449,7 @@ fn set_metadata(
     xattrs: &Xattrs,
     lost: Lost<'_>,
 ) -> Result<(), CopyError> {
-    metadata::apply(copy, preserved, |copy| {
+    metadata::apply(copy, preserved, lost, |copy| {
         let mut has_acl = false;
         for (name, value) in xattrs.iter() {
             // The mode in the archive may have the permissions of the group in place of the mask.
