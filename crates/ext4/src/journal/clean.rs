@@ -23,10 +23,10 @@ impl Journal {
     }
 
     /// Commits and checkpoints all changes, marks the log as empty, and the volume as clean. Changes that come meanwhile
-    /// wait, and the next one marks the volume as in use. `has_no_orphans` is called when there are no changes. The caller
-    /// has no handle open.
-    pub(crate) fn mark_clean(&self, has_no_orphans: impl FnOnce() -> bool) -> Result<()> {
-        let Some(mark) = self.use_mark() else { return self.flush() };
+    /// wait, and the next one marks the volume as in use. Returns whether the volume is clean: it stays in use if `may_be`,
+    /// which is called when there are no changes, returns false. The caller has no handle open.
+    pub(crate) fn mark_clean(&self, may_be: impl FnOnce() -> bool) -> Result<bool> {
+        let Some(mark) = self.use_mark() else { return self.flush().map(|()| false) };
         // Most of the work, while changes go on.
         self.flush()?;
         let _held = Held::new(ranks::TRANSACTION);
@@ -36,12 +36,12 @@ impl Journal {
         }
         state.check_not_lost()?;
         if state.is_clean {
-            return Ok(());
+            return Ok(true);
         }
         state.is_committing = true;
         state.is_locked = true;
         let mut committing = Committing { journal: self, has_ended: false };
-        let result = self.mark_clean_locked(state, mark, has_no_orphans);
+        let result = self.mark_clean_locked(state, mark, may_be);
         if let Err(error) = &result {
             self.fail(error);
         }
@@ -54,8 +54,8 @@ impl Journal {
         &'s self,
         mut state: RankedGuard<'s, State>,
         mark: &UseMark,
-        has_no_orphans: impl FnOnce() -> bool,
-    ) -> Result<()> {
+        may_be: impl FnOnce() -> bool,
+    ) -> Result<bool> {
         while state.handles > 0 {
             state.wait(&self.changed);
         }
@@ -71,12 +71,15 @@ impl Journal {
         }
         drop(state);
         self.write_checkpoint()?;
+        if !may_be() {
+            return Ok(false);
+        }
         if let Some(log) = &self.log {
             log.lock().finish()?;
         }
-        mark.clear(has_no_orphans())?;
+        mark.clear()?;
         self.state.lock().is_clean = true;
-        Ok(())
+        Ok(true)
     }
 
     /// Marks a volume that is marked as clean as in use, durably. The caller has no handle open.

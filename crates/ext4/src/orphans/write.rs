@@ -242,6 +242,11 @@ impl OrphanSet {
         self.inner.lock().list.is_empty()
     }
 
+    /// Returns whether there are no orphans.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.numbers.lock().is_empty()
+    }
+
     /// Returns whether the superblock may mark the orphan file as empty.
     pub(crate) fn is_file_empty(&self) -> bool {
         let inner = self.inner.lock();

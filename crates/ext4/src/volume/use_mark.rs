@@ -72,14 +72,14 @@ impl UseMark {
         self.set_with(0)
     }
 
-    /// Clears the mark, durably. All changes are at their home locations. `has_no_orphans` tells whether the orphan file is
-    /// empty.
-    pub(crate) fn clear(&self, has_no_orphans: bool) -> Result<()> {
-        self.clear_flags(has_no_orphans)?;
+    /// Clears the mark, durably. All changes are at their home locations, and there are no orphans.
+    pub(crate) fn clear(&self) -> Result<()> {
+        self.clear_flags(true)?;
         self.mmp.get().map_or(Ok(()), MmpHold::pause)
     }
 
-    /// Clears the flags only, for a volume that is about to be released.
+    /// Clears the flags only, for a volume that is about to be released. `has_no_orphans` tells whether the orphan file is
+    /// empty.
     pub(crate) fn clear_flags(&self, has_no_orphans: bool) -> Result<()> {
         self.change_flags(|raw| {
             set(raw, Feature::NeedsRecovery, false);

@@ -26,6 +26,8 @@ use crate::volume::use_mark::UseMark;
 use crate::volume::{OpenOptions, Probed, Volume};
 
 const STRUCTURE: &str = "superblock";
+/// The maximum number of attempts to mark a volume as clean that other threads change.
+const CLEAN_ATTEMPTS_MAX: u32 = 3;
 
 /// The state of a volume that is open for writing.
 pub(crate) struct Writer {
@@ -467,12 +469,21 @@ impl Volume {
     /// Makes all changes durable at their home locations, and leaves the device as [`close`](Self::close) does, so that
     /// programs which do not replay the journal read the current contents. The volume stays open, and the next change marks
     /// it as in use again.
+    ///
+    /// The volume stays in use while it has orphans, such as files without a name that are open, since a clean volume gets no
+    /// recovery that completes them, and while other threads change it all the time.
     pub fn mark_clean(&self) -> Result<()> {
-        let Writer { journal, orphans, .. } = self.writer()?;
-        // Freed space is counted only after its commit.
-        journal.commit_all()?;
-        self.update_superblock()?;
-        journal.mark_clean(|| orphans.is_file_empty())
+        let Writer { journal, allocator, orphans, .. } = self.writer()?;
+        for _ in 0..CLEAN_ATTEMPTS_MAX {
+            // Freed space is counted only after its commit.
+            journal.commit_all()?;
+            self.update_superblock()?;
+            // The superblock of a clean volume has the counts of free space.
+            if journal.mark_clean(|| orphans.is_empty() && !allocator.totals_changed())? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Marks the volume as in use again after [`mark_clean`](Self::mark_clean), durably. Errors: `InUse` if another host has
