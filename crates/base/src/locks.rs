@@ -21,6 +21,8 @@ pub enum Rank {
     InodeTable,
     /// The dirty inodes of a volume.
     DirtyInodes,
+    /// The mark of a volume as clean or in use, while it changes.
+    UseMark,
     /// A lock of the format. The format orders its locks by number: 0 is taken first. Numbers are less than
     /// [`FORMAT_RANKS`].
     Format(u8),
@@ -39,7 +41,7 @@ pub enum Rank {
 pub const FORMAT_RANKS: u8 = 16;
 
 /// The number of ranks before those of the format.
-const BEFORE_FORMAT: usize = 6;
+const BEFORE_FORMAT: usize = 7;
 const RANKS: usize = BEFORE_FORMAT + FORMAT_RANKS as usize + 4;
 
 impl Rank {
@@ -53,6 +55,7 @@ impl Rank {
             Self::Making => 3,
             Self::InodeTable => 4,
             Self::DirtyInodes => 5,
+            Self::UseMark => 6,
             Self::Format(own) => {
                 assert!(own < FORMAT_RANKS, "a format has {FORMAT_RANKS} ranks");
                 BEFORE_FORMAT + usize::from(own)

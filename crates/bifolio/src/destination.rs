@@ -78,8 +78,13 @@ impl Target {
         }
     }
 
-    /// Refuses a destination in another image.
+    /// Refuses a destination in another image, and a source that is named by its number: the number of a damaged or reserved
+    /// inode would be recorded as an error of the volume.
     pub fn require_same_image(&self, destination: &Self) -> Result<()> {
+        if self.inode_number().is_some() {
+            let text = "names an inode by its number, which only commands that read can do";
+            return Err(Failure::new(self, text).usage());
+        }
         let identity = |target: &Self| {
             let image = target.image.metadata().ok()?;
             Some((image.dev(), image.ino()))

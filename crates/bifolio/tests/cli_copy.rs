@@ -137,7 +137,8 @@ fn destinations_have_the_meaning_of_cp() {
     assert!(left_out.text().contains("`cp -r` and `cp -a` copy it"), "{}", left_out.text());
     assert!(!exists("nothing"));
     run_with_status(&["cp", &image.at("/dir/file"), &image.at("/dir"), &path("missing")], 1);
-    run_with_status(&["cp", &image.at("/dir/file"), &image.at("/dir/new")], 2);
+    run_ok(&["cp", &image.at("/dir/file"), &image.at("/dir/new")]);
+    assert_eq!(run_ok(&["cat", &image.at("/dir/new")]), "file\n");
     run_with_status(&["cp", &image.at("/dir/file"), &path("no/such/folder")], 1);
     run_with_status(&["cp", &image.at("/none"), &out_path], 1);
 }

@@ -292,6 +292,36 @@ fn a_volume_that_is_mounted_gets_a_second_mount_and_no_second_server() {
 }
 
 #[test]
+fn a_signal_writes_the_data_of_all_mounts_of_a_volume_before_it_ends_them() {
+    private_mounts();
+    let fixture = fixture();
+    let other = fixture.folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let device = LoopDevice::new(&fixture.image);
+    for has_first in [true, false] {
+        let mount = |directory: &Path| {
+            let mut mount = bifolio("mount");
+            run(mount.args(["-o", "rw,writeback"]).arg(device.path()).arg(directory));
+        };
+        mount(&fixture.directory);
+        let first = fixture.mounted();
+        mount(&other);
+        if !has_first {
+            run(bifolio("umount").arg(first.path()));
+        }
+        // The kernel collects the data.
+        fs::write(other.join("late"), vec![u8::from(has_first) + 1; 1 << 20]).unwrap();
+        first.signal_guard(Signal::TERM);
+        first.assert_gone();
+        assert_eq!(mount_entry(&other), None, "{has_first}");
+        let late = format!("{}:/late", fixture.image.display());
+        let read = output(bifolio("cat").arg(&late)).stdout;
+        assert!(read == vec![u8::from(has_first) + 1; 1 << 20], "{has_first}: {}", read.len());
+        check_by_e2fsck(&fixture.image);
+    }
+}
+
+#[test]
 fn an_image_can_be_mounted_again_at_once_beside_other_mounts() {
     let _alone = ONE_AT_A_TIME.lock();
     private_mounts();

@@ -193,6 +193,8 @@ pub(crate) struct Shared {
     pub(crate) is_writable: bool,
     /// Whether the volume was marked as clean, and not changed since.
     pub(crate) is_marked_clean: AtomicBool,
+    /// Held while `is_marked_clean` and the mark of the format change.
+    marking: RankedMutex<()>,
     /// The inode flags that are in effect for all inodes.
     pub(crate) flags: u32,
     pub(crate) auto_da_alloc: bool,
@@ -223,6 +225,7 @@ impl Shared {
     /// Marks the volume as in use, if it was marked as clean.
     pub(crate) fn mark_in_use(&self) -> Result<()> {
         if self.is_marked_clean.load(Ordering::Acquire) {
+            let _marking = self.marking.lock();
             self.file_system.mark_in_use()?;
             self.is_marked_clean.store(false, Ordering::Release);
         }
@@ -268,6 +271,7 @@ impl Volume {
         let shared = Shared {
             is_writable: file_system.is_writable(),
             is_marked_clean: AtomicBool::new(false),
+            marking: RankedMutex::new(Rank::UseMark, ()),
             flags: synchronous::flags(options.sync, options.dirsync),
             file_system,
             read_options: options.read,
@@ -502,12 +506,18 @@ impl Volume {
         if !self.is_writable() {
             return Ok(());
         }
+        // Before the sync, so that accesses leave no times to write.
         self.shared.is_marked_clean.store(true, Ordering::Release);
-        let synced = self.sync().and_then(|()| self.shared.file_system.mark_clean());
-        if synced.is_err() {
+        let synced = self.sync();
+        // A change that comes meanwhile waits. Otherwise, it could clear the flag before the format has marked the volume, and
+        // further changes would leave the mark.
+        let _marking = self.shared.marking.lock();
+        self.shared.is_marked_clean.store(true, Ordering::Release);
+        let marked = synced.and_then(|()| self.shared.file_system.mark_clean());
+        if marked.is_err() {
             self.shared.is_marked_clean.store(false, Ordering::Release);
         }
-        synced
+        marked
     }
 
     /// Marks a volume as in use that was [marked as clean](Self::mark_clean), as Linux does when a volume becomes writable

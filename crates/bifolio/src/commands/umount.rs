@@ -7,6 +7,7 @@ use fuse::UmountNotice;
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
+use crate::format::text::escape;
 
 const AFTER_HELP: &str = "\
 The command waits up to 11 minutes for the server of the mount, which may have much data to write. If the \
@@ -45,6 +46,9 @@ pub fn umount(directory: &Path, console: &mut Console) {
         ));
     };
     if let Err(error) = fuse::umount(directory, notify) {
-        console.report(&Failure::new(directory, error.to_string()));
+        // A part of it may be from the server, which reads the image.
+        let text = error.to_string();
+        let lines: Vec<_> = text.lines().map(|line| escape(line.as_bytes())).collect();
+        console.report(&Failure::new(directory, lines.join("\n")));
     }
 }

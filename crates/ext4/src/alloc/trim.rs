@@ -35,6 +35,9 @@ impl Volume {
             let group = &mut *allocator.groups[number.0 as usize].lock();
             // Under the lock, for `wait_for_trims`.
             self.check_writable()?;
+            if self.writer()?.journal.is_clean() {
+                return Err(Error::ReadOnly);
+            }
             match self.load_group(number, group) {
                 Ok(()) => {}
                 // Nothing is allocated in a damaged group, and its free blocks are unknown.
@@ -47,8 +50,8 @@ impl Volume {
         Ok(trimmed * block_bytes)
     }
 
-    /// Waits until no trim discards anything any more. The volume is closed or shut down, so that trims find no further
-    /// group that they may discard.
+    /// Waits until no trim discards anything any more. The volume is closed, shut down or marked as clean, so that trims
+    /// find no further group that they may discard.
     pub(crate) fn wait_for_trims(&self) -> Result<()> {
         for group in &self.writer()?.allocator.groups {
             drop(group.lock());

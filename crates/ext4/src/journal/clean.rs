@@ -24,8 +24,13 @@ impl Journal {
 
     /// Commits and checkpoints all changes, marks the log as empty, and the volume as clean. Changes that come meanwhile
     /// wait, and the next one marks the volume as in use. Returns whether the volume is clean: it stays in use if `may_be`,
-    /// which is called when there are no changes, returns false. The caller has no handle open.
-    pub(crate) fn mark_clean(&self, may_be: impl FnOnce() -> bool) -> Result<bool> {
+    /// which is called when there are no changes, returns false. `end_trims` is called when [`is_clean`](Self::is_clean) returns
+    /// true and no handle can start. The caller has no handle open.
+    pub(crate) fn mark_clean(
+        &self,
+        may_be: impl FnOnce() -> bool,
+        end_trims: impl FnOnce() -> Result<()>,
+    ) -> Result<bool> {
         let Some(mark) = self.use_mark() else { return self.flush().map(|()| false) };
         // Most of the work, while changes go on.
         self.flush()?;
@@ -41,7 +46,7 @@ impl Journal {
         state.is_committing = true;
         state.is_locked = true;
         let mut committing = Committing { journal: self, has_ended: false };
-        let result = self.mark_clean_locked(state, mark, may_be);
+        let result = self.mark_clean_locked(state, mark, may_be, end_trims);
         if let Err(error) = &result {
             self.fail(error);
         }
@@ -55,6 +60,7 @@ impl Journal {
         mut state: RankedGuard<'s, State>,
         mark: &UseMark,
         may_be: impl FnOnce() -> bool,
+        end_trims: impl FnOnce() -> Result<()>,
     ) -> Result<bool> {
         while state.handles > 0 {
             state.wait(&self.changed);
@@ -77,9 +83,15 @@ impl Journal {
         if let Some(log) = &self.log {
             log.lock().finish()?;
         }
-        mark.clear()?;
         self.state.lock().is_clean = true;
-        Ok(true)
+        let cleared = end_trims().and_then(|()| mark.clear());
+        self.state.lock().is_clean &= cleared.is_ok();
+        cleared.map(|()| true)
+    }
+
+    /// Returns whether the volume is marked as clean, or about to be.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.state.lock().is_clean
     }
 
     /// Marks a volume that is marked as clean as in use, durably. The caller has no handle open.

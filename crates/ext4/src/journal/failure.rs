@@ -98,8 +98,12 @@ impl Journal {
         }
     }
 
-    /// Writes the error to the superblocks of the log and of the volume, also after a failed flush.
+    /// Writes the error to the superblocks of the log and of the volume, also after a failed flush. Does not write to a volume
+    /// that is marked as clean, since another host may have it.
     fn write_error(&self, error: &Error) -> Result<()> {
+        if self.is_clean() {
+            return Ok(());
+        }
         let errno = if matches!(error, Error::Corrupt(_)) { EUCLEAN } else { EIO };
         let in_log = self.log.as_ref().map_or(Ok(()), |log| log.lock().set_errno(errno));
         let in_volume = self.write_errors();

@@ -479,7 +479,8 @@ impl Volume {
             journal.commit_all()?;
             self.update_superblock()?;
             // The superblock of a clean volume has the counts of free space.
-            if journal.mark_clean(|| orphans.is_empty() && !allocator.totals_changed())? {
+            let may_be = || orphans.is_empty() && !allocator.totals_changed();
+            if journal.mark_clean(may_be, || self.wait_for_trims())? {
                 break;
             }
         }

@@ -4,7 +4,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
@@ -43,8 +43,7 @@ impl MountId {
     pub fn find(path: &Path) -> Option<(Self, MountEntry)> {
         for _ in 0..ATTEMPTS {
             let entry = table::find(path)?;
-            let found =
-                Self { unique: find_unique(entry.id), id: entry.id, device: entry.device.clone() };
+            let found = Self::of_entry(entry.clone());
             if table::find(path).as_ref() == Some(&entry) {
                 return Some((found, entry));
             }
@@ -52,13 +51,25 @@ impl MountId {
         None
     }
 
-    /// Returns the other mounts of the same file system in this mount namespace, as far as the kernel has 64-bit ids.
+    /// Returns the other mounts of the same device in this mount namespace.
     pub fn others(&self) -> Vec<Self> {
         let entries = table::ours().into_iter();
         let others = entries.filter(|entry| entry.device == self.device && entry.id != self.id);
-        let others = others.map(|entry| (find_unique(entry.id), entry));
-        let others = others.filter(|(unique, _)| unique.is_some());
-        others.map(|(unique, entry)| Self { unique, id: entry.id, device: entry.device }).collect()
+        others.map(Self::of_entry).collect()
+    }
+
+    /// Returns the other mounts of the same device that are the topmost ones on their mount points, with these.
+    pub fn further(&self) -> Vec<(PathBuf, Self)> {
+        let entries = table::ours().into_iter();
+        let others = entries.filter(|entry| entry.device == self.device && entry.id != self.id);
+        let others = others.map(|entry| (entry.mount_point.clone(), Self::of_entry(entry)));
+        let is_topmost =
+            |(path, id): &(PathBuf, Self)| Self::find(path).is_some_and(|(found, _)| found == *id);
+        others.filter(is_topmost).collect()
+    }
+
+    fn of_entry(entry: MountEntry) -> Self {
+        Self { unique: find_unique(entry.id), id: entry.id, device: entry.device }
     }
 
     /// Returns the mount of an open file or directory (O_PATH is enough).
@@ -85,6 +96,18 @@ impl MountId {
             Err(Errno::NOENT) => Some(false),
             Err(_) => None,
         }
+    }
+
+    /// Returns whether the mount is still attached, by its reusable id if the kernel has no other.
+    pub fn is_attached(&self) -> bool {
+        self.exists().unwrap_or_else(|| {
+            table::ours().iter().any(|entry| (entry.id, &entry.device) == (self.id, &self.device))
+        })
+    }
+
+    /// Returns a name for all mounts of a block device, which no other file system has while it is mounted.
+    pub fn name_of_device(&self) -> String {
+        format!("device-{}", self.device)
     }
 
     /// Returns a name for the mount. For kernels without 64-bit ids, the name depends on the mount's `source` in the

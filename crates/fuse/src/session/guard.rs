@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -71,7 +72,8 @@ pub fn run<H, E: Display>(
         server,
         ring_device: sockets.ring_device,
         mount: None,
-        mark: None,
+        has_block_device: false,
+        marks: Vec::new(),
         failure: RefCell::default(),
         is_requested: false,
         messages: Some(sockets.messages),
@@ -103,8 +105,10 @@ struct Guard<'a> {
     ring_device: Option<OwnedFd>,
     /// The mount, once there is one.
     mount: Option<MountId>,
-    /// The mark by which other programs find this process, once there is a mount.
-    mark: Option<Mark>,
+    /// Whether the mount has a block device, so that further mounts share it.
+    has_block_device: bool,
+    /// The marks by which other programs find this process, once there is a mount.
+    marks: Vec<Mark>,
     /// The error with which the server has closed the volume.
     failure: RefCell<Option<String>>,
     /// Whether the end of a mount that can be used was requested.
@@ -148,14 +152,12 @@ impl Guard<'_> {
 
     /// Tells programs that wait for the end the outcome.
     fn conclude<E: Display>(&self, outcome: &Result<(), SessionError<E>>) {
-        let Some(mark) = &self.mark else { return };
-        match outcome {
-            Ok(()) => mark.conclude(None),
-            // The server's own words, if it has failed.
-            Err(error) => match &*self.failure.borrow() {
-                Some(failure) => mark.conclude(Some(failure)),
-                None => mark.conclude(Some(&error.to_string())),
-            },
+        // The server's own words, if it has failed.
+        let failure = self.failure.borrow();
+        let error = outcome.as_ref().err();
+        let error = error.map(|error| failure.clone().unwrap_or_else(|| error.to_string()));
+        for mark in &self.marks {
+            mark.conclude(error.as_deref());
         }
     }
 
@@ -225,13 +227,16 @@ impl Guard<'_> {
         let plan = self.plan;
         let options =
             MountOptions { writable: plan.options.writable && writable, ..plan.options.clone() };
-        let is_block_device = detached.is_some();
+        self.has_block_device = detached.is_some();
         let source = plan.options.fsname.as_ref().map_or_else(|| plan.source.clone(), Into::into);
         let connection = match detached {
             Some(detached) => {
                 // Before the mount is attached, since other programs can unmount it from then on.
                 self.mount = detached.id();
-                self.mark = self.mount.as_ref().and_then(|id| Mark::set(&id.name(&source)));
+                if let Some(id) = &self.mount {
+                    let names = [id.name(&source), id.name_of_device()];
+                    self.marks = names.iter().filter_map(|name| Mark::set(name)).collect();
+                }
                 if plan.options.writable && !writable {
                     detached.make_read_only()?;
                 }
@@ -242,14 +247,15 @@ impl Guard<'_> {
                 let request = MountRequest { source: source.clone(), directory, options: &options };
                 let connection = mount::mount(&request)?;
                 self.mount = MountId::find(directory).map(|(id, _)| id);
-                self.mark = self.mount.as_ref().and_then(|id| Mark::set(&id.name(&source)));
+                let name = self.mount.as_ref().map(|id| id.name(&source));
+                self.marks = name.iter().filter_map(|name| Mark::set(name)).collect();
                 connection
             }
         };
         if plan.options.writeback
             && let Some(mount) = &self.mount
         {
-            mount::lift_limit_on_writeback(&mount.device, is_block_device);
+            mount::lift_limit_on_writeback(&mount.device, self.has_block_device);
         }
         // The confined server cannot change the flags of open files.
         let flags = rustix::fs::fcntl_getfl(&connection).map_err(MountError::Device)?;
@@ -290,7 +296,7 @@ impl Guard<'_> {
         // A server that dies, or that violates the protocol, leaves its mount. Otherwise, programs that use it would go on in
         // the directory below.
         let outcome = self.end(&last);
-        if !self.is_mounted() {
+        if self.mounts().is_empty() {
             return outcome;
         }
         self.say_that_mount_stays();
@@ -420,10 +426,11 @@ impl Guard<'_> {
     /// Makes the kernel send the data that it holds to the server: data of mappings, and with `writeback` all written
     /// data. The time limit begins at `requested`. Returns false if the server has ended before.
     fn sync(&self, requested: Instant) -> bool {
-        if !self.plan.options.writable || !self.is_mounted() {
+        let mounts = self.mounts();
+        let Some((directory, _)) = mounts.first().filter(|_| self.plan.options.writable) else {
             return true;
-        }
-        let syncing = match self.start_sync() {
+        };
+        let syncing = match Self::start_sync(directory.clone()) {
             Ok(syncing) => syncing,
             Err(errno) => {
                 tracing::warn!("cannot sync the mount: {errno}");
@@ -454,18 +461,14 @@ impl Guard<'_> {
         }
     }
 
-    /// Starts the sync of the mount.
-    fn start_sync(&self) -> Result<Task<Result<(), Errno>>, Errno> {
-        let directory = self.plan.directory.clone();
+    /// Starts the sync of the mount on `directory`.
+    fn start_sync(directory: PathBuf) -> Result<Task<Result<(), Errno>>, Errno> {
         Task::start(move || task::sync(&directory))
     }
 
-    /// Detaches the mount, even if it is in use. Returns the time for which the server may go on to serve its users.
+    /// Detaches the mounts, even if they are in use. Returns the time for which the server may go on to serve their users.
     fn unmount(&self) -> Duration {
-        if !self.is_mounted() {
-            return END_TIMEOUT;
-        }
-        let is_in_use = mount::is_in_use(&self.plan.directory);
+        let is_in_use = self.mounts().iter().any(|(directory, _)| mount::is_in_use(directory));
         if is_in_use {
             tracing::warn!("the mount is in use: accesses to its open files will fail");
         }
@@ -473,19 +476,30 @@ impl Guard<'_> {
         if is_in_use { Duration::ZERO } else { END_TIMEOUT }
     }
 
-    /// Detaches the mount if it is still attached. Limits the wait, since the kernel may wait until the server has
+    /// Detaches the mounts that are still attached. Limits the wait, since the kernel may wait until the server has
     /// written all data.
     fn detach(&self) {
-        let Some(mount) = self.mount.clone() else { return };
-        let directory = self.plan.directory.clone();
-        let detaching = Task::start(move || mount::detach(&directory, &mount));
-        let outcome = match detaching {
-            Ok(detaching) => detaching.outcome_within(END_TIMEOUT).unwrap_or(Ok(())),
-            Err(errno) => Err(MountError::Unmount(errno)),
-        };
-        if let Err(error) = outcome {
-            tracing::error!("{}: {error}", self.plan.directory.display());
+        for (directory, mount) in self.mounts() {
+            let path = directory.clone();
+            let detaching = Task::start(move || mount::detach(&path, &mount));
+            let outcome = match detaching {
+                Ok(detaching) => detaching.outcome_within(END_TIMEOUT).unwrap_or(Ok(())),
+                Err(errno) => Err(MountError::Unmount(errno)),
+            };
+            if let Err(error) = outcome {
+                tracing::error!("{}: {error}", directory.display());
+            }
         }
+    }
+
+    /// Returns the mounts of the session that are attached, with their mount points: its own if it is the topmost one on the
+    /// directory, and further ones.
+    fn mounts(&self) -> Vec<(PathBuf, MountId)> {
+        let Some(mount) = &self.mount else { return Vec::new() };
+        let own = self.is_mounted().then(|| (self.plan.directory.clone(), mount.clone()));
+        // The number of a device that is not a block device may be another mount's by now.
+        let further = if self.has_block_device { mount.further() } else { Vec::new() };
+        own.into_iter().chain(further).collect()
     }
 
     /// Returns whether the topmost mount on the directory is still the session's.

@@ -81,14 +81,21 @@ fn connect() -> std::io::Result<UnixDatagram> {
 
 /// Returns the start of a line without control characters.
 fn printable(line: &str) -> Cow<'_, str> {
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    let line = match line.contains(char::is_control) {
+        true => Cow::Owned(line.chars().take(LINE_BYTES_MAX).map(escape).collect()),
+        false => Cow::Borrowed(line),
+    };
+    // After the escapes, which take more bytes.
     let mut ends = (0..=LINE_BYTES_MAX.min(line.len())).rev();
     let end = ends.find(|end| line.is_char_boundary(*end)).unwrap_or(0);
-    let line = &line[..end];
-    if !line.contains(char::is_control) {
-        return Cow::Borrowed(line);
+    match line {
+        Cow::Borrowed(line) => Cow::Borrowed(&line[..end]),
+        Cow::Owned(mut line) => {
+            line.truncate(end);
+            Cow::Owned(line)
+        }
     }
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
-    Cow::Owned(line.chars().map(escape).collect())
 }
 
 /// Returns the local time as in `Nov  3 07:08:09 `, which is the form of syslog(3).
@@ -116,6 +123,7 @@ mod tests {
         assert_eq!(printable("a b/c ä"), "a b/c ä");
         assert_eq!(printable("a\x1b[2Jb\u{9b}\tc"), "a\\u{1b}[2Jb\\u{9b}\\tc");
         assert_eq!(printable(&"ä".repeat(9000)).len(), LINE_BYTES_MAX);
+        assert!(printable(&"\x1b".repeat(9000)).len() <= LINE_BYTES_MAX);
     }
 
     #[test]

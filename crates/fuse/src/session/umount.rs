@@ -66,7 +66,7 @@ pub fn umount(path: &Path, mut notify: impl FnMut(UmountNotice)) -> Result<(), U
     let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
     let (id, entry) = found.ok_or(UmountError::NotMounted)?;
     // Before the guard can end.
-    let guard = FoundGuard::find(&id.name(&entry.source), &trusted(&entry));
+    let guard = find_guard(&id, &entry);
     // Not if there is a guard: a request that a slow server does not answer would keep the mount in use.
     let is_dead = guard.is_none() && dead::is_dead(&path);
     let others = id.others();
@@ -84,7 +84,9 @@ pub fn umount(path: &Path, mut notify: impl FnMut(UmountNotice)) -> Result<(), U
     if id.exists() == Some(true) {
         return Err(UmountError::Another);
     }
-    if others.iter().any(|other| other.exists() == Some(true)) {
+    // Mounts of a block device share its number, which no other file system has as long as one of them exists.
+    let has_new = || entry.is_block_device() && !id.others().is_empty();
+    if others.iter().any(MountId::is_attached) || has_new() {
         // The server ends with the last mount of the volume.
         return Ok(());
     }
@@ -120,6 +122,16 @@ pub fn umount_lazily(path: &Path) -> Result<(), UmountError> {
     let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
     let (id, _) = found.ok_or(UmountError::NotMounted)?;
     Ok(mount::detach(&path, &id)?)
+}
+
+/// Returns the guard of a mount. That of a further mount of a block device is found by the device.
+fn find_guard(id: &MountId, entry: &MountEntry) -> Option<FoundGuard> {
+    let users = trusted(entry);
+    let by_device = || {
+        let is_block_device = entry.is_block_device();
+        is_block_device.then(|| FoundGuard::find(&id.name_of_device(), &users)).flatten()
+    };
+    FoundGuard::find(&id.name(&entry.source), &users).or_else(by_device)
 }
 
 /// Returns the users as whom the guard of a mount may run: root, the user of this process, and the user who has

@@ -4,7 +4,7 @@
 //! An inode without a name below the root has no path. Of an inode with several names, the first one that the walk meets
 //! counts. Damaged directories are read up to the damage.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
 
 use base::attributes::FileType;
@@ -19,6 +19,8 @@ use crate::walk::{self, Flow, Order, Visit, Visitor};
 const PATH_BYTES_MAX: usize = 4096;
 /// Maximum length of all paths that a walk finds together. Further inodes have no path.
 const ALL_BYTES_MAX: usize = 64 << 20;
+/// The number of extents of a map after which the caller is asked whether to go on.
+const EXTENTS_BETWEEN_CALLS: usize = 1024;
 
 /// What findings are about.
 #[derive(Clone, Default)]
@@ -52,7 +54,8 @@ pub fn find(
     go_on: &mut dyn FnMut(CheckProgress) -> bool,
 ) -> Result<Paths> {
     let block_size = volume.statfs().block_size.into();
-    let mut search = Search { sought, found: Paths::default(), block_size, bytes: 0, go_on };
+    let (found, looked_at) = (Paths::default(), HashSet::new());
+    let mut search = Search { sought, found, block_size, looked_at, bytes: 0, go_on };
     // Without a root directory, nothing has a path.
     let Ok(root) = volume.root() else { return Ok(search.found) };
     search.note(root.number(), b"/");
@@ -68,6 +71,8 @@ struct Search<'a> {
     found: Paths,
     /// The size of a block in bytes.
     block_size: u64,
+    /// The files whose maps were searched, which may have several names.
+    looked_at: HashSet<InodeNumber>,
     /// The length of all paths.
     bytes: usize,
     go_on: &'a mut dyn FnMut(CheckProgress) -> bool,
@@ -83,30 +88,45 @@ impl Search<'_> {
 
     /// Notes which of the sought blocks the file has. A map is read up to its damage.
     fn note_blocks(&mut self, node: &Node, path: &[u8]) {
+        if !self.looked_at.insert(node.number()) {
+            return;
+        }
         let whole = FileOffset(0)..FileOffset(u64::MAX);
-        let (sought, size) = (&mut self.sought.blocks, self.block_size);
-        let mut found = Vec::new();
+        let mut extents = 0;
         // What cannot be read was reported by the check.
         let _ = node.extents(whole, &mut |extent| {
-            let start = extent.physical.0 / size;
-            let end = start.saturating_add(extent.length.div_ceil(size));
-            found.extend(sought.range(FsBlock(start)..FsBlock(end)).copied());
-            ControlFlow::Continue(())
+            extents += 1;
+            let progress = self.progress();
+            if extents % EXTENTS_BETWEEN_CALLS == 0 && !(self.go_on)(progress) {
+                return ControlFlow::Break(());
+            }
+            let start = extent.physical.0 / self.block_size;
+            let end = start.saturating_add(extent.length.div_ceil(self.block_size));
+            let blocks = self.sought.blocks.range(FsBlock(start)..FsBlock(end));
+            // Each block is taken once: a damaged map may name it any number of times.
+            for block in blocks.copied().collect::<Vec<_>>() {
+                self.sought.blocks.remove(&block);
+                self.bytes += path.len();
+                self.found.owners.insert(block, (node.number(), path.to_vec()));
+            }
+            match self.sought.blocks.is_empty() || self.bytes >= ALL_BYTES_MAX {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
         });
-        for block in found {
-            sought.remove(&block);
-            self.bytes += path.len();
-            self.found.owners.insert(block, (node.number(), path.to_vec()));
-        }
+    }
+
+    fn progress(&self) -> CheckProgress {
+        let done = (self.found.inodes.len() + self.found.owners.len()) as u64;
+        let left = (self.sought.inodes.len() + self.sought.blocks.len()) as u64;
+        CheckProgress { part: "paths", done, total: done + left }
     }
 }
 
 impl Visitor for Search<'_> {
     fn meet(&mut self, path: &[u8], entry: &Entry) -> Result<Flow> {
         self.note(entry.inode, path);
-        let done = (self.found.inodes.len() + self.found.owners.len()) as u64;
-        let left = (self.sought.inodes.len() + self.sought.blocks.len()) as u64;
-        let progress = CheckProgress { part: "paths", done, total: done + left };
+        let progress = self.progress();
         if self.sought.is_empty() || self.bytes >= ALL_BYTES_MAX || !(self.go_on)(progress) {
             return Ok(Flow::Quit);
         }
