@@ -260,9 +260,10 @@ fn check_killed_server() -> Result<(), Failed> {
     switch.set(READS);
     let reader = std::thread::spawn(move || file.read_exact_at(&mut [0], FAR));
     wait_until("a read of the device", || fs::read(&switch.0).unwrap() == b"r1");
-    // This write invalidates all that the kernel has read, and so waits for the read.
+    // The server makes the kernel invalidate 64 KiB around this write, and so waits for the read. The kernel itself has
+    // invalidated the write's own page only.
     let file = OpenOptions::new().write(true).open(directory.join("file"))?;
-    let writer = std::thread::spawn(move || file.write_all_at(&[2], 0));
+    let writer = std::thread::spawn(move || file.write_all_at(&[2], FAR + (32 << 10)));
     let children = format!("/proc/{0}/task/{0}/children", session.0.id());
     let server = fs::read_to_string(children)?.trim().parse().expect("a server");
     wait_until("an invalidation", || is_invalidating(server));

@@ -159,6 +159,7 @@ fn an_aborted_connection_ends_the_server_and_clients() {
         let minor = entry.split_whitespace().nth(2).unwrap().split(':').nth(1).unwrap();
         fs::write(control.path().join(minor).join("abort"), b"1").unwrap();
         retry_while_busy(|| output(Command::new("umount").arg(control.path())));
+        mount.unmount_dead();
     });
 }
 

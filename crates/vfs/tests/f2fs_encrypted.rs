@@ -166,7 +166,7 @@ fn data_that_was_written_to_a_full_volume_is_kept() {
             };
             match written {
                 Ok(written) => model.extend_from_slice(&new[..written]),
-                Err(Error::NoSpace) => {
+                Err(Error::NoSpace | Error::NoInodes) => {
                     failures += 1;
                     if failures == 3 {
                         break 'files;

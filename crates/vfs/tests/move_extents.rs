@@ -54,7 +54,7 @@ fn fill(volume: &Volume, name: &str, unit: u64) -> File {
     while part >= unit {
         match preallocate(&filler, end..end + part) {
             Ok(()) => end += part,
-            Err(Error::NoSpace) => part /= 2,
+            Err(Error::NoSpace | Error::NoInodes) => part /= 2,
             Err(error) => panic!("{error}"),
         }
     }

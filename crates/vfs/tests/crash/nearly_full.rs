@@ -62,7 +62,7 @@ fn allocate(pinned: &File, number: u64) -> bool {
     let range = bytes(number * SECTION..(number + 1) * SECTION);
     match pinned.fallocate(Fallocate::Allocate { keep_size: true }, range, Privileges::Keep) {
         Ok(()) => true,
-        Err(Error::NoSpace) => false,
+        Err(Error::NoSpace | Error::NoInodes) => false,
         Err(error) => panic!("{error}"),
     }
 }

@@ -98,7 +98,7 @@ impl Model {
     pub fn fill(&mut self, volume: &Volume, blocks_max: usize) -> bool {
         let node = match volume.create_file(self.path.as_bytes(), 0o644, ROOT) {
             Ok(node) => node,
-            Err(Error::NoSpace) => return true,
+            Err(Error::NoSpace | Error::NoInodes) => return true,
             Err(error) => panic!("{error}"),
         };
         let file = node.open_for(WRITE).unwrap();
@@ -109,7 +109,7 @@ impl Model {
                 (first..self.versions.len()).flat_map(|block| self.data(block)).collect();
             let written = match file.write_at(&data, first as u64 * BLOCK) {
                 Ok(written) => written as u64 / BLOCK,
-                Err(Error::NoSpace) => 0,
+                Err(Error::NoSpace | Error::NoInodes) => 0,
                 Err(error) => panic!("{error}"),
             };
             self.versions.truncate(first + written as usize);

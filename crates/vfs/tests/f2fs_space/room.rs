@@ -109,7 +109,7 @@ fn set_permissions(node: &Node, permissions: u16) {
 fn step(stage: &Stage, random: &mut Random, files: &mut Vec<String>, place: &str) {
     let volume = &stage.volume;
     let may_fail = |result: base::Result<()>, place: &str| match result {
-        Err(Error::NoSpace) => false,
+        Err(Error::NoSpace | Error::NoInodes) => false,
         result => result.map(|()| true).unwrap_or_else(|error| panic!("{place}: {error}")),
     };
     let kind = random.below(10);

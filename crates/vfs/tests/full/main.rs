@@ -152,7 +152,7 @@ fn try_all(
         let is_refused = matches!(result, Err(Error::Unsupported(_)));
         assert_eq!(is_refused, kind.refused.contains(&operation.name), "{place}: {result:?}");
         match result {
-            Err(Error::NoSpace) => {
+            Err(Error::NoSpace | Error::NoInodes) => {
                 if operation.may_touch {
                     // Data without blocks is lost. The next sync reports this once.
                     let _ = volume.sync();

@@ -175,7 +175,7 @@ fn fill_clusters(volume: &Volume, kind: &Kind) {
     while piece >= cluster {
         match write(volume, "/fill/0", at, &vec![2; piece as usize]) {
             Ok(()) => at += piece,
-            Err(Error::NoSpace) => piece /= 2,
+            Err(Error::NoSpace | Error::NoInodes) => piece /= 2,
             Err(error) => panic!("{error}"),
         }
     }
@@ -185,7 +185,7 @@ fn fill_clusters(volume: &Volume, kind: &Kind) {
         for block in 0..12 {
             match write(volume, &path, block * cluster, &vec![3; cluster as usize]) {
                 Ok(()) => {}
-                Err(Error::NoSpace) => return,
+                Err(Error::NoSpace | Error::NoInodes) => return,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -199,7 +199,7 @@ fn fill_inodes(volume: &Volume) {
         let path = format!("/empty/{index}");
         match volume.create_file(path.as_bytes(), 0o644, ROOT) {
             Ok(_) => {}
-            Err(Error::NoSpace) => return,
+            Err(Error::NoSpace | Error::NoInodes) => return,
             Err(error) => panic!("{error}"),
         }
     }
