@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn indices_have_the_order_of_the_ranks() {
-        let names = [Rank::Making, Rank::InodeTable, Rank::DirtyInodes];
+        let names = [Rank::Making, Rank::InodeTable, Rank::DirtyInodes, Rank::UseMark];
         let before = [Rank::Position, Rank::Rename, Rank::Inode].into_iter().chain(names);
         let after = [Rank::ChangedBlocks, Rank::Mapping, Rank::Pool, Rank::Device];
         let ranks = before.chain((0..FORMAT_RANKS).map(Rank::Format)).chain(after);
