@@ -78,13 +78,21 @@ impl Target {
         }
     }
 
+    /// Refuses a target that is an inode's number.
+    pub fn refuse_inode_number(&self) -> Result<()> {
+        match self.inode_number() {
+            None => Ok(()),
+            Some(_) => {
+                let text = "names an inode by its number, which only commands that read can do";
+                Err(Failure::new(self, text).usage())
+            }
+        }
+    }
+
     /// Refuses a destination in another image, and a source that is named by its number: the number of a damaged or reserved
     /// inode would be recorded as an error of the volume.
     pub fn require_same_image(&self, destination: &Self) -> Result<()> {
-        if self.inode_number().is_some() {
-            let text = "names an inode by its number, which only commands that read can do";
-            return Err(Failure::new(self, text).usage());
-        }
+        self.refuse_inode_number()?;
         let identity = |target: &Self| {
             let image = target.image.metadata().ok()?;
             Some((image.dev(), image.ino()))

@@ -248,10 +248,7 @@ impl Writing {
     /// Returns the volume on the target's image, open for writing.
     pub fn get(&mut self, target: &Target) -> Result<Arc<Volume>> {
         self.check_interrupted()?;
-        if target.inode_number().is_some() {
-            let text = "names an inode by its number, which only commands that read can do";
-            return Err(Failure::new(target, text).usage());
-        }
+        target.refuse_inode_number()?;
         let path = target.image.as_path();
         let known = self.images.iter_mut().find(|image| image.has_path(path));
         let image = known.expect("the images of all targets were opened");

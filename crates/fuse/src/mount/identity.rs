@@ -53,19 +53,21 @@ impl MountId {
 
     /// Returns the other mounts of the same device in this mount namespace.
     pub fn others(&self) -> Vec<Self> {
-        let entries = table::ours().into_iter();
-        let others = entries.filter(|entry| entry.device == self.device && entry.id != self.id);
-        others.map(Self::of_entry).collect()
+        self.other_entries().map(Self::of_entry).collect()
     }
 
     /// Returns the other mounts of the same device that are the topmost ones on their mount points, with these.
     pub fn further(&self) -> Vec<(PathBuf, Self)> {
-        let entries = table::ours().into_iter();
-        let others = entries.filter(|entry| entry.device == self.device && entry.id != self.id);
-        let others = others.map(|entry| (entry.mount_point.clone(), Self::of_entry(entry)));
+        let others =
+            self.other_entries().map(|entry| (entry.mount_point.clone(), Self::of_entry(entry)));
         let is_topmost =
             |(path, id): &(PathBuf, Self)| Self::find(path).is_some_and(|(found, _)| found == *id);
         others.filter(is_topmost).collect()
+    }
+
+    fn other_entries(&self) -> impl Iterator<Item = MountEntry> {
+        let entries = table::ours().into_iter();
+        entries.filter(|entry| entry.device == self.device && entry.id != self.id)
     }
 
     fn of_entry(entry: MountEntry) -> Self {
