@@ -22,8 +22,17 @@ const UNIT_SHIFT: u32 = 12;
 
 /// The kinds of findings of the check that say nothing about changes, if there was another one before them.
 const FOLLOWING: &[(&str, &[&str])] = &[
-    // What a damaged structure does not give back stays in use. The counts of groups are compared with what is in use.
-    ("", &["not in use but marked used", "group free", "group directory count"]),
+    // What a damaged structure does not give back stays in use. The counts of groups are compared with what is in use, and
+    // those of the superblock of ext4, which become the sums of the groups' when a volume is closed.
+    (
+        "",
+        &[
+            "not in use but marked used",
+            "group free",
+            "group directory count",
+            "superblock at byte free",
+        ],
+    ),
     // Orphans of a volume that has recorded errors are left to e2fsck.
     ("", &["time of deletion is missing"]),
     // After a power cut, the summaries of the node logs of f2fs are made of the footers of nodes.

@@ -135,7 +135,8 @@ impl Writes<'_> {
     fn run(self, random: &mut Random, point: impl Fn() -> usize) {
         let Self { file, committed, volume, bug } = self;
         let replaces = random.below(3) == 0;
-        let mut next = if replaces { Vec::new() } else { committed.now().to_vec() };
+        // Of the file itself, which a planted bug leaves otherwise than as committed.
+        let mut next = if replaces { Vec::new() } else { read(file) };
         let kind = if replaces { AtomicWrite::Replace } else { AtomicWrite::Update };
         match bug {
             Bug::NotAtomic if replaces => file.node().set_size(0, Privileges::Keep).unwrap(),
