@@ -206,6 +206,7 @@ fn remount(options: &[&str]) -> Remount {
     let mut remount = Remount::default();
     for option in options {
         match *option {
+            "bind" => remount.only_mount = true,
             "ro" => remount.writable = Some(false),
             "rw" => remount.writable = Some(true),
             "suid" => remount.suid = Some(true),
@@ -303,5 +304,7 @@ mod tests {
             call("/i /d -o rw,nosuid,user_id=0,remount,ro"),
             Ok(Call::Remount("/d".into(), remount))
         );
+        let remount = Remount { only_mount: true, writable: Some(false), ..Remount::default() };
+        assert_eq!(call("/i /d -o remount,bind,ro"), Ok(Call::Remount("/d".into(), remount)));
     }
 }

@@ -1,5 +1,5 @@
-//! Remounts that make a mount read-only: the image is clean for programs that do not replay a journal, until the mount
-//! becomes writable again.
+//! Remounts: of one of several mounts of a volume, and those that make a mount read-only: the image is clean for programs that do
+//! not replay a journal, until the mount becomes writable again.
 
 mod mounting;
 
@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mounting::{Fixture, mount_entry};
-use testkit::command::{output, run};
+use mounting::{Fixture, bifolio, mount_entry};
+use testkit::command::{Output, output, run};
 use testkit::f2fs::Tools;
 use testkit::{check_by_e2fsck, private_mounts};
 
@@ -24,9 +24,15 @@ fn helper(folder: &Path) -> PathBuf {
 
 /// Changes the options of a mount by the helper.
 fn remount(fixture: &Fixture, options: &str) {
+    let done = try_remount(fixture, &fixture.directory, options);
+    assert!(done.status.success(), "{options}: {}", done.text());
+}
+
+/// Calls the helper to change the options of the mount on `directory`.
+fn try_remount(fixture: &Fixture, directory: &Path, options: &str) -> Output {
     let mut helper = Command::new(helper(fixture.folder.path()));
     let options = format!("remount,{options}");
-    run(helper.arg(&fixture.image).arg(&fixture.directory).args(["-o", &options]));
+    output(helper.arg(&fixture.image).arg(directory).args(["-o", &options]))
 }
 
 /// Changes the options of a mount without the helper: only the kernel informs the server.
@@ -74,7 +80,7 @@ fn check_ext4(fixture: &Fixture, mount_options: &[&str], change: &dyn Fn(&Fixtur
     let accessed = fs::metadata(in_mount("first")).unwrap().atime_nsec();
     assert_eq!(fs::read(in_mount("first")).unwrap(), b"first\n");
     assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 3);
-    run(mounting::bifolio("sync").arg(mount.path()));
+    run(bifolio("sync").arg(mount.path()));
     clean("after reads and a sync");
     assert_eq!(fs::metadata(in_mount("first")).unwrap().atime_nsec(), accessed);
     change(fixture, "ro,noexec");
@@ -172,6 +178,58 @@ fn a_remount_without_the_helper_has_the_same_effect_on_block_devices() {
 }
 
 #[test]
+fn a_remount_of_one_mount_changes_the_others_only_from_read_only_to_writable_and_back() {
+    private_mounts();
+    let fixture = ext4(&["-b", "4096"]);
+    let first = fixture.mount(&["-o", "rw"]);
+    let other = fixture.folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let mut again = bifolio("mount");
+    run(again.args(["-o", "ro"]).arg(&fixture.image).arg(&other));
+    let change = |directory: &Path, options: &str| {
+        let done = try_remount(&fixture, directory, options);
+        assert!(done.status.success(), "{options}: {}", done.text());
+    };
+    let options = |directory: &Path| {
+        let entry = mount_entry(directory).unwrap();
+        entry.split(' ').nth(5).unwrap().to_owned()
+    };
+    let can_write = |directory: &Path| fs::write(directory.join("file"), "x").is_ok();
+
+    // The options that mount(8) passes when only `exec` is to change: those of the mount, too.
+    change(&other, "ro,nosuid,nodev,relatime,noexec");
+    assert_eq!(options(&other), "ro,nosuid,nodev,noexec,relatime");
+    change(&other, "suid");
+    assert_eq!(options(&other), "ro,nodev,noexec,relatime");
+    assert_eq!(options(first.path()), "rw,nosuid,nodev,relatime");
+    assert!(can_write(first.path()) && !can_write(&other));
+    change(&other, "rw,nosuid");
+    assert!(can_write(first.path()) && can_write(&other));
+    change(&other, "bind,ro");
+    assert!(can_write(first.path()) && !can_write(&other));
+    assert!(needs_recovery(&fixture.image));
+    change(&other, "bind,rw");
+
+    // Without `bind`, all mounts become read-only, unless a file is open for writing.
+    let open = File::create(first.path().join("open")).unwrap();
+    let refused = try_remount(&fixture, &other, "ro");
+    assert!(refused.text().contains("a file is open for writing"), "{}", refused.text());
+    assert!(can_write(first.path()) && can_write(&other));
+    drop(open);
+    change(&other, "ro");
+    assert!(!can_write(first.path()) && !can_write(&other));
+    assert!(!needs_recovery(&fixture.image));
+    change(first.path(), "noexec,ro");
+    assert_eq!(options(first.path()), "rw,nosuid,nodev,noexec,relatime");
+    change(first.path(), "rw");
+    assert!(can_write(first.path()) && !can_write(&other));
+    run(bifolio("umount").arg(&other));
+    fixture.umount();
+    first.assert_gone();
+    check_by_e2fsck(&fixture.image);
+}
+
+#[test]
 fn a_volume_without_a_journal_becomes_valid() {
     private_mounts();
     let fixture = ext4(&["-O", "^has_journal"]);
@@ -239,21 +297,21 @@ fn a_read_only_remount_leaves_an_unmounted_f2fs_image() {
         };
         let mount = fixture.mount(&["-o", options]);
         fs::write(mount.path().join("first"), "first\n").unwrap();
-        run(mounting::bifolio("sync").arg(mount.path()));
+        run(bifolio("sync").arg(mount.path()));
         assert!(!is_unmounted(), "{options}");
         change(&fixture, "ro");
         assert!(is_unmounted(), "{options}");
         assert_eq!(fs::read(mount.path().join("first")).unwrap(), b"first\n");
-        run(mounting::bifolio("sync").arg(mount.path()));
+        run(bifolio("sync").arg(mount.path()));
         assert!(is_unmounted(), "{options}: after a sync");
         change(&fixture, "rw");
         fs::write(mount.path().join("second"), "second\n").unwrap();
         File::open(mount.path().join("second")).unwrap().sync_all().unwrap();
         let cut_off = fixture.folder.path().join("cut-off");
         fs::copy(&fixture.image, &cut_off).unwrap();
-        let shown = run(mounting::bifolio("cat").arg(format!("{}:/second", cut_off.display())));
+        let shown = run(bifolio("cat").arg(format!("{}:/second", cut_off.display())));
         assert_eq!(shown, b"second\n");
-        run(mounting::bifolio("sync").arg(mount.path()));
+        run(bifolio("sync").arg(mount.path()));
         assert!(!is_unmounted(), "{options}: after a change");
         fixture.umount();
         mount.assert_gone();

@@ -197,7 +197,9 @@ mount(8), fstab and systemd:
 
   Create the links mount.fuse.bifolio and mount.fuseblk.bifolio, too. With them,
   `mount -o remount,ro` makes all data durable on all mounts, and leaves the
-  image as after an unmount: its journal is empty until the next change. With
+  image as after an unmount: its journal is empty until the next change. As in
+  Linux, ro and rw concern all mounts of the volume (with remount,bind, only this
+  one), and suid, dev and exec only the one that is remounted. With
   links of the names umount.fuse.bifolio and umount.fuseblk.bifolio, umount(8)
   waits for all data of all mounts, and reports errors.
 

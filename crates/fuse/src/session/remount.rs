@@ -16,7 +16,9 @@ use crate::operations::IS_WRITABLE;
 /// The options to change. `None` leaves an option unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Remount {
-    /// Whether the mount is writable.
+    /// Whether only the mount on the directory is changed, and not the file system, which all of its mounts share.
+    pub only_mount: bool,
+    /// Whether the mount is writable. Unless `only_mount` is set, this concerns the file system.
     pub writable: Option<bool>,
     /// Whether setuid and setgid bits have an effect.
     pub suid: Option<bool>,
@@ -38,6 +40,9 @@ pub enum RemountError {
     /// The volume is open read-only, which a remount cannot change.
     #[error("it was mounted read-only: unmount it, and mount it for writing")]
     OpenReadOnly,
+    /// A file is open for writing.
+    #[error("cannot remount: it is in use: a file is open for writing")]
+    Busy,
     /// The kernel refused.
     #[error("cannot remount: {}", mount::text(.0))]
     Refused(Errno),
@@ -49,8 +54,20 @@ pub enum RemountError {
     Sync(#[from] SyncError),
 }
 
-/// Changes the options of the mount on `path`. If it becomes read-only, makes all written data durable, and marks the volume
-/// as clean, as Linux does: programs that do not replay a journal then read the current contents.
+/// What becomes of the file system of a mount whose options change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Scope {
+    /// Only the mount changes.
+    Mount,
+    /// The file system becomes read-only, and with it all of its mounts.
+    ReadOnly,
+    /// The file system becomes writable. Its other mounts may have been mounted read-only.
+    Writable,
+}
+
+/// Changes the options of the mount on `path`. As in Linux, its other mounts keep theirs, but `writable` concerns the file system
+/// that they share. If it becomes read-only, makes all written data durable, and marks the volume as clean, as Linux does:
+/// programs that do not replay a journal then read the current contents.
 pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
     let path = mount::resolve_mount_point(path).map_err(RemountError::Path)?;
     let found = MountId::find(&path).filter(|(_, entry)| entry.is_ours());
@@ -60,18 +77,22 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
     if MountId::of(&root) != Some(id) {
         return Err(RemountError::NotMounted);
     }
-    if change.writable == Some(true) && !is_writable(&path).map_err(RemountError::Refused)? {
+    let scope = scope(&entry.options, &entry.super_options, change);
+    let becomes_writable = change.writable == Some(true) && !change.only_mount;
+    if becomes_writable && !is_writable(&path).map_err(RemountError::Refused)? {
         return Err(RemountError::OpenReadOnly);
     }
-    let flags = flags(&entry.options, &entry.super_options, change);
+    let flags = flags(&entry.options, &entry.super_options, change, scope);
     let changed = rustix::mount::mount_remount(mount::path_of(&root), flags, c"");
-    changed.map_err(RemountError::Refused)?;
-    if flags.contains(MountFlags::RDONLY) {
-        mark_clean(&path)?;
-    } else if change.writable == Some(true) {
-        mark_in_use(&path).map_err(RemountError::NotInUse)?;
+    changed.map_err(|errno| match errno {
+        Errno::BUSY => RemountError::Busy,
+        errno => RemountError::Refused(errno),
+    })?;
+    match scope {
+        Scope::Mount => Ok(()),
+        Scope::ReadOnly => Ok(mark_clean(&path)?),
+        Scope::Writable => mark_in_use(&path).map_err(RemountError::NotInUse),
     }
-    Ok(())
 }
 
 /// Returns whether the server has the volume open for writing.
@@ -82,12 +103,31 @@ fn is_writable(path: &Path) -> Result<bool, Errno> {
     answer.map(|answer| answer != 0)
 }
 
+/// Returns what becomes of the file system. `options` are those of the mount, and `super_options` those of its file system.
+/// mount(8) passes all options of the mount, and not only those that are to change. So `ro` changes nothing where files cannot be
+/// written already, such as on a mount that is read-only by itself.
+fn scope(options: &str, super_options: &str, change: Remount) -> Scope {
+    let is_read_only = has_option(super_options, "ro");
+    match change.writable {
+        _ if change.only_mount => Scope::Mount,
+        Some(true) if is_read_only => Scope::Writable,
+        Some(false) if !is_read_only && !has_option(options, "ro") => Scope::ReadOnly,
+        _ => Scope::Mount,
+    }
+}
+
 /// Returns all flags of the changed mount, including unchanged ones, since the kernel clears missing flags. `options` are those
 /// of the mount, and `super_options` those of its file system.
-fn flags(options: &str, super_options: &str, change: Remount) -> MountFlags {
+fn flags(options: &str, super_options: &str, change: Remount, scope: Scope) -> MountFlags {
     let has = |option: &str| has_option(options, option);
+    let read_only = match change.writable {
+        Some(false) if scope == Scope::Mount && !change.only_mount => has("ro"),
+        Some(writable) => !writable,
+        None => has("ro"),
+    };
     let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, !change.writable.unwrap_or(!has("ro")));
+    flags.set(MountFlags::BIND, scope == Scope::Mount);
+    flags.set(MountFlags::RDONLY, read_only);
     flags.set(MountFlags::NOSUID, !change.suid.unwrap_or(!has("nosuid")));
     flags.set(MountFlags::NODEV, !change.dev.unwrap_or(!has("nodev")));
     flags.set(MountFlags::NOEXEC, !change.exec.unwrap_or(!has("noexec")));
@@ -105,16 +145,50 @@ fn flags(options: &str, super_options: &str, change: Remount) -> MountFlags {
 mod tests {
     use super::*;
 
+    /// Returns the flags for a change of a mount with these options.
+    fn changed(options: &str, super_options: &str, change: Remount) -> MountFlags {
+        flags(options, super_options, change, scope(options, super_options, change))
+    }
+
     #[test]
     fn options_that_are_not_to_change_are_kept() {
         let change = Remount { writable: Some(false), suid: Some(true), ..Remount::default() };
-        let found = flags("rw,nosuid,nodev,relatime", "rw,user_id=0", change);
+        let found = changed("rw,nosuid,nodev,relatime", "rw,user_id=0", change);
         assert_eq!(found, MountFlags::RDONLY | MountFlags::NODEV | MountFlags::RELATIME);
-        let found = flags("ro,noexec,noatime", "ro,lazytime", Remount::default());
+        let found = changed("ro,noexec,noatime", "ro,lazytime", Remount::default());
         let kept = MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NOATIME;
-        assert_eq!(found, kept | MountFlags::LAZYTIME);
-        let found = flags("rw,relatime", "rw,sync,dirsync,user_id=0", Remount::default());
+        assert_eq!(found, kept | MountFlags::LAZYTIME | MountFlags::BIND);
+        let change = Remount { writable: Some(true), ..Remount::default() };
+        let found = changed("rw,relatime", "ro,sync,dirsync,user_id=0", change);
         let kept = MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC | MountFlags::RELATIME;
         assert_eq!(found, kept);
+    }
+
+    #[test]
+    fn only_changes_between_read_only_and_writable_reach_the_file_system() {
+        const RO: MountFlags = MountFlags::RDONLY;
+        const MOUNT: MountFlags = MountFlags::BIND;
+        let none = MountFlags::empty();
+        for (mount, file_system, writable, expected) in [
+            ("rw", "rw", None, MOUNT),
+            ("rw", "rw", Some(true), MOUNT),
+            ("rw", "rw", Some(false), RO),
+            ("ro", "rw", None, MOUNT | RO),
+            ("ro", "rw", Some(false), MOUNT | RO),
+            ("ro", "rw", Some(true), MOUNT),
+            ("rw", "ro", None, MOUNT),
+            ("rw", "ro", Some(false), MOUNT),
+            ("rw", "ro", Some(true), none),
+            ("ro", "ro", Some(true), none),
+            ("ro", "ro", Some(false), MOUNT | RO),
+        ] {
+            let change = Remount { writable, exec: Some(true), ..Remount::default() };
+            let options = format!("{mount},noexec,relatime");
+            let found = changed(&options, file_system, change);
+            let found = found & (RO | MOUNT | MountFlags::NOEXEC);
+            assert_eq!(found, expected, "{mount} of {file_system}, {writable:?}");
+        }
+        let change = Remount { only_mount: true, writable: Some(false), ..Remount::default() };
+        assert_eq!(changed("rw,noatime", "rw", change), MOUNT | RO | MountFlags::NOATIME);
     }
 }
