@@ -15,6 +15,7 @@ mod on_drop;
 pub mod ranges;
 pub mod space;
 pub mod sync;
+pub mod text;
 pub mod units;
 pub mod view;
 pub mod wait_callback;

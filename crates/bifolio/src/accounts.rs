@@ -6,11 +6,11 @@ use std::str::FromStr;
 use base::Error;
 use base::InodeNumber;
 use base::attributes::{FileType, Timestamp};
+use base::text;
 use vfs::{Follow, Volume};
 
 use crate::archive::Name;
 use crate::failure::{Failure, Result};
-use crate::format::text;
 
 /// Maximum size of a file with users or groups.
 const BYTES_MAX: u64 = 16 << 20;
@@ -68,7 +68,9 @@ impl Account {
             Self::Number(number) => return Ok(*number),
             Self::Name(name) => name,
         };
-        let found = Accounts::default().number(volume, &name_of(name));
+        let mut accounts = Accounts::default();
+        accounts.update(volume);
+        let found = accounts.number(&name_of(name));
         found.ok_or_else(|| {
             let file = if kind == "user" { USERS } else { GROUPS };
             let text = format!("is no {kind} of the image, by its {}", text::escape(file));
@@ -81,60 +83,106 @@ impl Account {
     }
 }
 
-/// The users and groups of an image. The files are read again after they have changed.
+/// The users and groups of an image.
 #[derive(Debug, Default)]
 pub struct Accounts {
     users: Option<Read>,
     groups: Option<Read>,
 }
 
-/// The contents of a file, and what tells them from later ones.
+/// The accounts of a file, and what tells its contents from later ones.
 #[derive(Debug)]
 struct Read {
     version: (InodeNumber, Timestamp, u64),
-    contents: Vec<u8>,
+    lines: Lines,
 }
 
 impl Accounts {
-    /// Returns the number of a user or group. `None` if there is none with the name, or if the file cannot be read.
-    pub fn number(&mut self, volume: &Volume, name: &Name) -> Option<u32> {
-        let (read, path, name) = match name {
-            Name::User(name) => (&mut self.users, USERS, name),
-            Name::Group(name) => (&mut self.groups, GROUPS, name),
+    /// Reads the files if they have changed. A file that cannot be read has no accounts.
+    pub fn update(&mut self, volume: &Volume) {
+        for (read, path) in [(&mut self.users, USERS), (&mut self.groups, GROUPS)] {
+            if update(read, volume, path).is_err() {
+                *read = None;
+            }
+        }
+    }
+
+    /// Returns the number of a user or group. `None` if there was none with the name at the last update.
+    pub fn number(&self, name: &Name) -> Option<u32> {
+        let (read, name) = match name {
+            Name::User(name) => (&self.users, name),
+            Name::Group(name) => (&self.groups, name),
         };
-        let found = contents(read, volume, path).ok().and_then(|accounts| find(accounts, name));
+        let found = read.as_ref().and_then(|read| read.lines.find(name));
         // Every system has this one.
         found.or_else(|| (name == b"root").then_some(0))
     }
 }
 
-fn contents<'a>(
-    read: &'a mut Option<Read>,
-    volume: &Volume,
-    path: &[u8],
-) -> Result<&'a [u8], Error> {
+fn update(read: &mut Option<Read>, volume: &Volume, path: &[u8]) -> Result<(), Error> {
     let node = volume.resolve(path, Follow::Yes)?;
     let attributes = node.attributes();
     if attributes.kind != FileType::Regular || attributes.size > BYTES_MAX {
         return Err(Error::FileTooLarge);
     }
     let version = (attributes.inode, attributes.changed, attributes.size);
-    if read.as_ref().is_none_or(|read| read.version != version) {
-        let mut contents = vec![0; usize::try_from(attributes.size).unwrap_or_default()];
-        node.open()?.without_access_time().read_exact_at(&mut contents, 0)?;
-        *read = Some(Read { version, contents });
+    if read.as_ref().is_some_and(|read| read.version == version) {
+        return Ok(());
     }
-    Ok(read.as_ref().map_or(&[], |read| &read.contents))
+    let mut contents = vec![0; usize::try_from(attributes.size).unwrap_or_default()];
+    let file = node.open()?.without_access_time();
+    // Not read again for each name, either, if it cannot be read.
+    let contents = file.read_exact_at(&mut contents, 0).map(|()| contents).unwrap_or_default();
+    *read = Some(Read { version, lines: Lines::new(contents) });
+    Ok(())
 }
 
-/// Returns the number on the line of `name`: the third field.
-fn find(accounts: &[u8], name: &[u8]) -> Option<u32> {
-    accounts.split(|&byte| byte == b'\n').find_map(|line| {
-        let mut fields = line.split(|&byte| byte == b':');
-        let is_found = fields.next() == Some(name);
-        let number = fields.nth(1).filter(|_| is_found)?;
-        std::str::from_utf8(number).ok()?.parse().ok().filter(|&number| number != u32::MAX)
-    })
+/// The lines of a file in the form of /etc/passwd, sorted by their names. An index takes less memory than a map of names, of which
+/// [`BYTES_MAX`] can have millions.
+#[derive(Debug, Default)]
+struct Lines {
+    contents: Vec<u8>,
+    /// Where the lines that have a number begin. Among lines of one name, only the first one is used.
+    starts: Vec<u32>,
+}
+
+impl Lines {
+    fn new(contents: Vec<u8>) -> Self {
+        let mut starts = Vec::new();
+        let mut at = 0;
+        for line in contents.split(|&byte| byte == b'\n') {
+            starts.extend(u32::try_from(at).ok().filter(|_| number_on(line).is_some()));
+            at += line.len() + 1;
+        }
+        let mut lines = Self { contents, starts };
+        let mut starts = std::mem::take(&mut lines.starts);
+        // Keeps the order of lines of one name.
+        starts.sort_by_key(|&start| name_on(lines.line(start)));
+        lines.starts = starts;
+        lines
+    }
+
+    /// Returns the number of the first line with `name`.
+    fn find(&self, name: &[u8]) -> Option<u32> {
+        let first = self.starts.partition_point(|&start| name_on(self.line(start)) < name);
+        let line = self.line(*self.starts.get(first)?);
+        number_on(line).filter(|_| name_on(line) == name)
+    }
+
+    fn line(&self, start: u32) -> &[u8] {
+        let rest = self.contents.get(start as usize..).unwrap_or_default();
+        rest.split(|&byte| byte == b'\n').next().unwrap_or_default()
+    }
+}
+
+fn name_on(line: &[u8]) -> &[u8] {
+    line.split(|&byte| byte == b':').next().unwrap_or_default()
+}
+
+/// Returns the third field of a line.
+fn number_on(line: &[u8]) -> Option<u32> {
+    let number = line.split(|&byte| byte == b':').nth(2)?;
+    text::decimal(number).filter(|&number| number != u32::MAX)
 }
 
 #[cfg(test)]
@@ -143,11 +191,17 @@ mod tests {
 
     #[test]
     fn names_are_found_in_the_form_of_passwd() {
-        let accounts = b"root:x:0:0:root:/root:/bin/sh\nann:x:1001:5::/:\nbad:x:y\n:x:7\n";
-        assert_eq!(find(accounts, b"ann"), Some(1001));
-        for none in [&b"bad"[..], b"an", b"x"] {
-            assert_eq!(find(accounts, none), None);
+        let lines = Lines::new(
+            b"root:x:0:0:root:/root:/bin/sh\nann:x:1001:5::/:\nbad:x:y\n:x:7\nsign:x:+5:\n\nann:x:9:\n\
+              max:x:4294967295:\nlast:x:6"
+                .to_vec(),
+        );
+        assert_eq!(lines.find(b"ann"), Some(1001));
+        assert_eq!(lines.find(b"last"), Some(6));
+        for none in [&b"bad"[..], b"an", b"annn", b"x", b"sign", b"max", b"zz", b"A"] {
+            assert_eq!(lines.find(none), None, "{}", text::escape(none));
         }
+        assert_eq!(Lines::default().find(b"ann"), None);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod format;
 mod helper;
 mod hints;
 mod import;
+mod links;
 mod listing;
 mod log;
 mod log_file;

@@ -25,6 +25,9 @@ const SOURCE: &str = "mkdir -p dir/sub closed deep/er/and/deeper; echo file > fi
     setfattr -n trusted.deep -v x closed; setfattr -n security.other -v 0x0a0a empty
     chmod 500 closed; touch -d '2001-02-03' dir/sub dir deep .";
 
+/// The exit status of a command that a signal has ended.
+const INTERRUPTED: i32 = 130;
+
 /// Prints all facts that an archive preserves.
 const FACTS: &str = "find . -mindepth 1 -path ./lost+found -prune \
         -o -type d -printf '%P %M %U %G %T@\\n' -o -printf '%P %M %U %G %l %s %n %T@\\n' | sort
@@ -368,6 +371,140 @@ fn names_in_lists_are_those_of_the_image_and_others_are_named() {
     for entry in ["user:54321:rwx", "group:54322:-wx", "group::r--", "mask::rwx", "0670"] {
         assert!(stat.contains(entry), "{entry}: {stat}");
     }
+}
+
+#[test]
+fn the_accounts_of_an_image_are_not_searched_for_each_name() {
+    let image = empty_image(1024);
+    // 250,000 users, and lists with 7000 names that are not among them, which took minutes.
+    let mut users: String =
+        (0..250_000).map(|user| format!("user{user}:x:{user}:1::/:\n")).collect();
+    users.push_str("last:x:54321:1::/:\n");
+    let mut list = "user::rwx\ngroup::r--\nmask::rwx\nother::---\nuser:last:r\n".to_owned();
+    list.extend((0..3500).map(|name| format!("user:no{name}:r\ngroup:no{name}:r\n")));
+    let mut archive = Vec::new();
+    for name in ["etc/passwd", "etc/group"] {
+        archive.extend(header(b'0', users.len() as u64, name));
+        archive.extend(users.as_bytes());
+        archive.resize(archive.len().next_multiple_of(512), 0);
+    }
+    for name in ["1", "2", "3", "4", "5", "6", "7", "8"] {
+        archive.extend(extended(&[("SCHILY.acl.access", &list)]));
+        archive.extend(header(b'0', 0, name));
+    }
+    archive.extend([0; 1024]);
+    must(fs::write(image.beside("archive.tar"), &archive), "the archive");
+    let limited = "ulimit -t 10; \"$BIFOLIO\" tar archive.tar image:/ 2> errors || echo $?";
+    let script = format!("BIFOLIO={}; {limited}", env!("CARGO_BIN_EXE_bifolio"));
+    assert_eq!(shell(image.folder.path(), &script), "");
+    let stat = run_ok(&["stat", &image.at("/8")]);
+    assert!(stat.contains("user:54321:r--"), "{stat}");
+    image.check_by_e2fsck();
+}
+
+/// Returns a header of an archive with this type and size.
+fn header(kind: u8, size: u64, name: &str) -> Vec<u8> {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::new(kind));
+    header.as_ustar_mut().expect("its form").name[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_size(size);
+    header.set_cksum();
+    header.as_bytes().to_vec()
+}
+
+/// Returns an extended header with these records.
+fn extended(records: &[(&str, &str)]) -> Vec<u8> {
+    let mut text = Vec::new();
+    for (name, value) in records {
+        let rest = format!(" {name}={value}\n");
+        let mut length = rest.len();
+        while length != rest.len() + length.to_string().len() {
+            length = rest.len() + length.to_string().len();
+        }
+        text.extend(format!("{length}{rest}").into_bytes());
+    }
+    let mut extended = header(b'x', text.len() as u64, "extended");
+    extended.extend(&text);
+    extended.resize(extended.len().next_multiple_of(512), 0);
+    extended
+}
+
+#[test]
+fn a_signal_ends_an_archive_without_members() {
+    let headers = extended(&[("comment", &"x".repeat(1 << 19))]);
+    let label = header(b'V', 1 << 40, "label");
+    for (start, part) in [(Vec::new(), headers), (label, vec![0; 1 << 19])] {
+        let image = empty_image(1024);
+        let mut call = bifolio();
+        call.args(["tar", "-", &image.at("/")]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = must(call.spawn(), "tar");
+        let mut input = child.stdin.take().expect("its input");
+        must(input.write_all(&start), "the archive");
+        let is_read_to_the_end = (0..256).all(|number| {
+            if number == 16 {
+                let process = rustix::process::Pid::from_child(&child);
+                must(rustix::process::kill_process(process, rustix::process::Signal::INT), "kill");
+            }
+            input.write_all(&part).is_ok()
+        });
+        assert!(!is_read_to_the_end);
+        drop(input);
+        let result = must(child.wait_with_output(), "tar");
+        assert_eq!(result.status.code(), Some(INTERRUPTED), "{:?}", result.stderr);
+        image.check_by_e2fsck();
+    }
+}
+
+#[test]
+fn paths_that_are_too_long_are_refused() {
+    let image = empty_image(1024);
+    let long = "a/".repeat(500_000);
+    let deep = "b/".repeat(300);
+    let mut archive = extended(&[("path", &long)]);
+    archive.extend(header(b'0', 0, "short"));
+    archive.extend(extended(&[("linkpath", &long)]));
+    archive.extend(header(b'1', 0, "hard"));
+    archive.extend(extended(&[("path", &format!("{deep}file"))]));
+    archive.extend(header(b'0', 0, "short"));
+    archive.extend([0; 1024]);
+    let path = image.beside("archive.tar").display().to_string();
+    must(fs::write(&path, &archive), "the archive");
+    let text = run_with_status(&["tar", &path, &image.at("/")], 1).text();
+    for line in [
+        "a/a/a...: was not unpacked: its path has 1000000 bytes, and 65536 are supported",
+        "hard: was not unpacked: its path of the hard link's target has 1000000 bytes, and 65536",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(text.len() < 2000, "{}", text.len());
+    run_ok(&["stat", &image.at(&format!("/{deep}file"))]);
+    assert_eq!(run_ok(&["ls", &image.at("/")]), "b\nlost+found\n");
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn the_links_on_the_way_to_a_member_are_limited() {
+    let image =
+        Image::from_script("ext4", 4096, "mkdir dir; ln -s . dir/link; ln -s loop dir/loop");
+    let path = image.beside("archive.tar").display().to_string();
+    let way = |links: usize| format!("dir/{}", "link/".repeat(links));
+    let mut archive = Vec::new();
+    for name in [format!("{}few", way(40)), format!("{}many", way(41)), "dir/loop/x".into()] {
+        archive.extend(extended(&[("path", &name)]));
+        archive.extend(header(b'0', 0, "short"));
+    }
+    archive.extend([0; 1024]);
+    must(fs::write(&path, &archive), "the archive");
+    let arguments = ["tar", "--keep-directory-symlink", &path, &image.at("/")];
+    let text = run_with_status(&arguments, 1).text();
+    assert!(text.contains("many: cannot unpack: too many levels of symbolic links"), "{text}");
+    assert!(text.contains("dir/loop/x: cannot unpack: too many levels"), "{text}");
+    assert_eq!(run_ok(&["ls", &image.at("/dir")]), "few\nlink\nloop\n");
+    image.check_by_e2fsck();
 }
 
 #[test]

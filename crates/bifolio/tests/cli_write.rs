@@ -601,6 +601,90 @@ fn attributes_are_changed_and_shown_as_by_the_tools_of_the_host() {
     assert_eq!(shell(by_kernel.path(), FACTS), shell(mount.path(), FACTS));
 }
 
+/// Files with names that dumps escape, or that a reader of dumps could take for something else.
+const STRANGE_NAMES: &str = r"for name in ' lead' 'trail ' $'new\nline' 'a=b' 'back\slash' $'latin\xe9' $'esc\033[2J' '\101' '-dash' \
+    '# file: a' 'über' '...' '..x' '\+12'; do echo x > ./$name; mkdir -p sub/$name; ln -s ../$name sub/$name/link; done";
+const STRANGE_ATTRIBUTES: &str = r"i=0; find . -mindepth 1 -path ./lost+found -prune -o -print0 | sort -z | while IFS= read -r -d '' path; do
+    i=$((i+1)); test -L $path || setfattr -n user.number -v $i $path; setfattr -h -n trusted.number -v $i $path
+    test -L $path || setfattr -n $'user.a=b\\c\nd\xe9\\101 e' -v $'\\101\n\q$i\xff' $path; done";
+
+#[test]
+fn dumps_restore_the_attributes_of_files_with_strange_names() {
+    private_mounts();
+    let make = format!("IFS=; {STRANGE_NAMES}");
+    let [ours, theirs, copy] = [(); 3].map(|()| Image::by_kernel(&make));
+    for image in [&ours, &theirs] {
+        let mount = LoopMount::new(&image.path, "ext4", "rw");
+        shell(mount.path(), &format!("IFS=; {STRANGE_ATTRIBUTES}"));
+    }
+    for options in ["-R -d -m -", "-R -h -d -m - -e hex", "-R -h -d -m - -e text"] {
+        let dump = ours.beside("dump").display().to_string();
+        let option_list: Vec<&str> = options.split(' ').collect();
+        let root = ours.at("/");
+        let arguments = [&["getfattr"], &option_list[..], &[&root]].concat();
+        must(fs::write(&dump, run_ok_bytes(&arguments)), "a dump");
+        let restore = ["setfattr", "--restore", &dump];
+        let link = if options.contains("-h") { &["-h"][..] } else { &[] };
+        run_ok(&[&restore[..], link, &[&*copy.at("/")]].concat());
+        // The kernel finds the same attributes, and the host's setfattr takes the same dump.
+        const FACTS: &str =
+            "getfattr -R -h -d -m - -e hex . | awk -v RS= '{ gsub(\"\\n\", \" \"); print }' | sort";
+        let facts = |image: &Image, mode: &str, change: &str| {
+            let mount = LoopMount::new(&image.path, "ext4", mode);
+            shell(mount.path(), &format!("{change}\n{FACTS}"))
+        };
+        let by_setfattr = format!("setfattr {} --restore={dump}", link.concat());
+        let expected = facts(&theirs, "rw", "");
+        assert!(expected.matches("# file: ").count() >= 42, "{expected}");
+        if options.contains("-h") {
+            assert_eq!(facts(&copy, "ro", ""), expected, "{options}");
+        }
+        let again = Image::by_kernel(&make);
+        assert_eq!(facts(&again, "rw", &by_setfattr), facts(&copy, "ro", ""), "{options}");
+    }
+    copy.check_by_e2fsck();
+}
+
+#[test]
+fn paths_of_a_dump_stay_below_the_directory_that_is_named() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir -p top/dir other top/in; echo x > top/dir/file; echo x > other/file; ln -s ../other top/out
+        ln -s /other top/absolute; ln -s ../../other/file top/dir/leaf; ln -s ../dir top/in/side; ln -s side/file top/in/leaf
+        ln -s loop top/loop",
+    );
+    let dump = image.beside("dump").display().to_string();
+    let restore = |paths: &[&str], status| {
+        let text: Vec<String> =
+            paths.iter().map(|path| format!("# file: {path}\nuser.x=\"{path}\"\n")).collect();
+        must(fs::write(&dump, text.join("\n")), "a dump");
+        run_with_status(&["setfattr", "--restore", &dump, &image.at("/top")], status).text()
+    };
+    let value =
+        |path: &str| run_ok(&["getfattr", "--only-values", "-m", "user.x", &image.at(path)]);
+    let refused =
+        ["../other/file", "dir/../../other/file", "out/file", "absolute/file", "dir/leaf"];
+    let text = restore(&refused, 1);
+    assert_eq!(text.lines().count(), refused.len(), "{text}");
+    assert_eq!(text.matches("the path in the dump contains ..").count(), 2, "{text}");
+    assert_eq!(text.matches("leads out of the directory").count(), 3, "{text}");
+    for (path, why) in
+        [(" dir/file", "no such file"), ("dir/file/x", "not a directory"), ("loop", "too many")]
+    {
+        let text = restore(&[path], 1);
+        assert!(text.contains(why), "{text}");
+    }
+    assert_eq!(value("/other/file") + &value("/other") + &value("/top/dir/file"), "");
+    for path in ["dir/file", "/dir//./file", "in/side/file", "in/leaf"] {
+        assert_eq!(restore(&[path], 0), "");
+        assert_eq!(value("/top/dir/file"), path);
+    }
+    assert_eq!(restore(&["."], 0), "");
+    assert_eq!(value("/top"), ".");
+    image.check_by_e2fsck();
+}
+
 #[test]
 fn attributes_of_f2fs_are_changed() {
     let image = Image::empty();

@@ -37,8 +37,8 @@ pub struct IdRange {
 impl IdRange {
     /// Parses `IMAGE:HOST:COUNT`. Returns `None` if the text has another form, or the range contains `u32::MAX`.
     pub fn parse(text: &str) -> Option<Self> {
-        let mut numbers = text.split(':').map(str::parse::<u32>);
-        let mut next = || numbers.next()?.ok();
+        let mut numbers = text.split(':').map(|number| base::text::decimal(number.as_bytes()));
+        let mut next = || numbers.next()?;
         let range = Self { image: next()?, host: next()?, count: next()? };
         let is_sound = range.count > 0
             && range.image.checked_add(range.count).is_some()

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base::InodeNumber;
 use base::attributes::FileType;
+use base::text;
 
 use crate::volume::Volume;
 
@@ -46,7 +48,7 @@ impl fmt::Display for LostFiles {
                 _ => ", ",
             })?;
             match &file.path {
-                Some(path) => write!(f, "{}", printable(path))?,
+                Some(path) => f.write_str(&text::escape(path.as_os_str().as_bytes()))?,
                 None => write!(f, "inode {}", file.inode)?,
             }
             write!(f, " ({} bytes)", file.bytes)?;
@@ -58,12 +60,6 @@ impl fmt::Display for LostFiles {
             (others, true) => write!(f, ", and more than {others} more files"),
         }
     }
-}
-
-/// Returns a path without control characters.
-fn printable(path: &Path) -> String {
-    let path = path.to_string_lossy();
-    path.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 impl Volume {

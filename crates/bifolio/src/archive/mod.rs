@@ -88,15 +88,34 @@ fn invalid(text: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Err
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// Returns a field of a header. Replaces the error of the crate `tar`, which contains bytes of the header.
-fn field<T>(name: &str, read: io::Result<T>) -> io::Result<T> {
-    read.map_err(|_| invalid(format!("a header has an invalid {name}")))
+/// Returns a field of a header, which has the bytes `raw`. Replaces the error of the crate `tar`, which contains these bytes. Errors:
+/// `read` is an error, or the field begins with a sign, which the crate takes for a part of an octal number. (Old versions of GNU
+/// tar mark numbers in base 64 with it.)
+fn field<T>(name: &str, raw: &[u8], read: io::Result<T>) -> io::Result<T> {
+    let first = raw.iter().find(|byte| !byte.is_ascii_whitespace());
+    let read = read.ok().filter(|_| first != Some(&b'+'));
+    read.ok_or_else(|| invalid(format!("a header has an invalid {name}")))
 }
 
 /// Returns a number of a header. Some archivers leave the fields of members blank that have no use for them.
 fn number(name: &str, raw: &[u8], read: io::Result<u64>) -> io::Result<u64> {
     let is_blank = raw.iter().all(|byte| matches!(byte, 0 | b' '));
-    if is_blank { Ok(0) } else { field(name, read) }
+    if is_blank { Ok(0) } else { field(name, raw, read) }
+}
+
+/// Returns the number of a device.
+fn device(header: &Header, records: &Records) -> io::Result<DeviceNumber> {
+    let raw = match (header.as_ustar(), header.as_gnu()) {
+        (Some(ustar), _) => [ustar.dev_major, ustar.dev_minor],
+        (_, Some(gnu)) => [gnu.dev_major, gnu.dev_minor],
+        // Has no such fields.
+        _ => [[0; 8]; 2],
+    };
+    let [major, minor] = &raw;
+    Ok(DeviceNumber {
+        major: records.device_number("major", || field("device", major, header.device_major()))?,
+        minor: records.device_number("minor", || field("device", minor, header.device_minor()))?,
+    })
 }
 
 impl<R: Read> ArchiveReader<R> {
@@ -177,10 +196,9 @@ impl<R: Read> ArchiveReader<R> {
             u32::try_from(id).map_err(|_| invalid(format!("{name} {id} has more than 32 bits")))
         };
         let device = match kind {
-            Kind::Inode(FileType::CharacterDevice | FileType::BlockDevice) => DeviceNumber {
-                major: records.device_number("major", header.device_major())?,
-                minor: records.device_number("minor", header.device_minor())?,
-            },
+            Kind::Inode(FileType::CharacterDevice | FileType::BlockDevice) => {
+                device(header, &records)?
+            }
             _ => DeviceNumber::default(),
         };
         let modified = match records.modified()? {
@@ -236,7 +254,8 @@ impl<R: Read> ArchiveReader<R> {
         };
         // Some old archivers sum signed bytes.
         let sums = [sum(i64::from), sum(|byte| i64::from(byte as i8))];
-        if !header.cksum().is_ok_and(|expected| sums.contains(&expected.into())) {
+        let expected = field("checksum", &header.as_old().cksum, header.cksum());
+        if !expected.is_ok_and(|expected| sums.contains(&expected.into())) {
             return Err(invalid(
                 "a header has a wrong checksum: the file is damaged, or not a tar archive",
             ));
@@ -325,6 +344,30 @@ mod tests {
         header.set_mtime(0);
         header.set_cksum();
         header
+    }
+
+    #[test]
+    fn numbers_of_headers_have_no_sign() {
+        let read = |at: usize, digits: &[u8]| {
+            let mut header = header(b'3', 0);
+            header.set_device_major(0).unwrap();
+            header.set_device_minor(0).unwrap();
+            header.as_mut_bytes()[at..][..digits.len()].copy_from_slice(digits);
+            header.set_cksum();
+            let bytes = header.as_bytes().to_vec();
+            ArchiveReader::new(&bytes[..]).next_member().map(drop)
+        };
+        // The mode, owner, group, size, time and device, as POSIX places them.
+        for at in [100, 108, 116, 124, 136, 329, 337] {
+            read(at, b" 000012\0").unwrap();
+            for sign in [&b"+000012\0"[..], b" +00012\0", b"-000012\0"] {
+                read(at, sign).unwrap_err();
+            }
+        }
+        let mut header = header(b'0', 0);
+        header.as_mut_bytes()[148] = b'+';
+        let bytes = header.as_bytes().to_vec();
+        ArchiveReader::new(&bytes[..]).next_member().unwrap_err();
     }
 
     #[test]

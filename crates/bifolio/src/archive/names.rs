@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use base::text;
+
 /// Prefix of GNU tar and star: the value of an attribute as it is. GNU tar encodes `=` and `%` in names as URLs do.
 const SCHILY_XATTR: &[u8] = b"SCHILY.xattr.";
 /// Prefix of libarchive: the name is URL-encoded, the value is in base64.
@@ -103,9 +105,9 @@ fn decode_equals(name: &[u8]) -> Cow<'_, [u8]> {
     decoded.into()
 }
 
-fn decode_url(text: &[u8]) -> Option<Vec<u8>> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text;
+fn decode_url(encoded: &[u8]) -> Option<Vec<u8>> {
+    let mut decoded = Vec::with_capacity(encoded.len());
+    let mut rest = encoded;
     while let [first, after @ ..] = rest {
         rest = after;
         if *first != b'%' {
@@ -113,8 +115,7 @@ fn decode_url(text: &[u8]) -> Option<Vec<u8>> {
             continue;
         }
         let (digits, after) = after.split_first_chunk::<2>()?;
-        let digits = std::str::from_utf8(digits).ok()?;
-        decoded.push(u8::from_str_radix(digits, 16).ok()?);
+        decoded.push(text::hex_byte(*digits)?);
         rest = after;
     }
     Some(decoded)
@@ -171,6 +172,7 @@ mod tests {
         assert_eq!(libarchive("LIBARCHIVE.xattr.user.a", ""), xattr("user.a", b""));
         for (name, value) in [
             ("LIBARCHIVE.xattr.user.%4", "eA"),
+            ("LIBARCHIVE.xattr.user.%+4", "eA"),
             ("LIBARCHIVE.xattr.user.a", "e"),
             ("LIBARCHIVE.xattr.b", "e*=="),
         ] {

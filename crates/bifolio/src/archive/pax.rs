@@ -5,10 +5,11 @@ use std::io;
 use std::sync::Arc;
 
 use base::attributes::Timestamp;
+use base::text;
 
+use super::invalid;
 use super::names::{self, Record, TEXT_ACLS};
 use super::sparse::{Segment, check_count};
-use super::{field, invalid};
 
 const SPARSE_OFFSET: &[u8] = b"GNU.sparse.offset";
 const SPARSE_LENGTH: &[u8] = b"GNU.sparse.numbytes";
@@ -225,14 +226,18 @@ impl Records {
     }
 
     /// Returns the part `part` of a device's number, which star and Solaris record if it does not fit into the header.
-    pub fn device_number(&self, part: &str, in_header: io::Result<Option<u32>>) -> io::Result<u32> {
+    pub fn device_number(
+        &self,
+        part: &str,
+        in_header: impl FnOnce() -> io::Result<Option<u32>>,
+    ) -> io::Result<u32> {
         for vendor in ["SCHILY", "SUN"] {
             if let Some(number) = self.number(&format!("{vendor}.dev{part}"))? {
                 let number = u32::try_from(number);
                 return number.map_err(|_| invalid("the number of a device is too large"));
             }
         }
-        Ok(field("device", in_header)?.unwrap_or_default())
+        Ok(in_header()?.unwrap_or_default())
     }
 
     pub fn created(&self) -> io::Result<Option<Timestamp>> {
@@ -283,7 +288,7 @@ fn for_each(
 /// Returns the name and value of the first record of `data`, and the bytes after it.
 fn record(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = data.iter().position(|&byte| byte == b' ')?;
-    let length: usize = std::str::from_utf8(&data[..space]).ok()?.parse().ok()?;
+    let length: usize = text::decimal(data.get(..space)?)?;
     let (record, rest) = (length <= data.len()).then(|| data.split_at(length))?;
     let (name, value) = {
         let text = record.get(space + 1..)?.strip_suffix(b"\n")?;
@@ -294,13 +299,13 @@ fn record(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 }
 
 fn number(name: &[u8], value: &[u8]) -> io::Result<u64> {
-    let number = std::str::from_utf8(value).ok().and_then(|value| value.parse().ok());
-    number.ok_or_else(|| invalid(format!("{} is not a number", String::from_utf8_lossy(name))))
+    text::decimal(value)
+        .ok_or_else(|| invalid(format!("the record {} is not a number", text::escape(name))))
 }
 
 /// Parses seconds since 1970, with a fraction.
 fn parse_time(value: &[u8]) -> Option<Timestamp> {
-    let value = std::str::from_utf8(value).ok()?;
+    let value = std::str::from_utf8(value).ok().filter(|value| !value.starts_with('+'))?;
     let (whole, fraction) = value.split_once('.').unwrap_or((value, ""));
     if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -393,13 +398,16 @@ mod tests {
 
     #[test]
     fn invalid_records_are_refused() {
-        for bad in ["", "x", "5", "5 a=b", "7 a=b\n", "3 a=b\n", "5 ab\n", "99 a=b\n", "-6 a=b\n"] {
+        let bad = ["x", "5", "5 a=b", "7 a=b\n", "3 a=b\n", "5 ab\n", "99 a=b\n"];
+        for bad in bad.into_iter().chain(["", "-6 a=b\n", "+7 a=b\n", " 7 a=b\n"]) {
             let read = Records::default().read(bad.as_bytes());
             assert_eq!(read.is_ok(), bad.is_empty(), "{bad:?}");
         }
-        let mut records = Records::default();
-        records.read(b"9 uid=-7\n").unwrap();
-        records.uid().unwrap_err();
+        for bad in ["-7", "+7", " 7", "7 "] {
+            let mut records = Records::default();
+            records.read(format!("{} uid={bad}\n", 7 + bad.len()).as_bytes()).unwrap();
+            records.uid().unwrap_err();
+        }
     }
 
     #[test]
@@ -411,7 +419,8 @@ mod tests {
         assert_eq!(time("-1.25"), Some((-2, 750_000_000)));
         assert_eq!(time("-0.5"), Some((-1, 500_000_000)));
         assert_eq!(time("-3"), Some((-3, 0)));
-        assert_eq!(time("1.-5"), None);
-        assert_eq!(time(""), None);
+        for bad in ["", "1.-5", "1.+5", "+12", "+", "-", "-+1", " 1"] {
+            assert_eq!(time(bad), None, "{bad}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 
+use base::text;
 use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
 
 use super::pax::Records;
@@ -43,7 +44,7 @@ pub fn read_map<R: Read>(
             add(&mut segments, &next.sparse)?;
             more = next.is_extended();
         }
-        Sparse { size: field("size", gnu.real_size())?, segments }
+        Sparse { size: field("size", &gnu.realsize, gnu.real_size())?, segments }
     } else if records.get("GNU.sparse.major").is_some() {
         match (records.number("GNU.sparse.major")?, records.number("GNU.sparse.minor")?) {
             (Some(1), Some(0)) => {}
@@ -95,8 +96,8 @@ fn add(segments: &mut Vec<Segment>, entries: &[GnuSparseHeader]) -> io::Result<(
     for entry in entries.iter().filter(|entry| !entry.is_empty()) {
         check_count(segments.len() as u64)?;
         segments.push(Segment {
-            offset: field("sparse map", entry.offset())?,
-            length: field("sparse map", entry.length())?,
+            offset: field("sparse map", &entry.offset, entry.offset())?,
+            length: field("sparse map", &entry.numbytes, entry.length())?,
         });
     }
     Ok(())
@@ -113,10 +114,8 @@ pub fn check_count(count: u64) -> io::Result<()> {
 /// Parses `offset,length,offset,length…` in decimal.
 fn parse_map(map: &[u8]) -> io::Result<Vec<Segment>> {
     let bad = || invalid("GNU.sparse.map is not a list of offsets and lengths");
-    let numbers = std::str::from_utf8(map).ok().and_then(|map| {
-        map.split(',').map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>()
-    });
-    let numbers = numbers.ok_or_else(bad)?;
+    let numbers = map.split(|&byte| byte == b',').map(text::decimal);
+    let numbers: Vec<u64> = numbers.collect::<Option<_>>().ok_or_else(bad)?;
     if numbers.len() % 2 != 0 {
         return Err(bad());
     }

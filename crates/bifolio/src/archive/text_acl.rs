@@ -1,6 +1,8 @@
 //! POSIX access control lists in the text of archives: `user::rwx,user:NAME:r-x:UID,...`, also with one entry on each line.
 //! Not here: the numbers of names, text for people (`format::acl`).
 
+use base::text;
+
 use crate::format::acl::{self, Entry, GROUP, GROUP_OWNER, MASK, OTHER, USER, USER_OWNER};
 
 /// Maximum number of entries, as in a value of 64 KiB.
@@ -64,7 +66,7 @@ impl TextAcl {
                 match parse_number(number) {
                     Some(id) => owned(if is_user { USER } else { GROUP }, id),
                     None => {
-                        let name = unescape(name);
+                        let name = text::unescape(name);
                         let name = if is_user { Name::User(name) } else { Name::Group(name) };
                         self.named.push((permissions, name));
                         return Some(());
@@ -75,6 +77,11 @@ impl TextAcl {
         };
         self.entries.push(entry);
         Some(())
+    }
+
+    /// Returns whether [`value`](Self::value) asks for numbers of names.
+    pub fn has_names(&self) -> bool {
+        !self.named.is_empty()
     }
 
     /// Returns the value of the extended attribute. `number` finds the number of a name; entries without one are left out.
@@ -100,30 +107,7 @@ fn parse_permissions(text: &[u8]) -> Option<u16> {
 }
 
 fn parse_number(text: &[u8]) -> Option<u32> {
-    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    let text = std::str::from_utf8(text).ok().filter(|_| is_number)?;
-    text.parse().ok().filter(|&number| number != u32::MAX)
-}
-
-/// Replaces `\` and three octal digits by the byte that they stand for.
-fn unescape(name: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(name.len());
-    let mut rest = name;
-    while let [first, after @ ..] = rest {
-        let digits = after.first_chunk::<3>().filter(|_| *first == b'\\');
-        let number = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match number.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = after.get(3..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    bytes
+    text::decimal(text).filter(|&number| number != u32::MAX)
 }
 
 #[cfg(test)]
@@ -149,6 +133,7 @@ mod tests {
             "user::rw-,user:7:rwx,group::r--,group:8:--x,mask::rwx,other::---\n",
             "group:8:--x\nuser::rw-\nuser:ann:rwx:7\ngroup::r--\nmask::rwx # all\nother::---\n",
             "u::rw,u:ann:rwx:7,g::r,g:staff:x,m::rwx,o::",
+            "u::rw,u:\\+12:rwx:7,g::r,g:staff:x,m::rwx,o::",
             "user::rw-,user:a\\156n:rwx,group::r--,group:staff:--x:,mask:rwx,other:---",
             "default:user::rw-,default:user:7:rwx,default:group::r--,default:group:8:x,default:other::",
         ] {
@@ -158,6 +143,17 @@ mod tests {
                 other => panic!("{other:?}"),
             };
             assert_eq!(lines(text, number).unwrap(), expected, "{text}");
+        }
+        // A number has no sign: this is a name.
+        for name in ["+7", "-7", "\\+07"] {
+            let text = format!("user::rwx,user:{name}:rwx,group::r--,mask::r-x,other::---");
+            let mut asked = Vec::new();
+            let number = |name: &Name| {
+                asked.push(name.clone());
+                None
+            };
+            lines(&text, number).unwrap();
+            assert_eq!(asked, [Name::User(name.into())]);
         }
         // Unknown users are left out.
         let text = "user::rwx,user:x:rwx,group::r--,mask::r-x,other::---";

@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use base::Error;
+use base::attributes::FileType;
 use clap::Args;
 use serde::Serialize;
-use vfs::{Follow, Node};
+use vfs::{Follow, Node, Volume};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
@@ -48,10 +50,10 @@ pub struct Arguments {
     /// Write only the values, as they are
     #[arg(long, conflicts_with_all = ["encoding", "json"])]
     only_values: bool,
-    /// Show directories and their contents; follows no symbolic links below them
+    /// Show directories and their contents; does not enter what symbolic links below them lead to
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Show symbolic links instead of their targets
+    /// Show the attributes of symbolic links instead of those of their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
     /// Print paths with the first /
@@ -78,7 +80,13 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     for target in &arguments.targets {
         let outcome = volumes.get(target).and_then(|volume| {
             let node = target.resolve(&volume, follow)?;
-            let mut shown = Shown { arguments: &arguments, target, array: &mut array, console };
+            let mut shown = Shown {
+                arguments: &arguments,
+                target,
+                volume: &volume,
+                array: &mut array,
+                console,
+            };
             walk::walk(&volume, node, &target.path, Order::Sorted { hidden: true }, &mut shown)
         });
         console.tolerate(outcome)?;
@@ -89,19 +97,23 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
 struct Shown<'a> {
     arguments: &'a Arguments,
     target: &'a Target,
+    volume: &'a Volume,
     array: &'a mut Option<json::Array>,
     console: &'a mut Console,
 }
 
 impl Visitor for Shown<'_> {
     fn arrive(&mut self, visit: &Visit<'_>) -> Result<Flow> {
-        let names = self.names(visit.node, visit.path)?;
+        let target = self.target_of(visit);
+        let Some(target) = self.console.tolerate(target)? else { return Ok(Flow::Skip) };
+        let node = target.as_deref().unwrap_or(visit.node);
+        let names = self.names(node, visit.path)?;
         if let Some(array) = self.array {
             let head = JsonFile { path: json::bytes(json::PATH, visit.path) };
             let mut list = array.begin_object(self.console, &head, "xattrs")?;
             for name in names {
                 let failure = |error| self.target.failure(visit.path, &error);
-                let value = visit.node.get_xattr(&name).map_err(failure);
+                let value = node.get_xattr(&name).map_err(failure);
                 let Some(value) = self.console.tolerate(value)? else { continue };
                 let name = json::bytes(json::NAME, &name);
                 let value = json::bytes(json::VALUE, &value);
@@ -109,7 +121,7 @@ impl Visitor for Shown<'_> {
             }
             list.end(self.console, &JsonEnd {})?;
         } else if !names.is_empty() {
-            self.print(visit, &names)?;
+            self.print(node, visit.path, &names)?;
         }
         Ok(if self.arguments.recursive { Flow::Enter } else { Flow::Skip })
     }
@@ -125,6 +137,17 @@ impl Visitor for Shown<'_> {
 }
 
 impl Shown<'_> {
+    /// Returns the target of a symbolic link below a directory, if the attributes of targets are to be shown: setfattr --restore
+    /// sets them on the target, too. Paths below an inode number are none of the image, so that such links are not followed.
+    fn target_of(&self, visit: &Visit<'_>) -> Result<Option<Arc<Node>>> {
+        let is_link = visit.node.kind() == FileType::Symlink;
+        if !is_link || self.arguments.no_dereference || self.target.inode_number().is_some() {
+            return Ok(None);
+        }
+        let target = self.volume.resolve(visit.path, Follow::Yes);
+        target.map(Some).map_err(|error| self.target.failure(visit.path, &error))
+    }
+
     /// Returns the names to show, sorted. Reports an error, also if the attribute that was asked for is missing.
     fn names(&mut self, node: &Node, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         if let Some(name) = &self.arguments.name {
@@ -143,19 +166,16 @@ impl Shown<'_> {
         Ok(names)
     }
 
-    fn print(&mut self, visit: &Visit<'_>, names: &[Vec<u8>]) -> Result<()> {
+    fn print(&mut self, node: &Node, path: &[u8], names: &[Vec<u8>]) -> Result<()> {
         let Arguments { only_values, dump, name, encoding, absolute_names, .. } = self.arguments;
-        let path = if *absolute_names {
-            visit.path
-        } else {
-            match visit.path.iter().position(|&byte| byte != b'/') {
-                Some(start) => &visit.path[start..],
-                None => b".",
-            }
+        let shown = match path.iter().position(|&byte| byte != b'/') {
+            _ if *absolute_names => path,
+            Some(start) => &path[start..],
+            None => b".",
         };
         if !only_values {
             self.console.print("# file: ")?;
-            self.console.print(xattr_dump::escape_name(path))?;
+            self.console.print(xattr_dump::escape_name(shown))?;
             self.console.print("\n")?;
         }
         for xattr in names {
@@ -163,8 +183,8 @@ impl Shown<'_> {
                 self.console.print(xattr_dump::escape_name(xattr))?;
             }
             if *only_values || *dump || name.is_some() {
-                let value = visit.node.get_xattr(xattr);
-                let value = value.map_err(|error| self.target.failure(visit.path, &error));
+                let value = node.get_xattr(xattr);
+                let value = value.map_err(|error| self.target.failure(path, &error));
                 if let Some(value) = self.console.tolerate(value)? {
                     if *only_values {
                         self.console.write(&value)?;

@@ -8,19 +8,20 @@ use std::sync::Arc;
 
 use base::attributes::XattrMode;
 use clap::Args;
-use vfs::{Follow, Node, Privileges};
+use vfs::{Follow, Node, Privileges, Volume};
 
 use crate::console::Console;
 use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::format::text;
 use crate::format::xattr_dump::{self, DumpedFile};
+use crate::links::{self, Found};
 use crate::target::{ImageOptions, Target};
 use crate::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
 Names have a prefix: user., security., trusted. or system., such as user.comment or security.selinux. Values are text, in quotes or \
-without, in which \\ and three octal digits stand for a byte; after 0x, hexadecimal; after 0s, base64. Access control lists are \
+without, in which \\ and up to three octal digits stand for a byte, \\\\ for \\ and \\\" for \"; after 0x, hexadecimal; after 0s, base64. Access control lists are \
 the attributes system.posix_acl_access and system.posix_acl_default.";
 
 /// The arguments of `bifolio setfattr`.
@@ -37,7 +38,8 @@ pub struct Arguments {
     /// Remove the extended attribute NAME
     #[arg(short = 'x', long, value_name = "NAME")]
     remove: Option<OsString>,
-    /// Set the attributes in this output of `getfattr -d`; its paths are below IMAGE:/PATH. - is standard input
+    /// Set the attributes in this output of `getfattr -d`; its paths are below IMAGE:/PATH, and may not lead out of it. - is standard
+    /// input
     #[arg(long, value_name = "FILE")]
     restore: Option<OsString>,
     /// Change symbolic links instead of their targets
@@ -121,6 +123,32 @@ fn set(node: &Node, name: &[u8], value: &[u8]) -> base::Result<()> {
     node.set_xattr(name, value, XattrMode::Either, Privileges::Keep)
 }
 
+/// Returns the file `target` of a dump, which has the path `names` below `top`. Errors: the path leads out of `top`.
+fn find(
+    volume: &Volume,
+    top: &Target,
+    target: &Target,
+    names: &[&[u8]],
+    follow: Follow,
+) -> Result<Arc<Node>> {
+    if names.is_empty() {
+        return top.resolve(volume, follow);
+    }
+    if names.contains(&&b".."[..]) {
+        return Err(Failure::new(target, "was not changed: the path in the dump contains .."));
+    }
+    let directory = top.resolve(volume, Follow::Yes)?;
+    match links::resolve(volume, &directory, names, follow) {
+        Ok(Found::File(node)) => Ok(node),
+        Ok(Found::Outside) => {
+            let text = "was not changed: a symbolic link in the image leads out of the directory \
+                        that the command names";
+            Err(Failure::new(target, text))
+        }
+        Err(error) => Err(Failure::library(target, &error)),
+    }
+}
+
 /// Sets the attributes of files below `top`. Reports failures.
 fn restore(
     files: &[DumpedFile],
@@ -132,14 +160,15 @@ fn restore(
     let volume = writing.get(top)?;
     for file in files {
         writing.check_interrupted()?;
-        let path = file.path.trim_ascii_start();
-        let path = path.strip_prefix(b"/").unwrap_or(path);
-        let path = if path == b"." { top.path.clone() } else { directory::join(&top.path, path) };
-        let target = Target { path, ..top.clone() };
-        let Some(node): Option<Arc<Node>> = console.tolerate(target.resolve(&volume, follow))?
-        else {
-            continue;
+        let names = file.path.split(|&byte| byte == b'/');
+        let names: Vec<_> = names.filter(|name| !matches!(name, [] | [b'.'])).collect();
+        let path = match names.is_empty() {
+            true => top.path.clone(),
+            false => directory::join(&top.path, &names.join(&b'/')),
         };
+        let target = Target { path, ..top.clone() };
+        let node = find(&volume, top, &target, &names, follow);
+        let Some(node) = console.tolerate(node)? else { continue };
         for (name, value) in &file.xattrs {
             let change = Change::Set(name.clone(), value.clone());
             console.tolerate(apply(&change, &target, &node))?;

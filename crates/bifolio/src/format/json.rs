@@ -10,10 +10,10 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::ser::Formatter;
 
 use super::mode;
-use super::text::needs_escape;
 use super::xattr::hex;
 use crate::console::Console;
 use crate::failure::Result;
+use base::text::needs_escape;
 
 /// Bytes under a key, for `#[serde(flatten)]`.
 pub struct Bytes<'a> {

@@ -5,7 +5,8 @@ pub mod json;
 pub mod mode;
 pub mod pattern;
 pub mod size;
-pub mod text;
 pub mod time;
 pub mod xattr;
 pub mod xattr_dump;
+
+pub use base::text;

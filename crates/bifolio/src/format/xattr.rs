@@ -6,7 +6,7 @@ use std::fmt::Write;
 pub fn value_text(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
         Ok(text) if is_printable(text) => {
-            let escaped = super::text::escape(value);
+            let escaped = base::text::escape(value);
             format!("\"{}\"", escaped.replace('"', "\\\""))
         }
         _ => format!("0x{}", hex(value)),

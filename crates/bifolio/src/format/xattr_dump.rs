@@ -1,7 +1,8 @@
 //! Values and dumps of extended attributes in the forms of getfattr(1) and setfattr(1).
 //! Not here: values for people (`xattr.rs`).
 
-use super::text::needs_escape;
+use base::text::{self, needs_escape, unescape};
+
 use super::xattr::hex;
 use crate::archive::decode_base64;
 
@@ -54,48 +55,44 @@ fn base64(value: &[u8]) -> String {
     text
 }
 
-/// Decodes a value: 0x and hexadecimal, 0s and base64, or text, in quotes or without, in which `\` and three octal digits stand for
-/// a byte. Returns `None` if it is invalid.
+/// Decodes a value: 0x and hexadecimal, 0s and base64, or text with escapes, in quotes or without. Returns `None` if it is invalid.
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     match text {
         [b'0', b'x' | b'X', digits @ ..] => decode_hex(digits),
-        [b'0', b's' | b'S', digits @ ..] => decode_base64(digits),
-        [b'"', inner @ .., b'"'] => Some(unescape(inner)),
-        text => Some(unescape(text)),
+        [b'0', b's' | b'S', digits @ ..] => decode_base64(&without_blanks(digits)),
+        [b'"', inner @ .., b'"'] => Some(unescape_value(inner)),
+        text => Some(unescape_value(text)),
     }
 }
 
 fn decode_hex(digits: &[u8]) -> Option<Vec<u8>> {
-    let digits: Vec<u8> =
-        digits.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    if digits.len() % 2 != 0 || !digits.iter().all(u8::is_ascii_hexdigit) {
-        return None;
-    }
-    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    digits.chunks(2).map(pair).collect()
+    let digits = without_blanks(digits);
+    digits.chunks(2).map(|pair| text::hex_byte(pair.try_into().ok()?)).collect()
 }
 
-/// Replaces `\` and three octal digits by a byte, and `\` and another character by that.
-pub fn unescape(text: &[u8]) -> Vec<u8> {
+fn without_blanks(digits: &[u8]) -> Vec<u8> {
+    digits.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect()
+}
+
+/// Replaces the escapes of text as setfattr(1) does: `\` and up to three octal digits, `\\` and `\"`. Other backslashes stay. Names
+/// have the escapes of three digits only.
+fn unescape_value(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
-        if first != b'\\' {
-            bytes.push(first);
-            continue;
-        }
-        let octal = rest.first_chunk::<3>().and_then(|digits| std::str::from_utf8(digits).ok());
-        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = rest.get(3..).unwrap_or_default();
+    while let [first, after @ ..] = rest {
+        let (byte, taken) = match (first, after) {
+            (b'\\', [quoted @ (b'\\' | b'"'), ..]) => (*quoted, 1),
+            (b'\\', [b'0'..=b'7', ..]) => {
+                let digits = after.iter().take(3).take_while(|byte| matches!(byte, b'0'..=b'7'));
+                let count = digits.clone().count();
+                let number = digits.fold(0, |number, digit| number << 3 | u32::from(digit - b'0'));
+                // Like setfattr(1), keeps the low 8 bits.
+                (number as u8, count)
             }
-            None => {
-                bytes.extend(rest.first());
-                rest = rest.get(1..).unwrap_or_default();
-            }
-        }
+            _ => (*first, 0),
+        };
+        bytes.push(byte);
+        rest = after.get(taken..).unwrap_or_default();
     }
     bytes
 }
@@ -170,14 +167,25 @@ mod tests {
             assert_eq!(decode(text.as_bytes()).as_deref(), Some(value), "{text}");
         }
         assert_eq!(decode(b"plain").as_deref(), Some(&b"plain"[..]));
-        for bad in ["0x1", "0xzz", "0s*"] {
+        for (text, value) in [
+            (r#"a\012\\b\"c"#, &b"a\n\\b\"c"[..]),
+            (r#""\q\1\12\8\777\""#, b"\\q\x01\n\\8\xff\\"),
+            (r"\+12", b"\\+12"),
+            (r#"""#, b"\""),
+            ("0x 41 4 2", b"AB"),
+            ("0s YQ = =", b"a"),
+        ] {
+            assert_eq!(decode(text.as_bytes()).as_deref(), Some(value), "{text}");
+        }
+        for bad in ["0x1", "0xzz", "0x+5", "0s*"] {
             assert_eq!(decode(bad.as_bytes()), None, "{bad}");
         }
     }
 
     #[test]
     fn dumps_are_parsed() {
-        let dump = b"# file: a\\012b\nuser.x=\"1\"\nuser.y\n\n# file: c\nuser.z\\075=0x00ff\n";
+        let dump =
+            b"# file:  a\\012b\\s\nuser.x=\"1\"\nuser.y\n\n# file: c\nuser.z\\075\\+12=0x00ff\n";
         let file = |line, path: &str, xattrs: &[(&str, &[u8])]| DumpedFile {
             line,
             path: path.into(),
@@ -187,8 +195,8 @@ mod tests {
                 .collect(),
         };
         let expected = [
-            file(1, "a\nb", &[("user.x", b"1"), ("user.y", b"")]),
-            file(5, "c", &[("user.z=", b"\0\xff")]),
+            file(1, " a\nb\\s", &[("user.x", b"1"), ("user.y", b"")]),
+            file(5, "c", &[("user.z=\\+12", b"\0\xff")]),
         ];
         assert_eq!(parse_dump(dump).unwrap(), expected);
         assert_eq!(parse_dump(b"user.x=1\n"), Err(1));

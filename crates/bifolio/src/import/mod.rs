@@ -4,7 +4,6 @@
 mod contents;
 mod directories;
 mod from_image;
-mod links;
 mod losses;
 mod metadata;
 mod source;
@@ -31,11 +30,11 @@ use crate::console::Console;
 use crate::copy::{IS_MADE, LeftOut, cached_bytes_max, temporary_name};
 use crate::failure::{self, Failure, Result};
 use crate::format::text;
+use crate::links::{self, LINKS_MAX, Leads};
 use crate::target::Target;
 use crate::writing::Writing;
 
 pub use from_image::InImage;
-use links::Leads;
 use losses::{Losses, Lost};
 pub use source::Source;
 use tree::{Entry, Opened, Walk};
@@ -312,13 +311,13 @@ impl<'a> Importer<'a> {
         match self.volume.lookup(directory, name) {
             Ok(node) if node.kind() == FileType::Directory => Ok((below(node), false)),
             Ok(node) if node.kind() == FileType::Symlink => {
-                match links::follow(self.volume, &self.directories, &node)? {
+                match links::follow(self.volume, &self.directories, &node, &mut { LINKS_MAX })? {
                     Leads::Directory(found) if self.options.keep_directory_links => {
                         Ok((found, false))
                     }
                     Leads::Directory(_) => Err(CopyError::Link(name.to_vec())),
                     Leads::Outside => Err(CopyError::Other(LEADS_OUT.into())),
-                    Leads::Nowhere => Err(Error::NotDirectory.into()),
+                    Leads::File(_) | Leads::Nowhere => Err(Error::NotDirectory.into()),
                 }
             }
             Ok(_) => Err(Error::NotDirectory.into()),

@@ -13,7 +13,6 @@ use base::{Error, InodeNumber};
 use vfs::{Creation, Credentials, Node, Volume};
 
 use super::directories::Directories;
-use super::links::{self, Leads};
 use super::losses::{Losses, Lost};
 use super::metadata::{self, Preserved};
 use super::{CopyError, IS_REPLACED, LEADS_OUT, contents, create_complete, link_text, report};
@@ -23,10 +22,17 @@ use crate::console::Console;
 use crate::copy::LeftOut;
 use crate::failure::{Failure, Result};
 use crate::format::{acl, text};
+use crate::links::{self, LINKS_MAX, Leads};
 use crate::writing::Writing;
 
 /// Permissions of directories that are not in the archive.
 const DIRECTORY_PERMISSIONS: u16 = 0o755;
+
+/// Maximum size of a member's path. An extended header has 16 times as much, and each level takes memory: [`Unpacker`] keeps the
+/// directories on the way to a member. Paths of system calls have 4096 bytes at most.
+const PATH_BYTES_MAX: usize = 64 << 10;
+/// Maximum number of bytes of a path that is too long in its message.
+const SHOWN_BYTES_MAX: usize = 255;
 
 /// The start of the names of members that say which files of lower layers are removed (OCI image specification).
 const WHITEOUT: &[u8] = b".wh.";
@@ -119,7 +125,7 @@ impl<'a> Unpacker<'a> {
     }
 
     fn unpack_all(&mut self, name: &Path, input: impl Read) -> Result<()> {
-        let mut archive = ArchiveReader::new(input);
+        let mut archive = ArchiveReader::new(Interruptible { input, writing: self.writing });
         let read = self.unpack_members(&mut archive);
         let directories = std::mem::take(&mut self.directories);
         directories.for_each(|directory| {
@@ -151,7 +157,11 @@ impl<'a> Unpacker<'a> {
             // The signal often ends the program, too, from which the archive comes.
             self.writing.check_interrupted().map_err(CopyError::Fatal)?;
             let Some(mut member) = member.map_err(cannot_read)? else { return Ok(()) };
-            self.take_acls(&mut member);
+            if let Some(failure) = too_long(&member) {
+                self.console.report(&failure);
+                continue;
+            }
+            self.take_acls(&mut member).map_err(CopyError::Fatal)?;
             let outcome = match self.unpack_member(&member, archive) {
                 // An error while the archive is read ends the command.
                 Err(CopyError::Host(_, error)) => {
@@ -168,17 +178,21 @@ impl<'a> Unpacker<'a> {
     }
 
     /// Adds the access control lists in text to the extended attributes of a member, unless these have lists.
-    fn take_acls(&mut self, member: &mut Member) {
+    fn take_acls(&mut self, member: &mut Member) -> Result<()> {
         let texts = std::mem::take(&mut member.text_acls);
         for (text, (attribute, _)) in texts.into_iter().zip(acl::ATTRIBUTES) {
             let Some(text) = text.filter(|_| !member.xattrs.contains(attribute)) else { continue };
+            self.writing.check_interrupted()?;
             let lost = Lost { losses: &self.losses, path: &member.path };
             let Some(acl) = TextAcl::parse(&text) else {
                 lost.add(b"the access control list", "the archive has it in an unknown form");
                 continue;
             };
+            if acl.has_names() {
+                self.accounts.update(self.volume);
+            }
             let value = acl.value(|name| {
-                let found = self.accounts.number(self.volume, name);
+                let found = self.accounts.number(name);
                 if found.is_none() {
                     let (kind, name) = match name {
                         Name::User(name) => ("user", name),
@@ -194,6 +208,7 @@ impl<'a> Unpacker<'a> {
             });
             member.xattrs.add(attribute, &value);
         }
+        Ok(())
     }
 
     /// Counts the records of a member of which nothing was unpacked.
@@ -356,13 +371,15 @@ impl<'a> Unpacker<'a> {
                 self.volume.rmdir(directory, name, &Credentials::ROOT)?;
             }
             (FileType::Symlink, true) => {
-                match links::follow(self.volume, directories, &existing)? {
+                match links::follow(self.volume, directories, &existing, &mut { LINKS_MAX })? {
                     Leads::Directory(_) if self.options.keep_directory_links => {
                         return Ok(Existing::LinkToDirectory);
                     }
                     Leads::Directory(_) => return Err(CopyError::Link(names.join(&b'/'))),
                     Leads::Outside => return Err(CopyError::Other(LEADS_OUT.into())),
-                    Leads::Nowhere => self.volume.unlink(directory, name, &Credentials::ROOT)?,
+                    Leads::File(_) | Leads::Nowhere => {
+                        self.volume.unlink(directory, name, &Credentials::ROOT)?;
+                    }
                 }
             }
             (FileType::Directory, _) | (_, false) => {}
@@ -387,7 +404,9 @@ impl<'a> Unpacker<'a> {
     /// Returns the directories from the destination down to this path. Creates missing ones if `create` is set.
     fn directories_at(&self, names: &[&[u8]], create: bool) -> Result<Vec<Arc<Node>>, CopyError> {
         let mut directories = vec![Arc::clone(&self.root)];
+        let mut links_left = LINKS_MAX;
         for (depth, name) in names.iter().enumerate() {
+            self.writing.check_interrupted().map_err(CopyError::Fatal)?;
             let Some(directory) = directories.last() else { break };
             let node = match self.volume.lookup(directory, name) {
                 Err(Error::NotFound) if create => {
@@ -398,17 +417,22 @@ impl<'a> Unpacker<'a> {
             };
             match node.kind() {
                 FileType::Directory => directories.push(node),
-                FileType::Symlink => match links::follow(self.volume, &directories, &node)? {
-                    Leads::Directory(found) if self.options.keep_directory_links => {
-                        directories = found;
+                FileType::Symlink => {
+                    match links::follow(self.volume, &directories, &node, &mut links_left)? {
+                        Leads::Directory(found) if self.options.keep_directory_links => {
+                            directories = found;
+                        }
+                        Leads::Directory(_) => {
+                            let link = names.get(..=depth).unwrap_or_default();
+                            return Err(CopyError::Link(link.join(&b'/')));
+                        }
+                        Leads::Outside => return Err(CopyError::Other(LEADS_OUT.into())),
+                        Leads::Nowhere if links_left == 0 => {
+                            return Err(CopyError::Image("cannot unpack", Error::SymlinkLoop));
+                        }
+                        Leads::File(_) | Leads::Nowhere => return Err(NO_DIRECTORY),
                     }
-                    Leads::Directory(_) => {
-                        let link = names.get(..=depth).unwrap_or_default();
-                        return Err(CopyError::Link(link.join(&b'/')));
-                    }
-                    Leads::Outside => return Err(CopyError::Other(LEADS_OUT.into())),
-                    Leads::Nowhere => return Err(NO_DIRECTORY),
-                },
+                }
                 _ => return Err(NO_DIRECTORY),
             }
         }
@@ -434,6 +458,24 @@ impl<'a> Unpacker<'a> {
 const NO_DIRECTORY: CopyError =
     CopyError::Image("cannot unpack: a parent is not a directory", Error::NotDirectory);
 
+/// Returns the failure of a member with a path that is too long, or with that of a hard link's target.
+fn too_long(member: &Member) -> Option<Failure> {
+    let target = match &member.kind {
+        Kind::HardLink(target) => &target[..],
+        _ => b"",
+    };
+    let paths = [("path", &member.path[..]), ("path of the hard link's target", target)];
+    let (what, path) = paths.into_iter().find(|(_, path)| path.len() > PATH_BYTES_MAX)?;
+    let bytes = path.len();
+    let text = format!(
+        "was not unpacked: its {what} has {bytes} bytes, and {PATH_BYTES_MAX} are supported"
+    );
+    let start = &member.path[..member.path.len().min(SHOWN_BYTES_MAX)];
+    let start =
+        if start.len() < member.path.len() { [start, b"..."].concat() } else { start.to_vec() };
+    Some(Failure::new(start.as_slice(), text))
+}
+
 /// What exists at the name of a member, beside what is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Existing {
@@ -457,6 +499,20 @@ fn set_metadata(
         }
         Ok(has_acl)
     })
+}
+
+/// Reader of an archive that fails once a signal has requested the end: a header, or data that is skipped, can be of any size.
+struct Interruptible<'a, R> {
+    input: R,
+    writing: &'a Writing,
+}
+
+impl<R: Read> Read for Interruptible<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // The unpacker finds the signal, too, and reports that instead.
+        self.writing.check_interrupted().map_err(|_| io::Error::other("interrupted"))?;
+        self.input.read(buffer)
+    }
 }
 
 /// Returns a reader of the whole input. If its first bytes show a compression, returns the name of the compression

@@ -95,24 +95,9 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(field).into_owned()
 }
 
-/// Replaces the escapes of blanks and backslashes: a backslash and three octal digits.
+/// Replaces the escapes of blanks and backslashes.
 fn unescape(field: &[u8]) -> OsString {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, after @ ..] = rest {
-        let code = after.get(..3).filter(|_| *first == b'\\').and_then(octal);
-        bytes.push(code.unwrap_or(*first));
-        rest = if code.is_some() { &after[3..] } else { after };
-    }
-    OsString::from_vec(bytes)
-}
-
-/// Returns the value of octal digits, if it fits.
-fn octal(digits: &[u8]) -> Option<u8> {
-    digits.iter().try_fold(0_u8, |number, digit| {
-        let digit = char::from(*digit).to_digit(8)?;
-        number.checked_mul(8)?.checked_add(digit as u8)
-    })
+    OsString::from_vec(base::text::unescape(field))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use base::text;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
@@ -113,19 +114,14 @@ impl Control {
             (b"a", _) => Message::EndRequested,
             (b"q", _) => Message::Quit,
             (failed, _) if failed.starts_with(FAILED) => {
-                Message::Failed(printable(&failed[FAILED.len()..]))
+                // A compromised server may send anything, also what controls a terminal.
+                Message::Failed(text::printable(&failed[FAILED.len()..]).into_owned())
             }
             // A compromised server may send anything.
             _ => return Err(Errno::PROTO),
         };
         Ok(Event::Message(message))
     }
-}
-
-/// Returns text of the server, which may have been compromised, without control characters but ends of lines.
-fn printable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
 }
 
 /// Waits for the next event: a message through `control`, a signal, or until `other` is ready for reading. Returns

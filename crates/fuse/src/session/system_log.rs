@@ -1,10 +1,10 @@
 //! Messages to the host's system log (syslog or the journal), which listens at /dev/log. Not here: which messages there are.
 #![allow(unsafe_code)]
 
-use std::borrow::Cow;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use base::text;
 use parking_lot::Mutex;
 
 /// The socket of the system log.
@@ -51,7 +51,7 @@ impl SystemLog {
         for line in text.lines().filter(|line| !line.trim().is_empty()).take(LINES_MAX) {
             let priority = FACILITY << 3 | severity as u8;
             let (time, process) = (timestamp().unwrap_or_default(), std::process::id());
-            let line = printable(line);
+            let line = start_of(line);
             self.send_raw(format!("<{priority}>{time}bifolio[{process}]: {line}").as_bytes());
         }
     }
@@ -79,23 +79,16 @@ fn connect() -> std::io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// Returns the start of a line without control characters.
-fn printable(line: &str) -> Cow<'_, str> {
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
-    let line = match line.contains(char::is_control) {
-        true => Cow::Owned(line.chars().take(LINE_BYTES_MAX).map(escape).collect()),
-        false => Cow::Borrowed(line),
+/// Returns the start of a line, with escapes.
+fn start_of(line: &str) -> String {
+    let end_of = |text: &str| {
+        let mut ends = (0..=LINE_BYTES_MAX.min(text.len())).rev();
+        ends.find(|end| text.is_char_boundary(*end)).unwrap_or(0)
     };
-    // After the escapes, which take more bytes.
-    let mut ends = (0..=LINE_BYTES_MAX.min(line.len())).rev();
-    let end = ends.find(|end| line.is_char_boundary(*end)).unwrap_or(0);
-    match line {
-        Cow::Borrowed(line) => Cow::Borrowed(&line[..end]),
-        Cow::Owned(mut line) => {
-            line.truncate(end);
-            Cow::Owned(line)
-        }
-    }
+    let mut start = text::printable(&line.as_bytes()[..end_of(line)]).into_owned();
+    // Escapes take more bytes.
+    start.truncate(end_of(&start));
+    start
 }
 
 /// Returns the local time as in `Nov  3 07:08:09 `, which is the form of syslog(3).
@@ -120,10 +113,10 @@ mod tests {
 
     #[test]
     fn lines_have_no_control_characters_and_a_maximum_length() {
-        assert_eq!(printable("a b/c ä"), "a b/c ä");
-        assert_eq!(printable("a\x1b[2Jb\u{9b}\tc"), "a\\u{1b}[2Jb\\u{9b}\\tc");
-        assert_eq!(printable(&"ä".repeat(9000)).len(), LINE_BYTES_MAX);
-        assert!(printable(&"\x1b".repeat(9000)).len() <= LINE_BYTES_MAX);
+        assert_eq!(start_of("a b/c ä"), "a b/c ä");
+        assert_eq!(start_of("a\x1b[2Jb\u{9b}\tc"), r"a\033[2Jb\302\233\tc");
+        assert_eq!(start_of(&"ä".repeat(9000)).len(), LINE_BYTES_MAX);
+        assert!(start_of(&"\x1b".repeat(9000)).len() <= LINE_BYTES_MAX);
     }
 
     #[test]
