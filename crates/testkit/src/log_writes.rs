@@ -108,11 +108,11 @@ pub fn replay(entries: &[Logged], device: &SharedDevice) {
 }
 
 /// Writes a recording as a log. Each of `marks`, which are in the order of their points, comes after what is certain at its
-/// point.
+/// point. A write of a part of a sector is logged with the rest of the sector as it was.
 ///
 /// # Panics
 ///
-/// Panics if a write is not of whole sectors, or a mark is longer than a sector.
+/// Panics if a mark is longer than a sector.
 pub fn write(recording: &Recording, marks: &[(usize, String)], log: &Path) {
     let completed = recording.completed();
     let mut marks = marks.iter().peekable();
@@ -121,6 +121,14 @@ pub fn write(recording: &Recording, marks: &[(usize, String)], log: &Path) {
     let mut add = |bytes: &[u8]| must(file.write_all(bytes), log.display());
     add(&sector([MAGIC, VERSION, count, SECTOR as u64], ""));
     let mark = |text: &str| sector([0, 0, MARK, text.len() as u64], text);
+    let is_partial = |one: &Completed| match one {
+        Completed::Flush => false,
+        Completed::Write(write) => {
+            write.offset.0 % SECTOR as u64 != 0 || write.data.len() % SECTOR != 0
+        }
+    };
+    let mut contents =
+        completed.iter().any(|(_, one)| is_partial(one)).then(|| recording.image(0, |_, _| false));
     for (point, one) in completed {
         while let Some((_, text)) = marks.next_if(|(at, _)| *at < point) {
             add(&mark(text));
@@ -128,12 +136,19 @@ pub fn write(recording: &Recording, marks: &[(usize, String)], log: &Path) {
         match one {
             Completed::Flush => add(&sector([0, 0, FLUSH, 0], "")),
             Completed::Write(write) => {
-                let [start, length] = [write.offset.0, write.data.len() as u64].map(|bytes| {
-                    assert_eq!(bytes % SECTOR as u64, 0, "a part of a sector is written");
-                    bytes / SECTOR as u64
-                });
-                add(&sector([start, length, 0, 0], ""));
-                add(&write.data);
+                let start = write.offset.0 as usize;
+                let end = start + write.data.len();
+                let sectors = [start / SECTOR, end.div_ceil(SECTOR)];
+                let length = sectors[1] - sectors[0];
+                add(&sector([sectors[0] as u64, length as u64, 0, 0], ""));
+                match &mut contents {
+                    None => add(&write.data),
+                    Some(contents) => {
+                        contents.resize(contents.len().max(sectors[1] * SECTOR), 0);
+                        contents[start..end].copy_from_slice(&write.data);
+                        add(&contents[sectors[0] * SECTOR..sectors[1] * SECTOR]);
+                    }
+                }
             }
         }
     }
@@ -179,12 +194,17 @@ mod tests {
         let device: SharedDevice = recorder.clone();
         let mut marks = Vec::new();
         for step in 0..60 {
-            let at = random.below(BYTES / 512 - 8) * 512;
+            // Every second recording has writes of parts of sectors.
+            let part = if seed % 2 == 0 { 0 } else { random.below(512) };
+            let at = random.below(BYTES / 512 - 10) * 512;
             match random.below(8) {
                 0 => device.flush().unwrap(),
                 1 => device.discard(DeviceOffset(at), 1024).unwrap(),
                 _ => device
-                    .write_at(DeviceOffset(at), &vec![step; 512 * (1 + step as usize % 8)])
+                    .write_at(
+                        DeviceOffset(at + part),
+                        &vec![step; 512 * (1 + step as usize % 8) + part as usize / 2],
+                    )
                     .unwrap(),
             }
             if random.below(6) == 0 {
