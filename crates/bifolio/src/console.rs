@@ -13,6 +13,8 @@ pub struct Console {
     /// Whether names are written without escapes.
     is_raw: bool,
     worst: Status,
+    /// The exit status if standard output cannot be written.
+    output_status: Status,
 }
 
 /// Prints a warning to standard error. For use before the first output, because it does not flush standard output.
@@ -24,22 +26,25 @@ impl Console {
     /// Creates a console for the streams of the process. With `is_raw`, it writes names without escapes.
     pub fn standard(is_raw: bool) -> Self {
         let out = BufWriter::with_capacity(64 * 1024, io::stdout());
-        Self { out, is_raw, worst: Status::Success }
+        Self { out, is_raw, worst: Status::Success, output_status: Status::Failed }
     }
 
     /// Writes bytes unchanged.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out.write_all(bytes).map_err(|error| Failure::output(&error))
+        let written = self.out.write_all(bytes);
+        written.map_err(|error| Failure::output(&error, self.output_status))
     }
 
     /// Writes text.
     pub fn print(&mut self, text: impl std::fmt::Display) -> Result<()> {
-        write!(self.out, "{text}").map_err(|error| Failure::output(&error))
+        let written = write!(self.out, "{text}");
+        written.map_err(|error| Failure::output(&error, self.output_status))
     }
 
     /// Writes a value as JSON.
     pub fn print_json(&mut self, value: &impl Serialize) -> Result<()> {
-        json::write(&mut self.out, value).map_err(|error| Failure::output(&error.into()))
+        let written = json::write(&mut self.out, value);
+        written.map_err(|error| Failure::output(&error.into(), self.output_status))
     }
 
     /// Writes a name from an image, with escapes: in a pipe, too, since it often leads to a terminal or to a program that
@@ -50,7 +55,8 @@ impl Console {
 
     /// Flushes standard output.
     pub fn flush(&mut self) -> Result<()> {
-        self.out.flush().map_err(|error| Failure::output(&error))
+        let flushed = self.out.flush();
+        flushed.map_err(|error| Failure::output(&error, self.output_status))
     }
 
     /// Reports a failure that does not end the command, but sets its exit status.
@@ -73,6 +79,11 @@ impl Console {
                 Ok(None)
             }
         }
+    }
+
+    /// Sets the exit status for the case that standard output cannot be written.
+    pub fn set_output_status(&mut self, status: Status) {
+        self.output_status = status;
     }
 
     /// Raises the exit status to at least `status`.

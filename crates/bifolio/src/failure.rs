@@ -97,10 +97,11 @@ impl Failure {
         Self::new(subject, format!("{action}: {}", host_error(error)))
     }
 
-    /// Creates the fatal failure for an error while standard output is written.
-    pub fn output(error: &io::Error) -> Self {
+    /// Creates the fatal failure for an error while standard output is written. `status` is for other errors than a closed pipe.
+    pub fn output(error: &io::Error, status: Status) -> Self {
         let mut failure = Self::host("standard output", "cannot write", error);
         failure.fatal = true;
+        failure.status = status;
         if error.kind() == io::ErrorKind::BrokenPipe {
             failure.status = Status::BrokenPipe;
         }

@@ -21,6 +21,8 @@ use crate::users::InUse;
 
 /// The maximum number of devices between an image and what backs it.
 const DEPTH_MAX: usize = 8;
+/// The maximum number of devices below an image that are looked at to compare it with another one.
+const BELOW_MAX: usize = 64;
 /// The unit of positions in /sys, in bytes.
 const SECTOR_BYTES: u64 = 512;
 /// All bytes of a file or device.
@@ -254,6 +256,47 @@ impl Search<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether two images have bytes in common: names of one file or device, or devices on it. The ranges are those that are used of
+/// each.
+pub fn have_same_bytes(one: (&Path, Range<u64>), other: (&Path, Range<u64>)) -> bool {
+    let [one, other] = [one, other].map(|(path, range)| below(path, range));
+    one.iter().any(|(object, range)| {
+        let overlaps = |at: &Range<u64>| range.start < at.end && at.start < range.end;
+        other.iter().any(|(same, at)| same == object && overlaps(at))
+    })
+}
+
+/// Returns where the bytes `range` of an image are: in it, and in what backs it.
+fn below(path: &Path, range: Range<u64>) -> Vec<(Object, Range<u64>)> {
+    let mut found: Vec<_> = Object::of(path).map(|object| (object, range)).into_iter().collect();
+    let mut at = 0;
+    // Each device adds what is directly below it.
+    while let Some((object, range)) = found.get(at).cloned().filter(|_| at < BELOW_MAX) {
+        at += 1;
+        let Some(folder) = object.folder() else { continue };
+        if let Some(attached) = Loop::of(&folder) {
+            let range = shifted(&range, attached.range.start);
+            found.push((attached.object, range.start..range.end.min(attached.range.end)));
+            continue;
+        }
+        let sectors =
+            |name| number_in(&folder.join(name)).map(|at| at.saturating_mul(SECTOR_BYTES));
+        let (folders, range) = match sectors("start").filter(|_| folder.join("partition").exists())
+        {
+            Some(start) => {
+                let size = sectors("size").unwrap_or(u64::MAX);
+                let disk = folder.parent().map(Path::to_owned);
+                (disk.into_iter().collect(), shifted(&(range.start..range.end.min(size)), start))
+            }
+            // Which bytes the device mapper has where is not known.
+            None => (folders_in(&folder.join("slaves")), WHOLE),
+        };
+        let nodes = folders.iter().filter_map(|folder| Object::of(&node_of(folder)?));
+        found.extend(nodes.map(|object| (object, range.clone())));
+    }
+    found
 }
 
 fn shifted(range: &Range<u64>, by: u64) -> Range<u64> {

@@ -1,6 +1,7 @@
 //! Images and paths of a command line, and options for opening images.
 
 use std::ffi::{OsStr, OsString};
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -212,6 +213,11 @@ impl ImageOptions {
     /// Returns whether the options choose the whole image.
     pub fn is_whole(&self) -> bool {
         self.partition.is_none() && self.offset.is_none()
+    }
+
+    /// Returns the bytes of an image that are used, as far as that is known before its partition table is read.
+    pub fn range(&self) -> Range<u64> {
+        self.offset.unwrap_or(0)..u64::MAX
     }
 
     /// Returns whether these options choose the same part of an image as `other`.

@@ -7,6 +7,7 @@
 use std::fs::Metadata;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,9 +23,10 @@ use vfs::{Credentials, Volume, VolumeOptions};
 
 use crate::accounts::Account;
 use crate::confinement::{CommandNeeds, confine_command};
-use crate::console::Console;
+use crate::console::{self, Console};
 use crate::failure::{Failure, Result};
 use crate::format::text;
+use crate::related;
 use crate::signals;
 use crate::target::{ImageOptions, Target};
 use crate::users;
@@ -151,6 +153,7 @@ pub fn change_images<'t>(
             // What is also written to is opened once.
             let is_part = read_options.has_part_of(options);
             if !(is_part && find_same(&mut images, target)) {
+                refuse_same_bytes((read_options, target), (options, &images))?;
                 open_source(read_options, target, &mut sources);
             }
         }
@@ -181,6 +184,36 @@ pub fn change_images<'t>(
         }
     }
     outcome
+}
+
+/// Errors: the image of the source `target` is also one of `images`, which are written, or has bytes of it.
+fn refuse_same_bytes(
+    (read_options, target): (&ImageOptions, &Target),
+    (options, images): (&ImageOptions, &[OpenImage]),
+) -> Result<()> {
+    let source = target.image.as_path();
+    let paths = images.iter().filter_map(|image| image.paths.first());
+    let is_same = |image: &&PathBuf| {
+        let written = (image.as_path(), options.range());
+        related::have_same_bytes((source, read_options.range()), written)
+    };
+    let Some(image) = paths.into_iter().find(is_same) else { return Ok(()) };
+    let image = text::escape(image.as_os_str().as_bytes()).into_owned();
+    let what = format!(
+        "has bytes of the destination's image {image}, and nothing was copied: a source is another image, or the same file system"
+    );
+    Err(Failure::new(source, what).advise("copy to a directory of the host first"))
+}
+
+/// Warns of a volume that says that errors were found in it.
+pub fn warn_of_errors(image: &Path, volume: &Volume) {
+    if volume.has_error_mark() {
+        let name = text::escape(image.as_os_str().as_bytes()).into_owned();
+        let repair = if volume.info().format == "f2fs" { "fsck.f2fs" } else { "e2fsck -f" };
+        console::warn(format_args!(
+            "{name}: is marked as a volume with errors; `{repair}` repairs it, and removes the mark"
+        ));
+    }
 }
 
 /// Opens the image of `target` for writing, unless it is one of `images`, and adds it to them.
@@ -259,7 +292,7 @@ impl Writing {
                 let device = unread.device().map_err(|error| Failure::library(path, &error));
                 let volume =
                     device.and_then(|device| open_volume(path, device, &self.volume_options));
-                volume.map(Arc::new)
+                volume.inspect(|volume| warn_of_errors(path, volume)).map(Arc::new)
             }
             State::Volume(volume) => Ok(volume),
             State::Failed(failure) => Err(failure),

@@ -503,3 +503,66 @@ fn copies_within_and_between_images_keep_to_their_options() {
     run_ok(&["cp", "--partition", "1", "--source-offset", "0", &at("/dir/a"), &disk("/a")]);
     assert_eq!(run_ok(&["cat", "--partition", "1", &disk("/a")]), "a\n");
 }
+
+#[test]
+fn two_file_systems_of_one_disk_are_not_copied_between() {
+    let image = Image::from_script("ext4", 4096, "echo file > file");
+    shell(
+        image.folder.path(),
+        "truncate -s 160M disk; printf 'start=2048,size=131072\nstart=150000\n' | sfdisk -q disk
+        for sector in 2048 150000; do dd if=image of=disk bs=512 seek=$sector conv=notrunc status=none; done
+        ln disk hard; ln -s disk symbolic; cp disk before",
+    );
+    let at = |name: &str, path: &str| format!("{}:{path}", image.beside(name).display());
+    let refused = |arguments: &[&str], source: &str| {
+        let text =
+            run_with_status(&[&["cp"], arguments, &[source, &at("disk", "/copy")]].concat(), 1)
+                .text();
+        assert!(text.contains("has bytes of the destination's image"), "{source}: {text}");
+        shell(image.folder.path(), "cmp disk before");
+    };
+    let between = ["--source-partition", "1", "--partition", "2"];
+    for name in ["disk", "hard", "symbolic"] {
+        refused(&between, &at(name, "/file"));
+    }
+    // The same partition by its offset.
+    refused(&["--source-offset", "1048576", "--partition", "1"], &at("disk", "/file"));
+    // Loop devices: the destination's partition, the other one, and the whole disk.
+    let attach = |arguments: &str| {
+        let name = shell(image.folder.path(), &format!("losetup -f --show {arguments} disk"));
+        name.trim().to_owned()
+    };
+    let loops = [
+        attach("-o 76800000"),
+        attach("-o 76800000"),
+        attach("-o 1048576 --sizelimit 67108864"),
+        attach(""),
+    ];
+    let [two, two_again, one, whole] = &loops;
+    let copies = std::panic::catch_unwind(|| {
+        let file = |device: &str| format!("{device}:/file");
+        let copy = |arguments: &[&str], source: &str, destination: &str, status| {
+            let destination = format!("{destination}:/copy");
+            let all = [&["cp"], arguments, &[source, &destination]].concat();
+            let text = run_with_status(&all, status).text();
+            assert_eq!(text.contains("has bytes of"), status == 1, "{all:?}: {text}");
+        };
+        copy(&[], &file(two_again), two, 1);
+        copy(&["--source-partition", "2"], &file(whole), two, 1);
+        copy(&["--source-offset", "76800000"], &file(whole), two, 1);
+        copy(&["--source-partition", "2"], &at("disk", "/file"), two, 1);
+        shell(image.folder.path(), "cmp disk before");
+        copy(&[], &file(one), two, 0);
+        copy(&["--source-offset", "0", "--offset", "76800000"], &file(one), whole, 0);
+        copy(&[], &file(two), two, 0);
+    });
+    for device in &loops {
+        shell(image.folder.path(), &format!("losetup -d {device}"));
+    }
+    copies.unwrap();
+    // Within one file system, by all its names.
+    for name in ["disk", "hard", "symbolic"] {
+        let [source, copy] = [at(name, "/file"), at("disk", &format!("/{name}"))];
+        run_ok(&["cp", "--partition", "1", &source, &copy]);
+    }
+}

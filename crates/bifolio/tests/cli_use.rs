@@ -287,6 +287,15 @@ fn a_closed_pipe_ends_the_command_without_a_message() {
         ),
     );
     assert!(full.starts_with("1\nbifolio: standard output: cannot write: No space left"), "{full}");
+    // Of a check, that is another failure than inconsistencies.
+    let image_path = image.path.display();
+    for option in ["", "--json"] {
+        let script = format!(
+            "{} check {option} {image_path} > /dev/full 2> message || echo $?",
+            env!("CARGO_BIN_EXE_bifolio")
+        );
+        assert_eq!(shell(image.folder.path(), &script), "8\n");
+    }
 }
 
 #[test]

@@ -686,6 +686,42 @@ fn paths_of_a_dump_stay_below_the_directory_that_is_named() {
 }
 
 #[test]
+fn a_file_that_gets_no_space_is_not_left() {
+    let image = Image::from_script("ext4", 4096, "echo old > old");
+    let [new, old] = [image.at("/new"), image.at("/old")];
+    for (length, text) in [("1T", "no space"), ("16000000T", "too large")] {
+        let refused = run_with_status(&["fallocate", "-l", length, &new, &old], 1).text();
+        assert_eq!(refused.matches(text).count(), 2, "{refused}");
+    }
+    run_with_status(&["fallocate", "-l", "0", &new], 2);
+    assert_eq!(run_ok(&["ls", &image.at("/")]), "lost+found\nold\n");
+    run_ok(&["fallocate", "-l", "1M", &new]);
+    assert_eq!(run_ok(&["ls", &image.at("/")]), "lost+found\nnew\nold\n");
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn a_volume_that_is_marked_with_errors_is_named() {
+    let image = Image::from_script("ext4", 4096, "echo x > file");
+    shell(image.folder.path(), "debugfs -w -R 'ssv state 3' image 2> log");
+    let warning = "is marked as a volume with errors; `e2fsck -f` repairs it";
+    let f2fs = Image::empty();
+    must(must(fs::File::create(&f2fs.path), "an image").set_len(64 << 20), "its size");
+    run(Command::new("mkfs.f2fs").args(["-q", "-t", "0"]).arg(&f2fs.path));
+    for (image, is_marked) in [(&image, true), (&f2fs, false)] {
+        let whole = image.path.display().to_string();
+        for arguments in
+            [&["check", &whole][..], &["mkdir", &image.at("/dir")], &["touch", &image.at("/dir")]]
+        {
+            let text = run_with_status(arguments, 0).text();
+            assert_eq!(text.matches(warning).count(), usize::from(is_marked), "{text}");
+        }
+    }
+    shell(image.folder.path(), "e2fsck -fy image > log || test $? = 1");
+    assert_eq!(run_with_status(&["touch", &image.at("/file")], 0).text(), "");
+}
+
+#[test]
 fn attributes_of_f2fs_are_changed() {
     let image = Image::empty();
     must(must(fs::File::create(&image.path), "an image").set_len(64 << 20), "its size");

@@ -153,6 +153,10 @@ impl FileSystem for Ext4 {
         self.volume.warning().map(|copy| format!("the superblock in use is the {copy}"))
     }
 
+    fn has_error_mark(&self) -> bool {
+        crate::orphans::found::has_errors(&self.volume)
+    }
+
     fn check(&self, observer: &mut dyn CheckObserver) -> CheckSummary {
         self.volume.check_with(observer)
     }

@@ -165,6 +165,10 @@ impl FileSystem for F2fs {
         self.volume.warning()
     }
 
+    fn has_error_mark(&self) -> bool {
+        self.volume.checkpoint().has(crate::ondisk::checkpoint::NEEDS_FSCK)
+    }
+
     fn check(&self, observer: &mut dyn CheckObserver) -> CheckSummary {
         self.volume.check_with(observer)
     }

@@ -138,6 +138,11 @@ pub trait FileSystem: Send + Sync + Debug {
         None
     }
 
+    /// Returns whether the volume says that errors were found in it, by this program or another one, since the last repair.
+    fn has_error_mark(&self) -> bool {
+        false
+    }
+
     /// Checks the whole volume without changing it. `observer` receives the findings, and may end the check.
     fn check(&self, observer: &mut dyn CheckObserver) -> CheckSummary;
 

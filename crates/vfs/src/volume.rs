@@ -450,6 +450,12 @@ impl Volume {
         (!warnings.is_empty()).then(|| warnings.join("; "))
     }
 
+    /// Returns whether the volume says that errors were found in it since the last repair: the error flag of an ext4 superblock, or
+    /// the mark of an f2fs checkpoint that fsck is needed.
+    pub fn has_error_mark(&self) -> bool {
+        self.shared.file_system.has_error_mark()
+    }
+
     /// Checks the whole volume without changing it. Calls `found` for every inconsistency. The check ends early if
     /// `found` breaks.
     pub fn check(&self, found: &mut dyn FnMut(Error) -> ControlFlow<()>) -> CheckSummary {

@@ -8,7 +8,7 @@ use rustix::fs::{FileType, SeekFrom};
 use vfs::{File, Follow};
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, Status};
 use crate::target::{ImageOptions, Target, Volumes};
 
 /// Maximum number of bytes that are lent and written at a time.
@@ -111,7 +111,7 @@ impl Sink {
 
     fn write_data(&mut self, bytes: &[u8]) -> Result<()> {
         self.extend()?;
-        self.output.write_all(bytes).map_err(|error| Failure::output(&error))
+        self.output.write_all(bytes).map_err(|error| Failure::output(&error, Status::Failed))
     }
 
     fn write_zeroes(&mut self, mut count: u64) -> Result<()> {
@@ -123,7 +123,9 @@ impl Sink {
         while count > 0 {
             let length = count.min(ZEROES.len() as u64);
             let zeroes = ZEROES.get(..length as usize).unwrap_or(&ZEROES);
-            self.output.write_all(zeroes).map_err(|error| Failure::output(&error))?;
+            self.output
+                .write_all(zeroes)
+                .map_err(|error| Failure::output(&error, Status::Failed))?;
             count -= length;
         }
         Ok(())
@@ -139,7 +141,7 @@ impl Sink {
             let end = Output::position()?.checked_add(skipped);
             Output::set_position(end.ok_or(io::ErrorKind::FileTooLarge)?)
         };
-        extend().map_err(|error| Failure::output(&error))
+        extend().map_err(|error| Failure::output(&error, Status::Failed))
     }
 
     /// Writes the last zero, if zeroes were skipped at the end. The confined process cannot truncate files, since other

@@ -31,7 +31,9 @@ const THREADS: std::ops::RangeInclusive<usize> = 4..=16;
 
 const AFTER_HELP: &str = "\
 Holes are preserved. A file gets its name only when its copy is complete. Symbolic links below DESTINATION \
-are not followed. If DESTINATION is a symbolic link in an image, the copy replaces it. Names that are invalid on the host are refused.
+are not followed, except as --keep-directory-symlink says. If DESTINATION itself is a symbolic link to a directory, the copies go \
+into that directory, unless -T is given. Another symbolic link is replaced by the copy, but on the host without -r and -a, the file \
+that it leads to is replaced. Names that are invalid on the host are refused.
 
 Copying into an image: the process that parses the image can read no files but the sources. All \
 attributes can be preserved without root; with -a, existing directories get the attributes of their sources. \
@@ -44,7 +46,7 @@ attributes of the existing file. Files are copied one at a time, and --jobs has 
 
 Copying from one image to another, or within one: --partition and --offset choose the file system in all images, unless \
 --source-partition or --source-offset chooses that of the sources. --superblock is for the destination. Another file system of the \
-destination's own image cannot be the source.
+destination's own image cannot be the source, nor another device with bytes of it.
 
 Copying out of an image: the process that parses the image can write to no directory but DESTINATION, or to its \
 parent directory if DESTINATION is no directory. For the contents of a directory, a new DESTINATION is created \

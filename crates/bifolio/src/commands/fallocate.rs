@@ -2,7 +2,7 @@
 
 use base::{Error, FileOffset};
 use clap::Args;
-use vfs::{Fallocate, Follow, OpenMode, Privileges};
+use vfs::{Credentials, Fallocate, Follow, OpenMode, Privileges};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
@@ -13,7 +13,7 @@ const CANNOT_CHANGE: &str = "cannot change the allocated space";
 
 const AFTER_HELP: &str = "\
 By default, space is allocated for the whole range. Parts without data read as zeroes. A shorter file is \
-extended to the end of the range. A missing file is created and belongs to root.
+extended to the end of the range. A missing file is created and belongs to root; it is removed again if there is no space.
 
 Ranges to collapse or insert must be aligned to blocks, or to clusters on volumes with bigalloc. Files with \
 block maps (ext2, ext3) support only --punch-hole.
@@ -92,16 +92,21 @@ fn change(arguments: &Arguments, target: &Target, writing: &mut Writing) -> Resu
         return Err(Failure::new(target, "the length of the range is 0").usage());
     }
     let mode = arguments.mode();
-    let node = match volume.resolve(&target.path, Follow::Yes) {
-        Err(Error::NotFound) if matches!(mode, Fallocate::Allocate { .. }) => {
-            target.create_file(&volume, writing.umask)?
-        }
-        node => node.map_err(|error| failure(&error))?,
-    };
     let end = arguments.from.checked_add(arguments.length);
     let end = end.ok_or_else(|| failure(&Error::FileTooLarge))?;
     let range = FileOffset(arguments.from)..FileOffset(end);
+    let (node, is_new) = match volume.resolve(&target.path, Follow::Yes) {
+        Err(Error::NotFound) if matches!(mode, Fallocate::Allocate { .. }) => {
+            (target.create_file(&volume, writing.umask)?, true)
+        }
+        node => (node.map_err(|error| failure(&error))?, false),
+    };
     let file = node.open_for(OpenMode { write: true, append: false });
     let done = file.and_then(|file| file.fallocate(mode, range, Privileges::Keep));
+    if done.is_err() && is_new {
+        // The first error is reported, also if this fails.
+        let (directory, name) = target.parent_and_name(&volume)?;
+        let _ = volume.unlink(&directory, &name, &Credentials::ROOT);
+    }
     done.map_err(|error| failure(&error))
 }

@@ -13,8 +13,8 @@ use crate::target::{ImageOptions, Target, parse_size};
 use crate::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
-Missing files are created and belong to root. A file that grows gets a hole. SIZE is a number of bytes with an optional suffix, \
-K, M, G or T, for a power of 1024. Before it, + extends and - reduces by SIZE, < means at most and > at least SIZE, and / rounds \
+Missing files are created and belong to root. A file that grows gets a hole. SIZE is a number of bytes, \
+decimal or hexadecimal (0x), with an optional suffix: K, M, G or T for a power of 1024, or s for sectors of 512 bytes. Before it, + extends and - reduces by SIZE, < means at most and > at least SIZE, and / rounds \
 down and % up to a multiple of SIZE.";
 
 /// The arguments of `bifolio truncate`.
@@ -25,7 +25,7 @@ pub struct Arguments {
     /// Do not create files
     #[arg(short = 'c', long)]
     no_create: bool,
-    /// Set or change the size
+    /// Set or change the size, in bytes or with a suffix K, M, G, T or s (see below)
     #[arg(short, long, value_name = "[+-<>/%]SIZE", allow_hyphen_values = true)]
     size: Option<SizeChange>,
     /// Use the size of this file in the same image; --size changes it

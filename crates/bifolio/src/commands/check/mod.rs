@@ -20,14 +20,15 @@ use self::progress::Progress;
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
 use crate::target::{ImageOptions, Images, Target};
+use crate::writing;
 
 const EXIT_STATUS: &str = "\
 Exit status:
   0    The image is consistent.
-  1    Standard output could not be written.
   2    The command line is invalid.
   4    Inconsistencies were found.
-  8    The check could not be started or completed, or --timeout stopped it. Inconsistencies may have been found, too.
+  8    The check could not be started or completed, --timeout stopped it, or standard output could not be written.
+       Inconsistencies may have been found, too.
   141  The reader of standard output closed the pipe.
 
 The image is only read, and nothing is repaired; use e2fsck or fsck.f2fs for repairs. The state of an ext4 image \
@@ -57,6 +58,7 @@ pub struct Arguments {
 
 /// Checks the image.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
+    console.set_output_status(Status::Operational);
     let deadline = arguments.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     // Asks for the terminal, which a confined process cannot.
     let progress = Progress::new();
@@ -71,6 +73,9 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     if refused.is_some() && !options.no_recovery {
         options.no_recovery = true;
         opened = open(&arguments.target, &device, &options)?;
+    }
+    if let Ok(volume) = &opened {
+        writing::warn_of_errors(&arguments.target.image, volume);
     }
     findings.begin(&arguments.target)?;
     if let Some(refused) = &refused {
