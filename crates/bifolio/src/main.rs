@@ -16,6 +16,7 @@ mod failure;
 mod format;
 mod helper;
 mod hints;
+mod images;
 mod import;
 mod links;
 mod listing;

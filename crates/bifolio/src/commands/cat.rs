@@ -9,7 +9,8 @@ use vfs::{File, Follow};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
-use crate::target::{ImageOptions, Target, Volumes};
+use crate::images::Volumes;
+use crate::target::{ImageOptions, Target};
 
 /// Maximum number of bytes that are lent and written at a time.
 const SLICE_BYTES_MAX: usize = 2 << 20;

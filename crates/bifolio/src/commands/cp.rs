@@ -20,9 +20,10 @@ use crate::console::{self, Console};
 use crate::copy::{Directory, Engine, IS_MADE, Links, Maximum, Options, suspicious_bytes};
 use crate::destination::refuse_several;
 use crate::failure::{Failure, Result, Status};
+use crate::images::Volumes;
 use crate::import::{self, Destination, Importer, InImage, Source};
 use crate::signals;
-use crate::target::{ImageOptions, Target, Volumes, parse_size};
+use crate::target::{ImageOptions, Target, parse_size};
 use crate::writing::{HostFiles, Ownership, change_images};
 
 /// Minimum and maximum of the default number of threads. The minimum may exceed the number of processors, because

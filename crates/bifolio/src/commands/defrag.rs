@@ -9,7 +9,8 @@ use vfs::{Defragmented, Follow, Layout, Node, Volume};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use crate::target::{ImageOptions, Target, Volumes};
+use crate::images::Volumes;
+use crate::target::{ImageOptions, Target};
 use crate::walk::{self, Flow, Order, Visit, Visitor};
 use crate::writing::{Writing, change_targets};
 

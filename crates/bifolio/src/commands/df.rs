@@ -9,7 +9,8 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::failure::Result;
 use crate::format::{json, size};
-use crate::target::{ImageOptions, Target, Volumes};
+use crate::images::Volumes;
+use crate::target::{ImageOptions, Target};
 
 /// The arguments of `bifolio df`.
 #[derive(Args)]

@@ -12,7 +12,8 @@ use vfs::Follow;
 use crate::console::Console;
 use crate::failure::Result;
 use crate::format::{json, size};
-use crate::target::{ImageOptions, Target, Volumes};
+use crate::images::Volumes;
+use crate::target::{ImageOptions, Target};
 use crate::walk::{self, Flow, Order, Visit, Visitor};
 
 /// The arguments of `bifolio du`.

@@ -11,7 +11,8 @@ use vfs::{Follow, Node};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::format::json;
-use crate::target::{ImageOptions, Target, Volumes};
+use crate::images::Volumes;
+use crate::target::{ImageOptions, Target};
 
 /// The arguments of `bifolio fiemap`.
 #[derive(Args)]

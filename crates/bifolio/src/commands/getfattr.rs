@@ -16,7 +16,8 @@ use crate::format::json;
 use crate::format::pattern::Pattern;
 use crate::format::text;
 use crate::format::xattr_dump::{self, Encoding};
-use crate::target::{ImageOptions, Target, Volumes};
+use crate::images::Volumes;
+use crate::target::{ImageOptions, Target};
 use crate::walk::{self, Flow, Order, Visit, Visitor};
 
 const AFTER_HELP: &str = "\

@@ -15,7 +15,8 @@ use vfs::Volume;
 use crate::console::{self, Console};
 use crate::failure::{Failure, Result};
 use crate::format::{json, size};
-use crate::target::{ImageOptions, Images, Target};
+use crate::images::Images;
+use crate::target::{ImageOptions, Target};
 
 /// The arguments of `bifolio info`.
 #[derive(Args)]

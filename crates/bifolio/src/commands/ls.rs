@@ -13,8 +13,9 @@ use crate::console::Console;
 use crate::directory::{self, Entry};
 use crate::failure::{Failure, Result};
 use crate::format::{json, mode};
+use crate::images::Volumes;
 use crate::listing::{self, Columns};
-use crate::target::{ImageOptions, Target, Volumes};
+use crate::target::{ImageOptions, Target};
 
 /// The maximum memory of the lines of a directory, in bytes. Those of a larger directory are written in parts, of which each
 /// has columns of its own width: names and targets of links can be repeated by small images.

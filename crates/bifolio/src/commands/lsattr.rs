@@ -9,7 +9,8 @@ use vfs::Follow;
 use crate::console::Console;
 use crate::failure::Result;
 use crate::format::{json, mode};
-use crate::target::{ImageOptions, Target, Volumes};
+use crate::images::Volumes;
+use crate::target::{ImageOptions, Target};
 use crate::walk::{self, Flow, Order, Visit, Visitor};
 
 /// The arguments of `bifolio lsattr`.

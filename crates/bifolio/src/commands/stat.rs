@@ -9,8 +9,9 @@ use vfs::{Follow, Node};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::format::{acl, json, mode, time, xattr};
+use crate::images::Volumes;
 use crate::listing;
-use crate::target::{ImageOptions, Target, Volumes};
+use crate::target::{ImageOptions, Target};
 
 /// The maximum of the values of all extended attributes of a file in JSON, in bytes, since programs read all of it to memory, with up
 /// to eight times the bytes. Files on Linux have at most 64 KiB in a value.

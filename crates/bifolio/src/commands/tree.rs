@@ -9,8 +9,9 @@ use crate::console::Console;
 use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::format::json;
+use crate::images::Volumes;
 use crate::listing;
-use crate::target::{ImageOptions, Target, Volumes};
+use crate::target::{ImageOptions, Target};
 use crate::walk::{self, Flow, Order, Visit, Visitor};
 
 /// The maximum number of levels that are drawn in a line. Without it, the lines of a deep tree would have the square of its

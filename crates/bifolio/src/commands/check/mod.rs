@@ -19,7 +19,8 @@ use self::paths::Paths;
 use self::progress::Progress;
 use crate::console::Console;
 use crate::failure::{Failure, Result, Status};
-use crate::target::{ImageOptions, Images, Target};
+use crate::images::Images;
+use crate::target::{ImageOptions, Target};
 use crate::writing;
 
 const EXIT_STATUS: &str = "\

@@ -16,8 +16,9 @@ use self::parse::Query;
 use crate::console::Console;
 use crate::failure::Result;
 use crate::format::json;
+use crate::images::Images;
 use crate::listing::{self, Columns};
-use crate::target::{ImageOptions, Images, Target};
+use crate::target::{ImageOptions, Target};
 use crate::walk::{self, Flow, Order, Visit, Visitor};
 
 const EXPRESSION_HELP: &str = "\
