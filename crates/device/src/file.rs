@@ -41,6 +41,16 @@ pub struct FileDevice {
     is_cut: AtomicBool,
     /// Locks that end with the device.
     held: Vec<PartLock>,
+    /// Another open file of the image, which has a part of its lock.
+    _locked: Option<OwnedFd>,
+}
+
+/// What a confined process cannot find out about a device that it gets open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Properties {
+    sector_size: Option<SectorSize>,
+    page_bytes: u64,
+    opened_by: Pid,
 }
 
 impl FileDevice {
@@ -68,8 +78,7 @@ impl FileDevice {
         match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
             FileType::RegularFile => {}
             FileType::BlockDevice => {
-                // Opening a read-only device for writing succeeds, but each write fails with EPERM.
-                if !read_only && is_write_protected(&file)? {
+                if !read_only && is_protected_device(&file)? {
                     return Err(Errno::ROFS);
                 }
                 if !read_only && exclusive {
@@ -101,7 +110,41 @@ impl FileDevice {
             is_written_elsewhere,
             is_cut: AtomicBool::new(false),
             held: Vec::new(),
+            _locked: None,
         })
+    }
+
+    /// Returns the device of `file`, which another process has opened for writing, and locked. `locked` has the rest of the lock.
+    pub(crate) fn reopened(
+        file: OwnedFd,
+        locked: OwnedFd,
+        properties: Properties,
+    ) -> Result<Self, Errno> {
+        let Properties { sector_size, page_bytes, opened_by } = properties;
+        let size = rustix::fs::seek(&file, SeekFrom::End(0))?;
+        Ok(Self {
+            file,
+            size,
+            read_only: false,
+            sector_size,
+            page_bytes,
+            opened_by,
+            is_written_elsewhere: false,
+            is_cut: AtomicBool::new(false),
+            held: Vec::new(),
+            _locked: Some(locked),
+        })
+    }
+
+    /// Returns what [`reopened`](Self::reopened) needs.
+    pub(crate) fn properties(&self) -> Properties {
+        let Self { sector_size, page_bytes, opened_by, .. } = *self;
+        Properties { sector_size, page_bytes, opened_by }
+    }
+
+    /// Returns another descriptor of the open file.
+    pub(crate) fn duplicate(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&self.file, 3)
     }
 
     /// Returns whether another program had locked the image for writing when it was opened.
@@ -255,6 +298,13 @@ impl Change {
         let errno = errno.raw_os_error();
         IoError { operation: self.operation, offset: self.offset, length: self.length, errno }
     }
+}
+
+/// Returns whether the host refuses all writes to an open file because it is a block device that is read-only. Opening one for
+/// writing succeeds, but each write fails with EPERM.
+pub(crate) fn is_protected_device(file: &OwnedFd) -> Result<bool, Errno> {
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode);
+    Ok(kind == FileType::BlockDevice && is_write_protected(file)?)
 }
 
 /// Returns the use of the image that its lock announces.

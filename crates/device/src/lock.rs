@@ -88,6 +88,39 @@ pub(crate) fn lock(file: &OwnedFd, usage: Use) -> Result<bool, Errno> {
     }
 }
 
+/// Turns the lock of an image that is open for reading, which has the lock of [`Use::Read`], into that of [`Use::Write`]. `writer` is
+/// another open file of the image, for writing, which the lock of bytes belongs to; the other belongs to `reader`.
+///
+/// # Errors
+///
+/// EBUSY if another program has locked the image. The lock is then still that of a reader.
+pub(crate) fn upgrade(reader: &OwnedFd, writer: &OwnedFd) -> Result<(), Errno> {
+    let exclusive = FlockOperation::NonBlockingLockExclusive;
+    if rustix::fs::flock(reader, exclusive) == Err(Errno::WOULDBLOCK) {
+        // The host may have ended the shared lock first.
+        downgrade(reader);
+        return Err(Errno::BUSY);
+    }
+    let announced = ranges_of(Use::Write).iter().all(|(kind, range)| set(writer, *kind, range));
+    // The reader's own bytes would be taken for those of another program. Programs that come meanwhile find the writer's.
+    unlock_ranges(reader);
+    let is_free = announced && !is_locked_against(writer, Use::Write);
+    for (kind, range) in ranges_of(Use::Read) {
+        set(reader, kind, &range);
+    }
+    if !is_free {
+        unlock_ranges(writer);
+        downgrade(reader);
+        return Err(Errno::BUSY);
+    }
+    Ok(())
+}
+
+/// Turns the lock of an [upgraded](upgrade) reader into that of a reader, after the writer was closed.
+pub(crate) fn downgrade(reader: &OwnedFd) {
+    let _ = rustix::fs::flock(reader, FlockOperation::NonBlockingLockShared);
+}
+
 /// Ends all locks of an open image, even if a child of this process still has a copy of the descriptor.
 pub(crate) fn unlock(file: &OwnedFd) {
     // These fail if the host cannot lock the file, and in confined processes, whose locks end with the descriptor.

@@ -145,6 +145,16 @@ impl Image {
         Ok(Self { file: Arc::new(file), options })
     }
 
+    /// Returns the image of an open file.
+    pub(crate) fn of_file(file: FileDevice, options: OpenDevice) -> Self {
+        Self { file: Arc::new(file), options }
+    }
+
+    /// Returns the open file, and the options by which it was opened.
+    pub(crate) fn file_and_options(&self) -> (&FileDevice, OpenDevice) {
+        (&self.file, self.options)
+    }
+
     /// Returns whether another program than Bifolio had locked the image for writing when it was opened for reading.
     pub fn is_written_elsewhere(&self) -> bool {
         self.file.is_written_elsewhere()
