@@ -29,6 +29,7 @@ mod related;
 mod signals;
 mod target;
 mod tree_change;
+mod upgrade;
 mod users;
 mod walk;
 mod writing;

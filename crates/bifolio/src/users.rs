@@ -48,6 +48,11 @@ pub fn in_use(image: &Path) -> Failure {
         let failure = Failure::new(image, format!("is in use: it is mounted on {directory}"));
         return failure.advise("use the mount, or unmount it");
     }
+    locked(image)
+}
+
+/// Returns the failure to open an image that another process uses.
+pub fn locked(image: &Path) -> Failure {
     match locker_of(image) {
         Some(locker) => Failure::new(image, format!("is in use by {locker}, which has locked it"))
             .advise("try again when this process has ended"),
@@ -70,15 +75,22 @@ fn locker_of(image: &Path) -> Option<String> {
     Some(format!("{} (process {process})", text::escape(name.as_bytes())))
 }
 
-/// Finds a process that has an open file with a lock of the image. Locks of open files have no process in /proc/locks, and the
+/// Finds a process that has an open file with a lock of the image, other than this one and its children. Locks of open files have no process in /proc/locks, and the
 /// devices there are not those of stat(2) on every file system, so the files of the processes are compared.
 fn locker(image: &Metadata) -> Option<(u32, String)> {
     let own = std::process::id();
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let found = ids.filter(|id| *id != own).find(|id| has_lock(*id, image))?;
+    let others = ids.filter(|id| *id != own && parent(*id) != Some(own));
+    let found = others.into_iter().find(|id| has_lock(*id, image))?;
     let name = fs::read_to_string(format!("/proc/{found}/comm")).ok()?;
     Some((found, name.trim_end().to_owned()))
+}
+
+/// Returns the parent of a process.
+fn parent(process: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 /// Returns whether a process has an open file with a lock of the image.

@@ -60,9 +60,11 @@ fn resources_of_the_server_are_limited() {
     let memory = memory + (128 << 20) + (4 << 30);
     for (options, file_size) in [
         (&["-o", "rw"][..], None),
+        // It may become writable.
+        (&["-o", "ro"], None),
         // Messages go to an empty file.
-        (&["-o", "ro"], Some(64 << 20)),
-        (&["-o", "ro", "--log", &log], Some(1000 + (64 << 20))),
+        (&["-o", "ro,noload"], Some(64 << 20)),
+        (&["-o", "ro,noload", "--log", &log], Some(1000 + (64 << 20))),
     ] {
         let mount = fixture.mount(&[options, &["--cache-size", "64M"]].concat());
         let found = Limits::of(mount.server());

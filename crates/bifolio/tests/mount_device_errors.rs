@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use base::{DeviceOffset, IoError, IoOperation, Result};
 use bifolio::{Follow, SharedDevice, VolumeOptions};
 use device::{Bio, BioOperation, FileDevice};
-use fuse::{Confinement, Inherited, MountOptions, Plan, SessionError};
+use fuse::{Confinement, Inherited, MountOptions, Plan, SessionError, Upgrade};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
@@ -113,6 +113,7 @@ fn mount(folder: PathBuf) -> ExitCode {
         options,
         foreground: true,
         system_log: Arc::default(),
+        upgrade: Upgrade::never("it is a test"),
         confinement: Confinement::NONE,
         memory_max: 4 << 30,
         inherited: Inherited::default(),

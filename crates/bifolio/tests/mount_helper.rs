@@ -151,15 +151,22 @@ fn a_read_only_remount_changes_options_and_makes_data_durable() {
         run(Command::new("umount").arg(mounted.path()));
         mounted.assert_gone();
     }
-    // A read-only mount cannot become writable.
-    let done = mount(&["-t", "bifolio", "-o", "ro"], &fixture);
-    assert!(done.status.success(), "{}", done.text());
-    let mounted = fixture.mounted();
-    let refused = output(Command::new("mount").args(["-o", "remount,rw"]).arg(mounted.path()));
-    assert_eq!(refused.status.code(), Some(32), "{}", refused.text());
-    assert!(refused.text().contains("mounted read-only"), "{}", refused.text());
-    run(Command::new("umount").arg(mounted.path()));
-    mounted.assert_gone();
+    // A mount that began read-only can become writable, unless its image was not recovered.
+    for options in ["ro", "ro,noload"] {
+        let done = mount(&["-t", "bifolio", "-o", options], &fixture);
+        assert!(done.status.success(), "{}", done.text());
+        let mounted = fixture.mounted();
+        let done = output(Command::new("mount").args(["-o", "remount,rw"]).arg(mounted.path()));
+        if options == "ro" {
+            assert!(done.status.success(), "{}", done.text());
+            fs::write(mounted.path().join("after"), "the remount").unwrap();
+        } else {
+            assert_eq!(done.status.code(), Some(32), "{}", done.text());
+            assert!(done.text().contains("mounted without recovery"), "{}", done.text());
+        }
+        run(Command::new("umount").arg(mounted.path()));
+        mounted.assert_gone();
+    }
     drop(helpers);
     check_by_e2fsck(&fixture.image);
 }

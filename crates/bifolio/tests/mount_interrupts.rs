@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bifolio::{Follow, SharedDevice, VolumeOptions};
 use device::{Bio, BioOperation, FileDevice};
-use fuse::{Confinement, Inherited, MountOptions, Plan, SessionError};
+use fuse::{Confinement, Inherited, MountOptions, Plan, SessionError, Upgrade};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -87,6 +87,7 @@ fn mount(folder: PathBuf) -> ExitCode {
         options,
         foreground: true,
         system_log: Arc::default(),
+        upgrade: Upgrade::never("it is a test"),
         confinement: Confinement::FULL,
         memory_max: 4 << 30,
         inherited: Inherited::default(),

@@ -147,12 +147,12 @@ impl Server {
         let Operation { effect, serve, .. } = Operation::of(opcode);
         match effect {
             Effect::None => return serve(self, request, reply),
-            Effect::Change if !self.volume.is_writable() => return Err(Errno::ROFS.into()),
-            Effect::Finalize if !self.volume.is_writable() => return Ok(Answer::Payload),
+            Effect::Change if !self.volume().is_writable() => return Err(Errno::ROFS.into()),
+            Effect::Finalize if !self.volume().is_writable() => return Ok(Answer::Payload),
             Effect::Change | Effect::Finalize => {}
         }
         let _privilege_guard =
-            self.volume.act_for(&self.options.owners.credentials(&request.header));
+            self.volume().act_for(&self.options.owners.credentials(&request.header));
         let _cancellable = self.interrupts.make_cancellable(&request.header);
         serve(self, request, reply)
     }

@@ -19,6 +19,7 @@ mod server;
 mod session;
 mod socket;
 mod transport;
+mod upgrade;
 
 pub use mount::{
     Claim, LoopBacking, LoopDevice, MountEntry, MountError, MountOptions, OptionError, Preference,
@@ -31,7 +32,7 @@ pub use request::Request;
 pub use server::{Server, ServerOptions};
 pub use session::{
     ConfineError, Confinement, END_SIGNALS, Inherited, Layer, Plan, Remount, RemountError,
-    SessionError, Severity, SyncError, SystemLog, UmountError, UmountNotice, ask,
+    SessionError, Severity, SyncError, SystemLog, UmountError, UmountNotice, Upgrade, ask,
     ignore_other_signals, remount, remove_dead, run, sync, umount, umount_lazily,
 };
 pub use transport::{BusyPoll, Channel, EndReason, NoRings, THREADS_DEFAULT, WorkerPool};

@@ -116,6 +116,24 @@ impl NodeTable {
         id
     }
 
+    /// Replaces each node by the one that `load` returns for its number, without a change of what the kernel knows of it. No request
+    /// may be served meanwhile. Replaces none if one cannot be loaded.
+    pub fn replace(&self, load: impl Fn(InodeNumber) -> Result<Arc<vfs::Node>>) -> Result<()> {
+        let mut entries = self.entries.lock();
+        let is_unused = |entry: &mut Entry| Arc::get_mut(&mut entry.known).is_some();
+        assert!(entries.values_mut().all(is_unused), "a request is served");
+        let loaded = entries.keys().map(|id| load(self.number(*id)).map(|node| (*id, node)));
+        let loaded = loaded.collect::<Result<Vec<_>>>()?;
+        for (id, node) in loaded {
+            let entry = entries.get_mut(&id);
+            if let Some(known) = entry.and_then(|entry| Arc::get_mut(&mut entry.known)) {
+                known.node = node;
+                known.file = OnceLock::new();
+            }
+        }
+        Ok(())
+    }
+
     /// Removes all lookups of all nodes but the root's.
     pub fn clear(&self) {
         let mut entries = self.entries.lock();

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base::{FileOffset, Result};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use vfs::LostFiles;
 
@@ -23,15 +23,20 @@ use crate::protocol::{InHeader, InterruptIn};
 use crate::reply::{Answer, Outcome, Reply};
 use crate::request::Request;
 use crate::requester::{Requester, Requesters};
+use crate::upgrade::Opener;
 
 /// A bit in the count of requests: new requests are not served.
 const CLOSING: usize = 1 << (usize::BITS - 1);
 /// A bit in the count of requests: requests in flight are answered with an error.
 const GIVEN_UP: usize = CLOSING >> 1;
+/// A bit in the count of requests: new requests wait.
+pub(crate) const PAUSED: usize = GIVEN_UP >> 1;
+/// The bits of the count of requests itself.
+pub(crate) const COUNT: usize = PAUSED - 1;
 /// The time for which [`Server::close`] waits for requests in flight. It is limited, since a device may hang.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The interval at which [`Server::close`] checks whether requests are in flight.
-const CHECK_EVERY: Duration = Duration::from_millis(1);
+/// The interval at which [`Server::close`] checks whether requests are in flight, and a request whether it has to wait.
+pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(1);
 
 /// Options of a server.
 #[derive(Clone, Debug)]
@@ -46,6 +51,8 @@ pub struct ServerOptions {
     pub owners: Owners,
     /// Whether idmapped mounts of the volume are allowed. Then only requests that create files name their caller.
     pub idmapped: bool,
+    /// Whether the volume of a mount that begins read-only may become writable.
+    pub may_become_writable: bool,
     /// The size of the host's pages, in bytes.
     pub page_bytes: usize,
 }
@@ -59,6 +66,7 @@ impl Default for ServerOptions {
             uncached: false,
             owners: Owners::default(),
             idmapped: false,
+            may_become_writable: false,
             page_bytes: 4096,
         }
     }
@@ -67,7 +75,10 @@ impl Default for ServerOptions {
 /// The server of one volume. All threads of a transport share it; it knows no transport.
 #[derive(Debug)]
 pub struct Server {
-    pub(crate) volume: Arc<vfs::Volume>,
+    /// The volume. Replaced once at most, while no request is served.
+    pub(crate) volume: RwLock<Arc<vfs::Volume>>,
+    /// How the volume gets open for writing, if it can.
+    pub(crate) opener: OnceLock<Opener>,
     pub(crate) nodes: NodeTable,
     pub(crate) files: OpenFiles,
     pub(crate) options: ServerOptions,
@@ -78,10 +89,10 @@ pub struct Server {
     pub(crate) negotiated: OnceLock<Result<Negotiated, InitRefused>>,
     /// Whether requests may come through io_uring.
     pub(crate) accepts_io_uring: AtomicBool,
-    /// The number of requests in flight, with the bits [`CLOSING`] and [`GIVEN_UP`].
-    in_flight: AtomicUsize,
+    /// The number of requests in flight, with the bits [`CLOSING`], [`GIVEN_UP`] and [`PAUSED`].
+    pub(crate) in_flight: AtomicUsize,
     /// The outcome of closing the volume.
-    closed: Mutex<Option<Result<()>>>,
+    pub(crate) closed: Mutex<Option<Result<()>>>,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) requesters: Requesters,
     attribute_invalidator: OnceLock<AttributeInvalidator>,
@@ -120,10 +131,11 @@ impl Server {
     pub fn new(volume: Arc<vfs::Volume>, options: ServerOptions) -> Result<Self> {
         let nodes = NodeTable::new(volume.root()?);
         let statfs = volume.statfs();
-        let has_casefolding = volume.is_writable()
+        let has_casefolding = (volume.is_writable() || options.may_become_writable)
             && volume.info().features.iter().any(|feature| feature == "casefold");
         Ok(Self {
-            volume,
+            volume: RwLock::new(volume),
+            opener: OnceLock::new(),
             nodes,
             files: OpenFiles::default(),
             options,
@@ -204,15 +216,27 @@ impl Server {
         self.requesters.set(find);
     }
 
-    /// Counts a request as in flight until the result is dropped.
+    /// Returns the current volume.
+    pub(crate) fn volume(&self) -> Arc<vfs::Volume> {
+        Arc::clone(&self.volume.read())
+    }
+
+    /// Counts a request as in flight until the result is dropped. Waits during a pause.
     pub(crate) fn begin_request(&self) -> InFlight<'_> {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        while self.in_flight.fetch_add(1, Ordering::Acquire) & PAUSED != 0 {
+            self.in_flight.fetch_sub(1, Ordering::Release);
+            // Another thread receives the next request.
+            base::waiting::about_to_wait();
+            while self.in_flight.load(Ordering::Relaxed) & PAUSED != 0 {
+                std::thread::sleep(CHECK_EVERY);
+            }
+        }
         InFlight(self)
     }
 
     /// Returns whether no request is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight.load(Ordering::Acquire) & !(CLOSING | GIVEN_UP) == 0
+        self.in_flight.load(Ordering::Acquire) & COUNT == 0
     }
 
     /// Returns whether the server has begun to close the volume.
@@ -280,7 +304,7 @@ impl Server {
         _reply: &mut Reply<'_>,
     ) -> Outcome {
         // On a read-only volume, requests wait only for the device, and such waits cannot be cancelled.
-        if self.volume.is_writable() && self.interrupts.record(operation.unique) {
+        if self.may_write() && self.interrupts.record(operation.unique) {
             Ok(Answer::Silent)
         } else {
             // After ENOSYS, the kernel sends no more INTERRUPT.
@@ -290,7 +314,12 @@ impl Server {
 
     /// Returns whether the volume is open for writing.
     pub fn is_writable(&self) -> bool {
-        self.volume.is_writable()
+        self.volume.read().is_writable()
+    }
+
+    /// Returns whether the volume is open for writing, or may be later. What the kernel is told once depends on this.
+    pub(crate) fn may_write(&self) -> bool {
+        self.options.may_become_writable || self.is_writable()
     }
 
     /// Closes a writable volume. All changes that were answered without an error are durable afterwards. Waits for
@@ -302,7 +331,7 @@ impl Server {
 
     /// Returns the files with data that may be lost after [`close`](Self::close) has failed.
     pub fn lost_files(&self) -> LostFiles {
-        self.volume.lost_files()
+        self.volume().lost_files()
     }
 
     /// Closes the volume in the first call; later calls return the outcome of the first. `own` requests in flight
@@ -313,12 +342,12 @@ impl Server {
     }
 
     fn close_within(&self, timeout: Duration, own: usize) -> Result<()> {
-        if !self.volume.is_writable() {
+        if !self.is_writable() {
             return Ok(());
         }
         self.in_flight.fetch_or(CLOSING, Ordering::AcqRel);
         let until = Instant::now() + timeout;
-        while self.in_flight.load(Ordering::Acquire) & !(CLOSING | GIVEN_UP) > own {
+        while self.in_flight.load(Ordering::Acquire) & COUNT > own {
             if Instant::now() >= until {
                 tracing::error!("some requests took too long: they are answered with an error");
                 self.in_flight.fetch_or(GIVEN_UP, Ordering::AcqRel);
@@ -328,7 +357,7 @@ impl Server {
         }
         self.files.clear();
         self.nodes.clear();
-        self.volume.close()
+        self.volume().close()
     }
 
     /// Returns the outcome of INIT, if it was answered.

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 
-use fuse::{Confinement, Inherited, LoopDevice, MountOptions, Plan};
+use fuse::{Confinement, Inherited, LoopDevice, MountOptions, Plan, Upgrade};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -55,6 +55,7 @@ fn mount(facts: &Facts) -> ExitCode {
         options: MountOptions { writable: true, ..MountOptions::default() },
         foreground: true,
         system_log: Arc::default(),
+        upgrade: Upgrade::never("it is a test"),
         confinement: if is_confined { Confinement::FULL } else { Confinement::NONE },
         memory_max: MEMORY_MAX,
         inherited,

@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
-use fuse::{Confinement, Inherited, MountOptions, Plan, SessionError};
+use fuse::{Confinement, Inherited, MountOptions, Plan, SessionError, Upgrade};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::net::{SendFlags, Shutdown, SocketType, send, shutdown, sockopt};
@@ -97,6 +97,7 @@ fn mount(case: OsString, directory: PathBuf) -> ExitCode {
         options,
         foreground: std::env::var_os(BACKGROUND).is_none(),
         system_log: Arc::default(),
+        upgrade: Upgrade::never("it is a test"),
         confinement: if case == SIGNALS { Confinement::FULL } else { Confinement::NONE },
         memory_max: 4 << 30,
         inherited: Inherited::default(),

@@ -12,6 +12,7 @@ use clap::Args;
 use device::Image;
 use fuse::{
     Claim, Inherited, MountEntry, MountOptions, OptionError, Plan, SessionError, THREADS_DEFAULT,
+    Upgrade,
 };
 use rustix::io::Errno;
 use vfs::Volume;
@@ -25,6 +26,7 @@ use crate::mount_options::{Options, table};
 use crate::part::PartDevice;
 use crate::related;
 use crate::target::{ImageOptions, Target};
+use crate::upgrade;
 use crate::writing;
 
 /// The memory that a server may map beside its cache, in bytes: stacks, buffers, and what the formats keep.
@@ -199,7 +201,9 @@ mount(8), fstab and systemd:
   `mount -o remount,ro` makes all data durable on all mounts, and leaves the
   image as after an unmount: its journal is empty until the next change. As in
   Linux, ro and rw concern all mounts of the volume (with remount,bind, only this
-  one), and suid, dev and exec only the one that is remounted. With
+  one), and suid, dev and exec only the one that is remounted.
+  `mount -o remount,rw` also works for a mount of root that began read-only,
+  unless it is one of a part of an image, noload, norecovery or incomplete. With
   links of the names umount.fuse.bifolio and umount.fuseblk.bifolio, umount(8)
   waits for all data of all mounts, and reports errors.
 
@@ -314,15 +318,23 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     image.locks_related = false;
     let mut volume_options = image.volume_options(writable)?;
     all.apply(&mut volume_options);
+    let (upgrade, read_only) = match writable {
+        true => (Upgrade::never(upgrade::HOST_IS_FULL), None),
+        false => upgrade::open(&opened, &image, part.is_some(), &volume_options)
+            .inspect_err(|failure| log.append(failure))?,
+    };
+    // A volume that becomes writable has a cache of its own.
+    let caches = if read_only.is_some() { 2 } else { 1 };
     let plan = Plan {
         claim,
         source: source.into_os_string(),
         directory: mount_point(&directory)?,
         options: all.mount.clone(),
+        upgrade,
         foreground,
         system_log: Arc::clone(log.system()),
         confinement: image.confinement.layers(),
-        memory_max: memory_max(volume_options.cache.bytes_max),
+        memory_max: memory_max(volume_options.cache.bytes_max.saturating_mul(caches)),
         inherited,
         threads,
     };
@@ -356,12 +368,18 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     };
     // The guard keeps this without calling it, and with it the lock of the image and the loop device. The server closes them.
     let open_images = || {
-        let unread = match writable {
-            true => image.open_image_for_writing(&opened)?,
-            false => image.open_image(&opened)?,
+        let files = match read_only {
+            Some(files) => files,
+            None => {
+                let unread = match writable {
+                    true => image.open_image_for_writing(&opened)?,
+                    false => image.open_image(&opened)?,
+                };
+                (unread, image.open_journal(writable)?)
+            }
         };
         drop((part, related));
-        Ok((unread, image.open_journal(writable)?))
+        Ok(files)
     };
     fuse::run(&plan, open_images, open).map_err(|error| {
         let failure = failure(error, &target, &directory);

@@ -77,7 +77,7 @@ pub enum MountError {
     #[error("fusermount3 failed: {0}")]
     Helper(String),
     /// The volume is mounted on this directory for reading, and was to be mounted for writing.
-    #[error("it is mounted read-only on {}: unmount it first", .0.display())]
+    #[error("it is mounted read-only on {}: remount it with rw, or unmount it first", .0.display())]
     ReadOnly(PathBuf),
     /// Root has no right to mount, so that `fusermount3` was tried, and has failed, too.
     #[error(

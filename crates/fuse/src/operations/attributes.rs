@@ -60,7 +60,7 @@ impl Server {
         _rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Outcome {
-        let counts = self.volume.statfs();
+        let counts = self.volume().statfs();
         reply.push(&StatFsOut {
             blocks: counts.blocks,
             blocks_free: counts.blocks_free,

@@ -76,7 +76,7 @@ impl Server {
         need_room::<EntryOut>(reply)?;
         let file = self.known(operation.node)?;
         let directory = self.known(header.node)?;
-        self.volume.link(&directory.node, name, &file.node)?;
+        self.volume().link(&directory.node, name, &file.node)?;
         reply.push(&self.entry_out(&directory.node, &file.node))?;
         Ok(Answer::Payload)
     }
@@ -97,7 +97,7 @@ impl Server {
         let flags = OFlags::from_bits_retain(operation.flags);
         let attributes = self.file_creation(operation);
         let by = self.options.owners.creator(header)?;
-        let made = self.volume.create_in(&directory.node, name, &attributes, &by);
+        let made = self.volume().create_in(&directory.node, name, &attributes, &by);
         let node = match made {
             Err(Error::Exists) if !flags.contains(OFlags::EXCL) => return Err(Errno::STALE.into()),
             made => made?,
@@ -119,7 +119,7 @@ impl Server {
         let directory = self.known(header.node)?;
         let attributes = self.file_creation(operation);
         let by = self.options.owners.creator(header)?;
-        let node = self.volume.create_unnamed(&directory.node, &attributes, &by)?;
+        let node = self.volume().create_unnamed(&directory.node, &attributes, &by)?;
         let flags = OFlags::from_bits_retain(operation.flags) - OFlags::TRUNC;
         self.answer_created(&directory.node, &node, flags, Privileges::Keep, reply)
     }
@@ -143,7 +143,7 @@ impl Server {
         need_room::<EntryOut>(reply)?;
         let directory = self.known(header.node)?;
         let by = self.options.owners.creator(header)?;
-        let node = self.volume.create_in(&directory.node, name, attributes, &by)?;
+        let node = self.volume().create_in(&directory.node, name, attributes, &by)?;
         reply.push(&self.entry_out(&directory.node, &node))?;
         Ok(Answer::Payload)
     }

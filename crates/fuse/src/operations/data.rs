@@ -71,7 +71,7 @@ impl Server {
     ) -> Outcome {
         let flags = OFlags::from_bits_retain(operation.flags);
         let known = self.known(header.node)?;
-        let opened = if self.volume.is_writable() {
+        let opened = if self.volume().is_writable() {
             self.record_open(header.node, &known, flags);
             let kill = operation.open_flags & OPEN_KILL_SUIDGID != 0;
             let opened = self.open_node(&known.node, flags, self.privileges(header, kill))?;
@@ -247,7 +247,7 @@ impl Server {
         let keeps_times = self.agreed_on(InitFlags::WRITEBACK_CACHE);
         // The kernel has accepted data in its cache and cannot return it to the program, which may have ended. So such
         // writes may use the blocks reserved for root.
-        let _privilege_guard = from_cache.then(|| self.volume.act_for(&Credentials::ROOT));
+        let _privilege_guard = from_cache.then(|| self.volume().act_for(&Credentials::ROOT));
         let write = |done: usize| {
             let at = FileOffset(operation.offset + done as u64);
             let at = if from_cache {
@@ -366,7 +366,14 @@ impl Server {
         if operation.flags != 0 {
             return Err(Errno::INVAL.into());
         }
-        let source = self.files.get(operation.handle).ok_or(Errno::BADF)?;
+        let source = self.files.get(operation.handle);
+        // A file that was opened before the volume became writable has no handle.
+        let opened_before = match &source {
+            None => Some(self.known(header.node)?.file()?),
+            Some(_) => None,
+        };
+        let source = source.as_ref().map(|opened| &opened.file).or(opened_before.as_deref());
+        let source = source.ok_or(Errno::BADF)?;
         let target = self.files.get(operation.to_handle).ok_or(Errno::BADF)?;
         let from = FileOffset(operation.offset);
         let to = FileOffset(operation.to_offset);
@@ -374,7 +381,7 @@ impl Server {
         // The kernel does not say whether the caller may keep setuid and setgid.
         let privileges = self.privileges(header, header.uid != 0);
         let _invalidating = self.invalidating_mode(operation.to_node, &target, privileges);
-        let copied = source.file.copy_to(from, &target.file, to, length, privileges)?;
+        let copied = source.copy_to(from, &target.file, to, length, privileges)?;
         // The kernel does not sync after a copy.
         target.file.make_durable(to.0..to.0.saturating_add(copied), target.sync)?;
         Ok(copied)

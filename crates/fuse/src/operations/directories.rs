@@ -31,7 +31,7 @@ impl Server {
         }
         // After ENOSYS, the server does not see when cached listings are read. This is no loss if access times need to
         // be right only to a day.
-        if self.agreed_on(InitFlags::NO_OPENDIR_SUPPORT) && !self.volume.notes_every_listing() {
+        if self.agreed_on(InitFlags::NO_OPENDIR_SUPPORT) && !self.volume().notes_every_listing() {
             return Err(Errno::NOSYS.into());
         }
         if directory.is_cached() {
@@ -118,8 +118,8 @@ impl Server {
         let node = match entry.name {
             b"." | b".." => None,
             // The name may have been removed, or may lead to another inode, since it was listed.
-            _ if self.volume.is_writable() => self.volume.lookup(directory, entry.name).ok(),
-            _ => self.volume.node(entry.inode).ok(),
+            _ if self.volume().is_writable() => self.volume().lookup(directory, entry.name).ok(),
+            _ => self.volume().node(entry.inode).ok(),
         };
         let kind = node.as_ref().map(|node| node.kind()).or(entry.kind);
         match node {

@@ -105,7 +105,7 @@ impl Server {
         rest: &[u8],
         reply: &mut Reply<'_>,
     ) -> Result<Option<Answer>, Failure> {
-        let Some(features) = self.volume.feature_bits() else { return Ok(None) };
+        let Some(features) = self.volume().feature_bits() else { return Ok(None) };
         let (word, count, option, defragmented);
         let data: &[u8] = match operation.command {
             command::START_ATOMIC_WRITE => {
@@ -128,7 +128,7 @@ impl Server {
             command::GARBAGE_COLLECT => {
                 self.require_root(header)?;
                 base::waiting::about_to_wait();
-                if !self.volume.clean_some()? {
+                if !self.volume().clean_some()? {
                     return Err(Errno::NODATA.into());
                 }
                 &[]
@@ -145,11 +145,11 @@ impl Server {
             }
             command::WRITE_CHECKPOINT => {
                 self.require_root(header)?;
-                if !self.volume.is_writable() {
+                if !self.volume().is_writable() {
                     return Err(Errno::ROFS.into());
                 }
                 base::waiting::about_to_wait();
-                self.volume.sync()?;
+                self.volume().sync()?;
                 &[]
             }
             command::GET_FEATURES => {
@@ -238,7 +238,7 @@ impl Server {
     /// Returns whether files of the mount can be written atomically. With `-o writeback`, they cannot: the kernel takes a
     /// smaller size from no server, which an abort needs.
     fn has_atomic_writes(&self) -> bool {
-        self.volume.is_writable() && !self.agreed_on(InitFlags::WRITEBACK_CACHE)
+        self.volume().is_writable() && !self.agreed_on(InitFlags::WRITEBACK_CACHE)
     }
 
     /// Returns the open file of a request that only the owner of the file may send.
@@ -337,7 +337,7 @@ impl Server {
         let (range, _) = CleanRange::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
         let last = range.start.checked_add(range.length).ok_or(Errno::INVAL)?;
         base::waiting::about_to_wait();
-        match self.volume.clean_range(FsBlock(range.start)..=FsBlock(last), range.sync == 0)? {
+        match self.volume().clean_range(FsBlock(range.start)..=FsBlock(last), range.sync == 0)? {
             RangeCleaning::Done => Ok(()),
             RangeCleaning::Empty => Err(Errno::NODATA.into()),
             RangeCleaning::InLog | RangeCleaning::Kept => Err(Errno::AGAIN.into()),
@@ -358,7 +358,7 @@ impl Server {
         if node.kind() != FileType::Regular {
             return Err(Errno::INVAL.into());
         }
-        if !self.volume.is_writable() {
+        if !self.volume().is_writable() {
             return Err(Errno::ROFS.into());
         }
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;

@@ -82,7 +82,7 @@ impl Server {
         tracing::debug!("INIT of version {}.{}", init.major, init.minor);
         match negotiate(init, rest, self.wanted(), self.options.page_bytes) {
             Ok((mut out, negotiated)) => {
-                out.time_granularity = self.volume.time_granularity();
+                out.time_granularity = self.volume().time_granularity();
                 // A kernel with a newer major version sends a second INIT with ours, and nothing is agreed on before.
                 if let Some(negotiated) = negotiated {
                     let _ = self.negotiated.set(Ok(negotiated));
@@ -100,7 +100,7 @@ impl Server {
     /// Returns the features that the server accepts.
     fn wanted(&self) -> InitFlags {
         let mut wanted = WANTED;
-        if self.volume.is_writable() {
+        if self.may_write() {
             wanted = WANTED_TO_WRITE;
             if self.options.writeback_cache {
                 wanted = wanted | InitFlags::WRITEBACK_CACHE;

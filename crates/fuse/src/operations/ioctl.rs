@@ -38,6 +38,13 @@ pub const MARK_CLEAN: u32 = 0xBF03;
 /// `_IO(0xBF, 4)`, this server's own, for root: marks the volume as in use, since it has become writable again.
 pub const MARK_IN_USE: u32 = 0xBF04;
 
+/// `_IOR(0xBF, 5, [u8; 4096])`, this server's own, for root: has a volume that is open for reading opened for writing. The answer is
+/// why this failed, with zeroes after it, or nothing.
+pub const BECOME_WRITABLE: u32 = 0x9000_BF05;
+
+/// The maximum size of the answer to [`BECOME_WRITABLE`], in bytes.
+pub const REASON_BYTES_MAX: usize = 4096;
+
 /// `struct fsxattr`.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -80,11 +87,20 @@ impl Server {
         if let Some(answer) = self.f2fs_ioctl(header, operation, rest, reply)? {
             return Ok(answer);
         }
-        let attributes = self.known(header.node)?.node.attributes();
         let command = operation.command;
+        if command == BECOME_WRITABLE {
+            self.require_root(header)?;
+            base::waiting::about_to_wait();
+            let reason = self.become_writable(header.pid).err().unwrap_or_default();
+            reply.push(&IoctlOut::default())?;
+            let room = REASON_BYTES_MAX.min(operation.out_size as usize);
+            reply.push_bytes(&reason.as_bytes()[..reason.len().min(room)])?;
+            return Ok(Answer::Payload);
+        }
+        let attributes = self.known(header.node)?.node.attributes();
         if command == SYNC_VOLUME {
             base::waiting::about_to_wait();
-            self.volume.sync()?;
+            self.volume().sync()?;
             reply.push(&IoctlOut::default())?;
             return Ok(Answer::Payload);
         }
@@ -92,8 +108,8 @@ impl Server {
             self.require_root(header)?;
             base::waiting::about_to_wait();
             match command {
-                MARK_CLEAN => self.volume.mark_clean()?,
-                _ => self.volume.mark_in_use()?,
+                MARK_CLEAN => self.volume().mark_clean()?,
+                _ => self.volume().mark_in_use()?,
             }
             reply.push(&IoctlOut::default())?;
             return Ok(Answer::Payload);
@@ -114,7 +130,7 @@ impl Server {
             number = attributes.generation;
             number.as_bytes()
         } else if command == IS_WRITABLE {
-            is_writable = u32::from(self.volume.is_writable());
+            is_writable = u32::from(self.volume().is_writable());
             is_writable.as_bytes()
         } else if command == FSGETXATTR {
             record = fs_xattr(&attributes);

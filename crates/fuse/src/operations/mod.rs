@@ -19,4 +19,6 @@ mod volume_ioctl;
 mod xattrs;
 
 pub use init::{InitRefused, Negotiated, TRANSFER_BYTES_MAX};
-pub use ioctl::{IS_WRITABLE, MARK_CLEAN, MARK_IN_USE, SYNC_VOLUME};
+pub use ioctl::{
+    BECOME_WRITABLE, IS_WRITABLE, MARK_CLEAN, MARK_IN_USE, REASON_BYTES_MAX, SYNC_VOLUME,
+};

@@ -45,11 +45,11 @@ impl Server {
             b"." => self.forgotten_node(header.node),
             b".." => self
                 .forgotten_node(header.node)
-                .and_then(|directory| self.volume.lookup(&directory, name)),
+                .and_then(|directory| self.volume().lookup(&directory, name)),
             _ => {
                 let directory = self.known(header.node)?;
                 is_lasting = !ignores_case(&directory.node);
-                self.volume.lookup(&directory.node, name)
+                self.volume().lookup(&directory.node, name)
             }
         };
         let node = match found {
@@ -75,7 +75,7 @@ impl Server {
         match self.nodes.get(id) {
             Some(known) if known.node.attributes().links == 0 => Err(Error::NotFound),
             Some(known) => Ok(Arc::clone(&known.node)),
-            None => self.volume.kept_node(self.nodes.number(id)),
+            None => self.volume().kept_node(self.nodes.number(id)),
         }
     }
 

@@ -20,7 +20,7 @@ impl Server {
     ) -> Outcome {
         let directory = self.known(header.node)?;
         let by = self.options.owners.credentials(header);
-        self.volume.unlink(&directory.node, request::name(rest)?, &by)?;
+        self.volume().unlink(&directory.node, request::name(rest)?, &by)?;
         Ok(Answer::Payload)
     }
 
@@ -34,7 +34,7 @@ impl Server {
     ) -> Outcome {
         let directory = self.known(header.node)?;
         let by = self.options.owners.credentials(header);
-        self.volume.rmdir(&directory.node, request::name(rest)?, &by)?;
+        self.volume().rmdir(&directory.node, request::name(rest)?, &by)?;
         Ok(Answer::Payload)
     }
 
@@ -89,7 +89,7 @@ impl Server {
         } else {
             self.options.owners.credentials(header)
         };
-        self.volume.rename_in(from, to, flags, &by)?;
+        self.volume().rename_in(from, to, flags, &by)?;
         Ok(Answer::Payload)
     }
 }

@@ -48,9 +48,9 @@ impl Server {
     ) -> Outcome {
         base::waiting::about_to_wait();
         if self.requesters.of(header.pid) == Requester::Remount {
-            self.volume.mark_clean()?;
+            self.volume().mark_clean()?;
         } else {
-            self.volume.sync()?;
+            self.volume().sync()?;
         }
         Ok(Answer::Payload)
     }

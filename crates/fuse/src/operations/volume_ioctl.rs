@@ -49,7 +49,7 @@ impl Server {
                 trimmed.as_bytes()
             }
             GETFSLABEL => {
-                let found = self.volume.label()?;
+                let found = self.volume().label()?;
                 let length = found.len().min(LABEL_ROOM - 1);
                 label[..length].copy_from_slice(&found[..length]);
                 &label
@@ -59,7 +59,7 @@ impl Server {
                 let argument = argument.get(..LABEL_ROOM).ok_or(Errno::INVAL)?;
                 // As in Linux, a label ends within the buffer.
                 let end = argument.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
-                self.volume.set_label(&argument[..end])?;
+                self.volume().set_label(&argument[..end])?;
                 &[]
             }
             _ => return Ok(None),
@@ -76,7 +76,7 @@ impl Server {
     fn trim(&self, range: TrimRange) -> Result<TrimRange, Failure> {
         base::waiting::about_to_wait();
         let end = range.start.saturating_add(range.length);
-        match self.volume.trim(range.start..end, range.length_min) {
+        match self.volume().trim(range.start..end, range.length_min) {
             Ok(length) => Ok(TrimRange { length, ..range }),
             Err(Error::Io(error)) if error.errno == Errno::OPNOTSUPP.raw_os_error() => {
                 Err(Errno::OPNOTSUPP.into())

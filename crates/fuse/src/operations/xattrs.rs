@@ -56,7 +56,7 @@ impl Server {
 
     /// Fails with EOPNOTSUPP for names outside of the supported namespaces.
     pub(super) fn check_namespace(&self, name: &[u8]) -> Result<(), Errno> {
-        let is_advise = name == F2FS_ADVISE && self.volume.feature_bits().is_some();
+        let is_advise = name == F2FS_ADVISE && self.volume().feature_bits().is_some();
         if is_advise || NAMESPACES.iter().any(|namespace| name.starts_with(namespace)) {
             Ok(())
         } else {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
@@ -16,7 +16,7 @@ use super::process::{self, Child};
 use super::signals::Signals;
 use super::system_log::Severity;
 use super::task::{self, Task};
-use super::{Plan, SessionError, Sockets, kill_check, locate, messages, system_call};
+use super::{Plan, SessionError, Sockets, kill_check, locate, messages, system_call, upgrade};
 use crate::mount::{self, Claimed, Detached, MountError, MountId, MountOptions, MountRequest};
 use crate::transport::connect_device;
 
@@ -65,6 +65,8 @@ pub fn run<H, E: Display>(
     locate::start(sockets.locate);
     kill_check::start(sockets.kill_check);
     system_call::start(sockets.system_call);
+    let device = Arc::default();
+    upgrade::start(sockets.upgrade, &plan.upgrade, Arc::clone(&device));
     let mut guard = Guard {
         plan,
         control,
@@ -72,6 +74,7 @@ pub fn run<H, E: Display>(
         server,
         ring_device: sockets.ring_device,
         mount: None,
+        device,
         has_block_device: false,
         marks: Vec::new(),
         failure: RefCell::default(),
@@ -86,6 +89,7 @@ pub fn run<H, E: Display>(
     }
     // Before other programs learn of the end.
     drop(held);
+    plan.upgrade.release();
     guard.conclude(&outcome);
     outcome
 }
@@ -105,6 +109,8 @@ struct Guard<'a> {
     ring_device: Option<OwnedFd>,
     /// The mount, once there is one.
     mount: Option<MountId>,
+    /// The device number of the mount, once there is one.
+    device: Arc<OnceLock<String>>,
     /// Whether the mount has a block device, so that further mounts share it.
     has_block_device: bool,
     /// The marks by which other programs find this process, once there is a mount.
@@ -252,6 +258,9 @@ impl Guard<'_> {
                 connection
             }
         };
+        if let Some(mount) = &self.mount {
+            let _ = self.device.set(mount.device.clone());
+        }
         if plan.options.writeback
             && let Some(mount) = &self.mount
         {
@@ -306,7 +315,7 @@ impl Guard<'_> {
     /// Says what is left of the mount, and of the data, of a server that has died.
     fn say_that_mount_stays(&self) {
         let directory = self.plan.directory.display();
-        let lost = match self.plan.options.writable {
+        let lost = match self.is_writable() {
             true => {
                 "data that was synced is durable, and data that was written shortly before may be lost; "
             }
@@ -339,7 +348,7 @@ impl Guard<'_> {
     /// Ends a server that has not failed itself, and returns `error`. The server gets the time `timeout` to close its
     /// volume, unless another signal comes.
     fn abort<E>(&self, timeout: Duration, error: SessionError<E>) -> Result<(), SessionError<E>> {
-        let has_ended = self.plan.options.writable
+        let has_ended = self.is_writable()
             && self.control.send(&Message::Quit).is_ok()
             && self.await_end(timeout);
         let last = if has_ended { Event::Closed } else { Event::Timeout };
@@ -408,8 +417,7 @@ impl Guard<'_> {
                     if !has_sent_quit =>
                 {
                     has_sent_quit = true;
-                    let is_writable = self.plan.options.writable;
-                    let timeout = if is_writable { WRITE_TIMEOUT } else { QUIT_TIMEOUT };
+                    let timeout = if self.is_writable() { WRITE_TIMEOUT } else { QUIT_TIMEOUT };
                     until = Some(Instant::now() + timeout);
                     let _ = self.control.send(&Message::Quit);
                 }
@@ -427,7 +435,7 @@ impl Guard<'_> {
     /// data. The time limit begins at `requested`. Returns false if the server has ended before.
     fn sync(&self, requested: Instant) -> bool {
         let mounts = self.mounts();
-        let Some((directory, _)) = mounts.first().filter(|_| self.plan.options.writable) else {
+        let Some((directory, _)) = mounts.first().filter(|_| self.is_writable()) else {
             return true;
         };
         let syncing = match Self::start_sync(directory.clone()) {
@@ -500,6 +508,11 @@ impl Guard<'_> {
         // The number of a device that is not a block device may be another mount's by now.
         let further = if self.has_block_device { mount.further() } else { Vec::new() };
         own.into_iter().chain(further).collect()
+    }
+
+    /// Returns whether the server may have the volume open for writing.
+    fn is_writable(&self) -> bool {
+        self.plan.options.writable || self.plan.upgrade.is_done()
     }
 
     /// Returns whether the topmost mount on the directory is still the session's.

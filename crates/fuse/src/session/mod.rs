@@ -35,6 +35,7 @@ mod system_call;
 mod system_log;
 mod task;
 mod umount;
+mod upgrade;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -60,6 +61,7 @@ pub use signals::{END_SIGNALS, ignore_other_signals};
 pub use sync::{SyncError, sync};
 pub use system_log::{Severity, SystemLog};
 pub use umount::{UmountError, UmountNotice, umount, umount_lazily};
+pub use upgrade::Upgrade;
 
 /// The description of a session.
 #[derive(Clone, Debug)]
@@ -72,6 +74,8 @@ pub struct Plan {
     pub claim: Option<Claim>,
     /// The mount options.
     pub options: MountOptions,
+    /// How the mount becomes writable later if it begins read-only.
+    pub upgrade: Upgrade,
     /// Whether the caller stays in the foreground and is the guard.
     pub foreground: bool,
     /// The system log, which gets the messages of guard and server from the time on at which they are in the background.
@@ -182,7 +186,7 @@ pub fn run<P, E: fmt::Display>(
         }
         Side::Parent(guard) => {
             // What it owns is the guard's now, such as a lock that would end.
-            std::mem::forget(prepare);
+            std::mem::forget((prepare, plan.upgrade.clone()));
             drop(writer);
             let ready = retry(|| rustix::io::read(&reader, &mut [0]));
             if ready == Ok(1) { Ok(()) } else { Err(guard.failure()) }
@@ -200,6 +204,8 @@ struct Sockets {
     kill_check: OwnedFd,
     /// The socket for the server's questions to `system_call`.
     system_call: OwnedFd,
+    /// The socket for `upgrade`.
+    upgrade: OwnedFd,
     /// The device of the server's rings, which the guard connects. `None` if there are to be none.
     ring_device: Option<OwnedFd>,
     /// The pipe for what the server prints in the background.
@@ -213,6 +219,7 @@ impl Sockets {
         let locate = socket::pair()?;
         let kill_check = socket::pair()?;
         let system_call = socket::pair()?;
+        let upgrade = socket::pair()?;
         let messages = messages::pipe()?;
         // Without /dev/fuse, mounting reports the error.
         let device = (io_uring != Preference::Off).then(|| open_device().ok()).flatten();
@@ -222,6 +229,7 @@ impl Sockets {
             locate: locate.0,
             kill_check: kill_check.0,
             system_call: system_call.0,
+            upgrade: upgrade.0,
             ring_device: device,
             messages: messages.0,
         };
@@ -230,6 +238,7 @@ impl Sockets {
             locate: locate.1,
             kill_check: kill_check.1,
             system_call: system_call.1,
+            upgrade: upgrade.1,
             ring_device: theirs.transpose()?,
             messages: messages.1,
         };

@@ -1,4 +1,4 @@
-//! Remounts: changes of a mount's options. Not here: options of the mount's server, which cannot change.
+//! Remounts: changes of a mount's options. Not here: how the guard opens an image for writing (`upgrade`).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,7 +11,7 @@ use rustix::mount::MountFlags;
 
 use super::sync::{SyncError, mark_clean, mark_in_use};
 use crate::mount::{self, MountId, has_option};
-use crate::operations::IS_WRITABLE;
+use crate::operations::{BECOME_WRITABLE, IS_WRITABLE, REASON_BYTES_MAX};
 
 /// The options to change. `None` leaves an option unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,9 +37,9 @@ pub enum RemountError {
     /// The directory is not a mount point of bifolio.
     #[error("is not a bifolio mount")]
     NotMounted,
-    /// The volume is open read-only, which a remount cannot change.
-    #[error("it was mounted read-only: unmount it, and mount it for writing")]
-    OpenReadOnly,
+    /// The volume is open for reading, and cannot be opened for writing, for this reason.
+    #[error("cannot make it writable: {}", .0)]
+    OpenReadOnly(String),
     /// A file is open for writing.
     #[error("cannot remount: it is in use: a file is open for writing")]
     Busy,
@@ -79,11 +79,21 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
     }
     let scope = scope(&entry.options, &entry.super_options, change);
     let becomes_writable = change.writable == Some(true) && !change.only_mount;
-    if becomes_writable && !is_writable(&path).map_err(RemountError::Refused)? {
-        return Err(RemountError::OpenReadOnly);
+    let change_to = |change, scope| {
+        let flags = flags(&entry.options, &entry.super_options, change, scope);
+        rustix::mount::mount_remount(mount::path_of(&root), flags, c"")
+    };
+    let is_opened = becomes_writable && !is_writable(&path).map_err(RemountError::Refused)?;
+    if is_opened {
+        // A user who may not change the mount does not get the volume opened for writing either.
+        let same = Remount { only_mount: true, ..Remount::default() };
+        change_to(same, Scope::Mount).map_err(RemountError::Refused)?;
+        become_writable(&path)?;
     }
-    let flags = flags(&entry.options, &entry.super_options, change, scope);
-    let changed = rustix::mount::mount_remount(mount::path_of(&root), flags, c"");
+    let changed = change_to(change, scope);
+    if changed.is_err() && is_opened {
+        let _ = mark_clean(&path);
+    }
     changed.map_err(|errno| match errno {
         Errno::BUSY => RemountError::Busy,
         errno => RemountError::Refused(errno),
@@ -101,6 +111,22 @@ fn is_writable(path: &Path) -> Result<bool, Errno> {
     // SAFETY: the request stores one `u32`.
     let answer = unsafe { rustix::ioctl::ioctl(&root, Getter::<IS_WRITABLE, u32>::new()) };
     answer.map(|answer| answer != 0)
+}
+
+/// Has the server open the volume for writing.
+fn become_writable(path: &Path) -> Result<(), RemountError> {
+    let root = mount::open_root(path, OFlags::RDONLY).map_err(RemountError::Refused)?;
+    // SAFETY: the request stores this number of bytes at most.
+    let reason = unsafe {
+        let getter = Getter::<BECOME_WRITABLE, [u8; REASON_BYTES_MAX]>::new();
+        rustix::ioctl::ioctl(&root, getter)
+    };
+    let reason = reason.map_err(RemountError::Refused)?;
+    let text = reason.split(|byte| *byte == 0).next().unwrap_or_default();
+    match text {
+        [] => Ok(()),
+        text => Err(RemountError::OpenReadOnly(base::text::printable(text).into_owned())),
+    }
 }
 
 /// Returns what becomes of the file system. `options` are those of the mount, and `super_options` those of its file system.

@@ -17,7 +17,7 @@ use super::namespace;
 use super::process;
 use super::signals::Signals;
 use super::system_call::SystemCalls;
-use super::{Plan, SessionError, Sockets};
+use super::{Plan, SessionError, Sockets, upgrade};
 use crate::mount::Preference;
 use crate::protocol::InitFlags;
 use crate::server::{Server, ServerOptions};
@@ -25,6 +25,7 @@ use crate::transport::{
     Affinity, BusyPoll, Channel, Contention, EndReason, Invalidator, KeepAwake, NoRings,
     RingWorkerPool, Rings, WorkerPool, shake_hands,
 };
+use crate::upgrade::Opener;
 
 /// The time for which requests are still served after `Quit`.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,6 +34,9 @@ const CHECK_EVERY: Duration = Duration::from_millis(10);
 /// The number of checks in a row that must find no request, since a check misses a request that a thread is just
 /// receiving.
 const IDLE_CHECKS: u32 = 5;
+
+/// Why a server opens no volume that the guard does not open files for.
+const NO_FILES: &str = "its server cannot open it for writing";
 
 /// Runs the server: see the parent module.
 pub fn run<P, E: Display>(
@@ -81,7 +85,8 @@ pub fn run<P, E: Display>(
         let resources =
             confine::Resources { memory_max: plan.memory_max, files_max: confine::FILES_MAX };
         let needs = confine::Needs {
-            writable: plan.options.writable,
+            // Files for writing may come from the guard later.
+            writable: plan.options.writable || plan.upgrade.is_possible(),
             output: false,
             rings: rings.is_some(),
             guard: true,
@@ -111,6 +116,14 @@ pub fn run<P, E: Display>(
     server.set_kill_check(move |thread| kill_check.is_killed(thread));
     let system_calls = SystemCalls::new(sockets.system_call);
     server.set_requesters(move |thread| system_calls.of(thread));
+    // Otherwise, the first volume would stay in memory after another one has replaced it.
+    drop(volume);
+    let files = upgrade::Asker::new(sockets.upgrade);
+    let open = plan.upgrade.take_volume();
+    server.set_opener(Opener {
+        reopen: Box::new(move |thread| files.files_for(thread)),
+        open: open.unwrap_or_else(|| Box::new(|_| Err(NO_FILES.to_owned()))),
+    });
     let streams = [&null, &sockets.messages];
     let served = mount_and_serve(plan, &server, rings, poll, &control, &signals, streams);
     // The kernel does not report the end of every mount, and there may have been no mount. So the volume is closed
@@ -132,6 +145,7 @@ fn server_options(plan: &Plan) -> ServerOptions {
         uncached: plan.options.uncached,
         owners: plan.options.owners(uid.as_raw(), gid.as_raw()),
         idmapped: plan.options.idmapped,
+        may_become_writable: plan.upgrade.is_possible(),
         page_bytes: rustix::param::page_size(),
         ..ServerOptions::default()
     }
@@ -298,7 +312,7 @@ fn serve<E>(
                 if has_guard && request_end(control).map_err(host("send to the guard"))? => {}
             Event::Signal => return Ok(()),
             // Requests in flight change nothing, so nothing can be lost.
-            Event::Message(Message::Quit) if !plan.options.writable => return Ok(()),
+            Event::Message(Message::Quit) if !server.is_writable() => return Ok(()),
             Event::Message(Message::Quit) => {
                 return drain(server, channel, connection_end, control, signals)
                     .map_err(host("wait"));

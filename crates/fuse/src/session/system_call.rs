@@ -54,25 +54,39 @@ pub fn start(socket: OwnedFd) {
 }
 
 fn answer(thread: u32) -> u32 {
+    shown(thread).map_or(Requester::Unknown, |call| requester_in(&call)) as u32
+}
+
+/// Returns the number of the call in which a thread waits for the answer to its request, and its arguments.
+pub fn of(thread: u32) -> Option<(libc::c_long, Vec<u64>)> {
+    call_in(&shown(thread)?)
+}
+
+/// Returns the contents of /proc/PID/syscall of a thread that waits.
+fn shown(thread: u32) -> Option<String> {
     for _ in 0..ATTEMPTS {
         match std::fs::read_to_string(format!("/proc/{thread}/syscall")) {
             // It has sent the request, and does not sleep yet.
             Ok(call) if call.starts_with("running") => std::thread::sleep(ATTEMPT_INTERVAL),
-            Ok(call) => return requester_in(&call) as u32,
-            Err(_) => break,
+            shown => return shown.ok(),
         }
     }
-    Requester::Unknown as u32
+    None
 }
 
-/// Returns the requester for the contents of /proc/PID/syscall: the number of the call, and its arguments. Programs of
-/// 32 bits have other numbers; none of theirs for swapon is one of these.
-fn requester_in(call: &str) -> Requester {
-    let mut fields = call.split_ascii_whitespace();
-    let number = fields.next().and_then(|number| number.parse::<libc::c_long>().ok());
+/// Returns the number of the call in the contents of /proc/PID/syscall, and its arguments.
+fn call_in(shown: &str) -> Option<(libc::c_long, Vec<u64>)> {
+    let mut fields = shown.split_ascii_whitespace();
+    let number = fields.next()?.parse().ok()?;
     let hexadecimal = |field: &str| u64::from_str_radix(field.strip_prefix("0x")?, 16).ok();
-    let arguments: Option<Vec<u64>> = fields.take(6).map(hexadecimal).collect();
-    let (Some(number), Some(arguments)) = (number, arguments) else { return Requester::Unknown };
+    let arguments = fields.take(6).map(hexadecimal).collect::<Option<_>>()?;
+    Some((number, arguments))
+}
+
+/// Returns the requester for the contents of /proc/PID/syscall. Programs of 32 bits have other numbers; none of theirs for swapon
+/// is one of these.
+fn requester_in(shown: &str) -> Requester {
+    let Some((number, arguments)) = call_in(shown) else { return Requester::Unknown };
     // Commands and flags are of 32 bits, and the kernel ignores the others.
     let argument = |index: usize| arguments.get(index).map(|argument| argument & 0xFFFF_FFFF);
     match number {
