@@ -4,6 +4,7 @@
 mod contents;
 mod directories;
 mod from_image;
+mod input;
 mod losses;
 mod metadata;
 mod source;
@@ -35,10 +36,11 @@ use crate::target::Target;
 use crate::writing::Writing;
 
 pub use from_image::InImage;
+pub use input::check_uncompressed;
 use losses::{Losses, Lost};
 pub use source::Source;
 use tree::{Entry, Opened, Walk};
-pub use unpack::{UnpackOptions, Unpacker, check_uncompressed};
+pub use unpack::{UnpackOptions, Unpacker};
 use xattrs::Xattrs;
 
 /// Options of a copy into an image.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use base::{Error, InodeNumber};
 use vfs::{Creation, Credentials, Node, Volume};
 
 use super::directories::Directories;
+use super::input::Interruptible;
 use super::losses::{Losses, Lost};
 use super::metadata::{self, Preserved};
 use super::{CopyError, IS_REPLACED, LEADS_OUT, contents, create_complete, link_text, report};
@@ -282,7 +283,7 @@ impl<'a> Unpacker<'a> {
         }
         let directories = self.directories_at(parents, true)?;
         let Some(directory) = directories.last() else { return Ok(()) };
-        let by = Credentials { uid: member.uid, gid: member.gid, ..Credentials::ROOT };
+        let by = owner_of(member);
         let exists = self.prepare(member, (&names, &directories), name)?;
         let lost = Lost { losses: &self.losses, path: &member.path };
         match &member.kind {
@@ -304,21 +305,7 @@ impl<'a> Unpacker<'a> {
                 })
             }
             Kind::Inode(FileType::Directory) if exists == Existing::LinkToDirectory => Ok(()),
-            Kind::Inode(FileType::Directory) => {
-                let created = match self.volume.lookup(directory, name) {
-                    Ok(existing) => existing,
-                    Err(Error::NotFound) => {
-                        // Only the owner can enter the directory until it is complete.
-                        let creation = Creation::of(FileType::Directory, 0o700);
-                        let creation = Creation { created: member.created, ..creation };
-                        self.volume.create_in(directory, name, &creation, &by)?
-                    }
-                    Err(error) => return Err(error.into()),
-                };
-                self.removed.remove(&created.number());
-                self.directories.add(created.number(), member);
-                Ok(())
-            }
+            Kind::Inode(FileType::Directory) => self.unpack_directory(member, directory, name),
             Kind::Inode(FileType::Regular) => {
                 create_complete(self.volume, directory, name, |_, name| {
                     let creation = Creation::of(FileType::Regular, 0o600);
@@ -347,6 +334,28 @@ impl<'a> Unpacker<'a> {
                 set_metadata(&created, &Preserved::of_member(member), &member.xattrs, lost)
             }),
         }
+    }
+
+    /// Creates the directory of a member unless it exists. Its attributes are set at the end.
+    fn unpack_directory(
+        &mut self,
+        member: &Member,
+        directory: &Arc<Node>,
+        name: &[u8],
+    ) -> Result<(), CopyError> {
+        let created = match self.volume.lookup(directory, name) {
+            Ok(existing) => existing,
+            Err(Error::NotFound) => {
+                // Only the owner can enter the directory until it is complete.
+                let creation = Creation::of(FileType::Directory, 0o700);
+                let creation = Creation { created: member.created, ..creation };
+                self.volume.create_in(directory, name, &creation, &owner_of(member))?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.removed.remove(&created.number());
+        self.directories.add(created.number(), member);
+        Ok(())
     }
 
     /// Removes an existing file of which a member makes a directory, or an empty directory of which it makes a file, as tar(1)
@@ -458,6 +467,11 @@ impl<'a> Unpacker<'a> {
 const NO_DIRECTORY: CopyError =
     CopyError::Image("cannot unpack: a parent is not a directory", Error::NotDirectory);
 
+/// Returns the credentials that create the file of a member.
+fn owner_of(member: &Member) -> Credentials {
+    Credentials { uid: member.uid, gid: member.gid, ..Credentials::ROOT }
+}
+
 /// Returns the failure of a member with a path that is too long, or with that of a hard link's target.
 fn too_long(member: &Member) -> Option<Failure> {
     let target = match &member.kind {
@@ -498,38 +512,5 @@ fn set_metadata(
             has_acl |= metadata::set_xattr(copy, name, value, lost)? && name == acl::ACCESS;
         }
         Ok(has_acl)
-    })
-}
-
-/// Reader of an archive that fails once a signal has requested the end: a header, or data that is skipped, can be of any size.
-struct Interruptible<'a, R> {
-    input: R,
-    writing: &'a Writing,
-}
-
-impl<R: Read> Read for Interruptible<'_, R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // The unpacker finds the signal, too, and reports that instead.
-        self.writing.check_interrupted().map_err(|_| io::Error::other("interrupted"))?;
-        self.input.read(buffer)
-    }
-}
-
-/// Returns a reader of the whole input. If its first bytes show a compression, returns the name of the compression
-/// instead.
-pub fn check_uncompressed(mut input: impl Read) -> io::Result<Result<impl Read, &'static str>> {
-    let mut start = Vec::new();
-    input.by_ref().take(6).read_to_end(&mut start)?;
-    let compressions: [(&[u8], &str); 5] = [
-        (b"\x1f\x8b", "gzip"),
-        (b"BZh", "bzip2"),
-        (b"\xfd7zXZ", "xz"),
-        (b"\x28\xb5\x2f\xfd", "zstd"),
-        (b"\x04\x22\x4d\x18", "lz4"),
-    ];
-    let found = compressions.iter().find(|(magic, _)| start.starts_with(magic));
-    Ok(match found {
-        Some((_, compression)) => Err(compression),
-        None => Ok(io::Cursor::new(start).chain(input)),
     })
 }
