@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ pub struct PartDevice {
     /// The path of the device.
     pub path: PathBuf,
     /// The image, whose lock keeps other programs from it.
-    _image: Image,
+    image: Image,
     /// The loop device at this path, unless it is a partition that the host knows.
     attached: Option<LoopDevice>,
 }
@@ -101,7 +102,12 @@ impl PartDevice {
         if path.is_none() && has_rest {
             warn_of_rest(target);
         }
-        Ok(path.map(|path| Self { path, _image: image, attached }))
+        Ok(path.map(|path| Self { path, image, attached }))
+    }
+
+    /// Returns the open file that has the lock of the image.
+    pub fn locked(&self) -> BorrowedFd<'_> {
+        self.image.as_fd()
     }
 
     /// Returns whether this is a loop device.

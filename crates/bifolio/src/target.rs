@@ -263,8 +263,7 @@ impl ImageOptions {
         let access = if writable { Access::Write } else { Access::Read };
         check_readable(journal)?;
         let opened = OpenDevice { read_only: !writable, ..OpenDevice::default() };
-        let opened = access.open(journal, opened, true);
-        opened.map(Some).map_err(OpenFailure::into_failure)
+        self.wait_for(|| access.open(journal, opened, true)).map(Some)
     }
 
     /// Returns the device of the external journal, which is read now.

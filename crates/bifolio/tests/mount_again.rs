@@ -291,6 +291,26 @@ fn a_volume_that_is_mounted_gets_a_second_mount_and_no_second_server() {
     first.assert_gone();
 }
 
+/// As one whose device hangs.
+#[test]
+fn a_second_mount_does_not_wait_forever_for_a_server_that_does_not_answer() {
+    private_mounts();
+    let fixture = fixture();
+    let other = fixture.folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let first = fixture.mount(&["-o", "rw"]);
+    first.stop_server();
+    let refused = output(bifolio("mount").arg(&fixture.image).arg(&other));
+    first.signal_server(Signal::CONT);
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.text());
+    let expected = format!("it is mounted on {}, whose server", fixture.directory.display());
+    assert!(refused.text().contains(&expected), "{}", refused.text());
+    assert_eq!(mount_entry(&other), None);
+    run(bifolio("mount").arg(&fixture.image).arg(&other));
+    run(bifolio("umount").args([&other, &fixture.directory]));
+    first.assert_gone();
+}
+
 #[test]
 fn a_signal_writes_the_data_of_all_mounts_of_a_volume_before_it_ends_them() {
     private_mounts();

@@ -9,8 +9,9 @@ use std::process::Command;
 use mounting::{Fixture, LoopDevice, bifolio, mount_entry};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::Signal;
 use testkit::command::{Output, output, run};
-use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
+use testkit::{Mke2fs, check_by_e2fsck, private_mounts, wait_until};
 
 /// First sector of the second partition, in sectors of 512 bytes.
 const START: u64 = 65_536;
@@ -242,6 +243,44 @@ fn an_image_is_not_written_through_two_devices() {
     check_not_changed(&[&names[..], &devices].concat());
     run(Command::new("umount").arg(&fixture.directory));
     run(Command::new("umount").arg(&bound));
+    check_by_e2fsck(&fixture.image);
+}
+
+/// The server goes on writing then, until the mount is unmounted.
+#[test]
+fn a_server_without_a_guard_keeps_the_locks_of_what_backs_its_device() {
+    private_mounts();
+    let fixture = Fixture::new();
+    Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 1024) }.make(&fixture.image, None);
+    let shifted = fixture.folder.path().join("shifted");
+    fs::write(&shifted, [vec![0; 1 << 20], fs::read(&fixture.image).unwrap()].concat()).unwrap();
+    let whole = LoopDevice::new(&fixture.image);
+    // A whole device, and a part of an image, which the server has through a loop device.
+    let ways: [(&[&str], &Path, &Path); 2] =
+        [(&[], whole.path(), &fixture.image), (&["--offset", "1M"], &shifted, &shifted)];
+    for (arguments, device, image) in ways {
+        let done = mount(&fixture, &[&["-o", "rw"], arguments].concat(), device);
+        assert!(done.status.success(), "{}", done.text());
+        let mounted = fixture.mounted();
+        mounted.signal_guard(Signal::KILL);
+        wait_until("the end of the guard", || !mounted.has_guard());
+        let qemu = ["-f", "raw", "-c", "write 0 512"];
+        let refused = output(Command::new("qemu-io").args(qemu).arg(image));
+        assert!(refused.text().contains("lock"), "{}: {}", device.display(), refused.text());
+        let mkdir = |name: &str| {
+            let path = format!("{}:/{name}", image.display());
+            output(bifolio("mkdir").args(arguments).arg(path))
+        };
+        let refused = mkdir("new");
+        assert!(refused.text().contains("is in use"), "{}: {}", device.display(), refused.text());
+        let files = fs::read_dir(format!("/proc/{}/fd", mounted.server())).unwrap();
+        let mut files = files.map(|file| fs::read_link(file.unwrap().path()).unwrap());
+        assert!(files.all(|file| file != image), "the server has the whole image open");
+        run(Command::new("umount").arg(&fixture.directory));
+        wait_until("the end of the server", || !mounted.has_server());
+        let done = mkdir("new");
+        assert!(done.status.success(), "{}: {}", device.display(), done.text());
+    }
     check_by_e2fsck(&fixture.image);
 }
 

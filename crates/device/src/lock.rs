@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use base::{Error, Result};
@@ -251,6 +251,12 @@ impl PartLock {
         let usage = if read_only { Use::ReadPart } else { Use::WritePart { has_others } };
         lock(&file, usage).map_err(failed)?;
         Ok(Self { file, opened_by: rustix::process::getpid() })
+    }
+}
+
+impl AsFd for PartLock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Opening an image: the choice of the backend, and of the part of the image that is the volume.
 
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -203,6 +204,13 @@ impl Image {
                 )?))
             }
         }
+    }
+}
+
+/// The open file, which has the lock of the image.
+impl AsFd for Image {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

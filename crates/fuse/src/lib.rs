@@ -12,6 +12,7 @@ mod node_table;
 mod open_files;
 mod operations;
 mod owners;
+mod parked;
 mod reply;
 mod request;
 mod requester;
@@ -27,6 +28,7 @@ pub use mount::{
 };
 pub use operations::{InitRefused, Negotiated};
 pub use owners::{IdMap, IdRange, Owners};
+pub use parked::keep_until_exit;
 pub use reply::{Answer, Contents, Reply};
 pub use request::Request;
 pub use server::{Server, ServerOptions};

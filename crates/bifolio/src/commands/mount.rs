@@ -2,6 +2,7 @@
 
 use std::io;
 use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use base::attributes::{Detail, VolumeInfo};
 use clap::Args;
 use device::Image;
 use fuse::{
-    Claim, Inherited, MountEntry, MountOptions, OptionError, Plan, SessionError, THREADS_DEFAULT,
-    Upgrade,
+    Claim, Inherited, MountEntry, MountError, MountOptions, OptionError, Plan, SessionError,
+    THREADS_DEFAULT, Upgrade,
 };
 use rustix::io::Errno;
 use vfs::Volume;
@@ -49,7 +50,8 @@ last one counts; uidmap, gidmap and extensions add up.
       with mount(8): allow_other; otherwise noallow_other.
   [no]suid, [no]dev, [no]exec
       Honour set-user-ID and set-group-ID bits, allow device files,
-      allow programs to be executed. Default: nosuid,nodev,exec.
+      allow programs to be executed. Default for root with mount(8):
+      suid,dev,exec; otherwise nosuid,nodev,exec.
   fsname=NAME
       Show NAME as the source in the mount table.
   owner=image|mapped
@@ -193,8 +195,9 @@ Durability:
 
 mount(8), fstab and systemd:
   For `mount -t bifolio` and the type bifolio in fstab, create a symbolic link to
-  bifolio with the name /sbin/mount.bifolio. The defaults are then rw, nosuid,
-  nodev and, for root, allow_other. Further options are incomplete, partition=,
+  bifolio with the name /sbin/mount.bifolio. The defaults are then rw and, for
+  root, allow_other, suid and dev, as for file systems of the kernel: give
+  nosuid,nodev for images that you do not trust. Further options are incomplete, partition=,
   offset=, superblock=, block_size=, journal_path=, log=, threads= and cache_size=.
 
   Create the links mount.fuse.bifolio and mount.fuseblk.bifolio, too. With them,
@@ -282,7 +285,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         Failure::new(&*directory, format!("{action}: {error}"))
     })?;
     related::leave_out(dead.into_iter().map(PathBuf::from).collect());
-    if let Some(first) = mounted_already(&source, &image) {
+    let mounted = mounted_already(&source, &image);
+    if let Some(first) = mounted.map_err(|error| Failure::new(&*target.image, error.to_string()))? {
         let again = fuse::mount_again(&first, &mount_point(&directory)?, &all.mount);
         return again.map_err(|error| Failure::new(&*directory, error.to_string()));
     }
@@ -366,7 +370,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         }
         Ok(Arc::new(volume))
     };
-    // The guard keeps this without calling it, and with it the lock of the image and the loop device. The server closes them.
+    // The guard keeps this without calling it, and with it the lock of the image and the loop device. The server closes them, and
+    // keeps the locks in case that the guard is killed.
     let open_images = || {
         let files = match read_only {
             Some(files) => files,
@@ -378,6 +383,12 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
                 (unread, image.open_journal(writable)?)
             }
         };
+        let locked = part.iter().map(PartDevice::locked).chain(related.iter().map(AsFd::as_fd));
+        for file in locked {
+            fuse::keep_until_exit(file).map_err(|errno| {
+                Failure::host(&*target.image, "cannot keep a lock", &errno.into())
+            })?;
+        }
         drop((part, related));
         Ok(files)
     };
@@ -415,10 +426,12 @@ fn recorded_errors(info: &VolumeInfo) -> Option<String> {
 
 /// Returns the mount of the volume that root can mount again. `None` if the volume is that of a partition, which the image does
 /// not say without being read.
-fn mounted_already(source: &Path, image: &ImageOptions) -> Option<MountEntry> {
+fn mounted_already(source: &Path, image: &ImageOptions) -> Result<Option<MountEntry>, MountError> {
     let is_root = rustix::process::geteuid().is_root();
-    let can_share = is_root && image.partition.is_none();
-    can_share.then(|| fuse::served(source, image.offset.unwrap_or(0))).flatten()
+    match image.partition {
+        None if is_root => fuse::served(source, image.offset.unwrap_or(0)),
+        _ => Ok(None),
+    }
 }
 
 /// Returns whether the host has no space for a block that is a hole of the image file.

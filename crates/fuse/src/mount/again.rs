@@ -2,9 +2,11 @@
 //! superblock: a further mount is a bind mount of the root, and the server ends with the last one. Not here: first mounts.
 #![allow(unsafe_code)]
 
+use std::convert::Infallible;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{CWD, OFlags};
 use rustix::io::Errno;
@@ -14,6 +16,7 @@ use super::loop_device::loop_backing;
 use super::system::attributes;
 use super::table::{self, MountEntry, has_option};
 use super::{MountError, MountOptions, check_free, open_root, path_of};
+use crate::session::process::{self, Side};
 
 /// The attributes that a further mount does not share with the first one.
 const OWN_ATTRIBUTES: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
@@ -22,6 +25,9 @@ const OWN_ATTRIBUTES: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
     .union(MountAttrFlags::MOUNT_ATTR_NOEXEC)
     .union(MountAttrFlags::MOUNT_ATTR__ATIME)
     .union(MountAttrFlags::MOUNT_ATTR_NODIRATIME);
+
+/// The time within which a server answers. It may wait for its device.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `struct mount_attr`.
 #[repr(C)]
@@ -34,8 +40,14 @@ struct Attributes {
 
 /// Returns a mount, in this mount namespace, of the volume that starts at the byte `offset` of `image`, if the mount has a block
 /// device and a server. Mounts without a block device can have several servers, which only read, or cannot be shared.
-pub fn served(image: &Path, offset: u64) -> Option<MountEntry> {
-    let metadata = image.metadata().ok()?;
+///
+/// This function **forks**: no other thread may be running.
+///
+/// # Errors
+///
+/// `NoAnswer` if the server of such a mount neither answers nor has ended.
+pub fn served(image: &Path, offset: u64) -> Result<Option<MountEntry>, MountError> {
+    let Ok(metadata) = image.metadata() else { return Ok(None) };
     let is_wanted = |source: &Path| {
         let device = source.metadata().ok().filter(|found| found.file_type().is_block_device());
         let Some(device) = device else { return false };
@@ -46,18 +58,32 @@ pub fn served(image: &Path, offset: u64) -> Option<MountEntry> {
             (file.device, file.inode, file.offset) == (metadata.dev(), metadata.ino(), offset)
         })
     };
-    table::ours().into_iter().find(|entry| {
-        entry.kind.starts_with("fuseblk")
-            && entry.root == "/"
-            && is_wanted(Path::new(&entry.source))
-            && has_server(&entry.mount_point)
-    })
+    for entry in table::ours() {
+        let is_one =
+            entry.is_block_device() && entry.root == "/" && is_wanted(Path::new(&entry.source));
+        if is_one && has_server(&entry.mount_point)? {
+            return Ok(Some(entry));
+        }
+    }
+    Ok(None)
 }
 
-/// Returns whether requests to the mount on `path` are answered.
-fn has_server(path: &Path) -> bool {
-    // The kernel asks the server for a directory that is opened.
-    open_root(path, OFlags::RDONLY).is_ok()
+/// Returns whether requests to the mount on `path` are answered. A child asks: a thread that waits for a server may never end.
+fn has_server(path: &Path) -> Result<bool, MountError> {
+    match process::fork().map_err(MountError::Mount)? {
+        Side::Child => {
+            // The kernel asks the server for a directory that is opened.
+            let answered = open_root(path, OFlags::RDONLY);
+            std::process::exit(answered.is_err().into());
+        }
+        Side::Parent(child) => {
+            let Some(outcome) = child.ended_within::<Infallible>(ANSWER_TIMEOUT) else {
+                child.kill();
+                return Err(MountError::NoAnswer(path.into()));
+            };
+            Ok(outcome.is_ok())
+        }
+    }
 }
 
 /// Mounts the volume of the mount `first` on `directory`, too, with the attributes of `options`. Its other options are those of

@@ -7,17 +7,23 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::loop_device::LoopDevice;
 use super::system::Detached;
-use crate::mount::{MountError, MountOptions};
+use crate::mount::{MountError, MountOptions, mounts_of};
 
 /// The block size for the kernel, in bytes, which every device supports. The volume's block size is not known yet, and
 /// newer kernels use their page size in any case.
 const BLOCK_SIZE: u32 = 4096;
+
+/// The time for which other programs may claim a device only to look whether it is in use.
+const PROBE_TIME: Duration = Duration::from_millis(500);
+/// The interval at which a claimed device is tried again.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A device or image to claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,12 +49,17 @@ pub enum Claimed {
 }
 
 impl Claim {
-    /// Claims the device. Returns `None` if there is no loop device for an image.
+    /// Claims the device. Waits a moment for programs that only look whether it can be claimed. Returns `None` if there is no loop
+    /// device for an image.
     ///
     /// # Errors
     ///
     /// `InUse` if the device is mounted or open exclusively.
     pub fn acquire(&self, options: &MountOptions) -> Result<Option<Claimed>, MountError> {
+        retry_while_in_use(|| self.try_acquire(options))
+    }
+
+    fn try_acquire(&self, options: &MountOptions) -> Result<Option<Claimed>, MountError> {
         match self {
             Self::Device(device) => claim_device(device, options).map(Some),
             Self::Image { path, offset } => match claim_image(path, *offset, options) {
@@ -67,6 +78,23 @@ impl Claim {
                     Ok(None)
                 }
             },
+        }
+    }
+}
+
+/// Calls `acquire` again while another program has claimed the device for a moment, and has not mounted it.
+fn retry_while_in_use<T>(
+    mut acquire: impl FnMut() -> Result<T, MountError>,
+) -> Result<T, MountError> {
+    let until = Instant::now() + PROBE_TIME;
+    loop {
+        match acquire() {
+            Err(MountError::InUse(device))
+                if Instant::now() < until && mounts_of(&device).is_empty() =>
+            {
+                std::thread::sleep(CHECK_INTERVAL);
+            }
+            outcome => return outcome,
         }
     }
 }
@@ -103,5 +131,28 @@ fn open_exclusively(device: &Path, options: &MountOptions) -> Result<Claimed, Mo
         Ok(descriptor) => Ok(Claimed::ByDescriptor(descriptor)),
         Err(Errno::BUSY) => Err(MountError::InUse(device.into())),
         Err(errno) => Err(MountError::Mount(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_claimed_for_a_moment_is_tried_again() {
+        let in_use = || Err::<(), _>(MountError::InUse("/dev/none".into()));
+        let mut attempts = 0;
+        let done = retry_while_in_use(|| {
+            attempts += 1;
+            if attempts < 3 { in_use() } else { Ok(()) }
+        });
+        assert!(done.is_ok() && attempts == 3);
+        assert!(matches!(retry_while_in_use(in_use), Err(MountError::InUse(_))));
+        let mut attempts = 0;
+        let refused = retry_while_in_use(|| {
+            attempts += 1;
+            Err::<(), _>(MountError::NoRight)
+        });
+        assert!(matches!(refused, Err(MountError::NoRight)) && attempts == 1);
     }
 }

@@ -79,6 +79,12 @@ pub enum MountError {
     /// The volume is mounted on this directory for reading, and was to be mounted for writing.
     #[error("it is mounted read-only on {}: remount it with rw, or unmount it first", .0.display())]
     ReadOnly(PathBuf),
+    /// The server of the mount on this directory, of the same volume, does not answer.
+    #[error(
+        "it is mounted on {}, whose server does not answer, maybe since its device does not: try again later",
+        .0.display()
+    )]
+    NoAnswer(PathBuf),
     /// Root has no right to mount, so that `fusermount3` was tried, and has failed, too.
     #[error(
         "cannot mount: root has no right to it in this mount namespace (CAP_SYS_ADMIN, which containers often take; a user \

@@ -87,9 +87,15 @@ pub fn run<H, E: Display>(
         // The server has ended, unless it cannot.
         passing_on.outcome_within(KILL_TIMEOUT);
     }
-    // Before other programs learn of the end.
-    drop(held);
-    plan.upgrade.release();
+    match &outcome {
+        // Locks of what it may still write are not released. They end with it.
+        Err(SessionError::Host(_, Errno::TIMEDOUT)) => std::mem::forget(held),
+        // Before other programs learn of the end.
+        _ => {
+            drop(held);
+            plan.upgrade.release();
+        }
+    }
     guard.conclude(&outcome);
     outcome
 }

@@ -25,7 +25,7 @@ mod locate;
 mod mark;
 mod messages;
 mod namespace;
-mod process;
+pub(crate) mod process;
 mod questions;
 mod remount;
 mod server;
