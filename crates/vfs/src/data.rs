@@ -255,20 +255,19 @@ impl Node {
         data_only: bool,
         cursor: Option<&ErrorCursor>,
     ) -> Result<()> {
-        if self.volume().writeback.is_none() {
-            return Ok(());
-        }
+        let Some(writeback) = &self.volume().writeback else { return Ok(()) };
+        let is_whole = range == (0..u64::MAX);
+        let sync = is_whole.then(|| writeback.begin_sync(self));
         self.inode().will_sync();
         let end = range.end.min(self.end_to_write_back());
         self.write_back_and_wait_cancellable(range.start.min(end)..end)?;
         self.wait_for_dropped_data();
-        let is_whole = range == (0..u64::MAX);
         let synced = match self.inode().sync(range, data_only) {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             synced => self.check_errors(cursor).and(synced),
         };
-        if let (Ok(()), true, Some(writeback)) = (&synced, is_whole, &self.volume().writeback) {
-            writeback.note_synced(self);
+        if let (Ok(()), Some(sync)) = (&synced, sync) {
+            writeback.note_synced(self, sync);
         }
         synced
     }

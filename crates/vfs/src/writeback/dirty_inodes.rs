@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use base::locks::{Rank, RankedMutex};
@@ -34,6 +35,15 @@ pub(super) struct DirtyInodes {
     inodes: RankedMutex<HashMap<InodeNumber, DirtyInode>>,
     /// The age at which inodes with [`Expiry::Normal`] expire.
     age_max: Duration,
+    /// The number of counts of bytes so far.
+    counts: AtomicU64,
+}
+
+/// The bytes that were written to a file until a sync of it began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WrittenBefore {
+    bytes: u64,
+    count: u64,
 }
 
 #[derive(Debug)]
@@ -43,33 +53,45 @@ struct DirtyInode {
     expiry: Expiry,
     /// The number of bytes that were written since the last round.
     bytes: u64,
+    /// The number of this count, which is different after each round.
+    count: u64,
     /// The number of writeback errors before these bytes were written.
     errors: Option<ErrorCount>,
 }
 
 impl DirtyInodes {
     pub(super) fn new(age_max: Duration) -> Self {
-        Self { inodes: RankedMutex::new(Rank::DirtyInodes, HashMap::new()), age_max }
+        let inodes = RankedMutex::new(Rank::DirtyInodes, HashMap::new());
+        Self { inodes, age_max, counts: AtomicU64::new(0) }
     }
 
     /// Adds an inode, or shortens its expiry.
     pub(super) fn add(&self, node: &Arc<Node>, expiry: Expiry) {
-        add(&mut self.inodes.lock(), node, expiry);
+        self.insert(&mut self.inodes.lock(), node, expiry);
     }
 
     /// Adds an inode with `bytes` of new data.
     pub(super) fn add_written(&self, node: &Arc<Node>, bytes: u64) {
         let mut inodes = self.inodes.lock();
-        let dirty = add(&mut inodes, node, Expiry::Normal);
+        let dirty = self.insert(&mut inodes, node, Expiry::Normal);
         dirty.bytes = dirty.bytes.saturating_add(bytes);
     }
 
-    /// Forgets how much was written to a file, which is durable now, unless some of it could not be written back.
-    pub(super) fn forget_written(&self, node: &Node) {
+    /// Returns how much was written to a file so far, for [`forget_written`](Self::forget_written) after a sync.
+    pub(super) fn written(&self, node: &Node) -> Option<WrittenBefore> {
+        let inodes = self.inodes.lock();
+        let dirty = inodes.get(&node.number()).filter(|dirty| dirty.bytes > 0)?;
+        Some(WrittenBefore { bytes: dirty.bytes, count: dirty.count })
+    }
+
+    /// Forgets what was written to a file before a sync, which is durable now, unless some of it could not be written back. What was
+    /// written during the sync may not be durable.
+    pub(super) fn forget_written(&self, node: &Node, before: WrittenBefore) {
         if let Some(dirty) = self.inodes.lock().get_mut(&node.number())
+            && dirty.count == before.count
             && dirty.errors == node.error_count()
         {
-            dirty.bytes = 0;
+            dirty.bytes -= before.bytes;
         }
     }
 
@@ -80,6 +102,7 @@ impl DirtyInodes {
         let now = node.error_count();
         let has_failed = dirty.errors.is_some() && dirty.errors != now;
         let bytes = std::mem::take(&mut dirty.bytes);
+        dirty.count = self.next_count();
         dirty.errors = now;
         drop(inodes);
         if bytes > 0 || has_failed {
@@ -94,7 +117,7 @@ impl DirtyInodes {
             return false;
         }
         let is_many = inodes.len() >= LAZY_MAX;
-        add(&mut inodes, node, if is_many { Expiry::Normal } else { expiry });
+        self.insert(&mut inodes, node, if is_many { Expiry::Normal } else { expiry });
         true
     }
 
@@ -183,23 +206,30 @@ impl DirtyInodes {
             drop(removed);
         }
     }
-}
 
-fn add<'i>(
-    inodes: &'i mut HashMap<InodeNumber, DirtyInode>,
-    node: &Arc<Node>,
-    expiry: Expiry,
-) -> &'i mut DirtyInode {
-    let dirty = inodes.entry(node.number()).or_insert_with(|| DirtyInode {
-        node: Arc::clone(node),
-        since: Instant::now(),
-        expiry,
-        bytes: 0,
-        errors: node.error_count(),
-    });
-    if dirty.expiry == Expiry::Lazy && expiry == Expiry::Normal {
-        dirty.expiry = expiry;
-        dirty.since = Instant::now();
+    fn insert<'i>(
+        &self,
+        inodes: &'i mut HashMap<InodeNumber, DirtyInode>,
+        node: &Arc<Node>,
+        expiry: Expiry,
+    ) -> &'i mut DirtyInode {
+        let dirty = inodes.entry(node.number()).or_insert_with(|| DirtyInode {
+            node: Arc::clone(node),
+            since: Instant::now(),
+            expiry,
+            bytes: 0,
+            count: self.next_count(),
+            errors: node.error_count(),
+        });
+        if dirty.expiry == Expiry::Lazy && expiry == Expiry::Normal {
+            dirty.expiry = expiry;
+            dirty.since = Instant::now();
+        }
+        dirty
     }
-    dirty
+
+    fn next_count(&self) -> u64 {
+        // Each count only has to be different.
+        self.counts.fetch_add(1, Ordering::Relaxed)
+    }
 }

@@ -9,6 +9,13 @@ use parking_lot::Mutex;
 /// The maximum number of files that are known one by one.
 const FILES_MAX: usize = 1024;
 
+/// The bytes that were added for a file until a sync of it began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WrittenBefore {
+    bytes: u64,
+    count: u64,
+}
+
 /// The written files of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct Losses(Mutex<State>);
@@ -17,6 +24,8 @@ pub(crate) struct Losses(Mutex<State>);
 struct State {
     /// The number of syncs that have begun.
     syncs: u64,
+    /// The number of counts of bytes so far.
+    counts: u64,
     /// Files with data that was written back, but may not be committed.
     written: BTreeMap<InodeNumber, Written>,
     /// Bytes of files whose data could not be written back.
@@ -28,6 +37,8 @@ struct State {
 #[derive(Clone, Copy, Debug, Default)]
 struct Written {
     bytes: u64,
+    /// The number of this count, which no other file or time has.
+    count: u64,
     /// The number of syncs that had begun when the last bytes were added.
     syncs: u64,
 }
@@ -47,15 +58,32 @@ impl Losses {
             let failed = state.failed.entry(file).or_default();
             *failed = failed.saturating_add(bytes).saturating_add(earlier);
         } else {
-            let written = state.written.entry(file).or_default();
+            let written = state.written.entry(file).or_insert_with(|| {
+                state.counts += 1;
+                Written { count: state.counts, ..Written::default() }
+            });
             written.bytes = written.bytes.saturating_add(bytes);
             written.syncs = state.syncs;
         }
     }
 
-    /// Notes that a file was synced.
-    pub(crate) fn synced(&self, file: InodeNumber) {
-        self.0.lock().written.remove(&file);
+    /// Begins a sync of a file. Returns what [`synced`](Self::synced) removes.
+    pub(super) fn begin_file_sync(&self, file: InodeNumber) -> Option<WrittenBefore> {
+        let state = self.0.lock();
+        let Written { bytes, count, .. } = *state.written.get(&file)?;
+        Some(WrittenBefore { bytes, count })
+    }
+
+    /// Notes that a file was synced, with what was added before the sync. What was added since may not be durable.
+    pub(super) fn synced(&self, file: InodeNumber, before: WrittenBefore) {
+        let mut state = self.0.lock();
+        let Some(written) = state.written.get_mut(&file) else { return };
+        if written.count == before.count {
+            written.bytes -= before.bytes;
+            if written.bytes == 0 {
+                state.written.remove(&file);
+            }
+        }
     }
 
     /// Begins a sync of the volume. Returns its number for [`committed`](Self::committed).
@@ -101,11 +129,30 @@ mod tests {
         losses.add(three, 7, true);
         losses.committed(sync);
         assert_eq!(losses.all(), (vec![(three, 7), (two, 25)], false));
-        losses.synced(two);
+        let before = losses.begin_file_sync(two).unwrap();
+        losses.synced(two, before);
         losses.add(three, 1, false);
         assert_eq!(losses.all(), (vec![(three, 8)], false));
         losses.forget_failed();
         assert_eq!(losses.all(), (vec![], false));
+    }
+
+    #[test]
+    fn a_sync_of_a_file_covers_what_was_added_before_it() {
+        let losses = Losses::default();
+        let file = InodeNumber(11);
+        assert!(losses.begin_file_sync(file).is_none());
+        losses.add(file, 10, false);
+        let before = losses.begin_file_sync(file).unwrap();
+        losses.add(file, 5, false);
+        losses.synced(file, before);
+        assert_eq!(losses.all(), (vec![(file, 5)], false));
+        // A sync of the volume ends first, and more is added.
+        let before = losses.begin_file_sync(file).unwrap();
+        losses.committed(losses.begin_sync());
+        losses.add(file, 7, false);
+        losses.synced(file, before);
+        assert_eq!(losses.all(), (vec![(file, 7)], false));
     }
 
     #[test]

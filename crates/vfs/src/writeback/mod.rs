@@ -31,6 +31,15 @@ const BEHIND_BYTES_MAX: u64 = 32 << 20;
 /// The maximum number of times that a change makes room for folios: other threads may take it.
 const ROOM_ATTEMPTS_MAX: u32 = 8;
 
+/// A sync of all data of one file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileSync {
+    /// What was written back before it.
+    earlier: Option<losses::WrittenBefore>,
+    /// What was written before it, and not written back in a round.
+    later: Option<dirty_inodes::WrittenBefore>,
+}
+
 /// The writeback of one volume.
 #[derive(Debug)]
 pub(crate) struct Writeback {
@@ -115,10 +124,21 @@ impl Writeback {
         }
     }
 
-    /// Notes that all data of a file is durable.
-    pub(crate) fn note_synced(&self, node: &Node) {
-        self.flusher.inodes.forget_written(node);
-        self.losses().synced(node.number());
+    /// Begins a sync of all data of a file. Returns what [`note_synced`](Self::note_synced) forgets.
+    pub(crate) fn begin_sync(&self, node: &Node) -> FileSync {
+        // A round may pass it on between the two.
+        let later = self.flusher.inodes.written(node);
+        FileSync { earlier: self.losses().begin_file_sync(node.number()), later }
+    }
+
+    /// Notes that all data is durable that a file had when `sync` began.
+    pub(crate) fn note_synced(&self, node: &Node, sync: FileSync) {
+        if let Some(before) = sync.later {
+            self.flusher.inodes.forget_written(node, before);
+        }
+        if let Some(before) = sync.earlier {
+            self.losses().synced(node.number(), before);
+        }
     }
 
     /// Returns what may be lost after an error.

@@ -4,6 +4,7 @@
 mod cleaning;
 mod clusters;
 mod durable;
+mod during_sync;
 mod hold;
 mod kind;
 mod opening;
