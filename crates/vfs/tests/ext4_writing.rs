@@ -221,6 +221,33 @@ fn the_last_user_of_a_file_without_a_name_frees_its_blocks() {
     check_by_e2fsck(&image);
 }
 
+/// The volume is marked as clean, and e2fsck and the kernel complete the orphans of clean volumes, too.
+#[test]
+fn a_file_without_a_name_that_is_open_at_the_end_is_freed_by_e2fsck_and_the_kernel() {
+    private_mounts();
+    for features in ["-O ^orphan_file", "-O orphan_file", "-O ^has_journal,^orphan_file"] {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        let mke2fs = Mke2fs { size: 32 << 20, ..Mke2fs::new("ext4", 1024) };
+        mke2fs.with(features).make(&image, None);
+        let volume = open(&image);
+        let root = volume.root().unwrap();
+        let node = make(&volume, &root, "gone", FileType::Regular);
+        node.open_for(WRITE).unwrap().write_at(&[7; 1 << 20], 0).unwrap();
+        volume.unlink(&root, b"gone", &Credentials::ROOT).unwrap();
+        volume.close().unwrap();
+        drop((node, root, volume));
+        let mounted = folder.path().join("mounted");
+        std::fs::copy(&image, &mounted).unwrap();
+        LoopMount::new(&mounted, "ext4", "rw").unmount();
+        check_by_e2fsck(&mounted);
+        // Without -f: the volume is clean.
+        let status = Command::new("e2fsck").arg("-p").arg(&image).status().unwrap();
+        assert!(matches!(status.code(), Some(0 | 1)), "{features}: {status}");
+        check_by_e2fsck(&image);
+    }
+}
+
 #[test]
 fn copies_of_ranges_stay_sparse_and_replace_earlier_data() {
     let folder = tempfile::tempdir().unwrap();

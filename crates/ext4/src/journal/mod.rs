@@ -368,7 +368,7 @@ impl Journal {
     }
 
     /// Commits and checkpoints all changes, and marks the log as empty. Later changes fail.
-    pub(crate) fn finish(&self) -> Result<()> {
+    pub(crate) fn finish(&self) -> Result<bool> {
         loop {
             self.flush().inspect_err(|error| self.fail(error))?;
             #[cfg(test)]
@@ -378,12 +378,16 @@ impl Journal {
             if state.handles == 0 && state.running.is_empty() && !state.is_committing {
                 // From here on, changes fail.
                 state.end = Some(End::Closed);
+                if state.is_clean {
+                    return Ok(false);
+                }
                 break;
             }
         }
         // Another thread may have committed since the checkpoint.
         self.write_checkpoint()?;
-        self.log.as_ref().map_or(Ok(()), |log| log.lock().finish())
+        self.log.as_ref().map_or(Ok(()), |log| log.lock().finish())?;
+        Ok(true)
     }
 }
 

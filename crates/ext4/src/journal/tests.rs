@@ -36,3 +36,29 @@ fn a_commit_after_the_last_checkpoint_is_not_lost() {
         assert!(inode_of(&image, "late").0 > 0, "{options:?}");
     }
 }
+
+/// Another host may have the volume then, so nothing may be written.
+#[test]
+fn a_volume_that_is_marked_as_clean_while_it_is_closed_is_not_written_afterwards() {
+    for options in [&["-O", "has_journal"], &["-O", "^has_journal"]] {
+        let image = Image::make(8, options);
+        let volume = open_for_writing(&image);
+        new_file(&volume, "file");
+        let other = Arc::clone(&volume);
+        let path = image.path.clone();
+        let marked = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let kept = Arc::clone(&marked);
+        let mark = Box::new(move || {
+            other.mark_clean().unwrap();
+            // What another host writes must stay.
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[1023] = 7;
+            std::fs::write(&path, &bytes).unwrap();
+            *kept.lock().unwrap() = bytes;
+        });
+        BEFORE_CLOSING.with_borrow_mut(|action| *action = Some(mark));
+        volume.close().unwrap();
+        drop(volume);
+        assert!(std::fs::read(&image.path).unwrap() == *marked.lock().unwrap(), "{options:?}");
+    }
+}

@@ -461,7 +461,11 @@ impl Volume {
         // Freed space is counted only after its commit.
         journal.commit_all()?;
         self.update_superblock()?;
-        journal.finish()?;
+        if !journal.finish()? {
+            // Another thread has marked it as clean meanwhile.
+            return Ok(());
+        }
+        // The orphan list of the superblock needs no flag: e2fsck and the kernel always complete its inodes.
         let mark = journal.use_mark().expect("the volume is open for writing");
         mark.clear_flags(orphans.is_file_empty())
     }
