@@ -350,6 +350,33 @@ fn an_image_that_was_cut_off_is_read_as_far_as_it_goes() {
     check_cut(&image, &[], 0);
 }
 
+/// Groups of 2^24 blocks of 64 KiB, by bigalloc.
+#[test]
+fn an_image_that_claims_more_bytes_than_any_file_has_is_refused() {
+    let image = Image::from_script("ext4", 1024, "mkdir dir");
+    let script = "mke2fs -q -F -t ext4 -O 64bit,bigalloc,^metadata_csum,^has_journal,^resize_inode \
+                  -b 65536 -C 16M -N 16 huge 512M 2>/dev/null";
+    shell(image.folder.path(), script);
+    let path = image.beside("huge");
+    let huge = must(fs::OpenOptions::new().read(true).write(true).open(&path), "huge");
+    let mut superblock = [0; 1024];
+    must(huge.read_exact_at(&mut superblock, 1024), "the superblock");
+    let field = |at: usize| u32::from_le_bytes(superblock[at..at + 4].try_into().expect("4 bytes"));
+    // s_blocks_per_group and s_inodes_per_group.
+    let (blocks, inodes) = (u64::from(field(0x20)), field(0x28));
+    let groups = (1_u64 << 63) / (blocks << 16) + 2;
+    let (blocks, inodes) = (groups * blocks, groups as u32 * inodes);
+    // s_inodes_count, s_blocks_count_lo and s_blocks_count_hi.
+    for (at, value) in [(0, inodes), (4, blocks as u32), (0x150, (blocks >> 32) as u32)] {
+        must(huge.write_all_at(&value.to_le_bytes(), 1024 + at), "a field");
+    }
+    let path = path.display().to_string();
+    let expected = format!("{path}: not supported: a volume of 2^63 bytes or more");
+    for command in ["ls", "info", "tree"] {
+        refused(&[command, "--incomplete", &path], 1, &expected);
+    }
+}
+
 #[test]
 fn a_partition_that_is_larger_than_the_disk_is_read_as_far_as_it_goes() {
     let image = Image::from_script("ext4", 4096, FILES);

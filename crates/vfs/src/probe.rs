@@ -53,6 +53,10 @@ pub(crate) fn open_incomplete(
     let size = formats.iter().find_map(|format| format.volume_bytes(&device));
     let mut missing = Vec::new();
     let device: SharedDevice = match size {
+        // Positions in files and devices of the host are of 63 bits.
+        Some(size) if i64::try_from(size).is_err() => {
+            return Err(Unsupported::Operation("a volume of 2^63 bytes or more").into());
+        }
         Some(size) if size > device.size() => {
             let lacks = size - device.size();
             missing.push(format!(
