@@ -163,11 +163,7 @@ fn translate(source: &OsStr, directory: &OsStr, list: &str, sloppy: bool) -> Res
     if options.contains(&"remount") {
         return Ok(Call::Remount(directory.into(), remount(&options)));
     }
-    // The defaults of file systems in the kernel: writable and, for root, with access for all users.
-    let mut mount_options = vec!["rw"];
-    if rustix::process::geteuid().is_root() {
-        mount_options.push("allow_other");
-    }
+    let mut mount_options = defaults(&options, rustix::process::geteuid().is_root());
     let mut line: Vec<OsString> = vec!["bifolio".into(), "mount".into()];
     for option in options {
         let (name, value) = split_option(option);
@@ -195,6 +191,18 @@ fn translate(source: &OsStr, directory: &OsStr, list: &str, sloppy: bool) -> Res
     line.push(whole_image(source));
     line.push(directory.into());
     Ok(Call::Mount(line))
+}
+
+/// Returns the defaults of file systems in the kernel: writable and, for root, with access for all users, set-user-ID bits and device
+/// files. mount(8) passes `nosuid` and `nodev` on, also where `user` and the like imply them, but not `suid` and `dev`.
+fn defaults(options: &[&str], is_root: bool) -> Vec<&'static str> {
+    let is_for_users =
+        |option: &&str| matches!(split_option(option).0, "user" | "users" | "owner" | "group");
+    match is_root {
+        true if !options.iter().any(is_for_users) => vec!["rw", "allow_other", "suid", "dev"],
+        true => vec!["rw", "allow_other"],
+        false => vec!["rw"],
+    }
 }
 
 /// Returns the argument of `bifolio mount` for the whole image with this name.
@@ -234,7 +242,8 @@ mod tests {
     fn line(arguments: &str) -> String {
         match call(arguments) {
             Ok(Call::Mount(line)) => {
-                line.join(OsStr::new(" ")).into_string().unwrap().replace(",allow_other", "")
+                let line = line.join(OsStr::new(" ")).into_string().unwrap();
+                line.replace(",allow_other", "").replace(",suid,dev", "")
             }
             other => panic!("{arguments}: {other:?}"),
         }
@@ -273,6 +282,16 @@ mod tests {
             line(&format!("/i /d -o {list}")),
             format!("bifolio mount -o rw,{passed} -- /i:/ /d")
         );
+    }
+
+    #[test]
+    fn root_gets_set_user_id_bits_and_devices_unless_users_may_mount() {
+        let root = |options: &[&str]| defaults(options, true).join(",");
+        assert_eq!(root(&["noatime"]), "rw,allow_other,suid,dev");
+        for option in ["user", "user=guest", "users", "owner", "group"] {
+            assert_eq!(root(&[option]), "rw,allow_other", "{option}");
+        }
+        assert_eq!(defaults(&[], false), ["rw"]);
     }
 
     #[test]
