@@ -314,7 +314,8 @@ const NO_MOUNT: &str = "without CAP_SYS_ADMIN, the directory that gets the copie
 
 /// Applies the layers of `confinement` that root's guard of a mount can have: no privileges by way of programs, and only the
 /// capabilities that it needs. Verifies by `proof` that it has no others, whether or not the host has let it drop any. Does nothing
-/// for a guard without CAP_SYS_ADMIN: it mounts through fusermount3, which gets privileges when it is executed.
+/// for a guard without CAP_SYS_ADMIN: it mounts through fusermount3, which gets privileges when it is executed. What the guard has
+/// no right to, its server has no right to either, whose [`Weaker`] says so: the empty bounding set.
 ///
 /// Returns an error if the guard has more than it needs.
 pub fn confine_guard(confinement: Confinement, proof: &Proof) -> Result<(), ConfineError> {

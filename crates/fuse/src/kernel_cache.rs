@@ -13,6 +13,9 @@
 //! So the write makes the kernel write and drop what it has read since, before the change. Reads of the write's pages
 //! wait from then on until the write has ended. Data that the kernel writes meanwhile stays in its cache, too, and the
 //! write that bypasses it may be the later one. So what was written during the change is dropped after it.
+//!
+//! An invalidation can take longer than a write may wait, since the threads that it needs may be waiting as well. It is made later
+//! nevertheless, and one that was requested at the end of the write follows it, so that old data does not stay.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};

@@ -309,7 +309,9 @@ impl Server {
         let range = FileOffset(range.start)..FileOffset(range.end);
         let is_done = self.write_and_invalidate_range(node, range, INVALIDATE_TIMEOUT);
         if !is_done {
-            tracing::warn!("the kernel did not invalidate cached data of node {node} in time");
+            tracing::warn!(
+                "the kernel has not invalidated cached data of node {node} yet, and may show older data until then"
+            );
         }
         is_done
     }

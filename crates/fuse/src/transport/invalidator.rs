@@ -42,7 +42,7 @@ impl Invalidator {
     }
 
     /// Makes the kernel write and invalidate a range of the contents of `node`. Returns whether it has done so within
-    /// `timeout`.
+    /// `timeout`. Otherwise it does so later, after what was requested earlier: no request is given up.
     pub fn invalidate_contents(
         &self,
         node: u64,
@@ -53,5 +53,40 @@ impl Invalidator {
         let (done, is_done) = mpsc::channel();
         self.queue.send(Invalidation { node, range, done }).is_ok()
             && is_done.recv_timeout(timeout).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+    use rustix::net::{RecvFlags, SendFlags};
+
+    use super::*;
+    use crate::socket;
+
+    #[test]
+    fn contents_are_invalidated_after_the_handler_has_stopped_waiting() {
+        let (kernel, ours) = socket::pair().unwrap();
+        let full = ours.try_clone().unwrap();
+        let mut sent = 0;
+        while rustix::net::send(&full, &[0; 4096], SendFlags::DONTWAIT) != Err(Errno::AGAIN) {
+            sent += 1;
+        }
+        let invalidator = Invalidator::start(Channel::new(ours).unwrap()).unwrap();
+        let range = |start: u64| FileOffset(start)..FileOffset(start + 1);
+        for start in [10, 20] {
+            assert!(!invalidator.invalidate_contents(7, range(start), Duration::ZERO));
+        }
+        let mut message = [0; 4096];
+        for _ in 0..sent {
+            rustix::net::recv(&kernel, &mut message, RecvFlags::empty()).unwrap();
+        }
+        for start in [10, 20_i64] {
+            let (length, _) = rustix::net::recv(&kernel, &mut message, RecvFlags::empty()).unwrap();
+            // The header, and the node, the offset and the length.
+            let message = &message[16..length];
+            assert_eq!(message[..8], 7_u64.to_ne_bytes());
+            assert_eq!(message[8..16], start.to_ne_bytes());
+        }
     }
 }
