@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use crate::common::{Image, inode_of, new_file, open_for_writing};
 
+/// The position of the volume's name in the superblock.
+const VOLUME_NAME: usize = 0x78;
+
 thread_local! {
     /// What the thread does once, before it lets no further change begin.
     static BEFORE_CLOSING: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
@@ -52,7 +55,7 @@ fn a_volume_that_is_marked_as_clean_while_it_is_closed_is_not_written_afterwards
             other.mark_clean().unwrap();
             // What another host writes must stay.
             let mut bytes = std::fs::read(&path).unwrap();
-            bytes[1023] = 7;
+            bytes[1024 + VOLUME_NAME] = 7;
             std::fs::write(&path, &bytes).unwrap();
             *kept.lock().unwrap() = bytes;
         });
