@@ -119,6 +119,13 @@ fn volumes_of_mke2fs_have_no_findings() {
 }
 
 #[test]
+fn features_that_only_the_first_superblock_has_are_no_findings() {
+    let image = Image::make(32, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"]);
+    image.debugfs_write("feature ea_inode large_dir inline_data\n");
+    check_clean(&image, "more features");
+}
+
+#[test]
 fn indexes_of_e2fsck_have_no_findings() {
     let scratch = Scratch::new();
     let tree = tree(&scratch);
@@ -320,6 +327,12 @@ const DAMAGES: &[&str] = &[
     "ssv free_inodes_count 5",
     "ssv last_orphan 12",
     "ssv last_orphan 3000",
+    "ssv r_blocks_count 99999999",
+    "feature orphan_file",
+    "feature mmp",
+    "feature casefold;ssv encoding 0",
+    "feature casefold;ssv encoding 2",
+    "sif <7> size 0",
     "set_bg 0 free_blocks_count 5",
     "set_bg 0 free_inodes_count 5",
     "set_bg 0 used_dirs_count 55",

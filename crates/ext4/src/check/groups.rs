@@ -58,8 +58,8 @@ impl Check<'_> {
             }
             self.check_descriptor_copies(group, &mut copies_left);
         }
-        let mmp = self.volume.superblock().raw().mmp_block.get();
-        if self.geometry().features.has(Feature::Mmp) && mmp != 0 {
+        if self.geometry().features.has(Feature::Mmp) {
+            let mmp = self.volume.superblock().raw().mmp_block.get();
             let (start, group) = (FsBlock(mmp), GroupNumber(0));
             let structure = Structure { start, blocks: 1, name: "MMP block", group };
             let location = Location::block(start);
@@ -140,10 +140,7 @@ impl Check<'_> {
         let Some(buffer) = self.report.ok(read) else { return };
         let Ok((copy, _)) = RawSuperblock::ref_from_prefix(&buffer) else { return };
         let first = self.volume.superblock().raw();
-        // The kernel sets this feature only in the first superblock.
-        let incompatible = |raw: &RawSuperblock| {
-            u64::from(raw.feature_incompat.get() & !(1 << Feature::NeedsRecovery.position().1))
-        };
+        // Not the features, which tools set in the first superblock only, as the kernel does. e2fsck copies them.
         for (field, found, expected) in [
             ("magic number", copy.magic.get().into(), first.magic.get().into()),
             ("inode count", copy.inodes_count.get().into(), first.inodes_count.get().into()),
@@ -159,7 +156,6 @@ impl Check<'_> {
                 copy.inodes_per_group.get().into(),
                 first.inodes_per_group.get().into(),
             ),
-            ("incompatible features", incompatible(copy), incompatible(first)),
         ] {
             self.report.compare(COPY, location, field, found, expected);
         }

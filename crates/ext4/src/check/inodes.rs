@@ -93,10 +93,11 @@ impl Check<'_> {
     }
 
     fn check_inode(&mut self, number: InodeNumber, bytes: &[u8], location: Location) {
+        let location = location.in_inode(number);
         let record = match InodeRecord::parse(bytes, self.geometry(), number, location) {
             Ok(record) => record,
             Err(Error::NotFound) => {
-                self.check_free_inode(number, bytes, location.in_inode(number));
+                self.check_free_inode(number, bytes, location);
                 return;
             }
             Err(error) => {
@@ -108,7 +109,7 @@ impl Check<'_> {
         };
         let Some(role) = self.role(&record, location) else { return };
         self.check_obsolete_fields(&record, bytes, location);
-        self.claim_translator(&record, bytes, location.in_inode(number));
+        self.claim_translator(&record, bytes, location);
         self.record(number, role, record.links);
         if role == Role::Named(FileType::Directory) {
             self.directories.insert(number, DirectoryState::default());
@@ -159,7 +160,6 @@ impl Check<'_> {
     /// Returns the role of the inode, or `None` if it is free. Reports a time of deletion that contradicts the role.
     fn role(&mut self, record: &InodeRecord, location: Location) -> Option<Role> {
         let number = record.number;
-        let location = location.in_inode(number);
         let is_special = self.volume.superblock().inodes.is_special(number);
         if self.geometry().is_reserved_inode(number) || is_special {
             return Some(Role::Special);
@@ -208,19 +208,18 @@ impl Check<'_> {
         ] {
             if record.flags.contains(flag) && !is_allowed {
                 let problem = Problem::Invalid { field: "flag", found: flag.0.into() };
-                self.report.corrupt(STRUCTURE, location.in_inode(record.number), problem);
+                self.report.corrupt(STRUCTURE, location, problem);
             }
         }
         let both = InodeFlags(InodeFlags::INLINE_DATA.0 | InodeFlags::EXTENTS.0);
         if record.flags.contains(both) {
             let problem = Problem::Invalid { field: "flags", found: both.0.into() };
-            self.report.corrupt(STRUCTURE, location.in_inode(record.number), problem);
+            self.report.corrupt(STRUCTURE, location, problem);
         }
     }
 
     /// Checks that fields without a meaning on this volume are zero.
     fn check_obsolete_fields(&mut self, record: &InodeRecord, bytes: &[u8], location: Location) {
-        let location = location.in_inode(record.number);
         let raw: base::Result<&RawInode> = view_at(bytes, 0, STRUCTURE, location);
         let Some(raw) = self.report.ok(raw) else { return };
         let features = &self.geometry().features;

@@ -46,6 +46,9 @@ const SUPERBLOCK: &str = "superblock";
 /// The maximum of the logarithm of the number of groups in a flexible group.
 const LOG_GROUPS_PER_FLEX_MAX: u64 = 31;
 
+/// The only encoding of file names, UTF-8 12.1.
+const ENCODING_UTF8: u64 = 1;
+
 impl Volume {
     /// Checks the whole volume, and calls `found` for each finding: [`Error::Corrupt`] for an inconsistency,
     /// [`Error::Io`] for a part that cannot be read, [`Error::Unsupported`] for a part that is not checked. `found`
@@ -165,6 +168,28 @@ impl<'v> Check<'v> {
         if found > LOG_GROUPS_PER_FLEX_MAX {
             let (field, max) = ("logarithm of groups per flexible group", LOG_GROUPS_PER_FLEX_MAX);
             self.report.corrupt(SUPERBLOCK, location, Problem::Range { field, found, min: 0, max });
+        }
+        // As e2fsck: what is reserved for root is at most a half.
+        let (high, low) = (raw.r_blocks_count_hi.get(), raw.r_blocks_count_lo.get());
+        let high = if features.has(Feature::SixtyFourBit) { high } else { 0 };
+        let (found, max) =
+            (u64::from(high) << 32 | u64::from(low), self.geometry().block_count / 2);
+        if found > max {
+            let problem = Problem::Range { field: "reserved block count", found, min: 0, max };
+            self.report.corrupt(SUPERBLOCK, location, problem);
+        }
+        if features.has(Feature::Casefold) {
+            let found = raw.encoding.get().into();
+            self.report.compare(SUPERBLOCK, location, "encoding", found, ENCODING_UTF8);
+        }
+        if features.has(Feature::OrphanFile)
+            && self.volume.superblock().inodes.orphan_file.is_none()
+        {
+            self.report.corrupt(
+                SUPERBLOCK,
+                location,
+                Problem::Missing("number of the orphan file"),
+            );
         }
     }
 }

@@ -10,6 +10,7 @@ use zerocopy::little_endian::U32;
 use super::Check;
 use super::inodes::RESIZE_INODE;
 use crate::features::Feature;
+use crate::indirect::DIRECT;
 use crate::inode::Inode;
 use crate::inode::record::InodeRecord;
 use crate::orphans::file::{ORPHAN_FILE, OrphanBlock};
@@ -218,8 +219,9 @@ impl<'v> ResizeInode<'v> {
             let found = self.read(FsBlock(block))?;
             compare_pointers(&found, expected, location.at_block(FsBlock(block)))?;
         }
-        compare_pointers(&tree, expected_tree.into_iter(), location.at_block(self.tree))?;
+        compare_pointers(&tree, expected_tree.iter().copied(), location.at_block(self.tree))?;
         let blocks = 1 + u64::from(geometry.reserved_descriptor_blocks) * (1 + copies.len() as u64);
+        self.check_size(&expected_tree, copies.len())?;
         // Each block counts as a whole cluster.
         let sectors = u64::from(geometry.block_size.bytes() / 512) << geometry.cluster_shift;
         let expected = blocks * sectors;
@@ -229,6 +231,21 @@ impl<'v> ResizeInode<'v> {
             return Err(Error::corrupt(RESIZE, location, problem));
         }
         Ok(self.tree)
+    }
+
+    /// Checks, as e2fsck, that the file reaches to its last block, which is in the last block of pointers that `tree` refers
+    /// to, for the last of `copies`.
+    fn check_size(&self, tree: &[u64], copies: usize) -> Result<()> {
+        let Some(slot) = tree.iter().rposition(|pointer| *pointer != 0) else { return Ok(()) };
+        let Some(last_copy) = copies.checked_sub(1) else { return Ok(()) };
+        let last = DIRECT + (1 + slot) * tree.len() + last_copy;
+        let (found, min) =
+            (self.record.size, (last as u64) << self.volume.geometry().block_size.shift());
+        if found < min {
+            let problem = Problem::Range { field: "size", found, min, max: u64::MAX };
+            return Err(Error::corrupt(RESIZE, Location::inode(RESIZE_INODE), problem));
+        }
+        Ok(())
     }
 
     fn read(&self, block: FsBlock) -> Result<iomap::MetadataBuffer> {

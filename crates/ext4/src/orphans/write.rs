@@ -20,6 +20,7 @@ use crate::orphans::file::{self, ORPHAN_FILE, OrphanBlock};
 use crate::orphans::found::{self, FoundList, ORPHAN_LIST, OrphanErrors};
 use crate::orphans::list::OrphanList;
 use crate::ranks;
+use crate::superblock::SUPERBLOCK_OFFSET;
 use crate::volume::Volume;
 
 /// The maximum number of blocks that [`Volume::add_orphan`], [`Volume::remove_orphan`] or [`Volume::update_orphan`]
@@ -127,11 +128,14 @@ impl OrphanSet {
     /// Creates the set of a volume, without the existing orphans, which [`adopt`](Self::adopt) adds.
     pub(crate) fn open(volume: &Arc<Volume>) -> Result<Self> {
         let mut inner = Inner::default();
-        if let Some(number) = volume.superblock().inodes.orphan_file {
-            if volume.superblock().has(Feature::OrphanFile) {
-                let (file, found) = OrphanFile::open(volume, number)?;
-                (inner.file, inner.found) = (Some(file), found);
-            }
+        if volume.superblock().has(Feature::OrphanFile) {
+            let Some(number) = volume.superblock().inodes.orphan_file else {
+                let problem = Problem::Missing("number of the orphan file");
+                let location = Location::byte(SUPERBLOCK_OFFSET.0);
+                return Err(Error::corrupt("superblock", location, problem));
+            };
+            let (file, found) = OrphanFile::open(volume, number)?;
+            (inner.file, inner.found) = (Some(file), found);
         }
         Ok(Self::new(inner))
     }
