@@ -203,8 +203,13 @@ fn advice_without_format(unsupported: &base::Unsupported) -> Option<String> {
         Unsupported::Blank(Blank::Random) => {
             "open it first, for example with `cryptsetup open --type plain` or `cryptsetup open --type tcrypt`".to_owned()
         }
-        Unsupported::Blank(_) => {
-            "`mke2fs -t ext4` and `mkfs.f2fs` create file systems".to_owned()
+        Unsupported::Blank(Blank::Zeroes { is_all: true, .. } | Blank::Small { bytes: 0 }) => {
+            "`mke2fs -t ext4` and `mkfs.f2fs` create file systems in whole images".to_owned()
+        }
+        // Whatever is behind the beginning is not to be overwritten.
+        Unsupported::Blank(Blank::Zeroes { .. }) => {
+            "if its beginning was lost, `testdisk IMAGE` looks for partitions and file systems behind it"
+                .to_owned()
         }
         Unsupported::Partitioned { .. } => {
             "choose a partition with --partition N; `bifolio info` lists them".to_owned()
@@ -213,6 +218,9 @@ fn advice_without_format(unsupported: &base::Unsupported) -> Option<String> {
             "use --superblock {copy} --block-size {block_size} to read what is left, and IMAGE:<N> for \
              inode N if the root directory is lost"
         ),
+        Unsupported::Format | Unsupported::Blank(Blank::Small { .. }) => {
+            "name a file within an image as IMAGE:/PATH".to_owned()
+        }
         _ => return None,
     })
 }
@@ -221,6 +229,9 @@ fn advice(error: &base::Error) -> Option<Cow<'static, str>> {
     let fixed = match error {
         base::Error::Corrupt(corrupt) if is_incomplete(corrupt) => Some(
             "the image is incomplete: copy it again as a whole, or use --incomplete to read what it has",
+        ),
+        base::Error::Corrupt(corrupt) if corrupt.structure == "root directory" => Some(
+            "name inodes by their numbers, as IMAGE:<N>; `bifolio check` lists all inconsistencies",
         ),
         base::Error::Corrupt(_) => Some("run `bifolio check` to list all inconsistencies"),
         base::Error::Unsupported(base::Unsupported::Encrypted(_)) => {

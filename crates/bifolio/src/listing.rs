@@ -40,13 +40,13 @@ impl Columns {
         format!("{inode:>width$} ", inode = inode.0, width = self.inode)
     }
 
-    /// Formats the part of a line before the name, followed by a space.
-    pub fn long(&self, attributes: &Attributes, has_acl: bool) -> String {
+    /// Formats the part of a line before the name, followed by a space. `has_acl` is `None` if that cannot be read.
+    pub fn long(&self, attributes: &Attributes, has_acl: Option<bool>) -> String {
         format!(
             "{mode}{acl} {links:>links_width$} {uid:<uid_width$} {gid:<gid_width$} \
              {size:>size_width$} {time} ",
             mode = mode::mode_text(attributes.kind, attributes.permissions),
-            acl = if has_acl { '+' } else { ' ' },
+            acl = has_acl.map_or('?', |has_acl| if has_acl { '+' } else { ' ' }),
             links = attributes.links,
             links_width = self.links,
             uid = attributes.uid,

@@ -535,6 +535,22 @@ fn a_volume_with_a_damaged_superblock_is_read_through_a_backup_with_a_warning() 
     run_with_status(&["mkdir", "--superblock", "24577", &image.at("/new")], 1);
     run_with_status(&["ls", "--block-size", "4K", &name], 2);
 
+    // Without its first megabyte and its last one.
+    file.write_all_at(&vec![0; 1 << 20], 0).unwrap();
+    file.set_len(file.metadata().unwrap().len() - (1 << 20)).unwrap();
+    let said =
+        |arguments: &[&str]| run_with_status(&[&["ls"], arguments, &[&name]].concat(), 1).text();
+    let advice = said(&[]);
+    assert!(advice.contains("--superblock 8193 --block-size 1024"), "{advice}");
+    for location in [&["--superblock", "8193"][..], &["--superblock", "8193", "--block-size", "1K"]]
+    {
+        let advice = said(location);
+        assert!(advice.contains("use --incomplete to read what it has"), "{advice}");
+        let lost = said(&[location, &["--incomplete"]].concat());
+        assert!(lost.contains("corrupt root directory at inode 2"), "{lost}");
+        assert!(lost.contains("name inodes by their numbers, as IMAGE:<N>"), "{lost}");
+    }
+
     let noise = image.beside("noise");
     fs::write(&noise, vec![0x11; 16 << 20]).unwrap();
     let refused = run_with_status(&["ls", noise.to_str().unwrap()], 1).text();

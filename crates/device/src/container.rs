@@ -75,18 +75,23 @@ pub(crate) fn unpack(device: SharedDevice, read_only: bool) -> Result<SharedDevi
 pub fn refusal(device: &dyn BlockDevice) -> Option<Error> {
     let beginning = read_beginning(device).ok()?;
     let container = || container_of(&beginning).or_else(|| container_by_trailer(device));
+    let foreign = |foreign| Error::Unsupported(Unsupported::Foreign(foreign));
     let error = if sparse::has_magic(&beginning) {
         let damage = SparseDevice::check(device).err();
         damage.unwrap_or(Error::Unsupported(Unsupported::Container(Container::AndroidSparse)))
     } else if let Some(container) = container() {
         Error::Unsupported(Unsupported::Container(container))
     } else {
-        Error::Unsupported(Unsupported::Foreign(foreign::identify(device)?))
+        foreign(foreign::identify(device)?)
     };
-    // The boot code of a partitioned disk may begin with any bytes.
-    let table = PartitionTable::read(device, None);
-    let has_partitions = table.is_ok_and(|table| !table.partitions.is_empty());
-    (!has_partitions).then_some(error)
+    // The boot code of a partitioned disk may begin with any bytes, and there may be remnants in front of its first partition.
+    match PartitionTable::read(device, None) {
+        Ok(table) if !table.partitions.is_empty() => {
+            let disc = foreign::identify_disc(device)?;
+            table.has_partition_in(disc.bytes).then(|| foreign(disc.foreign))
+        }
+        _ => Some(error),
+    }
 }
 
 /// Returns what is known of a device without a known file system, of which [`refusal`] knows nothing.
@@ -189,6 +194,21 @@ mod tests {
         check(image.clone(), Some(Container::Dmg));
         image.push(0);
         check(image, None);
+    }
+
+    #[test]
+    fn a_disc_with_a_partition_table_is_a_disc_unless_its_partitions_are_behind_it() {
+        let mut image = vec![0; 4 << 20];
+        image[32 * 1024 + 1..][..5].copy_from_slice(b"CD001");
+        image[510..512].copy_from_slice(&[0x55, 0xaa]);
+        image[446 + 4] = 0x83;
+        image[446 + 12] = 100;
+        for (first_sector, is_disc) in [(0, true), (64, true), (66, false), (2048, false)] {
+            image[446 + 8..446 + 10].copy_from_slice(&u16::to_le_bytes(first_sector));
+            let found = refusal(&MemoryDevice::new(image.clone()));
+            let found = found.map(|error| error.to_string().contains("an ISO 9660 file system"));
+            assert_eq!(found, is_disc.then_some(true), "{first_sector}");
+        }
     }
 
     #[test]

@@ -95,10 +95,6 @@ const MAGICS: &[Magic] = &[
         "a partclone image",
         "restore it with `partclone.restore -s IMAGE -o OUT`, and read OUT",
     ),
-    magic(&[(32 * KIB + 1, b"CD001")], "an ISO 9660 file system", MOUNT),
-    magic(&[(32 * KIB + 1, b"BEA01")], "a UDF file system", MOUNT),
-    magic(&[(34 * KIB + 1, b"NSR02")], "a UDF file system", MOUNT),
-    magic(&[(34 * KIB + 1, b"NSR03")], "a UDF file system", MOUNT),
     magic(&[(0, b"\x45\x3d\xcd\x28")], "a cramfs file system", MOUNT),
     magic(&[(0, b"\x28\xcd\x3d\x45")], "a cramfs file system", MOUNT),
     magic(&[(512, b"\x45\x3d\xcd\x28")], "a cramfs file system", MOUNT),
@@ -200,6 +196,19 @@ const MAGICS: &[Magic] = &[
     magic(&[(KIB, b"\x02\0\0\0\0\0\x34\x34")], "a NILFS2 file system", MOUNT),
 ];
 
+/// The file systems of discs, the first 32 KiB of which are free. So images for discs and USB sticks have a partition table there,
+/// one of whose partitions is the disc.
+const DISCS: &[Magic] = &[
+    magic(&[(DISC_START + 1, b"CD001")], "an ISO 9660 file system", MOUNT),
+    magic(&[(DISC_START + 1, b"BEA01")], "a UDF file system", MOUNT),
+    magic(&[(DISC_START + 2 * KIB + 1, b"NSR02")], "a UDF file system", MOUNT),
+    magic(&[(DISC_START + 2 * KIB + 1, b"NSR03")], "a UDF file system", MOUNT),
+];
+/// The start of the descriptors of a disc.
+const DISC_START: u64 = 32 * KIB;
+/// The end of the bytes in which the partition of a disc begins: it may begin at the descriptors.
+const DISC_PARTITION_END: u64 = DISC_START + KIB;
+
 const FAT: Foreign = Foreign {
     name: "a FAT file system",
     next_step: "mount it with `mount -o loop,ro IMAGE DIRECTORY`, or copy files with mtools (`mcopy -i IMAGE ::/FILE .`)",
@@ -216,8 +225,7 @@ const RAID_1_0: Foreign = Foreign { name: "a member of a Linux RAID (md 1.0)", n
 /// Returns the contents of `device`, if they are known and have no partition table.
 pub fn identify(device: &dyn BlockDevice) -> Option<Foreign> {
     let probe = Probe { device };
-    let by_magic =
-        MAGICS.iter().find(|magic| magic.places.iter().all(|(at, bytes)| probe.has(*at, bytes)));
+    let by_magic = MAGICS.iter().chain(DISCS).find(|magic| probe.has_all(magic));
     by_magic
         .map(|magic| magic.foreign)
         .or_else(|| probe.is_fat().then_some(FAT))
@@ -225,6 +233,21 @@ pub fn identify(device: &dyn BlockDevice) -> Option<Foreign> {
         .or_else(|| probe.raid_at_end())
         .or_else(|| probe.is_zfs().then_some(ZFS))
         .or_else(|| probe.is_minix().then_some(MINIX))
+}
+
+/// The file system of a disc.
+pub struct Disc {
+    /// The file system.
+    pub foreign: Foreign,
+    /// The number of bytes in which the partition of the disc begins, if the device has a partition table.
+    pub bytes: u64,
+}
+
+/// Returns the file system of a disc on `device`, whether or not there is a partition table in front of it.
+pub fn identify_disc(device: &dyn BlockDevice) -> Option<Disc> {
+    let probe = Probe { device };
+    let disc = DISCS.iter().find(|magic| probe.has_all(magic))?;
+    Some(Disc { foreign: disc.foreign, bytes: DISC_PARTITION_END })
 }
 
 struct Probe<'a> {
@@ -241,6 +264,10 @@ impl Probe<'_> {
         }
         self.device.read_at(DeviceOffset(offset), &mut bytes).ok()?;
         Some(bytes)
+    }
+
+    fn has_all(&self, magic: &Magic) -> bool {
+        magic.places.iter().all(|(at, bytes)| self.has(*at, bytes))
     }
 
     fn has(&self, offset: u64, expected: &[u8]) -> bool {
@@ -324,7 +351,7 @@ mod tests {
 
     #[test]
     fn contents_are_identified_at_any_length_that_has_all_of_their_magic() {
-        for Magic { places, foreign } in MAGICS {
+        for Magic { places, foreign } in MAGICS.iter().chain(DISCS) {
             let mut image = Vec::new();
             for (at, bytes) in *places {
                 image.resize(*at as usize, 0);

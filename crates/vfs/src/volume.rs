@@ -290,7 +290,15 @@ impl Volume {
 
     /// Returns the root directory.
     pub fn root(&self) -> Result<Arc<Node>> {
-        self.node(self.shared.file_system.root())
+        let number = self.shared.file_system.root();
+        self.node(number).map_err(|error| match error {
+            // Of an incomplete image, for example.
+            Error::NotFound => {
+                let problem = Problem::Missing("inode");
+                Error::corrupt("root directory", Location::inode(number), problem)
+            }
+            error => error,
+        })
     }
 
     /// Returns the node of an inode number. On a volume that is open for writing, the caller must know that the inode

@@ -150,7 +150,8 @@ struct Row {
 
 struct Details {
     attributes: Attributes,
-    has_acl: bool,
+    /// `None` if it cannot be read.
+    has_acl: Option<bool>,
     link_target: Option<Vec<u8>>,
 }
 
@@ -301,14 +302,21 @@ impl Lister<'_> {
         &self,
         volume: &Volume,
         entry: Entry,
-        failure: impl FnOnce(base::Error, &[u8]) -> Failure,
+        failure: impl Fn(base::Error, &[u8]) -> Failure,
         console: &mut Console,
     ) -> Result<Row> {
-        let details = if self.arguments.long || self.arguments.json {
-            let details = details(volume, &entry).map_err(|error| failure(error, &entry.name));
-            console.tolerate(details)?
-        } else {
-            None
+        let failure = |error| failure(error, &entry.name);
+        let is_detailed = self.arguments.long || self.arguments.json;
+        let node = is_detailed.then(|| directory::node(volume, &entry).map_err(failure));
+        let details = match node.map(|node| console.tolerate(node)).transpose()?.flatten() {
+            Some(node) => Some(Details {
+                attributes: node.attributes(),
+                has_acl: console.tolerate(listing::has_acl(&node).map_err(failure))?,
+                link_target: console
+                    .tolerate(listing::link_target(&node).map_err(failure))?
+                    .flatten(),
+            }),
+            None => None,
         };
         Ok(Row { name: entry.name, inode: entry.inode, kind: entry.kind, details })
     }
@@ -356,15 +364,6 @@ impl Lister<'_> {
     }
 }
 
-fn details(volume: &Volume, entry: &Entry) -> base::Result<Details> {
-    let node = directory::node(volume, entry)?;
-    Ok(Details {
-        attributes: node.attributes(),
-        has_acl: listing::has_acl(&node)?,
-        link_target: listing::link_target(&node)?,
-    })
-}
-
 /// A row as JSON.
 #[derive(Serialize)]
 struct JsonRow<'a> {
@@ -404,7 +403,7 @@ impl<'a> JsonRow<'a> {
             name: json::bytes(json::NAME, &row.name),
             inode,
             target: target.map(|target| json::bytes(json::TARGET, target)),
-            has_acl: row.details.as_ref().map(|details| details.has_acl),
+            has_acl: row.details.as_ref().and_then(|details| details.has_acl),
         }
     }
 }

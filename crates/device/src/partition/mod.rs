@@ -150,6 +150,12 @@ impl PartitionTable {
         (start < end).then_some(start..end)
     }
 
+    /// Returns whether a partition begins in the first `bytes` of the image.
+    pub(crate) fn has_partition_in(&self, bytes: u64) -> bool {
+        let sectors = bytes / self.sector_size.bytes();
+        self.partitions.iter().any(|partition| partition.first_sector < sectors)
+    }
+
     /// Returns the numbers of the partitions for a message, such as "1, 2, 5", or "none".
     pub(crate) fn numbers(&self) -> String {
         /// The maximum number of partitions in the message. A table may have tens of thousands.

@@ -116,7 +116,10 @@ impl SuperblockCopy {
 }
 
 fn is_magic(error: &Error) -> bool {
-    matches!(error, Error::Corrupt(corrupt) if matches!(corrupt.problem, Problem::Magic { .. } | Problem::Truncated { .. }))
+    let Error::Corrupt(corrupt) = error else { return false };
+    // A volume that is longer than its device is a volume.
+    matches!(corrupt.problem, Problem::Magic { .. })
+        || corrupt.structure == "superblock" && matches!(corrupt.problem, Problem::Truncated { .. })
 }
 
 /// Returns the default positions of copies, as mke2fs chooses them: the block, its size, and the group.

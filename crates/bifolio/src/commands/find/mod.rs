@@ -131,7 +131,7 @@ impl Search<'_> {
         let columns = Columns::for_stream();
         self.console.print(columns.inode(attributes.inode))?;
         self.console.print(format_args!("{:>8} ", attributes.blocks.div_ceil(2)))?;
-        self.console.print(columns.long(&attributes, has_acl == Some(true)))?;
+        self.console.print(columns.long(&attributes, has_acl))?;
         self.console.print_name(visit.path)?;
         if let Some(link) = link {
             self.console.print(" -> ")?;
