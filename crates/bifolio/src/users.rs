@@ -5,6 +5,8 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use fuse::MountEntry;
+
 use crate::failure::Failure;
 use crate::format::text;
 
@@ -34,7 +36,10 @@ impl InUse {
         match self {
             Self::Locked(path) => in_use(&path),
             Self::Loop { image, device } => {
-                let text = format!("is in use by the loop device {}", device.display());
+                let mut text = format!("is in use by the loop device {}", device.display());
+                if let Some(mount) = fuse::mounts_of(&device).first() {
+                    text.push_str(&format!(", which is mounted on {}", directory_of(mount)));
+                }
                 Failure::new(image.as_path(), text).advise("unmount or detach it first")
             }
         }
@@ -44,11 +49,16 @@ impl InUse {
 /// Returns the failure to open an image that is in use, with the mount or process that uses it.
 pub fn in_use(image: &Path) -> Failure {
     if let Some(mount) = fuse::mounts_of(image).first() {
-        let directory = text::escape(mount.mount_point.as_os_str().as_encoded_bytes()).into_owned();
+        let directory = directory_of(mount);
         let failure = Failure::new(image, format!("is in use: it is mounted on {directory}"));
         return failure.advise("use the mount, or unmount it");
     }
     locked(image)
+}
+
+/// Returns the directory of a mount, for messages.
+fn directory_of(mount: &MountEntry) -> String {
+    text::escape(mount.mount_point.as_os_str().as_encoded_bytes()).into_owned()
 }
 
 /// Returns the failure to open an image that another process uses.

@@ -291,6 +291,68 @@ fn a_volume_that_is_mounted_gets_a_second_mount_and_no_second_server() {
     first.assert_gone();
 }
 
+#[test]
+fn a_volume_with_several_dead_mounts_is_mounted_again_on_any_directory() {
+    private_mounts();
+    let fixture = fixture();
+    let [other, third] = ["other", "third"].map(|name| fixture.folder.path().join(name));
+    [&other, &third].iter().for_each(|path| fs::create_dir(path).unwrap());
+    let again = |path: &Path| {
+        let mounted = output(bifolio("mount").args(["-o", "rw"]).arg(&fixture.image).arg(path));
+        assert!(mounted.status.success(), "{}", mounted.text());
+    };
+    for replaced in [&other, &third] {
+        let first = fixture.mount(&["-o", "rw"]);
+        again(&other);
+        fs::write(other.join("synced"), replaced.as_os_str().as_encoded_bytes()).unwrap();
+        File::open(other.join("synced")).unwrap().sync_all().unwrap();
+        // From then on, the kernel opens the root directory without a request.
+        fs::read_dir(first.path()).unwrap().count();
+        first.signal_server(Signal::KILL);
+        wait_until("the guard's end", || !first.has_guard());
+        again(replaced);
+        let found = fs::read(replaced.join("synced")).unwrap();
+        assert_eq!(found, replaced.as_os_str().as_encoded_bytes());
+        let dead = fs::read(first.path().join("synced")).unwrap_err();
+        assert_eq!(dead.kind(), ErrorKind::NotConnected, "{dead}");
+        let all = [first.path(), &*other, replaced];
+        for path in all.iter().filter(|path| mount_entry(path).is_some()) {
+            output(bifolio("umount").arg(path));
+        }
+        assert!(all.iter().all(|path| mount_entry(path).is_none()));
+        check_by_e2fsck(&fixture.image);
+    }
+}
+
+#[test]
+fn a_dead_mount_with_a_mount_below_it_is_not_replaced() {
+    private_mounts();
+    let fixture = fixture();
+    let mount = fixture.mount(&["-o", "rw"]);
+    let below = mount.path().join("below");
+    fs::create_dir(&below).unwrap();
+    run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&below));
+    fs::write(below.join("file"), "data").unwrap();
+    mount.signal_server(Signal::KILL);
+    wait_until("the guard's end", || !mount.has_guard());
+    let mounted = || output(bifolio("mount").arg(&fixture.image).arg(mount.path()));
+    let refused = mounted();
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.text());
+    let expected = format!("{} has a mount, which would end with it", below.display());
+    assert!(refused.text().contains(&expected), "{}", refused.text());
+    // A program that has a file open there still reads it.
+    assert!(mount_entry(&below).is_some());
+    rustix::mount::unmount(&below, rustix::mount::UnmountFlags::DETACH).unwrap_or_else(|_| {
+        // The path leads through the dead mount, which only its parent ends.
+        rustix::mount::unmount(mount.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    });
+    if mount_entry(mount.path()).is_some() {
+        let replaced = mounted();
+        assert!(replaced.status.success(), "{}", replaced.text());
+        fixture.umount();
+    }
+}
+
 /// As one whose device hangs.
 #[test]
 fn a_second_mount_does_not_wait_forever_for_a_server_that_does_not_answer() {

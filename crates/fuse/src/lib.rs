@@ -35,6 +35,6 @@ pub use server::{Server, ServerOptions};
 pub use session::{
     ConfineError, Confinement, END_SIGNALS, Inherited, Layer, Plan, Remount, RemountError,
     SessionError, Severity, SyncError, SystemLog, UmountError, UmountNotice, Upgrade, ask,
-    ignore_other_signals, remount, remove_dead, run, sync, umount, umount_lazily,
+    dead_devices, ignore_other_signals, remount, remove_dead, run, sync, umount, umount_lazily,
 };
 pub use transport::{BusyPoll, Channel, EndReason, NoRings, THREADS_DEFAULT, WorkerPool};

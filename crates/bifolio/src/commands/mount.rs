@@ -27,8 +27,8 @@ use crate::mount_options::{Options, table};
 use crate::part::PartDevice;
 use crate::related;
 use crate::target::{ImageOptions, Target};
-use crate::upgrade;
 use crate::writing;
+use crate::{upgrade, users};
 
 /// The memory that a server may map beside its cache, in bytes: stacks, buffers, and what the formats keep.
 const MEMORY_BESIDE_CACHE: u64 = 4 << 30;
@@ -284,7 +284,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         let action = "cannot unmount a mount whose server has died";
         Failure::new(&*directory, format!("{action}: {error}"))
     })?;
-    related::leave_out(dead.into_iter().map(PathBuf::from).collect());
+    let dead = dead.into_iter().chain(fuse::dead_devices());
+    related::leave_out(dead.map(PathBuf::from).collect());
     let mounted = mounted_already(&source, &image);
     if let Some(first) = mounted.map_err(|error| Failure::new(&*target.image, error.to_string()))? {
         let again = fuse::mount_again(&first, &mount_point(&directory)?, &all.mount);
@@ -447,6 +448,9 @@ fn failure(error: SessionError<Failure>, target: &Target, directory: &Path) -> F
         SessionError::Interrupted => Failure::interrupted(),
         // Another process of this command has reported the failure on the same standard error.
         SessionError::Reported(status) => std::process::exit(status.into()),
+        SessionError::Mount(MountError::InUse(device)) if !fuse::mounts_of(&device).is_empty() => {
+            users::in_use(&device)
+        }
         error => Failure::new(directory, error.to_string()),
     }
 }

@@ -17,6 +17,7 @@ use super::system::attributes;
 use super::table::{self, MountEntry, has_option};
 use super::{MountError, MountOptions, check_free, open_root, path_of};
 use crate::session::process::{self, Side};
+use crate::session::retry;
 
 /// The attributes that a further mount does not share with the first one.
 const OWN_ATTRIBUTES: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
@@ -72,8 +73,10 @@ pub fn served(image: &Path, offset: u64) -> Result<Option<MountEntry>, MountErro
 fn has_server(path: &Path) -> Result<bool, MountError> {
     match process::fork().map_err(MountError::Mount)? {
         Side::Child => {
-            // The kernel asks the server for a directory that is opened.
-            let answered = open_root(path, OFlags::RDONLY);
+            // The kernel may open a directory without a request, but asks the server for the counts of the file system each
+            // time.
+            let answered = open_root(path, OFlags::RDONLY)
+                .and_then(|root| retry(|| rustix::fs::fstatfs(&root)));
             std::process::exit(answered.is_err().into());
         }
         Side::Parent(child) => {

@@ -11,7 +11,7 @@ mod mount_point;
 mod option_list;
 mod options;
 mod system;
-mod table;
+pub(crate) mod table;
 
 use std::ffi::OsString;
 use std::io;
@@ -79,6 +79,9 @@ pub enum MountError {
     /// The volume is mounted on this directory for reading, and was to be mounted for writing.
     #[error("it is mounted read-only on {}: remount it with rw, or unmount it first", .0.display())]
     ReadOnly(PathBuf),
+    /// A mount whose server has died has a mount below it, on this directory.
+    #[error("{} has a mount, which would end with it: unmount that first", .0.display())]
+    Below(PathBuf),
     /// The server of the mount on this directory, of the same volume, does not answer.
     #[error(
         "it is mounted on {}, whose server does not answer, maybe since its device does not: try again later",

@@ -68,6 +68,18 @@ pub fn find(path: &Path) -> Option<MountEntry> {
     find_in(&table, path)
 }
 
+/// Returns the mount point of a mount below `path`, if there is any.
+pub fn below(path: &Path) -> Option<PathBuf> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    below_in(&table, path)
+}
+
+fn below_in(table: &[u8], path: &Path) -> Option<PathBuf> {
+    let points =
+        table.split(|&byte| byte == b'\n').filter_map(parse).map(|entry| entry.mount_point);
+    points.into_iter().find(|point| point != path && point.starts_with(path))
+}
+
 /// Returns the topmost mount on `path` in a mount table.
 fn find_in(table: &[u8], path: &Path) -> Option<MountEntry> {
     // Later mounts come later in the table.
@@ -124,6 +136,8 @@ mod tests {
         assert!(entry.is_ours());
         assert!(!find_in(TABLE, Path::new("/")).unwrap().is_ours());
         assert_eq!(find_in(TABLE, Path::new("/mnt")), None);
+        assert_eq!(below_in(TABLE, Path::new("/mnt")), Some(PathBuf::from("/mnt/a b")));
+        assert_eq!(below_in(TABLE, Path::new("/mnt/two")), None);
         assert_eq!(find_in(b"garbage\n1 2 3\n", Path::new("/")), None);
     }
 }

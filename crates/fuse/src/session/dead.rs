@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::process::{self, Side};
 use super::task::Task;
 use super::{SessionError, retry};
-use crate::mount::{self, MountEntry, MountError, MountId};
+use crate::mount::{self, MountEntry, MountError, MountId, table};
 
 /// The time within which a server that has not died answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,6 +23,10 @@ const IS_DEAD: u8 = 3;
 /// devices.
 ///
 /// This function **forks**: no other thread may be running.
+///
+/// # Errors
+///
+/// `Below` if there is a mount below the directory, which would end with it.
 pub fn remove_dead(directory: &Path) -> Result<Vec<OsString>, MountError> {
     let mut devices = Vec::new();
     let Ok(directory) = mount::resolve_mount_point(directory) else { return Ok(devices) };
@@ -32,12 +36,37 @@ pub fn remove_dead(directory: &Path) -> Result<Vec<OsString>, MountError> {
         if !is_dead_by_child(&directory).map_err(MountError::Mount)? {
             break;
         }
+        if let Some(below) = table::below(&directory) {
+            return Err(MountError::Below(below));
+        }
         mount::detach(&directory, &id)?;
         if entry.is_block_device() {
             devices.push(entry.source);
         }
     }
     Ok(devices)
+}
+
+/// Returns the block devices of the mounts in this mount namespace whose servers have died. They stay claimed until these mounts
+/// have ended, but nothing can access them through these any more.
+///
+/// This function **forks**: no other thread may be running.
+pub fn dead_devices() -> Vec<OsString> {
+    let mut asked: Vec<(String, bool)> = Vec::new();
+    let mut devices = Vec::new();
+    for entry in table::ours().into_iter().filter(MountEntry::is_block_device) {
+        let known = asked.iter().find(|(device, _)| *device == entry.device);
+        let is_dead = match known {
+            Some((_, is_dead)) => *is_dead,
+            // Another mount may cover this one; then its mount point leads to that.
+            None => is_dead_by_child(&entry.mount_point).unwrap_or(false),
+        };
+        asked.push((entry.device, is_dead));
+        if is_dead {
+            devices.push(entry.source);
+        }
+    }
+    devices
 }
 
 /// Returns whether the mount on `directory` has no connection to a server. Returns false if a server does not answer.

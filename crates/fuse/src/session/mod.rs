@@ -55,7 +55,7 @@ use process::Side;
 
 pub use ask::ask;
 pub use confine::{ConfineError, Confinement, Inherited, Layer};
-pub use dead::remove_dead;
+pub use dead::{dead_devices, remove_dead};
 pub use remount::{Remount, RemountError, remount};
 pub use signals::{END_SIGNALS, ignore_other_signals};
 pub use sync::{SyncError, sync};
@@ -268,7 +268,7 @@ fn guard_and_serve<P, E: fmt::Display>(
 }
 
 /// Calls `call` again as long as a signal interrupts it.
-fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
             Err(Errno::INTR) => {}
