@@ -138,6 +138,7 @@ impl Node {
         let mut state = self.lock();
         let attributes = self.attributes();
         rights::may_overwrite(&attributes)?;
+        rights::may_have_xattr(self.kind(), name)?;
         let mut change = AttributeChange { changed: Some(now()), ..AttributeChange::default() };
         match name {
             acl::ACCESS => {

@@ -3,7 +3,7 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, OnceLock};
 
-use base::attributes::{Attributes, DirCursor, DirEntry, FileType};
+use base::attributes::{Attributes, DirCursor, DirEntry, FileType, StatFs};
 use base::locks::{Rank, RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use base::{DeviceOffset, Error, FileOffset, InodeNumber, Result};
 use fs::{FileData, Inode};
@@ -322,6 +322,11 @@ impl Node {
 
     pub(crate) fn inode(&self) -> &Arc<dyn Inode> {
         &self.inode
+    }
+
+    /// Returns counts of space and inodes of the volume.
+    pub fn statfs(&self) -> StatFs {
+        self.volume.file_system.statfs()
     }
 
     pub(crate) fn volume(&self) -> &Arc<Shared> {

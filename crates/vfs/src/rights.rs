@@ -15,6 +15,9 @@ pub(crate) const SETGID: u16 = 0o2000;
 pub(crate) const STICKY: u16 = 0o1000;
 const GROUP_EXECUTE: u16 = 0o010;
 
+/// The prefix of extended attributes of users.
+const USER_XATTR: &[u8] = b"user.";
+
 /// FS_IMMUTABLE_FL.
 const IMMUTABLE: u32 = 0x10;
 /// FS_APPEND_FL.
@@ -44,6 +47,16 @@ impl Privileges {
 /// Fails if the inode is immutable.
 pub(crate) fn may_change(attributes: &Attributes) -> Result<()> {
     forbid(attributes, IMMUTABLE)
+}
+
+/// Errors: files of this kind have no extended attribute of this name. As in Linux, only files and directories have those of
+/// users: the permissions of others do not say who can set them.
+pub(crate) fn may_have_xattr(kind: FileType, name: &[u8]) -> Result<()> {
+    let has_users = matches!(kind, FileType::Regular | FileType::Directory);
+    match name.starts_with(USER_XATTR) && !has_users {
+        true => Err(Error::NotPermitted("only files and directories can have user attributes")),
+        false => Ok(()),
+    }
 }
 
 /// Fails if the inode is immutable or append-only.
