@@ -95,6 +95,47 @@ fn the_mounting_user_is_root_of_the_image_with_mapped_owners() {
     assert!(!path("big").exists());
 }
 
+/// Returns the commands of the README after the line with `heading`, up to the next empty line.
+fn commands_of_readme(heading: &str) -> String {
+    let lines = include_str!("../../../README.md").lines();
+    let commands = lines.skip_while(|line| !line.contains(heading)).skip(1);
+    commands.take_while(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn the_archive_of_the_readme_has_the_owners_of_the_image() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    fixture.allow_nobody();
+    chown(&fixture.image, Some(NOBODY), Some(NOBODY)).unwrap();
+    let owners = [(0, 0), (NOBODY, NOBODY), (0, NOBODY), (NOBODY, 0), (WWW, 44)];
+    {
+        let mount = LoopMount::new(&fixture.image, "ext4", "rw");
+        for (uid, gid) in owners {
+            let file = mount.path().join(format!("of-{uid}-{gid}"));
+            fs::write(&file, "x").unwrap();
+            chown(&file, Some(uid), Some(gid)).unwrap();
+        }
+    }
+    let mount = fixture.mount_as(NOBODY, &["-o", "owner=mapped"]);
+    let commands = commands_of_readme("an archive with all owners");
+    let (_, archive) = commands.split_once("tar -C ~/mnt ").expect("a tar command");
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    run(as_user(NOBODY, "bash")
+        .args(["-ec", &format!("cd \"$1\"; tar -C \"$0\" {archive}")])
+        .args([mount.path(), folder.path()]));
+    let listed = run(Command::new("tar")
+        .args(["--numeric-owner", "-tvf"])
+        .arg(folder.path().join("disk.tar")));
+    let listed = String::from_utf8(listed).unwrap();
+    for (uid, gid) in owners {
+        let name = format!("./of-{uid}-{gid}");
+        let line = listed.lines().find(|line| line.ends_with(&name)).expect(&name);
+        assert_eq!(line.split_whitespace().nth(1), Some(&*format!("{uid}/{gid}")), "{line}");
+    }
+}
+
 #[test]
 fn ids_are_mapped_in_both_directions() {
     private_mounts();
