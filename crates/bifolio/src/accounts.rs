@@ -57,6 +57,24 @@ impl Account {
         self.number(volume, |name| Name::Group(name.into()), "group", "-g")
     }
 
+    /// Returns the number of the group that this user has in /etc/passwd. Errors: `volume` has no user with the name.
+    pub fn login_group(&self, volume: &Volume) -> Result<u32> {
+        let mut accounts = Accounts::default();
+        accounts.update(volume);
+        let found = match self {
+            Self::Number(_) => None,
+            Self::Name(name) => accounts.login_group(name.as_bytes()),
+        };
+        match found {
+            Some(group) => Ok(group),
+            // Names the file.
+            None => self.user(volume).and_then(|user| {
+                let text = format!("has no group, by {} of the image", text::escape(USERS));
+                Err(Failure::new(user.to_string().as_str(), text).advise("give the group"))
+            }),
+        }
+    }
+
     fn number(
         &self,
         volume: &Volume,
@@ -104,6 +122,15 @@ impl Accounts {
             if update(read, volume, path).is_err() {
                 *read = None;
             }
+        }
+    }
+
+    /// Returns the number of the group on the line of a user.
+    fn login_group(&self, user: &[u8]) -> Option<u32> {
+        let line = self.users.as_ref().and_then(|read| read.lines.line_of(user));
+        match line {
+            Some(line) => number_in(line, 3),
+            None => (user == b"root").then_some(0),
         }
     }
 
@@ -164,9 +191,14 @@ impl Lines {
 
     /// Returns the number of the first line with `name`.
     fn find(&self, name: &[u8]) -> Option<u32> {
+        self.line_of(name).and_then(number_on)
+    }
+
+    /// Returns the first line with `name`.
+    fn line_of(&self, name: &[u8]) -> Option<&[u8]> {
         let first = self.starts.partition_point(|&start| name_on(self.line(start)) < name);
         let line = self.line(*self.starts.get(first)?);
-        number_on(line).filter(|_| name_on(line) == name)
+        (name_on(line) == name).then_some(line)
     }
 
     fn line(&self, start: u32) -> &[u8] {
@@ -181,7 +213,12 @@ fn name_on(line: &[u8]) -> &[u8] {
 
 /// Returns the third field of a line.
 fn number_on(line: &[u8]) -> Option<u32> {
-    let number = line.split(|&byte| byte == b':').nth(2)?;
+    number_in(line, 2)
+}
+
+/// Returns the number in a field of a line; the first field is 0.
+fn number_in(line: &[u8], field: usize) -> Option<u32> {
+    let number = line.split(|&byte| byte == b':').nth(field)?;
     text::decimal(number).filter(|&number| number != u32::MAX)
 }
 

@@ -14,6 +14,8 @@ use crate::target::Target;
 
 /// Maximum number of temporary names that are tried.
 const ATTEMPTS_MAX: u32 = 100;
+/// Maximum number of symbolic links that lead to a missing file, as in Linux.
+const LINKS_MAX: u32 = 40;
 /// Permissions of created files, before the umask.
 const PERMISSIONS: u16 = 0o666;
 /// The message for a path that ends in `/`, `.` or `..`.
@@ -42,12 +44,36 @@ impl Target {
         Ok((directory.map_err(|error| Failure::library(self, &error))?, name.to_vec()))
     }
 
-    /// Creates an empty file, which belongs to root.
+    /// Creates an empty file, which belongs to root. A symbolic link to a missing file is followed.
     pub fn create_file(&self, volume: &Volume, umask: u16) -> Result<Arc<Node>> {
-        let (directory, name) = self.parent_and_name(volume)?;
+        let missing = self.missing_file(volume)?;
+        let (directory, name) = missing.parent_and_name(volume)?;
         let creation = Creation { umask, ..Creation::of(FileType::Regular, PERMISSIONS) };
         let made = volume.create_in(&directory, &name, &creation, &Credentials::ROOT);
         made.map_err(|error| Failure::action(self, "cannot create", &error))
+    }
+
+    /// Returns the path at which a file is missing: this one, or that to which symbolic links at its end lead.
+    fn missing_file(&self, volume: &Volume) -> Result<Self> {
+        let failure = |error| Failure::library(self, &error);
+        let mut path = self.path.clone();
+        for _ in 0..LINKS_MAX {
+            let target = match volume.resolve(&path, Follow::No) {
+                Ok(node) if node.kind() == FileType::Symlink => {
+                    node.read_link().map_err(failure)?
+                }
+                _ => return Ok(Self { path, ..self.clone() }),
+            };
+            path = match target.first() {
+                Some(b'/') => target,
+                _ => {
+                    let name = path.iter().rposition(|byte| *byte == b'/');
+                    path.truncate(name.map_or(0, |slash| slash + 1));
+                    [path, target].concat()
+                }
+            };
+        }
+        Err(failure(Error::SymlinkLoop))
     }
 
     /// Returns whether `count` sources go into the target: it is a directory, or a symbolic link to one, and `no_directory` does

@@ -48,6 +48,7 @@ const HINTS: &[(&[&str], &str)] = &[
         "`bifolio rm IMAGE:/FILE` removes a file, and `rm -r` a directory",
     ),
     (&["move", "rename", "ren"], "`bifolio mv IMAGE:/FROM /TO` renames a file"),
+    (&["chgrp"], "`bifolio chown :GROUP IMAGE:/FILE` changes the group"),
     (&["link", "symlink"], "`bifolio ln` creates links"),
     (
         &["fstrim", "trim", "discard"],

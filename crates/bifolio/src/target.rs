@@ -85,13 +85,18 @@ impl Target {
         (name != b"." && name != b"..").then_some(name)
     }
 
-    /// Returns the number of the inode that the path `<NUMBER>` names, as in debugfs. Other paths begin with `/`. A number that
+    /// Returns the number of the inode that the path `<NUMBER>` names, decimal or hexadecimal (0x), as in debugfs. Other paths begin with `/`. A number that
     /// is larger than any becomes the largest one.
     pub fn inode_number(&self) -> Option<InodeNumber> {
         let digits = self.path.strip_prefix(b"<")?.strip_suffix(b">")?;
-        let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+        let (digits, radix) = match digits {
+            [b'0', b'x' | b'X', digits @ ..] => (digits, 16),
+            digits => (digits, 10),
+        };
+        let is_digit = |byte: &u8| char::from(*byte).is_digit(radix);
+        let is_number = !digits.is_empty() && digits.iter().all(is_digit);
         let number = std::str::from_utf8(digits).ok().filter(|_| is_number)?;
-        Some(InodeNumber(number.parse().unwrap_or(u64::MAX)))
+        Some(InodeNumber(u64::from_str_radix(number, radix).unwrap_or(u64::MAX)))
     }
 
     /// Returns the failure for a library error at `path` in this target's image.
@@ -146,7 +151,7 @@ impl Subject for &Target {
 #[command(next_help_heading = "Image options")]
 pub struct ImageOptions {
     /// Use partition N of a partitioned disk; `bifolio info` lists the partitions
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = parse_partition)]
     pub partition: Option<u32>,
     /// Use the file system that starts at this offset in the image; decimal or hexadecimal (0x), accepts the suffixes K, M,
     /// G, T and s (sectors of 512 bytes)
@@ -432,6 +437,13 @@ fn parse_number(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| "expected a number, such as 32768 or 0x8000".to_owned())
 }
 
+/// Parses the number of a partition, of which the first one is 1.
+pub fn parse_partition(text: &str) -> Result<u32, String> {
+    let number = parse_number(text).ok().and_then(|number| u32::try_from(number).ok());
+    let number = number.filter(|&number| number > 0);
+    number.ok_or_else(|| "expected the number of a partition, such as 1 or 0x1".to_owned())
+}
+
 /// Parses a number of bytes, decimal or hexadecimal, with an optional suffix: K, M, G or T for a power of 1024, s for sectors of
 /// 512 bytes.
 pub fn parse_size(text: &str) -> Result<u64, String> {
@@ -478,11 +490,29 @@ mod tests {
         check("nothing:/dir:/x", &[], "nothing:/dir", "/x");
         check(":/x", &[], ":/x", "/");
         check("disk.img:<12>", &["disk.img"], "disk.img", "<12>");
+        check("disk.img:<0xC>", &["disk.img"], "disk.img", "<0xC>");
+        check("disk.img:<0x>", &["disk.img"], "disk.img:<0x>", "/");
+        check("disk.img:<c>", &["disk.img"], "disk.img:<c>", "/");
         check("disk.img:<12>", &["disk.img:<12>"], "disk.img:<12>", "/");
         check("disk.img:<12>", &[], "disk.img", "<12>");
         check("disk.img:/<12>", &["disk.img"], "disk.img", "/<12>");
         check("disk.img:<a>", &["disk.img"], "disk.img:<a>", "/");
         check(":<12>", &[], ":<12>", "/");
+    }
+
+    #[test]
+    fn numbers_of_inodes_and_partitions_are_decimal_or_hexadecimal() {
+        let inode = |path: &str| {
+            let target = Target { image: "i".into(), path: path.into() };
+            target.inode_number().map(|number| number.0)
+        };
+        assert_eq!(["<12>", "<0xc>", "<0X0C>"].map(inode), [Some(12); 3]);
+        assert_eq!(["<>", "<0x>", "<c>", "<+1>", "</12>"].map(inode), [None; 5]);
+        assert_eq!(inode("<0x10000000000000000>"), Some(u64::MAX));
+        assert_eq!(["1", "0x1", "0X01"].map(parse_partition), [1; 3].map(Ok));
+        for bad in ["", "0", "0x0", "-1", "x", "4294967296"] {
+            assert!(parse_partition(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -416,3 +416,40 @@ fn special_files_are_not_replaced_and_a_link_as_the_destination_is_followed() {
     );
     assert!(found.contains("missing"), "{found}");
 }
+
+#[test]
+fn a_copy_without_its_access_control_list_gives_a_group_no_more_rights() {
+    let image = Image::from_script("ext4", 1024, "echo x > file; chmod 640 file");
+    let list = "0x0200000001000600ffffffff02000700e803000004000400ffffffff10000700ffffffff20000000ffffffff";
+    run_ok(&["setfattr", "-n", "system.posix_acl_access", "-v", list, &image.at("/file")]);
+    let out = image.beside("out").display().to_string();
+    // The user 1000 of the list does not exist in the namespace.
+    let mut call = std::process::Command::new("unshare");
+    call.args(["--user", "--map-root-user", env!("CARGO_BIN_EXE_bifolio"), "cp", "-a"]);
+    let printed = output(call.args([&image.at("/file"), &out]));
+    let text = printed.text();
+    assert!(text.contains("attributes system.* of 1 file were not preserved"), "{text}");
+    assert!(printed.status.success(), "{text}");
+    assert_eq!(shell(image.folder.path(), "stat -c %a out"), "640\n");
+}
+
+#[test]
+fn an_attribute_that_is_too_large_for_the_host_is_named() {
+    private_mounts();
+    let image = Image::empty();
+    let mut recipe = Mke2fs::new("ext4", 65536);
+    recipe.size = 256 << 20;
+    recipe.make(&image.path, None);
+    run_ok(&["touch", &image.at("/file")]);
+    run_ok(&["setfattr", "-n", "user.big", "-v", &"v".repeat(6000), &image.at("/file")]);
+    let host = Image::by_kernel("");
+    let mount = LoopMount::new(&host.path, "ext4", "rw");
+    let copy = mount.path().join("copy").display().to_string();
+    let text = run_with_status(&["cp", "-a", &image.at("/file"), &copy], 1).text();
+    assert!(text.contains("attributes user.big of 1 file were not preserved"), "{text}");
+    assert!(
+        text.contains("they are larger than the file system") && !text.contains("free space"),
+        "{text}"
+    );
+    assert!(Path::new(&copy).exists());
+}

@@ -570,3 +570,28 @@ fn two_file_systems_of_one_disk_are_not_copied_between() {
         run_ok(&["cp", "--partition", "1", &source, &copy]);
     }
 }
+
+#[test]
+fn an_incomplete_image_is_copied_to_a_complete_one() {
+    let cut = Image::from_script("ext4", 4096, "echo x > file");
+    let good = Image::from_script("ext4", 4096, "");
+    let bytes = must(fs::metadata(&cut.path), "the image").len();
+    let file = must(fs::OpenOptions::new().write(true).open(&cut.path), "the image");
+    must(file.set_len(bytes - (1 << 20)), "a shorter image");
+    let copy = ["cp", "-a", "--incomplete", &cut.at("/file"), &good.at("/")];
+    run_ok(&copy);
+    assert_eq!(run_ok(&["cat", &good.at("/file")]), "x\n");
+    run_ok(&[
+        "cp",
+        "-a",
+        "--no-recovery",
+        &good.at("/file"),
+        &cut.beside("out").display().to_string(),
+    ]);
+    // The destination must be complete.
+    let refused = ["cp", "-a", "--incomplete", &good.at("/file"), &cut.at("/copy")];
+    assert_eq!(output(bifolio().args(refused)).status.code(), Some(1));
+    let same = ["cp", "-a", "--incomplete", &good.at("/file"), &good.at("/copy")];
+    assert_eq!(output(bifolio().args(same)).status.code(), Some(2));
+    good.check_by_e2fsck();
+}

@@ -763,12 +763,47 @@ fn owners_are_names_of_the_image() {
     let listed = run_ok(&["find", &image.at("/"), "-group", "50"]);
     assert_eq!(sorted(&listed), ["/copy", "/dir", "/file"]);
     assert_eq!(run_ok(&["find", &image.at("/"), "-group", "staff", "-type", "d"]), "/dir\n");
+    run_ok(&["chown", "0:0", &image.at("/file")]);
+    run_ok(&["chown", "ann:", &image.at("/file")]);
+    assert_eq!(run_ok(&["find", &image.at("/"), "-user", "1001", "-group", "5"]), "/file\n");
     for call in [
         &["chown", "bob", &image.at("/file")][..],
+        &["chown", "bob:", &image.at("/file")],
         &["put", "--owner", "bob", &text, &image.at("/x")],
     ] {
         let text = run_with_status(call, 1).text();
         let expected = "bob: is no user of the image, by its /etc/passwd; give the number; that of this host's user is $(id -u bob)";
         assert!(text.contains(expected), "{text}");
     }
+}
+
+#[test]
+fn links_and_special_files_are_changed_as_by_linux() {
+    let image = Image::from_script(
+        "ext4",
+        4096,
+        "mkdir dir; echo x > file; ln -s file link; ln -s dir/made relative; ln -s /dir/also absolute; ln -s loop loop
+        mkfifo fifo; ln -s missing/file nowhere",
+    );
+    let refused = |arguments: &[&str], expected: &str| {
+        let text = run_with_status(arguments, 1).text();
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+    };
+    refused(&["chattr", "+i", &image.at("/link")], "is a symbolic link, which has no flags");
+    let flags = run_ok(&["lsattr", &image.at("/file")]);
+    assert!(!flags.split(' ').next().unwrap().contains('i'), "{flags}");
+    let only = "only files and directories can have user attributes";
+    refused(&["setfattr", "-h", "-n", "user.x", &image.at("/link")], only);
+    refused(&["setfattr", "-n", "user.x", &image.at("/fifo")], only);
+    run_ok(&["setfattr", "-h", "-n", "security.x", &image.at("/link")]);
+    run_ok(&["setfattr", "-n", "user.x", &image.at("/link")]);
+    run_ok(&["touch", "-c", &image.at("/relative")]);
+    run_ok(&["touch", &image.at("/relative")]);
+    run_ok(&["truncate", "-s", "5", &image.at("/absolute")]);
+    assert_eq!(run_ok(&["ls", &image.at("/dir")]), "also\nmade\n");
+    refused(&["touch", &image.at("/loop")], "too many levels of symbolic links");
+    refused(&["touch", &image.at("/nowhere")], "no such file or directory");
+    let root = run_ok(&["stat", &format!("{}:<0x2>", image.path.display())]);
+    assert!(root.contains("Inode: 2 "), "{root}");
+    image.check_by_e2fsck();
 }

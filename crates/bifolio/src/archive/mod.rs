@@ -1,6 +1,7 @@
 //! Streaming reader of tar archives: ustar, GNU and pax, with sparse files and extended attributes.
 //! Not here: unpacking (`import::unpack`), numbers and names in headers (crate `tar`).
 
+mod input;
 mod names;
 mod pax;
 mod sparse;
@@ -11,6 +12,7 @@ use std::io::{self, Read};
 use base::attributes::{DeviceNumber, FileType, Timestamp};
 use tar::{EntryType, Header};
 
+use input::Input;
 pub use names::decode_base64;
 pub use pax::Xattrs;
 use pax::{GlobalRecords, Records};
@@ -71,17 +73,32 @@ pub struct Member {
     pub text_acls: [Option<Vec<u8>>; 2],
     /// The names of the extended records of which nothing is unpacked.
     pub lost: Vec<Vec<u8>>,
+    /// The names of the extended records with invalid values. The fields of the header are used instead.
+    pub invalid: Vec<Vec<u8>>,
+}
+
+/// A part of an archive in which a header was expected, and was not found.
+#[derive(Clone, Copy, Debug)]
+pub struct Damage {
+    /// The offset in the archive at which the header should have been.
+    pub start: u64,
+    /// The offset of the next header. `None` if there was none.
+    pub end: Option<u64>,
 }
 
 /// Reader of members. Its [`Read`] implementation returns the data of the current member, without holes.
 pub struct ArchiveReader<R> {
-    input: R,
+    input: Input<R>,
     /// The number of bytes of the current member that were not read.
     data: u64,
     /// The number of bytes from the end of the data to the end of its last record.
     padding: u64,
     /// The records for all following members.
     global: GlobalRecords,
+    /// Damaged parts that were skipped since the caller took them.
+    damages: Vec<Damage>,
+    /// Whether there was a header.
+    has_header: bool,
 }
 
 fn invalid(text: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
@@ -121,7 +138,14 @@ fn device(header: &Header, records: &Records) -> io::Result<DeviceNumber> {
 impl<R: Read> ArchiveReader<R> {
     /// Creates a reader at the start of an archive.
     pub fn new(input: R) -> Self {
-        Self { input, data: 0, padding: 0, global: GlobalRecords::default() }
+        let (global, damages) = (GlobalRecords::default(), Vec::new());
+        let input = Input::new(input);
+        Self { input, data: 0, padding: 0, global, damages, has_header: false }
+    }
+
+    /// Returns the parts before the current member that were skipped, since a header had a wrong checksum.
+    pub fn take_damages(&mut self) -> Vec<Damage> {
+        std::mem::take(&mut self.damages)
     }
 
     /// Returns the next member, or `None` at the end. Skips unread data of the current member.
@@ -131,9 +155,14 @@ impl<R: Read> ArchiveReader<R> {
         let mut long_target = None;
         loop {
             self.skip_data()?;
+            let damages = self.damages.len();
             let Some(header) = self.read_header()? else {
                 return Ok(None);
             };
+            if self.damages.len() > damages {
+                // The member that the extended headers belong to is lost.
+                (records, long_path, long_target) = (Records::default(), None, None);
+            }
             self.begin_data(number("size", &header.as_old().size, header.entry_size())?);
             match header.entry_type() {
                 // Solaris had its own letter before POSIX.
@@ -154,6 +183,16 @@ impl<R: Read> ArchiveReader<R> {
                 }
             }
         }
+    }
+
+    /// Returns whether a hard link is followed by the data that its size says. In pax archives, it is the data of the file. Some
+    /// old archivers set the size and write no data, but the next header.
+    fn has_body(&mut self, records: &Records) -> io::Result<bool> {
+        if self.data == 0 || records.has_own() {
+            return Ok(self.data > 0);
+        }
+        let next = self.input.peek()?;
+        Ok(next.is_some_and(|next| !is_end(next) && parse_header(next).is_none()))
     }
 
     fn begin_data(&mut self, size: u64) {
@@ -178,8 +217,11 @@ impl<R: Read> ArchiveReader<R> {
         if kind != Kind::Inode(FileType::Regular) {
             // Some archivers set the size of members without data in the archive. Directories of incremental archives list their
             // names as data.
-            let has_data = matches!(kind, Kind::Label | Kind::Continued | Kind::Unknown(_))
-                || header.entry_type().as_byte() == INCREMENTAL_DIRECTORY;
+            let has_data = match kind {
+                Kind::HardLink(_) => self.has_body(&records)?,
+                Kind::Label | Kind::Continued | Kind::Unknown(_) => true,
+                _ => header.entry_type().as_byte() == INCREMENTAL_DIRECTORY,
+            };
             self.begin_data(if has_data { self.data } else { 0 });
         }
         let mut size = self.data;
@@ -191,17 +233,26 @@ impl<R: Read> ArchiveReader<R> {
             None => None,
         };
         let old = header.as_old();
-        let id = |name, recorded: Option<u64>, raw: &[u8], in_header: io::Result<u64>| {
-            let id = recorded.map_or_else(|| number(name, raw, in_header), Ok)?;
-            u32::try_from(id).map_err(|_| invalid(format!("{name} {id} has more than 32 bits")))
+        let mut bad_records = Vec::new();
+        let mut id = |name, record: &str, raw: &[u8], in_header: io::Result<u64>| {
+            let recorded = valid(&mut bad_records, record, records.id(record));
+            let in_header = || {
+                let id = number(name, raw, in_header)?;
+                u32::try_from(id).map_err(|_| invalid(format!("{name} {id} has more than 32 bits")))
+            };
+            recorded.map_or_else(in_header, Ok)
         };
+        let uid = id("user", "uid", &old.uid, header.uid())?;
+        let gid = id("group", "gid", &old.gid, header.gid())?;
         let device = match kind {
             Kind::Inode(FileType::CharacterDevice | FileType::BlockDevice) => {
                 device(header, &records)?
             }
             _ => DeviceNumber::default(),
         };
-        let modified = match records.modified()? {
+        let mut time = |name| valid(&mut bad_records, name, records.time(name));
+        let (accessed, created) = (time("atime"), time("LIBARCHIVE.creationtime"));
+        let modified = match time("mtime") {
             Some(modified) => modified,
             // Base-256 numbers may be negative for times before 1970.
             None => Timestamp {
@@ -216,51 +267,48 @@ impl<R: Read> ArchiveReader<R> {
             size,
             segments,
             permissions: (number("mode", &old.mode, header.mode().map(u64::from))? & 0o7777) as u16,
-            uid: id("user", records.uid()?, &old.uid, header.uid())?,
-            gid: id("group", records.gid()?, &old.gid, header.gid())?,
+            uid,
+            gid,
             modified,
-            accessed: records.accessed()?,
-            created: records.created()?,
+            accessed,
+            created,
             device,
             text_acls: records.text_acls(),
             lost: records.lost(),
+            invalid: bad_records,
             xattrs: records.into_xattrs(),
         })
     }
 
-    /// Reads the next header. Returns `None` at the end of the archive.
+    /// Reads the next header. Returns `None` at the end of the archive. Skips what has no valid checksum, as GNU tar does. Errors:
+    /// the archive begins with that, and has no header.
     fn read_header(&mut self) -> io::Result<Option<Header>> {
-        let mut header = Header::new_old();
-        let bytes = header.as_mut_bytes();
-        let mut filled = 0;
-        while filled < RECORD_BYTES {
-            match self.input.read(&mut bytes[filled..]) {
-                Ok(0) if filled == 0 => return Ok(None),
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+        let mut start = None;
+        let mut record = [0; RECORD_BYTES];
+        loop {
+            let at = self.input.position();
+            let is_end = match self.input.read_record(&mut record)? {
+                0 => true,
+                RECORD_BYTES => start.is_none() && is_end(&record),
+                _ if start.is_none() => return Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => true,
+            };
+            let header = parse_header(&record).filter(|_| !is_end);
+            self.has_header |= header.is_some();
+            if header.is_none() && !is_end {
+                start.get_or_insert(at);
+                continue;
             }
+            if let Some(start) = start {
+                if !self.has_header {
+                    let text =
+                        "a header has a wrong checksum: the file is damaged, or not a tar archive";
+                    return Err(invalid(text));
+                }
+                self.damages.push(Damage { start, end: header.as_ref().map(|_| at) });
+            }
+            return Ok(header);
         }
-        if bytes.iter().all(|&byte| byte == 0) {
-            return Ok(None);
-        }
-        let sum = |as_number: fn(u8) -> i64| -> i64 {
-            let bytes = header.as_bytes().iter().enumerate();
-            // The checksum field counts as spaces.
-            bytes
-                .map(|(at, &byte)| as_number(if (148..156).contains(&at) { b' ' } else { byte }))
-                .sum()
-        };
-        // Some old archivers sum signed bytes.
-        let sums = [sum(i64::from), sum(|byte| i64::from(byte as i8))];
-        let expected = field("checksum", &header.as_old().cksum, header.cksum());
-        if !expected.is_ok_and(|expected| sums.contains(&expected.into())) {
-            return Err(invalid(
-                "a header has a wrong checksum: the file is damaged, or not a tar archive",
-            ));
-        }
-        Ok(Some(header))
     }
 
     fn read_extension(&mut self) -> io::Result<Vec<u8>> {
@@ -306,6 +354,34 @@ impl<R: Read> Read for ArchiveReader<R> {
             }
         }
     }
+}
+
+/// Returns whether a record is one of those at the end of an archive.
+fn is_end(record: &[u8; RECORD_BYTES]) -> bool {
+    record.iter().all(|&byte| byte == 0)
+}
+
+/// Returns the header in a record. `None` if its checksum is wrong.
+fn parse_header(record: &[u8; RECORD_BYTES]) -> Option<Header> {
+    let mut header = Header::new_old();
+    header.as_mut_bytes().copy_from_slice(record);
+    let sum = |as_number: fn(u8) -> i64| -> i64 {
+        let bytes = record.iter().enumerate();
+        // The checksum field counts as spaces.
+        bytes.map(|(at, &byte)| as_number(if (148..156).contains(&at) { b' ' } else { byte })).sum()
+    };
+    // Some old archivers sum signed bytes.
+    let sums = [sum(i64::from), sum(|byte| i64::from(byte as i8))];
+    let expected = field("checksum", &header.as_old().cksum, header.cksum());
+    expected.is_ok_and(|expected| sums.contains(&expected.into())).then_some(header)
+}
+
+/// Returns the value of the record `name`. Adds the name to `bad_records` if the value is invalid.
+fn valid<T>(bad_records: &mut Vec<Vec<u8>>, name: &str, value: io::Result<Option<T>>) -> Option<T> {
+    value.unwrap_or_else(|_| {
+        bad_records.push(name.into());
+        None
+    })
 }
 
 fn kind(header: &Header, path: &[u8], target: &[u8]) -> Kind {

@@ -63,6 +63,8 @@ const WITHOUT_EFFECT: [&[u8]; 11] = [
 pub enum Record<'a> {
     /// The extended attribute with this name and value.
     Xattr(Cow<'a, [u8]>, Cow<'a, [u8]>),
+    /// The extended attribute with this name and value, in the form of libarchive. The third is the encoded name.
+    Libarchive(Vec<u8>, Vec<u8>, &'a [u8]),
     /// A value of this name.
     Other(&'a [u8]),
 }
@@ -77,10 +79,11 @@ pub fn decode<'a>(name: &'a [u8], value: &'a [u8]) -> Record<'a> {
         return Record::Xattr(SELINUX.into(), value.into());
     }
     let encoded = name.strip_prefix(LIBARCHIVE_XATTR);
-    match encoded.and_then(|name| Some((decode_url(name)?, decode_base64(value)?))) {
-        Some((name, value)) => Record::Xattr(name.into(), value.into()),
-        None => Record::Other(name),
-    }
+    let decoded = encoded.and_then(|encoded| {
+        let (name, value) = (decode_url(encoded)?, decode_base64(value)?);
+        Some(Record::Libarchive(name, value, encoded))
+    });
+    decoded.unwrap_or(Record::Other(name))
 }
 
 /// Returns whether something of a record that is no extended attribute is lost when its member is unpacked.
@@ -89,7 +92,7 @@ pub fn is_lost(name: &[u8]) -> bool {
 }
 
 /// Decodes the two escapes of GNU tar, and no others: star has none.
-fn decode_equals(name: &[u8]) -> Cow<'_, [u8]> {
+pub fn decode_equals(name: &[u8]) -> Cow<'_, [u8]> {
     if !name.contains(&b'%') {
         return name.into();
     }
@@ -164,12 +167,16 @@ mod tests {
         assert_eq!(decode(b"RHT.security.selinux", b"l"), xattr("security.selinux", b"l"));
         let libarchive =
             |name: &'static str, value: &'static str| decode(name.as_bytes(), value.as_bytes());
-        assert_eq!(
-            libarchive("LIBARCHIVE.xattr.user.a%3Db", "AAEC/w"),
-            xattr("user.a=b", b"\0\x01\x02\xff")
-        );
-        assert_eq!(libarchive("LIBARCHIVE.xattr.user.a", "eA=="), xattr("user.a", b"x"));
-        assert_eq!(libarchive("LIBARCHIVE.xattr.user.a", ""), xattr("user.a", b""));
+        for (encoded, value, decoded, bytes) in [
+            ("user.a%3Db", "AAEC/w", "user.a=b", &b"\0\x01\x02\xff"[..]),
+            ("user.%C3%BC%25", "eA==", "user.\u{fc}%", b"x"),
+            ("user.a", "", "user.a", b""),
+        ] {
+            let name = format!("LIBARCHIVE.xattr.{encoded}");
+            let decoded = decoded.as_bytes().to_vec();
+            let expected = Record::Libarchive(decoded, bytes.to_vec(), encoded.as_bytes());
+            assert_eq!(decode(name.as_bytes(), value.as_bytes()), expected, "{name}");
+        }
         for (name, value) in [
             ("LIBARCHIVE.xattr.user.%4", "eA"),
             ("LIBARCHIVE.xattr.user.%+4", "eA"),

@@ -1,6 +1,6 @@
 //! Records of pax extended headers: `LENGTH NAME=VALUE\n`. Values can contain any bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use base::attributes::Timestamp;
 use base::text;
 
 use super::invalid;
-use super::names::{self, Record, TEXT_ACLS};
+use super::names::{self, Record, TEXT_ACLS, decode_equals};
 use super::sparse::{Segment, check_count};
 
 const SPARSE_OFFSET: &[u8] = b"GNU.sparse.offset";
@@ -79,6 +79,16 @@ pub struct GlobalRecords {
 }
 
 impl GlobalRecords {
+    /// Adds an extended attribute. Returns whether it had another value.
+    fn insert_xattr(&mut self, name: &[u8], value: &[u8]) -> bool {
+        let earlier = self.xattrs.get(name);
+        let is_changed = earlier.is_none_or(|earlier| earlier.as_deref() != Some(value));
+        if is_changed {
+            Arc::make_mut(&mut self.xattrs).insert(name, Some(value));
+        }
+        is_changed
+    }
+
     /// Adds the records of a global extended header.
     pub fn read(&mut self, data: &[u8]) -> io::Result<()> {
         let mut changes_xattrs = false;
@@ -89,12 +99,10 @@ impl GlobalRecords {
             match names::decode(name, value) {
                 Record::Other(name) => Arc::make_mut(&mut self.values).insert_other(name, value),
                 Record::Xattr(name, value) => {
-                    let (name, value) = (&*name, Some(&*value));
-                    let earlier = self.xattrs.get(name);
-                    if earlier.is_none_or(|earlier| earlier.as_deref() != value) {
-                        changes_xattrs = true;
-                        Arc::make_mut(&mut self.xattrs).insert(name, value);
-                    }
+                    changes_xattrs |= self.insert_xattr(&name, &value);
+                }
+                Record::Libarchive(name, value, _) => {
+                    changes_xattrs |= self.insert_xattr(&name, &value);
                 }
             }
             check_size(self.values.bytes + self.xattrs.bytes, GLOBAL_BYTES_MAX)
@@ -146,6 +154,9 @@ pub struct Records {
     /// The records for names without an own record.
     global: Arc<Values>,
     xattrs: Xattrs,
+    /// Names of extended attributes as libarchive encodes them, and the names that it means. It writes each attribute also in the
+    /// form of star, which has no encoding, with the encoded name.
+    encoded: Values,
     /// The segments in the oldest form for sparse files, which repeats names.
     segments: Vec<Segment>,
 }
@@ -170,8 +181,13 @@ impl Records {
                 match names::decode(name, value) {
                     Record::Other(name) => self.own.insert_other(name, value),
                     Record::Xattr(name, value) => self.xattrs.own.insert(&name, Some(&value)),
+                    Record::Libarchive(name, value, encoded) => {
+                        self.xattrs.own.insert(&name, Some(&value));
+                        self.encoded.insert(encoded, Some(&name));
+                    }
                 }
-                check_size(self.own.bytes + self.xattrs.own.bytes, OWN_BYTES_MAX)
+                let bytes = self.own.bytes + self.xattrs.own.bytes + self.encoded.bytes;
+                check_size(bytes, OWN_BYTES_MAX)
             }
         })
     }
@@ -195,20 +211,15 @@ impl Records {
         self.number("size")
     }
 
-    pub fn uid(&self) -> io::Result<Option<u64>> {
-        self.number("uid")
+    /// Returns the number of a user or group.
+    pub fn id(&self, name: &str) -> io::Result<Option<u32>> {
+        let id = self.number(name)?.map(u32::try_from).transpose();
+        id.map_err(|_| invalid(format!("{name} has more than 32 bits")))
     }
 
-    pub fn gid(&self) -> io::Result<Option<u64>> {
-        self.number("gid")
-    }
-
-    pub fn modified(&self) -> io::Result<Option<Timestamp>> {
-        self.time("mtime")
-    }
-
-    pub fn accessed(&self) -> io::Result<Option<Timestamp>> {
-        self.time("atime")
+    /// Returns whether there are records for this member alone.
+    pub fn has_own(&self) -> bool {
+        self.own.bytes + self.xattrs.own.bytes > 0
     }
 
     /// Returns the path of the member. The `path` of a sparse file is a placeholder.
@@ -240,10 +251,6 @@ impl Records {
         Ok(in_header()?.unwrap_or_default())
     }
 
-    pub fn created(&self) -> io::Result<Option<Timestamp>> {
-        self.time("LIBARCHIVE.creationtime")
-    }
-
     /// Returns the own access control lists in text: that for access, and the default one.
     pub fn text_acls(&self) -> [Option<Vec<u8>>; 2] {
         TEXT_ACLS.map(|name| self.own.get(name).cloned().flatten())
@@ -257,12 +264,24 @@ impl Records {
         own.chain(global).map(<[u8]>::to_vec).collect()
     }
 
-    /// Returns the extended attributes.
-    pub fn into_xattrs(self) -> Xattrs {
+    /// Returns the extended attributes. Leaves out those with an encoded name, of which libarchive has written the name, too.
+    pub fn into_xattrs(mut self) -> Xattrs {
+        let own = &self.xattrs.own;
+        let meant: BTreeSet<&Vec<u8>> = self.encoded.by_name.values().flatten().collect();
+        let names = self.encoded.by_name.iter();
+        let names = names.filter_map(|(encoded, name)| Some((encoded, name.as_ref()?)));
+        let double: Vec<Vec<u8>> = names
+            .map(|(encoded, name)| (decode_equals(encoded).into_owned(), name))
+            .filter(|(other, name)| own.get(other) == own.get(name) && !meant.contains(other))
+            .map(|(other, _)| other)
+            .collect();
+        for encoded in double {
+            self.xattrs.own.by_name.remove(&encoded);
+        }
         self.xattrs
     }
 
-    fn time(&self, name: &str) -> io::Result<Option<Timestamp>> {
+    pub fn time(&self, name: &str) -> io::Result<Option<Timestamp>> {
         self.get(name)
             .map(|value| {
                 parse_time(value).ok_or_else(|| invalid(format!("{name} is not a valid time")))
@@ -337,8 +356,8 @@ mod tests {
         records.read(b"30 SCHILY.xattr.user.a=1\n2=3\0\n12 uid=1000\n").unwrap();
         records.read(b"9 uid=77\n13 gid=12345\n").unwrap();
         records.read(b"7 gid=\n").unwrap();
-        assert_eq!(records.uid().unwrap(), Some(77));
-        assert_eq!(records.gid().unwrap(), None);
+        assert_eq!(records.id("uid").unwrap(), Some(77));
+        assert_eq!(records.id("gid").unwrap(), None);
         assert_eq!(xattrs(records), [(b"user.a".to_vec(), b"1\n2=3\0".to_vec())]);
     }
 
@@ -352,10 +371,10 @@ mod tests {
         let records = records.with(&global);
         assert!(Arc::ptr_eq(&records.global, &global.values));
         assert!(Arc::ptr_eq(&records.xattrs.global, &global.xattrs));
-        assert_eq!((records.uid().unwrap(), records.gid().unwrap()), (Some(99), None));
+        assert_eq!((records.id("uid").unwrap(), records.id("gid").unwrap()), (Some(99), None));
         let (a, b) = (b"user.a".to_vec(), b"user.b".to_vec());
         assert_eq!(xattrs(records), [(a, b"3".to_vec()), (b, b"2".to_vec())]);
-        assert_eq!(Records::default().with(&global).uid().unwrap(), Some(77));
+        assert_eq!(Records::default().with(&global).id("uid").unwrap(), Some(77));
         global.read(b"26 GNU.sparse.offset=4096\n").unwrap_err();
     }
 
@@ -406,7 +425,7 @@ mod tests {
         for bad in ["-7", "+7", " 7", "7 "] {
             let mut records = Records::default();
             records.read(format!("{} uid={bad}\n", 7 + bad.len()).as_bytes()).unwrap();
-            records.uid().unwrap_err();
+            records.id("uid").unwrap_err();
         }
     }
 

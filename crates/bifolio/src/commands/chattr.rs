@@ -6,7 +6,7 @@ use clap::Args;
 use vfs::{Credentials, Follow};
 
 use crate::console::Console;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::format::mode;
 use crate::target::{ImageOptions, Target};
 use crate::tree_change;
@@ -89,7 +89,12 @@ fn change(
     console: &mut Console,
 ) -> Result<()> {
     let volume = writing.get(target)?;
-    let node = target.resolve(&volume, Follow::Yes)?;
+    // As in chattr(1), which changes no links, but what they lead to only by its own path.
+    let node = target.resolve(&volume, Follow::No)?;
+    if node.kind().is_symlink() {
+        let failure = Failure::new(target, "is a symbolic link, which has no flags to change");
+        return Err(failure.advise("give the path of its target"));
+    }
     let tree = (target, &*volume);
     let run = (&*writing, console);
     tree_change::change(tree, node, arguments.recursive, "cannot change flags", run, |node| {

@@ -28,7 +28,8 @@ pub struct Arguments {
     /// Change symbolic links instead of their targets
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// New owner, group or both: numbers, or names of the image; :GROUP changes only the group
+    /// New owner, group or both: numbers, or names of the image; :GROUP changes only the group, and NAME: also sets the group
+    /// that the user has in /etc/passwd
     #[arg(value_name = "OWNER[:GROUP]")]
     owner: Owner,
     /// Files and directories to change
@@ -46,6 +47,14 @@ pub struct Arguments {
 struct Owner {
     user: Option<Account>,
     group: Option<Account>,
+    /// Whether the group is that of the user in /etc/passwd.
+    has_login_group: bool,
+}
+
+impl Owner {
+    fn new(user: Option<Account>, group: Option<Account>) -> Self {
+        Self { user, group, has_login_group: false }
+    }
 }
 
 impl FromStr for Owner {
@@ -53,11 +62,15 @@ impl FromStr for Owner {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
-            None => Ok(Self { user: Some(text.parse()?), group: None }),
-            Some(("", group)) => Ok(Self { user: None, group: Some(group.parse()?) }),
-            Some((user, group)) => {
-                Ok(Self { user: Some(user.parse()?), group: Some(group.parse()?) })
-            }
+            None => Ok(Self::new(Some(text.parse()?), None)),
+            Some(("", group)) => Ok(Self::new(None, Some(group.parse()?))),
+            Some((user, "")) => match user.parse()? {
+                Account::Number(_) => {
+                    Err(format!("expected a group after {text:?}: a number has no login group"))
+                }
+                user => Ok(Self { has_login_group: true, ..Self::new(Some(user), None) }),
+            },
+            Some((user, group)) => Ok(Self::new(Some(user.parse()?), Some(group.parse()?))),
         }
     }
 }
@@ -80,9 +93,12 @@ fn change(
     let changes_links = arguments.no_dereference || arguments.recursive;
     let follow = if changes_links { Follow::No } else { Follow::Yes };
     let node = target.resolve(&volume, follow)?;
-    let Owner { user, group } = &arguments.owner;
+    let Owner { user, group, has_login_group } = &arguments.owner;
     let uid = user.as_ref().map(|user| user.user(&volume)).transpose()?;
-    let gid = group.as_ref().map(|group| group.group(&volume)).transpose()?;
+    let gid = match user {
+        Some(user) if *has_login_group => Some(user.login_group(&volume)?),
+        _ => group.as_ref().map(|group| group.group(&volume)).transpose()?,
+    };
     let change = AttributeChange { uid, gid, ..AttributeChange::default() };
     let tree = (target, &*volume);
     let run = (&*writing, console);
@@ -99,11 +115,13 @@ mod tests {
     fn owners_are_numbers_or_names() {
         let owner = |user: Option<&str>, group: Option<&str>| {
             let account = |text: Option<&str>| text.map(|text| text.parse().unwrap());
-            Ok(Owner { user: account(user), group: account(group) })
+            Ok(Owner::new(account(user), account(group)))
         };
         assert_eq!("12".parse(), owner(Some("12"), None));
         assert_eq!("12:ann".parse(), owner(Some("12"), Some("ann")));
         assert_eq!(":34".parse(), owner(None, Some("34")));
+        let login = Owner::new(Some("ann".parse().unwrap()), None);
+        assert_eq!("ann:".parse(), Ok(Owner { has_login_group: true, ..login }));
         for bad in ["", ":", "12:", "-1", "+1", "4294967295", "1:2:3"] {
             assert!(bad.parse::<Owner>().is_err(), "{bad}");
         }

@@ -23,7 +23,7 @@ use crate::failure::{Failure, Result, Status};
 use crate::images::Volumes;
 use crate::import::{self, Destination, Importer, InImage, Source};
 use crate::signals;
-use crate::target::{ImageOptions, Target, parse_size};
+use crate::target::{ImageOptions, Target, parse_partition, parse_size};
 use crate::writing::{HostFiles, Ownership, change_images};
 
 /// Minimum and maximum of the default number of threads. The minimum may exceed the number of processors, because
@@ -46,8 +46,9 @@ to `bifolio tar -` instead. Without -a, the copy of a file over an existing one 
 attributes of the existing file. Files are copied one at a time, and --jobs has no effect.
 
 Copying from one image to another, or within one: --partition and --offset choose the file system in all images, unless \
---source-partition or --source-offset chooses that of the sources. --superblock is for the destination. Another file system of the \
-destination's own image cannot be the source, nor another device with bytes of it.
+--source-partition or --source-offset chooses that of the sources. --superblock is for the destination, --incomplete and \
+--no-recovery for the sources. Another file system of the destination's own image cannot be the source, nor another device with \
+bytes of it.
 
 Copying out of an image: the process that parses the image can write to no directory but DESTINATION, or to its \
 parent directory if DESTINATION is no directory. For the contents of a directory, a new DESTINATION is created \
@@ -97,7 +98,7 @@ pub struct Arguments {
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// From an image to an image: use partition N of the sources' images instead of the one of --partition
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = parse_partition)]
     source_partition: Option<u32>,
     /// From an image to an image: use the file system at this offset in the sources' images; 0 is the whole image
     #[arg(long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "source_partition")]
@@ -431,7 +432,13 @@ fn copy_between(
     read.superblock = None;
     let recursive = arguments.archive || arguments.recursive;
     let host_files = HostFiles::none(inherited).with_sources(&read, sources);
-    change_images(&arguments.image, [destination], host_files, console, |writing, console| {
+    let mut written = arguments.image.clone();
+    let is_source = sources.iter().any(|source| source.image == destination.image);
+    if !is_source {
+        // These are for the sources. The destination must be complete, and is recovered.
+        (written.incomplete, written.no_recovery) = (false, false);
+    }
+    change_images(&written, [destination], host_files, console, |writing, console| {
         let volume = writing.get(destination)?;
         let is_directory =
             destination.takes_sources(&volume, arguments.no_target_directory, sources.len())?;

@@ -10,6 +10,9 @@ use rustix::io::Errno;
 use crate::failure::host_error;
 use crate::format::text;
 
+/// Maximum number of kinds that are counted on their own: an image can have any number of names.
+const KINDS_MAX: usize = 64;
+
 /// What was not preserved.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Loss {
@@ -60,7 +63,11 @@ impl Losses {
     /// Counts what was not preserved of the file at `path` in the image.
     pub fn add(&self, loss: Loss, reason: impl Into<Reason>, path: &[u8]) {
         let mut counts = self.counts.lock();
-        let count = counts.entry((loss, reason.into()));
+        let mut kind = (loss, reason.into());
+        if counts.len() >= KINDS_MAX && !counts.contains_key(&kind) {
+            kind.0 = Loss::Xattr(b"*".to_vec());
+        }
+        let count = counts.entry(kind);
         count.or_insert_with(|| Count { files: 0, first: path.to_vec() }).files += 1;
     }
 
@@ -114,9 +121,12 @@ impl Reason {
             Self::Host(error) => Errno::from_raw_os_error(error),
         };
         let is_privilege = is_privilege(error);
-        let advice = match is_privilege {
-            true => "run as root to preserve them",
-            false => "the file system of the destination does not support them",
+        let advice = match error {
+            _ if is_privilege => "run as root to preserve them",
+            Errno::NOSPC | Errno::TOOBIG | Errno::RANGE => {
+                "they are larger than the file system of the destination can store beside the others, or it is full"
+            }
+            _ => "the file system of the destination does not support them",
         };
         (format!("{}; {advice}", host_error(&io::Error::from(error))), !is_privilege)
     }

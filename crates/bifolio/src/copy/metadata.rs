@@ -74,7 +74,7 @@ pub fn preserve(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMu
         wanted.losses.add(Loss::SetId, reason, wanted.path);
         permissions &= !SET_ID;
     }
-    set_xattrs(wanted, subject, report);
+    set_xattrs(wanted, subject, &mut permissions, report);
     for outcome in [set_permissions(subject, permissions), set_times(wanted.attributes, subject)] {
         if let Err(error) = outcome {
             report(error);
@@ -133,7 +133,13 @@ fn set_owner(wanted: &Wanted<'_>, subject: Subject<'_>) -> Result<bool, CopyErro
     }
 }
 
-fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMut(CopyError)) {
+/// Sets the extended attributes. Reduces `permissions` if the access control list cannot be set.
+fn set_xattrs(
+    wanted: &Wanted<'_>,
+    subject: Subject<'_>,
+    permissions: &mut u16,
+    report: &mut dyn FnMut(CopyError),
+) {
     let names = match wanted.node.list_xattrs() {
         Ok(names) => names,
         Err(error) => return report(error.into()),
@@ -166,12 +172,18 @@ fn set_xattrs(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMut(
                 continue;
             }
         };
-        match set_xattr(subject, &name, &value) {
-            Ok(()) => {}
-            Err(reason @ (Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP)) => {
-                wanted.losses.add(Loss::Xattr(names_from(prefix(&name))), reason, wanted.path);
+        let Err(error) = set_xattr(subject, &name, &value) else { continue };
+        if name == acl::ACCESS {
+            *permissions = acl::permissions_without(&value, *permissions);
+        }
+        match error {
+            Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL => {
+                wanted.losses.add(Loss::Xattr(names_from(prefix(&name))), error, wanted.path);
             }
-            Err(error) => report(CopyError::Host(
+            Errno::NOSPC | Errno::TOOBIG | Errno::RANGE => {
+                wanted.losses.add(Loss::Xattr(name), error, wanted.path);
+            }
+            error => report(CopyError::Host(
                 "cannot set an extended attribute of the copy",
                 error.into(),
             )),

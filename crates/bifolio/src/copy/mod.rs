@@ -24,7 +24,7 @@ use vfs::Volume;
 pub use destination::{Directory, temporary_name};
 pub use engine::{Engine, Options};
 pub use hard_links::Links;
-pub use left_out::LeftOut;
+pub use left_out::{Full, LeftOut};
 pub use limits::{Maximum, suspicious_bytes};
 pub use metadata::CAPABILITIES;
 

@@ -16,6 +16,7 @@ use super::contents::{self, Missing};
 use super::destination::{Directory, Identity, check_name};
 use super::engine::{CANNOT_CREATE, CopyError, Engine};
 use super::hard_links::{FirstCopy, Links};
+use super::left_out::Full;
 use super::limits;
 use super::losses::{Loss, Reason};
 use super::metadata::{self, Subject, Wanted};
@@ -86,7 +87,7 @@ impl Worker<'_, '_> {
         match self.failure(path, outcome) {
             Some(failure) if is_full => {
                 let subject = self.target.subject(path);
-                self.engine.left_out.lock().add(&subject, bytes, failure);
+                self.engine.left_out.lock().add(&subject, bytes, failure, Full::Space);
             }
             Some(failure) => self.engine.progress.report(&failure),
             None => {}

@@ -67,6 +67,20 @@ pub fn lines(value: &[u8], prefix: &str) -> Option<Vec<String>> {
     entries.iter().map(|entry| line(entry, mask, prefix)).collect()
 }
 
+/// Returns the permissions of a file without the list `value`, which it cannot have: those of the group are the list's own entry
+/// for it, within the mask. With the list, they are the mask, with which the group would get more.
+pub fn permissions_without(value: &[u8], permissions: u16) -> u16 {
+    let entries = parse(value).unwrap_or_default();
+    let of = |tag| {
+        let found = entries.iter().find(|entry| entry.tag == tag);
+        found.map(|entry| entry.permissions & 7)
+    };
+    match (of(GROUP_OWNER), of(MASK)) {
+        (Some(group), Some(mask)) => permissions & !0o070 | (group & mask) << 3,
+        _ => permissions,
+    }
+}
+
 fn parse(value: &[u8]) -> Option<Vec<Entry>> {
     let (header, body) = value.split_first_chunk::<HEADER_BYTES>()?;
     if value.len() > VALUE_BYTES_MAX

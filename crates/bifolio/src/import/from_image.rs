@@ -13,7 +13,7 @@ use super::{
     CopyError, Destination, IS_DIRECTORY, IS_SPECIAL, Importer, contents, create_complete,
 };
 use super::{report, set_permissions};
-use crate::copy::cached_bytes_max;
+use crate::copy::{Full, cached_bytes_max};
 use crate::failure::{Failure, Result};
 use crate::target::Target;
 use crate::walk::{self, Flow, Order, Visit, Visitor};
@@ -49,7 +49,14 @@ impl Importer<'_> {
             self.made.insert(directory.number());
         }
         let mut walk = Walk { importer: self, from, destination, levels: Vec::new() };
-        walk::walk(from.volume, node, &from.target.path, Order::Inode, &mut walk)
+        let ended = walk::walk(from.volume, node, &from.target.path, Order::Inode, &mut walk);
+        // After a signal: directories are not left with the permissions that they have until they are complete.
+        while let Some(level) = walk.levels.pop() {
+            let path = level.path.clone();
+            let outcome = walk.complete(&level);
+            walk.report(&path, &level.original, outcome)?;
+        }
+        ended
     }
 }
 
@@ -63,6 +70,8 @@ struct Walk<'w, 'i> {
 
 /// A directory that is copied.
 struct Level {
+    original: Arc<Node>,
+    path: Vec<u8>,
     copy: Arc<Node>,
     is_new: bool,
     /// The directories of the destination above it.
@@ -88,15 +97,8 @@ impl Visitor for Walk<'_, '_> {
 
     fn leave(&mut self, visit: &Visit<'_>) -> Result<()> {
         let Some(level) = self.levels.pop() else { return Ok(()) };
+        let outcome = self.complete(&level);
         self.importer.directories = level.above;
-        let subject = self.from.target.subject(visit.path);
-        let lost = Lost { losses: &self.importer.losses, path: &subject };
-        let attributes = visit.node.attributes();
-        let outcome = match (self.importer.options.preserve, level.is_new) {
-            (true, _) => self.preserve(visit.node, &attributes, &level.copy, lost),
-            (false, true) => set_permissions(&level.copy, self.plain_permissions(&attributes)),
-            (false, false) => Ok(()),
-        };
         self.report(visit.path, visit.node, outcome)
     }
 
@@ -107,14 +109,28 @@ impl Visitor for Walk<'_, '_> {
 }
 
 impl Walk<'_, '_> {
+    /// Sets the attributes of the copy of a directory.
+    fn complete(&self, level: &Level) -> Result<(), CopyError> {
+        let subject = self.from.target.subject(&level.path);
+        let lost = Lost { losses: &self.importer.losses, path: &subject };
+        let attributes = level.original.attributes();
+        match (self.importer.options.preserve, level.is_new) {
+            (true, _) => self.preserve(&level.original, &attributes, &level.copy, lost),
+            (false, true) => set_permissions(&level.copy, self.plain_permissions(&attributes)),
+            (false, false) => Ok(()),
+        }
+    }
+
     /// Reports a failed copy. If the image is full, counts the file for the report at the end instead.
     fn report(&mut self, path: &[u8], node: &Node, outcome: Result<(), CopyError>) -> Result<()> {
         let subject = self.from.target.subject(path);
-        let Err(CopyError::Image(action, Error::NoSpace)) = &outcome else {
+        let Err(CopyError::Image(action, error @ (Error::NoSpace | Error::NoInodes))) = &outcome
+        else {
             return report(self.importer.console, subject.as_slice(), outcome);
         };
-        let failure = Failure::action(subject.as_slice(), action, &Error::NoSpace);
-        self.importer.left_out.add(&subject, node.attributes().size, failure);
+        let failure = Failure::action(subject.as_slice(), action, error);
+        let full = Full::of(error);
+        self.importer.left_out.add(&subject, node.attributes().size, failure, full);
         Ok(())
     }
 
@@ -139,7 +155,8 @@ impl Walk<'_, '_> {
             self.importer.made.insert(copy.number());
         }
         let above = std::mem::replace(&mut self.importer.directories, directories);
-        self.levels.push(Level { copy, is_new, above });
+        let (original, path) = (Arc::clone(visit.node), visit.path.to_vec());
+        self.levels.push(Level { original, path, copy, is_new, above });
         Ok(())
     }
 
@@ -241,8 +258,8 @@ impl Walk<'_, '_> {
             accessed: Some(attributes.accessed),
             modified: attributes.modified,
         };
-        metadata::apply(copy, &preserved, lost, |copy| {
-            metadata::copy_xattrs(node, copy, |_| true, lost).map(|()| false)
+        metadata::apply(copy, &preserved, lost, |copy, permissions| {
+            metadata::copy_xattrs(node, copy, |_| true, permissions, lost).map(|()| false)
         })
     }
 

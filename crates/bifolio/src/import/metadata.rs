@@ -16,6 +16,7 @@ use crate::copy::CAPABILITIES;
 use crate::format::acl;
 
 const CANNOT_SET: &str = "cannot set an extended attribute of the copy";
+const DOES_NOT_FIT: &str = "it does not fit beside the other attributes of the file, which have limited space in this format";
 
 /// Attributes that copies preserve, except extended attributes.
 #[derive(Clone, Debug)]
@@ -64,8 +65,10 @@ pub fn preserve(
     options: &Options,
     lost: Lost<'_>,
 ) -> Result<(), CopyError> {
-    apply(copy, &Preserved::of(original, options), lost, |copy| {
-        xattrs.for_each(lost, |name, value| set_xattr(copy, name, value, lost).map(drop))?;
+    apply(copy, &Preserved::of(original, options), lost, |copy, permissions| {
+        xattrs.for_each(lost, |name, value| {
+            set_xattr(copy, (name, value), permissions, lost).map(drop)
+        })?;
         Ok(false)
     })
 }
@@ -77,7 +80,7 @@ pub fn preserve_plain(
     options: &Options,
     lost: Lost<'_>,
 ) -> Result<(), CopyError> {
-    apply(copy, &Preserved::of(original, options), lost, |_| Ok(false))
+    apply(copy, &Preserved::of(original, options), lost, |_, _| Ok(false))
 }
 
 /// Sets the owner, the extended attributes and the permissions of a file on the copy that replaces it, as if it had been
@@ -92,17 +95,19 @@ pub fn take_over(
     let (uid, gid) = (Some(attributes.uid), Some(attributes.gid));
     set_attributes(copy, &AttributeChange { uid, gid, ..AttributeChange::default() })?;
     remove_inherited(copy)?;
-    copy_xattrs(replaced, copy, |name| name != CAPABILITIES, lost)?;
-    let permissions = Some(permissions.unwrap_or(attributes.permissions & 0o777));
+    let mut permissions = permissions.unwrap_or(attributes.permissions & 0o777);
+    copy_xattrs(replaced, copy, |name| name != CAPABILITIES, &mut permissions, lost)?;
+    let permissions = Some(permissions);
     set_attributes(copy, &AttributeChange { permissions, ..AttributeChange::default() })
 }
 
 /// Sets the extended attributes of a file in an image on a copy, of those names that `wanted` accepts. Counts those that cannot
-/// be read.
+/// be read or set. Without its access control list, the copy must have less `permissions`.
 pub fn copy_xattrs(
     original: &Node,
     copy: &Node,
     wanted: impl Fn(&[u8]) -> bool,
+    permissions: &mut u16,
     lost: Lost<'_>,
 ) -> Result<(), CopyError> {
     let names = original.list_xattrs().unwrap_or_else(|error| {
@@ -111,7 +116,7 @@ pub fn copy_xattrs(
     });
     for name in names.iter().filter(|name| wanted(name)) {
         match original.get_xattr(name) {
-            Ok(value) => drop(set_xattr(copy, name, &value, lost)?),
+            Ok(value) => drop(set_xattr(copy, (name, &value), permissions, lost)?),
             Err(error) => lost.add(&describe(name), error.to_string()),
         }
     }
@@ -127,12 +132,12 @@ pub fn describe(name: &[u8]) -> Vec<u8> {
 }
 
 /// Sets the metadata of a copy. Calls `set_xattrs` to set the extended attributes, which returns whether it has set an access
-/// control list that decides on the permissions.
+/// control list that decides on the permissions. It gets the permissions, and reduces them if the list cannot be set.
 pub fn apply(
     copy: &Node,
     preserved: &Preserved,
     lost: Lost<'_>,
-    set_xattrs: impl FnOnce(&Node) -> Result<bool, CopyError>,
+    set_xattrs: impl FnOnce(&Node, &mut u16) -> Result<bool, CopyError>,
 ) -> Result<(), CopyError> {
     let current = copy.attributes();
     if (current.uid, current.gid) != (preserved.uid, preserved.gid) {
@@ -141,10 +146,10 @@ pub fn apply(
         set_attributes(copy, &AttributeChange { uid, gid, ..AttributeChange::default() })?;
     }
     remove_inherited(copy)?;
-    let permissions = match set_xattrs(copy)? {
-        true => preserved.permissions & !0o777 | copy.attributes().permissions & 0o777,
-        false => preserved.permissions,
-    };
+    let mut permissions = preserved.permissions;
+    if set_xattrs(copy, &mut permissions)? {
+        permissions = permissions & !0o777 | copy.attributes().permissions & 0o777;
+    }
     let is_symlink = copy.kind() == FileType::Symlink;
     let change = AttributeChange {
         permissions: (!is_symlink).then_some(permissions),
@@ -164,26 +169,43 @@ pub fn apply(
     Ok(())
 }
 
-/// Sets one extended attribute. Counts it, and returns false, if the volume cannot have it.
+/// Sets one extended attribute. Counts it, and returns false, if the volume cannot have it, or not beside the others of the file.
+/// Reduces `permissions` if it is the access control list. Errors: also `NoSpace` if the volume is full.
 pub fn set_xattr(
     copy: &Node,
-    name: &[u8],
-    value: &[u8],
+    (name, value): (&[u8], &[u8]),
+    permissions: &mut u16,
     lost: Lost<'_>,
 ) -> Result<bool, CopyError> {
-    match copy.set_xattr(name, value, XattrMode::Either, Privileges::Keep) {
-        Ok(()) => Ok(true),
+    let reason = match copy.set_xattr(name, value, XattrMode::Either, Privileges::Keep) {
+        Ok(()) => return Ok(true),
         Err(
             error @ (Error::Unsupported(_)
             | Error::InvalidArgument(_)
             | Error::NotPermitted(_)
             | Error::NameTooLong),
-        ) => {
-            lost.add(&describe(name), error.to_string());
-            Ok(false)
-        }
-        Err(error) => Err(CopyError::Image(CANNOT_SET, error)),
+        ) => error.to_string(),
+        Err(Error::NoSpace) if !is_full(copy, value.len()) => DOES_NOT_FIT.to_owned(),
+        Err(error) => return Err(CopyError::Image(CANNOT_SET, error)),
+    };
+    if name == acl::ACCESS {
+        *permissions = acl::permissions_without(value, *permissions);
     }
+    lost.add(&describe(name), reason);
+    Ok(false)
+}
+
+/// Returns whether a volume may have no free space for a value of so many bytes: the blocks for it, and those that say where
+/// it is, beside those that ext4 keeps for the conversion of unwritten extents.
+fn is_full(copy: &Node, bytes: usize) -> bool {
+    /// An inode for the value, a block of its map, and a block of attributes.
+    const OTHER_BLOCKS: u64 = 3;
+    const RESERVED_FRACTION: u64 = 50;
+    const RESERVED_BLOCKS_MAX: u64 = 4096;
+    let counts = copy.statfs();
+    let blocks = (bytes as u64).div_ceil(u64::from(counts.block_size.max(1)));
+    let reserved = (counts.blocks / RESERVED_FRACTION + 1).min(RESERVED_BLOCKS_MAX);
+    counts.blocks_free < blocks + OTHER_BLOCKS + reserved
 }
 
 /// Removes access control lists that the copy inherited from its parent directory.

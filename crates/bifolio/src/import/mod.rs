@@ -28,7 +28,7 @@ use rustix::fs::{FileType as HostType, Stat};
 use vfs::{Creation, Credentials, Node, RenameFlags, Volume};
 
 use crate::console::Console;
-use crate::copy::{IS_MADE, LeftOut, cached_bytes_max, temporary_name};
+use crate::copy::{Full, IS_MADE, LeftOut, cached_bytes_max, temporary_name};
 use crate::failure::{self, Failure, Result};
 use crate::format::text;
 use crate::links::{self, LINKS_MAX, Leads};
@@ -208,7 +208,8 @@ impl<'a> Importer<'a> {
             return self.report(from, outcome);
         };
         let failure = Failure::action(from, action, error);
-        self.left_out.add(from.as_os_str().as_bytes(), file_bytes(original), failure);
+        let bytes = file_bytes(original);
+        self.left_out.add(from.as_os_str().as_bytes(), bytes, failure, Full::of(error));
         Ok(())
     }
 
@@ -278,17 +279,30 @@ impl<'a> Importer<'a> {
         };
         let Some(copy) = directories.last().map(Arc::clone) else { return Ok(()) };
         let above = std::mem::replace(&mut self.directories, directories);
-        for name in entries {
+        let ended = entries.into_iter().try_for_each(|name| {
             let destination = Destination::Name(Arc::clone(&copy), name.as_bytes().to_vec());
-            self.copy_entry(walk, &name, &destination).map_err(CopyError::Fatal)?;
-        }
+            self.copy_entry(walk, &name, &destination).map_err(CopyError::Fatal)
+        });
         self.directories = above;
+        // Also after a signal: the directory is not left with the permissions that it has until it is complete.
+        let completed = self.complete_directory(walk, from, original, (&copy, is_new));
+        ended.and(completed)
+    }
+
+    /// Sets the attributes of the copy of the current directory of `walk`, which is at `from`.
+    fn complete_directory(
+        &self,
+        walk: &mut Walk,
+        from: &Path,
+        original: &Stat,
+        (copy, is_new): (&Node, bool),
+    ) -> Result<(), CopyError> {
         let lost = Lost { losses: &self.losses, path: from.as_os_str().as_bytes() };
         match (self.options.preserve, is_new) {
             (true, _) => match walk.xattrs() {
-                Ok(xattrs) => metadata::preserve(original, &xattrs, &copy, self.options, lost),
+                Ok(xattrs) => metadata::preserve(original, &xattrs, copy, self.options, lost),
                 Err(error) => {
-                    metadata::preserve_plain(original, &copy, self.options, lost)?;
+                    metadata::preserve_plain(original, copy, self.options, lost)?;
                     Err(if matches!(error, CopyError::Replaced) {
                         CopyError::Other(IS_MOVED.into())
                     } else {
@@ -296,7 +310,7 @@ impl<'a> Importer<'a> {
                     })
                 }
             },
-            (false, true) => set_permissions(&copy, self.plain_permissions(original)),
+            (false, true) => set_permissions(copy, self.plain_permissions(original)),
             (false, false) => Ok(()),
         }
     }

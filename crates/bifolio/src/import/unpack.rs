@@ -8,19 +8,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::attributes::FileType;
+use base::attributes::{AttributeChange, FileType};
 use base::{Error, InodeNumber};
-use vfs::{Creation, Credentials, Node, Volume};
+use vfs::{Creation, Credentials, Node, Privileges, Volume};
 
 use super::directories::Directories;
 use super::input::Interruptible;
 use super::losses::{Losses, Lost};
 use super::metadata::{self, Preserved};
-use super::{CopyError, IS_REPLACED, LEADS_OUT, contents, create_complete, link_text, report};
+use super::{
+    CopyError, IS_REPLACED, LEADS_OUT, contents, create_complete, link_text, report, set_attributes,
+};
 use crate::accounts::Accounts;
-use crate::archive::{ArchiveReader, Kind, Member, Name, TextAcl, Xattrs};
+use crate::archive::{ArchiveReader, Damage, Kind, Member, Name, TextAcl, Xattrs};
 use crate::console::Console;
-use crate::copy::LeftOut;
+use crate::copy::{Full, LeftOut};
 use crate::failure::{Failure, Result};
 use crate::format::{acl, text};
 use crate::links::{self, LINKS_MAX, Leads};
@@ -38,6 +40,7 @@ const SHOWN_BYTES_MAX: usize = 255;
 /// The start of the names of members that say which files of lower layers are removed (OCI image specification).
 const WHITEOUT: &[u8] = b".wh.";
 const HAS_NO_RECORD: &str = "the record is not supported";
+const IS_INVALID: &str = "the value is invalid, and that of the member's header was used";
 
 /// Options of unpacking.
 #[derive(Clone, Copy, Debug)]
@@ -127,10 +130,10 @@ impl<'a> Unpacker<'a> {
 
     fn unpack_all(&mut self, name: &Path, input: impl Read) -> Result<()> {
         let mut archive = ArchiveReader::new(Interruptible { input, writing: self.writing });
-        let read = self.unpack_members(&mut archive);
+        let read = self.unpack_members(name, &mut archive);
         let directories = std::mem::take(&mut self.directories);
+        // Also after a signal: directories are not left with the permissions that they have until they are complete.
         directories.for_each(|directory| {
-            self.writing.check_interrupted()?;
             if self.removed.contains(&directory.number) {
                 return Ok(());
             }
@@ -151,12 +154,19 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    fn unpack_members<R: Read>(&mut self, archive: &mut ArchiveReader<R>) -> Result<(), CopyError> {
+    fn unpack_members<R: Read>(
+        &mut self,
+        name: &Path,
+        archive: &mut ArchiveReader<R>,
+    ) -> Result<(), CopyError> {
         let cannot_read = |error| CopyError::Host("cannot read the rest", error);
         loop {
             let member = archive.next_member();
             // The signal often ends the program, too, from which the archive comes.
             self.writing.check_interrupted().map_err(CopyError::Fatal)?;
+            for damage in archive.take_damages() {
+                self.report_damage(name, damage);
+            }
             let Some(mut member) = member.map_err(cannot_read)? else { return Ok(()) };
             if let Some(failure) = too_long(&member) {
                 self.console.report(&failure);
@@ -176,6 +186,17 @@ impl<'a> Unpacker<'a> {
             }
             self.report_left_out(&member, outcome).map_err(CopyError::Fatal)?;
         }
+    }
+
+    /// Reports a part of the archive `name` that was skipped.
+    fn report_damage(&mut self, name: &Path, Damage { start, end }: Damage) {
+        let skipped = match end {
+            Some(end) => format!("skipped to the next header, at byte {end}"),
+            None => "found no other header after it".to_owned(),
+        };
+        let text = format!("the header at byte {start} has a wrong checksum; {skipped}");
+        let advice = "the archive is damaged: members between them are missing in the image";
+        self.console.report(&Failure::new(name, text).advise(advice));
     }
 
     /// Adds the access control lists in text to the extended attributes of a member, unless these have lists.
@@ -217,6 +238,9 @@ impl<'a> Unpacker<'a> {
         for record in &member.lost {
             self.losses.add(record, HAS_NO_RECORD, &member.path);
         }
+        for record in &member.invalid {
+            self.losses.add(record, IS_INVALID, &member.path);
+        }
     }
 
     fn report(&mut self, path: &[u8], outcome: Result<(), CopyError>) -> Result<()> {
@@ -247,7 +271,7 @@ impl<'a> Unpacker<'a> {
         };
         let path = Path::new(OsStr::from_bytes(&member.path));
         let failure = Failure::action(path, action, &error);
-        self.left_out.add(&member.path, member.size, failure);
+        self.left_out.add(&member.path, member.size, failure, Full::of(&error));
         self.left_out_paths.insert(member.path.clone());
         Ok(())
     }
@@ -284,6 +308,10 @@ impl<'a> Unpacker<'a> {
         let directories = self.directories_at(parents, true)?;
         let Some(directory) = directories.last() else { return Ok(()) };
         let by = owner_of(member);
+        let linked = match &member.kind {
+            Kind::HardLink(path) => self.linked(member, path)?,
+            _ => None,
+        };
         let exists = self.prepare(member, (&names, &directories), name)?;
         let lost = Lost { losses: &self.losses, path: &member.path };
         match &member.kind {
@@ -298,15 +326,16 @@ impl<'a> Unpacker<'a> {
                     format!("was not unpacked: members of the type {byte} are not supported");
                 Err(CopyError::Other(what.into()))
             }
-            Kind::HardLink(path) => {
-                let target = self.node_at(path)?;
+            Kind::HardLink(_) if linked.is_some() => {
+                let Some(target) = linked else { return Ok(()) };
                 create_complete(self.volume, directory, name, |_, name| {
                     Ok(self.volume.link(directory, name, &target)?)
-                })
+                })?;
+                self.write_linked(member, archive, &target)
             }
             Kind::Inode(FileType::Directory) if exists == Existing::LinkToDirectory => Ok(()),
             Kind::Inode(FileType::Directory) => self.unpack_directory(member, directory, name),
-            Kind::Inode(FileType::Regular) => {
+            Kind::HardLink(_) | Kind::Inode(FileType::Regular) => {
                 create_complete(self.volume, directory, name, |_, name| {
                     let creation = Creation::of(FileType::Regular, 0o600);
                     let creation = Creation { created: member.created, ..creation };
@@ -376,8 +405,8 @@ impl<'a> Unpacker<'a> {
             (FileType::Directory, false)
                 if matches!(member.kind, Kind::Inode(_) | Kind::HardLink(_)) =>
             {
-                self.removed.insert(existing.number());
                 self.volume.rmdir(directory, name, &Credentials::ROOT)?;
+                self.removed.insert(existing.number());
             }
             (FileType::Symlink, true) => {
                 match links::follow(self.volume, directories, &existing, &mut { LINKS_MAX })? {
@@ -448,6 +477,42 @@ impl<'a> Unpacker<'a> {
         Ok(directories)
     }
 
+    /// Returns the file that a hard link is a further name of. `None` if it is missing, but the member has its data. Errors: there
+    /// is no such file.
+    fn linked(&self, member: &Member, path: &[u8]) -> Result<Option<Arc<Node>>, CopyError> {
+        match self.node_at(path) {
+            Err(CopyError::Image(_, Error::NotFound)) if member.size > 0 => Ok(None),
+            // Before anything at the name of the link is removed.
+            Ok(node) if node.kind() == FileType::Directory => Err(Error::IsDirectory.into()),
+            found => found.map(Some),
+        }
+    }
+
+    /// Writes the data of a hard link, if it has some: the earlier members of the file may have none.
+    fn write_linked<R: Read>(
+        &self,
+        member: &Member,
+        archive: &mut ArchiveReader<R>,
+        file: &Arc<Node>,
+    ) -> Result<(), CopyError> {
+        if member.size == 0 || file.kind() != FileType::Regular {
+            return Ok(());
+        }
+        let before = file.attributes();
+        let check_interrupted = || self.writing.check_interrupted().map_err(CopyError::Fatal);
+        contents::unpack(member, archive, file, check_interrupted)?;
+        if before.size > member.size {
+            file.set_size(member.size, Privileges::Keep)?;
+        }
+        let change = AttributeChange {
+            permissions: Some(before.permissions),
+            accessed: member.accessed,
+            modified: Some(member.modified),
+            ..AttributeChange::default()
+        };
+        set_attributes(file, &change)
+    }
+
     /// Returns the node at a path of the archive, for a hard link.
     fn node_at(&self, path: &[u8]) -> Result<Arc<Node>, CopyError> {
         let names = self.names(path)?.unwrap_or_default();
@@ -505,11 +570,12 @@ fn set_metadata(
     xattrs: &Xattrs,
     lost: Lost<'_>,
 ) -> Result<(), CopyError> {
-    metadata::apply(copy, preserved, lost, |copy| {
+    metadata::apply(copy, preserved, lost, |copy, permissions| {
         let mut has_acl = false;
         for (name, value) in xattrs.iter() {
             // The mode in the archive may have the permissions of the group in place of the mask.
-            has_acl |= metadata::set_xattr(copy, name, value, lost)? && name == acl::ACCESS;
+            let is_set = metadata::set_xattr(copy, (name, value), permissions, lost)?;
+            has_acl |= is_set && name == acl::ACCESS;
         }
         Ok(has_acl)
     })
