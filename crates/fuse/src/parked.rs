@@ -16,20 +16,32 @@ pub fn keep_until_exit(file: impl AsFd) -> Result<(), Errno> {
     Ok(())
 }
 
+/// The maximum number of attempts to connect before another program does. Any program can connect to the name of a socket.
+const ATTEMPTS_MAX: u32 = 64;
+
 /// Returns a socket that keeps the open file of `file`.
 fn park(file: impl AsFd) -> Result<OwnedFd, Errno> {
     let create = || {
-        let kind = SocketType::SEQPACKET;
-        rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
     };
-    let listener = create()?;
-    // The kernel chooses a name. There is room for one connection.
-    rustix::net::bind(&listener, &SocketAddrUnix::new_unnamed())?;
-    rustix::net::listen(&listener, 0)?;
-    let sender = create()?;
-    rustix::net::connect(&sender, &rustix::net::getsockname(&listener)?)?;
-    socket::send(&sender, b"l", Some(file.as_fd()))?;
-    Ok(listener)
+    let mut attempts = ATTEMPTS_MAX;
+    loop {
+        let listener = create()?;
+        // The kernel chooses a name. There is room for one connection.
+        rustix::net::bind(&listener, &SocketAddrUnix::new_unnamed())?;
+        rustix::net::listen(&listener, 0)?;
+        let sender = create()?;
+        match rustix::net::connect(&sender, &rustix::net::getsockname(&listener)?) {
+            Ok(()) => {
+                socket::send(&sender, b"l", Some(file.as_fd()))?;
+                return Ok(listener);
+            }
+            // Another program has taken the room. The next socket has another name.
+            Err(Errno::AGAIN) if attempts > 0 => attempts -= 1,
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,335 @@
+//! Archives that no archiver writes: endless ones, too long paths, records and members that are not unpacked, and damage.
+
+use super::*;
+
+/// Returns a header of an archive with this type and size.
+fn header(kind: u8, size: u64, name: &str) -> Vec<u8> {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::new(kind));
+    header.as_ustar_mut().expect("its form").name[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_size(size);
+    header.set_cksum();
+    header.as_bytes().to_vec()
+}
+
+/// Returns an extended header with these records.
+fn extended(records: &[(&str, &str)]) -> Vec<u8> {
+    let mut text = Vec::new();
+    for (name, value) in records {
+        let rest = format!(" {name}={value}\n");
+        let mut length = rest.len();
+        while length != rest.len() + length.to_string().len() {
+            length = rest.len() + length.to_string().len();
+        }
+        text.extend(format!("{length}{rest}").into_bytes());
+    }
+    let mut extended = header(b'x', text.len() as u64, "extended");
+    extended.extend(&text);
+    extended.resize(extended.len().next_multiple_of(512), 0);
+    extended
+}
+
+#[test]
+fn a_signal_ends_an_archive_without_members() {
+    let headers = extended(&[("comment", &"x".repeat(1 << 19))]);
+    let label = header(b'V', 1 << 40, "label");
+    for (start, part) in [(Vec::new(), headers), (label, vec![0; 1 << 19])] {
+        let image = empty_image(1024);
+        let mut call = bifolio();
+        call.args(["tar", "-", &image.at("/")]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = must(call.spawn(), "tar");
+        let mut input = child.stdin.take().expect("its input");
+        must(input.write_all(&start), "the archive");
+        let is_read_to_the_end = (0..256).all(|number| {
+            if number == 16 {
+                let process = rustix::process::Pid::from_child(&child);
+                must(rustix::process::kill_process(process, rustix::process::Signal::INT), "kill");
+            }
+            input.write_all(&part).is_ok()
+        });
+        assert!(!is_read_to_the_end);
+        drop(input);
+        let result = must(child.wait_with_output(), "tar");
+        assert_eq!(result.status.code(), Some(INTERRUPTED), "{:?}", result.stderr);
+        image.check_by_e2fsck();
+    }
+}
+
+#[test]
+fn paths_that_are_too_long_are_refused() {
+    let image = empty_image(1024);
+    let long = "a/".repeat(500_000);
+    let deep = "b/".repeat(300);
+    let mut archive = extended(&[("path", &long)]);
+    archive.extend(header(b'0', 0, "short"));
+    archive.extend(extended(&[("linkpath", &long)]));
+    archive.extend(header(b'1', 0, "hard"));
+    archive.extend(extended(&[("path", &format!("{deep}file"))]));
+    archive.extend(header(b'0', 0, "short"));
+    archive.extend([0; 1024]);
+    let path = image.beside("archive.tar").display().to_string();
+    must(fs::write(&path, &archive), "the archive");
+    let text = run_with_status(&["tar", &path, &image.at("/")], 1).text();
+    for line in [
+        "a/a/a...: was not unpacked: its path has 1000000 bytes, and 65536 are supported",
+        "hard: was not unpacked: its path of the hard link's target has 1000000 bytes, and 65536",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(text.len() < 2000, "{}", text.len());
+    run_ok(&["stat", &image.at(&format!("/{deep}file"))]);
+    assert_eq!(run_ok(&["ls", &image.at("/")]), "b\nlost+found\n");
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn the_links_on_the_way_to_a_member_are_limited() {
+    let image =
+        Image::from_script("ext4", 4096, "mkdir dir; ln -s . dir/link; ln -s loop dir/loop");
+    let path = image.beside("archive.tar").display().to_string();
+    let way = |links: usize| format!("dir/{}", "link/".repeat(links));
+    let mut archive = Vec::new();
+    for name in [format!("{}few", way(40)), format!("{}many", way(41)), "dir/loop/x".into()] {
+        archive.extend(extended(&[("path", &name)]));
+        archive.extend(header(b'0', 0, "short"));
+    }
+    archive.extend([0; 1024]);
+    must(fs::write(&path, &archive), "the archive");
+    let arguments = ["tar", "--keep-directory-symlink", &path, &image.at("/")];
+    let text = run_with_status(&arguments, 1).text();
+    assert!(text.contains("many: cannot unpack: too many levels of symbolic links"), "{text}");
+    assert!(text.contains("dir/loop/x: cannot unpack: too many levels"), "{text}");
+    assert_eq!(run_ok(&["ls", &image.at("/dir")]), "few\nlink\nloop\n");
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn records_and_members_that_are_not_unpacked_are_named() {
+    let image = empty_image(1024);
+    let archive = image.beside("archive.tar").display().to_string();
+    let unpack = || {
+        let printed = output(bifolio().args(["tar", &archive, &image.at("/")]));
+        (printed.text(), printed.status.code())
+    };
+    shell(
+        image.folder.path(),
+        "mkdir tree; cd tree; echo 1 > a; echo 2 > b; tar --format=pax --pax-option=MSWINDOWS.rawsd:=x,SCHILY.fflags:=nodump \
+        --pax-option=LIBARCHIVE.xattr.user.bad:=*,LIBARCHIVE.creationtime:=981173045.5,SCHILY.dev:=5 -cf ../archive.tar a b",
+    );
+    let (text, status) = unpack();
+    assert_eq!(status, Some(0), "{text}");
+    for record in ["MSWINDOWS.rawsd", "SCHILY.fflags", "LIBARCHIVE.xattr.user.bad"] {
+        let line = format!("warning: {record} of 2 files were not copied, the first is a: ");
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+    assert_eq!(text.lines().count(), 3, "{text}");
+    let stat = run_ok(&["stat", &image.at("/a")]);
+    assert!(stat.contains("Birth: 2001-02-03 04:04:05.500000000"), "{stat}");
+    // Directories of incremental archives, labels, parts of files, and unknown types.
+    shell(
+        image.folder.path(),
+        "mkdir -p tree/dir; echo x > tree/dir/x; tar --format=gnu --listed-incremental=list --label=name -C tree -cf archive.tar dir",
+    );
+    let (text, status) = unpack();
+    assert!(text.contains("warning: the label of the archive of 1 file was not copied"), "{text}");
+    assert_eq!((text.lines().count(), status), (1, Some(0)), "{text}");
+    assert_eq!(run_ok(&["cat", &image.at("/dir/x")]), "x\n");
+    let original = must(fs::read(&archive), "the archive");
+    for (letter, expected) in
+        [(b'M', "another volume"), (b'E', "members of the type E are not supported")]
+    {
+        let mut changed = original.clone();
+        let at = (0..changed.len() / 512).map(|record| record * 512);
+        let header = at.rev().find(|&at| changed[at..].starts_with(b"dir/x")).expect("a header");
+        let sum = changed[header + 148..header + 154].to_vec();
+        let sum = must(u32::from_str_radix(&String::from_utf8_lossy(&sum), 8), "a checksum");
+        let sum = sum - u32::from(changed[header + 156]) + u32::from(letter);
+        changed[header + 156] = letter;
+        changed[header + 148..header + 154].copy_from_slice(format!("{sum:06o}").as_bytes());
+        must(fs::write(&archive, &changed), "an archive");
+        let (text, status) = unpack();
+        assert!(text.contains("dir/x: was not unpacked: ") && text.contains(expected), "{text}");
+        assert_eq!(status, Some(1), "{text}");
+    }
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn whiteouts_of_layers_are_not_unpacked_as_files() {
+    let image = empty_image(1024);
+    shell(
+        image.folder.path(),
+        "mkdir -p tree/dir; cd tree; : > dir/.wh.gone; : > dir/.wh..wh..opq; echo x > dir/x; tar -cf ../archive.tar .",
+    );
+    let archive = image.beside("archive.tar").display().to_string();
+    let text = run_with_status(&["tar", &archive, &image.at("/")], 1).text();
+    assert!(text.contains("2 whiteouts were not unpacked, the first is ./dir/.wh."), "{text}");
+    assert_eq!(run_ok(&["ls", "-a", &image.at("/dir")]), ".\n..\nx\n");
+    run_ok(&["tar", "--keep-whiteouts", &archive, &image.at("/")]);
+    assert_eq!(run_ok(&["ls", "-a", &image.at("/dir")]), ".\n..\n.wh..wh..opq\n.wh.gone\nx\n");
+}
+
+/// Adds a member to an archive.
+fn add(archive: &mut Vec<u8>, kind: u8, name: &str, link: &str, data: &[u8]) {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::new(kind));
+    must(header.set_path(name), name);
+    if !link.is_empty() {
+        must(header.set_link_name(link), link);
+    }
+    header.set_size(data.len() as u64);
+    header.set_mode(0o640);
+    header.set_uid(7);
+    header.set_gid(8);
+    header.set_mtime(1_000_000_000);
+    header.set_cksum();
+    archive.extend(header.as_bytes());
+    archive.extend(data);
+    archive.resize(archive.len().next_multiple_of(512), 0);
+}
+
+/// Unpacks an archive. Returns what is printed, and the exit status.
+fn unpack(image: &Image, archive: &[u8]) -> (String, Option<i32>) {
+    let path = image.beside("members.tar");
+    must(fs::write(&path, archive), "an archive");
+    let printed = output(bifolio().args(["tar", &path.display().to_string(), &image.at("/")]));
+    (printed.text(), printed.status.code())
+}
+
+#[test]
+fn hard_links_with_data_are_files_with_it() {
+    let image = empty_image(1024);
+    let mut archive = Vec::new();
+    add(&mut archive, b'0', "first", "", b"old and longer");
+    add(&mut archive, b'1', "second", "first", b"new");
+    add(&mut archive, b'1', "alone", "missing", &[b'x'; 700]);
+    add(&mut archive, b'0', "empty", "", b"");
+    add(&mut archive, b'1', "filled", "empty", b"data of the last name");
+    // A size, and no data: the next header follows.
+    add(&mut archive, b'1', "sized", "first", b"");
+    let header = archive.len() - 512;
+    archive[header + 124..header + 135].copy_from_slice(b"00000001000");
+    let sum: u32 = (0..512)
+        .map(|at| if (148..156).contains(&at) { 32 } else { u32::from(archive[header + at]) })
+        .sum();
+    archive[header + 148..header + 155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    add(&mut archive, b'0', "last", "", b"l");
+    archive.resize(archive.len() + 1024, 0);
+    let printed = unpack(&image, &archive);
+    assert_eq!(printed, (String::new(), Some(0)));
+    for (name, expected, links) in [
+        ("first", "new", 3),
+        ("second", "new", 3),
+        ("sized", "new", 3),
+        ("empty", "data of the last name", 2),
+        ("last", "l", 1),
+    ] {
+        let path = image.at(&format!("/{name}"));
+        assert_eq!(run_ok(&["cat", &path]), expected, "{name}");
+        let stat = run_ok(&["stat", &path]);
+        assert!(stat.contains(&format!("Links: {links}")), "{name}: {stat}");
+        assert!(stat.contains("(0640/") && stat.contains("2001-09-09"), "{name}: {stat}");
+    }
+    assert_eq!(run_ok(&["cat", &image.at("/alone")]), "x".repeat(700));
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn members_after_a_damaged_header_or_record_are_unpacked() {
+    let image = empty_image(1024);
+    let mut archive = Vec::new();
+    add(&mut archive, b'0', "before", "", b"b");
+    add(&mut archive, b'x', "record", "", b"16 path=renamed\n");
+    let damaged = archive.len();
+    add(&mut archive, b'0', "lost", "", b"l");
+    add(&mut archive, b'x', "record", "", b"10 uid=-2\n10 gid=zz\n11 mtime=z\n");
+    add(&mut archive, b'0', "after", "", b"a");
+    archive.resize(archive.len() + 1024, 0);
+    archive[damaged] = b'L';
+    let (text, status) = unpack(&image, &archive);
+    let line = format!(
+        "the header at byte {damaged} has a wrong checksum; skipped to the next header, at byte 3072"
+    );
+    assert!(text.contains(&line), "{line}: {text}");
+    assert_eq!(status, Some(1), "{text}");
+    for record in ["uid", "gid", "mtime"] {
+        let line =
+            format!("{record} of 1 file was not copied, the first is after: the value is invalid");
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+    assert_eq!(run_ok(&["ls", &image.at("/")]), "after\nbefore\nlost+found\n");
+    let stat = run_ok(&["stat", &image.at("/after")]);
+    assert!(stat.contains("2001-09-09"), "{stat}");
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn directories_keep_their_attributes_if_a_later_member_or_a_signal_fails() {
+    let image = empty_image(1024);
+    let mut archive = Vec::new();
+    add(&mut archive, b'5', "dir/", "", b"");
+    add(&mut archive, b'0', "dir/file", "", b"f");
+    add(&mut archive, b'5', "empty/", "", b"");
+    add(&mut archive, b'0', "dir", "", b"a file");
+    add(&mut archive, b'2', "dir", "target", b"");
+    add(&mut archive, b'1', "dir", "dir/file", b"");
+    add(&mut archive, b'1', "empty", "missing", b"");
+    let (text, status) = unpack(&image, &[&archive[..], &[0; 1024]].concat());
+    assert_eq!((text.lines().count(), status), (4, Some(1)), "{text}");
+    let check = |image: &Image, name: &str| {
+        let stat = run_ok(&["stat", &image.at(name)]);
+        assert!(stat.contains("(0640/") && stat.contains("2001-09-09"), "{name}: {stat}");
+    };
+    check(&image, "/dir");
+    check(&image, "/empty");
+    image.check_by_e2fsck();
+    // More data than pipes take, so that the directory was created before the signal.
+    let again = empty_image(1024);
+    archive.truncate(512);
+    add(&mut archive, b'0', "dir/big", "", &[b'x'; 4 << 20]);
+    archive.truncate(3 << 20);
+    let mut tar = bifolio();
+    tar.args(["tar", "-", &again.at("/")]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut tar = must(tar.spawn(), "bifolio tar");
+    let mut input = tar.stdin.take().unwrap();
+    must(input.write_all(&archive), "the archive");
+    run(std::process::Command::new("kill").args(["-INT", &tar.id().to_string()]));
+    drop(input);
+    let ended = must(tar.wait(), "bifolio tar");
+    assert_eq!(ended.code(), Some(130));
+    check(&again, "/dir");
+    again.check_by_e2fsck();
+}
+
+#[test]
+fn the_accounts_of_an_image_are_not_searched_for_each_name() {
+    let image = empty_image(1024);
+    // 250,000 users, and lists with 7000 names that are not among them, which took minutes.
+    let mut users: String =
+        (0..250_000).map(|user| format!("user{user}:x:{user}:1::/:\n")).collect();
+    users.push_str("last:x:54321:1::/:\n");
+    let mut list = "user::rwx\ngroup::r--\nmask::rwx\nother::---\nuser:last:r\n".to_owned();
+    list.extend((0..3500).map(|name| format!("user:no{name}:r\ngroup:no{name}:r\n")));
+    let mut archive = Vec::new();
+    for name in ["etc/passwd", "etc/group"] {
+        archive.extend(header(b'0', users.len() as u64, name));
+        archive.extend(users.as_bytes());
+        archive.resize(archive.len().next_multiple_of(512), 0);
+    }
+    for name in ["1", "2", "3", "4", "5", "6", "7", "8"] {
+        archive.extend(extended(&[("SCHILY.acl.access", &list)]));
+        archive.extend(header(b'0', 0, name));
+    }
+    archive.extend([0; 1024]);
+    must(fs::write(image.beside("archive.tar"), &archive), "the archive");
+    let limited = "ulimit -t 10; \"$BIFOLIO\" tar archive.tar image:/ 2> errors || echo $?";
+    let script = format!("BIFOLIO={}; {limited}", env!("CARGO_BIN_EXE_bifolio"));
+    assert_eq!(shell(image.folder.path(), &script), "");
+    let stat = run_ok(&["stat", &image.at("/8")]);
+    assert!(stat.contains("user:54321:r--"), "{stat}");
+    image.check_by_e2fsck();
+}
