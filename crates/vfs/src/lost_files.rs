@@ -114,7 +114,7 @@ mod tests {
         let lost = LostFiles { files, others: 3, has_uncounted: false };
         assert_eq!(
             lost.to_string(),
-            "; data may be lost that was written since the last sync to /a\u{fffd}b (10 bytes), inode 13 (10 bytes), and 3 \
+            "; data may be lost that was written since the last sync to /a\\nb (10 bytes), inode 13 (10 bytes), and 3 \
              more files"
         );
         assert_eq!(LostFiles::default().to_string(), "");

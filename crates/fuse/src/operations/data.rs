@@ -371,8 +371,8 @@ impl Server {
         let source = self.files.get(operation.handle);
         // A file that was opened before the volume became writable has no handle.
         let opened_before = match &source {
-            None => Some(self.known(header.node)?.file()?),
-            Some(_) => None,
+            None if operation.handle == 0 => Some(self.known(header.node)?.file()?),
+            _ => None,
         };
         let source = source.as_ref().map(|opened| &opened.file).or(opened_before.as_deref());
         let source = source.ok_or(Errno::BADF)?;

@@ -53,6 +53,8 @@ struct DirtyInode {
     expiry: Expiry,
     /// The number of bytes that were written since the last round.
     bytes: u64,
+    /// How many of these are durable by syncs of the file.
+    synced: u64,
     /// The number of this count, which is different after each round.
     count: u64,
     /// The number of writeback errors before these bytes were written.
@@ -80,7 +82,7 @@ impl DirtyInodes {
     /// Returns how much was written to a file so far, for [`forget_written`](Self::forget_written) after a sync.
     pub(super) fn written(&self, node: &Node) -> Option<WrittenBefore> {
         let inodes = self.inodes.lock();
-        let dirty = inodes.get(&node.number()).filter(|dirty| dirty.bytes > 0)?;
+        let dirty = inodes.get(&node.number()).filter(|dirty| dirty.bytes > dirty.synced)?;
         Some(WrittenBefore { bytes: dirty.bytes, count: dirty.count })
     }
 
@@ -91,7 +93,8 @@ impl DirtyInodes {
             && dirty.count == before.count
             && dirty.errors == node.error_count()
         {
-            dirty.bytes -= before.bytes;
+            // Syncs of a file can overlap, and end in any order.
+            dirty.synced = dirty.synced.max(before.bytes);
         }
     }
 
@@ -101,7 +104,7 @@ impl DirtyInodes {
         let Some(dirty) = inodes.get_mut(&node.number()) else { return };
         let now = node.error_count();
         let has_failed = dirty.errors.is_some() && dirty.errors != now;
-        let bytes = std::mem::take(&mut dirty.bytes);
+        let bytes = std::mem::take(&mut dirty.bytes) - std::mem::take(&mut dirty.synced);
         dirty.count = self.next_count();
         dirty.errors = now;
         drop(inodes);
@@ -218,6 +221,7 @@ impl DirtyInodes {
             since: Instant::now(),
             expiry,
             bytes: 0,
+            synced: 0,
             count: self.next_count(),
             errors: node.error_count(),
         });

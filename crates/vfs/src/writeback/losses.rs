@@ -36,11 +36,21 @@ struct State {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Written {
+    /// The number of bytes, those included that are durable.
     bytes: u64,
+    /// How many of these are durable by syncs of the file.
+    synced: u64,
     /// The number of this count, which no other file or time has.
     count: u64,
     /// The number of syncs that had begun when the last bytes were added.
     syncs: u64,
+}
+
+impl Written {
+    /// Returns the number of bytes that may not be durable.
+    fn left(&self) -> u64 {
+        self.bytes - self.synced
+    }
 }
 
 impl Losses {
@@ -54,7 +64,7 @@ impl Losses {
             return;
         }
         if has_failed || state.failed.contains_key(&file) {
-            let earlier = state.written.remove(&file).unwrap_or_default().bytes;
+            let earlier = state.written.remove(&file).unwrap_or_default().left();
             let failed = state.failed.entry(file).or_default();
             *failed = failed.saturating_add(bytes).saturating_add(earlier);
         } else {
@@ -79,8 +89,9 @@ impl Losses {
         let mut state = self.0.lock();
         let Some(written) = state.written.get_mut(&file) else { return };
         if written.count == before.count {
-            written.bytes -= before.bytes;
-            if written.bytes == 0 {
+            // Syncs of a file can overlap, and end in any order.
+            written.synced = written.synced.max(before.bytes);
+            if written.left() == 0 {
                 state.written.remove(&file);
             }
         }
@@ -108,7 +119,7 @@ impl Losses {
     /// Returns all files, and whether there are others.
     pub(crate) fn all(&self) -> (Vec<(InodeNumber, u64)>, bool) {
         let state = self.0.lock();
-        let written = state.written.iter().map(|(file, written)| (*file, written.bytes));
+        let written = state.written.iter().map(|(file, written)| (*file, written.left()));
         let failed = state.failed.iter().map(|(file, bytes)| (*file, *bytes));
         (failed.chain(written).collect(), state.has_others)
     }
@@ -147,6 +158,14 @@ mod tests {
         losses.add(file, 5, false);
         losses.synced(file, before);
         assert_eq!(losses.all(), (vec![(file, 5)], false));
+        // Two syncs overlap, and the one that began last ends first.
+        let first = losses.begin_file_sync(file).unwrap();
+        losses.add(file, 2, false);
+        let second = losses.begin_file_sync(file).unwrap();
+        losses.add(file, 1, false);
+        losses.synced(file, second);
+        losses.synced(file, first);
+        assert_eq!(losses.all(), (vec![(file, 1)], false));
         // A sync of the volume ends first, and more is added.
         let before = losses.begin_file_sync(file).unwrap();
         losses.committed(losses.begin_sync());
