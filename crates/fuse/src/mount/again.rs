@@ -2,7 +2,6 @@
 //! superblock: a further mount is a bind mount of the root, and the server ends with the last one. Not here: first mounts.
 #![allow(unsafe_code)]
 
-use std::convert::Infallible;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -16,7 +15,7 @@ use super::loop_device::loop_backing;
 use super::system::attributes;
 use super::table::{self, MountEntry, has_option};
 use super::{MountError, MountOptions, check_free, open_root, path_of};
-use crate::session::process::{self, Side};
+use crate::session::process;
 use crate::session::retry;
 
 /// The attributes that a further mount does not share with the first one.
@@ -71,22 +70,13 @@ pub fn served(image: &Path, offset: u64) -> Result<Option<MountEntry>, MountErro
 
 /// Returns whether requests to the mount on `path` are answered. A child asks: a thread that waits for a server may never end.
 fn has_server(path: &Path) -> Result<bool, MountError> {
-    match process::fork().map_err(MountError::Mount)? {
-        Side::Child => {
-            // The kernel may open a directory without a request, but asks the server for the counts of the file system each
-            // time.
-            let answered = open_root(path, OFlags::RDONLY)
-                .and_then(|root| retry(|| rustix::fs::fstatfs(&root)));
-            std::process::exit(answered.is_err().into());
-        }
-        Side::Parent(child) => {
-            let Some(outcome) = child.ended_within::<Infallible>(ANSWER_TIMEOUT) else {
-                child.kill();
-                return Err(MountError::NoAnswer(path.into()));
-            };
-            Ok(outcome.is_ok())
-        }
-    }
+    // The kernel may open a directory without a request, but asks the server for the counts of the file system each time.
+    let is_answered = || {
+        let root = open_root(path, OFlags::RDONLY);
+        root.and_then(|root| retry(|| rustix::fs::fstatfs(&root))).is_ok()
+    };
+    let answer = process::ask_child(ANSWER_TIMEOUT, is_answered).map_err(MountError::Mount)?;
+    answer.ok_or_else(|| MountError::NoAnswer(path.into()))
 }
 
 /// Mounts the volume of the mount `first` on `directory`, too, with the attributes of `options`. Its other options are those of

@@ -7,17 +7,15 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::process::{self, Side};
+use super::process;
+use super::retry;
 use super::task::Task;
-use super::{SessionError, retry};
 use crate::mount::{self, MountEntry, MountError, MountId, table};
 
 /// The time within which a server that has not died answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum number of dead mounts on one directory.
 const DEAD_MAX: usize = 16;
-/// The exit status of a child that has found a dead mount.
-const IS_DEAD: u8 = 3;
 
 /// Unmounts the bifolio mounts on `directory` whose servers have died, also if programs still use them. Returns their block
 /// devices.
@@ -78,19 +76,8 @@ pub fn is_dead(directory: &Path) -> bool {
 
 /// [`is_dead`] without a thread, which would prevent later forks: a server may never answer.
 fn is_dead_by_child(directory: &Path) -> Result<bool, Errno> {
-    match process::fork()? {
-        Side::Child => {
-            let status = if has_no_server(directory) { IS_DEAD } else { 0 };
-            std::process::exit(status.into());
-        }
-        Side::Parent(child) => {
-            let ended = child.ended_within::<std::convert::Infallible>(ANSWER_TIMEOUT);
-            if ended.is_none() {
-                child.kill();
-            }
-            Ok(matches!(ended, Some(Err(SessionError::Reported(IS_DEAD)))))
-        }
-    }
+    let answer = process::ask_child(ANSWER_TIMEOUT, || has_no_server(directory))?;
+    Ok(answer.unwrap_or(false))
 }
 
 /// Returns whether a request to the mount fails because it has no server. The kernel answers statfs(2) from no cache.

@@ -1,6 +1,7 @@
 //! Processes: fork, waits for a child, and the separation from the terminal and the mount namespace.
 #![allow(unsafe_code)]
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -15,6 +16,28 @@ use super::{SessionError, retry};
 
 /// The interval at which a wait with a timeout checks the child.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
+
+/// The exit status of a child whose answer is yes.
+const YES: u8 = 3;
+
+/// Returns the answer of a child to `question`, whose system calls may never end. `None` after `timeout`.
+///
+/// This function **forks**: no other thread may be running.
+pub fn ask_child(
+    timeout: Duration,
+    question: impl FnOnce() -> bool,
+) -> Result<Option<bool>, Errno> {
+    match fork()? {
+        Side::Child => std::process::exit(if question() { YES } else { 0 }.into()),
+        Side::Parent(child) => {
+            let ended = child.ended_within::<Infallible>(timeout);
+            if ended.is_none() {
+                child.kill();
+            }
+            Ok(ended.map(|outcome| matches!(outcome, Err(SessionError::Reported(YES)))))
+        }
+    }
+}
 
 /// The process in which a fork returns.
 pub enum Side {

@@ -99,19 +99,22 @@ fn is_of_own_namespace(status: &str) -> bool {
 
 /// Answers questions until the other end of `socket` is closed.
 pub fn serve(socket: &OwnedFd, answer: fn(u32) -> u32) {
-    let mut question = [0; size_of::<u32>()];
-    loop {
-        match rustix::net::recv(socket, &mut question, RecvFlags::empty()) {
-            Ok((length, _)) if length == question.len() => {}
-            Err(Errno::INTR) => continue,
-            // The other end is closed, or the message is not a question.
-            _ => return,
-        }
-        let answer = answer(u32::from_ne_bytes(question));
+    while let Some(thread) = next(socket) {
+        let answer = answer(thread);
         if rustix::net::send(socket, &answer.to_ne_bytes(), SendFlags::NOSIGNAL).is_err() {
             return;
         }
     }
+}
+
+/// Waits for the next question, and returns its thread. Returns `None` if the other end is closed, or the message is not a
+/// question.
+pub fn next(socket: &OwnedFd) -> Option<u32> {
+    let mut question = [0; size_of::<u32>()];
+    let received = super::retry(|| {
+        rustix::net::recv(socket, &mut question, RecvFlags::empty()).map(|it| it.0)
+    });
+    (received == Ok(question.len())).then(|| u32::from_ne_bytes(question))
 }
 
 #[cfg(test)]

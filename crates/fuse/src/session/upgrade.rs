@@ -13,9 +13,8 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
 
-use super::system_call;
+use super::{questions, system_call};
 use crate::operations::BECOME_WRITABLE;
 use crate::socket;
 use crate::upgrade::OpenVolume;
@@ -172,15 +171,7 @@ pub(super) fn start(socket: OwnedFd, upgrade: &Upgrade, device: Arc<OnceLock<Str
 }
 
 fn serve(socket: &OwnedFd, upgrade: &Upgrade, device: &OnceLock<String>) {
-    let mut question = [0; size_of::<u32>()];
-    loop {
-        match rustix::net::recv(socket, &mut question, RecvFlags::empty()) {
-            Ok((length, _)) if length == question.len() => {}
-            Err(Errno::INTR) => continue,
-            // The other end is closed, or the message is not a question.
-            _ => return,
-        }
-        let thread = u32::from_ne_bytes(question);
+    while let Some(thread) = questions::next(socket) {
         let opened = match device.get().is_some_and(|device| is_requested_by(thread, device)) {
             true => upgrade.open_files(),
             false => Err("its guard sees no program of root that requests this".to_owned()),
@@ -239,6 +230,8 @@ fn device_of(thread: u32, file: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::RecvFlags;
+
     use super::*;
 
     #[test]
