@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::protocol::{InHeader, Opcode};
-use crate::reply::{Answer, Outcome, Reply};
+use crate::reply::{Answer, Failure, Outcome, Reply};
 use crate::request::Request;
 use crate::server::Server;
 
@@ -154,6 +154,11 @@ impl Server {
         let _privilege_guard =
             self.volume().act_for(&self.options.owners.credentials(&request.header));
         let _cancellable = self.interrupts.make_cancellable(&request.header);
-        serve(self, request, reply)
+        if effect == Effect::Finalize {
+            return serve(self, request, reply);
+        }
+        // The kernel sends FORGET, and RELEASE, after unlink(2) and close(2) have returned.
+        let is_full = |failure: &Failure| failure.0 == Errno::NOSPC;
+        self.volume().change_after_removals(|| serve(self, request, reply), is_full)
     }
 }

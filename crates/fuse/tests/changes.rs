@@ -3,12 +3,15 @@
 mod support;
 
 use std::sync::{Arc, mpsc};
+use std::thread;
 
 use base::FileOffset;
 use fuse::protocol::*;
 use fuse::{Server, ServerOptions};
 use support::*;
+use testkit::Mke2fs;
 use testkit::memory::{DATA_BYTES_MAX, MemoryFileSystem};
+use vfs::VolumeOptions;
 use zerocopy::{FromZeros, IntoBytes};
 
 const EPERM: i32 = 1;
@@ -155,6 +158,46 @@ fn a_file_without_a_name_is_deleted_when_the_kernel_forgets_it() {
     release(&server, file.node, opened.handle);
     forget(&server, file.node, 2);
     assert_eq!((file_system.released(), file_system.verify()), (1, 0));
+}
+
+/// A kernel closes and forgets a removed file after the program goes on, and other threads may serve that later.
+#[test]
+fn a_change_of_a_full_volume_waits_for_a_removed_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Mke2fs::new("ext4", 1024).with("-J size=1").make(&image, None);
+    let volume = VolumeOptions::new().writable(true).open(&image).unwrap();
+    let server = serve(volume, u64::MAX, ServerOptions::default());
+    let write = |(file, handle): (EntryOut, u64), offset, data: &[u8]| {
+        let size = data.len() as u32;
+        let write = WriteIn { handle, offset, size, flags: 2, ..WriteIn::new_zeroed() };
+        let bytes = request(Opcode::Write, file.node, &[write.as_bytes(), data]);
+        exchange(&server, &bytes).unwrap().map(|_| ())
+    };
+    let (large, small) = (create(&server, ROOT_NODE, "large"), create(&server, ROOT_NODE, "small"));
+    let full = (0..).find_map(|block| write(large, block << 16, &[1; 1 << 16]).err());
+    assert_eq!(full, Some(ENOSPC));
+    ask(&server, Opcode::Unlink, ROOT_NODE, &[b"large\0"]);
+
+    let (waits, waiting) = mpsc::channel();
+    thread::scope(|scope| {
+        let writer = scope.spawn(move || {
+            let _listening = base::waiting::listen(move || {
+                let _ = waits.send(());
+            });
+            write(small, 0, &[2; 1 << 16])
+        });
+        waiting.recv().expect("the write does not wait");
+        release(&server, large.0.node, large.1);
+        forget(&server, large.0.node, 1);
+        assert_eq!(writer.join().unwrap(), Ok(()));
+    });
+
+    // A file that stays open keeps its space.
+    let full = (1..).find_map(|block| write(small, block << 16, &[1; 1 << 16]).err());
+    ask(&server, Opcode::Unlink, ROOT_NODE, &[b"small\0"]);
+    assert_eq!(full, Some(ENOSPC));
+    assert_eq!(write(small, 1 << 30, &[1; 1 << 16]), Err(ENOSPC));
 }
 
 const EMPTY: SetAttrIn = SetAttrIn {

@@ -216,5 +216,6 @@ impl Drop for File {
         if self.mode.write {
             self.node.note_closed_for_writing();
         }
+        self.node.volume().removals.note_closed(&self.node);
     }
 }

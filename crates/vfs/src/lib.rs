@@ -27,6 +27,7 @@ mod pinned;
 mod probe;
 mod quiesced;
 mod read_dir;
+mod removals;
 mod rename;
 mod replacing;
 mod rights;

@@ -156,6 +156,7 @@ impl Volume {
                 writeback.note(node);
             }
             self.shared.nodes.set_named(node);
+            self.shared.removals.cancel();
         }
         drop(locked);
         directory.sync_names()
@@ -231,6 +232,7 @@ impl Volume {
         if node.attributes().links == 0 {
             locked.state(node).life = Life::Removed;
             self.shared.nodes.set_nameless(node);
+            self.shared.removals.begin();
             if let Some(writeback) = &self.shared.writeback {
                 writeback.remove(node.number());
             }
@@ -242,6 +244,9 @@ impl Volume {
         let number = inode.attributes().inode;
         let node = Arc::new(Node::new(number, inode, Arc::clone(&self.shared), life));
         self.shared.nodes.insert_new(&node, life == Life::Named);
+        if life == Life::Nameless {
+            self.shared.removals.begin();
+        }
         node
     }
 

@@ -391,5 +391,6 @@ impl Drop for Node {
         if let Err(error) = self.inode.release() {
             tracing::warn!("inode {} stays an orphan: {error}", self.number);
         }
+        self.volume.removals.end();
     }
 }

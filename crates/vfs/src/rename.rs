@@ -176,6 +176,7 @@ impl Volume {
             // No other thread has the node yet.
             whiteout.lock_nested().life = Life::Named;
             self.shared.nodes.set_named(&whiteout);
+            self.shared.removals.cancel();
         }
         if let (Some(replaced), false) = (replaced, flags.exchange) {
             self.note_lost_name(replaced, locked);

@@ -22,6 +22,7 @@ use crate::access::AccessOptions;
 use crate::node::{Life, Node};
 use crate::node_table::NodeTable;
 use crate::path::{self, Follow};
+use crate::removals::Removals;
 use crate::synchronous;
 use crate::writeback::{Losses, Writeback};
 
@@ -200,6 +201,7 @@ pub(crate) struct Shared {
     pub(crate) auto_da_alloc: bool,
     pub(crate) access: AccessOptions,
     pub(crate) nodes: NodeTable,
+    pub(crate) removals: Removals,
     /// Held while a directory moves to another directory, so that no other thread changes a path to the root.
     pub(crate) moves: RankedMutex<()>,
     /// Held shared while an inode is created and added to the table, and exclusively to load an inode by the number in
@@ -279,6 +281,7 @@ impl Volume {
             auto_da_alloc: options.auto_da_alloc,
             access: options.access,
             nodes: NodeTable::new(options.nodes_max),
+            removals: Removals::default(),
             moves: RankedMutex::new(Rank::Rename, ()),
             making: RankedRwLock::new(Rank::Making, ()),
             writeback,

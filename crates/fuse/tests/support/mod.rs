@@ -169,11 +169,16 @@ pub fn writable_server_with(
     options.cache.bytes_max = 4 << 20;
     let cache = iomap::PageCache::new(options.cache).unwrap();
     let volume = Volume::with_file_system(Arc::clone(&file_system) as _, cache, &options).unwrap();
-    let server = Server::new(Arc::new(volume), server_options).unwrap();
+    (serve(volume, flags, server_options), file_system)
+}
+
+/// Returns a server of a volume, after INIT of a kernel that offers the features `flags`.
+pub fn serve(volume: Volume, flags: u64, options: ServerOptions) -> Server {
+    let server = Server::new(Arc::new(volume), options).unwrap();
     let init = InitIn { major: 7, minor: 45, max_readahead: 4096, flags: flags as u32 };
     let extension = InitInExtension { flags2: (flags >> 32) as u32, unused: [0; 11] };
     ask(&server, Opcode::Init, 0, &[init.as_bytes(), extension.as_bytes()]);
-    (server, file_system)
+    server
 }
 
 /// Returns the bytes of a request by root.
