@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use device::{Image, PartLock, Reopen};
-use fuse::Upgrade;
+use fuse::{Hold, Upgrade};
+use rustix::fs::{FileType, Stat, StatVfs};
 use vfs::{Volume, VolumeOptions};
 
 use crate::failure::{Failure, Result};
@@ -21,6 +22,15 @@ pub type Opened = (Image, Option<Image>);
 /// Why a mount whose options are for writing does not become writable if its volume is open for reading.
 pub const HOST_IS_FULL: &str =
     "the host had no space for what had to be written: unmount it, and mount it again";
+
+/// Why a mount stays read-only if the first writes to its image would fail.
+const HOST_IS_FULL_NOW: &str = "the host has no space for what has to be written: free some first";
+
+/// The free space that a file system may keep for itself when it is full, as ext4 does: a part of its blocks, and a maximum.
+const KEPT_PART: u64 = 50;
+const KEPT_MAX: u64 = 4096;
+/// The unit of the space that a file has, in bytes.
+const SPACE_UNIT: u64 = 512;
 
 /// Returns why a mount that begins read-only cannot become writable, as far as its options say.
 fn refusal(image: &ImageOptions, has_part: bool) -> Option<&'static str> {
@@ -64,11 +74,10 @@ pub fn open(
         },
         target: target.clone(),
     });
-    let mut locks = Vec::new();
     let in_guard = Arc::clone(&files);
     let options = VolumeOptions { writable: true, ..options.clone() };
     let upgrade = Upgrade::by(
-        move || in_guard.open(&mut locks).map_err(|failure| failure.to_string()),
+        move || Files::open(&in_guard).map_err(|failure| failure.to_string()),
         move |opened| files.volume(opened, &options).map_err(|failure| failure.to_string()),
     );
     Ok((upgrade, Some((unread, journal))))
@@ -81,38 +90,49 @@ struct Files {
     target: Target,
 }
 
+/// The locks of files that are open for writing, in the guard.
+struct Locks {
+    /// Those of readers, until they are made those of writers.
+    files: Arc<Files>,
+    /// Those of what backs the image.
+    _related: Vec<PartLock>,
+}
+
+impl Drop for Locks {
+    fn drop(&mut self) {
+        for file in self.files.all() {
+            if let Err(error) = file.give_up() {
+                let what = "another program has locked it, and may change it: unmount it";
+                tracing::warn!("{}: {what}: {error}", file.path().display());
+            }
+        }
+    }
+}
+
 impl Files {
-    /// Opens the files for writing. Adds locks of what backs the image to `locks`.
-    fn open(&self, locks: &mut Vec<PartLock>) -> Result<Vec<OwnedFd>> {
+    /// Opens the files for writing. Returns what keeps their locks, and makes them those of readers again when dropped.
+    fn open(self: &Arc<Self>) -> Result<(Vec<OwnedFd>, Hold)> {
         let image = self.target.image.as_path();
         let related = related::lock(image, false).map_err(|user| match user {
             InUse::Locked(path) => users::locked(&path),
             user => user.into_failure(),
         })?;
+        let locks = Locks { files: Arc::clone(self), _related: related };
         let mut opened = Vec::new();
-        for file in std::iter::once(&self.image).chain(&self.journal) {
-            opened.push(file.open().map_err(|error| {
-                self.give_up();
-                match is_busy(&error) {
-                    true => users::locked(file.path()),
-                    false => writing::cannot_write(file.path(), &error),
-                }
+        for file in self.all() {
+            opened.push(file.open().map_err(|error| match is_busy(&error) {
+                true => users::locked(file.path()),
+                false => writing::cannot_write(file.path(), &error),
             })?);
+            if opened.last().is_some_and(host_is_full) {
+                return Err(Failure::new(file.path(), HOST_IS_FULL_NOW));
+            }
         }
-        *locks = related;
-        Ok(opened)
+        Ok((opened, Box::new(locks)))
     }
 
     /// Opens the volume for writing, on files that the guard has opened.
     fn volume(&self, opened: Vec<OwnedFd>, options: &VolumeOptions) -> Result<Arc<Volume>> {
-        let volume = self.try_volume(opened, options);
-        if volume.is_err() {
-            self.give_up();
-        }
-        volume
-    }
-
-    fn try_volume(&self, opened: Vec<OwnedFd>, options: &VolumeOptions) -> Result<Arc<Volume>> {
         let mut opened = opened.into_iter();
         let mut device = |file: &Reopen| {
             let none = || Failure::new(file.path(), "was not opened");
@@ -130,8 +150,41 @@ impl Files {
         Ok(Arc::new(volume))
     }
 
-    /// Makes the locks those of readers again.
-    fn give_up(&self) {
-        std::iter::once(&self.image).chain(&self.journal).for_each(Reopen::give_up);
+    /// Returns the image, and the external journal if there is one.
+    fn all(&self) -> impl Iterator<Item = &Reopen> {
+        std::iter::once(&self.image).chain(&self.journal)
     }
+}
+
+/// Returns whether an image has holes, and the file system that it is on has no space for them. Of a loop device, this is asked about
+/// its file.
+fn host_is_full(image: &OwnedFd) -> bool {
+    let Ok(opened) = rustix::fs::fstat(image) else { return false };
+    let is_full = match FileType::from_raw_mode(opened.st_mode) {
+        FileType::RegularFile => {
+            let host = rustix::fs::fstatvfs(image);
+            host.map(|host| has_holes(&opened) && has_no_space(&host))
+        }
+        FileType::BlockDevice => {
+            let (major, minor) =
+                (rustix::fs::major(opened.st_rdev), rustix::fs::minor(opened.st_rdev));
+            let name = format!("/sys/dev/block/{major}:{minor}/loop/backing_file");
+            let Ok(file) = std::fs::read(name) else { return false };
+            let file = file.strip_suffix(b"\n").unwrap_or(&file);
+            let host = rustix::fs::statvfs(file);
+            host.and_then(|host| Ok(has_holes(&rustix::fs::stat(file)?) && has_no_space(&host)))
+        }
+        _ => Ok(false),
+    };
+    is_full.unwrap_or(false)
+}
+
+fn has_holes(file: &Stat) -> bool {
+    let [space, size] =
+        [file.st_blocks, file.st_size].map(|number| u64::try_from(number).unwrap_or(0));
+    space.saturating_mul(SPACE_UNIT) < size
+}
+
+fn has_no_space(host: &StatVfs) -> bool {
+    host.f_bavail == 0 && host.f_bfree <= KEPT_MAX.min(host.f_blocks / KEPT_PART)
 }

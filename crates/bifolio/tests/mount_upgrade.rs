@@ -9,9 +9,13 @@ use std::path::Path;
 use std::process::Command;
 
 use mounting::{Fixture, LoopDevice, Mount, NOBODY, bifolio, mount_entry};
+use rustix::ioctl::{Opcode, Updater};
 use rustix::process::Signal;
 use testkit::command::{Output, output, run};
 use testkit::{Format, Mke2fs, check_by_e2fsck, private_mounts, wait_until};
+
+/// The request by which the helper has a server open its volume for writing.
+const BECOME_WRITABLE: Opcode = 0x9000_BF05;
 
 /// Calls the helper of mount(8) to change the options of a mount.
 fn remount(mount: &Mount<'_>, options: &str) -> Output {
@@ -216,7 +220,19 @@ fn a_mount_that_cannot_become_writable_says_why_and_goes_on() {
     refuse(&["-o", "ro", "--offset", "0"], image, "it is a part of an image");
     // A feature that this program does not write.
     output(Command::new("e2fsck").args(["-fy"]).arg(image));
-    refuse(&["-o", "ro,noload"], image, "it was mounted without recovery");
+    run(bifolio("mount").args(["-o", "ro,noload"]).arg(image).arg(&fixture.directory));
+    let mount = fixture.mounted();
+    let advice = "it was mounted without recovery: unmount it, and mount it without this option";
+    stays_read_only(&mount, &format!("{advice}\n"));
+    // Nothing of the caller's memory is part of the answer.
+    let mut answer = [b'x'; 4096];
+    let root = File::open(mount.path()).unwrap();
+    // SAFETY: the request stores this number of bytes.
+    unsafe { rustix::ioctl::ioctl(root, Updater::<BECOME_WRITABLE, _>::new(&mut answer)) }.unwrap();
+    let (text, rest) = answer.split_at(advice.len());
+    assert!(text == advice.as_bytes() && rest.iter().all(|&byte| byte == 0), "{answer:?}");
+    fixture.umount();
+    mount.assert_gone();
     let set = "set_super_value feature_ro_compat 0x80000000";
     run(Command::new("debugfs").args(["-wR", set]).arg(image));
     refuse(&["-o", "ro"], image, "cannot open for writing");
@@ -227,6 +243,60 @@ fn a_mount_that_cannot_become_writable_says_why_and_goes_on() {
     assert!(!refused.status.success(), "{}", refused.text());
     fixture.umount_as(NOBODY);
     mount.assert_gone();
+}
+
+#[test]
+fn a_volume_that_cannot_be_opened_for_writing_has_the_locks_of_a_reader_again() {
+    private_mounts();
+    let fixture = Fixture::with_volume(Format::Ext4(4096));
+    let set = "set_super_value feature_ro_compat 0x80000000";
+    run(Command::new("debugfs").args(["-wR", set]).arg(&fixture.image));
+    let device = LoopDevice::new(&fixture.image);
+    run(bifolio("mount").args(["-o", "ro"]).arg(device.path()).arg(&fixture.directory));
+    let mount = fixture.mounted();
+    // Locks of what backs the device are another kind.
+    for attempt in ["the first", "the second"] {
+        let refused = remount(&mount, "rw");
+        assert!(refused.text().contains("cannot open for writing"), "{}", refused.text());
+        for image in [&*fixture.image, device.path()] {
+            let listed = output(bifolio("ls").arg(image));
+            assert!(listed.status.success(), "{attempt}: {}", listed.text());
+            assert!(!listed.text().contains("warning"), "{attempt}: {}", listed.text());
+        }
+    }
+    fixture.umount();
+    mount.assert_gone();
+}
+
+#[test]
+fn a_mount_stays_read_only_while_its_host_has_no_space_for_holes_of_the_image() {
+    private_mounts();
+    let fixture = Fixture::new();
+    let host = fixture.folder.path().join("host");
+    fs::create_dir(&host).unwrap();
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "none"]).arg(&host));
+    let (image, filler) = (host.join("image"), host.join("filler"));
+    Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&image, None);
+    let device = LoopDevice::new(&image);
+    for source in [&*image, device.path()] {
+        run(bifolio("mount").args(["-o", "ro"]).arg(source).arg(&fixture.directory));
+        let mount = fixture.mounted();
+        let full = fs::write(&filler, vec![1; 8 << 20]).unwrap_err();
+        assert_eq!(full.kind(), ErrorKind::StorageFull);
+        let refused = remount(&mount, "rw");
+        assert!(refused.text().contains("the host has no space"), "{}", refused.text());
+        assert!(mount_entry(mount.path()).unwrap().contains(" ro,"));
+        // It is no other program's either.
+        run(bifolio("ls").arg(source));
+        fs::remove_file(&filler).unwrap();
+        remounts(&mount, "rw");
+        fs::write(mount.path().join("new"), "new\n").unwrap();
+        fixture.umount();
+        mount.assert_gone();
+    }
+    drop(device);
+    check_by_e2fsck(&image);
+    run(Command::new("umount").arg(&host));
 }
 
 #[test]

@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use base::{Error, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -33,6 +34,10 @@ const RESIZES_ALONE: u64 = 203;
 const QEMU_END: u64 = 300;
 /// All bytes that a lock can have.
 const EVERYTHING: Range<u64> = 0..u64::MAX;
+
+/// The number of attempts to have a reader's lock again, and the time between them.
+const DOWNGRADE_ATTEMPTS: u32 = 25;
+const DOWNGRADE_INTERVAL: Duration = Duration::from_millis(4);
 
 /// The use of an image that a lock announces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,12 +98,13 @@ pub(crate) fn lock(file: &OwnedFd, usage: Use) -> Result<bool, Errno> {
 ///
 /// # Errors
 ///
-/// EBUSY if another program has locked the image. The lock is then still that of a reader.
+/// EBUSY if another program has locked the image. The lock is then still that of a reader, unless another program has taken its own in
+/// between, which is logged.
 pub(crate) fn upgrade(reader: &OwnedFd, writer: &OwnedFd) -> Result<(), Errno> {
     let exclusive = FlockOperation::NonBlockingLockExclusive;
     if rustix::fs::flock(reader, exclusive) == Err(Errno::WOULDBLOCK) {
-        // The host may have ended the shared lock first.
-        downgrade(reader);
+        // Linux has ended the shared lock first.
+        say_if_lost(downgrade(reader));
         return Err(Errno::BUSY);
     }
     let announced = ranges_of(Use::Write).iter().all(|(kind, range)| set(writer, *kind, range));
@@ -110,15 +116,38 @@ pub(crate) fn upgrade(reader: &OwnedFd, writer: &OwnedFd) -> Result<(), Errno> {
     }
     if !is_free {
         unlock_ranges(writer);
-        downgrade(reader);
+        say_if_lost(downgrade(reader));
         return Err(Errno::BUSY);
     }
     Ok(())
 }
 
 /// Turns the lock of an [upgraded](upgrade) reader into that of a reader, after the writer was closed.
-pub(crate) fn downgrade(reader: &OwnedFd) {
-    let _ = rustix::fs::flock(reader, FlockOperation::NonBlockingLockShared);
+///
+/// # Errors
+///
+/// EBUSY if another program has taken the lock in between, and keeps it. The image is then not locked.
+pub(crate) fn downgrade(reader: &OwnedFd) -> Result<(), Errno> {
+    for attempt in 1..=DOWNGRADE_ATTEMPTS {
+        // Another program may have it only for its own attempt. Other errors mean that the host has no such locks.
+        match rustix::fs::flock(reader, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) if attempt < DOWNGRADE_ATTEMPTS => {
+                std::thread::sleep(DOWNGRADE_INTERVAL);
+            }
+            Err(Errno::WOULDBLOCK) => break,
+            _ => return Ok(()),
+        }
+    }
+    Err(Errno::BUSY)
+}
+
+/// Logs that a reader has lost its lock.
+fn say_if_lost(downgraded: Result<(), Errno>) {
+    if downgraded.is_err() {
+        tracing::warn!(
+            "another program has locked an image that is read here, and may change it: unmount it"
+        );
+    }
 }
 
 /// Ends all locks of an open image, even if a child of this process still has a copy of the descriptor.

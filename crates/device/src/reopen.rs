@@ -71,8 +71,12 @@ impl Reopen {
     }
 
     /// Makes the lock that of a reader again, after everything that was opened for writing was closed.
-    pub fn give_up(&self) {
-        lock::downgrade(&self.reader);
+    ///
+    /// # Errors
+    ///
+    /// EBUSY if another program has locked the image in between, and keeps it. It may then change the image.
+    pub fn give_up(&self) -> Result<()> {
+        lock::downgrade(&self.reader).map_err(|errno| failed(&self.path, errno))
     }
 }
 
@@ -122,9 +126,30 @@ mod tests {
         assert_eq!(found, [[0; 512], [7; 512]].concat()[..]);
 
         drop(device);
-        reopen.give_up();
+        reopen.give_up().unwrap();
         let other = Image::open(&moved, reading).unwrap();
         drop(other);
         assert!(is_busy(Image::open(&moved, writing).unwrap_err()));
+    }
+
+    #[test]
+    fn a_reader_says_that_another_program_has_its_lock() {
+        use rustix::fs::{FlockOperation, flock};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        std::fs::write(&path, [7; 4096]).unwrap();
+        let image = Image::open(&path, OpenDevice::default()).unwrap();
+        let reopen = Reopen::new(&image, &path).unwrap();
+        // As Linux does before it tries to take an exclusive lock.
+        flock(&reopen.reader, FlockOperation::Unlock).unwrap();
+        let other = File::open(&path).unwrap();
+        flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert!(reopen.give_up().is_err());
+        // One that has it for a moment is waited for.
+        std::thread::scope(|scope| {
+            scope.spawn(|| flock(&other, FlockOperation::Unlock).unwrap());
+            reopen.give_up().unwrap();
+        });
+        assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
     }
 }

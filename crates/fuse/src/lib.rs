@@ -33,7 +33,7 @@ pub use reply::{Answer, Contents, Reply};
 pub use request::Request;
 pub use server::{Server, ServerOptions};
 pub use session::{
-    ConfineError, Confinement, END_SIGNALS, Inherited, Layer, Plan, Remount, RemountError,
+    ConfineError, Confinement, END_SIGNALS, Hold, Inherited, Layer, Plan, Remount, RemountError,
     SessionError, Severity, SyncError, SystemLog, UmountError, UmountNotice, Upgrade, ask,
     dead_devices, ignore_other_signals, remount, remove_dead, run, sync, umount, umount_lazily,
 };

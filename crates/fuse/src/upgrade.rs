@@ -24,6 +24,25 @@ pub(crate) struct Opener {
     pub reopen: Box<dyn Fn(u32) -> Result<Vec<OwnedFd>, String> + Send + Sync>,
     /// Opens the volume on these files.
     pub open: OpenVolume,
+    /// Has the image given up, after its files were closed: others may use it again as before it was opened.
+    pub give_up: Box<dyn Fn() + Send + Sync>,
+}
+
+/// The files that are open for writing, until the server has the volume on them. If it does not get it, closes them and gives them
+/// up.
+struct Attempt<'a> {
+    opener: &'a Opener,
+    files: Vec<OwnedFd>,
+    has_succeeded: bool,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.has_succeeded {
+            self.files.clear();
+            (self.opener.give_up)();
+        }
+    }
 }
 
 impl fmt::Debug for Opener {
@@ -63,14 +82,17 @@ impl Server {
         let opener = self.opener.get().ok_or("its server cannot open it for writing")?;
         // Before the pause, since the process that opens the image may look at mounts.
         let files = (opener.reopen)(thread)?;
+        let mut attempt = Attempt { opener, files, has_succeeded: false };
         let _pause = self.pause()?;
-        let volume = (opener.open)(files)?;
+        // Closed before the attempt ends, if it fails.
+        let volume = (opener.open)(std::mem::take(&mut attempt.files))?;
         if let Err(error) = self.nodes.replace(|number| volume.node(number)) {
             let closed = volume.close();
             let closed =
                 closed.map_or_else(|error| format!("; closing it: {error}"), |()| String::new());
             return Err(format!("a file in use cannot be read: {error}{closed}"));
         }
+        attempt.has_succeeded = true;
         // Its last reference, so that its memory becomes free.
         drop(std::mem::replace(&mut *self.volume.write(), volume));
         Ok(())
@@ -100,6 +122,26 @@ mod tests {
 
     use super::*;
     use crate::server::ServerOptions;
+
+    #[test]
+    fn files_are_given_up_after_they_were_closed_unless_the_volume_is_open() {
+        for has_succeeded in [false, true] {
+            let (reader, writer) = rustix::pipe::pipe().unwrap();
+            let is_given_up = Arc::new(AtomicBool::new(false));
+            let given_up = Arc::clone(&is_given_up);
+            let opener = Opener {
+                reopen: Box::new(|_| unreachable!()),
+                open: Box::new(|_| unreachable!()),
+                // The end of a pipe without writers.
+                give_up: Box::new(move || {
+                    assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0));
+                    given_up.store(true, Ordering::Release);
+                }),
+            };
+            drop(Attempt { opener: &opener, files: vec![writer], has_succeeded });
+            assert_eq!(is_given_up.load(Ordering::Acquire), !has_succeeded);
+        }
+    }
 
     #[test]
     fn requests_wait_while_the_volume_changes() {

@@ -93,8 +93,11 @@ impl Server {
             base::waiting::about_to_wait();
             let reason = self.become_writable(header.pid).err().unwrap_or_default();
             reply.push(&IoctlOut::default())?;
-            let room = REASON_BYTES_MAX.min(operation.out_size as usize);
-            reply.push_bytes(&reason.as_bytes()[..reason.len().min(room)])?;
+            // All of it, since the caller's buffer may have had other contents.
+            let mut answer = vec![0; REASON_BYTES_MAX.min(operation.out_size as usize)];
+            let length = reason.len().min(answer.len());
+            answer[..length].copy_from_slice(&reason.as_bytes()[..length]);
+            reply.push_bytes(&answer)?;
             return Ok(Answer::Payload);
         }
         let attributes = self.known(header.node)?.node.attributes();

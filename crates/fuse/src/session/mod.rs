@@ -61,7 +61,7 @@ pub use signals::{END_SIGNALS, ignore_other_signals};
 pub use sync::{SyncError, sync};
 pub use system_log::{Severity, SystemLog};
 pub use umount::{UmountError, UmountNotice, umount, umount_lazily};
-pub use upgrade::Upgrade;
+pub use upgrade::{Hold, Upgrade};
 
 /// The description of a session.
 #[derive(Clone, Debug)]

@@ -2,11 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::ioctl::Getter;
+use rustix::ioctl::{Opcode, Updater};
 use rustix::mount::MountFlags;
 
 use super::sync::{SyncError, mark_clean, mark_in_use};
@@ -108,19 +109,25 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
 /// Returns whether the server has the volume open for writing.
 fn is_writable(path: &Path) -> Result<bool, Errno> {
     let root = mount::open_root(path, OFlags::RDONLY)?;
-    // SAFETY: the request stores one `u32`.
-    let answer = unsafe { rustix::ioctl::ioctl(&root, Getter::<IS_WRITABLE, u32>::new()) };
-    answer.map(|answer| answer != 0)
+    let answer = requested::<IS_WRITABLE, { size_of::<u32>() }>(&root)?;
+    Ok(u32::from_ne_bytes(answer) != 0)
+}
+
+/// Makes a request that stores an answer of `BYTES` bytes at most. What the server leaves out is zero: it may answer with less.
+fn requested<const REQUEST: Opcode, const BYTES: usize>(
+    root: &OwnedFd,
+) -> Result<[u8; BYTES], Errno> {
+    const { assert!((REQUEST >> 16) & 0x3FFF == BYTES as Opcode, "the number has the size") };
+    let mut answer = [0; BYTES];
+    // SAFETY: the kernel stores at most the size that is in the number of the request.
+    unsafe { rustix::ioctl::ioctl(root, Updater::<REQUEST, _>::new(&mut answer)) }?;
+    Ok(answer)
 }
 
 /// Has the server open the volume for writing.
 fn become_writable(path: &Path) -> Result<(), RemountError> {
     let root = mount::open_root(path, OFlags::RDONLY).map_err(RemountError::Refused)?;
-    // SAFETY: the request stores this number of bytes at most.
-    let reason = unsafe {
-        let getter = Getter::<BECOME_WRITABLE, [u8; REASON_BYTES_MAX]>::new();
-        rustix::ioctl::ioctl(&root, getter)
-    };
+    let reason = requested::<BECOME_WRITABLE, REASON_BYTES_MAX>(&root);
     let reason = reason.map_err(RemountError::Refused)?;
     let text = reason.split(|byte| *byte == 0).next().unwrap_or_default();
     match text {

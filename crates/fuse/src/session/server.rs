@@ -118,11 +118,13 @@ pub fn run<P, E: Display>(
     server.set_requesters(move |thread| system_calls.of(thread));
     // Otherwise, the first volume would stay in memory after another one has replaced it.
     drop(volume);
-    let files = upgrade::Asker::new(sockets.upgrade);
+    let files = Arc::new(upgrade::Asker::new(sockets.upgrade));
+    let given_up = Arc::clone(&files);
     let open = plan.upgrade.take_volume();
     server.set_opener(Opener {
         reopen: Box::new(move |thread| files.files_for(thread)),
         open: open.unwrap_or_else(|| Box::new(|_| Err(NO_FILES.to_owned()))),
+        give_up: Box::new(move || given_up.give_up()),
     });
     let streams = [&null, &sockets.messages];
     let served = mount_and_serve(plan, &server, rings, poll, &control, &signals, streams);

@@ -2,8 +2,10 @@
 //! the change of the server's volume (`crate::upgrade`).
 //!
 //! A server has the image open for reading only, and opens no files. It cannot decide by itself to write: the guard passes files
-//! only while a program of root waits in the ioctl that requests this, on an open file of the mount.
+//! only while a program of root waits in the ioctl that requests this, on an open file of the mount. A server that cannot open the
+//! volume tells the guard so, which then gives the image up.
 
+use std::any::Any;
 use std::fmt;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,11 +29,16 @@ const ANSWER_BYTES_MAX: usize = 2 << 10;
 const REFUSED: u8 = b'r';
 /// The guard's message with an open file.
 const FILE: u8 = b'f';
-/// The guard's message after the last file.
+/// The guard's message after the last file, and its answer to [`GIVEN_UP`].
 const END: u8 = b'e';
+/// The server's message that it has closed the files, and does not use them. No thread has this id.
+const GIVEN_UP: u32 = 0;
+
+/// Keeps files open for writing: their locks. Gives them up when dropped, so that others may use them as before.
+pub type Hold = Box<dyn Any + Send>;
 
 /// Opens the image for writing, in the guard, and its external journal if there is one.
-type OpenFiles = Box<dyn FnMut() -> Result<Vec<OwnedFd>, String> + Send>;
+type OpenFiles = Box<dyn FnMut() -> Result<(Vec<OwnedFd>, Hold), String> + Send>;
 
 /// How a mount that begins read-only becomes writable.
 #[derive(Clone)]
@@ -48,7 +55,9 @@ enum Way {
 struct Steps {
     files: Mutex<Option<OpenFiles>>,
     volume: Mutex<Option<OpenVolume>>,
-    /// Whether the guard has passed files to the server.
+    /// What keeps the files that the guard has passed to the server.
+    hold: Mutex<Option<Hold>>,
+    /// Whether the guard has passed files to the server, which has not given them up.
     is_writable: AtomicBool,
 }
 
@@ -67,14 +76,16 @@ impl Upgrade {
         Self(Way::No(reason))
     }
 
-    /// Returns that the guard opens `files`, and the server the `volume` on them. Both may fail with a reason for users.
+    /// Returns that the guard opens `files`, with what keeps them, and the server the `volume` on them. Both may fail with a reason for
+    /// users.
     pub fn by(
-        files: impl FnMut() -> Result<Vec<OwnedFd>, String> + Send + 'static,
+        files: impl FnMut() -> Result<(Vec<OwnedFd>, Hold), String> + Send + 'static,
         volume: impl Fn(Vec<OwnedFd>) -> Result<Arc<vfs::Volume>, String> + Send + Sync + 'static,
     ) -> Self {
         Self(Way::Yes(Arc::new(Steps {
             files: Mutex::new(Some(Box::new(files))),
             volume: Mutex::new(Some(Box::new(volume))),
+            hold: Mutex::new(None),
             is_writable: AtomicBool::new(false),
         })))
     }
@@ -84,7 +95,7 @@ impl Upgrade {
         matches!(self.0, Way::Yes(_))
     }
 
-    /// Returns whether the guard has passed files to the server.
+    /// Returns whether the guard has passed files to the server, which has not given them up.
     pub(super) fn is_done(&self) -> bool {
         matches!(&self.0, Way::Yes(steps) if steps.is_writable.load(Ordering::Acquire))
     }
@@ -93,6 +104,7 @@ impl Upgrade {
     pub(super) fn release(&self) {
         if let Way::Yes(steps) = &self.0 {
             drop((steps.files.lock().take(), steps.volume.lock().take()));
+            drop(steps.hold.lock().take());
         }
     }
 
@@ -111,9 +123,21 @@ impl Upgrade {
             Way::Yes(steps) => steps,
         };
         let mut files = steps.files.lock();
-        let opened = files.as_mut().ok_or("the mount ends")?()?;
+        if self.is_done() {
+            return Err("its server has it open for writing already".to_owned());
+        }
+        let (opened, hold) = files.as_mut().ok_or("the mount ends")?()?;
+        *steps.hold.lock() = Some(hold);
         steps.is_writable.store(true, Ordering::Release);
         Ok(opened)
+    }
+
+    /// Gives up the files that the server has got, but does not use.
+    fn give_up(&self) {
+        if let Way::Yes(steps) = &self.0 {
+            drop(steps.hold.lock().take());
+            steps.is_writable.store(false, Ordering::Release);
+        }
     }
 }
 
@@ -135,6 +159,17 @@ impl Asker {
             *socket = None;
             Err(format!("its guard does not answer: {errno}"))
         })
+    }
+
+    /// Tells the guard that the files which it has opened were closed, and waits until it has given them up.
+    pub(super) fn give_up(&self) {
+        let mut socket = self.0.lock();
+        if let Some(guard) = &*socket
+            && let Err(errno) = ask(guard, GIVEN_UP)
+        {
+            tracing::warn!("the image stays locked: its guard does not answer: {errno}");
+            *socket = None;
+        }
     }
 }
 
@@ -172,11 +207,20 @@ pub(super) fn start(socket: OwnedFd, upgrade: &Upgrade, device: Arc<OnceLock<Str
 
 fn serve(socket: &OwnedFd, upgrade: &Upgrade, device: &OnceLock<String>) {
     while let Some(thread) = questions::next(socket) {
+        if thread == GIVEN_UP {
+            upgrade.give_up();
+            if answer(socket, Ok(Vec::new())).is_err() {
+                return;
+            }
+            continue;
+        }
         let opened = match device.get().is_some_and(|device| is_requested_by(thread, device)) {
             true => upgrade.open_files(),
             false => Err("its guard sees no program of root that requests this".to_owned()),
         };
         if answer(socket, opened).is_err() {
+            // A server that waits no longer has closed its end.
+            upgrade.give_up();
             return;
         }
     }
@@ -244,11 +288,37 @@ mod tests {
         start(theirs, &upgrade, Arc::new(device));
         let guard = Asker::new(ours);
         let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        for thread in [own, 1, 0, u32::MAX] {
+        for thread in [own, 1, u32::MAX] {
             let refused = guard.files_for(thread).unwrap_err();
             assert!(refused.contains("no program of root"), "{refused}");
         }
         assert!(!upgrade.is_done());
+    }
+
+    #[test]
+    fn what_a_server_gives_up_is_not_kept() {
+        struct Kept(Arc<AtomicBool>);
+        impl Drop for Kept {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Release);
+            }
+        }
+        let (ours, theirs) = socket::pair().unwrap();
+        let is_dropped = Arc::new(AtomicBool::new(false));
+        let dropped = Arc::clone(&is_dropped);
+        let files = move || Ok((Vec::new(), Box::new(Kept(Arc::clone(&dropped))) as Hold));
+        let upgrade = Upgrade::by(files, |_| Err("not called".to_owned()));
+        start(theirs, &upgrade, Arc::default());
+        let guard = Asker::new(ours);
+        for _ in 0..2 {
+            upgrade.open_files().unwrap();
+            assert!(upgrade.open_files().is_err(), "twice");
+            assert!(upgrade.is_done() && !is_dropped.swap(false, Ordering::AcqRel));
+            guard.give_up();
+            assert!(!upgrade.is_done() && is_dropped.swap(false, Ordering::AcqRel));
+        }
+        // The answers belong to their requests.
+        assert!(guard.files_for(1).unwrap_err().contains("no program of root"));
     }
 
     #[test]
