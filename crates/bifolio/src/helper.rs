@@ -210,8 +210,13 @@ fn whole_image(source: &OsStr) -> OsString {
     OsString::from_vec([source.as_bytes(), b":/"].concat())
 }
 
+/// Returns the options to change. mount(8) does not pass `suid`, `dev` and `exec` on: it leaves out their opposites of the options of the
+/// mount that it passes. It has passed those if the list has one that only the kernel's mount table has.
 fn remount(options: &[&str]) -> Remount {
     let mut remount = Remount::default();
+    if options.iter().any(|option| split_option(option).0 == "user_id") {
+        (remount.suid, remount.dev, remount.exec) = (Some(true), Some(true), Some(true));
+    }
     for option in options {
         match *option {
             "bind" => remount.only_mount = true,
@@ -223,7 +228,7 @@ fn remount(options: &[&str]) -> Remount {
             "nodev" => remount.dev = Some(false),
             "exec" => remount.exec = Some(true),
             "noexec" => remount.exec = Some(false),
-            // Ignored: mount(8) passes all options of fstab and of the mount.
+            // Ignored: mount(8) passes all options of fstab, or of the mount.
             _ => {}
         }
     }
@@ -319,6 +324,9 @@ mod tests {
     fn remounts_and_dry_runs_mount_nothing() {
         assert_eq!(call("/i /d -f -o rw"), Ok(Call::Pretend));
         let remount = Remount { writable: Some(false), suid: Some(false), ..Remount::default() };
+        assert_eq!(call("/i /d -o rw,nosuid,remount,ro"), Ok(Call::Remount("/d".into(), remount)));
+        // With the options of the mount, those that are left out are cleared.
+        let remount = Remount { dev: Some(true), exec: Some(true), ..remount };
         assert_eq!(
             call("/i /d -o rw,nosuid,user_id=0,remount,ro"),
             Ok(Call::Remount("/d".into(), remount))

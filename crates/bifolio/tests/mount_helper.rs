@@ -148,7 +148,15 @@ fn a_read_only_remount_changes_options_and_makes_data_durable() {
 
         let done = remount("rw,exec");
         assert!(done.status.success(), "{}", done.text());
+        let entry = mount_entry(mounted.path()).unwrap();
+        assert!(entry.contains("rw,nosuid,nodev,relatime"), "{entry}");
         fs::write(&name, "other").unwrap();
+        for (options, expected) in [("dev", "rw,nosuid,relatime"), ("suid,noexec", "rw,noexec")] {
+            let done = remount(options);
+            assert!(done.status.success(), "{}", done.text());
+            let entry = mount_entry(mounted.path()).unwrap();
+            assert!(entry.contains(expected), "{options}: {entry}");
+        }
         run(Command::new("umount").arg(mounted.path()));
         mounted.assert_gone();
     }
@@ -189,4 +197,24 @@ fn unsupported_options_are_refused_with_a_reason() {
     assert!(sloppy.status.success(), "{}", sloppy.text());
     assert_eq!(mount_entry(&fixture.directory), None);
     drop(helpers);
+}
+
+#[test]
+fn users_are_told_which_options_only_root_may_give() {
+    private_mounts();
+    let fixture = Fixture::new();
+    Mke2fs { size: 16 << 20, ..Mke2fs::new("ext4", 4096) }.make(&fixture.image, None);
+    fixture.allow_nobody();
+    for (options, ignored) in [("ro,suid,dev", &["suid", "dev"][..]), ("ro,noexec", &[])] {
+        let mounted = fixture.try_mount_as(NOBODY, &["-o", options]);
+        assert!(mounted.status.success(), "{}", mounted.text());
+        let expected = |option: &&str| mounted.text().contains(&format!("option {option} ignored"));
+        assert!(ignored.iter().all(expected), "{}", mounted.text());
+        assert_eq!(mounted.text().is_empty(), ignored.is_empty(), "{}", mounted.text());
+        let mount = fixture.mounted();
+        let entry = mount_entry(mount.path()).unwrap();
+        assert!(entry.contains("ro,nosuid,nodev"), "{entry}");
+        fixture.umount_as(NOBODY);
+        mount.assert_gone();
+    }
 }

@@ -51,7 +51,8 @@ last one counts; uidmap, gidmap and extensions add up.
   [no]suid, [no]dev, [no]exec
       Honour set-user-ID and set-group-ID bits, allow device files,
       allow programs to be executed. Default for root with mount(8):
-      suid,dev,exec; otherwise nosuid,nodev,exec.
+      suid,dev,exec; otherwise nosuid,nodev,exec. Of ordinary users,
+      suid and dev are ignored, with a warning.
   fsname=NAME
       Show NAME as the source in the mount table.
   owner=image|mapped
@@ -204,7 +205,11 @@ mount(8), fstab and systemd:
   `mount -o remount,ro` makes all data durable on all mounts, and leaves the
   image as after an unmount: its journal is empty until the next change. As in
   Linux, ro and rw concern all mounts of the volume (with remount,bind, only this
-  one), and suid, dev and exec only the one that is remounted.
+  one), and suid, dev and exec only the one that is remounted. Those three give
+  back what nosuid, nodev and noexec have taken, unless fstab or the command
+  line names the image; `mount -o remount,bind,exec` always does. Other options,
+  such as commit=, sync and noatime, are ignored by a remount: unmount, and mount
+  again.
   `mount -o remount,rw` also works for a mount of root that began read-only,
   unless it is one of a part of an image, noload, norecovery or incomplete. With
   links of the names umount.fuse.bifolio and umount.fuseblk.bifolio, umount(8)

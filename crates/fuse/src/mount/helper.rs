@@ -45,7 +45,14 @@ pub fn mount(request: &MountRequest<'_>) -> Result<OwnedFd, MountError> {
     let received = socket::receive(&ours, &mut [0]);
     let output = helper.wait_with_output().map_err(MountError::NoHelper)?;
     match received {
-        Ok((_, Some(connection))) => Ok(connection),
+        Ok((_, Some(connection))) => {
+            // It leaves out options that only root may give, and says so.
+            if !output.stderr.is_empty() {
+                let directory = request.directory.display();
+                tracing::warn!("{directory}: mounted by {PROGRAM}: {}", reason(&output));
+            }
+            Ok(connection)
+        }
         _ => Err(MountError::Helper(reason(&output))),
     }
 }
