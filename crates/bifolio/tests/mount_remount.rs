@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use mounting::{Fixture, bifolio, mount_entry};
+use rustix::io::Errno;
+use rustix::mount::FsPickFlags;
 use testkit::command::{Output, output, run};
 use testkit::f2fs::Tools;
 use testkit::{check_by_e2fsck, private_mounts};
@@ -175,6 +177,30 @@ fn a_remount_without_the_helper_has_the_same_effect_on_block_devices() {
     mount.assert_gone();
     assert!(has_device, "the host has no loop devices");
     check_ext4(&fixture, &["-o", "rw,relatime"], &remount_directly);
+}
+
+#[test]
+fn a_change_of_options_leaves_a_volume_in_use_that_stays_writable() {
+    private_mounts();
+    let fixture = ext4(&["-b", "4096"]);
+    let mount = fixture.mount(&["-o", "rw"]);
+    assert!(mount_entry(mount.path()).unwrap().contains("fuseblk"), "the host has no loop devices");
+    let reconfigure = |flag: Option<&str>| {
+        let context = rustix::mount::fspick(rustix::fs::CWD, mount.path(), FsPickFlags::empty())?;
+        flag.map_or(Ok(()), |flag| rustix::mount::fsconfig_set_flag(&context, flag))?;
+        rustix::mount::fsconfig_reconfigure(&context)
+    };
+    let file = File::create(mount.path().join("file")).unwrap();
+    file.sync_all().unwrap();
+    reconfigure(None).unwrap();
+    assert!(needs_recovery(&fixture.image), "it was marked as clean");
+    assert_eq!(reconfigure(Some("ro")), Err(Errno::BUSY));
+    drop(file);
+    reconfigure(Some("ro")).unwrap();
+    assert!(!needs_recovery(&fixture.image));
+    fixture.umount();
+    mount.assert_gone();
+    check_by_e2fsck(&fixture.image);
 }
 
 #[test]

@@ -85,6 +85,11 @@ impl OpenFiles {
             .any(|opened| opened.may_overwrite && opened.file.node().number() == inode)
     }
 
+    /// Returns whether a file is open for writing. Looks at all open files.
+    pub fn has_writers(&self) -> bool {
+        self.table.lock().files.values().any(|opened| opened.file.mode().write)
+    }
+
     /// Closes a file. Returns whether it was the inode's last one through which the kernel may hold data.
     pub fn remove(&self, handle: u64) -> bool {
         let mut table = self.table.lock();

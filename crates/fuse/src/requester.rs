@@ -11,8 +11,10 @@ pub enum Requester {
     Unknown = 0,
     /// The ioctl FIBMAP.
     Fibmap = 1,
-    /// A remount that may make the mount read-only.
+    /// A remount that makes the volume read-only.
     Remount = 2,
+    /// A change of options, which may make the volume read-only.
+    Reconfiguration = 3,
 }
 
 /// Finds the purpose of the request of a thread of the host, by its id.

@@ -1,9 +1,16 @@
 //! FSYNC, FSYNCDIR, SYNCFS and RELEASE.
 
+use std::time::Duration;
+
 use crate::protocol::{FSYNC_FDATASYNC, FsyncIn, InHeader, ReleaseIn};
 use crate::reply::{Answer, Outcome, Reply};
 use crate::requester::Requester;
 use crate::server::Server;
+
+/// The number of attempts to find no file open for writing, and the time between them: the kernel may delay the RELEASE of a file
+/// that is closed.
+const WRITERS_ATTEMPTS: u32 = 10;
+const WRITERS_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Server {
     /// FSYNC. Reports a writeback error that was not reported through this open file yet.
@@ -47,12 +54,28 @@ impl Server {
         _reply: &mut Reply<'_>,
     ) -> Outcome {
         base::waiting::about_to_wait();
-        if self.requesters.of(header.pid) == Requester::Remount {
+        let becomes_read_only = match self.requesters.of(header.pid) {
+            Requester::Remount => true,
+            // The call does not show the options. The kernel makes no file system read-only that has a file open for writing.
+            Requester::Reconfiguration => self.has_no_writers(),
+            Requester::Fibmap | Requester::Unknown => false,
+        };
+        if becomes_read_only {
             self.volume().mark_clean()?;
         } else {
             self.volume().sync()?;
         }
         Ok(Answer::Payload)
+    }
+
+    /// Returns whether no file is open for writing, or soon none will be.
+    fn has_no_writers(&self) -> bool {
+        (0..WRITERS_ATTEMPTS).any(|attempt| {
+            if attempt > 0 {
+                std::thread::sleep(WRITERS_INTERVAL);
+            }
+            !self.files.has_writers()
+        })
     }
 
     /// RELEASE.

@@ -43,6 +43,9 @@ impl SystemCalls {
         match self.0.ask(thread) {
             Some(answer) if answer == Requester::Fibmap as u32 => Requester::Fibmap,
             Some(answer) if answer == Requester::Remount as u32 => Requester::Remount,
+            Some(answer) if answer == Requester::Reconfiguration as u32 => {
+                Requester::Reconfiguration
+            }
             _ => Requester::Unknown,
         }
     }
@@ -91,7 +94,7 @@ fn requester_in(shown: &str) -> Requester {
     let argument = |index: usize| arguments.get(index).map(|argument| argument & 0xFFFF_FFFF);
     match number {
         libc::SYS_ioctl if argument(1) == Some(FIBMAP) => Requester::Fibmap,
-        libc::SYS_fsconfig if argument(1) == Some(RECONFIGURE) => Requester::Remount,
+        libc::SYS_fsconfig if argument(1) == Some(RECONFIGURE) => Requester::Reconfiguration,
         libc::SYS_mount
             if argument(3).is_some_and(|flags| {
                 flags & (REMOUNT | READ_ONLY | BIND) == REMOUNT | READ_ONLY
@@ -136,7 +139,7 @@ mod tests {
         assert_eq!(mount("0x1021"), Requester::Unknown, "of one mount point");
         let fsconfig =
             |command: &str| call(libc::SYS_fsconfig, &format!("0x3 {command} 0x0 0x0 0x0 0x0"));
-        assert_eq!(fsconfig("0x7"), Requester::Remount);
+        assert_eq!(fsconfig("0x7"), Requester::Reconfiguration);
         assert_eq!(fsconfig("0x6"), Requester::Unknown);
         assert_eq!(call(libc::SYS_sync, "0x1 0x7 0x1 0x21 0x0 0x0"), Requester::Unknown);
     }
