@@ -601,6 +601,13 @@ pub enum Unsupported {
         /// The size of blocks.
         block_size: u32,
     },
+    /// Writing a volume of a later revision of its format.
+    Revision {
+        /// The volume's revision.
+        found: u32,
+        /// The last revision that is known.
+        known: u32,
+    },
     /// An operation.
     Operation(&'static str),
 }
@@ -634,6 +641,10 @@ impl fmt::Display for Unsupported {
             ),
             Self::Foreign(foreign) => foreign.fmt(f),
             Self::PartitionTable => write!(f, "no partition table (GPT or MBR) found"),
+            Self::Revision { found, known } => write!(
+                f,
+                "the superblock has revision {found}, and volumes of later revisions than {known} can only be read"
+            ),
             Self::Operation(name) => write!(f, "not supported: {name}"),
         }
     }

@@ -418,9 +418,9 @@ pub fn open_failure(
 ) -> Failure {
     let reading = VolumeOptions { writable: false, no_recovery: true, ..options.clone() };
     let failure = match error {
-        Error::Unsupported(Unsupported::Features { .. } | Unsupported::Operation(_))
-            if options.writable =>
-        {
+        Error::Unsupported(
+            Unsupported::Features { .. } | Unsupported::Revision { .. } | Unsupported::Operation(_),
+        ) if options.writable => {
             return match Volume::open_device(device, &reading) {
                 Ok(_) => Failure::new(image, format!("cannot open for writing: {error}"))
                     .advise(way_out(image, error)),

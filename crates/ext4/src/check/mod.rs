@@ -39,7 +39,7 @@ use self::quota::QuotaUsage;
 use self::states::InodeStates;
 use crate::features::Feature;
 use crate::layout::geometry::Geometry;
-use crate::superblock::SUPERBLOCK_OFFSET;
+use crate::superblock::{REVISION_MAX, SUPERBLOCK_OFFSET};
 use crate::volume::Volume;
 
 const SUPERBLOCK: &str = "superblock";
@@ -163,6 +163,16 @@ impl<'v> Check<'v> {
         if !features.has(Feature::HasJournal) {
             let found = raw.journal_inum.get().into();
             self.report.compare(SUPERBLOCK, location, "journal inode", found, 0);
+            // It names the device of a journal.
+            if let Some(&found) = raw.journal_uuid.iter().find(|&&byte| byte != 0) {
+                let found = found.into();
+                self.report.compare(SUPERBLOCK, location, "journal UUID", found, 0);
+            }
+        }
+        let (found, max) = (raw.rev_level.get().into(), REVISION_MAX.into());
+        if found > max {
+            let problem = Problem::Range { field: "revision", found, min: 0, max };
+            self.report.corrupt(SUPERBLOCK, location, problem);
         }
         let found = raw.log_groups_per_flex.into();
         if found > LOG_GROUPS_PER_FLEX_MAX {

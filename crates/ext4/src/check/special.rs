@@ -1,6 +1,7 @@
 //! The check of inodes that the format uses itself: orphans (list and file), journal, quota files, and the resize
 //! inode.
 
+use std::iter;
 use std::sync::Arc;
 
 use base::attributes::FileType;
@@ -259,13 +260,15 @@ fn pointers(bytes: &[u8]) -> impl Iterator<Item = FsBlock> {
     })
 }
 
-/// Checks that the first pointers of a block are those in `expected`.
+/// Checks that the pointers of a block are those in `expected`, and 0 behind them.
 fn compare_pointers(
     bytes: &[u8],
     expected: impl Iterator<Item = u64>,
     location: Location,
 ) -> Result<()> {
-    for (slot, (found, expected)) in pointers(bytes).zip(expected).enumerate() {
+    for (slot, (found, expected)) in
+        pointers(bytes).zip(expected.chain(iter::repeat(0))).enumerate()
+    {
         if found.0 != expected {
             let found = found.0;
             let problem = Problem::Mismatch { field: "block pointer", found, expected };

@@ -7,7 +7,9 @@ use std::mem::offset_of;
 
 use base::attributes::Timestamp;
 use base::checksum::crc32c;
-use base::{BlockSize, DeviceOffset, Error, FsBlock, InodeNumber, Location, Problem, Result};
+use base::{
+    BlockSize, DeviceOffset, Error, FsBlock, InodeNumber, Location, Problem, Result, Unsupported,
+};
 use device::SharedDevice;
 use fs::ErrorPolicy;
 use zerocopy::{FromBytes, IntoBytes};
@@ -98,7 +100,16 @@ pub struct Superblock {
     raw: RawSuperblock,
 }
 
+/// The last revision of the format.
+pub(crate) const REVISION_MAX: u32 = 1;
+
 impl Superblock {
+    /// Returns an error, as Linux and e2fsck, if the volume has a revision whose rules for changes are not known.
+    pub(crate) fn check_revision(&self) -> Result<()> {
+        let (found, known) = (self.raw.rev_level.get(), REVISION_MAX);
+        if found > known { Err(Unsupported::Revision { found, known }.into()) } else { Ok(()) }
+    }
+
     /// Reads and validates the superblock of `device`.
     pub fn read(device: &SharedDevice) -> Result<Self> {
         Self::read_for(device, device.size())
