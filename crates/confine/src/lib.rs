@@ -258,7 +258,7 @@ pub fn confine(
     // Before Landlock denies reading /proc.
     let outside = files::find_outside(trees);
     for layer in Layer::ALL {
-        if !confinement.has(layer) || !trees.needs_layer(layer, kept) {
+        if !confinement.has(layer) || !trees.needs_layer(layer, rights) {
             continue;
         }
         if layer == Layer::Chroot && !rights.may_change_root() {

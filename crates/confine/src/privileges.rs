@@ -77,7 +77,7 @@ fn empty_bounding_set() -> Result<(), Errno> {
 
 /// Returns the capabilities of the process that it needs for trees of the host. Only root has any.
 pub fn capabilities_for(trees: &Trees<'_>) -> CapabilitySet {
-    let needed = match trees {
+    let mut needed = match trees {
         Trees::None => CapabilitySet::empty(),
         // Attributes of the namespace trusted, and most of security.
         Trees::Read { attributes: true, .. } => {
@@ -101,7 +101,15 @@ pub fn capabilities_for(trees: &Trees<'_>) -> CapabilitySet {
             needed
         }
     };
-    capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective & needed)
+    let had = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    if needed.contains(CapabilitySet::DAC_READ_SEARCH)
+        && !had.contains(CapabilitySet::DAC_READ_SEARCH)
+    {
+        // It is the only right to read the files of others that root has in many containers. Landlock still denies
+        // writing them.
+        needed |= CapabilitySet::DAC_OVERRIDE;
+    }
+    had & needed
 }
 
 /// Drops all capabilities but `kept`.

@@ -2,9 +2,8 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::thread::CapabilitySet;
-
 use super::Layer;
+use super::rights::Rights;
 
 /// The trees of the host that a process accesses by paths. The files that it creates, or may read, depend on its user, so it
 /// does not become another one.
@@ -36,12 +35,15 @@ impl Trees<'_> {
         matches!(self, Self::None)
     }
 
-    /// Returns whether `layer` applies to a process with these trees that keeps the capabilities `kept`.
-    pub(crate) fn needs_layer(&self, layer: Layer, kept: CapabilitySet) -> bool {
+    /// Returns whether `layer` applies to a process with these trees that has these rights.
+    pub(crate) fn needs_layer(&self, layer: Layer, rights: &Rights) -> bool {
         match layer {
             Layer::User => self.is_none(),
-            // Other users have no right to another root directory.
-            Layer::Chroot => matches!(self, Self::Create { .. }) && !kept.is_empty(),
+            // Other users have no right to another root directory. Root owns files that it can change without any
+            // capability.
+            Layer::Chroot => {
+                matches!(self, Self::Create { .. }) && (rights.is_root || rights.may_change_root())
+            }
             _ => true,
         }
     }

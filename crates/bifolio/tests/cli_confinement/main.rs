@@ -425,6 +425,22 @@ fn copies_of_trees_keep_only_what_their_options_need() {
 }
 
 #[test]
+fn root_without_the_right_to_search_copies_private_files_of_others() {
+    let image = Image::from_script("ext4", 4096, "mkdir dir");
+    let folder = image.folder.path();
+    shell(folder, "mkdir -m 700 tree; echo x > tree/file; chmod 600 tree/file");
+    shell(folder, "chown -R 1000:1000 tree; chmod 755 .");
+    let program = env!("CARGO_BIN_EXE_bifolio");
+    for option in ["-r", "-a"] {
+        let script = format!(
+            "setpriv --bounding-set=-dac_read_search --inh-caps=-all {program} cp {option} tree image:/{option}; \
+             {program} cat image:/{option}/file"
+        );
+        assert_eq!(shell(folder, &script), "x\n", "{option}");
+    }
+}
+
+#[test]
 fn copies_run_as_an_ordinary_user_and_to_the_root_directory() {
     let image =
         Image::from_script("ext4", 4096, "mkdir dir; echo x > dir/file; ln dir/file dir/other");
@@ -522,6 +538,10 @@ fn commands_without_the_right_to_a_layer_work_and_say_so_once() {
         (&["setpriv", "--bounding-set=-setgid"], [Some("user: without CAP_SETGID"), None, None]),
         (&["setpriv", "--bounding-set=-sys_chroot"], [None, None, Some("CAP_SYS_CHROOT")]),
         (&["setpriv", "--bounding-set=-sys_admin"], [None, None, Some("CAP_SYS_ADMIN")]),
+        (
+            &["setpriv", "--bounding-set=-all,+setpcap,+setuid,+setgid"],
+            [None, None, Some("CAP_SYS_CHROOT")],
+        ),
         (&["unshare", "-Urm"], [Some(user), None, None]),
         (&["setpriv", "--bounding-set=+all"], [None; 3]),
     ];
