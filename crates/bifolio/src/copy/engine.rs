@@ -248,7 +248,11 @@ impl Feeder<'_, '_> {
                     &format!("{} was not copied", mode::type_words(attributes.kind)),
                     &error,
                 );
-                worker.engine.progress.warn(&failure.advise("run as root to copy it").to_string());
+                worker.engine.progress.warn(
+                    &failure
+                        .advise("only root with CAP_MKNOD outside of user namespaces can copy it")
+                        .to_string(),
+                );
             }
             outcome => worker.report_unless_full(visit.path, 0, outcome.map(drop)),
         }

@@ -79,7 +79,7 @@ impl Losses {
             .map(|((loss, reason), count)| {
                 let Count { files, first } = count;
                 let (what, first) = (loss.describe(*files), text::escape(first));
-                let (reason, is_failure) = reason.describe();
+                let (reason, is_failure) = reason.describe(loss);
                 (format!("{what}, the first is {first}: {reason}"), is_failure)
             })
             .collect()
@@ -105,9 +105,25 @@ impl Loss {
     }
 }
 
+impl Loss {
+    /// Returns what a user needs to preserve it. Root of a container may lack a capability.
+    fn privilege(&self) -> &'static str {
+        match self {
+            Self::Owner => "only root with CAP_CHOWN can preserve them",
+            Self::SetId => "only root with CAP_FSETID can preserve them",
+            Self::Capabilities => "only root with CAP_SETFCAP can preserve them",
+            Self::Devices => "only root with CAP_MKNOD outside of user namespaces can create them",
+            Self::Xattr(_) => {
+                "only root with CAP_SYS_ADMIN outside of user namespaces can preserve them"
+            }
+            Self::Existing => "only root with CAP_FOWNER can change them",
+        }
+    }
+}
+
 impl Reason {
-    /// Returns the reason with advice, and whether it is a failure.
-    fn describe(self) -> (String, bool) {
+    /// Returns the reason of a loss with advice, and whether it is a failure.
+    fn describe(self, loss: &Loss) -> (String, bool) {
         let error = match self {
             Self::GivesRights => {
                 let text =
@@ -122,7 +138,8 @@ impl Reason {
         };
         let is_privilege = is_privilege(error);
         let advice = match error {
-            _ if is_privilege => "run as root to preserve them",
+            Errno::INVAL if is_privilege => "the user namespace may not map the ids",
+            _ if is_privilege => loss.privilege(),
             Errno::NOSPC | Errno::TOOBIG | Errno::RANGE => {
                 "they are larger than the file system of the destination can store beside the others, or it is full"
             }
