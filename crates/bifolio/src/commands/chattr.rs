@@ -56,22 +56,29 @@ impl FromStr for FlagChange {
         let mut sign = None;
         for char in text.chars() {
             if matches!(char, '+' | '-' | '=') {
-                sign = Some(char);
-                if char == '=' {
-                    change = Self { remove: LETTERS.chars().filter_map(mode::flag).sum(), add: 0 };
+                if sign.is_some_and(|sign| sign == '=' || char == '=') {
+                    return Err(format!(
+                        "= sets all flags, so that it excludes + and -, in {text:?}"
+                    ));
                 }
+                sign = Some(char);
                 continue;
             }
             let flag = mode::flag(char).filter(|_| LETTERS.contains(char)).ok_or_else(expected)?;
             match sign.ok_or_else(expected)? {
-                '-' => {
-                    change.remove |= flag;
-                    change.add &= !flag;
-                }
+                '-' => change.remove |= flag,
                 _ => change.add |= flag,
             }
         }
-        sign.map(|_| change).ok_or_else(expected)
+        if change.remove & change.add != 0 {
+            return Err(format!("{text:?} adds and removes the same flag"));
+        }
+        match sign {
+            Some('=') => change.remove = LETTERS.chars().filter_map(mode::flag).sum(),
+            Some(_) if change.remove | change.add != 0 => {}
+            _ => return Err(expected()),
+        }
+        Ok(change)
     }
 }
 
@@ -120,7 +127,9 @@ mod tests {
         let (removed, added) = parsed("=A").unwrap();
         assert_eq!((removed & 0xb0, removed & 0x0008_0000, added), (0xb0, 0, 0x80));
         assert_eq!(parsed("=").unwrap().1, 0);
-        for bad in ["", "i", "+e", "+z", "+E", "i+"] {
+        for bad in
+            ["", "i", "+e", "+z", "+E", "i+", "+", "-", "+-", "+i-i", "-ia+a", "=i+a", "+a=i", "=="]
+        {
             assert!(parsed(bad).is_err(), "{bad}");
         }
     }

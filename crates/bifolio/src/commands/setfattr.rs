@@ -15,6 +15,7 @@ use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::format::text;
 use crate::format::xattr_dump::{self, DumpedFile};
+use crate::import::check_xattr;
 use crate::links::{self, Found};
 use crate::target::{ImageOptions, Target};
 use crate::writing::{Writing, change_targets};
@@ -69,7 +70,8 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
             let value = arguments.value.as_deref().unwrap_or_default();
             let value = xattr_dump::decode(value.as_bytes());
             let value = value.ok_or_else(|| {
-                Failure::new("--value", "is neither hexadecimal (0x) nor base64 (0s)").usage()
+                let text = "is neither hexadecimal (0x), nor base64 (0s), nor text with closed quotes and escapes up to \\377";
+                Failure::new("--value", text).usage()
             })?;
             Change::Set(name.clone().into_vec(), value)
         }
@@ -120,6 +122,7 @@ fn apply(change: &Change, target: &Target, node: &Node) -> Result<()> {
 }
 
 fn set(node: &Node, name: &[u8], value: &[u8]) -> base::Result<()> {
+    check_xattr(name, value)?;
     node.set_xattr(name, value, XattrMode::Either, Privileges::Keep)
 }
 

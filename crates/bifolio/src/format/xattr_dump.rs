@@ -60,9 +60,15 @@ pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     match text {
         [b'0', b'x' | b'X', digits @ ..] => decode_hex(digits),
         [b'0', b's' | b'S', digits @ ..] => decode_base64(&without_blanks(digits)),
-        [b'"', inner @ .., b'"'] => Some(unescape_value(inner)),
-        text => Some(unescape_value(text)),
+        [b'"', inner @ .., b'"'] if is_complete(inner) => unescape_value(inner),
+        [b'"', ..] => None,
+        text => unescape_value(text),
     }
+}
+
+/// Returns whether the quote behind `inner` closes it, and is not escaped.
+fn is_complete(inner: &[u8]) -> bool {
+    inner.iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 0
 }
 
 fn decode_hex(digits: &[u8]) -> Option<Vec<u8>> {
@@ -75,8 +81,8 @@ fn without_blanks(digits: &[u8]) -> Vec<u8> {
 }
 
 /// Replaces the escapes of text as setfattr(1) does: `\` and up to three octal digits, `\\` and `\"`. Other backslashes stay. Names
-/// have the escapes of three digits only.
-fn unescape_value(text: &[u8]) -> Vec<u8> {
+/// have the escapes of three digits only. Returns `None` for a number that no byte has.
+fn unescape_value(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
     while let [first, after @ ..] = rest {
@@ -86,15 +92,14 @@ fn unescape_value(text: &[u8]) -> Vec<u8> {
                 let digits = after.iter().take(3).take_while(|byte| matches!(byte, b'0'..=b'7'));
                 let count = digits.clone().count();
                 let number = digits.fold(0, |number, digit| number << 3 | u32::from(digit - b'0'));
-                // Like setfattr(1), keeps the low 8 bits.
-                (number as u8, count)
+                (u8::try_from(number).ok()?, count)
             }
             _ => (*first, 0),
         };
         bytes.push(byte);
         rest = after.get(taken..).unwrap_or_default();
     }
-    bytes
+    Some(bytes)
 }
 
 /// Escapes a name or a path in a dump: what would end it, and what could control a terminal.
@@ -169,15 +174,14 @@ mod tests {
         assert_eq!(decode(b"plain").as_deref(), Some(&b"plain"[..]));
         for (text, value) in [
             (r#"a\012\\b\"c"#, &b"a\n\\b\"c"[..]),
-            (r#""\q\1\12\8\777\""#, b"\\q\x01\n\\8\xff\\"),
+            (r#""\q\1\12\8\377\\""#, b"\\q\x01\n\\8\xff\\"),
             (r"\+12", b"\\+12"),
-            (r#"""#, b"\""),
             ("0x 41 4 2", b"AB"),
             ("0s YQ = =", b"a"),
         ] {
             assert_eq!(decode(text.as_bytes()).as_deref(), Some(value), "{text}");
         }
-        for bad in ["0x1", "0xzz", "0x+5", "0s*"] {
+        for bad in ["0x1", "0xzz", "0x+5", "0s*", "\"", "\"a", r#""a\""#, r"\777", r#""\400""#] {
             assert_eq!(decode(bad.as_bytes()), None, "{bad}");
         }
     }

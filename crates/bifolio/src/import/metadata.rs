@@ -177,7 +177,8 @@ pub fn set_xattr(
     permissions: &mut u16,
     lost: Lost<'_>,
 ) -> Result<bool, CopyError> {
-    let reason = match copy.set_xattr(name, value, XattrMode::Either, Privileges::Keep) {
+    let set = || copy.set_xattr(name, value, XattrMode::Either, Privileges::Keep);
+    let reason = match check_xattr(name, value).and_then(|()| set()) {
         Ok(()) => return Ok(true),
         Err(
             error @ (Error::Unsupported(_)
@@ -193,6 +194,26 @@ pub fn set_xattr(
     }
     lost.add(&describe(name), reason);
     Ok(false)
+}
+
+/// Returns an error for an extended attribute that setxattr(2) refuses on all file systems: with a longer name, prefix included, or
+/// capabilities without the form that Linux reads.
+pub fn check_xattr(name: &[u8], value: &[u8]) -> base::Result<()> {
+    /// The bit that makes capabilities effective, beside the revision in the first word.
+    const EFFECTIVE: u32 = 1;
+    const NAME_BYTES_MAX: usize = 255;
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::InvalidArgument("the name has more than 255 bytes with its prefix"));
+    }
+    if name != CAPABILITIES {
+        return Ok(());
+    }
+    let revision =
+        value.first_chunk().map(|&word| u32::from_le_bytes(word) & !EFFECTIVE).unwrap_or_default();
+    match (revision, value.len()) {
+        (0x0200_0000, 20) | (0x0300_0000, 24) => Ok(()),
+        _ => Err(Error::InvalidArgument("the value is no set of capabilities of revision 2 or 3")),
+    }
 }
 
 /// Returns whether a volume may have no free space for a value of so many bytes: the blocks for it, and those that say where
