@@ -483,6 +483,34 @@ fn damage_to_volumes_with_clusters_is_found() {
     damage_all("-t ext4 -b 1024 -O bigalloc,^metadata_csum -C 4096");
 }
 
+/// Flips bits of pointers in the blocks of the resize inode, also behind those in use.
+#[test]
+fn damage_to_the_resize_inode_is_found() {
+    for (options, block_size) in [
+        ("-t ext2 -b 1024 -O ^dir_index", 1024),
+        ("-t ext4 -b 1024 -g 1024", 1024),
+        ("-t ext4 -b 4096 -g 1024", 4096),
+    ] {
+        let image = Image::make(20, &options.split(' ').collect::<Vec<_>>());
+        let blocks = image.debugfs("blocks <7>");
+        // The block of the second level, and blocks of the first.
+        let blocks: Vec<usize> =
+            blocks.split_whitespace().take(3).map(|number| number.parse().unwrap()).collect();
+        let (bytes, mut found) = (image.bytes(), 0);
+        for (index, slot) in (0..block_size / 4).step_by(block_size / 64).enumerate() {
+            let at = blocks[index % blocks.len()] * block_size + 4 * slot;
+            let mut damaged = bytes.clone();
+            damaged[at + index % 4] ^= 1 << (index % 8);
+            std::fs::write(&image.path, &damaged).unwrap();
+            let theirs = e2fsck(&image.path);
+            let ours = findings(damaged);
+            assert!(theirs.is_none() || !ours.is_empty(), "{options}: {at}: missed {theirs:?}");
+            found += usize::from(theirs.is_some());
+        }
+        assert!(found > 4, "{options}: only {found}");
+    }
+}
+
 #[test]
 fn damage_to_extent_trees_is_found() {
     private_mounts();

@@ -379,3 +379,15 @@ fn a_journal_written_by_the_kernel_is_recovered() {
         assert_eq!(contents(&volume, &file), vec![number; 3000], "{number}");
     }
 }
+
+#[test]
+fn volumes_of_later_revisions_are_only_read() {
+    let image = Image::make(8, &["-t", "ext4"]);
+    image.debugfs_write("ssv rev_level 0x40000001\n");
+    let before = image.bytes();
+    let refused = common::open_device_for_writing(image.device(false)).unwrap_err();
+    let expected = Error::Unsupported(base::Unsupported::Revision { found: 0x4000_0001, known: 1 });
+    assert_eq!(refused, expected);
+    assert!(!image.open().is_writable());
+    assert!(before == image.bytes());
+}
