@@ -28,17 +28,21 @@ const SECTOR_BYTES: u64 = 512;
 /// All bytes of a file or device.
 const WHOLE: Range<u64> = 0..u64::MAX;
 
-/// The loop devices that are not in use.
-static LEFT_OUT: OnceLock<Vec<PathBuf>> = OnceLock::new();
+/// The loop devices of removed mounts whose servers had died. Unset unless devices of dead mounts are left out.
+static DEAD: OnceLock<Vec<PathBuf>> = OnceLock::new();
 
-/// Leaves out loop devices of mounts whose servers have died. As long as programs have files open on such a mount, the kernel
-/// keeps its device claimed, but nothing can access the image through it. Only the first call has an effect.
-pub fn leave_out(devices: Vec<PathBuf>) {
-    let _ = LEFT_OUT.set(devices);
+/// Leaves out loop devices of mounts whose servers have died: the `removed` ones, and those that are found when they are in the way.
+/// As long as programs have files open on such a mount, the kernel keeps its device claimed, but nothing can access the image
+/// through it. Only the first call has an effect.
+pub fn leave_out_dead(removed: Vec<PathBuf>) {
+    let _ = DEAD.set(removed);
 }
 
+/// Returns whether a loop device is left out. Asks the server of its mount, which may not answer for seconds.
 fn is_left_out(device: &Path) -> bool {
-    LEFT_OUT.get().is_some_and(|devices| devices.iter().any(|known| known == device))
+    DEAD.get().is_some_and(|removed| {
+        removed.iter().any(|known| known == device) || fuse::is_dead_device(device)
+    })
 }
 
 /// Locks what backs `image`. A writer also looks whether a loop device of its bytes is in use. Locks are kept as long as the
@@ -126,7 +130,7 @@ impl Loop {
 
     /// Returns whether it is mounted, or used by another program that claims or locks it.
     fn is_in_use(&self) -> bool {
-        !is_left_out(&self.node) && (is_claimed(&self.node) || device::is_locked(&self.node))
+        (is_claimed(&self.node) || device::is_locked(&self.node)) && !is_left_out(&self.node)
     }
 
     /// Returns the loop device with this node.

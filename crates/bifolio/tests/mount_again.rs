@@ -353,6 +353,36 @@ fn a_dead_mount_with_a_mount_below_it_is_not_replaced() {
     }
 }
 
+/// Returns the number of writes of a process so far. A server that logs nothing writes only answers.
+fn answers(process: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{process}/io")).unwrap();
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix("syscw: ")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_mount_asks_no_server_of_another_volume() {
+    private_mounts();
+    let (fixture, unrelated) = (fixture(), fixture());
+    let device = LoopDevice::new(&unrelated.image);
+    let mut mount = bifolio("mount");
+    mount.args(["-o", "ro,io_uring=off"]).arg(device.path()).arg(&unrelated.directory);
+    run(&mut mount);
+    let asked = unrelated.mounted();
+    let before = answers(asked.server());
+    rustix::fs::statfs(asked.path()).unwrap();
+    wait_until("the count of the answer", || answers(asked.server()) > before);
+    let before = answers(asked.server());
+    for options in ["ro", "rw", "rw,noloop"] {
+        let mount = fixture.mount(&["-o", options]);
+        fixture.umount();
+        mount.assert_gone();
+        assert_eq!(answers(asked.server()), before, "{options}");
+    }
+    unrelated.umount();
+    asked.assert_gone();
+}
+
 /// As one whose device hangs.
 #[test]
 fn a_second_mount_does_not_wait_forever_for_a_server_that_does_not_answer() {

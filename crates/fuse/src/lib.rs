@@ -35,6 +35,6 @@ pub use server::{Server, ServerOptions};
 pub use session::{
     ConfineError, Confinement, END_SIGNALS, Hold, Inherited, Layer, Plan, Remount, RemountError,
     SessionError, Severity, SyncError, SystemLog, UmountError, UmountNotice, Upgrade, ask,
-    dead_devices, ignore_other_signals, remount, remove_dead, run, sync, umount, umount_lazily,
+    ignore_other_signals, is_dead_device, remount, remove_dead, run, sync, umount, umount_lazily,
 };
 pub use transport::{BusyPoll, Channel, EndReason, NoRings, THREADS_DEFAULT, WorkerPool};

@@ -289,8 +289,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         let action = "cannot unmount a mount whose server has died";
         Failure::new(&*directory, format!("{action}: {error}"))
     })?;
-    let dead = dead.into_iter().chain(fuse::dead_devices());
-    related::leave_out(dead.map(PathBuf::from).collect());
+    related::leave_out_dead(dead.into_iter().map(PathBuf::from).collect());
     let mounted = mounted_already(&source, &image);
     if let Some(first) = mounted.map_err(|error| Failure::new(&*target.image, error.to_string()))? {
         let again = fuse::mount_again(&first, &mount_point(&directory)?, &all.mount);

@@ -91,6 +91,11 @@ impl MountId {
         })
     }
 
+    /// Returns whether this is the mount of an entry, which still exists.
+    pub fn is_of(&self, entry: &MountEntry) -> bool {
+        (self.id, &self.device) == (entry.id, &entry.device)
+    }
+
     /// Returns whether the mount is still attached, or `None` if the kernel does not support this.
     pub fn exists(&self) -> Option<bool> {
         match stat(self.unique?) {
@@ -102,9 +107,7 @@ impl MountId {
 
     /// Returns whether the mount is still attached, by its reusable id if the kernel has no other.
     pub fn is_attached(&self) -> bool {
-        self.exists().unwrap_or_else(|| {
-            table::ours().iter().any(|entry| (entry.id, &entry.device) == (self.id, &self.device))
-        })
+        self.exists().unwrap_or_else(|| table::ours().iter().any(|entry| self.is_of(entry)))
     }
 
     /// Returns a name for all mounts of a block device, which no other file system has while it is mounted.

@@ -2,9 +2,11 @@
 //! without noticing. Not here: the guard, which leaves them.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::process;
@@ -31,7 +33,7 @@ pub fn remove_dead(directory: &Path) -> Result<Vec<OsString>, MountError> {
     for _ in 0..DEAD_MAX {
         let found = MountId::find(&directory).filter(|(_, entry)| MountEntry::is_ours(entry));
         let Some((id, entry)) = found else { break };
-        if !is_dead_by_child(&directory).map_err(MountError::Mount)? {
+        if !is_dead_by_child(&entry).map_err(MountError::Mount)? {
             break;
         }
         if let Some(below) = table::below(&directory) {
@@ -45,43 +47,45 @@ pub fn remove_dead(directory: &Path) -> Result<Vec<OsString>, MountError> {
     Ok(devices)
 }
 
-/// Returns the block devices of the mounts in this mount namespace whose servers have died. They stay claimed until these mounts
-/// have ended, but nothing can access them through these any more.
+/// Returns whether a block device has mounts in this mount namespace whose server has died. It stays claimed until these mounts have
+/// ended, but nothing can access it through them any more. Only servers of this device are asked.
 ///
-/// This function **forks**: no other thread may be running.
-pub fn dead_devices() -> Vec<OsString> {
-    let mut asked: Vec<(String, bool)> = Vec::new();
-    let mut devices = Vec::new();
-    for entry in table::ours().into_iter().filter(MountEntry::is_block_device) {
-        let known = asked.iter().find(|(device, _)| *device == entry.device);
-        let is_dead = match known {
-            Some((_, is_dead)) => *is_dead,
-            // Another mount may cover this one; then its mount point leads to that.
-            None => is_dead_by_child(&entry.mount_point).unwrap_or(false),
-        };
-        asked.push((entry.device, is_dead));
-        if is_dead {
-            devices.push(entry.source);
-        }
-    }
-    devices
+/// This function **forks**, unless other threads are running.
+pub fn is_dead_device(device: &Path) -> bool {
+    let Ok(number) = device.metadata().map(|metadata| metadata.rdev()) else { return false };
+    let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    let mounts = table::ours().into_iter();
+    let mut mounts = mounts.filter(|entry| entry.is_block_device() && entry.device == number);
+    // All of them have one server, but another mount may cover the first one.
+    mounts.any(|entry| match is_dead_by_child(&entry) {
+        Err(Errno::BUSY) => is_dead(entry),
+        answer => answer.unwrap_or(false),
+    })
 }
 
-/// Returns whether the mount on `directory` has no connection to a server. Returns false if a server does not answer.
-pub fn is_dead(directory: &Path) -> bool {
-    let directory = directory.to_owned();
-    let asking = Task::start(move || has_no_server(&directory));
+/// Returns whether a mount has no connection to a server. Returns false if a server does not answer.
+pub fn is_dead(mount: MountEntry) -> bool {
+    let asking = Task::start(move || has_no_server(&mount));
     asking.ok().and_then(|asking| asking.outcome_within(ANSWER_TIMEOUT)).unwrap_or(false)
 }
 
-/// [`is_dead`] without a thread, which would prevent later forks: a server may never answer.
-fn is_dead_by_child(directory: &Path) -> Result<bool, Errno> {
-    let answer = process::ask_child(ANSWER_TIMEOUT, || has_no_server(directory))?;
+/// [`is_dead`] without a thread, which would prevent later forks: a server may never answer. Fails with EBUSY if other threads are
+/// running.
+fn is_dead_by_child(mount: &MountEntry) -> Result<bool, Errno> {
+    let answer = process::ask_child(ANSWER_TIMEOUT, || has_no_server(mount))?;
     Ok(answer.unwrap_or(false))
 }
 
-/// Returns whether a request to the mount fails because it has no server. The kernel answers statfs(2) from no cache.
-fn has_no_server(directory: &Path) -> bool {
-    let answer = retry(|| rustix::fs::statfs(directory));
+/// Returns whether a request to a mount fails because it has no server. The kernel answers statfs(2) from no cache.
+fn has_no_server(mount: &MountEntry) -> bool {
+    // The kernel opens the path without a request to the mount.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(&mount.mount_point, flags, Mode::empty());
+    // The path leads elsewhere if another mount covers this one.
+    let Some(root) = root.ok().filter(|root| MountId::of(root).is_some_and(|id| id.is_of(mount)))
+    else {
+        return false;
+    };
+    let answer = retry(|| rustix::fs::fstatfs(&root));
     matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED))
 }

@@ -55,7 +55,7 @@ use process::Side;
 
 pub use ask::ask;
 pub use confine::{ConfineError, Confinement, Inherited, Layer};
-pub use dead::{dead_devices, remove_dead};
+pub use dead::{is_dead_device, remove_dead};
 pub use remount::{Remount, RemountError, remount};
 pub use signals::{END_SIGNALS, ignore_other_signals};
 pub use sync::{SyncError, sync};

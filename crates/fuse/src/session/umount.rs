@@ -68,7 +68,7 @@ pub fn umount(path: &Path, mut notify: impl FnMut(UmountNotice)) -> Result<(), U
     // Before the guard can end.
     let guard = find_guard(&id, &entry);
     // Not if there is a guard: a request that a slow server does not answer would keep the mount in use.
-    let is_dead = guard.is_none() && dead::is_dead(&path);
+    let is_dead = guard.is_none() && dead::is_dead(entry.clone());
     let others = id.others();
     let begun = Instant::now();
     // On another thread, since the kernel may wait for the server.
