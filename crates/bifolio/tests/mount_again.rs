@@ -346,11 +346,13 @@ fn a_dead_mount_with_a_mount_below_it_is_not_replaced() {
         // The path leads through the dead mount, which only its parent ends.
         rustix::mount::unmount(mount.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
     });
-    if mount_entry(mount.path()).is_some() {
-        let replaced = mounted();
-        assert!(replaced.status.success(), "{}", replaced.text());
-        fixture.umount();
-    }
+    assert_eq!(mount_entry(&below), None);
+    let replaced = mounted();
+    assert!(replaced.status.success(), "{}", replaced.text());
+    assert!(fs::read_dir(mount.path()).unwrap().count() > 0, "the root of the volume is shown");
+    fixture.umount();
+    mount.assert_gone();
+    check_by_e2fsck(&fixture.image);
 }
 
 /// Returns the number of writes of a process so far. A server that logs nothing writes only answers.
