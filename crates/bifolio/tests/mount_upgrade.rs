@@ -245,6 +245,26 @@ fn a_mount_that_cannot_become_writable_says_why_and_goes_on() {
     mount.assert_gone();
 }
 
+/// With the /proc of another PID namespace, a number of a thread leads to another thread.
+#[test]
+fn a_guard_that_does_not_see_the_program_says_so() {
+    private_mounts();
+    let fixture = Fixture::with_volume(Format::Ext4(4096));
+    let helper = fixture.folder.path().join("mount.bifolio");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bifolio"), &helper).unwrap();
+    // The shell is the first process of the namespace, which ends with it.
+    let script =
+        "\"$0\" mount -o ro \"$1\" \"$2\" && \"$3\" source \"$2\" -o remount,rw; echo status $?
+                  \"$0\" umount \"$2\"";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "sh", "-c", script, env!("CARGO_BIN_EXE_bifolio")]);
+    let ended = output(unshare.args([&fixture.image, &fixture.directory, &helper]));
+    assert!(ended.status.success(), "{}", ended.text());
+    assert!(ended.text().contains("or is of another PID namespace"), "{}", ended.text());
+    assert!(ended.text().contains("status 32"), "{}", ended.text());
+    assert_eq!(mount_entry(&fixture.directory), None);
+}
+
 #[test]
 fn a_volume_that_cannot_be_opened_for_writing_has_the_locks_of_a_reader_again() {
     private_mounts();

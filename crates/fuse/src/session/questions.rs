@@ -76,18 +76,24 @@ fn receive(socket: &OwnedFd, timeout: &Timespec) -> Result<Option<u32>, Errno> {
     }
 }
 
-/// Starts a thread `name` that answers until the other end of `socket` is closed. If that fails, the server works
-/// without answers. So it does if /proc is of another PID namespace than this process, as after `unshare --pid` without
-/// `--mount-proc`: the kernel numbers threads as in the namespace of this process, and /proc has others by these numbers.
+/// Starts a thread `name` that answers until the other end of `socket` is closed. If that fails, or this process
+/// [does not see threads](sees_threads), the server works without answers.
 pub fn start(name: &str, socket: OwnedFd, answer: fn(u32) -> u32) {
-    let status = std::fs::read_to_string("/proc/self/status");
-    if !status.is_ok_and(|status| is_of_own_namespace(&status)) {
+    if !sees_threads() {
         return;
     }
     let thread = std::thread::Builder::new().name(name.to_owned());
     if let Err(error) = thread.spawn(move || serve(&socket, answer)) {
         tracing::debug!("cannot start the thread {name}: {error}");
     }
+}
+
+/// Returns whether this process sees the threads of questions in /proc. It does not if /proc is of another PID namespace, as after
+/// `unshare --pid` without `--mount-proc`: the kernel numbers threads as in the namespace of this process, and /proc has others by
+/// these numbers.
+pub fn sees_threads() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status");
+    status.is_ok_and(|status| is_of_own_namespace(&status))
 }
 
 /// Returns whether /proc is of the PID namespace of this process, whose status there (/proc/self/status) this is. It has the numbers

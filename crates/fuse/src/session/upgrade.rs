@@ -37,6 +37,10 @@ const GIVEN_UP: u32 = 0;
 /// Keeps files open for writing: their locks. Gives them up when dropped, so that others may use them as before.
 pub type Hold = Box<dyn Any + Send>;
 
+/// Why a guard that does not [see threads](questions::sees_threads) opens nothing.
+const UNSEEN: &str = "its guard does not see which program requests this, since /proc is not mounted, or is of another PID \
+                      namespace (as after `unshare --pid` without `--mount-proc`): unmount it, and mount it for writing";
+
 /// Opens the image for writing, in the guard, and its external journal if there is one.
 type OpenFiles = Box<dyn FnMut() -> Result<(Vec<OwnedFd>, Hold), String> + Send>;
 
@@ -206,6 +210,7 @@ pub(super) fn start(socket: OwnedFd, upgrade: &Upgrade, device: Arc<OnceLock<Str
 }
 
 fn serve(socket: &OwnedFd, upgrade: &Upgrade, device: &OnceLock<String>) {
+    let sees_threads = questions::sees_threads();
     while let Some(thread) = questions::next(socket) {
         if thread == GIVEN_UP {
             upgrade.give_up();
@@ -214,9 +219,13 @@ fn serve(socket: &OwnedFd, upgrade: &Upgrade, device: &OnceLock<String>) {
             }
             continue;
         }
-        let opened = match device.get().is_some_and(|device| is_requested_by(thread, device)) {
-            true => upgrade.open_files(),
-            false => Err("its guard sees no program of root that requests this".to_owned()),
+        let is_requested = || device.get().is_some_and(|device| is_requested_by(thread, device));
+        let opened = if !sees_threads {
+            Err(UNSEEN.to_owned())
+        } else if is_requested() {
+            upgrade.open_files()
+        } else {
+            Err("its guard sees no program of root that requests this".to_owned())
         };
         if answer(socket, opened).is_err() {
             // A server that waits no longer has closed its end.
