@@ -4,6 +4,7 @@
 
 pub mod protocol;
 
+mod child;
 mod dispatch;
 mod interrupts;
 mod kernel_cache;
@@ -16,6 +17,7 @@ mod parked;
 mod reply;
 mod request;
 mod requester;
+mod retry;
 mod server;
 mod session;
 mod socket;

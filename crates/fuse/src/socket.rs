@@ -10,6 +10,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
+use crate::retry::retry;
+
 /// Creates a pair of connected sockets that preserve message boundaries.
 pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let flags = SocketFlags::CLOEXEC;
@@ -24,17 +26,12 @@ pub fn send(
     descriptor: Option<BorrowedFd<'_>>,
 ) -> Result<(), Errno> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    loop {
-        let sent = match descriptor {
-            Some(descriptor) => send_with(&socket, bytes, descriptor, flags),
-            // The confined server cannot send descriptors, nor make the system call for that.
-            None => rustix::net::send(&socket, bytes, flags),
-        };
-        match sent {
-            Err(Errno::INTR) => {}
-            done => return done.map(drop),
-        }
-    }
+    let sent = retry(|| match descriptor {
+        Some(descriptor) => send_with(&socket, bytes, descriptor, flags),
+        // The confined server cannot send descriptors, nor make the system call for that.
+        None => rustix::net::send(&socket, bytes, flags),
+    });
+    sent.map(drop)
 }
 
 fn send_with(

@@ -15,8 +15,8 @@ use super::loop_device::loop_backing;
 use super::system::attributes;
 use super::table::{self, MountEntry, has_option};
 use super::{MountError, MountOptions, check_free, open_root, path_of};
-use crate::session::process;
-use crate::session::retry;
+use crate::child;
+use crate::retry::retry;
 
 /// The attributes that a further mount does not share with the first one.
 const OWN_ATTRIBUTES: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
@@ -75,7 +75,7 @@ fn has_server(path: &Path) -> Result<bool, MountError> {
         let root = open_root(path, OFlags::RDONLY);
         root.and_then(|root| retry(|| rustix::fs::fstatfs(&root))).is_ok()
     };
-    let answer = process::ask_child(ANSWER_TIMEOUT, is_answered).map_err(MountError::Mount)?;
+    let answer = child::ask(ANSWER_TIMEOUT, is_answered).map_err(MountError::Mount)?;
     answer.ok_or_else(|| MountError::NoAnswer(path.into()))
 }
 

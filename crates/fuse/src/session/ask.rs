@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::process::{self, Side};
-use super::{SessionError, namespace, retry};
+use super::{SessionError, namespace, process};
+use crate::child::{self, Side};
+use crate::retry::retry;
 use crate::{Confinement, Inherited};
 
 /// The time for which an answer may take.
@@ -35,7 +36,7 @@ pub fn ask<E>(
     let host = |action| move |errno| SessionError::Host(action, errno);
     let (reader, writer) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(host("create a pipe"))?;
-    let child = match process::fork().map_err(host("fork"))? {
+    let child = match child::fork().map_err(host("fork"))? {
         Side::Child => {
             inherited.close();
             drop(reader);

@@ -9,10 +9,10 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::process;
-use super::retry;
 use super::task::Task;
+use crate::child;
 use crate::mount::{self, MountEntry, MountError, MountId, table};
+use crate::retry::retry;
 
 /// The time within which a server that has not died answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -72,7 +72,7 @@ pub fn is_dead(mount: MountEntry) -> bool {
 /// [`is_dead`] without a thread, which would prevent later forks: a server may never answer. Fails with EBUSY if other threads are
 /// running.
 fn is_dead_by_child(mount: &MountEntry) -> Result<bool, Errno> {
-    let answer = process::ask_child(ANSWER_TIMEOUT, || has_no_server(mount))?;
+    let answer = child::ask(ANSWER_TIMEOUT, || has_no_server(mount))?;
     Ok(answer.unwrap_or(false))
 }
 

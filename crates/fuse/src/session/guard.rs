@@ -12,11 +12,14 @@ use rustix::io::Errno;
 
 use super::control::{Control, Event, Message, wait};
 use super::mark::Mark;
-use super::process::{self, Child};
+use super::process;
 use super::signals::Signals;
 use super::system_log::Severity;
 use super::task::{self, Task};
-use super::{Plan, SessionError, Sockets, kill_check, locate, messages, system_call, upgrade};
+use super::{
+    Plan, SessionError, Sockets, failure_of, kill_check, locate, messages, system_call, upgrade,
+};
+use crate::child::Child;
 use crate::mount::{self, Claimed, Detached, MountError, MountId, MountOptions, MountRequest};
 use crate::transport::connect_device;
 
@@ -49,7 +52,7 @@ pub fn run<H, E: Display>(
         process::clear_environment_but_path();
         if let Err(error) = confine::confine_guard(plan.confinement, &confine::Proof::open()) {
             server.kill();
-            let _ = server.wait::<E>();
+            let _ = server.wait();
             return Err(SessionError::Confine(error));
         }
     }
@@ -58,7 +61,7 @@ pub fn run<H, E: Display>(
         Ok(signals) => signals,
         Err(errno) => {
             server.kill();
-            let _ = server.wait::<E>();
+            let _ = server.wait();
             return Err(SessionError::Host("handle signals", errno));
         }
     };
@@ -137,7 +140,7 @@ impl Guard<'_> {
         match self.wait() {
             Ok(Event::Message(Message::Prepared)) => {}
             Ok(Event::Signal) => return self.abort(END_TIMEOUT, SessionError::Interrupted),
-            other => return Err(process::failure_of(self.end(&other))),
+            other => return Err(failure_of(self.end(&other))),
         }
         let claimed = match claim(self.plan) {
             Ok(claimed) => claimed,
@@ -149,7 +152,7 @@ impl Guard<'_> {
             Ok(Event::Message(Message::Opened { writable })) => writable,
             // The server is opening the volume, or waits to do so. Data that it writes then survives a kill.
             Ok(Event::Signal) => return self.abort(END_TIMEOUT, SessionError::Interrupted),
-            other => return Err(process::failure_of(self.end(&other))),
+            other => return Err(failure_of(self.end(&other))),
         };
         let (detached, _descriptor) = match claimed {
             Some(Claimed::ByMount(detached)) => (Some(detached), None),
@@ -315,7 +318,7 @@ impl Guard<'_> {
             return outcome;
         }
         self.say_that_mount_stays();
-        Err(process::failure_of(outcome))
+        Err(failure_of(outcome))
     }
 
     /// Says what is left of the mount, and of the data, of a server that has died.
@@ -340,15 +343,17 @@ impl Guard<'_> {
             self.server.kill();
         }
         if let Some(outcome) = self.server.ended_within(QUIT_TIMEOUT) {
-            return outcome;
+            return Ok(outcome?);
         }
         self.server.kill();
         if let Some(outcome) = self.server.ended_within(KILL_TIMEOUT) {
-            return outcome;
+            return Ok(outcome?);
         }
         self.abort_connection();
-        let outcome = self.server.ended_within(KILL_TIMEOUT);
-        outcome.unwrap_or(Err(SessionError::Host("end the server", Errno::TIMEDOUT)))
+        match self.server.ended_within(KILL_TIMEOUT) {
+            Some(outcome) => Ok(outcome?),
+            None => Err(SessionError::Host("end the server", Errno::TIMEDOUT)),
+        }
     }
 
     /// Ends a server that has not failed itself, and returns `error`. The server gets the time `timeout` to close its

@@ -9,9 +9,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use super::retry;
 use super::system_log::{Severity, SystemLog};
 use super::task::Task;
+use crate::retry::retry;
 
 /// The maximum size of a line, in bytes. The rest of a longer one is dropped.
 const LINE_BYTES_MAX: usize = 2048;

@@ -25,7 +25,7 @@ mod locate;
 mod mark;
 mod messages;
 mod namespace;
-pub(crate) mod process;
+mod process;
 mod questions;
 mod remount;
 mod server;
@@ -47,11 +47,12 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use crate::child::{self, ChildError, Side};
 use crate::mount::{Claim, MountError, MountOptions, Preference};
 use crate::operations::InitRefused;
+use crate::retry::retry;
 use crate::socket;
 use crate::transport::{NoRings, open_device};
-use process::Side;
 
 pub use ask::ask;
 pub use confine::{ConfineError, Confinement, Inherited, Layer};
@@ -160,6 +161,21 @@ impl<E> From<MountError> for SessionError<E> {
     }
 }
 
+impl<E> From<ChildError> for SessionError<E> {
+    fn from(error: ChildError) -> Self {
+        match error {
+            ChildError::Status(status) => Self::Reported(status),
+            ChildError::Killed(signal) => Self::Killed(signal),
+            ChildError::Wait(errno) => Self::Host("wait for a child", errno),
+        }
+    }
+}
+
+/// Returns the error of a process that should not have ended.
+fn failure_of<E>(ended: Result<(), SessionError<E>>) -> SessionError<E> {
+    ended.err().unwrap_or(SessionError::Reported(1))
+}
+
 /// Mounts and serves. In the foreground, returns when the mount has ended. In the background, returns as soon as the
 /// mount can be used, or has failed.
 ///
@@ -179,7 +195,7 @@ pub fn run<P, E: fmt::Display>(
     }
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|errno| SessionError::Host("create a pipe", errno))?;
-    match process::fork().map_err(|errno| SessionError::Host("fork", errno))? {
+    match child::fork().map_err(|errno| SessionError::Host("fork", errno))? {
         Side::Child => {
             drop(reader);
             guard_and_serve(plan, Some(writer), prepare, open)
@@ -189,7 +205,11 @@ pub fn run<P, E: fmt::Display>(
             std::mem::forget((prepare, plan.upgrade.clone()));
             drop(writer);
             let ready = retry(|| rustix::io::read(&reader, &mut [0]));
-            if ready == Ok(1) { Ok(()) } else { Err(guard.failure()) }
+            if ready == Ok(1) {
+                Ok(())
+            } else {
+                Err(failure_of(guard.wait().map_err(SessionError::from)))
+            }
         }
     }
 }
@@ -255,7 +275,7 @@ fn guard_and_serve<P, E: fmt::Display>(
 ) -> Result<(), SessionError<E>> {
     let (ours, theirs) = Sockets::pair(plan.options.io_uring)
         .map_err(|errno| SessionError::Host("create a socket", errno))?;
-    match process::fork().map_err(|errno| SessionError::Host("fork", errno))? {
+    match child::fork().map_err(|errno| SessionError::Host("fork", errno))? {
         Side::Child => {
             drop((ours, ready));
             server::run(plan, theirs, prepare, open)
@@ -263,16 +283,6 @@ fn guard_and_serve<P, E: fmt::Display>(
         Side::Parent(server) => {
             drop(theirs);
             guard::run(plan, ours, server, ready, prepare)
-        }
-    }
-}
-
-/// Calls `call` again as long as a signal interrupts it.
-pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            done => return done,
         }
     }
 }

@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use crate::retry::retry;
 use crate::socket;
 
 /// The server's side.
@@ -66,7 +67,7 @@ impl Asker {
 /// Receives an answer within `timeout`.
 fn receive(socket: &OwnedFd, timeout: &Timespec) -> Result<Option<u32>, Errno> {
     let mut ready = [PollFd::new(socket, PollFlags::IN)];
-    if super::retry(|| rustix::event::poll(&mut ready, Some(timeout)))? == 0 {
+    if retry(|| rustix::event::poll(&mut ready, Some(timeout)))? == 0 {
         return Ok(None);
     }
     let mut answer = [0; size_of::<u32>()];
@@ -117,9 +118,8 @@ pub fn serve(socket: &OwnedFd, answer: fn(u32) -> u32) {
 /// question.
 pub fn next(socket: &OwnedFd) -> Option<u32> {
     let mut question = [0; size_of::<u32>()];
-    let received = super::retry(|| {
-        rustix::net::recv(socket, &mut question, RecvFlags::empty()).map(|it| it.0)
-    });
+    let received =
+        retry(|| rustix::net::recv(socket, &mut question, RecvFlags::empty()).map(|it| it.0));
     (received == Ok(question.len())).then(|| u32::from_ne_bytes(question))
 }
 

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use super::{questions, system_call};
 use crate::operations::BECOME_WRITABLE;
+use crate::retry::retry;
 use crate::socket;
 use crate::upgrade::OpenVolume;
 
@@ -184,7 +185,7 @@ fn ask(socket: &OwnedFd, thread: u32) -> Result<Result<Vec<OwnedFd>, String>, Er
     let mut answer = [0; ANSWER_BYTES_MAX];
     loop {
         let mut ready = [PollFd::new(socket, PollFlags::IN)];
-        if super::retry(|| rustix::event::poll(&mut ready, Some(&OPEN_TIMEOUT)))? == 0 {
+        if retry(|| rustix::event::poll(&mut ready, Some(&OPEN_TIMEOUT)))? == 0 {
             return Err(Errno::TIMEDOUT);
         }
         let (length, file) = socket::receive(socket, &mut answer)?;
