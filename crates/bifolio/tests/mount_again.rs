@@ -355,6 +355,24 @@ fn a_dead_mount_with_a_mount_below_it_is_not_replaced() {
     check_by_e2fsck(&fixture.image);
 }
 
+/// The path of a covered mount leads to the mount that covers it.
+#[test]
+fn what_covers_a_mount_is_not_mounted_instead_of_its_volume() {
+    private_mounts();
+    let fixture = fixture();
+    let other = fixture.folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let first = fixture.mount(&["-o", "rw"]);
+    run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(first.path()));
+    let refused = output(bifolio("mount").args(["-o", "rw"]).arg(&fixture.image).arg(&other));
+    assert_eq!(mount_entry(&other), None);
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.text());
+    assert!(refused.text().contains("is in use"), "{}", refused.text());
+    run(Command::new("umount").arg(first.path()));
+    fixture.umount();
+    first.assert_gone();
+}
+
 /// Returns the number of writes of a process so far. A server that logs nothing writes only answers.
 fn answers(process: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{process}/io")).unwrap();

@@ -14,7 +14,7 @@ use rustix::mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, move_mount, o
 use super::loop_device::loop_backing;
 use super::system::attributes;
 use super::table::{self, MountEntry, has_option};
-use super::{MountError, MountOptions, check_free, open_root, path_of};
+use super::{MountError, MountOptions, check_free, open_mount, open_root, path_of};
 use crate::child;
 use crate::retry::retry;
 
@@ -61,22 +61,23 @@ pub fn served(image: &Path, offset: u64) -> Result<Option<MountEntry>, MountErro
     for entry in table::ours() {
         let is_one =
             entry.is_block_device() && entry.root == "/" && is_wanted(Path::new(&entry.source));
-        if is_one && has_server(&entry.mount_point)? {
+        if is_one && has_server(&entry)? {
             return Ok(Some(entry));
         }
     }
     Ok(None)
 }
 
-/// Returns whether requests to the mount on `path` are answered. A child asks: a thread that waits for a server may never end.
-fn has_server(path: &Path) -> Result<bool, MountError> {
+/// Returns whether requests to a mount are answered, as far as its path leads to it. A child asks: a thread that waits for a server
+/// may never end.
+fn has_server(mount: &MountEntry) -> Result<bool, MountError> {
     // The kernel may open a directory without a request, but asks the server for the counts of the file system each time.
     let is_answered = || {
-        let root = open_root(path, OFlags::RDONLY);
+        let root = open_mount(mount, OFlags::RDONLY);
         root.and_then(|root| retry(|| rustix::fs::fstatfs(&root))).is_ok()
     };
     let answer = child::ask(ANSWER_TIMEOUT, is_answered).map_err(MountError::Mount)?;
-    answer.ok_or_else(|| MountError::NoAnswer(path.into()))
+    answer.ok_or_else(|| MountError::NoAnswer(mount.mount_point.clone()))
 }
 
 /// Mounts the volume of the mount `first` on `directory`, too, with the attributes of `options`. Its other options are those of
@@ -95,7 +96,7 @@ pub fn mount_again(
         return Err(MountError::ReadOnly(first.mount_point.clone()));
     }
     let again = || {
-        let root = open_root(&first.mount_point, OFlags::PATH)?;
+        let root = open_mount(first, OFlags::PATH)?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         // The path leads to the open directory, whatever is mounted on the mount point by now.
         let tree = open_tree(CWD, path_of(&root), flags)?;

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::table::{self, MountEntry};
@@ -91,8 +91,7 @@ impl MountId {
         })
     }
 
-    /// Returns whether this is the mount of an entry, which still exists.
-    pub fn is_of(&self, entry: &MountEntry) -> bool {
+    fn is_of(&self, entry: &MountEntry) -> bool {
         (self.id, &self.device) == (entry.id, &entry.device)
     }
 
@@ -127,6 +126,15 @@ impl MountId {
             }
         }
     }
+}
+
+/// Opens the root of a mount with `access`, which may be `PATH`. Fails with ESTALE if another mount covers it, since its path leads
+/// to that one.
+pub fn open_mount(mount: &MountEntry, access: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(&mount.mount_point, flags, Mode::empty())?;
+    let is_it = MountId::of(&root).is_some_and(|id| id.is_of(mount));
+    if is_it { Ok(root) } else { Err(Errno::STALE) }
 }
 
 /// `struct mnt_id_req`.
@@ -206,19 +214,19 @@ fn last_error() -> Errno {
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::{Mode, OFlags};
-
     use super::*;
 
     #[test]
     fn a_mount_has_one_identity_by_its_path_and_by_an_open_file() {
         // The test needs a mount, which /proc is.
         let (found, entry) = MountId::find(Path::new("/proc")).unwrap();
-        let opened = rustix::fs::open("/proc", OFlags::PATH, Mode::empty()).unwrap();
+        let opened = open_mount(&entry, OFlags::PATH).unwrap();
         assert_eq!(MountId::of(&opened), Some(found.clone()));
         assert_eq!(found.name(&entry.source), MountId::of(&opened).unwrap().name(&entry.source));
         assert_ne!(found.exists(), Some(false));
         let ended = MountId { unique: Some(u64::MAX - 1), ..found };
         assert_ne!(ended.exists(), Some(true));
+        let covered = MountEntry { id: u32::MAX, ..entry };
+        assert_eq!(open_mount(&covered, OFlags::PATH).unwrap_err(), Errno::STALE);
     }
 }

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 pub use again::{mount_again, served};
 pub use claim::{Claim, Claimed};
 pub use control::abort;
-pub use identity::MountId;
+pub use identity::{MountId, open_mount};
 pub use loop_device::{LoopBacking, LoopDevice, loop_backing};
 pub use mount_point::{open as open_root, path_of};
 pub use option_list::{OptionError, split_option};

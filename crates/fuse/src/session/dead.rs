@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::task::Task;
@@ -78,14 +78,8 @@ fn is_dead_by_child(mount: &MountEntry) -> Result<bool, Errno> {
 
 /// Returns whether a request to a mount fails because it has no server. The kernel answers statfs(2) from no cache.
 fn has_no_server(mount: &MountEntry) -> bool {
-    // The kernel opens the path without a request to the mount.
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = rustix::fs::open(&mount.mount_point, flags, Mode::empty());
-    // The path leads elsewhere if another mount covers this one.
-    let Some(root) = root.ok().filter(|root| MountId::of(root).is_some_and(|id| id.is_of(mount)))
-    else {
-        return false;
-    };
+    // The kernel opens it without a request.
+    let Ok(root) = mount::open_mount(mount, OFlags::PATH) else { return false };
     let answer = retry(|| rustix::fs::fstatfs(&root));
     matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED))
 }
