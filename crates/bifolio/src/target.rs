@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base::{BlockSize, DeviceOffset, Error, InodeNumber};
 use clap::Args;
@@ -23,8 +23,6 @@ use crate::related;
 use crate::users::{self, InUse};
 use crate::writing;
 
-/// Interval at which a command checks whether an image is still in use.
-const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// The minimum time to wait for an image that is in use: umount(8) may return before the server has released the image.
 const UNLOCK_TIME: Duration = Duration::from_millis(500);
 
@@ -315,16 +313,9 @@ impl ImageOptions {
     }
 
     /// Calls `open` again while another program uses the image, up to the time for which the command waits.
-    fn wait_for<T>(&self, mut open: impl FnMut() -> Result<T, OpenFailure>) -> Result<T> {
-        let until = Instant::now() + self.timeout.max(UNLOCK_TIME);
-        loop {
-            match open() {
-                Err(OpenFailure::InUse(user)) if Instant::now() < until && !user.is_mounted() => {
-                    std::thread::sleep(CHECK_INTERVAL);
-                }
-                outcome => return outcome.map_err(OpenFailure::into_failure),
-            }
-        }
+    fn wait_for<T>(&self, open: impl FnMut() -> Result<T, OpenFailure>) -> Result<T> {
+        let time = self.timeout.max(UNLOCK_TIME);
+        fuse::retry_while_in_use(time, OpenFailure::user, open).map_err(OpenFailure::into_failure)
     }
 }
 
@@ -342,6 +333,14 @@ enum OpenFailure {
 }
 
 impl OpenFailure {
+    /// Returns what another program uses.
+    fn user(&self) -> Option<&Path> {
+        match self {
+            Self::InUse(user) => Some(user.path()),
+            Self::Other(_) => None,
+        }
+    }
+
     fn into_failure(self) -> Failure {
         match self {
             Self::InUse(user) => user.into_failure(),

@@ -25,10 +25,10 @@ pub enum InUse {
 }
 
 impl InUse {
-    /// Returns whether it is mounted here, so that it stays in use.
-    pub fn is_mounted(&self) -> bool {
+    /// Returns the file or device that is in use.
+    pub fn path(&self) -> &Path {
         let (Self::Locked(path) | Self::Loop { device: path, .. }) = self;
-        !fuse::mounts_of(path).is_empty()
+        path
     }
 
     /// Returns the failure to open the image, with the mount or process that uses it.

@@ -22,7 +22,7 @@ const BLOCK_SIZE: u32 = 4096;
 
 /// The time for which other programs may claim a device only to look whether it is in use.
 const PROBE_TIME: Duration = Duration::from_millis(500);
-/// The interval at which a claimed device is tried again.
+/// The interval at which a device or image in use is tried again.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A device or image to claim.
@@ -56,7 +56,7 @@ impl Claim {
     ///
     /// `InUse` if the device is mounted or open exclusively.
     pub fn acquire(&self, options: &MountOptions) -> Result<Option<Claimed>, MountError> {
-        retry_while_in_use(|| self.try_acquire(options))
+        retry_while_in_use(PROBE_TIME, in_use, || self.try_acquire(options))
     }
 
     fn try_acquire(&self, options: &MountOptions) -> Result<Option<Claimed>, MountError> {
@@ -82,20 +82,28 @@ impl Claim {
     }
 }
 
-/// Calls `acquire` again while another program has claimed the device for a moment, and has not mounted it.
-fn retry_while_in_use<T>(
-    mut acquire: impl FnMut() -> Result<T, MountError>,
-) -> Result<T, MountError> {
-    let until = Instant::now() + PROBE_TIME;
+/// Calls `attempt` again, for up to `time`, while it fails since another program uses a file or device that is not mounted, which may
+/// last only for a moment. `in_use` returns the path in such an error.
+pub fn retry_while_in_use<T, E>(
+    time: Duration,
+    in_use: impl Fn(&E) -> Option<&Path>,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let until = Instant::now() + time;
     loop {
-        match acquire() {
-            Err(MountError::InUse(device))
-                if Instant::now() < until && mounts_of(&device).is_empty() =>
-            {
-                std::thread::sleep(CHECK_INTERVAL);
-            }
-            outcome => return outcome,
+        let outcome = attempt();
+        let used = outcome.as_ref().err().and_then(&in_use);
+        if used.is_none_or(|path| Instant::now() >= until || !mounts_of(path).is_empty()) {
+            return outcome;
         }
+        std::thread::sleep(CHECK_INTERVAL);
+    }
+}
+
+fn in_use(error: &MountError) -> Option<&Path> {
+    match error {
+        MountError::InUse(device) => Some(device),
+        _ => None,
     }
 }
 
@@ -140,16 +148,17 @@ mod tests {
 
     #[test]
     fn a_device_that_is_claimed_for_a_moment_is_tried_again() {
-        let in_use = || Err::<(), _>(MountError::InUse("/dev/none".into()));
+        let claimed = || Err::<(), _>(MountError::InUse("/dev/none".into()));
         let mut attempts = 0;
-        let done = retry_while_in_use(|| {
+        let done = retry_while_in_use(Duration::from_secs(60), in_use, || {
             attempts += 1;
-            if attempts < 3 { in_use() } else { Ok(()) }
+            if attempts < 3 { claimed() } else { Ok(()) }
         });
         assert!(done.is_ok() && attempts == 3);
-        assert!(matches!(retry_while_in_use(in_use), Err(MountError::InUse(_))));
+        let refused = retry_while_in_use(Duration::from_millis(20), in_use, claimed);
+        assert!(matches!(refused, Err(MountError::InUse(_))));
         let mut attempts = 0;
-        let refused = retry_while_in_use(|| {
+        let refused = retry_while_in_use(PROBE_TIME, in_use, || {
             attempts += 1;
             Err::<(), _>(MountError::NoRight)
         });

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 pub use again::{mount_again, served};
-pub use claim::{Claim, Claimed};
+pub use claim::{Claim, Claimed, retry_while_in_use};
 pub use control::abort;
 pub use identity::{MountId, open_mount};
 pub use loop_device::{LoopBacking, LoopDevice, loop_backing};
