@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use base::locks::{Rank, RankedMutex};
@@ -10,6 +9,7 @@ use base::{Error, InodeNumber};
 use iomap::{ErrorCount, WritebackErrors};
 
 use super::losses::Losses;
+use super::written_bytes::{WrittenBefore, WrittenBytes};
 use crate::node::Node;
 
 /// The age at which lazy access times are written, as in the kernel.
@@ -35,15 +35,6 @@ pub(super) struct DirtyInodes {
     inodes: RankedMutex<HashMap<InodeNumber, DirtyInode>>,
     /// The age at which inodes with [`Expiry::Normal`] expire.
     age_max: Duration,
-    /// The number of counts of bytes so far.
-    counts: AtomicU64,
-}
-
-/// The bytes that were written to a file until a sync of it began.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WrittenBefore {
-    bytes: u64,
-    count: u64,
 }
 
 #[derive(Debug)]
@@ -51,12 +42,8 @@ struct DirtyInode {
     node: Arc<Node>,
     since: Instant,
     expiry: Expiry,
-    /// The number of bytes that were written since the last round.
-    bytes: u64,
-    /// How many of these are durable by syncs of the file.
-    synced: u64,
-    /// The number of this count, which is different after each round.
-    count: u64,
+    /// What was written since the last round.
+    written: WrittenBytes,
     /// The number of writeback errors before these bytes were written.
     errors: Option<ErrorCount>,
 }
@@ -64,7 +51,7 @@ struct DirtyInode {
 impl DirtyInodes {
     pub(super) fn new(age_max: Duration) -> Self {
         let inodes = RankedMutex::new(Rank::DirtyInodes, HashMap::new());
-        Self { inodes, age_max, counts: AtomicU64::new(0) }
+        Self { inodes, age_max }
     }
 
     /// Adds an inode, or shortens its expiry.
@@ -76,25 +63,23 @@ impl DirtyInodes {
     pub(super) fn add_written(&self, node: &Arc<Node>, bytes: u64) {
         let mut inodes = self.inodes.lock();
         let dirty = self.insert(&mut inodes, node, Expiry::Normal);
-        dirty.bytes = dirty.bytes.saturating_add(bytes);
+        dirty.written.add(bytes);
     }
 
     /// Returns how much was written to a file so far, for [`forget_written`](Self::forget_written) after a sync.
     pub(super) fn written(&self, node: &Node) -> Option<WrittenBefore> {
         let inodes = self.inodes.lock();
-        let dirty = inodes.get(&node.number()).filter(|dirty| dirty.bytes > dirty.synced)?;
-        Some(WrittenBefore { bytes: dirty.bytes, count: dirty.count })
+        let dirty = inodes.get(&node.number()).filter(|dirty| dirty.written.left() > 0)?;
+        Some(dirty.written.begin_sync())
     }
 
     /// Forgets what was written to a file before a sync, which is durable now, unless some of it could not be written back. What was
     /// written during the sync may not be durable.
     pub(super) fn forget_written(&self, node: &Node, before: WrittenBefore) {
         if let Some(dirty) = self.inodes.lock().get_mut(&node.number())
-            && dirty.count == before.count
             && dirty.errors == node.error_count()
         {
-            // Syncs of a file can overlap, and end in any order.
-            dirty.synced = dirty.synced.max(before.bytes);
+            dirty.written.synced(before);
         }
     }
 
@@ -104,8 +89,7 @@ impl DirtyInodes {
         let Some(dirty) = inodes.get_mut(&node.number()) else { return };
         let now = node.error_count();
         let has_failed = dirty.errors.is_some() && dirty.errors != now;
-        let bytes = std::mem::take(&mut dirty.bytes) - std::mem::take(&mut dirty.synced);
-        dirty.count = self.next_count();
+        let bytes = std::mem::replace(&mut dirty.written, WrittenBytes::new()).left();
         dirty.errors = now;
         drop(inodes);
         if bytes > 0 || has_failed {
@@ -220,9 +204,7 @@ impl DirtyInodes {
             node: Arc::clone(node),
             since: Instant::now(),
             expiry,
-            bytes: 0,
-            synced: 0,
-            count: self.next_count(),
+            written: WrittenBytes::new(),
             errors: node.error_count(),
         });
         if dirty.expiry == Expiry::Lazy && expiry == Expiry::Normal {
@@ -230,10 +212,5 @@ impl DirtyInodes {
             dirty.since = Instant::now();
         }
         dirty
-    }
-
-    fn next_count(&self) -> u64 {
-        // Each count only has to be different.
-        self.counts.fetch_add(1, Ordering::Relaxed)
     }
 }

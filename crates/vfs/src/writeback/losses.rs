@@ -6,15 +6,10 @@ use std::collections::BTreeMap;
 use base::InodeNumber;
 use parking_lot::Mutex;
 
+use super::written_bytes::{WrittenBefore, WrittenBytes};
+
 /// The maximum number of files that are known one by one.
 const FILES_MAX: usize = 1024;
-
-/// The bytes that were added for a file until a sync of it began.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WrittenBefore {
-    bytes: u64,
-    count: u64,
-}
 
 /// The written files of a volume.
 #[derive(Debug, Default)]
@@ -24,8 +19,6 @@ pub(crate) struct Losses(Mutex<State>);
 struct State {
     /// The number of syncs that have begun.
     syncs: u64,
-    /// The number of counts of bytes so far.
-    counts: u64,
     /// Files with data that was written back, but may not be committed.
     written: BTreeMap<InodeNumber, Written>,
     /// Bytes of files whose data could not be written back.
@@ -34,23 +27,11 @@ struct State {
     has_others: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Written {
-    /// The number of bytes, those included that are durable.
-    bytes: u64,
-    /// How many of these are durable by syncs of the file.
-    synced: u64,
-    /// The number of this count, which no other file or time has.
-    count: u64,
+    bytes: WrittenBytes,
     /// The number of syncs that had begun when the last bytes were added.
     syncs: u64,
-}
-
-impl Written {
-    /// Returns the number of bytes that may not be durable.
-    fn left(&self) -> u64 {
-        self.bytes - self.synced
-    }
 }
 
 impl Losses {
@@ -64,36 +45,29 @@ impl Losses {
             return;
         }
         if has_failed || state.failed.contains_key(&file) {
-            let earlier = state.written.remove(&file).unwrap_or_default().left();
+            let earlier = state.written.remove(&file).map_or(0, |written| written.bytes.left());
             let failed = state.failed.entry(file).or_default();
             *failed = failed.saturating_add(bytes).saturating_add(earlier);
         } else {
-            let written = state.written.entry(file).or_insert_with(|| {
-                state.counts += 1;
-                Written { count: state.counts, ..Written::default() }
-            });
-            written.bytes = written.bytes.saturating_add(bytes);
+            let new = || Written { bytes: WrittenBytes::new(), syncs: 0 };
+            let written = state.written.entry(file).or_insert_with(new);
+            written.bytes.add(bytes);
             written.syncs = state.syncs;
         }
     }
 
     /// Begins a sync of a file. Returns what [`synced`](Self::synced) removes.
     pub(super) fn begin_file_sync(&self, file: InodeNumber) -> Option<WrittenBefore> {
-        let state = self.0.lock();
-        let Written { bytes, count, .. } = *state.written.get(&file)?;
-        Some(WrittenBefore { bytes, count })
+        self.0.lock().written.get(&file).map(|written| written.bytes.begin_sync())
     }
 
     /// Notes that a file was synced, with what was added before the sync. What was added since may not be durable.
     pub(super) fn synced(&self, file: InodeNumber, before: WrittenBefore) {
         let mut state = self.0.lock();
         let Some(written) = state.written.get_mut(&file) else { return };
-        if written.count == before.count {
-            // Syncs of a file can overlap, and end in any order.
-            written.synced = written.synced.max(before.bytes);
-            if written.left() == 0 {
-                state.written.remove(&file);
-            }
+        written.bytes.synced(before);
+        if written.bytes.left() == 0 {
+            state.written.remove(&file);
         }
     }
 
@@ -119,7 +93,7 @@ impl Losses {
     /// Returns all files, and whether there are others.
     pub(crate) fn all(&self) -> (Vec<(InodeNumber, u64)>, bool) {
         let state = self.0.lock();
-        let written = state.written.iter().map(|(file, written)| (*file, written.left()));
+        let written = state.written.iter().map(|(file, written)| (*file, written.bytes.left()));
         let failed = state.failed.iter().map(|(file, bytes)| (*file, *bytes));
         (failed.chain(written).collect(), state.has_others)
     }

@@ -4,6 +4,7 @@
 mod dirty_inodes;
 mod flusher;
 mod losses;
+mod written_bytes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +20,7 @@ use parking_lot::Mutex;
 pub(crate) use self::dirty_inodes::Expiry;
 use self::flusher::{Command, Flusher};
 pub(crate) use self::losses::Losses;
+use self::written_bytes::WrittenBefore;
 use crate::node::Node;
 
 /// The share of dirty data in the cache, in percent, above which the flusher writes it back.
@@ -35,9 +37,9 @@ const ROOM_ATTEMPTS_MAX: u32 = 8;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileSync {
     /// What was written back before it.
-    earlier: Option<losses::WrittenBefore>,
+    earlier: Option<WrittenBefore>,
     /// What was written before it, and not written back in a round.
-    later: Option<dirty_inodes::WrittenBefore>,
+    later: Option<WrittenBefore>,
 }
 
 /// The writeback of one volume.
