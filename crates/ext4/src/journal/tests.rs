@@ -7,6 +7,10 @@ use crate::common::{Image, inode_of, new_file, open_for_writing};
 
 /// The position of the volume's name in the superblock.
 const VOLUME_NAME: usize = 0x78;
+/// How the superblock of a log begins: the magic number, and the kind of the block.
+const LOG: &[u8] = &[0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 4];
+/// The position of the last byte of the first block with changes, in the superblock of a log. It is zero in an empty log.
+const LOG_START: usize = 0x1F;
 
 thread_local! {
     /// What the thread does once, before it lets no further change begin.
@@ -56,6 +60,11 @@ fn a_volume_that_is_marked_as_clean_while_it_is_closed_is_not_written_afterwards
             // What another host writes must stay.
             let mut bytes = std::fs::read(&path).unwrap();
             bytes[1024 + VOLUME_NAME] = 7;
+            if let Some(log) =
+                (0..bytes.len()).step_by(1024).find(|at| bytes[*at..].starts_with(LOG))
+            {
+                bytes[log + LOG_START] = 1;
+            }
             std::fs::write(&path, &bytes).unwrap();
             *kept.lock().unwrap() = bytes;
         });
