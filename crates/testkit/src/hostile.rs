@@ -7,6 +7,7 @@ use std::process::Command;
 use crate::command::run;
 use crate::{Mke2fs, Random, must};
 
+mod counts;
 pub mod fields;
 mod finish;
 mod kept;
@@ -16,6 +17,7 @@ mod subject;
 mod tiny;
 pub mod written;
 
+pub use counts::Counts;
 pub use places::{Place, Shape};
 pub use specimen::{Specimen, other_value};
 pub use subject::{Damage, Damageable, Subject};
