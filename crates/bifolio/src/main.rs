@@ -24,6 +24,7 @@ mod log;
 mod log_file;
 mod mode_change;
 mod mount_options;
+mod numbers;
 mod part;
 mod related;
 mod signals;

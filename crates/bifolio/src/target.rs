@@ -19,6 +19,7 @@ use crate::confinement::ConfinementOptions;
 use crate::console;
 use crate::failure::{Failure, Result, Subject};
 use crate::format::text;
+use crate::numbers::{parse_block_size, parse_number, parse_partition, parse_size};
 use crate::related;
 use crate::users::{self, InUse};
 use crate::writing;
@@ -423,50 +424,6 @@ fn has_relative_path(argument: &Path) -> bool {
     !argument.exists() && colons.any(|at| Path::new(OsStr::from_bytes(&bytes[..at])).is_file())
 }
 
-/// Parses a number that is decimal, or with the prefix 0x hexadecimal.
-fn parse_number(text: &str) -> Result<u64, String> {
-    let (digits, radix) = match text.get(..2) {
-        Some("0x" | "0X") => (&text[2..], 16),
-        _ => (text, 10),
-    };
-    // Without a sign, which the standard library accepts.
-    let number =
-        Some(digits).filter(|digits| digits.as_bytes().iter().all(u8::is_ascii_alphanumeric));
-    let number = number.and_then(|digits| u64::from_str_radix(digits, radix).ok());
-    number.ok_or_else(|| "expected a number, such as 32768 or 0x8000".to_owned())
-}
-
-/// Parses the number of a partition, of which the first one is 1.
-pub fn parse_partition(text: &str) -> Result<u32, String> {
-    let number = parse_number(text).ok().and_then(|number| u32::try_from(number).ok());
-    let number = number.filter(|&number| number > 0);
-    number.ok_or_else(|| "expected the number of a partition, such as 1 or 0x1".to_owned())
-}
-
-/// Parses a number of bytes, decimal or hexadecimal, with an optional suffix: K, M, G or T for a power of 1024, s for sectors of
-/// 512 bytes.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let error =
-        || "expected a number of bytes, such as 4096, 0x1000, 64K, 512M, 2G or 2048s".to_owned();
-    let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
-        Some(b'K') => (&text[..text.len() - 1], 10),
-        Some(b'M') => (&text[..text.len() - 1], 20),
-        Some(b'G') => (&text[..text.len() - 1], 30),
-        Some(b'T') => (&text[..text.len() - 1], 40),
-        Some(b'S') => (&text[..text.len() - 1], 9),
-        _ => (text, 0),
-    };
-    let number = parse_number(digits).map_err(|_| error())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "the number of bytes is too large".to_owned())
-}
-
-/// Parses the size of a file system's blocks.
-fn parse_block_size(text: &str) -> Result<BlockSize, String> {
-    let bytes = parse_size(text)?;
-    let size = BlockSize::from_bytes(bytes).filter(|size| (10..=16).contains(&size.shift()));
-    size.ok_or_else(|| "expected 1K, 2K, 4K, 8K, 16K, 32K or 64K".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -500,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_inodes_and_partitions_are_decimal_or_hexadecimal() {
+    fn numbers_of_inodes_are_decimal_or_hexadecimal() {
         let inode = |path: &str| {
             let target = Target { image: "i".into(), path: path.into() };
             target.inode_number().map(|number| number.0)
@@ -508,10 +465,6 @@ mod tests {
         assert_eq!(["<12>", "<0xc>", "<0X0C>"].map(inode), [Some(12); 3]);
         assert_eq!(["<>", "<0x>", "<c>", "<+1>", "</12>"].map(inode), [None; 5]);
         assert_eq!(inode("<0x10000000000000000>"), Some(u64::MAX));
-        assert_eq!(["1", "0x1", "0X01"].map(parse_partition), [1; 3].map(Ok));
-        for bad in ["", "0", "0x0", "-1", "x", "4294967296"] {
-            assert!(parse_partition(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]
@@ -525,34 +478,5 @@ mod tests {
         assert_eq!(name("/"), None);
         assert_eq!(name("/a/."), None);
         assert_eq!(name("/a/.."), None);
-    }
-
-    #[test]
-    fn sizes_have_suffixes_and_invalid_sizes_are_refused() {
-        assert_eq!(parse_size("4096"), Ok(4096));
-        assert_eq!(parse_size("64K"), Ok(65536));
-        assert_eq!(parse_size("2g"), Ok(2 << 30));
-        assert_eq!(parse_size("0x100000"), Ok(1 << 20));
-        assert_eq!(parse_size("0X1fK"), Ok(31 << 10));
-        assert_eq!(parse_size("2048s"), Ok(1 << 20));
-        for bad in [
-            "",
-            "K",
-            "0x",
-            "0xg",
-            "0x-1",
-            "+1",
-            "1f",
-            "s",
-            "0x1p4",
-            "-1",
-            "1.5M",
-            "99999999999T",
-            "x",
-            "1KB",
-            "é",
-        ] {
-            assert!(parse_size(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -22,8 +22,9 @@ use crate::destination::refuse_several;
 use crate::failure::{Failure, Result, Status};
 use crate::images::Volumes;
 use crate::import::{self, Destination, Importer, InImage, Source};
+use crate::numbers::{parse_partition, parse_size};
 use crate::signals;
-use crate::target::{ImageOptions, Target, parse_partition, parse_size};
+use crate::target::{ImageOptions, Target};
 use crate::writing::{HostFiles, Ownership, change_images};
 
 /// Minimum and maximum of the default number of threads. The minimum may exceed the number of processors, because

@@ -6,7 +6,8 @@ use vfs::{Credentials, Fallocate, Follow, OpenMode, Privileges};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use crate::target::{ImageOptions, Target, parse_size};
+use crate::numbers::parse_size;
+use crate::target::{ImageOptions, Target};
 use crate::writing::{Writing, change_targets};
 
 const CANNOT_CHANGE: &str = "cannot change the allocated space";

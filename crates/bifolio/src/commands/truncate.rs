@@ -9,7 +9,8 @@ use vfs::{Follow, Privileges, Volume};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
-use crate::target::{ImageOptions, Target, parse_size};
+use crate::numbers::parse_size;
+use crate::target::{ImageOptions, Target};
 use crate::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
