@@ -16,7 +16,7 @@ use fuse::{
     THREADS_DEFAULT, Upgrade,
 };
 use rustix::io::Errno;
-use vfs::Volume;
+use vfs::{Volume, VolumeOptions};
 
 use crate::confinement;
 use crate::console::Console;
@@ -272,7 +272,6 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     // Before anything is opened.
     let inherited = Inherited::list();
     let Arguments { mut image, options, foreground, threads, log, target, directory } = arguments;
-    let refused = |error: OptionError| Failure::new("-o", error.to_string()).usage();
     let mut all = Options::default();
     for list in &options {
         all.add(&list.0).map_err(refused)?;
@@ -285,11 +284,7 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     all.check().map_err(refused)?;
     image.no_recovery |= all.no_recovery.is_some();
     image.confinement.limit_to(all.confinement);
-    let dead = fuse::remove_dead(&directory).map_err(|error| {
-        let action = "cannot unmount a mount whose server has died";
-        Failure::new(&*directory, format!("{action}: {error}"))
-    })?;
-    related::leave_out_dead(dead.into_iter().map(PathBuf::from).collect());
+    leave_out_dead(&directory)?;
     let mounted = mounted_already(&source, &image);
     if let Some(first) = mounted.map_err(|error| Failure::new(&*target.image, error.to_string()))? {
         let again = fuse::mount_again(&first, &mount_point(&directory)?, &all.mount);
@@ -347,46 +342,12 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         inherited,
         threads,
     };
-    let open = |(unread, journal): (Image, Option<Image>)| {
-        let mut options = volume_options.clone();
-        options.ext4.journal_device = image.journal_device(journal)?;
-        let device = unread.device().map_err(|error| Failure::library(&*target.image, &error))?;
-        let volume = match Volume::open_device(Arc::clone(&device), &options) {
-            Err(error) if writable && is_out_of_space(&error) => {
-                let text =
-                    "the host has no space for what has to be written: mounting it read-only";
-                tracing::warn!("{}", target.warning(text));
-                options.writable = false;
-                Volume::open_device(Arc::clone(&device), &options)
-            }
-            opened => opened,
-        };
-        let volume = volume
-            .map_err(|error| writing::open_failure(&target.image, device, &options, &error))?;
-        if let Some(warning) = volume.warning() {
-            tracing::warn!("{}", target.warning(&warning));
-        }
-        if let Some(warning) = recorded_errors(&volume.info()) {
-            tracing::warn!("{}", target.warning(&warning));
-        }
-        if let Err(error) = all.check_format(volume.info().format) {
-            volume.close().map_err(|error| Failure::library(&*target.image, &error))?;
-            return Err(refused(error));
-        }
-        Ok(Arc::new(volume))
-    };
     // The guard keeps this without calling it, and with it the lock of the image and the loop device. The server closes them, and
     // keeps the locks in case that the guard is killed.
     let open_images = || {
         let files = match read_only {
             Some(files) => files,
-            None => {
-                let unread = match writable {
-                    true => image.open_image_for_writing(&opened)?,
-                    false => image.open_image(&opened)?,
-                };
-                (unread, image.open_journal(writable)?)
-            }
+            None => open_images(&image, &opened, writable)?,
         };
         let locked = part.iter().map(PartDevice::locked).chain(related.iter().map(AsFd::as_fd));
         for file in locked {
@@ -397,11 +358,70 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
         drop((part, related));
         Ok(files)
     };
+    let open = |(unread, journal): upgrade::Opened| {
+        volume_options.ext4.journal_device = image.journal_device(journal)?;
+        open_volume(&target, unread, volume_options, &all)
+    };
     fuse::run(&plan, open_images, open).map_err(|error| {
         let failure = failure(error, &target, &directory);
         log.append(&failure);
         failure
     })
+}
+
+fn refused(error: OptionError) -> Failure {
+    Failure::new("-o", error.to_string()).usage()
+}
+
+/// Unmounts dead mounts on `directory`. From then on, loop devices of dead mounts do not count as users of the image.
+fn leave_out_dead(directory: &Path) -> Result<()> {
+    let removed = fuse::remove_dead(directory).map_err(|error| {
+        let action = "cannot unmount a mount whose server has died";
+        Failure::new(directory, format!("{action}: {error}"))
+    })?;
+    related::leave_out_dead(removed.into_iter().map(PathBuf::from).collect());
+    Ok(())
+}
+
+/// Opens the image and its external journal, without reading them.
+fn open_images(image: &ImageOptions, target: &Target, writable: bool) -> Result<upgrade::Opened> {
+    let unread = match writable {
+        true => image.open_image_for_writing(target)?,
+        false => image.open_image(target)?,
+    };
+    Ok((unread, image.open_journal(writable)?))
+}
+
+/// Opens the volume in an image: read-only if the host has no space for what has to be written.
+fn open_volume(
+    target: &Target,
+    unread: Image,
+    mut options: VolumeOptions,
+    all: &Options,
+) -> Result<Arc<Volume>> {
+    let device = unread.device().map_err(|error| Failure::library(&*target.image, &error))?;
+    let volume = match Volume::open_device(Arc::clone(&device), &options) {
+        Err(error) if options.writable && is_out_of_space(&error) => {
+            let text = "the host has no space for what has to be written: mounting it read-only";
+            tracing::warn!("{}", target.warning(text));
+            options.writable = false;
+            Volume::open_device(Arc::clone(&device), &options)
+        }
+        opened => opened,
+    };
+    let volume =
+        volume.map_err(|error| writing::open_failure(&target.image, device, &options, &error))?;
+    if let Some(warning) = volume.warning() {
+        tracing::warn!("{}", target.warning(&warning));
+    }
+    if let Some(warning) = recorded_errors(&volume.info()) {
+        tracing::warn!("{}", target.warning(&warning));
+    }
+    if let Err(error) = all.check_format(volume.info().format) {
+        volume.close().map_err(|error| Failure::library(&*target.image, &error))?;
+        return Err(refused(error));
+    }
+    Ok(Arc::new(volume))
 }
 
 /// Returns a warning if the volume says that errors were found in it, as the kernel prints when it mounts one.
