@@ -4,7 +4,6 @@
 //! The host claims the whole disk for a user of a partition, and the device mapper claims its devices. Loop devices claim nothing,
 //! so their files are locked here, and other loop devices of the same bytes are looked for.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -104,8 +103,7 @@ struct Loop {
 impl Loop {
     /// Returns the loop device with this directory in /sys. `None` if it is not one, or is not attached.
     fn of(folder: &Path) -> Option<Self> {
-        let file = fs::read(folder.join("loop/backing_file")).ok()?;
-        let file = PathBuf::from(OsStr::from_bytes(file.strip_suffix(b"\n").unwrap_or(&file)));
+        let file = fuse::backing_file(folder)?;
         let node = node_of(folder)?;
         // The path may lead elsewhere: the file was renamed or removed, or is in another mount namespace.
         let object = match fuse::loop_backing(&node) {

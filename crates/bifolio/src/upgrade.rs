@@ -168,11 +168,10 @@ fn host_is_full(image: &OwnedFd) -> bool {
         FileType::BlockDevice => {
             let (major, minor) =
                 (rustix::fs::major(opened.st_rdev), rustix::fs::minor(opened.st_rdev));
-            let name = format!("/sys/dev/block/{major}:{minor}/loop/backing_file");
-            let Ok(file) = std::fs::read(name) else { return false };
-            let file = file.strip_suffix(b"\n").unwrap_or(&file);
-            let host = rustix::fs::statvfs(file);
-            host.and_then(|host| Ok(has_holes(&rustix::fs::stat(file)?) && has_no_space(&host)))
+            let folder = format!("/sys/dev/block/{major}:{minor}");
+            let Some(file) = fuse::backing_file(Path::new(&folder)) else { return false };
+            let host = rustix::fs::statvfs(&file);
+            host.and_then(|host| Ok(has_holes(&rustix::fs::stat(&file)?) && has_no_space(&host)))
         }
         _ => Ok(false),
     };

@@ -26,7 +26,7 @@ mod upgrade;
 
 pub use mount::{
     Claim, LoopBacking, LoopDevice, MountEntry, MountError, MountOptions, OptionError, Preference,
-    loop_backing, mount_again, mounts_of, retry_while_in_use, served, split_option,
+    backing_file, loop_backing, mount_again, mounts_of, retry_while_in_use, served, split_option,
 };
 pub use operations::{InitRefused, Negotiated};
 pub use owners::{IdMap, IdRange, Owners};

@@ -42,7 +42,9 @@ impl Removals {
 
     /// Records that an open file was closed.
     pub(crate) fn note_closed(&self, node: &Node) {
-        if self.state.lock().nameless > 0 && node.attributes().links == 0 {
+        // Not locked while the node is asked, which takes locks of the format.
+        let has_nameless = self.state.lock().nameless > 0;
+        if has_nameless && node.attributes().links == 0 {
             self.state.lock().last_event = Some(Instant::now());
         }
     }

@@ -103,9 +103,7 @@ impl Loss {
         };
         format!("{name} of {files} file{s} were not preserved")
     }
-}
 
-impl Loss {
     /// Returns what a user needs to preserve it. Root of a container may lack a capability.
     fn privilege(&self) -> &'static str {
         match self {

@@ -149,10 +149,9 @@ fn done(result: libc::c_int) -> Result<libc::c_int, Errno> {
     if result < 0 { Err(failed()) } else { Ok(result) }
 }
 
-/// Returns the kernel's path of the file that the loop device at `node` is attached to.
-pub fn backing_file(node: &Path) -> Option<PathBuf> {
-    let device = Path::new("/sys/block").join(node.file_name()?);
-    let file = std::fs::read(device.join("loop/backing_file")).ok()?;
+/// Returns the kernel's path of the file that a loop device is attached to. `folder` is the device's directory in /sys.
+pub fn backing_file(folder: &Path) -> Option<PathBuf> {
+    let file = std::fs::read(folder.join("loop/backing_file")).ok()?;
     let file = file.strip_suffix(b"\n").unwrap_or(&file);
     Some(OsStr::from_bytes(file).into())
 }

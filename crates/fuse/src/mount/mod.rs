@@ -25,7 +25,7 @@ pub use again::{mount_again, served};
 pub use claim::{Claim, Claimed, retry_while_in_use};
 pub use control::abort;
 pub use identity::{MountId, open_mount};
-pub use loop_device::{LoopBacking, LoopDevice, loop_backing};
+pub use loop_device::{LoopBacking, LoopDevice, backing_file, loop_backing};
 pub use mount_point::{open as open_root, path_of};
 pub use option_list::{OptionError, split_option};
 pub use options::{MountOptions, Preference};
@@ -185,7 +185,8 @@ pub fn mounts_of(image: &Path) -> Vec<MountEntry> {
     let mut entries = table::ours();
     entries.retain(|entry| {
         let source = Path::new(&entry.source);
-        let file = loop_device::backing_file(source);
+        let name = source.file_name();
+        let file = name.and_then(|name| backing_file(&Path::new("/sys/block").join(name)));
         is_wanted(source) || is_partition(source) || file.is_some_and(|file| is_wanted(&file))
     });
     entries

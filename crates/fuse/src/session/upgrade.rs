@@ -2,8 +2,8 @@
 //! the change of the server's volume (`crate::upgrade`).
 //!
 //! A server has the image open for reading only, and opens no files. It cannot decide by itself to write: the guard passes files
-//! only while a program of root waits in the ioctl that requests this, on an open file of the mount. A server that cannot open the
-//! volume tells the guard so, which then gives the image up.
+//! only while a program of root waits in the ioctl that requests this, on an open file of the mount. The guard gives the image up
+//! if the server tells it that it cannot open the volume.
 
 use std::any::Any;
 use std::fmt;
@@ -32,7 +32,7 @@ const REFUSED: u8 = b'r';
 const FILE: u8 = b'f';
 /// The guard's message after the last file, and its answer to [`GIVEN_UP`].
 const END: u8 = b'e';
-/// The server's message that it has closed the files, and does not use them. No thread has this id.
+/// The server's message that it has closed the files, and does not use them. No thread that the guard sees has this id.
 const GIVEN_UP: u32 = 0;
 
 /// Keeps files open for writing: their locks. Gives them up when dropped, so that others may use them as before.
@@ -157,6 +157,10 @@ impl Asker {
 
     /// Returns the files that the guard has opened for the request of a thread of the host.
     pub(super) fn files_for(&self, thread: u32) -> Result<Vec<OwnedFd>, String> {
+        // The kernel has no other id for threads of PID namespaces beside or above the server's.
+        if thread == GIVEN_UP {
+            return Err(UNSEEN.to_owned());
+        }
         let mut socket = self.0.lock();
         let answer = socket.as_ref().ok_or(Errno::PIPE).and_then(|socket| ask(socket, thread));
         answer.unwrap_or_else(|errno| {
@@ -302,6 +306,8 @@ mod tests {
             let refused = guard.files_for(thread).unwrap_err();
             assert!(refused.contains("no program of root"), "{refused}");
         }
+        let refused = guard.files_for(GIVEN_UP).unwrap_err();
+        assert!(refused.contains("does not see"), "{refused}");
         assert!(!upgrade.is_done());
     }
 
