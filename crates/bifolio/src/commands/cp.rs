@@ -60,7 +60,7 @@ user.virtiofs.*, user.containers.override_stat and user.rootlesscontainers. Only
 device files, and set privileged attributes. \
 Devices, pipes and sockets of the host are not replaced by files. \
 The command prints a warning that counts what it left out, and succeeds. If anything else cannot be \
-copied, the command prints an error for it, copies the rest, and fails. It warns when the copies have more than 100 times the \
+copied, such as a device file with --privileged, the command prints an error for it, copies the rest, and fails. It warns when the copies have more than 100 times the \
 bytes of the image, or more files than the image has room for. Directories that exist keep their owners, permissions, times and other \
 attributes; with -a, a warning counts those with other owners or permissions than in the image. \
 A copy that was killed leaves directories with mode 0700, and files named .bifolio-*.partial.";

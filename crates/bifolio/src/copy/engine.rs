@@ -248,11 +248,8 @@ impl Feeder<'_, '_> {
                     &format!("{} was not copied", mode::type_words(attributes.kind)),
                     &error,
                 );
-                worker.engine.progress.warn(
-                    &failure
-                        .advise("only root with CAP_MKNOD outside of user namespaces can copy it")
-                        .to_string(),
-                );
+                let advice = "only root with CAP_MKNOD outside of user namespaces can copy it";
+                worker.engine.progress.report(&failure.advise(advice));
             }
             outcome => worker.report_unless_full(visit.path, 0, outcome.map(drop)),
         }

@@ -1,7 +1,7 @@
 //! Owner, extended attributes, permissions and times of a copy on the host.
 //!
-//! The owner is set first, because a change of the owner removes capabilities and set-ID bits. Times are set last,
-//! because every change updates them.
+//! The owner is set late, because root without `CAP_DAC_OVERRIDE` or `CAP_FOWNER` can set other metadata only of its own files.
+//! Capabilities and set-ID bits are set after it, because a change of the owner removes them. It leaves times as they are.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -64,6 +64,13 @@ pub enum Subject<'a> {
 /// Sets all metadata of the original on its copy. Passes errors to `report`.
 pub fn preserve(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMut(CopyError)) {
     let mut permissions = wanted.attributes.permissions;
+    let has_capabilities = set_xattrs(wanted, subject, &mut permissions, report);
+    let plain = set_permissions(subject, permissions & !SET_ID);
+    for outcome in [plain, set_times(wanted.attributes, subject)] {
+        if let Err(error) = outcome {
+            report(error);
+        }
+    }
     let is_owned = set_owner(wanted, subject).unwrap_or_else(|error| {
         report(error);
         false
@@ -72,13 +79,13 @@ pub fn preserve(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMu
     if permissions & SET_ID != 0 && !(is_owned && wanted.privileged) {
         let reason = if wanted.privileged { Errno::PERM.into() } else { Reason::GivesRights };
         wanted.losses.add(Loss::SetId, reason, wanted.path);
-        permissions &= !SET_ID;
-    }
-    set_xattrs(wanted, subject, &mut permissions, report);
-    for outcome in [set_permissions(subject, permissions), set_times(wanted.attributes, subject)] {
-        if let Err(error) = outcome {
+    } else if permissions & SET_ID != 0 {
+        if let Err(error) = set_permissions(subject, permissions) {
             report(error);
         }
+    }
+    if has_capabilities {
+        copy_xattr(wanted, subject, CAPABILITIES, &mut permissions, report);
     }
 }
 
@@ -133,16 +140,20 @@ fn set_owner(wanted: &Wanted<'_>, subject: Subject<'_>) -> Result<bool, CopyErro
     }
 }
 
-/// Sets the extended attributes. Reduces `permissions` if the access control list cannot be set.
+/// Sets the extended attributes but capabilities. Reduces `permissions` if the access control list cannot be set. Returns whether
+/// there are capabilities to set.
 fn set_xattrs(
     wanted: &Wanted<'_>,
     subject: Subject<'_>,
     permissions: &mut u16,
     report: &mut dyn FnMut(CopyError),
-) {
+) -> bool {
     let names = match wanted.node.list_xattrs() {
         Ok(names) => names,
-        Err(error) => return report(error.into()),
+        Err(error) => {
+            report(error.into());
+            return false;
+        }
     };
     // The parent directory of the copy may have default access control lists, which the original did not inherit.
     for (acl, _) in acl::ATTRIBUTES.iter().filter(|(acl, _)| !names.iter().any(|name| name == acl))
@@ -158,39 +169,46 @@ fn set_xattrs(
         }
     }
     let mut left_out = BTreeSet::new();
-    for name in names {
-        if !wanted.privileged {
-            if let Some(loss) = right(&name) {
-                left_out.insert(loss);
-                continue;
-            }
-        }
-        let value = match wanted.node.get_xattr(&name) {
-            Ok(value) => value,
-            Err(error) => {
-                report(error.into());
-                continue;
-            }
-        };
-        let Err(error) = set_xattr(subject, &name, &value) else { continue };
-        if name == acl::ACCESS {
-            *permissions = acl::permissions_without(&value, *permissions);
-        }
-        match error {
-            Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL => {
-                wanted.losses.add(Loss::Xattr(names_from(prefix(&name))), error, wanted.path);
-            }
-            Errno::NOSPC | Errno::TOOBIG | Errno::RANGE => {
-                wanted.losses.add(Loss::Xattr(name), error, wanted.path);
-            }
-            error => report(CopyError::Host(
-                "cannot set an extended attribute of the copy",
-                error.into(),
-            )),
+    let mut has_capabilities = false;
+    for name in &names {
+        match right(name).filter(|_| !wanted.privileged) {
+            Some(loss) => drop(left_out.insert(loss)),
+            None if name == CAPABILITIES => has_capabilities = true,
+            None => copy_xattr(wanted, subject, name, permissions, report),
         }
     }
     for loss in left_out {
         wanted.losses.add(loss, Reason::GivesRights, wanted.path);
+    }
+    has_capabilities
+}
+
+/// Sets one extended attribute. Reduces `permissions` if it is the access control list, and cannot be set.
+fn copy_xattr(
+    wanted: &Wanted<'_>,
+    subject: Subject<'_>,
+    name: &[u8],
+    permissions: &mut u16,
+    report: &mut dyn FnMut(CopyError),
+) {
+    let value = match wanted.node.get_xattr(name) {
+        Ok(value) => value,
+        Err(error) => return report(error.into()),
+    };
+    let Err(error) = set_xattr(subject, name, &value) else { return };
+    if name == acl::ACCESS {
+        *permissions = acl::permissions_without(&value, *permissions);
+    }
+    match error {
+        Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL => {
+            wanted.losses.add(Loss::Xattr(names_from(prefix(name))), error, wanted.path);
+        }
+        Errno::NOSPC | Errno::TOOBIG | Errno::RANGE => {
+            wanted.losses.add(Loss::Xattr(name.to_vec()), error, wanted.path);
+        }
+        error => {
+            report(CopyError::Host("cannot set an extended attribute of the copy", error.into()));
+        }
     }
 }
 
