@@ -26,8 +26,27 @@ impl NameIndex {
     pub const VERITY: Self = Self(11);
 }
 
-/// The longest name after a prefix.
+/// The longest name after a prefix. Also the longest one with its prefix that setxattr(2) takes.
 const NAME_BYTES_MAX: usize = 255;
+
+/// Errors: setxattr(2) refuses to set the attribute `name` to `value` on all file systems: the name is longer, prefix included, or
+/// the value is no set of capabilities that Linux reads. Images that others have made may have such attributes.
+pub fn check_settable(name: &[u8], value: &[u8]) -> Result<()> {
+    const CAPABILITIES: &[u8] = b"security.capability";
+    /// The bit that makes capabilities effective, beside the revision in the first word.
+    const EFFECTIVE: u32 = 1;
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::InvalidArgument("the name has more than 255 bytes with its prefix"));
+    }
+    if name != CAPABILITIES {
+        return Ok(());
+    }
+    let revision = value.first_chunk().map(|&word| u32::from_le_bytes(word) & !EFFECTIVE);
+    match (revision, value.len()) {
+        (Some(0x0200_0000), 20) | (Some(0x0300_0000), 24) => Ok(()),
+        _ => Err(Error::InvalidArgument("the value is no set of capabilities of revision 2 or 3")),
+    }
+}
 
 /// A prefix of names.
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +189,33 @@ mod tests {
         for full in [&b"system.advise"[..], b"system.posix_acl_accessx"] {
             assert_eq!(PLAIN.split_name(full), None);
         }
+    }
+
+    #[test]
+    fn what_setxattr_refuses_everywhere_cannot_be_set() {
+        let name = |bytes: usize| [&b"user."[..], &vec![b'n'; bytes - 5]].concat();
+        assert_eq!(check_settable(&name(255), b"x"), Ok(()));
+        assert!(matches!(check_settable(&name(256), b"x"), Err(Error::InvalidArgument(_))));
+        let capabilities = |revision: u32, length: usize| {
+            let mut value = revision.to_le_bytes().to_vec();
+            value.resize(length, 0);
+            check_settable(b"security.capability", &value)
+        };
+        for (revision, length) in [(0x0200_0000, 20), (0x0200_0001, 20), (0x0300_0001, 24)] {
+            assert_eq!(capabilities(revision, length), Ok(()));
+        }
+        for (revision, length) in [
+            (0x0100_0000, 12),
+            (0x0200_0000, 24),
+            (0x0200_0002, 20),
+            (0x0300_0000, 20),
+            (0x0400_0000, 24),
+            (0x0200_0000, 0),
+        ] {
+            let refused = capabilities(revision, length);
+            assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{revision:x}, {length}");
+        }
+        assert_eq!(check_settable(b"security.capabilitys", b"x"), Ok(()));
     }
 
     #[test]

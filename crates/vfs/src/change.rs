@@ -124,6 +124,8 @@ impl Node {
 
     /// Sets an extended attribute, named with its prefix. A POSIX ACL sets the mode too, and clears the
     /// setgid bit unless [`Privileges::Keep`] is given.
+    ///
+    /// Errors: also `InvalidArgument` for what setxattr(2) refuses on all file systems ([`fs::xattr::check_settable`]).
     pub fn set_xattr(
         &self,
         name: &[u8],
@@ -131,6 +133,7 @@ impl Node {
         mode: XattrMode,
         privileges: Privileges,
     ) -> Result<()> {
+        fs::xattr::check_settable(name, value)?;
         self.check_writable()?;
         if value.len() > XATTR_BYTES_MAX {
             return Err(Error::InvalidArgument("the attribute's value is too large"));

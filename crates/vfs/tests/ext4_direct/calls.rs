@@ -148,7 +148,8 @@ fn requests_at_once_that_would_wait_end_with_would_block() {
 #[test]
 fn only_successful_writes_clear_privileges() {
     let (stage, file) = Stage::with_file(1 << 20, |device| device);
-    let (name, value) = (b"security.capability".as_slice(), b"\x01\x00\x00\x02".as_slice());
+    let name = b"security.capability".as_slice();
+    let value = &[&b"\x01\x00\x00\x02"[..], &[0; 16]].concat();
     let has_capability = |file: &File| file.node().get_xattr(name).is_ok();
     let set = || file.node().set_xattr(name, value, XattrMode::Either, Privileges::Keep).unwrap();
     set();

@@ -9,11 +9,13 @@ use crate::*;
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 const CAPABILITY: &[u8] = b"security.capability";
+/// An empty set of capabilities.
+const CAPABILITIES: &[u8] = b"\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 /// Creates a file with these permissions and capabilities.
 fn privileged(volume: &Volume, path: &str, permissions: u16) -> Arc<Node> {
     let file = create(volume, path);
-    file.set_xattr(CAPABILITY, b"caps", XattrMode::Create, Privileges::Keep).unwrap();
+    file.set_xattr(CAPABILITY, CAPABILITIES, XattrMode::Create, Privileges::Keep).unwrap();
     chmod(&file, permissions);
     file
 }
@@ -69,13 +71,27 @@ fn a_truncation_clears_privileges_that_the_caller_may_not_keep() {
     file.set_size(0, Privileges::DropFor(group + 1)).unwrap();
     assert_eq!(permissions(&file), 0o745, "only the group's members may keep the mark");
     // The vfs remembers that a file has no privileges, until it may have some again.
-    set_xattr(&file, CAPABILITY, b"caps").unwrap();
+    set_xattr(&file, CAPABILITY, CAPABILITIES).unwrap();
     chmod(&file, 0o4711);
     file.set_size(1, Privileges::Drop).unwrap();
     assert_eq!(permissions(&file), 0o711);
     assert_eq!(file.get_xattr(CAPABILITY), Err(Error::NoAttribute));
     let directory = mkdir(&volume, "/d");
     assert_eq!(directory.set_size(0, Privileges::Keep), Err(Error::IsDirectory));
+}
+
+#[test]
+fn attributes_that_setxattr_refuses_everywhere_are_refused() {
+    let (volume, _) = volume();
+    let file = create(&volume, "/file");
+    let longest = [&b"user."[..], &[b'n'; 250]].concat();
+    set_xattr(&file, &longest, b"x").unwrap();
+    let longer = [&longest[..], b"n"].concat();
+    for (name, value) in [(&longer[..], &b"x"[..]), (CAPABILITY, b"caps"), (CAPABILITY, b"")] {
+        let refused = set_xattr(&file, name, value);
+        assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{refused:?}");
+    }
+    assert_eq!(file.list_xattrs(), Ok(vec![longest]));
 }
 
 #[test]
