@@ -134,6 +134,12 @@ impl Xattrs {
         all.filter_map(|(name, value)| Some((&name[..], value.as_deref()?)))
     }
 
+    /// Returns the names and values of this member alone.
+    pub fn own(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let own = self.own.by_name.iter();
+        own.filter_map(|(name, value)| Some((&name[..], value.as_deref()?)))
+    }
+
     /// Adds an attribute, unless there is one with this name.
     pub fn add(&mut self, name: &[u8], value: &[u8]) {
         if !self.contains(name) {

@@ -23,30 +23,37 @@ pub struct TextAcl {
     entries: Vec<Entry>,
     /// Entries without a number: their permissions and names.
     named: Vec<(u16, Name)>,
+    /// The text of entries for users and groups in an unknown form.
+    unknown: Vec<Vec<u8>>,
 }
 
 impl TextAcl {
     /// Parses a list. Returns `None` if the text is none.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let mut acl = Self { entries: Vec::new(), named: Vec::new() };
+        let mut acl = Self { entries: Vec::new(), named: Vec::new(), unknown: Vec::new() };
         for line in text.split(|&byte| byte == b'\n') {
-            let line = line.split(|&byte| byte == b'#').next()?;
-            for entry in line.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
-                if !entry.is_empty() {
-                    acl.add(entry)?;
+            for entry in without_comment(line).split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
+                if entry.is_empty() {
+                    continue;
+                }
+                let fields = fields(entry);
+                let is_named = matches!(
+                    fields[..],
+                    [b"user" | b"u" | b"group" | b"g", name, ..] if !name.is_empty()
+                );
+                match acl.add(&fields) {
+                    None if is_named => acl.unknown.push(entry.to_vec()),
+                    added => added?,
                 }
             }
         }
-        (acl.entries.len() + acl.named.len() <= ENTRIES_MAX).then_some(acl)
+        let count = acl.entries.len() + acl.named.len() + acl.unknown.len();
+        (count <= ENTRIES_MAX && !acl.entries.is_empty()).then_some(acl)
     }
 
-    fn add(&mut self, entry: &[u8]) -> Option<()> {
-        let mut fields: Vec<&[u8]> =
-            entry.split(|&byte| byte == b':').map(<[u8]>::trim_ascii).collect();
-        if matches!(fields.first(), Some(&b"default" | &b"d")) {
-            fields.remove(0);
-        }
-        let (name, permissions, number) = match fields[..] {
+    /// Adds the entry with these fields. Returns `None` if they are none.
+    fn add(&mut self, fields: &[&[u8]]) -> Option<()> {
+        let (name, permissions, number) = match *fields {
             // As Solaris writes it.
             [_, permissions] => (&b""[..], permissions, None),
             [_, name, permissions] => (name, permissions, None),
@@ -66,7 +73,7 @@ impl TextAcl {
                 match parse_number(number) {
                     Some(id) => owned(if is_user { USER } else { GROUP }, id),
                     None => {
-                        let name = text::unescape(name);
+                        let name = unescape(name);
                         let name = if is_user { Name::User(name) } else { Name::Group(name) };
                         self.named.push((permissions, name));
                         return Some(());
@@ -79,6 +86,11 @@ impl TextAcl {
         Some(())
     }
 
+    /// Returns the text of entries in an unknown form, which the value leaves out.
+    pub fn unknown(&self) -> &[Vec<u8>] {
+        &self.unknown
+    }
+
     /// Returns whether [`value`](Self::value) asks for numbers of names.
     pub fn has_names(&self) -> bool {
         !self.named.is_empty()
@@ -86,7 +98,7 @@ impl TextAcl {
 
     /// Returns the value of the extended attribute. `number` finds the number of a name; entries without one are left out.
     pub fn value(self, mut number: impl FnMut(&Name) -> Option<u32>) -> Vec<u8> {
-        let Self { mut entries, named } = self;
+        let Self { mut entries, named, .. } = self;
         for (permissions, name) in named {
             let tag = if matches!(name, Name::User(_)) { USER } else { GROUP };
             entries.extend(number(&name).map(|id| Entry { tag, permissions, id }));
@@ -94,6 +106,44 @@ impl TextAcl {
         acl::complete(&mut entries);
         acl::value(&entries)
     }
+}
+
+/// Returns the fields of an entry, without the mark of a default list.
+fn fields(entry: &[u8]) -> Vec<&[u8]> {
+    let mut fields: Vec<&[u8]> =
+        entry.split(|&byte| byte == b':').map(<[u8]>::trim_ascii).collect();
+    if matches!(fields.first(), Some(&b"default" | &b"d")) {
+        fields.remove(0);
+    }
+    fields
+}
+
+/// Returns a line without its comment. Within a word, such as a name, the number sign begins none.
+fn without_comment(line: &[u8]) -> &[u8] {
+    let mut before = b' ';
+    let comment = line.iter().position(|&byte| {
+        let follows_blank = std::mem::replace(&mut before, byte).is_ascii_whitespace();
+        byte == b'#' && follows_blank
+    });
+    comment.and_then(|comment| line.get(..comment)).unwrap_or(line)
+}
+
+/// Replaces the escapes of acl_to_text(3) in a name: a backslash and three octal digits, and two backslashes.
+fn unescape(name: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let [first, after @ ..] = rest {
+        let digits = after.first_chunk::<3>().filter(|_| *first == b'\\');
+        let byte = digits.and_then(|digits| text::octal_byte(digits));
+        let (byte, taken) = match (byte, first, after) {
+            (Some(byte), ..) => (byte, 3),
+            (None, b'\\', [b'\\', ..]) => (b'\\', 1),
+            _ => (*first, 0),
+        };
+        bytes.push(byte);
+        rest = after.get(taken..).unwrap_or_default();
+    }
+    bytes
 }
 
 fn parse_permissions(text: &[u8]) -> Option<u16> {
@@ -155,6 +205,27 @@ mod tests {
             lines(&text, number).unwrap();
             assert_eq!(asked, [Name::User(name.into())]);
         }
+        // Backslashes are doubled, and a number sign within a name begins no comment.
+        for (text, name) in [
+            ("a\\\\b", "a\\b"),
+            ("a\\\\100b", "a\\100b"),
+            ("a\\134b", "a\\b"),
+            ("a\\b", "a\\b"),
+            ("a#b", "a#b"),
+            ("#", "#"),
+        ] {
+            let text = format!(
+                "#all\nuser::rwx # u:1:r\nuser:{text}:rwx\t#effective:r--\ngroup::r\nother::-"
+            );
+            let mut asked = Vec::new();
+            let number = |name: &Name| {
+                asked.push(name.clone());
+                Some(7)
+            };
+            let found = lines(&text, number).unwrap();
+            assert_eq!(found, ["user::rwx", "user:7:rwx", "group::r--", "mask::rwx", "other::---"]);
+            assert_eq!(asked, [Name::User(name.into())]);
+        }
         // Unknown users are left out.
         let text = "user::rwx,user:x:rwx,group::r--,mask::r-x,other::---";
         let expected = ["user::rwx", "group::r--", "mask::r-x", "other::---"];
@@ -163,7 +234,13 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused() {
-        for bad in ["x", "user", "user:a:b:c:d:e", "user::q", "mask:x:rwx", "everyone@:rwx::allow"]
+        // GNU tar cuts entries at a number sign. Others are none of users and groups.
+        let acl =
+            TextAcl::parse(b"user::rw-\nuser:a\ngroup:b:q\ngroup::r--\nother::r--\n").unwrap();
+        assert_eq!(acl.unknown(), [&b"user:a"[..], b"group:b:q"]);
+        assert!(TextAcl::parse(b"user::rw-\nmask::q\ngroup::r--\nother::r--\n").is_none());
+        for bad in
+            ["", "x", "user", "user:a:b:c:d:e", "user::q", "mask:x:rwx", "everyone@:rwx::allow"]
         {
             assert!(TextAcl::parse(bad.as_bytes()).is_none(), "{bad}");
         }

@@ -15,7 +15,6 @@ use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::format::text;
 use crate::format::xattr_dump::{self, DumpedFile};
-use crate::import::check_xattr;
 use crate::links::{self, Found};
 use crate::target::{ImageOptions, Target};
 use crate::writing::{Writing, change_targets};
@@ -110,7 +109,8 @@ fn read_dump(file: &OsStr) -> Result<Vec<DumpedFile>> {
 fn apply(change: &Change, target: &Target, node: &Node) -> Result<()> {
     let (outcome, action, name) = match change {
         Change::Set(name, value) => {
-            (set(node, name, value), "cannot set the extended attribute", name)
+            let set = node.set_xattr(name, value, XattrMode::Either, Privileges::Keep);
+            (set, "cannot set the extended attribute", name)
         }
         Change::Remove(name) => {
             (node.remove_xattr(name), "cannot remove the extended attribute", name)
@@ -119,11 +119,6 @@ fn apply(change: &Change, target: &Target, node: &Node) -> Result<()> {
     };
     let action = format!("{action} {}", text::escape(name));
     outcome.map_err(|error| Failure::action(target, &action, &error))
-}
-
-fn set(node: &Node, name: &[u8], value: &[u8]) -> base::Result<()> {
-    check_xattr(name, value)?;
-    node.set_xattr(name, value, XattrMode::Either, Privileges::Keep)
 }
 
 /// Returns the file `target` of a dump, which has the path `names` below `top`. Errors: the path leads out of `top`.

@@ -27,10 +27,11 @@ in the image are not followed.
 
 Extended attributes and access control lists are taken in the forms of GNU tar, star and libarchive (--xattrs, --acls, --selinux). \
 Names in access control lists are those of the image's /etc/passwd and /etc/group, if the archive has no numbers for them. The \
-command prints a warning that counts what it could not unpack of other records.
+command prints a warning that counts what it could not unpack of other records, and what hard links have that differs from their \
+files: as in GNU tar and bsdtar, only a hard link with data of its own sets them.
 
-The names .wh.* in layers of container images (OCI) say which files of other layers are removed. They are not unpacked, and the \
-command fails, unless --keep-whiteouts is given.
+The names .wh.* in layers of container images (OCI) say which files of other layers are removed. They, and what is below such \
+names, are not unpacked, and the command fails, unless --keep-whiteouts is given.
 
 Supported formats are v7, ustar, GNU tar and pax. For a compressed archive, use a pipe: \
 zstd -dc root.tar.zst | bifolio tar - disk.img:/";

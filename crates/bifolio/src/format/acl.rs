@@ -81,6 +81,27 @@ pub fn permissions_without(value: &[u8], permissions: u16) -> u16 {
     }
 }
 
+/// Returns whether two values have the same entries. Those without a user or group may have any number.
+pub fn are_same(value: &[u8], other: &[u8]) -> bool {
+    let entries = |value: &[u8]| {
+        let mut entries = parse(value)?;
+        for entry in entries.iter_mut().filter(|entry| ![USER, GROUP].contains(&entry.tag)) {
+            entry.id = u32::MAX;
+        }
+        complete(&mut entries);
+        Some(entries)
+    };
+    entries(value).is_some_and(|found| Some(found) == entries(other))
+}
+
+/// Returns whether the list `value` says no more than these permissions. Volumes do not store such a list.
+pub fn is_mode(value: &[u8], permissions: u16) -> bool {
+    let entry =
+        |tag, shift: u16| Entry { tag, permissions: permissions >> shift & 7, id: u32::MAX };
+    let mode = [entry(USER_OWNER, 6), entry(GROUP_OWNER, 3), entry(OTHER, 0)];
+    are_same(value, &self::value(&mode))
+}
+
 fn parse(value: &[u8]) -> Option<Vec<Entry>> {
     let (header, body) = value.split_first_chunk::<HEADER_BYTES>()?;
     if value.len() > VALUE_BYTES_MAX
@@ -160,6 +181,26 @@ mod tests {
             "default:other::---",
         ];
         assert_eq!(lines(&value(&entries), "default:").unwrap(), expected);
+    }
+
+    #[test]
+    fn lists_are_compared_by_their_entries() {
+        let list = value(&[(USER_OWNER, 6, 0), (USER, 4, 5), (GROUP_OWNER, 4, 0), (OTHER, 0, 0)]);
+        let sorted = value(&[
+            (USER_OWNER, 6, u32::MAX),
+            (USER, 4, 5),
+            (GROUP_OWNER, 4, u32::MAX),
+            (MASK, 4, u32::MAX),
+            (OTHER, 0, u32::MAX),
+        ]);
+        assert!(are_same(&list, &sorted));
+        let other = value(&[(USER_OWNER, 6, 0), (USER, 4, 6), (GROUP_OWNER, 4, 0), (OTHER, 0, 0)]);
+        assert!(!are_same(&list, &other));
+        assert!(!are_same(b"x", b"x"));
+        let mode = value(&[(USER_OWNER, 6, 0), (GROUP_OWNER, 4, 0), (OTHER, 0, 7)]);
+        assert!(is_mode(&mode, 0o4640));
+        assert!(!is_mode(&mode, 0o641));
+        assert!(!is_mode(&list, 0o640));
     }
 
     #[test]

@@ -131,9 +131,20 @@ pub fn describe(name: &[u8]) -> Vec<u8> {
     [b"the attribute ", name].concat()
 }
 
+/// Sets the metadata of a new copy, as [`update`] does. Removes access control lists that it has inherited.
+pub fn apply(
+    copy: &Node,
+    preserved: &Preserved,
+    lost: Lost<'_>,
+    set_xattrs: impl FnOnce(&Node, &mut u16) -> Result<bool, CopyError>,
+) -> Result<(), CopyError> {
+    remove_inherited(copy)?;
+    update(copy, preserved, lost, set_xattrs)
+}
+
 /// Sets the metadata of a copy. Calls `set_xattrs` to set the extended attributes, which returns whether it has set an access
 /// control list that decides on the permissions. It gets the permissions, and reduces them if the list cannot be set.
-pub fn apply(
+pub fn update(
     copy: &Node,
     preserved: &Preserved,
     lost: Lost<'_>,
@@ -145,7 +156,6 @@ pub fn apply(
         let gid = Some(preserved.gid);
         set_attributes(copy, &AttributeChange { uid, gid, ..AttributeChange::default() })?;
     }
-    remove_inherited(copy)?;
     let mut permissions = preserved.permissions;
     if set_xattrs(copy, &mut permissions)? {
         permissions = permissions & !0o777 | copy.attributes().permissions & 0o777;
@@ -177,8 +187,7 @@ pub fn set_xattr(
     permissions: &mut u16,
     lost: Lost<'_>,
 ) -> Result<bool, CopyError> {
-    let set = || copy.set_xattr(name, value, XattrMode::Either, Privileges::Keep);
-    let reason = match check_xattr(name, value).and_then(|()| set()) {
+    let reason = match copy.set_xattr(name, value, XattrMode::Either, Privileges::Keep) {
         Ok(()) => return Ok(true),
         Err(
             error @ (Error::Unsupported(_)
@@ -194,26 +203,6 @@ pub fn set_xattr(
     }
     lost.add(&describe(name), reason);
     Ok(false)
-}
-
-/// Returns an error for an extended attribute that setxattr(2) refuses on all file systems: with a longer name, prefix included, or
-/// capabilities without the form that Linux reads.
-pub fn check_xattr(name: &[u8], value: &[u8]) -> base::Result<()> {
-    /// The bit that makes capabilities effective, beside the revision in the first word.
-    const EFFECTIVE: u32 = 1;
-    const NAME_BYTES_MAX: usize = 255;
-    if name.len() > NAME_BYTES_MAX {
-        return Err(Error::InvalidArgument("the name has more than 255 bytes with its prefix"));
-    }
-    if name != CAPABILITIES {
-        return Ok(());
-    }
-    let revision =
-        value.first_chunk().map(|&word| u32::from_le_bytes(word) & !EFFECTIVE).unwrap_or_default();
-    match (revision, value.len()) {
-        (0x0200_0000, 20) | (0x0300_0000, 24) => Ok(()),
-        _ => Err(Error::InvalidArgument("the value is no set of capabilities of revision 2 or 3")),
-    }
 }
 
 /// Returns whether a volume may have no free space for a value of so many bytes: the blocks for it, and those that say where

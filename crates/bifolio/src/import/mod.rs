@@ -4,12 +4,14 @@
 mod contents;
 mod directories;
 mod from_image;
+mod hard_link;
 mod input;
 mod losses;
 mod metadata;
 mod source;
 mod tree;
 mod unpack;
+mod whiteouts;
 mod xattrs;
 
 use std::borrow::Cow;
@@ -38,7 +40,6 @@ use crate::writing::Writing;
 pub use from_image::InImage;
 pub use input::check_uncompressed;
 use losses::{Losses, Lost};
-pub use metadata::check_xattr;
 pub use source::Source;
 use tree::{Entry, Opened, Walk};
 pub use unpack::{UnpackOptions, Unpacker};

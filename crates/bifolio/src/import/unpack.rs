@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use base::attributes::{AttributeChange, FileType};
+use base::attributes::FileType;
 use base::{Error, InodeNumber};
 use vfs::{Creation, Credentials, Node, Privileges, Volume};
 
@@ -16,8 +16,9 @@ use super::directories::Directories;
 use super::input::Interruptible;
 use super::losses::{Losses, Lost};
 use super::metadata::{self, Preserved};
+use super::whiteouts::Whiteouts;
 use super::{
-    CopyError, IS_REPLACED, LEADS_OUT, contents, create_complete, link_text, report, set_attributes,
+    CopyError, IS_REPLACED, LEADS_OUT, contents, create_complete, hard_link, link_text, report,
 };
 use crate::accounts::Accounts;
 use crate::archive::{ArchiveReader, Damage, Kind, Member, Name, TextAcl, Xattrs};
@@ -37,9 +38,8 @@ const PATH_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of bytes of a path that is too long in its message.
 const SHOWN_BYTES_MAX: usize = 255;
 
-/// The start of the names of members that say which files of lower layers are removed (OCI image specification).
-const WHITEOUT: &[u8] = b".wh.";
 const HAS_NO_RECORD: &str = "the record is not supported";
+const IS_UNKNOWN: &str = "the archive has it in an unknown form";
 const IS_INVALID: &str = "the value is invalid, and that of the member's header was used";
 
 /// Options of unpacking.
@@ -71,8 +71,7 @@ pub struct Unpacker<'a> {
     losses: Losses,
     /// The symbolic links that were not followed, and the number of members that were not unpacked for each but the first one.
     links: BTreeMap<Vec<u8>, u64>,
-    /// The whiteouts that were not unpacked: their number, and the first one.
-    whiteouts: Option<(u64, Vec<u8>)>,
+    whiteouts: Whiteouts,
     accounts: Accounts,
 }
 
@@ -97,7 +96,7 @@ impl<'a> Unpacker<'a> {
             removed: HashSet::new(),
             losses: Losses::default(),
             links: BTreeMap::new(),
-            whiteouts: None,
+            whiteouts: Whiteouts::default(),
             accounts: Accounts::default(),
         }
     }
@@ -114,15 +113,8 @@ impl<'a> Unpacker<'a> {
             let text = format!("{more} more member{s} below this symbolic link {was} not unpacked");
             self.console.report(&Failure::new(link.as_slice(), text));
         }
-        if let Some((count, first)) = self.whiteouts {
-            let (s, was) = if count == 1 { ("", "was") } else { ("s", "were") };
-            let text = format!(
-                "{count} whiteout{s} {was} not unpacked, the first is {}: the archive is a layer that removes files of \
-                 other layers",
-                text::escape(&first)
-            );
-            let advice = "remove these files with `bifolio rm`, or use --keep-whiteouts to unpack whiteouts as files";
-            self.console.report(&Failure::new(name, text).advise(advice));
+        if let Some(failure) = self.whiteouts.failure(name) {
+            self.console.report(&failure);
         }
         self.losses.warn(self.console);
         outcome
@@ -207,9 +199,13 @@ impl<'a> Unpacker<'a> {
             self.writing.check_interrupted()?;
             let lost = Lost { losses: &self.losses, path: &member.path };
             let Some(acl) = TextAcl::parse(&text) else {
-                lost.add(b"the access control list", "the archive has it in an unknown form");
+                lost.add(b"the access control list", IS_UNKNOWN);
                 continue;
             };
+            for entry in acl.unknown() {
+                let what = [b"the entry ", &entry[..], b" in the access control list"].concat();
+                lost.add(&what, IS_UNKNOWN);
+            }
             if acl.has_names() {
                 self.accounts.update(self.volume);
             }
@@ -220,11 +216,11 @@ impl<'a> Unpacker<'a> {
                         Name::User(name) => ("user", name),
                         Name::Group(name) => ("group", name),
                     };
-                    let name = text::escape(name);
-                    let what = format!("the entry for the {kind} {name} in the access control list");
+                    let what = format!("the entry for the {kind} ").into_bytes();
+                    let what = [&what, &name[..], b" in the access control list"].concat();
                     let reason = "the image has no such name in /etc/passwd or /etc/group; create the archive with \
                                   --numeric-owner";
-                    lost.add(what.as_bytes(), reason);
+                    lost.add(&what, reason);
                 }
                 found
             });
@@ -300,9 +296,7 @@ impl<'a> Unpacker<'a> {
                 _ => Err(CopyError::Other("was not unpacked: the name is empty".into())),
             };
         };
-        if name.starts_with(WHITEOUT) && !self.options.keep_whiteouts {
-            let first = || (0, member.path.clone());
-            self.whiteouts.get_or_insert_with(first).0 += 1;
+        if !self.options.keep_whiteouts && self.whiteouts.add(&member.path) {
             return Ok(());
         }
         let directories = self.directories_at(parents, true)?;
@@ -331,7 +325,13 @@ impl<'a> Unpacker<'a> {
                 create_complete(self.volume, directory, name, |_, name| {
                     Ok(self.volume.link(directory, name, &target)?)
                 })?;
-                self.write_linked(member, archive, &target)
+                match member.size > 0 && target.kind() == FileType::Regular {
+                    true => self.write_linked(member, archive, &target),
+                    false => {
+                        hard_link::count_differences(member, &target, lost);
+                        Ok(())
+                    }
+                }
             }
             Kind::Inode(FileType::Directory) if exists == Existing::LinkToDirectory => Ok(()),
             Kind::Inode(FileType::Directory) => self.unpack_directory(member, directory, name),
@@ -488,29 +488,23 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Writes the data of a hard link, if it has some: the earlier members of the file may have none.
+    /// Writes the data of a hard link, and sets its metadata: the earlier members of the file may have none.
     fn write_linked<R: Read>(
         &self,
         member: &Member,
         archive: &mut ArchiveReader<R>,
         file: &Arc<Node>,
     ) -> Result<(), CopyError> {
-        if member.size == 0 || file.kind() != FileType::Regular {
-            return Ok(());
-        }
-        let before = file.attributes();
+        let size_before = file.attributes().size;
         let check_interrupted = || self.writing.check_interrupted().map_err(CopyError::Fatal);
         contents::unpack(member, archive, file, check_interrupted)?;
-        if before.size > member.size {
+        if size_before > member.size {
             file.set_size(member.size, Privileges::Keep)?;
         }
-        let change = AttributeChange {
-            permissions: Some(before.permissions),
-            accessed: member.accessed,
-            modified: Some(member.modified),
-            ..AttributeChange::default()
-        };
-        set_attributes(file, &change)
+        let lost = Lost { losses: &self.losses, path: &member.path };
+        metadata::update(file, &Preserved::of_member(member), lost, |file, permissions| {
+            set_xattrs(file, &member.xattrs, permissions, lost)
+        })
     }
 
     /// Returns the node at a path of the archive, for a hard link.
@@ -571,12 +565,22 @@ fn set_metadata(
     lost: Lost<'_>,
 ) -> Result<(), CopyError> {
     metadata::apply(copy, preserved, lost, |copy, permissions| {
-        let mut has_acl = false;
-        for (name, value) in xattrs.iter() {
-            // The mode in the archive may have the permissions of the group in place of the mask.
-            let is_set = metadata::set_xattr(copy, (name, value), permissions, lost)?;
-            has_acl |= is_set && name == acl::ACCESS;
-        }
-        Ok(has_acl)
+        set_xattrs(copy, xattrs, permissions, lost)
     })
+}
+
+/// Sets the extended attributes of a member. Returns whether an access control list is among them.
+fn set_xattrs(
+    copy: &Node,
+    xattrs: &Xattrs,
+    permissions: &mut u16,
+    lost: Lost<'_>,
+) -> Result<bool, CopyError> {
+    let mut has_acl = false;
+    for (name, value) in xattrs.iter() {
+        // The mode in the archive may have the permissions of the group in place of the mask.
+        let is_set = metadata::set_xattr(copy, (name, value), permissions, lost)?;
+        has_acl |= is_set && name == acl::ACCESS;
+    }
+    Ok(has_acl)
 }

@@ -163,9 +163,26 @@ fn whiteouts_of_layers_are_not_unpacked_as_files() {
     let image = empty_image(1024);
     shell(
         image.folder.path(),
-        "mkdir -p tree/dir; cd tree; : > dir/.wh.gone; : > dir/.wh..wh..opq; echo x > dir/x; tar -cf ../archive.tar .",
+        "mkdir -p tree/dir; cd tree; : > dir/.wh.gone; : > dir/.wh..wh..opq; echo x > dir/x; tar -cf ../archive.tar .
+        mkdir -p .wh.d/.wh.e/in; echo y > .wh.d/y; ln .wh.d/y .wh.d/.wh.e/in/z; tar -cf ../below.tar .wh.d/y
+        tar --sort=name -cf ../mixed.tar .wh.d dir/x",
     );
     let archive = image.beside("archive.tar").display().to_string();
+    for (name, options, expected) in [
+        ("below.tar", &[][..], "1 member below whiteouts was not unpacked, the first is .wh.d/y"),
+        ("below.tar", &["--strip-components=1"], "1 member below whiteouts was not unpacked"),
+        (
+            "mixed.tar",
+            &[],
+            "2 whiteouts and 3 members below whiteouts were not unpacked, the first is .wh.d/",
+        ),
+    ] {
+        let below = image.beside(name).display().to_string();
+        let text = run_with_status(&[&["tar", &below, &image.at("/")], options].concat(), 1).text();
+        assert!(text.contains(expected), "{text}");
+        let files = if name == "mixed.tar" { "dir\nlost+found\n" } else { "lost+found\n" };
+        assert_eq!(run_ok(&["ls", "-a", &image.at("/")]), format!(".\n..\n{files}"));
+    }
     let text = run_with_status(&["tar", &archive, &image.at("/")], 1).text();
     assert!(text.contains("2 whiteouts were not unpacked, the first is ./dir/.wh."), "{text}");
     assert_eq!(run_ok(&["ls", "-a", &image.at("/dir")]), ".\n..\nx\n");
@@ -235,6 +252,109 @@ fn hard_links_with_data_are_files_with_it() {
         assert!(stat.contains("(0640/") && stat.contains("2001-09-09"), "{name}: {stat}");
     }
     assert_eq!(run_ok(&["cat", &image.at("/alone")]), "x".repeat(700));
+    image.check_by_e2fsck();
+}
+
+/// Returns a header of a member with metadata, and no data.
+fn with_metadata(kind: u8, name: &str, owner: u64, mode: u32, time: u64) -> Vec<u8> {
+    let mut archive = Vec::new();
+    add(&mut archive, kind, name, if kind == b'0' { "" } else { "file" }, b"");
+    let mut header = tar::Header::new_ustar();
+    header.as_mut_bytes().copy_from_slice(&archive);
+    header.set_uid(owner);
+    header.set_gid(owner);
+    header.set_mode(mode);
+    header.set_mtime(time);
+    header.set_cksum();
+    header.as_bytes().to_vec()
+}
+
+#[test]
+fn what_a_hard_link_has_of_its_own_is_counted_or_set_with_its_data() {
+    let list = "user::rw-,user:7:rw-,group::r--,mask::rw-,other::---";
+    let own = [
+        ("SCHILY.xattr.user.same", "1"),
+        ("SCHILY.xattr.user.only", "2"),
+        ("RHT.security.selinux", "label_t"),
+        ("SCHILY.acl.access", list),
+        ("atime", "5"),
+    ];
+    let mut start = extended(&[("SCHILY.xattr.user.same", "1")]);
+    start.extend(with_metadata(b'0', "file", 7, 0o640, 1_000_000_000));
+    // The same as the file.
+    start.extend(extended(&[("SCHILY.xattr.user.same", "1"), ("atime", "5")]));
+    start.extend(with_metadata(b'1', "same", 7, 0o640, 1_000_000_000));
+    start.extend(extended(&[("SCHILY.acl.access", "user::rw-,group::r--,other::---")]));
+    start.extend(with_metadata(b'1', "minimal", 7, 0o640, 1_000_000_000));
+    let image = empty_image(1024);
+    let printed = unpack(&image, &[&start[..], &[0; 1024]].concat());
+    assert_eq!(printed, (String::new(), Some(0)));
+
+    let mut archive = start.clone();
+    archive.extend(extended(&own));
+    archive.extend(with_metadata(b'1', "other", 8, 0o4640, 1_000_000_001));
+    archive.resize(archive.len() + 1024, 0);
+    let image = empty_image(1024);
+    let (text, status) = unpack(&image, &archive);
+    for what in [
+        "the attribute user.only",
+        "the attribute security.selinux",
+        "the attribute system.posix_acl_access",
+        "the owner",
+        "the group",
+        "the mode",
+        "the modification time",
+    ] {
+        let line = format!(
+            "{what} of 1 file was not copied, the first is other: the hard link has another value"
+        );
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+    assert_eq!((text.lines().count(), status), (7, Some(0)), "{text}");
+    let kept = run_ok(&["stat", &image.at("/file")]);
+    assert!(kept.contains("(0640/") && kept.contains("Links: 4"), "{kept}");
+
+    // With data, the link is the last member of its file, as for bsdtar.
+    let mut archive = start;
+    archive.extend(extended(&own));
+    let mut link = Vec::new();
+    add(&mut link, b'1', "other", "file", b"data");
+    archive.extend(link);
+    archive.resize(archive.len() + 1024, 0);
+    let image = empty_image(1024);
+    assert_eq!(unpack(&image, &archive), (String::new(), Some(0)));
+    let set = run_ok(&["stat", &image.at("/file")]);
+    for entry in ["(0660/", "user:7:rw-", "1970-01-01 00:00:05"] {
+        assert!(set.contains(entry), "{entry}: {set}");
+    }
+    let attributes = run_ok(&["getfattr", "-d", "-m", "-", &image.at("/file")]);
+    for line in ["user.same=\"1\"", "user.only=\"2\"", "security.selinux=\"label_t\""] {
+        assert!(attributes.contains(line), "{line}: {attributes}");
+    }
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn attributes_that_no_file_system_of_linux_takes_are_counted() {
+    let longest = format!("user.{}", "n".repeat(250));
+    let mut archive = extended(&[
+        (&format!("SCHILY.xattr.{longest}"), "1"),
+        (&format!("SCHILY.xattr.{longest}n"), "2"),
+        ("SCHILY.xattr.security.capability", "x"),
+    ]);
+    add(&mut archive, b'0', "file", "", b"data");
+    archive.resize(archive.len() + 1024, 0);
+    let image = empty_image(1024);
+    let (text, status) = unpack(&image, &archive);
+    for line in [
+        format!("the attribute {longest}n of 1 file was not copied, the first is file: "),
+        "the attribute security.capability of 1 file was not copied, the first is file: ".into(),
+    ] {
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+    assert_eq!((text.lines().count(), status), (2, Some(0)), "{text}");
+    let names = run_ok(&["getfattr", "-m", "-", &image.at("/file")]);
+    assert_eq!(names, format!("# file: file\n{longest}\n\n"));
     image.check_by_e2fsck();
 }
 

@@ -380,6 +380,34 @@ fn names_in_lists_are_those_of_the_image_and_others_are_named() {
 }
 
 #[test]
+fn escaped_names_in_lists_are_those_of_users_and_are_escaped_once_in_messages() {
+    let image = empty_image(1024);
+    // Users of the host, whom GNU tar names.
+    shell(
+        image.folder.path(),
+        r"mkdir -p tree/etc; cp /etc/passwd users
+        printf 'DOM\100x:x:54321:5::/:\na#b:x:54322:5::/:\na b:x:54323:5::/:\nno\\b:x:54324:5::/:\n' | tee -a users > tree/etc/passwd
+        sed -i '/^no/d' tree/etc/passwd; cd tree; : > file; setfacl -m u:54321:rwx,u:54322:rw,u:54323:r,u:54324:r file
+        unshare -m --propagation private sh -ec 'mount --bind ../users /etc/passwd; tar --acls -cf ../archive.tar etc file'",
+    );
+    let archive = image.beside("archive.tar").display().to_string();
+    let (text, status) = {
+        let printed = output(bifolio().args(["tar", &archive, &image.at("/")]));
+        (printed.text(), printed.status.code())
+    };
+    let expected =
+        r"the entry for the user no\\b in the access control list of 1 file was not copied";
+    assert!(text.contains(expected), "{text}");
+    // GNU tar takes the number sign for the start of a comment.
+    assert!(text.contains("the entry user:a in the access control list of 1 file"), "{text}");
+    assert_eq!((text.lines().count(), status), (2, Some(0)), "{text}");
+    let stat = run_ok(&["stat", &image.at("/file")]);
+    for entry in ["user:54321:rwx", "user:54323:r--", "mask::rwx"] {
+        assert!(stat.contains(entry), "{entry}: {stat}");
+    }
+}
+
+#[test]
 fn directories_do_not_replace_links_to_directories() {
     let image = Image::from_script(
         "ext4",

@@ -187,6 +187,37 @@ fn attributes_of_f2fs_are_changed() {
 }
 
 #[test]
+fn attributes_that_no_file_system_of_linux_takes_are_refused() {
+    let longest = format!("user.{}", "n".repeat(250));
+    let longer = format!("{longest}n");
+    let refused = [
+        (longer.as_str(), "x", "the name has more than 255 bytes"),
+        ("security.capability", "0x01000002", "no set of capabilities"),
+        ("security.capability", "", "no set of capabilities"),
+    ];
+    for f2fs in [false, true] {
+        let image = Image::empty();
+        let script = match f2fs {
+            true => "truncate -s 64M image; mkfs.f2fs -q -t 0 image",
+            false => "truncate -s 16M image; mke2fs -q -t ext4 image",
+        };
+        shell(image.folder.path(), &format!("{script}; touch file"));
+        run_ok(&["touch", &image.at("/a")]);
+        run_ok(&["setfattr", "-n", &longest, "-v", "x", &image.at("/a")]);
+        for (name, value, reason) in refused {
+            let text =
+                run_with_status(&["setfattr", "-n", name, "-v", value, &image.at("/a")], 1).text();
+            assert!(text.contains(reason), "{name}: {text}");
+            if !value.is_empty() {
+                let host = format!("! setfattr -n {name} -v {value} file 2>&1");
+                assert_ne!(shell(image.folder.path(), &host), "", "{name}");
+            }
+        }
+        assert_eq!(run_ok(&["getfattr", &image.at("/a")]), format!("# file: a\n{longest}\n\n"));
+    }
+}
+
+#[test]
 fn owners_are_names_of_the_image() {
     let image = Image::from_script(
         "ext4",
