@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
+use crate::later::{Later, Patience};
 use crate::protocol::{InHeader, Opcode};
 use crate::reply::{Answer, Failure, Outcome, Reply};
 use crate::request::Request;
@@ -151,14 +152,37 @@ impl Server {
             Effect::Finalize if !self.volume().is_writable() => return Ok(Answer::Payload),
             Effect::Change | Effect::Finalize => {}
         }
-        let _privilege_guard =
-            self.volume().act_for(&self.options.owners.credentials(&request.header));
-        let _cancellable = self.interrupts.make_cancellable(&request.header);
+        self.change(&request.header, effect, || serve(self, request, reply))
+    }
+
+    /// Ends the service of a change that has to wait for the kernel for as long as `patience`.
+    pub fn resume(
+        &self,
+        header: &InHeader,
+        mut later: Later,
+        patience: Patience,
+        reply: &mut Reply<'_>,
+    ) -> Answer {
+        let request = Request { header: *header, body: &[] };
+        self.answer(&request, reply, |_, reply| {
+            self.change(header, Effect::Change, || later.run(self, patience, reply))
+        })
+    }
+
+    /// Calls `make` on behalf of the sender of a request.
+    fn change(
+        &self,
+        header: &InHeader,
+        effect: Effect,
+        mut make: impl FnMut() -> Outcome,
+    ) -> Outcome {
+        let _privilege_guard = self.volume().act_for(&self.options.owners.credentials(header));
+        let _cancellable = self.interrupts.make_cancellable(header);
         if effect == Effect::Finalize {
-            return serve(self, request, reply);
+            return make();
         }
         // The kernel sends FORGET, and RELEASE, after unlink(2) and close(2) have returned.
         let is_full = |failure: &Failure| failure.0 == Errno::NOSPC;
-        self.volume().change_after_removals(|| serve(self, request, reply), is_full)
+        self.volume().change_after_removals(make, is_full)
     }
 }

@@ -8,6 +8,7 @@ mod child;
 mod dispatch;
 mod interrupts;
 mod kernel_cache;
+mod later;
 mod mount;
 mod node_table;
 mod open_files;
@@ -24,6 +25,7 @@ mod socket;
 mod transport;
 mod upgrade;
 
+pub use later::{Later, Patience};
 pub use mount::{
     Claim, LoopBacking, LoopDevice, MountEntry, MountError, MountOptions, OptionError, Preference,
     backing_file, loop_backing, mount_again, mounts_of, retry_while_in_use, served, split_option,

@@ -63,6 +63,12 @@ impl KnownNode {
     }
 }
 
+impl AsRef<KernelCache> for KnownNode {
+    fn as_ref(&self) -> &KernelCache {
+        &self.kernel_cache
+    }
+}
+
 /// The table of known nodes.
 #[derive(Debug)]
 pub struct NodeTable {

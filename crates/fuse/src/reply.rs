@@ -10,6 +10,8 @@ use rustix::io::Errno;
 use vfs::RwFlags;
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::later::Later;
+
 /// The payload of a reply, filled from the front.
 #[derive(Debug)]
 pub struct Reply<'a> {
@@ -75,6 +77,8 @@ pub enum Answer {
     Payload,
     /// Success, with bytes of a file.
     Contents(Contents),
+    /// Not known yet: a wait for the kernel comes first.
+    Later(Later),
     /// An error.
     Error(Errno),
 }

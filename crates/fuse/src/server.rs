@@ -2,7 +2,7 @@
 //! (`operations`), and the reception of requests and sending of answers (`transport`).
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,6 +15,7 @@ use vfs::LostFiles;
 
 use crate::dispatch::Operation;
 use crate::interrupts::Interrupts;
+use crate::later::{Patience, WaitingRoom};
 use crate::node_table::{KnownNode, NodeTable};
 use crate::open_files::OpenFiles;
 use crate::operations::{InitRefused, Negotiated};
@@ -95,6 +96,8 @@ pub struct Server {
     pub(crate) closed: Mutex<Option<Result<()>>>,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) requesters: Requesters,
+    /// The requests that wait for the kernel without a thread.
+    pub(crate) waiting_room: WaitingRoom,
     attribute_invalidator: OnceLock<AttributeInvalidator>,
     contents_invalidator: OnceLock<ContentsInvalidator>,
 }
@@ -109,7 +112,7 @@ impl fmt::Debug for AttributeInvalidator {
 }
 
 /// Makes the kernel write and invalidate a range of a node's contents. Returns whether it has done so in time.
-struct ContentsInvalidator(Box<dyn Fn(u64, Range<FileOffset>, Duration) -> bool + Send + Sync>);
+struct ContentsInvalidator(Box<dyn Fn(u64, Range<FileOffset>, Patience) -> bool + Send + Sync>);
 
 impl fmt::Debug for ContentsInvalidator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -118,9 +121,26 @@ impl fmt::Debug for ContentsInvalidator {
 }
 
 /// A guard that counts a request until it is answered.
-pub(crate) struct InFlight<'a>(&'a Server);
+#[derive(Debug)]
+pub(crate) struct InFlight<S: Deref<Target = Server>>(S);
 
-impl Drop for InFlight<'_> {
+impl InFlight<&Server> {
+    /// Returns a guard for another thread, which owns the server.
+    pub(crate) fn own(self, server: &Arc<Server>) -> InFlight<Arc<Server>> {
+        // `self` still counts the request.
+        server.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight(Arc::clone(server))
+    }
+}
+
+impl<S: Deref<Target = Server>> InFlight<S> {
+    /// Returns the server.
+    pub(crate) fn server(&self) -> &Server {
+        &self.0
+    }
+}
+
+impl<S: Deref<Target = Server>> Drop for InFlight<S> {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Release);
     }
@@ -148,6 +168,7 @@ impl Server {
             closed: Mutex::new(None),
             interrupts: Arc::default(),
             requesters: Requesters::default(),
+            waiting_room: WaitingRoom::default(),
             attribute_invalidator: OnceLock::new(),
             contents_invalidator: OnceLock::new(),
         })
@@ -173,11 +194,11 @@ impl Server {
     }
 
     /// Sets the function that makes the kernel write and invalidate a range of a node's contents. The server calls it
-    /// before it answers a request. It waits for the kernel up to the given time, and returns whether the kernel has
-    /// done so. Only the first call of this method has an effect.
+    /// before it answers a request. It waits for the kernel up to the given time, if there is one, and returns whether the kernel
+    /// has done so. Only the first call of this method has an effect.
     pub fn set_contents_invalidator(
         &self,
-        invalidate: impl Fn(u64, Range<FileOffset>, Duration) -> bool + Send + Sync + 'static,
+        invalidate: impl Fn(u64, Range<FileOffset>, Patience) -> bool + Send + Sync + 'static,
     ) {
         let _ = self.contents_invalidator.set(ContentsInvalidator(Box::new(invalidate)));
     }
@@ -190,7 +211,7 @@ impl Server {
         from: FileOffset,
         timeout: Duration,
     ) -> bool {
-        self.write_and_invalidate_range(node, from..FileOffset(u64::MAX), timeout)
+        self.write_and_invalidate_range(node, from..FileOffset(u64::MAX), Some(timeout))
     }
 
     /// Makes the kernel write and invalidate a range of this node's contents. Returns whether it has done so in time.
@@ -198,10 +219,10 @@ impl Server {
         &self,
         node: u64,
         range: Range<FileOffset>,
-        timeout: Duration,
+        patience: Patience,
     ) -> bool {
         let invalidator = self.contents_invalidator.get();
-        invalidator.is_none_or(|ContentsInvalidator(invalidate)| invalidate(node, range, timeout))
+        invalidator.is_none_or(|ContentsInvalidator(invalidate)| invalidate(node, range, patience))
     }
 
     /// Sets the function that returns whether a thread of the host, by its id, is being killed. Without it, INTERRUPT
@@ -222,7 +243,7 @@ impl Server {
     }
 
     /// Counts a request as in flight until the result is dropped. Waits during a pause.
-    pub(crate) fn begin_request(&self) -> InFlight<'_> {
+    pub(crate) fn begin_request(&self) -> InFlight<&Self> {
         while self.in_flight.fetch_add(1, Ordering::Acquire) & PAUSED != 0 {
             self.in_flight.fetch_sub(1, Ordering::Release);
             // Another thread receives the next request.
@@ -255,7 +276,7 @@ impl Server {
     }
 
     /// Answers a request like [`handle`](Self::handle), with `serve` as the handler.
-    fn answer<'r>(
+    pub(crate) fn answer<'r>(
         &self,
         request: &Request<'_>,
         reply: &mut Reply<'r>,

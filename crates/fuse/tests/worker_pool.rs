@@ -4,15 +4,17 @@ mod support;
 
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 
-use fuse::protocol::{EntryOut, InHeader, Opcode, ROOT_NODE, ReadIn};
+use fuse::protocol::{
+    CreateIn, EntryOut, InHeader, Opcode, OpenOut, ROOT_NODE, ReadIn, WRITE_LOCK_OWNER, WriteIn,
+};
 use fuse::{BusyPoll, Channel, EndReason, WorkerPool};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use support::*;
 use testkit::wait_until;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
@@ -89,6 +91,58 @@ fn a_request_that_waits_for_the_device_does_not_delay_others() {
     answered.sort();
     let expected: Vec<_> = (2..=4).map(|unique| (unique, 0, CONTENTS.to_vec())).collect();
     assert_eq!(answered, expected);
+    drop(kernel);
+    pool.join();
+}
+
+/// The kernel drops pages after the reads that it has sent, or has still to send, are answered.
+#[test]
+fn a_write_that_waits_for_the_kernel_leaves_its_thread_to_the_reads_before_it() {
+    let (server, _) = writable_server(u64::MAX);
+    let file = ask(
+        &server,
+        Opcode::Create,
+        ROOT_NODE,
+        &[CreateIn { flags: 2, mode: 0o644, ..CreateIn::new_zeroed() }.as_bytes(), b"file\0"],
+    );
+    let (file, opened) = EntryOut::read_from_prefix(&file).unwrap();
+    let handle = record::<OpenOut>(opened).handle;
+    let (begins, begun) = mpsc::channel();
+    let (drops, dropped) = mpsc::sync_channel::<()>(0);
+    let dropped = Mutex::new(dropped);
+    server.set_contents_invalidator(move |_, _, patience| {
+        assert_eq!(patience, None, "it takes as long as it takes");
+        begins.send(()).unwrap();
+        assert!(dropped.lock().unwrap().recv_timeout(TIMEOUT).is_ok());
+        true
+    });
+    let (kernel, device) = pair();
+    let poll = BusyPoll::default();
+    let threads = NonZeroUsize::MIN;
+    let server = Arc::new(server);
+    let pool = WorkerPool::start(server, channel(device), threads, poll, |_| ()).unwrap();
+    let write = |unique, byte: u8, write_flags| {
+        let write = WriteIn { handle, size: 8, write_flags, ..WriteIn::new_zeroed() };
+        send(&kernel, unique, request(Opcode::Write, file.node, &[write.as_bytes(), &[byte; 8]]));
+    };
+    let read = |unique, expected: u8| {
+        let read = ReadIn { handle, size: 8, ..ReadIn::new_zeroed() };
+        send(&kernel, unique, request(Opcode::Read, file.node, &[read.as_bytes()]));
+        assert_eq!(receive(&kernel), (unique, 0, vec![expected; 8]));
+    };
+    write(1, b'a', 0);
+    assert_eq!(receive(&kernel).0, 1);
+    write(2, b'b', WRITE_LOCK_OWNER);
+    begun.recv_timeout(TIMEOUT).unwrap();
+    read(3, b'a');
+    read(4, b'a');
+    drops.send(()).unwrap();
+    // The kernel has read the page again since.
+    begun.recv_timeout(TIMEOUT).unwrap();
+    drops.send(()).unwrap();
+    let (unique, error, _) = receive(&kernel);
+    assert_eq!((unique, error), (2, 0));
+    read(5, b'b');
     drop(kernel);
     pool.join();
 }

@@ -9,6 +9,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use vfs::{Credentials, Fallocate, Node, OpenMode, Privileges, RwFlags, WriteAt, WriteSync};
 
+use crate::kernel_cache::KernelCache;
+use crate::later::{Later, Patience};
+use crate::node_table::KnownNode;
 use crate::open_files::OpenFile;
 use crate::protocol::{
     CopyFileRangeIn, CopyFileRangeOut, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH,
@@ -27,10 +30,6 @@ const SET_IDS: u16 = 0o6000;
 
 /// The maximum number of bytes to copy for one request. The kernel sends another request for the rest.
 const COPY_BYTES_MAX: u64 = 64 << 20;
-
-/// The time for which a handler waits until the kernel has invalidated contents. The kernel may wait for other requests
-/// first, which other threads serve. If all threads wait here, the limit lets one of them go on.
-const INVALIDATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time for which a handler waits until the kernel has written or dropped its data.
 pub(super) const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,6 +57,12 @@ fn sync_by_server(opened: &OpenFile, flags: u32) -> WriteSync {
     } else {
         WriteSync::None
     }
+}
+
+/// Answers a write of `written` bytes, of which there are at most as many as requested.
+fn answer_written(written: usize, reply: &mut Reply<'_>) -> Outcome {
+    reply.push(&WriteOut { size: written as u32, padding: 0 })?;
+    Ok(Answer::Payload)
 }
 
 impl Server {
@@ -206,20 +211,78 @@ impl Server {
         let from_cache = operation.write_flags & WRITE_CACHE != 0;
         let bypasses_cache =
             !from_cache && (opened.is_direct || operation.write_flags & WRITE_LOCK_OWNER != 0);
-        let bypassing = known.as_ref().filter(|_| bypasses_cache).map(|known| {
-            let invalidate = |range| self.invalidate_contents(header.node, range);
-            known.kernel_cache.begin_write(range.clone(), invalidate)
-        });
-        if let Some(known) = known.as_ref().filter(|_| !bypasses_cache) {
-            known.kernel_cache.begin_cached_write(range);
+        match known {
+            Some(known) if bypasses_cache => {
+                self.write_beside_cache(header, &opened, &known, operation, data, reply)
+            }
+            known => {
+                if let Some(known) = known {
+                    known.kernel_cache.begin_cached_write(range);
+                }
+                let written = self.write_to(header, &opened, operation, data)?;
+                answer_written(written, reply)
+            }
         }
-        let written = self.write_to(header, &opened, operation, data);
-        if let Some(bypassing) = bypassing {
-            bypassing.end();
+    }
+
+    /// Makes a write that bypasses the kernel's cache. Waits for the kernel later if it has cached what is written.
+    fn write_beside_cache(
+        &self,
+        header: &InHeader,
+        opened: &Arc<OpenFile>,
+        known: &Arc<KnownNode>,
+        operation: &WriteIn,
+        data: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let node = header.node;
+        let range = operation.offset..operation.offset.saturating_add(data.len() as u64);
+        let write = match KernelCache::begin_write(Arc::clone(known), &range) {
+            Some(write) => write,
+            None => match self.waiting_room.enter(data.len()) {
+                Some(place) => {
+                    let (header, operation, data) = (*header, *operation, data.to_vec());
+                    let (opened, known) = (Arc::clone(opened), Arc::clone(known));
+                    return Ok(Answer::Later(Later::new(place, move |server, patience, reply| {
+                        let write = KernelCache::invalidate_and_begin_write(
+                            Arc::clone(&known),
+                            &range,
+                            |range| server.invalidate_contents(node, range, patience),
+                        );
+                        let written = server.write_to(&header, &opened, &operation, &data);
+                        if let Some(stale) = write.end() {
+                            stale.invalidate(|range| {
+                                server.invalidate_contents(node, range, patience)
+                            });
+                        }
+                        answer_written(written?, reply)
+                    })));
+                }
+                None => {
+                    let known = Arc::clone(known);
+                    KernelCache::invalidate_and_begin_write(known, &range, |range| {
+                        self.invalidate_soon(node, range)
+                    })
+                }
+            },
+        };
+        let written = self.write_to(header, opened, operation, data);
+        let Some(stale) = write.end() else { return answer_written(written?, reply) };
+        match (written, self.waiting_room.enter(0)) {
+            (Ok(written), Some(place)) => {
+                let mut stale = Some(stale);
+                Ok(Answer::Later(Later::new(place, move |server, patience, reply| {
+                    if let Some(stale) = stale.take() {
+                        stale.invalidate(|range| server.invalidate_contents(node, range, patience));
+                    }
+                    answer_written(written, reply)
+                })))
+            }
+            (written, _) => {
+                stale.invalidate(|range| self.invalidate_soon(node, range));
+                answer_written(written?, reply)
+            }
         }
-        // At most `operation.size`.
-        reply.push(&WriteOut { size: written? as u32, padding: 0 })?;
-        Ok(Answer::Payload)
     }
 
     /// Writes `data` to an open file. Returns the number of bytes written.
@@ -304,10 +367,16 @@ impl Server {
         may_change.then(|| OnDrop(move || self.invalidate_attributes(node)))
     }
 
-    /// Makes the kernel write and invalidate cached data of a file. Returns whether it has done so in time.
-    fn invalidate_contents(&self, node: u64, range: Range<u64>) -> bool {
+    /// Makes the kernel write and invalidate cached data of a file without a wait for it. Returns false.
+    fn invalidate_soon(&self, node: u64, range: Range<u64>) -> bool {
         let range = FileOffset(range.start)..FileOffset(range.end);
-        let is_done = self.write_and_invalidate_range(node, range, INVALIDATE_TIMEOUT);
+        self.write_and_invalidate_range(node, range, Some(Duration::ZERO))
+    }
+
+    /// Makes the kernel write and invalidate cached data of a file. Returns whether it has done so in time.
+    fn invalidate_contents(&self, node: u64, range: Range<u64>, patience: Patience) -> bool {
+        let range = FileOffset(range.start)..FileOffset(range.end);
+        let is_done = self.write_and_invalidate_range(node, range, patience);
         if !is_done {
             tracing::warn!(
                 "the kernel has not invalidated cached data of node {node} yet, and may show older data until then"

@@ -14,7 +14,7 @@ use crate::server::Server;
 /// The maximum length of one READ or WRITE, in bytes. Longer transfers were not faster.
 pub const TRANSFER_BYTES_MAX: u32 = 1024 * 1024;
 /// The maximum number of background requests (readahead, direct I/O) in flight.
-const MAX_BACKGROUND: u16 = 64;
+pub const MAX_BACKGROUND: u16 = 256;
 /// The number of background requests from which on the kernel delays new ones.
 const CONGESTION_THRESHOLD: u16 = 48;
 

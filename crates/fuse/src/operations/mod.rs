@@ -18,7 +18,7 @@ mod sync;
 mod volume_ioctl;
 mod xattrs;
 
-pub use init::{InitRefused, Negotiated, TRANSFER_BYTES_MAX};
+pub use init::{InitRefused, MAX_BACKGROUND, Negotiated, TRANSFER_BYTES_MAX};
 pub use ioctl::{
     BECOME_WRITABLE, IS_WRITABLE, MARK_CLEAN, MARK_IN_USE, REASON_BYTES_MAX, SYNC_VOLUME,
 };

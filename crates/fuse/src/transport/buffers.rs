@@ -1,6 +1,8 @@
 //! The buffers of one worker, and the service of a request in them: from the bytes that the channel received to
 //! the answer.
 
+use std::sync::Arc;
+
 use iomap::FolioSlice;
 use rustix::io::Errno;
 
@@ -10,6 +12,7 @@ use crate::request::Request;
 use crate::server::Server;
 use crate::transport::busy_poll::BusyPoll;
 use crate::transport::channel::{Channel, EndReason, PIECES_MAX};
+use crate::transport::waiters::Waiting;
 
 /// The number of bytes of a file from which on copying them takes longer than waking another thread.
 const LONG_BYTES: usize = 256 * 1024;
@@ -35,22 +38,23 @@ impl Buffers {
         }
     }
 
-    /// Serves the request in the first `length` bytes and sends the answer. Calls `before_copy` before a long copy.
+    /// Serves the request in the first `length` bytes and sends the answer. Calls `before_copy` before a long copy. Returns
+    /// the request if it has to wait for the kernel before it is answered.
     ///
     /// Errors: the error that was sent as the answer, or EIO if the bytes are not a request.
     pub fn serve(
         &mut self,
-        server: &Server,
+        server: &Arc<Server>,
         channel: &Channel,
         length: usize,
         before_copy: impl FnOnce(),
-    ) -> Result<(), Errno> {
+    ) -> Result<Option<Waiting>, Errno> {
         let Some(request) = Request::parse(&self.request[..length]) else {
             tracing::warn!("received {length} bytes that are not a valid request");
             return Err(Errno::IO);
         };
         let unique = request.header.unique;
-        let _in_flight = server.begin_request();
+        let in_flight = server.begin_request();
         let mut reply = Reply::new(&mut self.payload);
         let done = match server.handle(&request, &mut reply) {
             Answer::Silent => Ok(()),
@@ -59,6 +63,10 @@ impl Buffers {
                 Ok(())
             }
             Answer::Error(errno) => Err(errno),
+            Answer::Later(later) => {
+                let in_flight = in_flight.own(server);
+                return Ok(Some(Waiting { header: request.header, later, in_flight }));
+            }
             Answer::Contents(contents) => {
                 if contents.length >= LONG_BYTES {
                     before_copy();
@@ -69,7 +77,7 @@ impl Buffers {
         if let Err(errno) = done {
             channel.fail(unique, errno);
         }
-        done
+        done.map(|()| None)
     }
 
     /// Answers with bytes of a file. They are passed from the cache to the kernel without a copy, in one piece for
@@ -98,7 +106,7 @@ impl Buffers {
 
 /// Serves requests until INIT is answered: with an agreement, a refusal or, after a panic, an error. The kernel sends
 /// no second INIT after an error.
-pub fn shake_hands(server: &Server, channel: &Channel) -> Result<(), EndReason> {
+pub fn shake_hands(server: &Arc<Server>, channel: &Channel) -> Result<(), EndReason> {
     let mut buffers = Buffers::new();
     let mut has_failed = false;
     while server.negotiated().is_none() && !has_failed {

@@ -16,6 +16,7 @@ use super::channel::Channel;
 /// A handle to the thread.
 #[derive(Debug)]
 pub struct Invalidator {
+    channel: Channel,
     queue: mpsc::Sender<Invalidation>,
 }
 
@@ -31,6 +32,7 @@ impl Invalidator {
     /// Starts the thread. It ends when the handle is dropped.
     pub fn start(channel: Channel) -> io::Result<Self> {
         let (queue, requests) = mpsc::channel::<Invalidation>();
+        let own = channel.clone();
         std::thread::Builder::new().name("fuse-invalidate".to_owned()).spawn(move || {
             for Invalidation { node, range, done } in requests {
                 channel.invalidate_contents(node, range);
@@ -38,18 +40,23 @@ impl Invalidator {
                 let _ = done.send(());
             }
         })?;
-        Ok(Self { queue })
+        Ok(Self { channel: own, queue })
     }
 
     /// Makes the kernel write and invalidate a range of the contents of `node`. Returns whether it has done so within
-    /// `timeout`. Otherwise it does so later, after what was requested earlier: no request is given up.
+    /// `timeout`. Otherwise it does so later, after what was requested earlier: no request is given up. Without a timeout, the
+    /// calling thread waits for the kernel itself, and must not be one that serves requests.
     pub fn invalidate_contents(
         &self,
         node: u64,
         range: Range<FileOffset>,
-        timeout: Duration,
+        timeout: Option<Duration>,
     ) -> bool {
         base::waiting::about_to_wait();
+        let Some(timeout) = timeout else {
+            self.channel.invalidate_contents(node, range);
+            return true;
+        };
         let (done, is_done) = mpsc::channel();
         self.queue.send(Invalidation { node, range, done }).is_ok()
             && is_done.recv_timeout(timeout).is_ok()
@@ -75,7 +82,7 @@ mod tests {
         let invalidator = Invalidator::start(Channel::new(ours).unwrap()).unwrap();
         let range = |start: u64| FileOffset(start)..FileOffset(start + 1);
         for start in [10, 20] {
-            assert!(!invalidator.invalidate_contents(7, range(start), Duration::ZERO));
+            assert!(!invalidator.invalidate_contents(7, range(start), Some(Duration::ZERO)));
         }
         let mut message = [0; 4096];
         for _ in 0..sent {

@@ -11,6 +11,7 @@ mod invalidator;
 mod leadership;
 mod ring;
 mod wait_times;
+mod waiters;
 mod worker_pool;
 
 pub use affinity::Affinity;

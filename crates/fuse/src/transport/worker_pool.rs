@@ -31,6 +31,7 @@ use crate::transport::busy_poll::BusyPoll;
 use crate::transport::channel::{Channel, EndReason};
 use crate::transport::leadership::Leadership;
 use crate::transport::wait_times::WaitTimes;
+use crate::transport::waiters::Waiters;
 
 /// The default number of threads: as many as kept a device with 100 µs latency busy.
 pub const THREADS_DEFAULT: NonZeroUsize = NonZeroUsize::new(16).unwrap();
@@ -55,6 +56,7 @@ struct Shared {
     wait_times: WaitTimes,
     poll: BusyPoll,
     leadership: Leadership,
+    waiters: Waiters,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +80,7 @@ impl WorkerPool {
         poll: BusyPoll,
         at_end: impl FnOnce(EndReason) + Send + 'static,
     ) -> io::Result<Self> {
+        let waiters = Waiters::start(&channel)?;
         let shared = Arc::new(Shared {
             server,
             channel,
@@ -86,6 +89,7 @@ impl WorkerPool {
             wait_times: WaitTimes::default(),
             poll,
             leadership: Leadership::default(),
+            waiters,
         });
         let at_end = Arc::new(Mutex::new(Some(at_end)));
         let mut started = Vec::new();
@@ -253,7 +257,11 @@ impl Worker {
         self.request.set(Some(shared.begin_request()));
         let before_copy = || pass_leadership(shared, &self.is_leader, &self.request);
         // The client has received the error, if any.
-        let _ = self.buffers.serve(&shared.server, &shared.channel, length, before_copy);
+        if let Ok(Some(waiting)) =
+            self.buffers.serve(&shared.server, &shared.channel, length, before_copy)
+        {
+            shared.waiters.take(waiting);
+        }
         if let Some(begun) = self.waiting.take() {
             shared.wait_times.record(opcode, begun.elapsed());
         }

@@ -208,7 +208,11 @@ pub fn exchange(server: &Server, request: &[u8]) -> Option<Result<Vec<u8>, i32>>
     let request = Request::parse(request)?;
     let mut memory = vec![0xaa; 1024 * 1024];
     let mut reply = Reply::new(&mut memory);
-    match server.handle(&request, &mut reply) {
+    let answer = match server.handle(&request, &mut reply) {
+        Answer::Later(later) => server.resume(&request.header, later, None, &mut reply),
+        answer => answer,
+    };
+    match answer {
         Answer::Silent => None,
         Answer::Payload => Some(Ok(reply.bytes().to_vec())),
         Answer::Error(errno) => Some(Err(errno.raw_os_error())),
@@ -216,6 +220,7 @@ pub fn exchange(server: &Server, request: &[u8]) -> Option<Result<Vec<u8>, i32>>
             Ok(length) => Ok(memory[..length].to_vec()),
             Err(errno) => Err(errno.raw_os_error()),
         }),
+        Answer::Later(_) => panic!("the request waits twice"),
     }
 }
 

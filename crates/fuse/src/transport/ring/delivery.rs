@@ -9,6 +9,8 @@
 //! The kernel delivers a request in three parts. The first two are copied in front of the payload. Then the request has
 //! the same layout as from /dev/fuse, and no name or data is copied.
 
+use std::time::Duration;
+
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -25,6 +27,10 @@ pub const PAYLOAD_AT: usize = 4096;
 pub const ENTRY_BYTES: usize = PAYLOAD_AT + TRANSFER_BYTES_MAX as usize;
 /// The maximum size of an answer to a request that has a payload itself: an attribute's value.
 pub const SPARE_BYTES: usize = 68 * 1024;
+
+/// The time for which a request waits for the kernel to drop cached data. The kernel may wait for requests that need this
+/// entry, or others that wait as well.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Serves the request in `entry`, which has [`ENTRY_BYTES`], and stores the answer there. Returns the commit id. The
 /// answer is built in `spare` if the request's payload is in its location.
@@ -96,12 +102,17 @@ const _: () =
 fn answer(server: &Server, request: &[u8], payload: &mut [u8]) -> Result<usize, Errno> {
     let request = Request::parse(request).ok_or(Errno::IO)?;
     let mut reply = Reply::new(payload);
-    match server.handle(&request, &mut reply) {
+    let answer = match server.handle(&request, &mut reply) {
+        // The entry belongs to this thread.
+        Answer::Later(later) => server.resume(&request.header, later, Some(PATIENCE), &mut reply),
+        answer => answer,
+    };
+    match answer {
         Answer::Payload => Ok(reply.bytes().len()),
         Answer::Contents(contents) => contents.fetch(payload),
         Answer::Error(errno) => Err(errno),
         // Such requests do not come through rings. If one does, the entry must be returned all the same.
-        Answer::Silent => Err(Errno::NOSYS),
+        Answer::Silent | Answer::Later(_) => Err(Errno::NOSYS),
     }
 }
 
