@@ -31,6 +31,8 @@ pub struct Operation {
     pub effect: Effect,
     /// Whether the kernel expects an answer. An answer to an operation without one is an error of the protocol.
     pub is_answered: bool,
+    /// Whether the handler waits for data of the file that only the kernel has.
+    pub needs_kernel_data: bool,
     /// The handler.
     pub serve: Serve,
 }
@@ -57,7 +59,11 @@ macro_rules! handler {
 }
 
 const fn plain(serve: Serve) -> Operation {
-    Operation { effect: Effect::None, is_answered: true, serve }
+    Operation { effect: Effect::None, is_answered: true, needs_kernel_data: false, serve }
+}
+
+const fn needs_kernel_data(serve: Serve) -> Operation {
+    Operation { needs_kernel_data: true, ..plain(serve) }
 }
 
 const fn change(serve: Serve) -> Operation {
@@ -94,14 +100,14 @@ impl Operation {
             Open => plain(handler!(open)),
             OpenDir => plain(handler!(open_dir)),
             Read => plain(handler!(read)),
-            Lseek => plain(handler!(lseek)),
+            Lseek => needs_kernel_data(handler!(lseek)),
             ReadDir => plain(handler!(read_dir)),
             ReadDirPlus => plain(handler!(read_dir_plus)),
-            Bmap => plain(handler!(block_of_file)),
+            Bmap => needs_kernel_data(handler!(block_of_file)),
             StatFs => plain(handler!(stat_fs)),
             GetXattr => plain(handler!(get_xattr)),
             ListXattr => plain(handler!(list_xattr)),
-            Ioctl => plain(handler!(ioctl)),
+            Ioctl => needs_kernel_data(handler!(ioctl)),
             // Closing a file does not write its data.
             ReleaseDir | Flush => plain(NOTHING_TO_DO),
 
@@ -145,7 +151,10 @@ impl Server {
             // A change could come too late for the last commit, and be lost.
             return Err(Errno::IO.into());
         }
-        let Operation { effect, serve, .. } = Operation::of(opcode);
+        let Operation { effect, serve, needs_kernel_data, .. } = Operation::of(opcode);
+        if needs_kernel_data && let Some(later) = self.receive_first(request, serve) {
+            return Ok(Answer::Later(later));
+        }
         match effect {
             Effect::None => return serve(self, request, reply),
             Effect::Change if !self.volume().is_writable() => return Err(Errno::ROFS.into()),
@@ -155,7 +164,19 @@ impl Server {
         self.change(&request.header, effect, || serve(self, request, reply))
     }
 
-    /// Ends the service of a change that has to wait for the kernel for as long as `patience`.
+    /// Returns the service of a request for later, if the kernel may hold data of its file.
+    fn receive_first(&self, request: &Request<'_>, serve: Serve) -> Option<Later> {
+        if !self.files.kernel_may_hold_data(self.nodes.number(request.header.node)) {
+            return None;
+        }
+        let place = self.waiting_room.enter(request.body.len())?;
+        let (header, body) = (request.header, request.body.to_vec());
+        Some(Later::new(place, move |server, _, reply| {
+            serve(server, &Request { header, body: &body }, reply)
+        }))
+    }
+
+    /// Ends the service of a request that has to wait for the kernel for as long as `patience`.
     pub fn resume(
         &self,
         header: &InHeader,
@@ -164,8 +185,10 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> Answer {
         let request = Request { header: *header, body: &[] };
+        let effect = request.opcode().map_or(Effect::None, |opcode| Operation::of(opcode).effect);
         self.answer(&request, reply, |_, reply| {
-            self.change(header, Effect::Change, || later.run(self, patience, reply))
+            let mut run = || later.run(self, patience, reply);
+            if effect == Effect::None { run() } else { self.change(header, effect, run) }
         })
     }
 

@@ -127,14 +127,14 @@ pub fn unpack(
 }
 
 /// Returns the range of the first data at or after `at`. If the host does not support holes, returns the rest of the
-/// file.
+/// file. Linux's f2fs also finds blocks past the end of the file, in which it finds no hole (ENXIO).
 fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if at >= size {
         return Ok(None);
     }
     let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-        Ok(start) => start,
-        Err(Errno::NXIO) => return Ok(None),
+        Ok(start) if start < size => start,
+        Ok(_) | Err(Errno::NXIO) => return Ok(None),
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
         Err(error) => return Err(error.into()),
     };

@@ -10,8 +10,7 @@ use crate::protocol::{InHeader, InitFlags, LseekIn, LseekOut, SEEK_DATA, SEEK_HO
 use crate::reply::{Answer, Outcome, Reply};
 use crate::server::Server;
 
-/// The time for which a handler waits until the kernel has written its pages, one by one. Other threads serve these
-/// requests, unless all of them wait here.
+/// The time for which a handler waits until the kernel has written its pages, one by one.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The target of a search.

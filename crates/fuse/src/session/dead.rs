@@ -81,5 +81,9 @@ fn has_no_server(mount: &MountEntry) -> bool {
     // The kernel opens it without a request.
     let Ok(root) = mount::open_mount(mount, OFlags::PATH) else { return false };
     let answer = retry(|| rustix::fs::fstatfs(&root));
-    matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED))
+    // CANCELED: the request waited for a ring of the server.
+    matches!(
+        answer,
+        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNREFUSED | Errno::CANCELED)
+    )
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
 
 use crate::later::Later;
 use crate::protocol::InHeader;
@@ -16,8 +17,8 @@ use crate::transport::channel::Channel;
 /// The number of threads: enough for a device that serves several writes at a time.
 const THREADS: usize = 8;
 
-/// The size of the largest answer.
-const ANSWER_BYTES_MAX: usize = 4096;
+/// The size of the largest answer: that of an ioctl.
+const ANSWER_BYTES_MAX: usize = 32 << 10;
 
 /// A request that waits for the kernel.
 #[derive(Debug)]
@@ -89,7 +90,7 @@ impl Drop for Waiters {
 
 impl Queue {
     fn serve(&self, channel: &Channel) {
-        let mut memory = [0; ANSWER_BYTES_MAX];
+        let mut memory = vec![0; ANSWER_BYTES_MAX];
         while let Some(request) = self.next() {
             request.serve(channel, &mut memory);
         }
@@ -117,10 +118,10 @@ impl Waiting {
         match in_flight.server().resume(&header, later, None, &mut reply) {
             Answer::Payload => channel.succeed(header.unique, &[reply.bytes()]),
             Answer::Error(errno) => channel.fail(header.unique, errno),
-            // Only changes wait, whose answers are in the payload.
+            // No read waits, and none waits twice.
             answer => {
                 tracing::error!("a request that has waited has no answer: {answer:?}");
-                channel.fail(header.unique, rustix::io::Errno::IO);
+                channel.fail(header.unique, Errno::IO);
             }
         }
     }

@@ -177,8 +177,8 @@ fn data_ranges(file: &File, size: u64) -> Result<String, Errno> {
     let mut at = 0;
     while at < size && ranges.len() < RANGES_MAX {
         let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => break,
+            Ok(start) if start < size => start,
+            Ok(_) | Err(Errno::NXIO) => break,
             Err(error) => return Err(error),
         };
         let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;

@@ -197,14 +197,15 @@ impl From<&FiemapExtent> for Extent {
 }
 
 /// Returns the ranges between holes, as SEEK_DATA and SEEK_HOLE find them. Returns `None` if they fail: up to 7.2,
-/// Linux fails past the end of inline data that is shorter than its file.
+/// Linux fails past the end of inline data that is shorter than its file. It also finds blocks of f2fs past the end of the
+/// file, if the same node has them.
 fn data_ranges(file: &File, size: u64) -> Option<Vec<Range<u64>>> {
     let mut ranges = Vec::new();
     let mut at = 0;
     while at < size {
         let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => break,
+            Ok(start) if start < size => start,
+            Ok(_) | Err(Errno::NXIO) => break,
             Err(Errno::NOENT) => return None,
             Err(error) => panic!("SEEK_DATA from {at}: {error}"),
         };
