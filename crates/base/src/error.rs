@@ -643,7 +643,7 @@ impl fmt::Display for Unsupported {
             Self::PartitionTable => write!(f, "no partition table (GPT or MBR) found"),
             Self::Revision { found, known } => write!(
                 f,
-                "the superblock has revision {found}, and volumes of later revisions than {known} can only be read"
+                "the superblock has revision {found}, and volumes of later revisions than {known} are not written"
             ),
             Self::Operation(name) => write!(f, "not supported: {name}"),
         }

@@ -594,18 +594,23 @@ fn a_volume_without_free_inodes_is_not_called_full() {
 
 #[test]
 fn a_refusal_to_write_names_the_way_out_in_commands_and_mounts() {
-    for (feature, way) in [
-        ("shared_blocks", "e2fsck -fy -E unshare_blocks"),
-        ("read-only", "tune2fs -O ^read-only"),
-        ("quota", "tune2fs -O ^quota"),
-        ("FEATURE_R30", "it can only be read"),
+    let f2fs = "rm image; truncate -s 64M image; mkfs.f2fs -q -O ro,extra_attr image";
+    for (script, way) in [
+        ("debugfs -w -R 'feature shared_blocks' image", "e2fsck -fy -E unshare_blocks"),
+        ("debugfs -w -R 'feature read-only' image", "tune2fs -O ^read-only"),
+        ("debugfs -w -R 'feature quota' image", "tune2fs -O ^quota"),
+        ("debugfs -w -R 'feature FEATURE_R30' image", "it can only be read"),
+        ("debugfs -w -R 'ssv rev_level 2' image", "has revision 2"),
+        (f2fs, "the feature `ro`"),
     ] {
         let image = Image::from_script("ext4", 4096, SMALL);
-        let script = format!("debugfs -w -R 'feature {feature}' image 2>/dev/null; mkdir mnt");
-        shell(image.folder.path(), &script);
+        shell(image.folder.path(), &format!("{script} 2>/dev/null; mkdir mnt"));
         let name = image.path.display().to_string();
         let put = run_with_status(&["mkdir", &image.at("/new")], 1).text();
         assert!(put.contains(way), "{put}");
+        let count =
+            ["only be read", "read-only for", "can be read"].map(|text| put.matches(text).count());
+        assert_eq!(count, [1, 0, 0], "{put}");
         let mount = image.beside("mnt").display().to_string();
         let mounted = run_with_status(&["mount", "-o", "rw", &name, &mount], 1).text();
         assert_eq!(mounted, put);

@@ -52,17 +52,11 @@ const KEPT_SECTIONS_MIN: u64 = 8;
 
 /// Features of volumes that are not written, and the refusals.
 const REFUSED: [(Feature, &str); 2] = [
-    (
-        Feature::ReadOnly,
-        "writing to a volume with the feature `ro`, which is read-only for ever (mkfs.f2fs -O ro)",
-    ),
-    (
-        Feature::BlockZoned,
-        "writing to a volume with the feature `blkzoned`, of a zoned device (it can be read)",
-    ),
+    (Feature::ReadOnly, "writing to a volume with the feature `ro` (mkfs.f2fs -O ro)"),
+    (Feature::BlockZoned, "writing to a volume with the feature `blkzoned`, of a zoned device"),
 ];
-const DISABLED_CHECKPOINTS: &str = "writing to an f2fs volume whose checkpoints are disabled: first mount it on Linux with \
-                                    -o checkpoint=enable (it can be read)";
+const DISABLED_CHECKPOINTS: &str = "writing to an f2fs volume whose checkpoints are disabled (Linux enables them with \
+                                    `mount -o checkpoint=enable`)";
 
 /// The writing side of a volume.
 #[derive(Debug)]
