@@ -7,10 +7,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use mounting::{Fixture, bifolio, mount_entry};
 use rustix::io::Errno;
 use rustix::mount::FsPickFlags;
+use rustix::process::Signal;
 use testkit::command::{Output, output, run};
 use testkit::f2fs::Tools;
 use testkit::{check_by_e2fsck, private_mounts};
@@ -252,6 +254,33 @@ fn a_remount_of_one_mount_changes_the_others_only_from_read_only_to_writable_and
     run(bifolio("umount").arg(&other));
     fixture.umount();
     first.assert_gone();
+    check_by_e2fsck(&fixture.image);
+}
+
+#[test]
+fn a_removed_file_that_was_just_closed_does_not_keep_a_mount_writable() {
+    private_mounts();
+    let fixture = Fixture::with_volume(testkit::Format::Ext4(4096));
+    let mount = fixture.mount(&["-o", "rw"]);
+    let path = mount.path().join("removed");
+    fs::write(&path, "x").unwrap();
+    let opened = File::open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let refused = try_remount(&fixture, mount.path(), "ro");
+    assert!(refused.text().contains("or a removed file is open"), "{}", refused.text());
+    // The server gets the RELEASE of the file, and answers it once it runs again.
+    mount.signal_server(Signal::STOP);
+    drop(opened);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(200));
+            mount.signal_server(Signal::CONT);
+        });
+        remount(&fixture, "ro");
+    });
+    assert!(fs::write(&path, "x").is_err());
+    fixture.umount();
+    mount.assert_gone();
     check_by_e2fsck(&fixture.image);
 }
 

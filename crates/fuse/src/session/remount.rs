@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -13,6 +14,11 @@ use rustix::mount::MountFlags;
 use super::sync::{SyncError, mark_clean, mark_in_use};
 use crate::mount::{self, MountId, has_option};
 use crate::operations::{BECOME_WRITABLE, IS_WRITABLE, REASON_BYTES_MAX};
+
+/// The time in which a mount that is in use may cease to be, before a remount fails, and the time between attempts. A removed file
+/// that was closed is in use until the server has answered the kernel's RELEASE, which close(2) does not wait for.
+const IN_USE_TIME: Duration = Duration::from_secs(2);
+const IN_USE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The options to change. `None` leaves an option unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -41,8 +47,8 @@ pub enum RemountError {
     /// The volume is open for reading, and cannot be opened for writing, for this reason.
     #[error("cannot make it writable: {}", .0)]
     OpenReadOnly(String),
-    /// A file is open for writing.
-    #[error("cannot remount: it is in use: a file is open for writing")]
+    /// A file is open for writing, or a removed file is open.
+    #[error("cannot remount: it is in use: a file is open for writing, or a removed file is open")]
     Busy,
     /// The kernel refused.
     #[error("cannot remount: {}", mount::text(.0))]
@@ -91,7 +97,7 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
         change_to(same, Scope::Mount).map_err(RemountError::Refused)?;
         become_writable(&path)?;
     }
-    let changed = change_to(change, scope);
+    let changed = retry_while_in_use(|| change_to(change, scope));
     if changed.is_err() && is_opened {
         let _ = mark_clean(&path);
     }
@@ -103,6 +109,17 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
         Scope::Mount => Ok(()),
         Scope::ReadOnly => Ok(mark_clean(&path)?),
         Scope::Writable => mark_in_use(&path).map_err(RemountError::NotInUse),
+    }
+}
+
+/// Calls `attempt` again while it fails since the mount is in use, for a moment.
+fn retry_while_in_use(mut attempt: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    let until = Instant::now() + IN_USE_TIME;
+    loop {
+        match attempt() {
+            Err(Errno::BUSY) if Instant::now() < until => std::thread::sleep(IN_USE_INTERVAL),
+            outcome => return outcome,
+        }
     }
 }
 
