@@ -80,8 +80,12 @@ pub fn preserve(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMu
         let reason = if wanted.privileged { Errno::PERM.into() } else { Reason::GivesRights };
         wanted.losses.add(Loss::SetId, reason, wanted.path);
     } else if permissions & SET_ID != 0 {
-        if let Err(error) = set_permissions(subject, permissions) {
-            report(error);
+        match set_permissions(subject, permissions) {
+            Ok(()) if lacks_set_id(subject, permissions) => {
+                wanted.losses.add(Loss::SetId, Errno::PERM, wanted.path);
+            }
+            Ok(()) => {}
+            Err(error) => report(error),
         }
     }
     if has_capabilities {
@@ -97,6 +101,12 @@ pub fn differ(directory: impl AsFd, original: &Attributes, owners: bool) -> bool
     let has_others = found.st_mode & 0o7777 & !u32::from(SET_ID) != permissions;
     let has_owner = (found.st_uid, found.st_gid) == (original.uid, original.gid);
     has_others || owners && !has_owner
+}
+
+/// Returns whether the host has left out set-ID bits of these permissions, as without CAP_FSETID for a file of another group.
+fn lacks_set_id(subject: Subject<'_>, permissions: u16) -> bool {
+    let Subject::Open(fd) = subject else { return false };
+    rustix::fs::fstat(fd).is_ok_and(|set| u32::from(permissions & SET_ID) & !set.st_mode != 0)
 }
 
 /// Sets only the permissions. Symbolic links and special files were created with their permissions.
@@ -200,6 +210,9 @@ fn copy_xattr(
         *permissions = acl::permissions_without(&value, *permissions);
     }
     match error {
+        Errno::PERM if name == CAPABILITIES => {
+            wanted.losses.add(Loss::Capabilities, error, wanted.path);
+        }
         Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL => {
             wanted.losses.add(Loss::Xattr(names_from(prefix(name))), error, wanted.path);
         }
