@@ -495,12 +495,10 @@ impl<'a> Unpacker<'a> {
         archive: &mut ArchiveReader<R>,
         file: &Arc<Node>,
     ) -> Result<(), CopyError> {
-        let size_before = file.attributes().size;
+        // What it has is not that of holes in the new data.
+        file.set_size(0, Privileges::Keep)?;
         let check_interrupted = || self.writing.check_interrupted().map_err(CopyError::Fatal);
         contents::unpack(member, archive, file, check_interrupted)?;
-        if size_before > member.size {
-            file.set_size(member.size, Privileges::Keep)?;
-        }
         let lost = Lost { losses: &self.losses, path: &member.path };
         metadata::update(file, &Preserved::of_member(member), lost, |file, permissions| {
             set_xattrs(file, &member.xattrs, permissions, lost)

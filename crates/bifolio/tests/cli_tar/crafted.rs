@@ -234,6 +234,13 @@ fn hard_links_with_data_are_files_with_it() {
         .map(|at| if (148..156).contains(&at) { 32 } else { u32::from(archive[header + at]) })
         .sum();
     archive[header + 148..header + 155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    add(&mut archive, b'0', "sparse", "", b"old and longer");
+    archive.extend(extended(&[
+        ("GNU.sparse.size", "14"),
+        ("GNU.sparse.numblocks", "1"),
+        ("GNU.sparse.map", "10,2"),
+    ]));
+    add(&mut archive, b'1', "holes", "sparse", b"NN");
     add(&mut archive, b'0', "last", "", b"l");
     archive.resize(archive.len() + 1024, 0);
     let printed = unpack(&image, &archive);
@@ -243,6 +250,7 @@ fn hard_links_with_data_are_files_with_it() {
         ("second", "new", 3),
         ("sized", "new", 3),
         ("empty", "data of the last name", 2),
+        ("sparse", "\0\0\0\0\0\0\0\0\0\0NN\0\0", 2),
         ("last", "l", 1),
     ] {
         let path = image.at(&format!("/{name}"));
