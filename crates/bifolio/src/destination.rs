@@ -31,6 +31,20 @@ pub fn refuse_several(destination: impl Subject, no_directory: bool, exists: boo
     Failure::new(destination, state).advise("several sources need a directory as the destination")
 }
 
+/// A file that was just created.
+pub struct NewFile {
+    pub node: Arc<Node>,
+    directory: Arc<Node>,
+    name: Vec<u8>,
+}
+
+impl NewFile {
+    /// Removes the file after something else has failed, which is what is reported, also if this fails.
+    pub fn remove(&self, volume: &Volume) {
+        let _ = volume.unlink(&self.directory, &self.name, &Credentials::ROOT);
+    }
+}
+
 impl Target {
     /// Returns the target for the entry `name` of this directory.
     pub fn join(&self, name: &[u8]) -> Self {
@@ -45,12 +59,13 @@ impl Target {
     }
 
     /// Creates an empty file, which belongs to root. A symbolic link to a missing file is followed.
-    pub fn create_file(&self, volume: &Volume, umask: u16) -> Result<Arc<Node>> {
+    pub fn create_file(&self, volume: &Volume, umask: u16) -> Result<NewFile> {
         let missing = self.missing_file(volume)?;
         let (directory, name) = missing.parent_and_name(volume)?;
         let creation = Creation { umask, ..Creation::of(FileType::Regular, PERMISSIONS) };
         let made = volume.create_in(&directory, &name, &creation, &Credentials::ROOT);
-        made.map_err(|error| Failure::action(self, "cannot create", &error))
+        let node = made.map_err(|error| Failure::action(self, "cannot create", &error))?;
+        Ok(NewFile { node, directory, name })
     }
 
     /// Returns the path at which a file is missing: this one, or that to which symbolic links at its end lead.

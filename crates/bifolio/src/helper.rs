@@ -73,7 +73,7 @@ fn run(arguments: &[OsString], console: &mut Console) -> Result<()> {
     }
 }
 
-/// Unmounts as `DIRECTORY [-flnrv] [-N NAMESPACE] [-t TYPE]` says (umount(8)).
+/// Unmounts as `DIRECTORY [-flnrv] [-t TYPE]` says (umount(8)).
 fn run_umount(arguments: &[OsString], console: &mut Console) -> Result<()> {
     let refused = |reason: &str| Failure::new("umount.bifolio", reason).usage();
     let mut directories = Vec::new();

@@ -1,6 +1,11 @@
 //! Numbers in options of several commands: sizes, positions, blocks and partitions. Not here: numbers of inodes (`target.rs`).
 
+use std::num::NonZeroUsize;
+
 use base::BlockSize;
+
+/// Maximum of numbers of threads.
+const THREADS_MAX: u16 = 1024;
 
 /// Parses a number that is decimal, or with the prefix 0x hexadecimal.
 pub fn parse_number(text: &str) -> Result<u64, String> {
@@ -37,6 +42,14 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     };
     let number = parse_number(digits).map_err(|_| error())?;
     number.checked_mul(1 << shift).ok_or_else(|| "the number of bytes is too large".to_owned())
+}
+
+/// Parses a number of threads.
+pub fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
+    let number = text.parse().ok().filter(|number| (1..=THREADS_MAX).contains(number));
+    number
+        .and_then(|number| NonZeroUsize::new(number.into()))
+        .ok_or_else(|| format!("expected a number from 1 to {THREADS_MAX}"))
 }
 
 /// Parses the size of a file system's blocks.

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -79,7 +79,9 @@ impl PartDevice {
             };
         };
         if start >= end || options.offset.is_some_and(|offset| offset != start) {
-            let text = format!("cannot mount the bytes {start} to {end}, which were not asked for");
+            let text = format!(
+                "the partition was found at the bytes {start} to {end}, and not where it should begin"
+            );
             return Err(Failure::new(&*target.image, text));
         }
         let known = known_partition(&target.image, &options, start..end);
@@ -95,7 +97,8 @@ impl PartDevice {
             false => image,
         };
         let attached = match known {
-            None if may_attach => attach(&target.image, start..end, writable),
+            // The path may lead to another file by now.
+            None if may_attach => attach(&image, &target.image, start..end, writable),
             _ => None,
         };
         let path = known.or_else(|| Some(attached.as_ref()?.path().to_owned()));
@@ -131,12 +134,13 @@ fn no_answer(target: &Target, error: &SessionError<Failure>) -> Failure {
     Failure::new(&*target.image, text)
 }
 
-/// Attaches a loop device to the bytes `range` of an image file.
-fn attach(image: &Path, range: Range<u64>, writable: bool) -> Option<LoopDevice> {
-    if !fs::metadata(image).ok()?.is_file() {
+/// Attaches a loop device to the bytes `range` of an open image file.
+fn attach(open: &impl AsFd, image: &Path, range: Range<u64>, writable: bool) -> Option<LoopDevice> {
+    let open = PathBuf::from(format!("/proc/self/fd/{}", open.as_fd().as_raw_fd()));
+    if !fs::metadata(&open).ok()?.is_file() {
         return None;
     }
-    let attached = LoopDevice::attach(image, range, writable);
+    let attached = LoopDevice::attach(&open, range, writable);
     attached
         .inspect_err(|errno| {
             tracing::info!("{}: cannot attach a loop device: {errno}", image.display());

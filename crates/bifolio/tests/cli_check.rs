@@ -52,7 +52,15 @@ fn a_check_stops_at_the_maximum_number_of_findings() {
 
     let sound = Image::from_script("ext4", 4096, "echo x > file");
     let sound = sound.path.display().to_string();
-    let found = json(&["check", "--json", "--max-findings", "1", "--timeout", "1000", &sound]);
+    let found = json(&[
+        "check",
+        "--json",
+        "--max-findings",
+        "1",
+        "--timeout",
+        "18446744073709551615",
+        &sound,
+    ]);
     assert_eq!((&found["is_complete"], &found["is_consistent"]), (&true.into(), &true.into()));
 }
 

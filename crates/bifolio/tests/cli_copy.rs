@@ -169,6 +169,8 @@ fn hard_links_of_all_types_stay_hard_links() {
     );
     let out = image.beside("out");
     run_ok(&["cp", "-a", "-j", "3", &image.at("/"), &out.display().to_string()]);
+    let too_many = ["cp", "-a", "-j", "4294967296", &image.at("/"), &out.display().to_string()];
+    run_with_status(&too_many, 2);
     let inode = |name: &str| must(fs::symlink_metadata(out.join(name)), name).ino();
     assert_eq!(inode("a/one"), inode("b/two"));
     assert_eq!(inode("a/one"), inode("three"));

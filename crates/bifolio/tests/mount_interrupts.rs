@@ -239,7 +239,7 @@ fn check(uses_rings: bool) -> Result<(), Failed> {
 fn is_invalidating(process: i32) -> bool {
     let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let mut stats = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("stat")));
-    stats.any(|stat| stat.is_ok_and(|stat| stat.contains("(fuse-invalidate) D")))
+    stats.any(|stat| stat.is_ok_and(|stat| stat.contains("(fuse-wait-") && stat.contains(") D ")))
 }
 
 /// A killed server whose thread waits in the kernel for a page, while another thread was to answer the read of this page.

@@ -1,9 +1,11 @@
 //! The dispatch table: the handler of each operation of the protocol. Not here: the handlers (`operations`).
 
+use std::time::Duration;
+
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::later::{Later, Patience};
+use crate::deferred::Deferred;
 use crate::protocol::{InHeader, Opcode};
 use crate::reply::{Answer, Failure, Outcome, Reply};
 use crate::request::Request;
@@ -14,6 +16,8 @@ use crate::server::Server;
 pub enum Effect {
     /// The operation changes nothing.
     None,
+    /// The operation may change the volume. The handler checks whether it may.
+    Request,
     /// The operation changes the volume. On a read-only volume, it fails with EROFS.
     Change,
     /// The operation makes changes durable, or ends the use of a file. On a read-only volume, it succeeds without a
@@ -107,7 +111,7 @@ impl Operation {
             StatFs => plain(handler!(stat_fs)),
             GetXattr => plain(handler!(get_xattr)),
             ListXattr => plain(handler!(list_xattr)),
-            Ioctl => needs_kernel_data(handler!(ioctl)),
+            Ioctl => Operation { effect: Effect::Request, ..needs_kernel_data(handler!(ioctl)) },
             // Closing a file does not write its data.
             ReleaseDir | Flush => plain(NOTHING_TO_DO),
 
@@ -152,60 +156,81 @@ impl Server {
             return Err(Errno::IO.into());
         }
         let Operation { effect, serve, needs_kernel_data, .. } = Operation::of(opcode);
-        if needs_kernel_data && let Some(later) = self.receive_first(request, serve) {
-            return Ok(Answer::Later(later));
+        if needs_kernel_data && let Some(deferred) = self.defer_until_received(request, serve) {
+            return Ok(Answer::Deferred(deferred));
         }
         match effect {
             Effect::None => return serve(self, request, reply),
+            Effect::Request if !self.volume().is_writable() => return serve(self, request, reply),
             Effect::Change if !self.volume().is_writable() => return Err(Errno::ROFS.into()),
             Effect::Finalize if !self.volume().is_writable() => return Ok(Answer::Payload),
-            Effect::Change | Effect::Finalize => {}
+            Effect::Request | Effect::Change | Effect::Finalize => {}
         }
-        self.change(&request.header, effect, || serve(self, request, reply))
+        let freed = self.volume().freed_files();
+        let outcome = self.act_for(&request.header, || serve(self, request, reply));
+        if effect != Effect::Change || !outcome.as_ref().is_err_and(Failure::is_lack_of_space) {
+            return outcome;
+        }
+        match self.defer_change(request, serve, freed) {
+            Some(deferred) => Ok(Answer::Deferred(deferred)),
+            None => outcome,
+        }
     }
 
-    /// Returns the service of a request for later, if the kernel may hold data of its file.
-    fn receive_first(&self, request: &Request<'_>, serve: Serve) -> Option<Later> {
+    /// Defers a change that failed for lack of space if the kernel is about to release removed files. It sends
+    /// FORGET, and RELEASE, after unlink(2) and close(2) have returned.
+    fn defer_change(&self, request: &Request<'_>, serve: Serve, freed: u64) -> Option<Deferred> {
+        if !self.volume().may_free_more(freed) {
+            return None;
+        }
+        self.defer(request, move |server, request, reply| {
+            let volume = server.volume();
+            volume
+                .change_after_removals(|| serve(server, request, reply), Failure::is_lack_of_space)
+        })
+    }
+
+    /// Defers a request if the kernel may hold data of its file.
+    fn defer_until_received(&self, request: &Request<'_>, serve: Serve) -> Option<Deferred> {
         if !self.files.kernel_may_hold_data(self.nodes.number(request.header.node)) {
             return None;
         }
-        let place = self.waiting_room.enter(request.body.len())?;
+        self.defer(request, serve)
+    }
+
+    /// Defers a request, unless too many are deferred.
+    fn defer(
+        &self,
+        request: &Request<'_>,
+        serve: impl Fn(&Self, &Request<'_>, &mut Reply<'_>) -> Outcome + Send + 'static,
+    ) -> Option<Deferred> {
+        let permit = self.deferred_limit.admit(request.body.len())?;
         let (header, body) = (request.header, request.body.to_vec());
-        Some(Later::new(place, move |server, _, reply| {
+        Some(Deferred::new(permit, move |server, _, reply| {
             serve(server, &Request { header, body: &body }, reply)
         }))
     }
 
-    /// Ends the service of a request that has to wait for the kernel for as long as `patience`.
+    /// Ends the service of a deferred request. Waits for the kernel up to `timeout`, if there is one.
     pub fn resume(
         &self,
         header: &InHeader,
-        mut later: Later,
-        patience: Patience,
+        deferred: Deferred,
+        timeout: Option<Duration>,
         reply: &mut Reply<'_>,
     ) -> Answer {
         let request = Request { header: *header, body: &[] };
         let effect = request.opcode().map_or(Effect::None, |opcode| Operation::of(opcode).effect);
         self.answer(&request, reply, |_, reply| {
-            let mut run = || later.run(self, patience, reply);
-            if effect == Effect::None { run() } else { self.change(header, effect, run) }
+            let run = || deferred.run(self, timeout, reply);
+            if effect == Effect::None { run() } else { self.act_for(header, run) }
         })
     }
 
-    /// Calls `make` on behalf of the sender of a request.
-    fn change(
-        &self,
-        header: &InHeader,
-        effect: Effect,
-        mut make: impl FnMut() -> Outcome,
-    ) -> Outcome {
+    /// Calls `serve` on behalf of the sender of a request.
+    fn act_for(&self, header: &InHeader, serve: impl FnOnce() -> Outcome) -> Outcome {
         let _privilege_guard = self.volume().act_for(&self.options.owners.credentials(header));
         let _cancellable = self.interrupts.make_cancellable(header);
-        if effect == Effect::Finalize {
-            return make();
-        }
-        // The kernel sends FORGET, and RELEASE, after unlink(2) and close(2) have returned.
-        let is_full = |failure: &Failure| failure.0 == Errno::NOSPC;
-        self.volume().change_after_removals(make, is_full)
+        serve()
     }
 }

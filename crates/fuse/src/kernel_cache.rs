@@ -16,7 +16,7 @@
 //! answered.
 //!
 //! The kernel drops a page once the reads of it are answered. So a write that invalidates pages must not hold anything that
-//! such a read needs, and that includes the thread that is to serve it: see [`Later`](crate::later::Later).
+//! such a read needs, and that includes the thread that is to serve it: see [`Deferred`](crate::deferred::Deferred).
 
 use std::ops::{Deref, Range};
 use std::time::{Duration, Instant};

@@ -5,10 +5,10 @@
 pub mod protocol;
 
 mod child;
+mod deferred;
 mod dispatch;
 mod interrupts;
 mod kernel_cache;
-mod later;
 mod mount;
 mod node_table;
 mod open_files;
@@ -25,7 +25,7 @@ mod socket;
 mod transport;
 mod upgrade;
 
-pub use later::{Later, Patience};
+pub use deferred::Deferred;
 pub use mount::{
     Claim, LoopBacking, LoopDevice, MountEntry, MountError, MountOptions, OptionError, Preference,
     backing_file, loop_backing, mount_again, mounts_of, retry_while_in_use, served, split_option,

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use vfs::RwFlags;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::later::Later;
+use crate::deferred::Deferred;
 
 /// The payload of a reply, filled from the front.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub enum Answer {
     /// Success, with bytes of a file.
     Contents(Contents),
     /// Not known yet: a wait for the kernel comes first.
-    Later(Later),
+    Deferred(Deferred),
     /// An error.
     Error(Errno),
 }
@@ -142,6 +142,13 @@ impl Contents {
 /// A handler's error, as an error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure(pub Errno);
+
+impl Failure {
+    /// Returns whether space was lacking.
+    pub fn is_lack_of_space(&self) -> bool {
+        self.0 == Errno::NOSPC
+    }
+}
 
 impl From<Errno> for Failure {
     fn from(errno: Errno) -> Self {

@@ -13,9 +13,9 @@ use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use vfs::LostFiles;
 
+use crate::deferred::DeferredLimit;
 use crate::dispatch::Operation;
 use crate::interrupts::Interrupts;
-use crate::later::{Patience, WaitingRoom};
 use crate::node_table::{KnownNode, NodeTable};
 use crate::open_files::OpenFiles;
 use crate::operations::{InitRefused, Negotiated};
@@ -96,8 +96,8 @@ pub struct Server {
     pub(crate) closed: Mutex<Option<Result<()>>>,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) requesters: Requesters,
-    /// The requests that wait for the kernel without a thread.
-    pub(crate) waiting_room: WaitingRoom,
+    /// The limit of requests that wait for the kernel.
+    pub(crate) deferred_limit: DeferredLimit,
     attribute_invalidator: OnceLock<AttributeInvalidator>,
     contents_invalidator: OnceLock<ContentsInvalidator>,
 }
@@ -112,7 +112,9 @@ impl fmt::Debug for AttributeInvalidator {
 }
 
 /// Makes the kernel write and invalidate a range of a node's contents. Returns whether it has done so in time.
-struct ContentsInvalidator(Box<dyn Fn(u64, Range<FileOffset>, Patience) -> bool + Send + Sync>);
+type Invalidate = dyn Fn(u64, Range<FileOffset>, Option<Duration>) -> bool + Send + Sync;
+
+struct ContentsInvalidator(Box<Invalidate>);
 
 impl fmt::Debug for ContentsInvalidator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -168,7 +170,7 @@ impl Server {
             closed: Mutex::new(None),
             interrupts: Arc::default(),
             requesters: Requesters::default(),
-            waiting_room: WaitingRoom::default(),
+            deferred_limit: DeferredLimit::default(),
             attribute_invalidator: OnceLock::new(),
             contents_invalidator: OnceLock::new(),
         })
@@ -198,7 +200,7 @@ impl Server {
     /// has done so. Only the first call of this method has an effect.
     pub fn set_contents_invalidator(
         &self,
-        invalidate: impl Fn(u64, Range<FileOffset>, Patience) -> bool + Send + Sync + 'static,
+        invalidate: impl Fn(u64, Range<FileOffset>, Option<Duration>) -> bool + Send + Sync + 'static,
     ) {
         let _ = self.contents_invalidator.set(ContentsInvalidator(Box::new(invalidate)));
     }
@@ -219,10 +221,10 @@ impl Server {
         &self,
         node: u64,
         range: Range<FileOffset>,
-        patience: Patience,
+        timeout: Option<Duration>,
     ) -> bool {
         let invalidator = self.contents_invalidator.get();
-        invalidator.is_none_or(|ContentsInvalidator(invalidate)| invalidate(node, range, patience))
+        invalidator.is_none_or(|ContentsInvalidator(invalidate)| invalidate(node, range, timeout))
     }
 
     /// Sets the function that returns whether a thread of the host, by its id, is being killed. Without it, INTERRUPT
@@ -344,7 +346,7 @@ impl Server {
     }
 
     /// Closes a writable volume. All changes that were answered without an error are durable afterwards. Waits for
-    /// requests in flight, which are answered with EIO if they take too long. Later requests are answered with EIO.
+    /// requests in flight, which are answered with EIO if they take too long. Deferred requests are answered with EIO.
     /// Deletes files without a name.
     pub fn close(&self) -> Result<()> {
         self.close_once(CLOSE_TIMEOUT, 0)

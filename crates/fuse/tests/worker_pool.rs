@@ -7,13 +7,15 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};
 
 use fuse::protocol::{
-    CreateIn, EntryOut, InHeader, Opcode, OpenOut, ROOT_NODE, ReadIn, WRITE_LOCK_OWNER, WriteIn,
+    CreateIn, EntryOut, InHeader, Opcode, OpenOut, ROOT_NODE, ReadIn, ReleaseIn, WRITE_LOCK_OWNER,
+    WriteIn,
 };
-use fuse::{BusyPoll, Channel, EndReason, WorkerPool};
+use fuse::{BusyPoll, Channel, EndReason, ServerOptions, WorkerPool};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use support::*;
-use testkit::wait_until;
+use testkit::{Mke2fs, wait_until};
+use vfs::VolumeOptions;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 fn pair() -> (OwnedFd, OwnedFd) {
@@ -110,8 +112,8 @@ fn a_write_that_waits_for_the_kernel_leaves_its_thread_to_the_reads_before_it() 
     let (begins, begun) = mpsc::channel();
     let (drops, dropped) = mpsc::sync_channel::<()>(0);
     let dropped = Mutex::new(dropped);
-    server.set_contents_invalidator(move |_, _, patience| {
-        assert_eq!(patience, None, "it takes as long as it takes");
+    server.set_contents_invalidator(move |_, _, timeout| {
+        assert_eq!(timeout, None, "it takes as long as it takes");
         begins.send(()).unwrap();
         assert!(dropped.lock().unwrap().recv_timeout(TIMEOUT).is_ok());
         true
@@ -143,6 +145,52 @@ fn a_write_that_waits_for_the_kernel_leaves_its_thread_to_the_reads_before_it() 
     let (unique, error, _) = receive(&kernel);
     assert_eq!((unique, error), (2, 0));
     read(5, b'b');
+    drop(kernel);
+    pool.join();
+}
+
+#[test]
+fn a_change_of_a_full_volume_leaves_its_thread_to_the_release_of_a_removed_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    Mke2fs::new("ext4", 1024).with("-J size=1").make(&image, None);
+    let volume = VolumeOptions::new().writable(true).open(&image).unwrap();
+    let server = Arc::new(serve(volume, u64::MAX, ServerOptions::default()));
+    let (kernel, device) = pair();
+    let poll = BusyPoll::default();
+    let threads = NonZeroUsize::MIN;
+    let pool = WorkerPool::start(server, channel(device), threads, poll, |_| ()).unwrap();
+    let make = |name| {
+        let make = CreateIn { flags: 2, mode: 0o644, ..CreateIn::new_zeroed() };
+        send(&kernel, 1, request(Opcode::Create, ROOT_NODE, &[make.as_bytes(), name]));
+        let (_, error, made) = receive(&kernel);
+        assert_eq!(error, 0);
+        let (file, opened) = EntryOut::read_from_prefix(&made).unwrap();
+        (file.node, record::<OpenOut>(opened).handle)
+    };
+    let write = |(node, handle), offset| {
+        let data = [1; 1 << 16];
+        let size = data.len() as u32;
+        let write = WriteIn { handle, offset, size, flags: 2, ..WriteIn::new_zeroed() };
+        send(&kernel, 2, request(Opcode::Write, node, &[write.as_bytes(), &data]));
+    };
+    let (large, small) = (make(b"large\0"), make(b"small\0"));
+    let full = (0..).find_map(|block| {
+        write(large, block << 16);
+        Some(receive(&kernel).1).filter(|&error| error != 0)
+    });
+    assert_eq!(full, Some(-Errno::NOSPC.raw_os_error()));
+    send(&kernel, 3, request(Opcode::Unlink, ROOT_NODE, &[b"large\0"]));
+    assert_eq!(receive(&kernel).1, 0);
+
+    write(small, 0);
+    let release = ReleaseIn { handle: large.1, ..ReleaseIn::new_zeroed() };
+    send(&kernel, 4, request(Opcode::Release, large.0, &[release.as_bytes()]));
+    send(&kernel, 5, request(Opcode::Forget, large.0, &[&1_u64.to_ne_bytes()]));
+    let mut answered =
+        [receive(&kernel), receive(&kernel)].map(|(unique, error, _)| (unique, error));
+    answered.sort_unstable();
+    assert_eq!(answered, [(2, 0), (4, 0)]);
     drop(kernel);
     pool.join();
 }

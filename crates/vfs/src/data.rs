@@ -223,7 +223,11 @@ impl Node {
             // Readers must not see a size that the format does not have, nor data that later appears behind its size.
             let known = self.inode().attributes().size;
             match file {
-                Some(file) if size > before => iomap::truncate_cache(file, before)?,
+                Some(file) if size > before => {
+                    if let Err(second) = iomap::truncate_cache(file, before) {
+                        tracing::warn!("{}: cannot truncate the cache: {second}", self.number());
+                    }
+                }
                 Some(file) if size < known => {
                     // The rest of the folio with the new end was zeroed, and is on the device.
                     iomap::detach_cache(file, size);

@@ -11,7 +11,7 @@ use crate::volume::Volume;
 /// The time for which a file without a name is expected to be freed, after it has lost its name or was closed.
 /// Afterwards it is taken to be in use.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
-/// The maximum number of threads that wait at a time. The others have to release the files.
+/// The maximum number of threads that wait at a time.
 const WAITERS_MAX: usize = 8;
 
 /// The files without a name that are not freed yet.
@@ -66,6 +66,13 @@ impl Removals {
         self.state.lock().freed
     }
 
+    /// Returns whether more than `freed` nodes were freed, or one is about to be.
+    fn may_free_more(&self, freed: u64) -> bool {
+        let state = self.state.lock();
+        let is_recent = state.last_event.is_some_and(|event| event.elapsed() < SETTLE_TIME);
+        state.freed != freed || (state.nameless > 0 && is_recent)
+    }
+
     /// Waits until more than `freed` nodes were freed, at most until `end`. Returns at once if no node is about to be
     /// freed. Returns whether more were freed.
     fn wait(&self, freed: u64, end: Instant) -> bool {
@@ -84,6 +91,17 @@ impl Removals {
 }
 
 impl Volume {
+    /// Returns the number of removed files that were freed so far.
+    pub fn freed_files(&self) -> u64 {
+        self.shared.removals.freed()
+    }
+
+    /// Returns whether a change that failed for lack of space may succeed since more than `freed` removed files were freed,
+    /// or after a wait: see [`change_after_removals`](Self::change_after_removals).
+    pub fn may_free_more(&self, freed: u64) -> bool {
+        self.shared.removals.may_free_more(freed)
+    }
+
     /// Calls `change`. If it fails for lack of space, which `is_full` tells, while removed files are about to be freed,
     /// waits for these, and calls it again. Users of a volume through a protocol release files later than they
     /// believe. `change` must be one that can be repeated after it has failed.

@@ -22,7 +22,7 @@ use crate::destination::refuse_several;
 use crate::failure::{Failure, Result, Status};
 use crate::images::Volumes;
 use crate::import::{self, Destination, Importer, InImage, Source};
-use crate::numbers::{parse_partition, parse_size};
+use crate::numbers::{parse_partition, parse_size, parse_threads};
 use crate::signals;
 use crate::target::{ImageOptions, Target};
 use crate::writing::{HostFiles, Ownership, change_images};
@@ -96,7 +96,7 @@ pub struct Arguments {
     #[arg(long)]
     uncached: bool,
     /// Out of an image: copy up to N files at the same time; by default, as many as there are processors, from 4 to 16
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", value_parser = parse_threads)]
     jobs: Option<NonZeroUsize>,
     /// From an image to an image: use partition N of the sources' images instead of the one of --partition
     #[arg(long, value_name = "N", value_parser = parse_partition)]

@@ -1,8 +1,10 @@
 //! `bifolio fallocate`.
 
+use std::sync::Arc;
+
 use base::{Error, FileOffset};
 use clap::Args;
-use vfs::{Credentials, Fallocate, Follow, OpenMode, Privileges};
+use vfs::{Fallocate, Follow, OpenMode, Privileges};
 
 use crate::console::Console;
 use crate::failure::{Failure, Result};
@@ -96,18 +98,17 @@ fn change(arguments: &Arguments, target: &Target, writing: &mut Writing) -> Resu
     let end = arguments.from.checked_add(arguments.length);
     let end = end.ok_or_else(|| failure(&Error::FileTooLarge))?;
     let range = FileOffset(arguments.from)..FileOffset(end);
-    let (node, is_new) = match volume.resolve(&target.path, Follow::Yes) {
+    let (node, new) = match volume.resolve(&target.path, Follow::Yes) {
         Err(Error::NotFound) if matches!(mode, Fallocate::Allocate { .. }) => {
-            (target.create_file(&volume, writing.umask)?, true)
+            let new = target.create_file(&volume, writing.umask)?;
+            (Arc::clone(&new.node), Some(new))
         }
-        node => (node.map_err(|error| failure(&error))?, false),
+        node => (node.map_err(|error| failure(&error))?, None),
     };
     let file = node.open_for(OpenMode { write: true, append: false });
     let done = file.and_then(|file| file.fallocate(mode, range, Privileges::Keep));
-    if done.is_err() && is_new {
-        // The first error is reported, also if this fails.
-        let (directory, name) = target.parent_and_name(&volume)?;
-        let _ = volume.unlink(&directory, &name, &Credentials::ROOT);
+    if let (Err(_), Some(new)) = (&done, new) {
+        new.remove(&volume);
     }
     done.map_err(|error| failure(&error))
 }

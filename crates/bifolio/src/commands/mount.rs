@@ -24,6 +24,7 @@ use crate::failure::{Failure, Result};
 use crate::log::Log;
 use crate::log_file;
 use crate::mount_options::{Options, table};
+use crate::numbers::parse_threads;
 use crate::part::PartDevice;
 use crate::related;
 use crate::target::{ImageOptions, Target};
@@ -34,8 +35,6 @@ use crate::{upgrade, users};
 const MEMORY_BESIDE_CACHE: u64 = 4 << 30;
 /// The memory that a server may map for the nodes that the kernel knows, in bytes, where the machine's memory is unknown.
 const NODES_MEMORY: u64 = 16 << 30;
-/// Maximum of `--threads`.
-const THREADS_MAX: u16 = 1024;
 
 // The lines of these texts are indented, because man pages join lines that are not indented.
 const OPTIONS_HELP: &str = "\
@@ -235,8 +234,8 @@ pub struct Arguments {
     /// Stay in the foreground until the image is unmounted
     #[arg(short, long)]
     foreground: bool,
-    /// Serve requests with N threads. With io_uring, they are divided among the processors, each of which gets at least
-    /// 4, or N if that is less
+    /// Receive requests with N threads. With io_uring, they are divided among the processors, each of which gets at least
+    /// 4, or N if that is less. Another 16 threads serve requests that wait for the kernel
     #[arg(long, value_name = "N", default_value_t = THREADS_DEFAULT, value_parser = parse_threads)]
     threads: NonZeroUsize,
     /// Append errors and warnings to FILE; in the background, they also go to the system log (syslog or the journal)
@@ -258,13 +257,6 @@ struct MountOptionList(String);
 fn parse_options(list: &str) -> Result<MountOptionList, String> {
     Options::default().add(list).map_err(|error| error.to_string())?;
     Ok(MountOptionList(list.to_owned()))
-}
-
-fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
-    let number = text.parse().ok().filter(|number| (1..=THREADS_MAX).contains(number));
-    number
-        .and_then(|number| NonZeroUsize::new(number.into()))
-        .ok_or_else(|| format!("expected a number from 1 to {THREADS_MAX}"))
 }
 
 /// Mounts the image, and serves the mount until it is unmounted.
@@ -524,7 +516,9 @@ fn mount_point(directory: &Path) -> Result<PathBuf> {
         let failure = Failure::host(directory, "cannot mount here", &error);
         match error.raw_os_error() {
             // ENOTCONN: the server of a mount has died.
-            Some(107) => failure.advise("unmount the dead mount first"),
+            Some(errno) if errno == Errno::NOTCONN.raw_os_error() => {
+                failure.advise("unmount the dead mount first")
+            }
             _ => failure,
         }
     })

@@ -74,7 +74,7 @@ fn touch(
     let follow = if arguments.no_dereference { Follow::No } else { Follow::Yes };
     let node = match volume.resolve(&target.path, follow) {
         Err(Error::NotFound) if arguments.no_create || arguments.no_dereference => return Ok(()),
-        Err(Error::NotFound) => target.create_file(&volume, writing.umask)?,
+        Err(Error::NotFound) => target.create_file(&volume, writing.umask)?.node,
         node => node.map_err(|error| Failure::library(target, &error))?,
     };
     let only = |wanted: bool, other: bool| wanted || !other;

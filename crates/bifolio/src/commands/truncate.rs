@@ -106,7 +106,7 @@ fn truncate(arguments: &Arguments, target: &Target, writing: &mut Writing) -> Re
     let base = arguments.reference.as_ref().map(|file| size_of(file, &volume)).transpose()?;
     let node = match volume.resolve(&target.path, Follow::Yes) {
         Err(Error::NotFound) if arguments.no_create => return Ok(()),
-        Err(Error::NotFound) => target.create_file(&volume, writing.umask)?,
+        Err(Error::NotFound) => target.create_file(&volume, writing.umask)?.node,
         node => node.map_err(|error| failure(&error))?,
     };
     match node.kind() {

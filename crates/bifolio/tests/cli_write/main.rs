@@ -518,6 +518,13 @@ fn fallocate_has_the_effect_of_util_linux() {
     ] {
         run_with_status(&[&["fallocate"], arguments].concat(), status);
     }
+    // The file that a link leads to is created, and removed again, but not the link.
+    run_on_image(&image, "ln -s missing @/link");
+    let link = image.at("/link");
+    let refused = run_with_status(&["fallocate", "-l", "1T", &link], 1).text();
+    assert!(refused.contains("no space left") || refused.contains("too large"), "{refused}");
+    assert!(run_ok(&["ls", "-l", &link]).contains("link -> missing"));
+    run_with_status(&["stat", &image.at("/missing")], 1);
     image.check_by_e2fsck();
     let old = Image::from_script("ext3", 1024, "seq 20000 > file");
     let refused = run_with_status(&["fallocate", "-l", "1M", &old.at("/file")], 1);

@@ -26,7 +26,7 @@ pub use claim::{Claim, Claimed, retry_while_in_use};
 pub use control::abort;
 pub use identity::{MountId, open_mount};
 pub use loop_device::{LoopBacking, LoopDevice, backing_file, loop_backing};
-pub use mount_point::{open as open_root, path_of};
+pub use mount_point::{open as open_root, open_for_requests, path_of};
 pub use option_list::{OptionError, split_option};
 pub use options::{MountOptions, Preference};
 pub use system::{Detached, lift_limit_on_writeback};

@@ -19,6 +19,12 @@ pub fn open(path: &Path, access: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// Opens the directory `root`, which was opened with `PATH`, for requests.
+pub fn open_for_requests(root: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(root, ".", flags, Mode::empty())
+}
+
 /// Returns a path that leads to an open file or directory, and never to another one.
 pub fn path_of(opened: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))

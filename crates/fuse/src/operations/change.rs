@@ -26,11 +26,11 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let node = &self.known(header.node)?.node;
+        let mut change = self.attribute_change(operation)?;
         if operation.valid & FATTR_SIZE != 0 {
             let kill = operation.valid & FATTR_KILL_SUIDGID != 0;
             node.set_size(operation.size, self.privileges(header, kill))?;
         }
-        let mut change = self.attribute_change(operation)?;
         if operation.valid & !FATTR_CTIME == 0 {
             // This remains of a chown that names neither an owner nor a group. It clears setuid and setgid all the
             // same.

@@ -389,7 +389,8 @@ impl Server {
     fn drop_kernel_data(&self, node: u64) {
         self.invalidate_attributes(node);
         if !self.write_and_invalidate(node, FileOffset(0), KERNEL_TIMEOUT) {
-            tracing::warn!("the kernel did not invalidate cached data of node {node} in time");
+            let inode = self.nodes.number(node);
+            tracing::warn!("the kernel did not invalidate cached data of inode {inode} in time");
         }
     }
 }

@@ -16,6 +16,7 @@ mod remove;
 mod seek;
 mod sync;
 mod volume_ioctl;
+mod write;
 mod xattrs;
 
 pub use init::{InitRefused, MAX_BACKGROUND, Negotiated, TRANSFER_BYTES_MAX};

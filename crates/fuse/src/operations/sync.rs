@@ -90,7 +90,8 @@ impl Server {
             && opened.file.has_started_atomic_write()
             && let Err(failure) = self.abort_atomic_write(header.node, &opened)
         {
-            tracing::warn!("ending an atomic write of node {}: {failure:?}", header.node);
+            let inode = self.nodes.number(header.node);
+            tracing::warn!("cannot end an atomic write of inode {inode}: {}", failure.0);
         }
         let was_last_holder = self.files.remove(operation.handle);
         if let Some(known) = self.nodes.get(header.node) {

@@ -90,16 +90,16 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
         let flags = flags(&entry.options, &entry.super_options, change, scope);
         rustix::mount::mount_remount(mount::path_of(&root), flags, c"")
     };
-    let is_opened = becomes_writable && !is_writable(&path).map_err(RemountError::Refused)?;
+    let is_opened = becomes_writable && !is_writable(&root).map_err(RemountError::Refused)?;
     if is_opened {
         // A user who may not change the mount does not get the volume opened for writing either.
         let same = Remount { only_mount: true, ..Remount::default() };
         change_to(same, Scope::Mount).map_err(RemountError::Refused)?;
-        become_writable(&path)?;
+        become_writable(&root)?;
     }
     let changed = retry_while_in_use(|| change_to(change, scope));
     if changed.is_err() && is_opened {
-        let _ = mark_clean(&path);
+        let _ = mark_clean(&root);
     }
     changed.map_err(|errno| match errno {
         Errno::BUSY => RemountError::Busy,
@@ -107,8 +107,8 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
     })?;
     match scope {
         Scope::Mount => Ok(()),
-        Scope::ReadOnly => Ok(mark_clean(&path)?),
-        Scope::Writable => mark_in_use(&path).map_err(RemountError::NotInUse),
+        Scope::ReadOnly => Ok(mark_clean(&root)?),
+        Scope::Writable => mark_in_use(&root).map_err(RemountError::NotInUse),
     }
 }
 
@@ -124,9 +124,8 @@ fn retry_while_in_use(mut attempt: impl FnMut() -> Result<(), Errno>) -> Result<
 }
 
 /// Returns whether the server has the volume open for writing.
-fn is_writable(path: &Path) -> Result<bool, Errno> {
-    let root = mount::open_root(path, OFlags::RDONLY)?;
-    let answer = requested::<IS_WRITABLE, { size_of::<u32>() }>(&root)?;
+fn is_writable(root: &OwnedFd) -> Result<bool, Errno> {
+    let answer = requested::<IS_WRITABLE, { size_of::<u32>() }>(root)?;
     Ok(u32::from_ne_bytes(answer) != 0)
 }
 
@@ -134,17 +133,17 @@ fn is_writable(path: &Path) -> Result<bool, Errno> {
 fn requested<const REQUEST: Opcode, const BYTES: usize>(
     root: &OwnedFd,
 ) -> Result<[u8; BYTES], Errno> {
+    let root = mount::open_for_requests(root)?;
     const { assert!((REQUEST >> 16) & 0x3FFF == BYTES as Opcode, "the number has the size") };
     let mut answer = [0; BYTES];
     // SAFETY: the kernel stores at most the size that is in the number of the request.
-    unsafe { rustix::ioctl::ioctl(root, Updater::<REQUEST, _>::new(&mut answer)) }?;
+    unsafe { rustix::ioctl::ioctl(&root, Updater::<REQUEST, _>::new(&mut answer)) }?;
     Ok(answer)
 }
 
 /// Has the server open the volume for writing.
-fn become_writable(path: &Path) -> Result<(), RemountError> {
-    let root = mount::open_root(path, OFlags::RDONLY).map_err(RemountError::Refused)?;
-    let reason = requested::<BECOME_WRITABLE, REASON_BYTES_MAX>(&root);
+fn become_writable(root: &OwnedFd) -> Result<(), RemountError> {
+    let reason = requested::<BECOME_WRITABLE, REASON_BYTES_MAX>(root);
     let reason = reason.map_err(RemountError::Refused)?;
     let text = reason.split(|byte| *byte == 0).next().unwrap_or_default();
     match text {

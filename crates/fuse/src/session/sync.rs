@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -28,27 +29,28 @@ pub enum SyncError {
 
 /// Makes all data written to the mount on `path` durable.
 pub fn sync(path: &Path) -> Result<(), SyncError> {
-    request::<SYNC_VOLUME>(path)
-}
-
-/// Makes all data written to the mount on `path` durable, and marks the volume as clean, after the mount has become
-/// read-only.
-pub(super) fn mark_clean(path: &Path) -> Result<(), SyncError> {
-    request::<MARK_CLEAN>(path)
-}
-
-/// Marks the volume of the mount on `path` as in use, after the mount has become writable.
-pub(super) fn mark_in_use(path: &Path) -> Result<(), SyncError> {
-    request::<MARK_IN_USE>(path)
-}
-
-/// Makes the kernel send its data to the server, and then sends a request without an argument.
-fn request<const COMMAND: u32>(path: &Path) -> Result<(), SyncError> {
     let of =
         |error: io::Error| SyncError::Path(Errno::from_io_error(&error).unwrap_or(Errno::INVAL));
     let path = mount::resolve_mount_point(path).map_err(of)?;
     mount::find_mount(&path).filter(|entry| entry.is_ours()).ok_or(SyncError::NotMounted)?;
-    let root = mount::open_root(&path, OFlags::RDONLY).map_err(SyncError::Path)?;
+    let root = mount::open_root(&path, OFlags::PATH).map_err(SyncError::Path)?;
+    request::<SYNC_VOLUME>(&root)
+}
+
+/// Makes all data written to the mount with the directory `root` durable, and marks the volume as clean, after the mount has
+/// become read-only.
+pub(super) fn mark_clean(root: &OwnedFd) -> Result<(), SyncError> {
+    request::<MARK_CLEAN>(root)
+}
+
+/// Marks the volume of the mount with the directory `root` as in use, after the mount has become writable.
+pub(super) fn mark_in_use(root: &OwnedFd) -> Result<(), SyncError> {
+    request::<MARK_IN_USE>(root)
+}
+
+/// Makes the kernel send its data to the server, and then sends a request without an argument.
+fn request<const COMMAND: u32>(root: &OwnedFd) -> Result<(), SyncError> {
+    let root = mount::open_for_requests(root).map_err(SyncError::Path)?;
     // First the kernel sends its data to the server.
     let sent = rustix::fs::syncfs(&root);
     // SAFETY: the request has no argument.

@@ -78,7 +78,7 @@ pub fn umount(path: &Path, mut notify: impl FnMut(UmountNotice)) -> Result<(), U
     let outcome = unmounting.outcome_within(SILENT_WAIT).or_else(|| {
         is_silent = false;
         notify(UmountNotice::Waiting);
-        unmounting.outcome_within(END_TIMEOUT)
+        unmounting.outcome_within(rest(begun))
     });
     outcome.ok_or(UmountError::StillRunning)??;
     if id.exists() == Some(true) {
@@ -105,7 +105,7 @@ pub fn umount(path: &Path, mut notify: impl FnMut(UmountNotice)) -> Result<(), U
         }
     }
     if end.is_none() {
-        end = end_within(&guard, END_TIMEOUT)?;
+        end = end_within(&guard, rest(begun))?;
     }
     match end {
         Some(End::Success) => Ok(()),
@@ -113,6 +113,11 @@ pub fn umount(path: &Path, mut notify: impl FnMut(UmountNotice)) -> Result<(), U
         Some(End::Killed) => without_guard,
         None => Err(UmountError::StillRunning),
     }
+}
+
+/// Returns how much longer to wait for the end of the server.
+fn rest(begun: Instant) -> Duration {
+    (SILENT_WAIT + END_TIMEOUT).saturating_sub(begun.elapsed())
 }
 
 /// Detaches the bifolio mount on `path` at once, even if it is in use, and does not wait for its server, which ends with the last

@@ -63,9 +63,9 @@ impl Buffers {
                 Ok(())
             }
             Answer::Error(errno) => Err(errno),
-            Answer::Later(later) => {
+            Answer::Deferred(deferred) => {
                 let in_flight = in_flight.own(server);
-                return Ok(Some(Waiting { header: request.header, later, in_flight }));
+                return Ok(Some(Waiting { header: request.header, deferred, in_flight }));
             }
             Answer::Contents(contents) => {
                 if contents.length >= LONG_BYTES {

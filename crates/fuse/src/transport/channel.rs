@@ -118,24 +118,24 @@ impl Channel {
         self.invalidate(InvalidateInode { node, offset: -1, length: 0 });
     }
 
-    /// Invalidates the attributes of `node`, and a range of its contents, in the kernel's cache. The kernel writes dirty contents first, and waits for requests in flight that read or write the contents. So a
-    /// handler of requests must not call this (an `Invalidator` may).
-    pub fn invalidate_contents(&self, node: u64, range: Range<FileOffset>) {
+    /// Invalidates the attributes of `node`, and a range of its contents, in the kernel's cache. The kernel writes dirty
+    /// contents first, and waits for requests in flight that read or write the contents. So a thread that receives requests
+    /// must not call this. Returns whether the kernel has done so.
+    pub fn invalidate_contents(&self, node: u64, range: Range<FileOffset>) -> bool {
         let offset = i64::try_from(range.start.0).unwrap_or(i64::MAX);
         // Zero: up to the end of the file.
         let length = i64::try_from(range.end.0).map_or(0, |end| end.saturating_sub(offset));
-        self.invalidate(InvalidateInode { node, offset, length });
+        self.invalidate(InvalidateInode { node, offset, length })
     }
 
-    fn invalidate(&self, message: InvalidateInode) {
+    fn invalidate(&self, message: InvalidateInode) -> bool {
         let length = (size_of::<OutHeader>() + size_of::<InvalidateInode>()) as u32;
         let header = OutHeader { length, error: NOTIFY_INVALIDATE_INODE, unique: 0 };
-        // NOENT: the kernel does not know the node.
-        if let Err(errno) =
-            self.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(message.as_bytes())])
-        {
-            tracing::debug!("the kernel refused a notification: {errno}");
+        let sent = self.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(message.as_bytes())]);
+        if let Err(errno) = sent {
+            tracing::warn!("the kernel refused to invalidate cached data: {errno}");
         }
+        sent.is_ok()
     }
 
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<(), Errno> {

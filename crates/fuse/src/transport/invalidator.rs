@@ -25,7 +25,7 @@ pub struct Invalidator {
 struct Invalidation {
     node: u64,
     range: Range<FileOffset>,
-    done: mpsc::Sender<()>,
+    done: mpsc::Sender<bool>,
 }
 
 impl Invalidator {
@@ -35,9 +35,9 @@ impl Invalidator {
         let own = channel.clone();
         std::thread::Builder::new().name("fuse-invalidate".to_owned()).spawn(move || {
             for Invalidation { node, range, done } in requests {
-                channel.invalidate_contents(node, range);
+                let is_done = channel.invalidate_contents(node, range);
                 // The handler may no longer wait.
-                let _ = done.send(());
+                let _ = done.send(is_done);
             }
         })?;
         Ok(Self { channel: own, queue })
@@ -54,12 +54,11 @@ impl Invalidator {
     ) -> bool {
         base::waiting::about_to_wait();
         let Some(timeout) = timeout else {
-            self.channel.invalidate_contents(node, range);
-            return true;
+            return self.channel.invalidate_contents(node, range);
         };
         let (done, is_done) = mpsc::channel();
         self.queue.send(Invalidation { node, range, done }).is_ok()
-            && is_done.recv_timeout(timeout).is_ok()
+            && is_done.recv_timeout(timeout) == Ok(true)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The threads that serve requests which wait for the kernel to drop cached data. The kernel waits for requests that other
-//! threads serve, so these threads receive none. Not here: the decision to wait (`operations`).
+//! The threads that serve requests which wait for the kernel: to drop or write cached data, or to release removed files. It does so
+//! by requests that other threads serve, so these threads receive none. Not here: the decision to wait (`dispatch`, `operations`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,14 +8,15 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
-use crate::later::Later;
+use crate::deferred::Deferred;
 use crate::protocol::InHeader;
 use crate::reply::{Answer, Reply};
 use crate::server::{InFlight, Server};
 use crate::transport::channel::Channel;
 
-/// The number of threads: enough for a device that serves several writes at a time.
-const THREADS: usize = 8;
+/// The number of threads: more than wait for removed files at a time, and enough for a device that serves several writes at
+/// a time.
+const THREADS: usize = 16;
 
 /// The size of the largest answer: that of an ioctl.
 const ANSWER_BYTES_MAX: usize = 32 << 10;
@@ -26,7 +27,7 @@ pub struct Waiting {
     /// The header of the request.
     pub header: InHeader,
     /// The rest of its service.
-    pub later: Later,
+    pub deferred: Deferred,
     /// Counts the request as in flight.
     pub in_flight: InFlight<Arc<Server>>,
 }
@@ -113,9 +114,9 @@ impl Queue {
 
 impl Waiting {
     fn serve(self, channel: &Channel, memory: &mut [u8]) {
-        let Self { header, later, in_flight } = self;
+        let Self { header, deferred, in_flight } = self;
         let mut reply = Reply::new(memory);
-        match in_flight.server().resume(&header, later, None, &mut reply) {
+        match in_flight.server().resume(&header, deferred, None, &mut reply) {
             Answer::Payload => channel.succeed(header.unique, &[reply.bytes()]),
             Answer::Error(errno) => channel.fail(header.unique, errno),
             // No read waits, and none waits twice.

@@ -209,7 +209,7 @@ pub fn exchange(server: &Server, request: &[u8]) -> Option<Result<Vec<u8>, i32>>
     let mut memory = vec![0xaa; 1024 * 1024];
     let mut reply = Reply::new(&mut memory);
     let answer = match server.handle(&request, &mut reply) {
-        Answer::Later(later) => server.resume(&request.header, later, None, &mut reply),
+        Answer::Deferred(deferred) => server.resume(&request.header, deferred, None, &mut reply),
         answer => answer,
     };
     match answer {
@@ -220,7 +220,7 @@ pub fn exchange(server: &Server, request: &[u8]) -> Option<Result<Vec<u8>, i32>>
             Ok(length) => Ok(memory[..length].to_vec()),
             Err(errno) => Err(errno.raw_os_error()),
         }),
-        Answer::Later(_) => panic!("the request waits twice"),
+        Answer::Deferred(_) => panic!("the request waits twice"),
     }
 }
 

@@ -60,7 +60,9 @@ pub struct Arguments {
 /// Checks the image.
 pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     console.set_output_status(Status::Operational);
-    let deadline = arguments.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    // None if it is too far away to come.
+    let timeout = arguments.timeout.map(Duration::from_secs);
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     // Asks for the terminal, which a confined process cannot.
     let progress = Progress::new();
     let mut findings = Findings::new(console, progress, arguments.json, arguments.max_findings);

@@ -30,7 +30,7 @@ pub const SPARE_BYTES: usize = 68 * 1024;
 
 /// The time for which a request waits for the kernel to drop cached data. The kernel may wait for requests that need this
 /// entry, or others that wait as well.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves the request in `entry`, which has [`ENTRY_BYTES`], and stores the answer there. Returns the commit id. The
 /// answer is built in `spare` if the request's payload is in its location.
@@ -104,7 +104,9 @@ fn answer(server: &Server, request: &[u8], payload: &mut [u8]) -> Result<usize, 
     let mut reply = Reply::new(payload);
     let answer = match server.handle(&request, &mut reply) {
         // The entry belongs to this thread.
-        Answer::Later(later) => server.resume(&request.header, later, Some(PATIENCE), &mut reply),
+        Answer::Deferred(deferred) => {
+            server.resume(&request.header, deferred, Some(TIMEOUT), &mut reply)
+        }
         answer => answer,
     };
     match answer {
@@ -112,7 +114,7 @@ fn answer(server: &Server, request: &[u8], payload: &mut [u8]) -> Result<usize, 
         Answer::Contents(contents) => contents.fetch(payload),
         Answer::Error(errno) => Err(errno),
         // Such requests do not come through rings. If one does, the entry must be returned all the same.
-        Answer::Silent | Answer::Later(_) => Err(Errno::NOSYS),
+        Answer::Silent | Answer::Deferred(_) => Err(Errno::NOSYS),
     }
 }
 
