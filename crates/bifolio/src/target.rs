@@ -160,8 +160,8 @@ pub struct ImageOptions {
     /// commands that change the image
     #[arg(long)]
     pub no_recovery: bool,
-    /// Read an image that ends before its file system does, such as a copy that was broken off: what is missing is an error
-    /// of each file. Not for commands that change the image
+    /// Read an image that ends before its file system does, such as a truncated copy: reads of the missing part fail. Not for
+    /// commands that change the image
     #[arg(long)]
     pub incomplete: bool,
     /// Use the external journal on this file or block device (ext3, ext4)

@@ -135,7 +135,12 @@ impl Files {
     fn volume(&self, opened: Vec<OwnedFd>, options: &VolumeOptions) -> Result<Arc<Volume>> {
         let mut opened = opened.into_iter();
         let mut device = |file: &Reopen| {
-            let none = || Failure::new(file.path(), "was not opened");
+            let none = || {
+                Failure::new(
+                    file.path(),
+                    "the guard of the mount has not passed this file: unmount and mount again",
+                )
+            };
             let device = file.device(opened.next().ok_or_else(none)?);
             device.map_err(|error| Failure::library(file.path(), &error))
         };

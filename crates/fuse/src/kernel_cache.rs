@@ -31,10 +31,10 @@ const PAGE_BYTES: u64 = 64 << 10;
 /// invalidation may wait for a page that such a read has locked. Without these waits, reads could come between for ever.
 const READ_WAITS: [Duration; 5] = [
     Duration::ZERO,
+    Duration::from_millis(1),
     Duration::from_millis(2),
-    Duration::from_millis(8),
-    Duration::from_millis(32),
-    Duration::from_millis(128),
+    Duration::from_millis(4),
+    Duration::from_millis(16),
 ];
 
 /// The number of cached ranges of a file that are told apart.

@@ -372,7 +372,10 @@ impl Server {
         let until = Instant::now() + timeout;
         while self.in_flight.load(Ordering::Acquire) & COUNT > own {
             if Instant::now() >= until {
-                tracing::error!("some requests took too long: they are answered with an error");
+                let count = (self.in_flight.load(Ordering::Relaxed) & COUNT).saturating_sub(own);
+                tracing::error!(
+                    "{count} requests took too long and are answered with an error: what they write may be lost"
+                );
                 self.in_flight.fetch_or(GIVEN_UP, Ordering::AcqRel);
                 break;
             }

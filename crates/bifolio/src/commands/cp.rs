@@ -53,7 +53,7 @@ bytes of it.
 
 Copying out of an image: the process that parses the image can write to no directory but DESTINATION, or to its \
 parent directory if DESTINATION is no directory. For the contents of a directory, a new DESTINATION is created \
-before the image is read, and is left behind if reading fails. What gives rights on the host is left out, unless \
+before the image is read, and is left behind if reading fails. What gives rights on the host is not copied, unless \
 --privileged is given: device files, set-user-ID and set-group-ID bits, capabilities, and the extended attributes \
 security.*, trusted.*, system.* except POSIX access control lists, user.overlay.*, user.fuseoverlayfs.*, user.virtfs.*, \
 user.virtiofs.*, user.containers.override_stat and user.rootlesscontainers. Only root can preserve owners, create \

@@ -16,6 +16,8 @@ use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
+use super::process::effective_user;
+
 /// The first byte of the mark of a session that has succeeded.
 const SUCCESS: u8 = b'+';
 /// The first byte of the mark of a session that has failed. The error follows.
@@ -87,7 +89,7 @@ impl FoundGuard {
     /// Returns the guard if it is `process`.
     fn of(process: i32, link: &Path, users: &[u32]) -> Option<Self> {
         // Before anything is opened that another user may have put there.
-        if !users.contains(&user(process)?) {
+        if !users.contains(&effective_user(process.cast_unsigned())?) {
             return None;
         }
         let open = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
@@ -140,13 +142,6 @@ impl FoundGuard {
         let length = self.mark.read_at(&mut error, FIRST)?;
         Ok(Some(End::Failure(String::from_utf8_lossy(&error[..length]).into_owned())))
     }
-}
-
-/// Returns the effective user of a process.
-fn user(process: i32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Returns whether the process ends within `timeout`.

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use super::process::effective_user;
 use super::{questions, system_call};
 use crate::operations::BECOME_WRITABLE;
 use crate::retry::retry;
@@ -262,15 +263,8 @@ fn is_requested_by(thread: u32, device: &str) -> bool {
     let [file, command, ..] = arguments[..] else { return false };
     number == libc::SYS_ioctl
         && command & 0xFFFF_FFFF == u64::from(BECOME_WRITABLE)
-        && is_root(thread).unwrap_or(false)
+        && effective_user(thread) == Some(0)
         && device_of(thread, file & 0xFFFF_FFFF).as_deref() == Some(device)
-}
-
-/// Returns whether the effective user of a thread is root.
-fn is_root(thread: u32) -> Option<bool> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    Some(users.split_ascii_whitespace().nth(1)? == "0")
 }
 
 /// Returns the device number of the mount that an open file of a thread is on, without a request to the mount.

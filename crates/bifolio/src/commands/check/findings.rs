@@ -282,6 +282,7 @@ impl<'a> Findings<'a> {
             0 if stop.is_none() => self.console.print(format_args!(
                 "consistent: {inodes} inodes, {directories} directories, {clusters} clusters\n"
             )),
+            0 => self.console.print(format_args!("no inconsistencies{rest}\n")),
             1 => self.console.print(format_args!("1 inconsistency{rest}\n")),
             count => self.console.print(format_args!("{count} inconsistencies{rest}\n")),
         }
