@@ -14,6 +14,7 @@ use device::{MemoryDevice, RecordDevice, Replay, SharedDevice};
 use iomap::{CacheOptions, PageCache};
 use libtest_mimic::{Arguments, Trial};
 use tempfile::TempDir;
+use testkit::crash::tried;
 use testkit::f2fs::{self, Kind, Steps, Torn};
 use testkit::{Manifest, Random, guest, must};
 use vfs::{AtomicWrite, Credentials, OpenMode, Volume, VolumeOptions};
@@ -97,7 +98,7 @@ const CUT_KINDS: [&str; 6] = [
 ];
 /// The size of an image that is cut off, in MiB.
 const SMALL_MEGABYTES: u64 = 64;
-/// The number of states of each recording.
+/// The number of states of each recording, of which `make test` tries half.
 const STATES: usize = 30;
 
 /// The number of judged states, and of those with something to recover.
@@ -117,7 +118,7 @@ fn recovers_cut_states(seed: u64) {
     };
     let images: Vec<(&Kind, PathBuf)> = (0..3).map(image).collect();
     let turn = f2fs::interrupted_turn(seed, kinds);
-    let states = f2fs::cut_states(&images, &turn, seed, STATES, folder.path());
+    let states = f2fs::cut_states(&images, &turn, seed, tried(STATES), folder.path());
     judge(&states, seed);
 }
 
@@ -129,7 +130,7 @@ fn recovers_recorded_states(seed: u64) {
     let image = folder.path().join("image");
     kind.make(&image, SMALL_MEGABYTES);
     let turn = f2fs::interrupted_turn(seed, kinds);
-    let states = f2fs::recorded_states(kind, &image, &turn, seed, STATES, folder.path());
+    let states = f2fs::recorded_states(kind, &image, &turn, seed, tried(STATES), folder.path());
     judge(&states, seed);
 }
 
@@ -175,8 +176,14 @@ fn recovers_atomic_writes(seed: u64) {
     }
     let recording = device.recording();
     let points = begun..recording.crash_points().end;
-    let states =
-        f2fs::states_after_cuts(kind, &recording, points, seed, ATOMIC_STATES, folder.path());
+    let states = f2fs::states_after_cuts(
+        kind,
+        &recording,
+        points,
+        seed,
+        tried(ATOMIC_STATES),
+        folder.path(),
+    );
     judge(&states, seed);
 }
 

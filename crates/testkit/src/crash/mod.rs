@@ -52,6 +52,6 @@ pub use promises::{Node, Promises, Tree, parent_and_name};
 pub use races::{Begun, Races};
 pub use snapshot::{Entry, Owned, Paths, Snapshot, contents, findings, maps, merge, read_tree};
 pub use stale::{DISCARDED, STALE, with_lossy_discards, with_stale_blocks};
-pub use suite::{Rounds, Suite, factor};
+pub use suite::{Rounds, Suite, factor, tried};
 pub use thread_names::{Rename, ThreadNames};
 pub use volume_syncs::VolumeSyncs;
