@@ -590,6 +590,8 @@ pub enum Unsupported {
     },
     /// Contents that the library knows, but does not read.
     Foreign(Foreign),
+    /// Writing a device that is a part of something else, such as a RAID.
+    Member(Foreign),
     /// The image is in a container that has to be converted to a raw image first.
     Container(Container),
     /// No partition table was found.
@@ -640,6 +642,9 @@ impl fmt::Display for Unsupported {
                  volume with blocks of {block_size} bytes"
             ),
             Self::Foreign(foreign) => foreign.fmt(f),
+            Self::Member(Foreign { name, next_step }) => {
+                write!(f, "it is {name}, and its other members would not change; {next_step}")
+            }
             Self::PartitionTable => write!(f, "no partition table (GPT or MBR) found"),
             Self::Revision { found, known } => write!(
                 f,

@@ -247,6 +247,63 @@ fn other_contents_are_named_with_the_next_step() {
     }
 }
 
+/// A mirror with its superblock at the end has a file system at its beginning, which Linux mounts only as a part of the mirror.
+#[test]
+fn a_member_of_a_raid_is_read_but_not_written() {
+    let image = Image::from_script("ext4", 4096, "echo hello > file");
+    let size = must(fs::metadata(&image.path), "the size").len();
+    must(fs::File::options().write(true).open(&image.path), "the image")
+        .set_len(size + (1 << 20))
+        .unwrap();
+    let end = size + (1 << 20);
+    let write = |at, bytes: &[u8]| {
+        let file = must(fs::File::options().write(true).open(&image.path), "the image");
+        must(file.write_all_at(bytes, at), "a superblock");
+    };
+    let host = image.beside("host");
+    must(fs::write(&host, "new"), "a file");
+    let put = |path: &str| {
+        let at = format!("{path}:/new");
+        run_with_status(&["put", &host.display().to_string(), &at], 1).text()
+    };
+    let path = image.path.display().to_string();
+    let new = end - 8192;
+    let old = (end & !0xffff) - 0x1_0000;
+    for (at, version, name) in [
+        (new, &[1_u32, 0][..], "md 1.0"),
+        (old, &[0, 90], "md 0.90"),
+        (old, &[0, 0x5a00_0000], "md 0.90"),
+    ] {
+        let magic =
+            if version == [0, 0x5a00_0000] { 0xa92b_4efc_u32.swap_bytes() } else { 0xa92b_4efc };
+        let words = [&[magic], version].concat();
+        write(at, &words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>());
+        assert_eq!(run_ok(&["cat", &image.at("/file")]), "hello\n");
+        let refused = put(&path);
+        assert!(refused.contains(name) && refused.contains("wipefs"), "{refused}");
+        write(at, &[0; 12]);
+    }
+    // A superblock in the file system is left from an earlier use.
+    shell(image.folder.path(), "e2fsck -fp image; resize2fs image; true");
+    write(new, &[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0]);
+    run_ok(&["put", &host.display().to_string(), &image.at("/new")]);
+
+    // The disk is the member, and not its partition.
+    let disk = image.beside("disk");
+    let script = "truncate -s 34M disk; echo 'start=2048, size=61440' | sfdisk -q disk; mke2fs -q -F -E offset=1048576 disk 30M";
+    shell(image.folder.path(), script);
+    let file = must(fs::File::options().write(true).open(&disk), "the disk");
+    must(
+        file.write_all_at(&[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0], (34 << 20) - 8192),
+        "a superblock",
+    );
+    let at = format!("{}:/new", disk.display());
+    let host = host.display().to_string();
+    let refused = run_with_status(&["put", "--partition", "1", &host, &at], 1).text();
+    assert!(refused.contains("md 1.0"), "{refused}");
+    run_ok(&["ls", "--partition", "1", &format!("{}:/", disk.display())]);
+}
+
 #[test]
 fn contents_of_partitions_are_named_and_partitions_are_proposed_once() {
     let image = Image::empty();

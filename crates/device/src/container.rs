@@ -94,6 +94,12 @@ pub fn refusal(device: &dyn BlockDevice) -> Option<Error> {
     }
 }
 
+/// Returns why a device with a file system that ends at `end` must not be written: it is a member of a RAID.
+pub fn refusal_to_write(device: &dyn BlockDevice, end: u64) -> Option<Error> {
+    let member = foreign::identify_member(device, end)?;
+    Some(Error::Unsupported(Unsupported::Member(member)))
+}
+
 /// Returns what is known of a device without a known file system, of which [`refusal`] knows nothing.
 pub fn unknown(device: &dyn BlockDevice) -> Unsupported {
     if let Ok(table) = PartitionTable::read(device, None) {

@@ -219,6 +219,9 @@ const ZFS: Foreign = Foreign {
     next_step: "import it with `zpool import -d DIRECTORY -o readonly=on POOL`",
 };
 const SWAP: Foreign = Foreign { name: "swap space", next_step: "it has no files" };
+/// The next step before a member of a RAID is written.
+const RAID_WRITE: &str = "after `losetup -f --show IMAGE` for each member, start it with `mdadm --assemble --scan`, and write \
+     /dev/mdN; if it is no member any more, remove the superblock with `wipefs -a -t linux_raid_member IMAGE`";
 const RAID_0_90: Foreign = Foreign { name: "a member of a Linux RAID (md 0.90)", next_step: RAID };
 const RAID_1_0: Foreign = Foreign { name: "a member of a Linux RAID (md 1.0)", next_step: RAID };
 
@@ -230,9 +233,16 @@ pub fn identify(device: &dyn BlockDevice) -> Option<Foreign> {
         .map(|magic| magic.foreign)
         .or_else(|| probe.is_fat().then_some(FAT))
         .or_else(|| probe.is_swap().then_some(SWAP))
-        .or_else(|| probe.raid_at_end())
+        .or_else(|| probe.raid_at_end().map(|(_, raid)| raid))
         .or_else(|| probe.is_zfs().then_some(ZFS))
         .or_else(|| probe.is_minix().then_some(MINIX))
+}
+
+/// Returns the kind of a RAID's member that `device` is, if the superblock of the RAID is in its last bytes, from `end` on, where
+/// a file system ends. One in the file system itself is left from an earlier use.
+pub fn identify_member(device: &dyn BlockDevice, end: u64) -> Option<Foreign> {
+    let (at, raid) = Probe { device }.raid_at_end()?;
+    (at >= end).then_some(Foreign { next_step: RAID_WRITE, ..raid })
 }
 
 /// The file system of a disc.
@@ -300,18 +310,24 @@ impl Probe<'_> {
         at.into_iter().any(|at| self.has(at, b"SWAPSPACE2") || self.has(at, b"SWAP-SPACE"))
     }
 
-    /// Returns the kind of a RAID's member whose superblock is near its end.
-    fn raid_at_end(&self) -> Option<Foreign> {
+    /// Returns the position of the superblock of a RAID near the end, and the kind of the member.
+    fn raid_at_end(&self) -> Option<(u64, Foreign)> {
         const MAGIC: &[u8] = b"\xfc\x4e\x2b\xa9";
         let size = self.device.size();
         // Rounded down to 64 KiB, the last 64 KiB.
         let old = (size & !0xffff).checked_sub(0x1_0000);
         // 8 KiB before the end, rounded down to 4 KiB.
         let new = (size & !511).checked_sub(8 * KIB).map(|at| at & !0xfff);
-        if old.is_some_and(|at| self.has(at, MAGIC)) {
-            return Some(RAID_0_90);
+        // On hosts of the other byte order, too, and followed by the version, 0.90.
+        let is_old = |at: u64| {
+            self.has(at, b"\xfc\x4e\x2b\xa9\0\0\0\0\x5a\0\0\0")
+                || self.has(at, b"\xa9\x2b\x4e\xfc\0\0\0\0\0\0\0\x5a")
+        };
+        if let Some(at) = old.filter(|&at| is_old(at)) {
+            return Some((at, RAID_0_90));
         }
-        new.filter(|at| self.has(*at, MAGIC)).map(|_| RAID_1_0)
+        let at = new.filter(|&at| self.has(at, MAGIC) && self.has(at + 4, b"\x01\0\0\0"))?;
+        Some((at, RAID_1_0))
     }
 
     /// Returns whether the first label of a member of a pool has an uberblock.

@@ -52,6 +52,12 @@ impl Default for OpenDevice {
 }
 
 impl OpenDevice {
+    /// Fails if `disk`, with a partition that ends at `end`, is to be written and is a member of a RAID.
+    fn check_disk(&self, disk: &dyn BlockDevice, end: u64) -> Result<()> {
+        let refusal = container::refusal_to_write(disk, end).filter(|_| !self.read_only);
+        refusal.map_or(Ok(()), Err)
+    }
+
     /// Returns the bytes of partition `number` in `table`, which was read from `device`.
     fn partition(
         &self,
@@ -179,7 +185,9 @@ impl Image {
             Part::From(start) => Some(start.0..device.size()),
             Part::Partition(number) => {
                 let table = read_table(&*device, self.file.sector_size())?;
-                Some(self.options.partition(&table, &*device, number)?)
+                let range = self.options.partition(&table, &*device, number)?;
+                self.options.check_disk(&*device, range.end)?;
+                Some(range)
             }
         })
     }
@@ -197,6 +205,7 @@ impl Image {
             Part::Partition(number) => {
                 let table = read_table(&*device, sector_size)?;
                 let range = self.options.partition(&table, &*device, number)?;
+                self.options.check_disk(&*device, range.end)?;
                 Ok(Arc::new(Slice::new(
                     device,
                     DeviceOffset(range.start),

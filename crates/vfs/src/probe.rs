@@ -19,6 +19,10 @@ pub(crate) fn open(
 ) -> Result<Arc<dyn FileSystem>> {
     for format in formats {
         if format.is_on(device)? {
+            if options.writable {
+                let end = format.volume_bytes(device).unwrap_or(u64::MAX);
+                device::refusal_to_write(&**device, end).map_or(Ok(()), Err)?;
+            }
             return format.open(device, cache, options);
         }
     }
