@@ -433,6 +433,11 @@ pub fn open_failure(
     if !matches!(error, Error::Corrupt(_)) || options.no_recovery {
         return failure;
     }
+    // Not if the damage hinders only writing, or if the volume has no last changes.
+    let as_usual = VolumeOptions { writable: false, ..options.clone() };
+    if options.writable && Volume::open_device(Arc::clone(&device), &as_usual).is_ok() {
+        return failure.advise("it can still be read; `bifolio check` lists all inconsistencies, which e2fsck or fsck.f2fs repairs");
+    }
     match Volume::open_device(device, &reading) {
         Ok(_) => failure.advise(
             "its last changes cannot be recovered: use --no-recovery to read it without them, or \

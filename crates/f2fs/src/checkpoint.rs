@@ -39,6 +39,8 @@ pub struct Checkpoint {
     pub nat_journal: BTreeMap<u32, RawNatEntry>,
     /// Inodes without a name, which were open at the time of the checkpoint.
     pub orphans: Vec<InodeNumber>,
+    /// Why there may be more of them. Reading needs none.
+    pub orphan_damage: Option<Error>,
     /// The problem of the other pack, if it has one.
     pub damage: Option<Error>,
 }
@@ -197,7 +199,8 @@ impl Pack {
     ) -> Result<Checkpoint> {
         let (sit_versions, nat_versions) = self.bitmaps(device, geometry)?;
         let nat_journal = self.nat_journal(device, geometry)?;
-        let orphans = self.orphans(device, geometry)?;
+        let mut orphans = Vec::new();
+        let orphan_damage = self.read_orphans(device, geometry, &mut orphans).err();
         let Self { start, raw, checksum, .. } = self;
         Ok(Checkpoint {
             raw,
@@ -207,6 +210,7 @@ impl Pack {
             nat_versions,
             nat_journal,
             orphans,
+            orphan_damage,
             damage,
         })
     }
@@ -298,14 +302,19 @@ impl Pack {
         entries.collect()
     }
 
-    fn orphans(&self, device: &SharedDevice, geometry: &Geometry) -> Result<Vec<InodeNumber>> {
+    /// Adds the orphans of the pack to `orphans`.
+    fn read_orphans(
+        &self,
+        device: &SharedDevice,
+        geometry: &Geometry,
+        orphans: &mut Vec<InodeNumber>,
+    ) -> Result<()> {
         if self.raw.flags.get() & ORPHANS == 0 {
-            return Ok(Vec::new());
+            return Ok(());
         }
         const BLOCK: &str = "orphan block";
         let first = 1 + u64::from(geometry.checkpoint_payload);
         // `first_summary` has checked the upper end.
-        let mut orphans = Vec::new();
         for number in first..u64::from(self.raw.summary_start.get()) {
             let at = FsBlock(self.start.0 + number);
             let block = read_block(device, geometry, at)?;
@@ -320,7 +329,7 @@ impl Pack {
             let numbers = numbers.filter_map(|bytes| bytes.first_chunk::<WORD_BYTES>());
             orphans.extend(numbers.map(|bytes| InodeNumber(u32::from_le_bytes(*bytes).into())));
         }
-        Ok(orphans)
+        Ok(())
     }
 }
 

@@ -81,6 +81,9 @@ impl Volume {
             writer: OnceLock::new(),
             live_inodes: LiveInodes::default(),
         });
+        if let Some(error) = &volume.checkpoint().orphan_damage {
+            tracing::warn!("files without a name cannot be told: {error}");
+        }
         // The logs of a volume that is never written are not those of the checkpoint.
         let has_logs = !volume.geometry().features.has(Feature::ReadOnly);
         if has_logs && !options.no_recovery {
@@ -88,17 +91,22 @@ impl Volume {
                 let _ = volume.recovery.set(report);
             }
         }
-        let root = match volume.inode(volume.geometry().root) {
-            // Other inodes are found by their number.
-            Err(_) if options.incomplete => return Ok(volume),
-            root => root?,
-        };
-        if !root.attributes().is_dir() {
-            let problem =
-                Problem::Invalid { field: "mode", found: root.attributes().mode().into() };
-            return Err(Error::corrupt("root directory", Location::inode(root.number()), problem));
-        }
         Ok(volume)
+    }
+
+    /// Checks that there is a root directory. Without one, other inodes are found by their numbers, and can be read.
+    fn check_root(self: &Arc<Self>) -> Result<()> {
+        const STRUCTURE: &str = "root directory";
+        let number = self.geometry().root;
+        let corrupt = |problem| Error::corrupt(STRUCTURE, Location::inode(number), problem);
+        let root = self.inode(number).map_err(|error| match error {
+            Error::NotFound => corrupt(Problem::Missing("inode")),
+            error => error,
+        })?;
+        match root.attributes().mode() {
+            _ if root.attributes().is_dir() => Ok(()),
+            mode => Err(corrupt(Problem::Invalid { field: "mode", found: mode.into() })),
+        }
     }
 
     /// Opens the volume on `device` for writing. What was synced after the last checkpoint is recovered, and becomes a new
@@ -124,6 +132,10 @@ impl Volume {
         // After a failed flush, no later one may succeed: the host may have dropped what it could not write.
         let device = Arc::new(LatchDevice::new(device));
         let volume = Self::open(device, cache, options)?;
+        volume.check_root()?;
+        if let Some(error) = volume.checkpoint().orphan_damage.clone() {
+            return Err(error);
+        }
         // A sound volume may not pass the checks of what is written.
         Writer::check_supported(&volume)?;
         volume.geometry().check_tables()?;

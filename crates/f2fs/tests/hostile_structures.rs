@@ -240,17 +240,16 @@ fn mend_checkpoint(head: &mut [u8]) {
     }
 }
 
-#[test]
-fn inodes_of_the_format_and_those_with_names_are_not_deleted_as_orphans() {
-    let image = image();
+/// Calls `use_it` while the image has a block of four orphans, which says that it has `entries`.
+fn with_orphans(image: &Image, entries: u32, use_it: impl FnOnce()) {
     let mut pack = vec![0; image.pack.1 as usize];
     image.read(image.pack.0, &mut pack);
     let mut orphans = vec![0; BLOCK];
     for (word, number) in orphans.chunks_exact_mut(4).zip([1_u32, 2, 3, 4]) {
         word.copy_from_slice(&number.to_le_bytes());
     }
-    // The first of one block, with four numbers. The last one is that of a quota file, which has a link.
-    for (from_end, value) in [(12, 0x1_0001_u32), (8, 4)] {
+    // The first of one block. The last number is that of a quota file, which has a link.
+    for (from_end, value) in [(12, 0x1_0001_u32), (8, entries)] {
         orphans[BLOCK - from_end..][..4].copy_from_slice(&value.to_le_bytes());
     }
     let mut change = |at: usize, value: u32| {
@@ -265,7 +264,33 @@ fn inodes_of_the_format_and_those_with_names_are_not_deleted_as_orphans() {
     let last = pack.len() - BLOCK;
     pack.copy_within(..BLOCK, last);
     pack.splice(BLOCK..BLOCK, orphans);
-    image.with(&[(image.pack.0, &pack)], || {
+    image.with(&[(image.pack.0, &pack)], use_it);
+}
+
+/// Opens the volume, and writes to it, as users do.
+fn open_as_usual(image: &Image) -> [Result<Arc<Volume>>; 2] {
+    let options = FormatOptions::default();
+    let cache = PageCache::new(CacheOptions { bytes_max: 2 << 20, ..CacheOptions::default() });
+    let cache = cache.expect("memory");
+    let device = || Arc::clone(&image.device) as SharedDevice;
+    let reading = Volume::open(device(), &cache, &options);
+    [reading, open_for_writing(device(), &cache, &options)]
+}
+
+/// Returns the findings of the check.
+fn findings(volume: &Volume) -> Vec<String> {
+    let mut found = Vec::new();
+    volume.check(&mut |error| {
+        found.push(error.to_string());
+        ControlFlow::Continue(())
+    });
+    found
+}
+
+#[test]
+fn inodes_of_the_format_and_those_with_names_are_not_deleted_as_orphans() {
+    let image = image();
+    with_orphans(&image, 4, || {
         let options = CacheOptions { bytes_max: 2 << 20, ..CacheOptions::default() };
         let cache = PageCache::new(options).expect("memory");
         let device: SharedDevice = Arc::clone(&image.device) as SharedDevice;
@@ -275,6 +300,34 @@ fn inodes_of_the_format_and_those_with_names_are_not_deleted_as_orphans() {
         assert_eq!(failure, "corrupt orphan block at inode 1: inode number is invalid: 0x1");
         assert_eq!(report.orphans_deleted, 0);
         use_inode(&volume, InodeNumber(3));
+    });
+}
+
+#[test]
+fn a_volume_with_a_damaged_list_of_orphans_is_read_but_not_written() {
+    let image = image();
+    with_orphans(&image, 1021, || {
+        let expected = "orphan block at block ";
+        let [reading, writing] = open_as_usual(&image);
+        let volume = reading.expect("it can be read");
+        use_inode(&volume, InodeNumber(3));
+        let found = findings(&volume);
+        assert!(found.iter().any(|finding| finding.contains(expected)), "{found:?}");
+        let error = writing.expect_err("orphans would stay").to_string();
+        assert!(error.contains(expected), "{error}");
+    });
+}
+
+#[test]
+fn a_volume_without_its_root_directory_is_read_but_not_written() {
+    let image = image();
+    image.with(&[(image.root, &[0; BLOCK])], || {
+        let [reading, writing] = open_as_usual(&image);
+        let volume = reading.expect("it can be read");
+        use_inode(&volume, InodeNumber(4));
+        assert!(!findings(&volume).is_empty());
+        let error = writing.expect_err("there is no root").to_string();
+        assert!(error.contains("inode 3"), "{error}");
     });
 }
 

@@ -77,6 +77,9 @@ impl Check<'_> {
 
     /// Checks that orphans are inodes, and keeps them.
     pub(super) fn check_orphans(&mut self) {
+        if let Some(error) = self.volume.checkpoint().orphan_damage.clone() {
+            self.report.add(error);
+        }
         for &number in &self.volume.checkpoint().orphans {
             let location = Location::block(self.pack()).in_inode(number);
             if !self.table_inodes.has(number.0) || number <= self.geometry().root {
