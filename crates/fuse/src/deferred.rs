@@ -12,13 +12,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::operations::MAX_BACKGROUND;
 use crate::reply::{Outcome, Reply};
 use crate::server::Server;
-
-/// The maximum number of deferred requests. It is lower than the number of background requests that the kernel
-/// sends at a time: readahead, for which they may wait, is one of them.
-const REQUESTS_MAX: usize = MAX_BACKGROUND as usize / 4 * 3;
 
 /// The maximum number of bytes of data that these requests own.
 const BYTES_MAX: usize = 64 << 20;
@@ -54,8 +49,11 @@ impl fmt::Debug for Deferred {
 }
 
 /// The number and size of the deferred requests, which are limited.
-#[derive(Clone, Debug, Default)]
-pub struct DeferredLimit(Arc<Mutex<Counts>>);
+#[derive(Clone, Debug)]
+pub struct DeferredLimit {
+    counts: Arc<Mutex<Counts>>,
+    requests_max: usize,
+}
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -64,10 +62,16 @@ struct Counts {
 }
 
 impl DeferredLimit {
+    /// Creates the limit. The kernel sends `background` background requests at a time. Readahead, for which deferred requests may wait,
+    /// is one of them, so that a quarter of them is left to it.
+    pub fn new(background: u16) -> Self {
+        Self { counts: Arc::default(), requests_max: usize::from(background) * 3 / 4 }
+    }
+
     /// Returns a permit for a request that owns `bytes` of data. Returns `None` if there are too many.
     pub fn admit(&self, bytes: usize) -> Option<Permit> {
-        let mut counts = self.0.lock();
-        if counts.requests >= REQUESTS_MAX || counts.bytes.saturating_add(bytes) > BYTES_MAX {
+        let mut counts = self.counts.lock();
+        if counts.requests >= self.requests_max || counts.bytes.saturating_add(bytes) > BYTES_MAX {
             return None;
         }
         counts.requests += 1;
@@ -86,7 +90,7 @@ pub struct Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut counts = self.limit.0.lock();
+        let mut counts = self.limit.counts.lock();
         counts.requests -= 1;
         counts.bytes -= self.bytes;
     }
@@ -98,11 +102,11 @@ mod tests {
 
     #[test]
     fn the_number_and_size_of_deferred_requests_is_limited() {
-        let limit = DeferredLimit::default();
+        let limit = DeferredLimit::new(40);
         let large = limit.admit(BYTES_MAX).unwrap();
         assert!(limit.admit(1).is_none());
         drop(large);
-        let small: Vec<_> = (0..REQUESTS_MAX).map(|_| limit.admit(1).unwrap()).collect();
+        let small: Vec<_> = (0..30).map(|_| limit.admit(1).unwrap()).collect();
         assert!(limit.admit(1).is_none());
         drop(small);
         assert!(limit.admit(BYTES_MAX).is_some());

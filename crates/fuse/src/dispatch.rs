@@ -166,7 +166,15 @@ impl Server {
             Effect::Finalize if !self.volume().is_writable() => return Ok(Answer::Payload),
             Effect::Request | Effect::Change | Effect::Finalize => {}
         }
-        let freed = self.volume().freed_files();
+        let volume = self.volume();
+        if opcode == Opcode::Write {
+            // Not deferred: the threads that serve deferred requests may wait for the kernel to write a page.
+            let mut write = || serve(self, request, reply);
+            return self.act_for(&request.header, || {
+                volume.change_after_removals(&mut write, Failure::is_lack_of_space)
+            });
+        }
+        let freed = volume.freed_files();
         let outcome = self.act_for(&request.header, || serve(self, request, reply));
         if effect != Effect::Change || !outcome.as_ref().is_err_and(Failure::is_lack_of_space) {
             return outcome;
@@ -177,8 +185,8 @@ impl Server {
         }
     }
 
-    /// Defers a change that failed for lack of space if the kernel is about to release removed files. It sends
-    /// FORGET, and RELEASE, after unlink(2) and close(2) have returned.
+    /// Defers a change other than a write that failed for lack of space if the kernel is about to release removed files. It
+    /// sends FORGET, and RELEASE, after unlink(2) and close(2) have returned.
     fn defer_change(&self, request: &Request<'_>, serve: Serve, freed: u64) -> Option<Deferred> {
         if !self.volume().may_free_more(freed) {
             return None;

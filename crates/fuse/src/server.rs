@@ -18,7 +18,7 @@ use crate::dispatch::Operation;
 use crate::interrupts::Interrupts;
 use crate::node_table::{KnownNode, NodeTable};
 use crate::open_files::OpenFiles;
-use crate::operations::{InitRefused, Negotiated};
+use crate::operations::{InitRefused, MAX_BACKGROUND, Negotiated};
 use crate::owners::Owners;
 use crate::protocol::{InHeader, InterruptIn};
 use crate::reply::{Answer, Outcome, Reply};
@@ -56,6 +56,8 @@ pub struct ServerOptions {
     pub may_become_writable: bool,
     /// The size of the host's pages, in bytes.
     pub page_bytes: usize,
+    /// The maximum number of background requests (readahead, asynchronous direct I/O) in flight. The kernel may not grant more.
+    pub max_background: u16,
 }
 
 impl Default for ServerOptions {
@@ -69,6 +71,7 @@ impl Default for ServerOptions {
             idmapped: false,
             may_become_writable: false,
             page_bytes: 4096,
+            max_background: MAX_BACKGROUND,
         }
     }
 }
@@ -160,7 +163,6 @@ impl Server {
             opener: OnceLock::new(),
             nodes,
             files: OpenFiles::default(),
-            options,
             block_size: statfs.block_size,
             name_bytes_max: statfs.name_bytes_max as usize,
             has_casefolding,
@@ -170,9 +172,10 @@ impl Server {
             closed: Mutex::new(None),
             interrupts: Arc::default(),
             requesters: Requesters::default(),
-            deferred_limit: DeferredLimit::default(),
+            deferred_limit: DeferredLimit::new(options.max_background),
             attribute_invalidator: OnceLock::new(),
             contents_invalidator: OnceLock::new(),
+            options,
         })
     }
 

@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};
 
 use fuse::protocol::{
-    CreateIn, EntryOut, InHeader, Opcode, OpenOut, ROOT_NODE, ReadIn, ReleaseIn, WRITE_LOCK_OWNER,
-    WriteIn,
+    CreateIn, EntryOut, InHeader, MkDirIn, Opcode, OpenOut, ROOT_NODE, ReadIn, ReleaseIn,
+    WRITE_LOCK_OWNER, WriteIn,
 };
 use fuse::{BusyPoll, Channel, EndReason, ServerOptions, WorkerPool};
 use rustix::io::Errno;
@@ -168,22 +168,29 @@ fn a_change_of_a_full_volume_leaves_its_thread_to_the_release_of_a_removed_file(
         let (file, opened) = EntryOut::read_from_prefix(&made).unwrap();
         (file.node, record::<OpenOut>(opened).handle)
     };
-    let write = |(node, handle), offset| {
-        let data = [1; 1 << 16];
+    let write = |(node, handle), offset, data: &[u8]| {
         let size = data.len() as u32;
         let write = WriteIn { handle, offset, size, flags: 2, ..WriteIn::new_zeroed() };
-        send(&kernel, 2, request(Opcode::Write, node, &[write.as_bytes(), &data]));
+        send(&kernel, 2, request(Opcode::Write, node, &[write.as_bytes(), data]));
+        receive(&kernel).1
     };
-    let (large, small) = (make(b"large\0"), make(b"small\0"));
-    let full = (0..).find_map(|block| {
-        write(large, block << 16);
-        Some(receive(&kernel).1).filter(|&error| error != 0)
-    });
-    assert_eq!(full, Some(-Errno::NOSPC.raw_os_error()));
+    let large = make(b"large\0");
+    let mut end = 0;
+    for length in [1 << 16, 1024] {
+        let data = vec![1; length];
+        let full = std::iter::repeat_with(|| {
+            let error = write(large, end, &data);
+            end += length as u64;
+            error
+        });
+        let full = { full }.find(|&error| error != 0);
+        assert_eq!(full, Some(-Errno::NOSPC.raw_os_error()));
+    }
     send(&kernel, 3, request(Opcode::Unlink, ROOT_NODE, &[b"large\0"]));
     assert_eq!(receive(&kernel).1, 0);
 
-    write(small, 0);
+    let directory = MkDirIn { mode: 0o755, umask: 0 };
+    send(&kernel, 2, request(Opcode::MkDir, ROOT_NODE, &[directory.as_bytes(), b"new\0"]));
     let release = ReleaseIn { handle: large.1, ..ReleaseIn::new_zeroed() };
     send(&kernel, 4, request(Opcode::Release, large.0, &[release.as_bytes()]));
     send(&kernel, 5, request(Opcode::Forget, large.0, &[&1_u64.to_ne_bytes()]));

@@ -82,7 +82,9 @@ impl Removals {
             state.waiters += 1;
             let waited = self.freed.wait_until(&mut state, end.min(event + SETTLE_TIME));
             state.waiters -= 1;
-            if waited.timed_out() {
+            // Another file may have lost its name since.
+            let is_over = state.last_event == Some(event) || Instant::now() >= end;
+            if waited.timed_out() && is_over {
                 break;
             }
         }

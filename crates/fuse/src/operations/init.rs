@@ -13,7 +13,7 @@ use crate::server::Server;
 
 /// The maximum length of one READ or WRITE, in bytes. Longer transfers were not faster.
 pub const TRANSFER_BYTES_MAX: u32 = 1024 * 1024;
-/// The maximum number of background requests (readahead, direct I/O) in flight.
+/// The default of [`ServerOptions::max_background`](crate::ServerOptions::max_background).
 pub const MAX_BACKGROUND: u16 = 256;
 /// The number of background requests from which on the kernel delays new ones.
 const CONGESTION_THRESHOLD: u16 = 48;
@@ -83,6 +83,7 @@ impl Server {
         match negotiate(init, rest, self.wanted(), self.options.page_bytes) {
             Ok((mut out, negotiated)) => {
                 out.time_granularity = self.volume().time_granularity();
+                out.max_background = self.options.max_background;
                 // A kernel with a newer major version sends a second INIT with ours, and nothing is agreed on before.
                 if let Some(negotiated) = negotiated {
                     let _ = self.negotiated.set(Ok(negotiated));

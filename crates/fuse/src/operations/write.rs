@@ -119,6 +119,7 @@ impl Server {
                     answer_written(written, reply)
                 })))
             }
+            // An error is answered at once.
             (written, _) => {
                 stale.invalidate(|range| self.invalidate_soon(node, range));
                 answer_written(written?, reply)
@@ -207,10 +208,6 @@ impl Server {
 
     /// Makes the kernel write and invalidate cached data of a file without a wait for it. Returns false.
     fn invalidate_soon(&self, node: u64, range: Range<u64>) -> bool {
-        tracing::warn!(
-            "too many direct writes wait until the kernel has dropped older data: inode {} goes on",
-            self.nodes.number(node)
-        );
         let range = FileOffset(range.start)..FileOffset(range.end);
         self.write_and_invalidate_range(node, range, Some(Duration::ZERO))
     }

@@ -19,6 +19,7 @@ use super::signals::Signals;
 use super::system_call::SystemCalls;
 use super::{Plan, SessionError, Sockets, upgrade};
 use crate::mount::Preference;
+use crate::operations::MAX_BACKGROUND;
 use crate::protocol::InitFlags;
 use crate::server::{Server, ServerOptions};
 use crate::transport::{
@@ -149,8 +150,22 @@ fn server_options(plan: &Plan) -> ServerOptions {
         idmapped: plan.options.idmapped,
         may_become_writable: plan.upgrade.is_possible(),
         page_bytes: rustix::param::page_size(),
+        max_background: max_background(),
         ..ServerOptions::default()
     }
+}
+
+/// Returns the maximum number of background requests, of which the kernel grants fewer to servers without CAP_SYS_ADMIN on hosts with
+/// little memory. The kernel's limit is zero before the first mount, and then that of the memory.
+fn max_background() -> u16 {
+    /// The memory for each request on which the kernel counts.
+    const REQUEST_BYTES: u64 = 392 << 13;
+    let granted = std::fs::read_to_string("/sys/module/fuse/parameters/max_user_bgreq");
+    let granted = granted.ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let memory = rustix::system::sysinfo();
+    let by_memory = memory.totalram.saturating_mul(memory.mem_unit.into()) / REQUEST_BYTES;
+    let granted = granted.filter(|&granted| granted > 0).unwrap_or(by_memory);
+    MAX_BACKGROUND.min(u16::try_from(granted).unwrap_or(u16::MAX)).max(1)
 }
 
 /// Returns the policy of waiting for requests. Opens files of the host for it.
