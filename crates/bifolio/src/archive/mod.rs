@@ -290,7 +290,14 @@ impl<R: Read> ArchiveReader<R> {
             let is_end = match self.input.read_record(&mut record)? {
                 0 => true,
                 RECORD_BYTES => start.is_none() && is_end(&record),
-                _ if start.is_none() => return Err(io::ErrorKind::UnexpectedEof.into()),
+                _ if start.is_none() && self.has_header => {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                _ if start.is_none() => {
+                    return Err(invalid(
+                        "the file is shorter than a header: it is not a tar archive",
+                    ));
+                }
                 _ => true,
             };
             let header = parse_header(&record).filter(|_| !is_end);

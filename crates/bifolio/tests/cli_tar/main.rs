@@ -144,7 +144,7 @@ fn invalid_and_truncated_archives_are_refused_with_a_reason() {
     shell(
         folder,
         "gzip -k good.tar; head -c 100000 good.tar > cut.tar; head -c 700 good.tar > short.tar
-        head -c 5000 /dev/urandom > noise.tar; : > empty.tar; cp good.tar bad.tar
+        head -c 5000 /dev/urandom > noise.tar; echo PK > tiny.tar; : > empty.tar; cp good.tar bad.tar
         printf 9 | dd of=bad.tar bs=1 seek=1030 conv=notrunc status=none",
     );
     let unpack = |name: &str, status| {
@@ -157,6 +157,7 @@ fn invalid_and_truncated_archives_are_refused_with_a_reason() {
     };
     says("good.tar.gz", "is compressed (gzip)");
     says("noise.tar", "not a tar archive");
+    says("tiny.tar", "not a tar archive");
     says("none.tar", "No such file");
     says("short.tar", "cannot read the rest");
     says("bad.tar", "checksum");
