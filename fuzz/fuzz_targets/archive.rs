@@ -2,9 +2,15 @@
 #![no_main]
 
 // The parser is part of the command, which is not a library.
-#[allow(dead_code, reason = "this target does not read all fields of a member")]
+#[allow(dead_code, unused_imports, reason = "this target does not use all of the parser")]
 #[path = "../../crates/bifolio/src/archive/mod.rs"]
 mod archive;
+/// What the parser uses of the rest of the command.
+#[allow(dead_code, reason = "this target does not print")]
+#[path = "../../crates/bifolio/src/format"]
+mod format {
+    pub mod acl;
+}
 
 use std::io::Read;
 

@@ -225,6 +225,10 @@ fn advice_without_format(unsupported: &base::Unsupported) -> Option<String> {
     })
 }
 
+/// The structures of partition tables, which `bifolio check` does not check.
+const PARTITION_TABLES: [&str; 4] =
+    ["GPT header", "GPT entry", "extended boot record", "partition entry"];
+
 fn advice(error: &base::Error) -> Option<Cow<'static, str>> {
     let fixed = match error {
         base::Error::Corrupt(corrupt) if is_incomplete(corrupt) => Some(
@@ -233,6 +237,11 @@ fn advice(error: &base::Error) -> Option<Cow<'static, str>> {
         base::Error::Corrupt(corrupt) if corrupt.structure == "root directory" => Some(
             "name inodes by their numbers, as IMAGE:<N>; `bifolio check` lists all inconsistencies",
         ),
+        base::Error::Corrupt(corrupt) if PARTITION_TABLES.contains(&corrupt.structure) => Some(
+            "use --offset BYTES to name the start of a file system, or repair the partition table with sfdisk or gdisk",
+        ),
+        // The check does not decompress.
+        base::Error::Corrupt(corrupt) if corrupt.structure == "compressed cluster" => None,
         base::Error::Corrupt(_) => Some("run `bifolio check` to list all inconsistencies"),
         base::Error::Unsupported(base::Unsupported::Encrypted(_)) => {
             Some("use --key FILE to give its key")

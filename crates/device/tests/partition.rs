@@ -186,6 +186,14 @@ impl Disk {
         header[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
     }
 
+    /// Writes `bytes` at `at` of the 128 entries of the first header, and updates the checksums.
+    fn patch_entries(&mut self, at: usize, bytes: &[u8]) {
+        let entries = &mut self.0[1024..][..128 * 128];
+        entries[at..at + bytes.len()].copy_from_slice(bytes);
+        let checksum = !crc32_le(!0, entries);
+        self.patch_header(88, &checksum.to_le_bytes());
+    }
+
     /// Zeroes the second header, so that errors of the first one are not hidden.
     fn without_backup(mut self) -> Self {
         let last = self.0.len() - 512;
@@ -212,6 +220,17 @@ impl Disk {
     }
 }
 
+/// Returns the location and the problem of a table's damage, because of which partitions may be missing.
+fn damage(table: &PartitionTable) -> (&'static str, Option<u64>, Problem) {
+    match table.damage.clone() {
+        Some(Error::Corrupt(corrupt)) => {
+            let Corrupt { structure, location, problem, .. } = *corrupt;
+            (structure, location.byte, problem)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 fn numbers(table: &PartitionTable) -> Vec<(u32, u64, u64)> {
     table.partitions.iter().map(|one| (one.number, one.first_sector, one.sectors)).collect()
 }
@@ -235,8 +254,11 @@ fn the_backup_is_used_if_the_first_header_or_its_entries_are_damaged() {
     for damage in [512, 512 + 60, 1024 + 3] {
         let mut disk = Disk::gpt();
         disk.0[damage] ^= 1;
-        assert_eq!(numbers(&disk.table().unwrap()), expected, "byte {damage}");
+        let table = disk.table().unwrap();
+        assert_eq!(numbers(&table), expected, "byte {damage}");
+        assert!(table.damage.is_some(), "byte {damage}");
     }
+    assert_eq!(Disk::gpt().table().unwrap().damage, None);
 }
 
 #[test]
@@ -274,6 +296,16 @@ fn sizes_in_a_gpt_header_are_bounded() {
         disk.patch_header(12, &header_bytes.to_le_bytes());
         assert!(matches!(disk.problem().2, Problem::Range { field: "header size", .. }));
     }
+}
+
+#[test]
+fn a_damaged_entry_of_a_gpt_does_not_hide_the_others() {
+    let mut disk = Disk::gpt().without_backup();
+    // The first entry begins after its end.
+    disk.patch_entries(32, &5000_u64.to_le_bytes());
+    let table = disk.table().unwrap();
+    assert_eq!(numbers(&table), [(2, 200, 30)]);
+    assert_eq!(damage(&table).0, "GPT entry");
 }
 
 #[test]
@@ -318,11 +350,32 @@ fn logical_partitions_count_from_their_own_record() {
 fn a_chain_that_leads_back_into_itself_is_a_cycle() {
     let mut disk = Disk::blank(2000);
     disk.entry(0, 0, 0x05, 100, 1800);
+    disk.entry(0, 1, 0x83, 1950, 20);
+    disk.entry(100, 0, 0x83, 10, 20);
     disk.entry(100, 1, 0x05, 300, 1000);
     disk.entry(400, 1, 0x05, 0, 1000);
-    let (structure, byte, problem) = disk.problem();
+    let device = disk.device();
+    let table = PartitionTable::read(&*device, None).unwrap();
+    let (structure, byte, problem) = damage(&table);
     assert_eq!((structure, problem), ("extended boot record", Problem::Cycle));
     assert!(byte.is_some());
+    // What comes before can be used, and what may come after is not said to be absent.
+    assert_eq!(numbers(&table), [(2, 1950, 20), (5, 110, 20)]);
+    assert_eq!(table.open(Arc::clone(&device), 5).unwrap().size(), 20 * 512);
+    assert_eq!(table.open(device, 6).unwrap_err(), table.damage.clone().unwrap());
+}
+
+#[test]
+fn a_chain_of_more_partitions_than_the_host_reads_is_no_cycle() {
+    let mut disk = Disk::blank(1000);
+    disk.entry(0, 0, 0x05, 100, 800);
+    for link in 0..300 {
+        disk.entry(100 + link, 0, 0x83, 500, 1);
+        disk.entry(100 + link, 1, 0x05, link as u32 + 1, 100);
+    }
+    let table = disk.table().unwrap();
+    assert!(matches!(damage(&table).2, Problem::Range { found: 257, max: 256, .. }));
+    assert_eq!(table.partitions.len(), 256);
 }
 
 #[test]
@@ -330,7 +383,7 @@ fn a_chain_that_leads_outside_is_reported_with_its_location() {
     let mut disk = Disk::blank(2000);
     disk.entry(0, 0, 0x05, 100, 1800);
     disk.entry(100, 1, 0x05, u32::MAX, 1000);
-    let (_, byte, problem) = disk.problem();
+    let (_, byte, problem) = damage(&disk.table().unwrap());
     assert_eq!(byte, Some(100 * 512 + 446 + 16));
     assert!(matches!(problem, Problem::Missing(_)));
 }

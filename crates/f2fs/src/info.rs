@@ -90,15 +90,18 @@ impl Volume {
     pub fn warning(&self) -> Option<String> {
         let superblock = self.superblock().damage.as_ref();
         let checkpoint = self.checkpoint();
-        let checkpoint = checkpoint.damage.as_ref().filter(|error| matches!(error, Error::Io(_)));
+        let unread = checkpoint.damage.as_ref().filter(|error| matches!(error, Error::Io(_)));
         let parts = [
             superblock.map(|error| {
                 format!("the first superblock is damaged ({error}); its copy is used")
             }),
-            checkpoint.map(|error| {
+            unread.map(|error| {
                 format!(
                     "one of the two checkpoint packs cannot be read ({error}), and may be the later one; the other one is used"
                 )
+            }),
+            checkpoint.orphan_damage.as_ref().map(|error| {
+                format!("the list of files without a name is damaged ({error}); they are not left out")
             }),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();

@@ -81,9 +81,6 @@ impl Volume {
             writer: OnceLock::new(),
             live_inodes: LiveInodes::default(),
         });
-        if let Some(error) = &volume.checkpoint().orphan_damage {
-            tracing::warn!("files without a name cannot be told: {error}");
-        }
         // The logs of a volume that is never written are not those of the checkpoint.
         let has_logs = !volume.geometry().features.has(Feature::ReadOnly);
         if has_logs && !options.no_recovery {

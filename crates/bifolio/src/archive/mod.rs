@@ -99,6 +99,8 @@ pub struct ArchiveReader<R> {
     damages: Vec<Damage>,
     /// Whether there was a header.
     has_header: bool,
+    /// The position at which the input has ended between two members.
+    early_end: Option<u64>,
 }
 
 fn invalid(text: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
@@ -140,12 +142,17 @@ impl<R: Read> ArchiveReader<R> {
     pub fn new(input: R) -> Self {
         let (global, damages) = (GlobalRecords::default(), Vec::new());
         let input = Input::new(input);
-        Self { input, data: 0, padding: 0, global, damages, has_header: false }
+        Self { input, data: 0, padding: 0, global, damages, has_header: false, early_end: None }
     }
 
     /// Returns the parts before the current member that were skipped, since a header had a wrong checksum.
     pub fn take_damages(&mut self) -> Vec<Damage> {
         std::mem::take(&mut self.damages)
+    }
+
+    /// Returns the position at which the archive has ended without the zeroes of its end, if it has. It may have been cut there.
+    pub fn early_end(&self) -> Option<u64> {
+        self.early_end
     }
 
     /// Returns the next member, or `None` at the end. Skips unread data of the current member.
@@ -288,7 +295,10 @@ impl<R: Read> ArchiveReader<R> {
         loop {
             let at = self.input.position();
             let is_end = match self.input.read_record(&mut record)? {
-                0 => true,
+                0 => {
+                    self.early_end = Some(at).filter(|_| start.is_none());
+                    true
+                }
                 RECORD_BYTES => start.is_none() && is_end(&record),
                 _ if start.is_none() && self.has_header => {
                     return Err(io::ErrorKind::UnexpectedEof.into());

@@ -119,6 +119,9 @@ fn read_contents(
                     volume: open(),
                 }
             };
+            if let Some(damage) = &table.damage {
+                console::warn(target.warning(&format!("the partition table is damaged: {damage}")));
+            }
             let partitions = table.partitions.iter().map(part).collect();
             Ok(Contents::Partitions { kind: table.kind.name(), partitions })
         }

@@ -159,7 +159,15 @@ impl<'a> Unpacker<'a> {
             for damage in archive.take_damages() {
                 self.report_damage(name, damage);
             }
-            let Some(mut member) = member.map_err(cannot_read)? else { return Ok(()) };
+            let Some(mut member) = member.map_err(cannot_read)? else {
+                if let Some(end) = archive.early_end() {
+                    let text = format!(
+                        "ends at byte {end} without the zeroes of its end: it may have been cut there"
+                    );
+                    self.console.warn(Failure::new(name, text));
+                }
+                return Ok(());
+            };
             if let Some(failure) = too_long(&member) {
                 self.console.report(&failure);
                 continue;

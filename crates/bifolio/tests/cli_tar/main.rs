@@ -161,11 +161,15 @@ fn invalid_and_truncated_archives_are_refused_with_a_reason() {
     says("none.tar", "No such file");
     says("short.tar", "cannot read the rest");
     says("bad.tar", "checksum");
-    unpack("empty.tar", 0);
+    let warning = "ends at byte 0 without the zeroes of its end";
+    assert!(unpack("empty.tar", 0).contains(warning));
     says("cut.tar", "cannot read the rest");
     // Members before the truncation are unpacked, and the truncated member is not.
     assert_eq!(run_ok(&["ls", &image.at("/")]), "a\nlost+found\n");
-    unpack("good.tar", 0);
+    assert_eq!(unpack("good.tar", 0), "");
+    shell(folder, "head -c 1024 good.tar > member.tar; head -c 1024 /dev/zero > members.tar");
+    assert!(unpack("member.tar", 0).contains("ends at byte 1024 without"));
+    assert_eq!(unpack("members.tar", 0), "", "an archive without members");
     assert_eq!(run_ok(&["cat", &image.at("/numbers")]), shell(folder, "cat tree/numbers"));
     let file = run_with_status(
         &["tar", &image.beside("good.tar").display().to_string(), &image.at("/a")],

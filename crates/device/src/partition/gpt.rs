@@ -78,12 +78,16 @@ pub(super) fn read(
         for sector in [1, last] {
             match (Candidate { device, size, sector }).read() {
                 Ok(None) => {}
-                Ok(Some(partitions)) => {
-                    if let Some(error) = damage {
-                        tracing::warn!(%error, sector, "using the backup GPT");
-                    }
+                Ok(Some((partitions, entry_damage))) => {
+                    // Of the first header, if this is the backup.
+                    let damage = damage.or_else(|| (sector > 1).then(missing)).or(entry_damage);
                     let kind = TableKind::Gpt;
-                    return Ok(Some(PartitionTable { kind, sector_size: size, partitions }));
+                    return Ok(Some(PartitionTable {
+                        kind,
+                        sector_size: size,
+                        partitions,
+                        damage,
+                    }));
                 }
                 Err(error) => damage = damage.or(Some(error)),
             }
@@ -109,7 +113,8 @@ struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    fn read(&self) -> Result<Option<Vec<Partition>>> {
+    /// Returns the partitions, and the first damage to an entry. `None` if there is no header.
+    fn read(&self) -> Result<Option<(Vec<Partition>, Option<Error>)>> {
         if self.sector == 0 || self.sector >= self.device.size() / self.size.bytes() {
             return Ok(None);
         }
@@ -157,7 +162,7 @@ impl Candidate<'_> {
         Err(self.corrupt(Problem::Checksum { stored, computed }))
     }
 
-    fn read_entries(&self, header: &RawHeader) -> Result<Vec<Partition>> {
+    fn read_entries(&self, header: &RawHeader) -> Result<(Vec<Partition>, Option<Error>)> {
         let entry_bytes = header.entry_bytes.get();
         if entry_bytes < 128 || !entry_bytes.is_power_of_two() {
             let found = entry_bytes.into();
@@ -179,12 +184,15 @@ impl Candidate<'_> {
         self.device.read_at(DeviceOffset(at), &mut bytes)?;
         self.verify_checksum(header.entries_checksum, !crc32_le(!0, &bytes))?;
         let entries = bytes.chunks_exact(entry_bytes as usize).zip(1..).zip(0..);
-        entries
-            .filter_map(|((bytes, number), index)| {
-                let entry = DeviceOffset(at + index * u64::from(entry_bytes));
-                parse_entry(bytes, number, entry).transpose()
-            })
-            .collect()
+        let (mut partitions, mut damage) = (Vec::new(), None);
+        for ((bytes, number), index) in entries {
+            let entry = DeviceOffset(at + index * u64::from(entry_bytes));
+            match parse_entry(bytes, number, entry) {
+                Ok(partition) => partitions.extend(partition),
+                Err(error) => damage = damage.or(Some(error)),
+            }
+        }
+        Ok((partitions, damage))
     }
 }
 

@@ -111,13 +111,18 @@ impl BootRecord {
             }
         }
         let mut number = 5;
+        let mut damage = None;
         for (slot, entry) in self.entries.iter().enumerate() {
             if entry.is_used() && entry.is_extended() {
                 let chain = Chain { device, sector_size, extended: *entry };
-                chain.follow(self.entry_at(slot), &mut number, &mut partitions)?;
+                match chain.follow(self.entry_at(slot), &mut number, &mut partitions) {
+                    // What was found before it can be used.
+                    Err(error @ Error::Corrupt(_)) => damage = damage.or(Some(error)),
+                    followed => followed?,
+                }
             }
         }
-        Ok(PartitionTable { kind: TableKind::Mbr, sector_size, partitions })
+        Ok(PartitionTable { kind: TableKind::Mbr, sector_size, partitions, damage })
     }
 
     /// Returns 4096 if the record of an extended partition is found with this sector size and not with 512. Otherwise
@@ -168,7 +173,12 @@ impl Chain<'_> {
         partitions: &mut Vec<Partition>,
     ) -> Result<()> {
         let mut sector = self.extended.start();
+        let mut visited = Vec::new();
         for link in 0..CHAIN_MAX {
+            if visited.contains(&sector) {
+                return Err(corrupt(reference, Problem::Cycle));
+            }
+            visited.push(sector);
             let at = DeviceOffset(sector * self.sector_size.bytes());
             let Some(record) = BootRecord::read(self.device, at)? else {
                 // An empty extended partition need not have a record.
@@ -185,8 +195,9 @@ impl Chain<'_> {
             reference = record.entry_at(slot);
             sector = self.extended.start() + record.entries[slot].start();
         }
-        // A chain of so many records is a cycle, or is treated as one.
-        Err(Error::corrupt("extended boot record", Location::byte(reference.0), Problem::Cycle))
+        let (field, found) = ("number of extended boot records", u64::from(CHAIN_MAX) + 1);
+        let problem = Problem::Range { field, found, min: 0, max: CHAIN_MAX.into() };
+        Err(corrupt(reference, problem))
     }
 
     /// Returns whether the slot has a logical partition. The format does not use the last two slots, which may contain
@@ -200,10 +211,9 @@ impl Chain<'_> {
 }
 
 fn missing(reference: DeviceOffset) -> Error {
-    let location = Location::byte(reference.0);
-    Error::corrupt(
-        "extended boot record",
-        location,
-        Problem::Missing("the record that the previous one refers to"),
-    )
+    corrupt(reference, Problem::Missing("the record that the previous one refers to"))
+}
+
+fn corrupt(reference: DeviceOffset, problem: Problem) -> Error {
+    Error::corrupt("extended boot record", Location::byte(reference.0), problem)
 }

@@ -78,6 +78,8 @@ pub struct PartitionTable {
     pub sector_size: SectorSize,
     /// The partitions in use, in ascending order of their numbers.
     pub partitions: Vec<Partition>,
+    /// Damage, because of which partitions may be missing, or the backup of a table was read.
+    pub damage: Option<Error>,
 }
 
 impl PartitionTable {
@@ -171,6 +173,9 @@ impl PartitionTable {
     }
 
     fn no_partition(&self, number: u32) -> Error {
+        if let Some(damage) = &self.damage {
+            return damage.clone();
+        }
         Error::NoPartition { number, table: self.kind.name(), existing: self.numbers() }
     }
 }

@@ -112,6 +112,6 @@ fn read_only_volumes_are_sound_and_not_written() {
         assert_eq!(findings(&device), [""; 0], "{features}");
         let refused = crate::open(&device).map(drop).unwrap_err();
         assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
-        assert!(refused.to_string().contains("read-only"), "{refused}");
+        assert!(refused.to_string().contains("feature `ro`"), "{refused}");
     }
 }
