@@ -94,10 +94,10 @@ pub fn refusal(device: &dyn BlockDevice) -> Option<Error> {
     }
 }
 
-/// Returns why a device with a file system that ends at `end` must not be written: it is a member of a RAID.
-pub fn refusal_to_write(device: &dyn BlockDevice, end: u64) -> Option<Error> {
-    let member = foreign::identify_member(device, end)?;
-    Some(Error::Unsupported(Unsupported::Member(member)))
+/// Fails if a device with a file system that ends at `end` must not be written: it is a member of a RAID.
+pub fn check_no_member(device: &dyn BlockDevice, end: u64) -> Result<()> {
+    let member = foreign::identify_member(device, end);
+    member.map_or(Ok(()), |member| Err(Unsupported::Member(member).into()))
 }
 
 /// Returns what is known of a device without a known file system, of which [`refusal`] knows nothing.

@@ -30,7 +30,7 @@ mod waiting;
 mod worker;
 
 pub use bio::{Bio, BioOperation, Segment};
-pub use container::{refusal, refusal_to_write, unknown};
+pub use container::{check_no_member, refusal, unknown};
 pub use fault::{CountedFault, Fault, FaultDevice, FaultKind, FaultPlan, Lasting};
 pub use file::FileDevice;
 pub use hooked::{DeviceHooks, HookedDevice};

@@ -52,25 +52,24 @@ impl Default for OpenDevice {
 }
 
 impl OpenDevice {
-    /// Fails if `disk`, with a partition that ends at `end`, is to be written and is a member of a RAID.
-    fn check_disk(&self, disk: &dyn BlockDevice, end: u64) -> Result<()> {
-        let refusal = container::refusal_to_write(disk, end).filter(|_| !self.read_only);
-        refusal.map_or(Ok(()), Err)
-    }
-
-    /// Returns the bytes of partition `number` in `table`, which was read from `device`.
+    /// Returns the bytes of partition `number` in `table`, which was read from `device`. Fails if they are to be written, and
+    /// `device` is a member of a RAID.
     fn partition(
         &self,
         table: &PartitionTable,
         device: &dyn BlockDevice,
         number: u32,
     ) -> Result<Range<u64>> {
-        match table.range(device, number) {
+        let range = match table.range(device, number) {
             Err(Error::Corrupt(_)) if self.incomplete => table
                 .present_range(device, number)
                 .ok_or(Error::InvalidArgument("the partition begins past the end of the image")),
             range => range,
+        }?;
+        if !self.read_only {
+            container::check_no_member(device, range.end)?;
         }
+        Ok(range)
     }
 }
 
@@ -185,9 +184,7 @@ impl Image {
             Part::From(start) => Some(start.0..device.size()),
             Part::Partition(number) => {
                 let table = read_table(&*device, self.file.sector_size())?;
-                let range = self.options.partition(&table, &*device, number)?;
-                self.options.check_disk(&*device, range.end)?;
-                Some(range)
+                Some(self.options.partition(&table, &*device, number)?)
             }
         })
     }
@@ -205,7 +202,6 @@ impl Image {
             Part::Partition(number) => {
                 let table = read_table(&*device, sector_size)?;
                 let range = self.options.partition(&table, &*device, number)?;
-                self.options.check_disk(&*device, range.end)?;
                 Ok(Arc::new(Slice::new(
                     device,
                     DeviceOffset(range.start),

@@ -29,10 +29,12 @@ impl NameIndex {
 /// The longest name after a prefix. Also the longest one with its prefix that setxattr(2) takes.
 const NAME_BYTES_MAX: usize = 255;
 
+/// The name of the attribute with a file's capabilities.
+pub const CAPABILITIES: &[u8] = b"security.capability";
+
 /// Errors: setxattr(2) refuses to set the attribute `name` to `value` on all file systems: the name is longer, prefix included, or
 /// the value is no set of capabilities that Linux reads. Images that others have made may have such attributes.
 pub fn check_settable(name: &[u8], value: &[u8]) -> Result<()> {
-    const CAPABILITIES: &[u8] = b"security.capability";
     /// The bit that makes capabilities effective, beside the revision in the first word.
     const EFFECTIVE: u32 = 1;
     if name.len() > NAME_BYTES_MAX {

@@ -166,36 +166,38 @@ impl Server {
             Effect::Finalize if !self.volume().is_writable() => return Ok(Answer::Payload),
             Effect::Request | Effect::Change | Effect::Finalize => {}
         }
-        let volume = self.volume();
-        if opcode == Opcode::Write {
+        let header = &request.header;
+        match (effect, opcode) {
             // Not deferred: the threads that serve deferred requests may wait for the kernel to write a page.
-            let mut write = || serve(self, request, reply);
-            return self.act_for(&request.header, || {
-                volume.change_after_removals(&mut write, Failure::is_lack_of_space)
-            });
-        }
-        let freed = volume.freed_files();
-        let outcome = self.act_for(&request.header, || serve(self, request, reply));
-        if effect != Effect::Change || !outcome.as_ref().is_err_and(Failure::is_lack_of_space) {
-            return outcome;
-        }
-        match self.defer_change(request, serve, freed) {
-            Some(deferred) => Ok(Answer::Deferred(deferred)),
-            None => outcome,
+            (Effect::Change, Opcode::Write) => {
+                self.act_for(header, || self.after_removals(request, serve, reply))
+            }
+            (Effect::Change, _) => {
+                let freed = self.volume().freed_files();
+                let outcome = self.act_for(header, || serve(self, request, reply));
+                let is_full = outcome.as_ref().is_err_and(Failure::is_lack_of_space);
+                // The kernel sends FORGET, and RELEASE, after unlink(2) and close(2) have returned.
+                let may_succeed = is_full && self.volume().may_free_more(freed);
+                let deferred = may_succeed.then(|| {
+                    self.defer(request, move |server, request, reply| {
+                        server.after_removals(request, serve, reply)
+                    })
+                });
+                deferred.flatten().map_or(outcome, |deferred| Ok(Answer::Deferred(deferred)))
+            }
+            _ => self.act_for(header, || serve(self, request, reply)),
         }
     }
 
-    /// Defers a change other than a write that failed for lack of space if the kernel is about to release removed files. It
-    /// sends FORGET, and RELEASE, after unlink(2) and close(2) have returned.
-    fn defer_change(&self, request: &Request<'_>, serve: Serve, freed: u64) -> Option<Deferred> {
-        if !self.volume().may_free_more(freed) {
-            return None;
-        }
-        self.defer(request, move |server, request, reply| {
-            let volume = server.volume();
-            volume
-                .change_after_removals(|| serve(server, request, reply), Failure::is_lack_of_space)
-        })
+    /// Serves a change. If it fails for lack of space, waits for removed files that the kernel is about to release.
+    fn after_removals(
+        &self,
+        request: &Request<'_>,
+        serve: Serve,
+        reply: &mut Reply<'_>,
+    ) -> Outcome {
+        let serve = || serve(self, request, reply);
+        self.volume().change_after_removals(serve, Failure::is_lack_of_space)
     }
 
     /// Defers a request if the kernel may hold data of its file.

@@ -127,16 +127,21 @@ impl State {
         self.writes.iter_mut().find(|write| write.id == id)
     }
 
+    /// Returns whether a write has an invalidation of any of these pages under way that was begun after number `seen`.
+    fn is_dropping(&self, pages: &Range<u64>, seen: u64) -> bool {
+        self.writes.iter().any(|write| {
+            write.dropping.is_some_and(|number| number > seen) && overlap(&write.pages, pages)
+        })
+    }
+
     /// Returns whether the kernel may have cached pages of the write `id` since the write's last invalidation. The write
     /// then begins one.
     fn begin_invalidation(&mut self, id: u64) -> bool {
         let Some(write) = self.write(id) else { return false };
         let (pages, seen) = (write.pages.clone(), write.seen);
+        // This write has none under way.
+        let is_dropping = self.is_dropping(&pages, seen);
         let is_recorded = self.cached.remove(pages.clone()) > 0;
-        let is_dropping = self.writes.iter().any(|other| {
-            let is_later = other.dropping.is_some_and(|number| number > seen);
-            other.id != id && is_later && overlap(&other.pages, &pages)
-        });
         if !is_recorded && !is_dropping {
             return false;
         }
@@ -212,8 +217,7 @@ impl KernelCache {
         let pages = pages(range);
         let mut state = (*cache).as_ref().state.lock();
         let is_recorded = state.cached.missing(&pages) < pages.end - pages.start;
-        let mut dropping = state.writes.iter().filter(|write| write.dropping.is_some());
-        if is_recorded || dropping.any(|write| overlap(&write.pages, &pages)) {
+        if is_recorded || state.is_dropping(&pages, 0) {
             return None;
         }
         let id = state.add_write(pages, Phase::Changing);

@@ -349,7 +349,7 @@ impl Server {
     }
 
     /// Closes a writable volume. All changes that were answered without an error are durable afterwards. Waits for
-    /// requests in flight, which are answered with EIO if they take too long. Deferred requests are answered with EIO.
+    /// requests in flight, which are answered with EIO if they take too long. Later requests are answered with EIO.
     /// Deletes files without a name.
     pub fn close(&self) -> Result<()> {
         self.close_once(CLOSE_TIMEOUT, 0)

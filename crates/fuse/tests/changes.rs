@@ -9,9 +9,7 @@ use base::FileOffset;
 use fuse::protocol::*;
 use fuse::{Server, ServerOptions};
 use support::*;
-use testkit::Mke2fs;
 use testkit::memory::{DATA_BYTES_MAX, MemoryFileSystem};
-use vfs::VolumeOptions;
 use zerocopy::{FromZeros, IntoBytes};
 
 const EPERM: i32 = 1;
@@ -164,10 +162,7 @@ fn a_file_without_a_name_is_deleted_when_the_kernel_forgets_it() {
 #[test]
 fn a_change_of_a_full_volume_waits_for_a_removed_file() {
     let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    Mke2fs::new("ext4", 1024).with("-J size=1").make(&image, None);
-    let volume = VolumeOptions::new().writable(true).open(&image).unwrap();
-    let server = serve(volume, u64::MAX, ServerOptions::default());
+    let server = small_server(folder.path());
     let write = |(file, handle): (EntryOut, u64), offset, data: &[u8]| {
         let size = data.len() as u32;
         let write = WriteIn { handle, offset, size, flags: 2, ..WriteIn::new_zeroed() };

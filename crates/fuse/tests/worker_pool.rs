@@ -10,12 +10,11 @@ use fuse::protocol::{
     CreateIn, EntryOut, InHeader, MkDirIn, Opcode, OpenOut, ROOT_NODE, ReadIn, ReleaseIn,
     WRITE_LOCK_OWNER, WriteIn,
 };
-use fuse::{BusyPoll, Channel, EndReason, ServerOptions, WorkerPool};
+use fuse::{BusyPoll, Channel, EndReason, WorkerPool};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use support::*;
-use testkit::{Mke2fs, wait_until};
-use vfs::VolumeOptions;
+use testkit::wait_until;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 fn pair() -> (OwnedFd, OwnedFd) {
@@ -152,10 +151,7 @@ fn a_write_that_waits_for_the_kernel_leaves_its_thread_to_the_reads_before_it() 
 #[test]
 fn a_change_of_a_full_volume_leaves_its_thread_to_the_release_of_a_removed_file() {
     let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    Mke2fs::new("ext4", 1024).with("-J size=1").make(&image, None);
-    let volume = VolumeOptions::new().writable(true).open(&image).unwrap();
-    let server = Arc::new(serve(volume, u64::MAX, ServerOptions::default()));
+    let server = Arc::new(small_server(folder.path()));
     let (kernel, device) = pair();
     let poll = BusyPoll::default();
     let threads = NonZeroUsize::MIN;

@@ -4,13 +4,12 @@ use base::attributes::{AttributeChange, Attributes, FileType, Timestamp, XattrMo
 use base::{Error, Result};
 use fs::Credentials;
 use fs::acl::{self, Acl};
+use fs::xattr::CAPABILITIES;
 
 use crate::clock::now;
 use crate::node::{Node, NodeState};
 use crate::rights::{self, Privileges, SETGID, without_privileges};
 
-/// The attribute with the capabilities of a program.
-const CAPABILITY: &[u8] = b"security.capability";
 /// The maximum length of an extended attribute's value in Linux, in bytes.
 const XATTR_BYTES_MAX: usize = 65_536;
 
@@ -163,7 +162,7 @@ impl Node {
             acl::DEFAULT if self.acl(value)?.is_none() => {
                 return self.remove_if_exists(name, &change);
             }
-            CAPABILITY => state.is_plain = false,
+            CAPABILITIES => state.is_plain = false,
             _ => {}
         }
         self.inode().set_xattr(name, value, mode, &change)
@@ -215,8 +214,8 @@ impl Node {
             return Ok(());
         }
         let change = AttributeChange { changed: Some(now()), ..AttributeChange::default() };
-        match self.inode().get_xattr(CAPABILITY) {
-            Ok(_) => self.inode().remove_xattr(CAPABILITY, &change),
+        match self.inode().get_xattr(CAPABILITIES) {
+            Ok(_) => self.inode().remove_xattr(CAPABILITIES, &change),
             Err(Error::NoAttribute) => Ok(()),
             Err(error) => Err(error),
         }

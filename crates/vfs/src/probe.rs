@@ -21,7 +21,7 @@ pub(crate) fn open(
         if format.is_on(device)? {
             if options.writable {
                 let end = format.volume_bytes(device).unwrap_or(u64::MAX);
-                device::refusal_to_write(&**device, end).map_or(Ok(()), Err)?;
+                device::check_no_member(&**device, end)?;
             }
             return format.open(device, cache, options);
         }

@@ -7,7 +7,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::loop_device::LoopDevice;
 use super::system::Detached;
 use crate::mount::{MountError, MountOptions, mounts_of};
+use crate::retry::retry_for;
 
 /// The block size for the kernel, in bytes, which every device supports. The volume's block size is not known yet, and
 /// newer kernels use their page size in any case.
@@ -22,8 +23,6 @@ const BLOCK_SIZE: u32 = 4096;
 
 /// The time for which other programs may claim a device only to look whether it is in use.
 const PROBE_TIME: Duration = Duration::from_millis(500);
-/// The interval at which a device or image in use is tried again.
-const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A device or image to claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,17 +86,10 @@ impl Claim {
 pub fn retry_while_in_use<T, E>(
     time: Duration,
     in_use: impl Fn(&E) -> Option<&Path>,
-    mut attempt: impl FnMut() -> Result<T, E>,
+    attempt: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    let until = Instant::now() + time;
-    loop {
-        let outcome = attempt();
-        let used = outcome.as_ref().err().and_then(&in_use);
-        if used.is_none_or(|path| Instant::now() >= until || !mounts_of(path).is_empty()) {
-            return outcome;
-        }
-        std::thread::sleep(CHECK_INTERVAL);
-    }
+    let is_brief = |error: &E| in_use(error).is_some_and(|path| mounts_of(path).is_empty());
+    retry_for(time, is_brief, attempt)
 }
 
 fn in_use(error: &MountError) -> Option<&Path> {

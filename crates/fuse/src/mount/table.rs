@@ -82,7 +82,7 @@ fn below_in(table: &[u8], path: &Path) -> Option<PathBuf> {
 
 /// Returns the topmost mount on `path` in a mount table.
 fn find_in(table: &[u8], path: &Path) -> Option<MountEntry> {
-    // Deferred mounts come later in the table.
+    // Later mounts come later in the table.
     table.split(|&byte| byte == b'\n').rev().filter_map(parse).find(|e| e.mount_point == path)
 }
 

@@ -31,6 +31,11 @@ fn sync_by_server(opened: &OpenFile, flags: u32) -> WriteSync {
     }
 }
 
+/// Returns the bytes of a file that a request writes.
+fn range_of(operation: &WriteIn) -> Range<u64> {
+    operation.offset..operation.offset.saturating_add(operation.size.into())
+}
+
 /// Answers a write of `written` bytes, of which there are at most as many as requested.
 fn answer_written(written: usize, reply: &mut Reply<'_>) -> Outcome {
     reply.push(&WriteOut { size: written as u32, padding: 0 })?;
@@ -49,8 +54,6 @@ impl Server {
         let data = rest.get(..operation.size as usize).ok_or(Errno::INVAL)?;
         let opened = self.files.get(operation.handle).ok_or(Errno::BADF)?;
         let known = self.nodes.get(header.node);
-        let end = operation.offset.saturating_add(operation.size.into());
-        let range = operation.offset..end;
         // Data from the kernel's cache needs no invalidation, since the cache has the same data. An invalidation would
         // also wait for this request.
         let from_cache = operation.write_flags & WRITE_CACHE != 0;
@@ -62,7 +65,7 @@ impl Server {
             }
             known => {
                 if let Some(known) = known {
-                    known.kernel_cache.begin_cached_write(range);
+                    known.kernel_cache.begin_cached_write(range_of(operation));
                 }
                 let written = self.write_to(header, &opened, operation, data)?;
                 answer_written(written, reply)
@@ -81,32 +84,15 @@ impl Server {
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let node = header.node;
-        let range = operation.offset..operation.offset.saturating_add(data.len() as u64);
+        let range = range_of(operation);
         let write = match KernelCache::begin_write(Arc::clone(known), &range) {
             Some(write) => write,
-            None => match self.deferred_limit.admit(data.len()) {
-                Some(permit) => {
-                    let (header, operation, data) = (*header, *operation, data.to_vec());
-                    let (opened, known) = (Arc::clone(opened), Arc::clone(known));
-                    return Ok(Answer::Deferred(Deferred::new(
-                        permit,
-                        move |server, timeout, reply| {
-                            let write = || {
-                                let data = (&operation, &data[..]);
-                                server.invalidate_and_write(&header, &opened, &known, data, timeout)
-                            };
-                            let volume = server.volume();
-                            let written =
-                                volume.change_after_removals(write, Failure::is_lack_of_space);
-                            answer_written(written?, reply)
-                        },
-                    )));
-                }
+            None => match self.defer_write(header, opened, known, operation, data) {
+                Some(deferred) => return Ok(Answer::Deferred(deferred)),
                 None => {
+                    let invalidate = |range| self.invalidate_soon(node, range);
                     let known = Arc::clone(known);
-                    KernelCache::invalidate_and_begin_write(known, &range, |range| {
-                        self.invalidate_soon(node, range)
-                    })
+                    KernelCache::invalidate_and_begin_write(known, &range, invalidate)
                 }
             },
         };
@@ -127,6 +113,27 @@ impl Server {
         }
     }
 
+    /// Defers a write that bypasses the kernel's cache, unless too many requests are deferred.
+    fn defer_write(
+        &self,
+        header: &InHeader,
+        opened: &Arc<OpenFile>,
+        known: &Arc<KnownNode>,
+        operation: &WriteIn,
+        data: &[u8],
+    ) -> Option<Deferred> {
+        let permit = self.deferred_limit.admit(data.len())?;
+        let (header, operation, data) = (*header, *operation, data.to_vec());
+        let (opened, known) = (Arc::clone(opened), Arc::clone(known));
+        Some(Deferred::new(permit, move |server, timeout, reply| {
+            let data = (&operation, &data[..]);
+            let write = || server.invalidate_and_write(&header, &opened, &known, data, timeout);
+            let volume = server.volume();
+            let written = volume.change_after_removals(write, Failure::is_lack_of_space)?;
+            answer_written(written, reply)
+        }))
+    }
+
     /// Makes a write that bypasses the kernel's cache, which may have cached what is written. Returns the number of bytes
     /// written.
     fn invalidate_and_write(
@@ -137,7 +144,7 @@ impl Server {
         (operation, data): (&WriteIn, &[u8]),
         timeout: Option<Duration>,
     ) -> Result<usize, Failure> {
-        let range = operation.offset..operation.offset.saturating_add(data.len() as u64);
+        let range = range_of(operation);
         let invalidate = |range| self.invalidate_contents(header.node, range, timeout);
         let write = KernelCache::invalidate_and_begin_write(Arc::clone(known), &range, invalidate);
         let written = self.write_to(header, opened, operation, data);

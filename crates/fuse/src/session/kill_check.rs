@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use rustix::event::Timespec;
 
 use super::questions::{self, Asker};
+use super::status;
 
 /// The timeout of an answer, for which the guard reads one file.
 const ANSWER_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -35,14 +36,13 @@ pub fn start(socket: OwnedFd) {
 }
 
 fn answer(thread: u32) -> u32 {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
-    status.is_ok_and(|status| has_kill_pending(&status)).into()
+    status::read(thread).is_some_and(|status| has_kill_pending(&status)).into()
 }
 
 /// Returns whether SIGKILL is pending for a thread with this status (the contents of /proc/PID/status).
 fn has_kill_pending(status: &str) -> bool {
-    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
-    let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    let pending = status::field(status, "SigPnd");
+    let pending = pending.and_then(|set| u64::from_str_radix(set, 16).ok());
     pending.is_some_and(|set| set & KILL != 0)
 }
 

@@ -16,7 +16,7 @@ use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use super::process::effective_user;
+use super::status::effective_user;
 
 /// The first byte of the mark of a session that has succeeded.
 const SUCCESS: u8 = b'+';

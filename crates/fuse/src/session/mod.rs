@@ -30,6 +30,7 @@ mod questions;
 mod remount;
 mod server;
 mod signals;
+mod status;
 mod sync;
 mod system_call;
 mod system_log;

@@ -27,7 +27,7 @@ use super::process;
 pub fn leave() -> Result<(), Errno> {
     process::unshare(UnshareFlags::NEWNS)?;
     let all = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    // Deferred mounts of other namespaces must not appear in this one, nor this one's mounts in others.
+    // Later mounts of other namespaces must not appear in this one, nor this one's mounts in others.
     mount_change("/", all)?;
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;

@@ -1,5 +1,4 @@
-//! What guard and server leave of their caller: its terminal, directory, environment and namespaces; and the users of other
-//! processes. Not here: the fork
+//! What guard and server leave of their caller: its terminal, directory, environment and namespaces. Not here: the fork
 //! (`crate::child`).
 #![allow(unsafe_code)]
 
@@ -25,13 +24,6 @@ pub fn unshare(namespace: UnshareFlags) -> Result<(), Errno> {
     assert!(!namespace.contains(UnshareFlags::FILES), "descriptors must stay shared");
     // SAFETY: the flags do not unshare the file descriptors, which would be unsafe.
     unsafe { rustix::thread::unshare_unsafe(namespace) }
-}
-
-/// Returns the effective user of a process or thread.
-pub fn effective_user(process: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Removes all variables of the environment, and overwrites their values. No other thread may be running.

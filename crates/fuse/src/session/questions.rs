@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::status;
 use crate::retry::retry;
 use crate::socket;
 
@@ -93,14 +94,13 @@ pub fn start(name: &str, socket: OwnedFd, answer: fn(u32) -> u32) {
 /// `unshare --pid` without `--mount-proc`: the kernel numbers threads as in the namespace of this process, and /proc has others by
 /// these numbers.
 pub fn sees_threads() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status");
-    status.is_ok_and(|status| is_of_own_namespace(&status))
+    status::read("self").is_some_and(|status| is_of_own_namespace(&status))
 }
 
 /// Returns whether /proc is of the PID namespace of this process, whose status there (/proc/self/status) this is. It has the numbers
 /// of the process in all namespaces from that of /proc to its own.
 fn is_of_own_namespace(status: &str) -> bool {
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let numbers = status::field(status, "NSpid");
     numbers.is_some_and(|numbers| numbers.split_ascii_whitespace().count() == 1)
 }
 

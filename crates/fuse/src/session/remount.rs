@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -14,11 +14,10 @@ use rustix::mount::MountFlags;
 use super::sync::{SyncError, mark_clean, mark_in_use};
 use crate::mount::{self, MountId, has_option};
 use crate::operations::{BECOME_WRITABLE, IS_WRITABLE, REASON_BYTES_MAX};
+use crate::retry::retry_for;
 
-/// The time in which a mount that is in use may cease to be, before a remount fails, and the time between attempts. A removed file
-/// that was closed is in use until the server has answered the kernel's RELEASE, which close(2) does not wait for.
+/// The time in which a mount that is in use may cease to be, before a remount fails. A removed file that was closed is in use until the server has answered the kernel's RELEASE, which close(2) does not wait for.
 const IN_USE_TIME: Duration = Duration::from_secs(2);
-const IN_USE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The options to change. `None` leaves an option unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -97,7 +96,8 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
         change_to(same, Scope::Mount).map_err(RemountError::Refused)?;
         become_writable(&root)?;
     }
-    let changed = retry_while_in_use(|| change_to(change, scope));
+    let changed =
+        retry_for(IN_USE_TIME, |errno| *errno == Errno::BUSY, || change_to(change, scope));
     if changed.is_err() && is_opened {
         let _ = mark_clean(&root);
     }
@@ -109,17 +109,6 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
         Scope::Mount => Ok(()),
         Scope::ReadOnly => Ok(mark_clean(&root)?),
         Scope::Writable => mark_in_use(&root).map_err(RemountError::NotInUse),
-    }
-}
-
-/// Calls `attempt` again while it fails since the mount is in use, for a moment.
-fn retry_while_in_use(mut attempt: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
-    let until = Instant::now() + IN_USE_TIME;
-    loop {
-        match attempt() {
-            Err(Errno::BUSY) if Instant::now() < until => std::thread::sleep(IN_USE_INTERVAL),
-            outcome => return outcome,
-        }
     }
 }
 

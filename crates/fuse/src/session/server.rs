@@ -294,7 +294,7 @@ impl ConnectionEnd {
         Ok(Self { reason: Arc::default(), event: Arc::new(event) })
     }
 
-    /// Records the end. Deferred calls do not change the reason.
+    /// Records the end. Later calls do not change the reason.
     fn set(&self, reason: EndReason) {
         self.reason.lock().get_or_insert(reason);
         let _ = rustix::io::write(&*self.event, &1_u64.to_ne_bytes());

@@ -2,8 +2,8 @@
 //! the change of the server's volume (`crate::upgrade`).
 //!
 //! A server has the image open for reading only, and opens no files. It cannot decide by itself to write: the guard passes files
-//! only while a program of root waits in the ioctl that requests this, on an open file of the mount. The guard gives the image up
-//! if the server tells it that it cannot open the volume.
+//! only while a program of root waits in the ioctl that requests this, on an open file of the mount. If the server cannot open
+//! the volume, it tells the guard, which makes the locks of the image those of a reader again.
 
 use std::any::Any;
 use std::fmt;
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::process::effective_user;
+use super::status::effective_user;
 use super::{questions, system_call};
 use crate::operations::BECOME_WRITABLE;
 use crate::retry::retry;

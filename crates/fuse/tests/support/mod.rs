@@ -2,12 +2,14 @@
 #![allow(dead_code, reason = "each test file uses only some functions")]
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fuse::protocol::{InHeader, InitIn, InitInExtension, Opcode, OutHeader};
 use fuse::{Answer, Reply, Request, Server, ServerOptions};
 use parking_lot::{Condvar, Mutex};
+use testkit::Mke2fs;
 use testkit::memory::MemoryFileSystem;
 use testkit::toy::{BLOCK_BYTES, Content, Data, Hook, Toy};
 use vfs::{Volume, VolumeOptions};
@@ -179,6 +181,14 @@ pub fn serve(volume: Volume, flags: u64, options: ServerOptions) -> Server {
     let extension = InitInExtension { flags2: (flags >> 32) as u32, unused: [0; 11] };
     ask(&server, Opcode::Init, 0, &[init.as_bytes(), extension.as_bytes()]);
     server
+}
+
+/// Returns a server for a small ext4 volume in `folder` that is open for writing.
+pub fn small_server(folder: &Path) -> Server {
+    let image = folder.join("image");
+    Mke2fs::new("ext4", 1024).with("-J size=1").make(&image, None);
+    let volume = VolumeOptions::new().writable(true).open(&image).unwrap();
+    serve(volume, u64::MAX, ServerOptions::default())
 }
 
 /// Returns the bytes of a request by root.

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Statx, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
     insert_contents, insert_known,
 };
 use crate::ioctl::{self, FiemapExtent};
-use crate::manifest::host::{XATTR_BYTES_MAX, attribute_facts, statfs_facts};
+use crate::manifest::host::{XATTR_BYTES_MAX, attribute_facts, data_ranges, statfs_facts};
 use crate::manifest::{Extent, VOLUME, escape, extents_text, ranges_text, value_text};
 
 impl From<Errno> for Failure {
@@ -145,7 +145,8 @@ fn insert_facts_of_open(node: &HostNode, file: &File, facts: &mut Facts) {
     add("extents", ioctl::fiemap(file).map(|extents| text_of_extents(&extents)));
     if node.kind() == FileType::RegularFile {
         // Before contents are read, since data in the cache is not a hole.
-        add("data", data_ranges(file, node.stat.stx_size));
+        let data = data_ranges(file, node.stat.stx_size, RANGES_MAX);
+        add("data", data.map(|data| ranges_text(&data)));
         insert_contents(facts, node.stat.stx_size, |at, buffer| read_at(file, at, buffer));
     }
 }
@@ -170,22 +171,6 @@ fn read_at(file: &File, at: u64, buffer: &mut [u8]) -> Answer<usize> {
         }
     }
     Ok(count)
-}
-
-fn data_ranges(file: &File, size: u64) -> Result<String, Errno> {
-    let mut ranges = Vec::new();
-    let mut at = 0;
-    while at < size && ranges.len() < RANGES_MAX {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) if start < size => start,
-            Ok(_) | Err(Errno::NXIO) => break,
-            Err(error) => return Err(error),
-        };
-        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
-        ranges.push(start..end);
-        at = end;
-    }
-    Ok(ranges_text(&ranges))
 }
 
 fn insert_xattrs(path: &Path, facts: &mut Facts) {

@@ -173,7 +173,10 @@ fn add_facts_of_open(path: &Path, stat: &Statx, add: &mut impl FnMut(&str, Strin
         }
     }
     if stat.stx_mode & 0o170_000 == 0o100_000 {
-        let data = data_ranges(&file, stat.stx_size);
+        let data = match data_ranges(&file, stat.stx_size, usize::MAX) {
+            Err(Errno::NOENT) => None,
+            data => Some(must(data, format_args!("the data of {}", path.display()))),
+        };
         add("data", data.as_ref().map_or(NO_ANSWER.to_owned(), |data| ranges_text(data)));
         // Inline data is near the start.
         let near_start = 0..stat.stx_size.min(1 << 20);
@@ -196,28 +199,22 @@ impl From<&FiemapExtent> for Extent {
     }
 }
 
-/// Returns the ranges between holes, as SEEK_DATA and SEEK_HOLE find them. Returns `None` if they fail: up to 7.2,
-/// Linux fails past the end of inline data that is shorter than its file. It also finds blocks of f2fs past the end of the
-/// file, if the same node has them.
-fn data_ranges(file: &File, size: u64) -> Option<Vec<Range<u64>>> {
+/// Returns the first `ranges_max` ranges between holes, as SEEK_DATA and SEEK_HOLE find them. Up to 7.2, Linux fails with ENOENT past
+/// the end of inline data that is shorter than its file. It also finds blocks of f2fs past the end of the file, if the same
+/// node has them.
+pub fn data_ranges(file: &File, size: u64, ranges_max: usize) -> Result<Vec<Range<u64>>, Errno> {
     let mut ranges = Vec::new();
     let mut at = 0;
-    while at < size {
+    while at < size && ranges.len() < ranges_max {
         let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(start) if start < size => start,
             Ok(_) | Err(Errno::NXIO) => break,
-            Err(Errno::NOENT) => return None,
-            Err(error) => panic!("SEEK_DATA from {at}: {error}"),
+            Err(error) => return Err(error),
         };
-        let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
-            Ok(end) => end,
-            Err(Errno::NOENT) => return None,
-            Err(error) => panic!("SEEK_HOLE from {start}: {error}"),
-        };
-        ranges.push(start..end);
-        at = end;
+        at = rustix::fs::seek(file, SeekFrom::Hole(start))?;
+        ranges.push(start..at);
     }
-    Some(ranges)
+    Ok(ranges)
 }
 
 /// Returns the names and values of a file's attributes. `None` if the list is damaged. `buffer` has [`XATTR_BYTES_MAX`] bytes.
