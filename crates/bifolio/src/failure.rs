@@ -240,7 +240,7 @@ fn advice(error: &base::Error) -> Option<Cow<'static, str>> {
         base::Error::Corrupt(corrupt) if PARTITION_TABLES.contains(&corrupt.structure) => Some(
             "use --offset BYTES to name the start of a file system, or repair the partition table with sfdisk or gdisk",
         ),
-        // The check does not decompress.
+        // The check reads headers only.
         base::Error::Corrupt(corrupt) if corrupt.structure == "compressed cluster" => None,
         base::Error::Corrupt(_) => Some("run `bifolio check` to list all inconsistencies"),
         base::Error::Unsupported(base::Unsupported::Encrypted(_)) => {

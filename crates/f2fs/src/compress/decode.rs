@@ -103,19 +103,11 @@ impl ClusterCodec {
     /// Decodes the blocks in `stored` to `data`, all bytes of the cluster. Needs at most twice as much memory as
     /// `data` has, and a fixed amount, whatever `stored` says.
     fn decode_cluster(&self, stored: &[u8], data: &mut [u8]) -> Result<(), Problem> {
-        let (header, rest) = RawClusterHeader::ref_from_prefix(stored).map_err(|_| {
-            let needed = size_of::<RawClusterHeader>() as u64;
-            Problem::Truncated { needed, available: stored.len() as u64 }
-        })?;
-        let length = header.length.get();
-        let payload = usize::try_from(length).ok().and_then(|length| rest.get(..length));
-        let payload = payload
-            .ok_or(Problem::Truncated { needed: length.into(), available: rest.len() as u64 })?;
+        let (header, rest) = split_header(stored)?;
+        let length = payload_length(header, rest.len() as u64)?;
+        let payload = rest.get(..length).unwrap_or(rest);
         if self.has_checksums {
-            let (stored, computed) = (header.checksum.get(), crc32_le(MAGIC, payload));
-            if stored != computed {
-                return Err(Problem::Checksum { stored, computed });
-            }
+            verify(header, payload)?;
         }
         let decoded = self.algorithm.decompress(payload, data)?;
         if decoded != data.len() {
@@ -123,6 +115,53 @@ impl ClusterCodec {
             return Err(Problem::Mismatch { field: "decompressed length", found, expected });
         }
         Ok(())
+    }
+}
+
+/// Returns the header of a cluster, and what follows it in `stored`, the beginning of the stored form.
+fn split_header(stored: &[u8]) -> Result<(&RawClusterHeader, &[u8]), Problem> {
+    RawClusterHeader::ref_from_prefix(stored).map_err(|_| {
+        let needed = size_of::<RawClusterHeader>() as u64;
+        Problem::Truncated { needed, available: stored.len() as u64 }
+    })
+}
+
+/// Returns the number of bytes of compressed data, of which there are at most `available`. No algorithm makes none of a
+/// cluster.
+fn payload_length(header: &RawClusterHeader, available: u64) -> Result<usize, Problem> {
+    let length = header.length.get();
+    if length == 0 {
+        return Err(Problem::Invalid { field: "length of compressed data", found: 0 });
+    }
+    match usize::try_from(length) {
+        Ok(bytes) if u64::from(length) <= available => Ok(bytes),
+        _ => Err(Problem::Truncated { needed: length.into(), available }),
+    }
+}
+
+/// Compares the checksum of a cluster with that of its compressed data.
+fn verify(header: &RawClusterHeader, payload: &[u8]) -> Result<(), Problem> {
+    let (stored, computed) = (header.checksum.get(), crc32_le(MAGIC, payload));
+    if stored != computed {
+        return Err(Problem::Checksum { stored, computed });
+    }
+    Ok(())
+}
+
+/// Checks the header in `first`, the first of the blocks of a cluster that is not encrypted, which have `stored_bytes` in all:
+/// the compressed data is not empty, and does not end past the blocks. If it ends in the first block, verifies its checksum, if
+/// the clusters of the file have some. Decompresses nothing.
+pub(crate) fn check_header(
+    first: &[u8],
+    stored_bytes: u64,
+    has_checksums: bool,
+) -> Result<(), Problem> {
+    let (header, rest) = split_header(first)?;
+    let available = stored_bytes.saturating_sub(size_of::<RawClusterHeader>() as u64);
+    let length = payload_length(header, available)?;
+    match rest.get(..length) {
+        Some(payload) if has_checksums => verify(header, payload),
+        _ => Ok(()),
     }
 }
 

@@ -9,5 +9,6 @@ mod new;
 mod zstd;
 
 pub use cluster::{Cluster, ClusterSize};
+pub(crate) use decode::check_header;
 pub use decode::{Algorithm, ClusterCodec};
 pub use new::{CompressedNames, NewCompression};

@@ -1,6 +1,7 @@
 //! Changes of f2fs images with single faults: they harm nothing but what is damaged, end, and leave a volume that can be
 //! changed again.
 
+mod clusters;
 mod flags;
 mod synced;
 
