@@ -31,24 +31,27 @@ impl TextAcl {
     /// Parses a list. Returns `None` if the text is none.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mut acl = Self { entries: Vec::new(), named: Vec::new(), unknown: Vec::new() };
-        for line in text.split(|&byte| byte == b'\n') {
-            for entry in without_comment(line).split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
-                if entry.is_empty() {
-                    continue;
-                }
-                let fields = fields(entry);
-                let is_named = matches!(
-                    fields[..],
-                    [b"user" | b"u" | b"group" | b"g", name, ..] if !name.is_empty()
-                );
-                match acl.add(&fields) {
-                    None if is_named => acl.unknown.push(entry.to_vec()),
-                    added => added?,
-                }
+        for entry in entries(text) {
+            let fields = fields(entry);
+            let is_named = matches!(
+                fields[..],
+                [b"user" | b"u" | b"group" | b"g", name, ..] if !name.is_empty()
+            );
+            match acl.add(&fields) {
+                None if is_named => acl.unknown.push(entry.to_vec()),
+                added => added?,
             }
         }
         let count = acl.entries.len() + acl.named.len() + acl.unknown.len();
         (count <= ENTRIES_MAX && !acl.entries.is_empty()).then_some(acl)
+    }
+
+    /// Returns the permissions of the owning group in a text that is no list. `None` if it has no such entry.
+    pub fn owning_group(text: &[u8]) -> Option<u16> {
+        entries(text).find_map(|entry| match fields(entry)[..] {
+            [b"group" | b"g", b"", permissions] => parse_permissions(permissions),
+            _ => None,
+        })
     }
 
     /// Adds the entry with these fields. Returns `None` if they are none.
@@ -106,6 +109,13 @@ impl TextAcl {
         acl::complete(&mut entries);
         acl::value(&entries)
     }
+}
+
+/// Returns the entries of a list.
+fn entries(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = text.split(|&byte| byte == b'\n');
+    let entries = lines.flat_map(|line| without_comment(line).split(|&byte| byte == b','));
+    entries.map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty())
 }
 
 /// Returns the fields of an entry, without the mark of a default list.
@@ -239,6 +249,14 @@ mod tests {
             TextAcl::parse(b"user::rw-\nuser:a\ngroup:b:q\ngroup::r--\nother::r--\n").unwrap();
         assert_eq!(acl.unknown(), [&b"user:a"[..], b"group:b:q"]);
         assert!(TextAcl::parse(b"user::rw-\nmask::q\ngroup::r--\nother::r--\n").is_none());
+        for (text, group) in [
+            ("user::rw-\ngroup::r-x\nmask::q\n", Some(5)),
+            ("u::rw,g:a:rw,g::,o:q:r", Some(0)),
+            ("owner@:rwx::allow,group@:rwx::allow", None),
+        ] {
+            assert!(TextAcl::parse(text.as_bytes()).is_none(), "{text}");
+            assert_eq!(TextAcl::owning_group(text.as_bytes()), group, "{text}");
+        }
         for bad in
             ["", "x", "user", "user:a:b:c:d:e", "user::q", "mask:x:rwx", "everyone@:rwx::allow"]
         {

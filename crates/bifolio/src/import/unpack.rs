@@ -208,6 +208,11 @@ impl<'a> Unpacker<'a> {
             let lost = Lost { losses: &self.losses, path: &member.path };
             let Some(acl) = TextAcl::parse(&text) else {
                 lost.add(b"the access control list", IS_UNKNOWN);
+                if attribute == acl::ACCESS {
+                    // The mode may have the mask in their place, which can be more.
+                    let group = TextAcl::owning_group(&text).unwrap_or_default();
+                    member.permissions &= !0o070 | group << 3;
+                }
                 continue;
             };
             for entry in acl.unknown() {

@@ -343,6 +343,28 @@ fn what_a_hard_link_has_of_its_own_is_counted_or_set_with_its_data() {
 }
 
 #[test]
+fn a_file_without_its_unknown_list_gives_a_group_no_more_rights() {
+    let mut archive = Vec::new();
+    for (name, list) in [
+        ("group", "user::rw-,user:7:rw-,group::r--,mask:x:rw-,other::---"),
+        ("none", "owner@:rw-::allow"),
+    ] {
+        archive.extend(extended(&[("SCHILY.acl.access", list)]));
+        archive.extend(with_metadata(b'0', name, 7, 0o660, 1_000_000_000));
+    }
+    archive.resize(archive.len() + 1024, 0);
+    let image = empty_image(1024);
+    let (text, status) = unpack(&image, &archive);
+    let line = "the access control list of 2 files were not copied, the first is group: ";
+    assert!(text.contains(line), "{text}");
+    assert_eq!(status, Some(0));
+    for (name, mode) in [("group", "(0640/"), ("none", "(0600/")] {
+        let stat = run_ok(&["stat", &image.at(&format!("/{name}"))]);
+        assert!(stat.contains(mode), "{name}: {stat}");
+    }
+}
+
+#[test]
 fn attributes_that_no_file_system_of_linux_takes_are_counted() {
     let longest = format!("user.{}", "n".repeat(250));
     let mut archive = extended(&[
