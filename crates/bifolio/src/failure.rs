@@ -225,6 +225,19 @@ fn advice_without_format(unsupported: &base::Unsupported) -> Option<String> {
     })
 }
 
+/// Advice if the root directory is damaged, so that paths lead nowhere.
+pub const LOST_ROOT: &str = "the root directory is damaged: name inodes by their numbers, as IMAGE:<N>; `bifolio check` \
+                             lists all inconsistencies";
+
+/// The inodes of the root directories of ext4 and f2fs. Inode 2 of f2fs is no file, and inode 3 of ext4 is a quota file, which
+/// has no path.
+const ROOTS: [u64; 2] = [2, 3];
+
+/// Returns whether the root directory is damaged.
+fn is_root(corrupt: &base::Corrupt) -> bool {
+    corrupt.location.inode.is_some_and(|inode| ROOTS.contains(&inode.0))
+}
+
 /// The structures of partition tables, which `bifolio check` does not check.
 const PARTITION_TABLES: [&str; 4] =
     ["GPT header", "GPT entry", "extended boot record", "partition entry"];
@@ -234,8 +247,9 @@ fn advice(error: &base::Error) -> Option<Cow<'static, str>> {
         base::Error::Corrupt(corrupt) if is_incomplete(corrupt) => Some(
             "the image is incomplete: copy it again as a whole, or use --incomplete to read what it has",
         ),
-        base::Error::Corrupt(corrupt) if corrupt.structure == "root directory" => Some(
-            "name inodes by their numbers, as IMAGE:<N>; `bifolio check` lists all inconsistencies",
+        base::Error::Corrupt(corrupt) if is_root(corrupt) => Some(LOST_ROOT),
+        base::Error::Corrupt(corrupt) if corrupt.structure == "later checkpoint" => Some(
+            "the volume is only read, as of the checkpoint before it; a mount by Linux for writing gives up what is lost",
         ),
         base::Error::Corrupt(corrupt) if PARTITION_TABLES.contains(&corrupt.structure) => Some(
             "use --offset BYTES to name the start of a file system, or repair the partition table with sfdisk or gdisk",

@@ -17,7 +17,7 @@ use vfs::{Follow, Keys, Node, SuperblockLocation, Volume, VolumeOptions};
 
 use crate::confinement::ConfinementOptions;
 use crate::console;
-use crate::failure::{Failure, Result, Subject};
+use crate::failure::{Failure, LOST_ROOT, Result, Subject};
 use crate::format::text;
 use crate::numbers::{parse_block_size, parse_number, parse_partition, parse_size};
 use crate::related;
@@ -130,7 +130,12 @@ impl Target {
                 error => Failure::library(self, &error),
             });
         }
-        volume.resolve(&self.path, follow).map_err(|error| Failure::library(self, &error))
+        volume.resolve(&self.path, follow).map_err(|error| {
+            let failure = Failure::library(self, &error);
+            let is_damage = matches!(error, Error::Corrupt(_) | Error::Io(_));
+            // The error does not say so if its place is past the end of an incomplete image, or cannot be read.
+            if is_damage && volume.root().is_err() { failure.advise(LOST_ROOT) } else { failure }
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use support::{Image, bifolio, json, run_ok, run_ok_bytes, run_with_status, shell};
-use testkit::command::output;
+use testkit::command::{output, run};
 use testkit::{Mke2fs, must};
 
 const SMALL: &str = "mkdir dir; echo hello > dir/file; ln -s file dir/link; echo > top";
@@ -555,6 +555,36 @@ fn a_volume_with_a_damaged_superblock_is_read_through_a_backup_with_a_warning() 
     fs::write(&noise, vec![0x11; 16 << 20]).unwrap();
     let refused = run_with_status(&["ls", noise.to_str().unwrap()], 1).text();
     assert!(refused.contains("no known file system found"), "{refused}");
+}
+
+#[test]
+fn files_of_a_volume_whose_root_directory_is_damaged_are_named_by_their_numbers() {
+    let image = Image::from_script("ext4", 4096, "echo kept > kept");
+    let name = image.path.display().to_string();
+    let number = json(&["stat", "--json", &image.at("/kept")])[0]["inode"].as_u64().unwrap();
+    let valid = fs::read(&image.path).unwrap();
+    let advice = "name inodes by their numbers, as IMAGE:<N>";
+    let debugfs = |request: &str| {
+        run(Command::new("debugfs").args(["-w", "-R", request]).arg(&image.path));
+    };
+    let damages: [&dyn Fn(); 3] = [
+        &|| debugfs("set_inode_field <2> block[0] 0"),
+        &|| debugfs("set_inode_field <2> checksum 0x12345678"),
+        &|| debugfs("clri <2>"),
+    ];
+    for (damage, work) in damages.into_iter().enumerate() {
+        fs::write(&image.path, &valid).unwrap();
+        work();
+        for options in [&[][..], &["--incomplete"]] {
+            let at = image.at("/kept");
+            let said = run_with_status(&[&["cat"], options, &[&at]].concat(), 1).text();
+            assert!(said.contains(advice), "{damage}: {said}");
+            let said = run_with_status(&[&["ls"], options, &[&name]].concat(), 1).text();
+            assert!(said.contains(advice), "{damage}: {said}");
+            let named = format!("{name}:<{number}>");
+            assert_eq!(run_ok(&[&["cat"], options, &[&named]].concat()), "kept\n");
+        }
+    }
 }
 
 #[test]
