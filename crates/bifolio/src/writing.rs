@@ -205,6 +205,14 @@ fn refuse_same_bytes(
     Err(Failure::new(source, what).advise("copy to a directory of the host first"))
 }
 
+/// Warns of damage that was found when a volume was opened.
+fn warn_of_damage(image: &Path, volume: &Volume) {
+    if let Some(warning) = volume.warning() {
+        let name = text::escape(image.as_os_str().as_bytes()).into_owned();
+        console::warn(format_args!("{name}: {warning}"));
+    }
+}
+
 /// Warns of a volume that says that errors were found in it.
 pub fn warn_of_errors(image: &Path, volume: &Volume) {
     if volume.has_error_mark() {
@@ -292,7 +300,11 @@ impl Writing {
                 let device = unread.device().map_err(|error| Failure::library(path, &error));
                 let volume =
                     device.and_then(|device| open_volume(path, device, &self.volume_options));
-                volume.inspect(|volume| warn_of_errors(path, volume)).map(Arc::new)
+                let warn = |volume: &Volume| {
+                    warn_of_damage(path, volume);
+                    warn_of_errors(path, volume);
+                };
+                volume.inspect(warn).map(Arc::new)
             }
             State::Volume(volume) => Ok(volume),
             State::Failed(failure) => Err(failure),
@@ -321,6 +333,7 @@ impl Writing {
                 device.and_then(|device| {
                     let volume = Volume::open_device(Arc::clone(&device), &self.source_options);
                     volume
+                        .inspect(|volume| warn_of_damage(path, volume))
                         .map(Arc::new)
                         .map_err(|error| open_failure(path, device, &self.source_options, &error))
                 })

@@ -135,3 +135,87 @@ fn an_image_whose_synced_files_are_damaged_is_read_without_them_on_demand() {
     let names = run_ok(&["ls", "--no-recovery", &format!("{path}:/small")]);
     assert!(names.contains("12\n") && !names.contains("new1\n"), "{names}");
 }
+
+/// Makes an image of 128 MiB by mkfs.f2fs, and puts a file into it. Returns the image, and its name.
+fn with_file() -> (Image, String) {
+    let image = Image::empty();
+    let path = image.path.display().to_string();
+    shell(image.folder.path(), "truncate -s 128M image; echo first > first; echo last > last");
+    run(Command::new("mkfs.f2fs").args(["-q", "-t", "0"]).arg(&image.path));
+    run_ok(&["cp", &image.beside("first").display().to_string(), &image.at("/first")]);
+    (image, path)
+}
+
+#[test]
+fn a_damaged_last_checkpoint_is_used_with_a_warning_and_repaired_by_the_next_change() {
+    const BLOCK: usize = 4096;
+    let (image, path) = with_file();
+    run_ok(&["cp", &image.beside("last").display().to_string(), &image.at("/last")]);
+    let bytes = must(fs::read(&image.path), &path);
+    let word = |at: usize| must(bytes[at..].first_chunk().ok_or("short"), "a word").to_owned();
+    let first = u32::from_le_bytes(word(1024 + 76)) as usize * BLOCK;
+    let starts = [first, first + 512 * BLOCK];
+    let version =
+        |start: usize| (u32::from_le_bytes(word(start + 4)), u32::from_le_bytes(word(start)));
+    let last = must(starts.into_iter().max_by_key(|start| version(*start)).ok_or("none"), "a pack");
+    let file = must(File::options().write(true).open(&image.path), &path);
+    must(file.write_all_at(&[0; BLOCK], last as u64), "the first block");
+
+    let warning =
+        format!("bifolio: warning: {path}: the first block of the last checkpoint is damaged");
+    for (command, at) in
+        [("ls", path.clone()), ("cat", image.at("/last")), ("stat", image.at("/first"))]
+    {
+        let said = output(bifolio().args([command, &at]));
+        assert!(said.status.success() && said.text().contains(&warning), "{}", said.text());
+    }
+    assert!(output(bifolio().args(["cat", &image.at("/last")])).text().contains("last\n"));
+    let found = run_with_status(&["check", &path], 4).text();
+    let expected = format!("corrupt checkpoint at block {}: ", last / BLOCK);
+    assert!(found.contains(&expected) && found.contains("1 inconsistency"), "{found}");
+    let state = &json(&["info", "--json", &path])[0]["details"]["checkpoint_packs"];
+    assert!(state.as_str().is_some_and(|state| state.contains("first block")), "{state}");
+
+    let said = run_with_status(&["mkdir", &image.at("/new")], 0).text();
+    assert!(said.contains("the block has been restored"), "{said}");
+    testkit::f2fs::check_by_both(&image.path);
+    let names = output(bifolio().args(["ls", &path]));
+    assert_eq!(names.text(), "first\nlast\nnew\n");
+    run_ok(&["check", &path]);
+}
+
+#[test]
+fn files_of_a_volume_whose_root_directory_is_damaged_are_named_by_their_numbers() {
+    const BLOCK: usize = 4096;
+    let (image, path) = with_file();
+    let number = run_ok(&["stat", "--json", &image.at("/first")]);
+    let number = must(serde_json::from_str::<serde_json::Value>(&number), "JSON");
+    let number = must(number[0]["inode"].as_u64().ok_or(number), "the number of the inode");
+    let valid = must(fs::read(&image.path), &path);
+    // The node 3 of the inode 3.
+    let is_root = |block: &&[u8]| block[BLOCK - 24..][..8] == [3, 0, 0, 0, 3, 0, 0, 0];
+    let roots = (0..).zip(valid.chunks(BLOCK)).filter(|(_, block)| is_root(block));
+    let roots: Vec<usize> = roots.map(|(at, _)| at * BLOCK).collect();
+    let footer = BLOCK - 24;
+    let mode = 0;
+    let inline_flags = 3;
+    for (at, value) in [(footer, 9), (mode, 0), (inline_flags, 0xFF)] {
+        let mut damaged = valid.clone();
+        roots.iter().for_each(|root| damaged[root + at..][..2].fill(value));
+        must(fs::write(&image.path, &damaged), &path);
+        for options in [&[][..], &["--incomplete"]] {
+            for (command, at) in [("ls", path.clone()), ("cat", image.at("/first"))] {
+                let said = run_with_status(&[&[command], options, &[&at]].concat(), 1).text();
+                let advice = "name inodes by their numbers, as IMAGE:<N>";
+                assert!(said.contains(advice), "byte {at}: {said}");
+            }
+            let named = format!("{path}:<{number}>");
+            let read = run_ok(&[&["cat"], options, &[&named]].concat());
+            assert_eq!(read, "first\n");
+        }
+    }
+    // Without the root directory, and all behind it.
+    must(fs::write(&image.path, &valid[..roots[0]]), &path);
+    let said = run_with_status(&["ls", "--incomplete", &path], 1).text();
+    assert!(said.contains("IMAGE:<N>"), "{said}");
+}

@@ -579,7 +579,9 @@ fn an_incomplete_image_is_copied_to_a_complete_one() {
     let file = must(fs::OpenOptions::new().write(true).open(&cut.path), "the image");
     must(file.set_len(bytes - (1 << 20)), "a shorter image");
     let copy = ["cp", "-a", "--incomplete", &cut.at("/file"), &good.at("/")];
-    run_ok(&copy);
+    let said = run_with_status(&copy, 0).text();
+    let warning = format!("bifolio: warning: {}: the image is incomplete: ", cut.path.display());
+    assert!(said.starts_with(&warning) && said.lines().count() == 1, "{said}");
     assert_eq!(run_ok(&["cat", &good.at("/file")]), "x\n");
     run_ok(&[
         "cp",

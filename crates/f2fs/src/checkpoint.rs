@@ -1,5 +1,7 @@
 //! Checkpoint packs: the valid one with the later version, its version bitmaps, journals and orphans.
 
+mod end;
+
 use std::collections::BTreeMap;
 
 use base::checksum::crc32_le;
@@ -15,6 +17,8 @@ use crate::ondisk::checkpoint::{
 use crate::ondisk::nat::{RawNatEntry, RawNatJournalEntry};
 use crate::ondisk::summary::{RawSummary, RawSummaryFooter};
 use crate::superblock::MAGIC;
+
+use self::end::End;
 
 const STRUCTURE: &str = "checkpoint";
 /// Bytes of a CRC.
@@ -43,23 +47,40 @@ pub struct Checkpoint {
     pub orphan_damage: Option<Error>,
     /// The problem of the other pack, if it has one.
     pub damage: Option<Error>,
+    /// Whether the other pack, which has the problem, was complete, and is the later one: no power cut leaves that.
+    pub is_later_lost: bool,
+    /// The problem of the first block of this pack, in whose place its copy, the last block, is used. Linux uses the other
+    /// pack instead, which is older.
+    pub first_block_damage: Option<Error>,
 }
 
 impl Checkpoint {
-    /// Reads the valid pack with the later version. Errors: those of the first pack, if none is valid.
+    /// Reads the valid pack with the later version. A pack without a valid first block is valid if its last block shows that
+    /// it was complete, and the later one. Errors: those of the first pack, if none is valid.
     pub fn read(device: &SharedDevice, geometry: &Geometry) -> Result<Self> {
-        let first = Pack::read(device, geometry, geometry.checkpoint);
-        let second_start = FsBlock(geometry.checkpoint.0 + SEGMENT_BLOCKS);
-        let second = Pack::read(device, geometry, second_start);
-        let (pack, damage) = match (first, second) {
-            (Ok(first), Ok(second)) => {
+        let starts = [0, SEGMENT_BLOCKS].map(|more| FsBlock(geometry.checkpoint.0 + more));
+        let (pack, other, error) = match starts.map(|start| Pack::read(device, geometry, start)) {
+            [Ok(first), Ok(second)] => {
                 let distance = second.version().wrapping_sub(first.version());
-                (if distance as i64 > 0 { second } else { first }, None)
+                let pack = if distance as i64 > 0 { second } else { first };
+                return pack.load(device, geometry);
             }
-            (Ok(pack), Err(error)) | (Err(error), Ok(pack)) => (pack, Some(error)),
-            (Err(error), Err(_)) => return Err(error),
+            [Ok(pack), Err(error)] => (pack, starts[1], error),
+            [Err(error), Ok(pack)] => (pack, starts[0], error),
+            [Err(error), Err(_)] => return Err(error),
         };
-        pack.load(device, geometry, damage)
+        let version = pack.version().wrapping_add(1);
+        let is_later_lost = match end::of_invalid(device, geometry, other, version) {
+            End::Torn => false,
+            End::Lost => true,
+            End::Copied(later) => match later.load(device, geometry) {
+                Ok(checkpoint) => {
+                    return Ok(Self { first_block_damage: Some(error), ..checkpoint });
+                }
+                Err(_) => true,
+            },
+        };
+        Ok(Self { damage: Some(error), is_later_lost, ..pack.load(device, geometry)? })
     }
 
     /// Reads the pack with this version, which was just written. Errors: also those of reading it, in whose case
@@ -70,6 +91,9 @@ impl Checkpoint {
         version: u64,
     ) -> Result<Self> {
         let checkpoint = Self::read(device, geometry)?;
+        if let Some(error) = checkpoint.first_block_damage {
+            return Err(error);
+        }
         let found = checkpoint.raw.version.get();
         if found == version {
             return Ok(checkpoint);
@@ -86,6 +110,34 @@ impl Checkpoint {
             Some(error @ Error::Io(_)) => Err(error.clone()),
             _ => Ok(()),
         }
+    }
+
+    /// Checks that no later checkpoint was lost. The next one would take the place of its rest, and its changes may be in
+    /// blocks that this one refers to. Errors: `Corrupt`.
+    pub(crate) fn check_later(&self) -> Result<()> {
+        match &self.damage {
+            Some(Error::Corrupt(corrupt)) if self.is_later_lost => {
+                let location = corrupt.location;
+                Err(Error::corrupt("later checkpoint", location, corrupt.problem.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the damaged first block of the pack again, from its copy, before the other pack is overwritten. Does nothing if
+    /// the block is not damaged.
+    pub(crate) fn restore_first_block(
+        &self,
+        device: &SharedDevice,
+        geometry: &Geometry,
+    ) -> Result<()> {
+        if self.first_block_damage.is_none() {
+            return Ok(());
+        }
+        let end = FsBlock(self.start.0 + u64::from(self.raw.pack_blocks.get()) - 1);
+        let (_, _, block) = read_header(device, geometry, end)?;
+        device.write_at(geometry.device_offset(self.start), &block)?;
+        device.flush()
     }
 
     /// Checks the counts that changes refer to: there are not more blocks in use than users can have, and not more of these
@@ -191,12 +243,7 @@ impl Pack {
         Error::corrupt(STRUCTURE, Location::block(self.start), problem)
     }
 
-    fn load(
-        self,
-        device: &SharedDevice,
-        geometry: &Geometry,
-        damage: Option<Error>,
-    ) -> Result<Checkpoint> {
+    fn load(self, device: &SharedDevice, geometry: &Geometry) -> Result<Checkpoint> {
         let (sit_versions, nat_versions) = self.bitmaps(device, geometry)?;
         let nat_journal = self.nat_journal(device, geometry)?;
         let mut orphans = Vec::new();
@@ -211,7 +258,9 @@ impl Pack {
             nat_journal,
             orphans,
             orphan_damage,
-            damage,
+            damage: None,
+            is_later_lost: false,
+            first_block_damage: None,
         })
     }
 

@@ -48,7 +48,9 @@ impl Volume {
             ("written_by", text(&self.superblock().raw().version).into()),
             ("created_by", text(&self.superblock().raw().initial_version).into()),
         ];
-        if checkpoint.damage.is_some() {
+        if let Some(damage) = self.checkpoint_damage() {
+            details.push(("checkpoint_packs", damage.into()));
+        } else if checkpoint.damage.is_some() {
             let state = "one of two is not complete, as after a crash or a power cut; the other one is used";
             details.push(("checkpoint_packs", state.into()));
         }
@@ -85,23 +87,44 @@ impl Volume {
         }
     }
 
-    /// Returns a warning for the user if a copy of the superblock is damaged, or a checkpoint pack cannot be read. A pack that is
-    /// not complete needs none: the device lost power, or the writer was killed, while the pack was written.
+    /// Returns what is wrong with the checkpoint packs, if it is not what a power cut leaves: then, the pack that the writer was
+    /// writing is not complete.
+    fn checkpoint_damage(&self) -> Option<String> {
+        let checkpoint = self.checkpoint();
+        if let Some(error) = &checkpoint.first_block_damage {
+            let text = format!(
+                "the first block of the last checkpoint is damaged ({error}); its copy at the end of the checkpoint is used, \
+                 which Linux and fsck.f2fs do not do: they use the checkpoint before it"
+            );
+            let restored = "; the block has been restored";
+            return Some(if self.writer().is_ok() { text + restored } else { text });
+        }
+        match &checkpoint.damage {
+            Some(error @ Error::Io(_)) => Some(format!(
+                "one of the two checkpoint packs cannot be read ({error}), and may be the later one; the other one is used"
+            )),
+            Some(error) if checkpoint.is_later_lost => Some(format!(
+                "the last checkpoint is damaged ({error}); the one before it is used, so that later changes are missing, and \
+                 data that they have replaced may be that of other files"
+            )),
+            _ => None,
+        }
+    }
+
+    /// Returns a warning for the user if a copy of the superblock, or a checkpoint pack, is damaged or cannot be read. A pack that
+    /// is not complete needs none: the device lost power, or the writer was killed, while the pack was written.
     pub fn warning(&self) -> Option<String> {
         let superblock = self.superblock().damage.as_ref();
         let checkpoint = self.checkpoint();
-        let unread = checkpoint.damage.as_ref().filter(|error| matches!(error, Error::Io(_)));
         let parts = [
             superblock.map(|error| {
                 format!("the first superblock is damaged ({error}); its copy is used")
             }),
-            unread.map(|error| {
-                format!(
-                    "one of the two checkpoint packs cannot be read ({error}), and may be the later one; the other one is used"
-                )
-            }),
+            self.checkpoint_damage(),
             checkpoint.orphan_damage.as_ref().map(|error| {
-                format!("the list of files without a name is damaged ({error}); they are not left out")
+                format!(
+                    "the list of files without a name is damaged ({error}); they are not left out"
+                )
             }),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();

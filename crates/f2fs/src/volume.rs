@@ -117,7 +117,8 @@ impl Volume {
     ///   checkpoints.
     /// - `Corrupt` if the tables of segments are too short for the main area, a log has no segment of it alone, or one with
     ///   blocks of the other kind, the counts of blocks and nodes are not possible, the journal of the node address table has
-    ///   a number that the table does not have, or the checkpoint's checksum is among its version bits.
+    ///   a number that the table does not have, the checkpoint's checksum is among its version bits, or a later
+    ///   checkpoint was lost.
     /// - Those of an orphan that cannot be deleted completely.
     /// - `NoSpace` if there are too few free blocks for what was recovered.
     pub fn open_for_writing(
@@ -129,6 +130,7 @@ impl Volume {
         // After a failed flush, no later one may succeed: the host may have dropped what it could not write.
         let device = Arc::new(LatchDevice::new(device));
         let volume = Self::open(device, cache, options)?;
+        volume.checkpoint().check_later()?;
         volume.check_root()?;
         if let Some(error) = volume.checkpoint().orphan_damage.clone() {
             return Err(error);
@@ -141,6 +143,7 @@ impl Volume {
         volume.checkpoint().check_checksum(volume.geometry())?;
         nat::check_journal(volume.geometry(), &volume.checkpoint())?;
         let writer = Writer::new(&volume, options, format)?;
+        volume.checkpoint().restore_first_block(volume.device(), volume.geometry())?;
         if let Some(report) = volume.recovery() {
             if let Some(failure) = report.orphan_failure.clone() {
                 return Err(failure);

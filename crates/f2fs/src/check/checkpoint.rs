@@ -1,5 +1,5 @@
 //! The check of the current checkpoint pack: limits, the segments of the logs, orphans. A pack that a crash has torn is no
-//! inconsistency, so that the other pack is not checked.
+//! inconsistency, so that the other pack is not checked, unless it was complete and is damaged.
 //! Not here: counts (`segments`).
 
 use base::{InodeNumber, Location, Problem};
@@ -24,6 +24,11 @@ impl Check<'_> {
 
     pub(super) fn check_checkpoint(&mut self) {
         let checkpoint = self.volume.checkpoint();
+        if let Some(error) = checkpoint.first_block_damage.clone() {
+            self.report.add(error);
+        } else if let Err(error) = checkpoint.check_later() {
+            self.report.add(error);
+        }
         let raw = &checkpoint.raw;
         let geometry = self.geometry();
         let main = u64::from(geometry.main_segments());

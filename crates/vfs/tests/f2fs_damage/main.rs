@@ -3,6 +3,7 @@
 
 mod clusters;
 mod flags;
+mod packs;
 mod synced;
 
 use std::collections::BTreeSet;
