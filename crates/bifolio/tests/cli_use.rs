@@ -588,6 +588,42 @@ fn files_of_a_volume_whose_root_directory_is_damaged_are_named_by_their_numbers(
 }
 
 #[test]
+fn changes_that_a_damaged_journal_has_lost_are_missing_with_a_warning() {
+    const BLOCK: usize = 4096;
+    /// The header of the commit block of the transaction 1.
+    const COMMIT: [u8; 12] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2, 0, 0, 0, 1];
+    let image = Image::from_script("ext4", BLOCK as u32, "printf %04096d 0 > kept");
+    let name = image.path.display().to_string();
+    for number in ["1", "2"] {
+        let contents = number.repeat(BLOCK);
+        fs::write(image.beside(number), contents).unwrap();
+    }
+    let mapped = Command::new("debugfs").args(["-R", "bmap kept 0"]).arg(&image.path).output();
+    let block = String::from_utf8(mapped.unwrap().stdout).unwrap();
+    let write = |number: &str| format!("jw -b {} {}", block.trim(), image.beside(number).display());
+    let requests = ["jo -c -v 3", &write("1"), &write("2"), "jc", "feature needs_recovery"];
+    fs::write(image.beside("requests"), requests.join("\n")).unwrap();
+    run(Command::new("debugfs").arg("-wf").arg(image.beside("requests")).arg(&image.path));
+    assert_eq!(run_ok(&["cat", &image.at("/kept")]), "2".repeat(BLOCK));
+
+    let bytes = fs::read(&image.path).unwrap();
+    let commit = bytes.chunks(BLOCK).position(|block| block.starts_with(&COMMIT)).unwrap();
+    let file = fs::File::options().write(true).open(&image.path).unwrap();
+    file.write_all_at(&[0xFF; 4], (commit * BLOCK + 16) as u64).unwrap();
+    let warning = format!("bifolio: warning: {name}: the journal is damaged (");
+    for command in ["ls", "info", "stat"] {
+        let said = run_with_status(&[command, &name], 0).text();
+        assert_eq!(said.contains(&warning), command != "info", "{command}: {said}");
+        assert!(command != "info" || said.contains("Recovery damage: "), "{said}");
+    }
+    let read = run_with_status(&["cat", &image.at("/kept")], 0).text();
+    assert!(read.contains(&warning) && read.starts_with(&"0".repeat(BLOCK)), "{read:.200}");
+    let found = run_with_status(&["check", &name], 4).text();
+    assert!(found.contains("corrupt journal commit block"), "{found}");
+    run_with_status(&["mkdir", &image.at("/new")], 1);
+}
+
+#[test]
 fn commands_run_with_little_address_space() {
     let image = Image::from_script("ext4", 4096, SMALL);
     let program = env!("CARGO_BIN_EXE_bifolio");

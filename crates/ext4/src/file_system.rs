@@ -150,7 +150,13 @@ impl FileSystem for Ext4 {
     }
 
     fn warning(&self) -> Option<String> {
-        self.volume.warning().map(|copy| format!("the superblock in use is the {copy}"))
+        let copy = self.volume.warning();
+        let copy = copy.map(|copy| format!("the superblock in use is the {copy}"));
+        let journal = self.volume.journal_damage().map(|error| {
+            format!("the journal is damaged ({error}): the changes in it from there on are missing")
+        });
+        let parts: Vec<String> = copy.into_iter().chain(journal).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 
     fn has_error_mark(&self) -> bool {

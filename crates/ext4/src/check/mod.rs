@@ -78,6 +78,7 @@ impl Volume {
             Check::check_features,
             Check::check_groups,
             Check::check_first_superblock,
+            Check::check_replay,
             Check::check_orphans,
             Check::check_inodes,
             Check::check_special,

@@ -23,6 +23,13 @@ const RESIZE: &str = "resize inode";
 const TREE_OF_TWO: usize = 13;
 
 impl Check<'_> {
+    /// Reports damage at which the replay of the journal ended early.
+    pub(super) fn check_replay(&mut self) {
+        if let Some(error) = self.volume.journal_damage().cloned() {
+            self.report.add(error);
+        }
+    }
+
     /// Collects the orphans, before the pass over the inodes.
     pub(super) fn check_orphans(&mut self) {
         let mut next = self.volume.superblock().inodes.last_orphan;

@@ -105,6 +105,12 @@ impl Volume {
         })
     }
 
+    /// Returns the damage at which the replay of the journal in memory ended early. A log that a power cut has torn is not damaged.
+    pub(crate) fn journal_damage(&self) -> Option<&Error> {
+        let recovery = self.recovery()?;
+        recovery.log.damage.as_ref().or(recovery.fast_commit_failure.as_ref())
+    }
+
     fn describe_journal(self: &Arc<Self>, details: &mut Details) {
         let superblock = self.superblock();
         if !superblock.has(Feature::HasJournal) {
