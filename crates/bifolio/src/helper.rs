@@ -1,12 +1,13 @@
 //! Mount helpers: `mount.bifolio` translates calls of mount(8) to `bifolio mount`, and `umount.bifolio` those of umount(8) to
-//! `bifolio umount`. Not here: mounting.
+//! `bifolio umount`. `mount.fuse` of libfuse calls bifolio as a helper, too: `bifolio SOURCE DIRECTORY -o OPTIONS`. Not here:
+//! mounting.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use fuse::{OptionError, Remount, split_option};
 
 use crate::cli::Cli;
@@ -43,6 +44,14 @@ pub fn is_called(program: &OsStr) -> bool {
 fn is_umount(program: &OsStr) -> bool {
     let name = Path::new(program).file_name();
     name.is_some_and(|name| UMOUNT_NAMES.iter().any(|helper| name == *helper))
+}
+
+/// Returns whether the program was called by `mount.fuse`, which mount(8) starts for FUSE types that have no helper of their own.
+pub fn is_called_by_fuse(arguments: &[OsString]) -> bool {
+    let [source, _, option, _] = arguments else { return false };
+    let is_command =
+        || source == "help" || Cli::command().find_subcommand(source.as_os_str()).is_some();
+    option == "-o" && !source.as_bytes().starts_with(b"-") && !is_command()
 }
 
 /// Runs the helper by which the program was called. Returns an exit status that mount(8) defines.
@@ -262,6 +271,23 @@ mod tests {
         assert!(is_umount("/sbin/umount.fuseblk.bifolio".as_ref()));
         assert!(!is_umount("/sbin/mount.bifolio".as_ref()));
         assert!(!is_called("/usr/bin/bifolio".as_ref()));
+    }
+
+    #[test]
+    fn calls_by_mount_fuse_are_told_from_commands() {
+        let is_called = |line: &str| {
+            let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            is_called_by_fuse(&arguments)
+        };
+        assert!(is_called("/i /d -o ro,dev,suid"));
+        // The name of a mount (`fsname`) is no path.
+        assert!(is_called("name /d -o rw,nosuid,nodev,remount,ro"));
+        for line in ["mount /d -o ro", "help /d -o ro", "find /d -o ro", "--raw /d -o ro", "-"] {
+            assert!(!is_called(line), "{line}");
+        }
+        for line in ["lss /i", "lss /i -l /d", "/i /d", "/i /d -o", "/i /d -o ro /e", ""] {
+            assert!(!is_called(line), "{line}");
+        }
     }
 
     #[test]

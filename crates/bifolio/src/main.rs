@@ -46,8 +46,10 @@ use crate::console::Console;
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     address_space::spare_arenas(&arguments);
-    if let Some(program) = arguments.first().filter(|program| helper::is_called(program)) {
-        return helper::main(program, &arguments[1..]);
+    if let [program, rest @ ..] = &arguments[..]
+        && (helper::is_called(program) || helper::is_called_by_fuse(rest))
+    {
+        return helper::main(program, rest);
     }
     let cli = Cli::try_parse_from(arguments).unwrap_or_else(|error| hints::add(error).exit());
     let mut console = Console::standard(cli.raw);

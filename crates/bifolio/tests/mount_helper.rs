@@ -13,14 +13,25 @@ use testkit::{Mke2fs, check_by_e2fsck, private_mounts};
 
 /// Creates a mount namespace in which mount(8) finds only the helpers of bifolio.
 fn fixture() -> (Fixture, Helpers) {
+    let program = env!("CARGO_BIN_EXE_bifolio");
+    let names = ["mount.bifolio", "mount.fuse.bifolio", "mount.fuseblk.bifolio"];
+    fixture_with(&names.map(|name| (name, program.into())))
+}
+
+/// Creates a mount namespace in which mount(8) finds only these helpers, by name and path.
+fn fixture_with(helpers: &[(&str, PathBuf)]) -> (Fixture, Helpers) {
     private_mounts();
     let fixture = Fixture::new();
     Mke2fs { size: 64 << 20, ..Mke2fs::new("ext4", 4096) }.make(&fixture.image, None);
     let folder = fs::canonicalize("/sbin").unwrap();
     let bind = fixture.folder.path().join("helpers");
     fs::create_dir(&bind).unwrap();
-    for name in ["mount.bifolio", "mount.fuse.bifolio", "mount.fuseblk.bifolio"] {
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bifolio"), bind.join(name)).unwrap();
+    for (name, program) in helpers {
+        // The folder hides programs that are in it.
+        match program.starts_with(&folder) {
+            true => drop(fs::copy(program, bind.join(name)).unwrap()),
+            false => std::os::unix::fs::symlink(program, bind.join(name)).unwrap(),
+        }
     }
     run(Command::new("mount").arg("--bind").arg(&bind).arg(&folder));
     (fixture, Helpers(folder))
@@ -176,6 +187,66 @@ fn a_read_only_remount_changes_options_and_makes_data_durable() {
         run(Command::new("umount").arg(mounted.path()));
         mounted.assert_gone();
     }
+    drop(helpers);
+    check_by_e2fsck(&fixture.image);
+}
+
+#[test]
+fn mount_fuse_calls_the_program_as_a_helper() {
+    let fuse = fs::canonicalize("/sbin/mount.fuse3").expect("mount.fuse3 of the package fuse3");
+    // mount.fuse3 starts the program by a shell without PATH, whose own one has /sbin.
+    let helpers = [("mount.fuse", fuse), ("bifolio", env!("CARGO_BIN_EXE_bifolio").into())];
+    let (fixture, helpers) = fixture_with(&helpers);
+    let (image, directory) = (fixture.image.display(), fixture.directory.display());
+    let table = fixture.folder.path().join("fstab");
+    let escape = |path: String| path.replace(' ', "\\040");
+    let line = [image.to_string(), directory.to_string()].map(escape).join(" ");
+    fs::write(&table, format!("{line} fuse.bifolio noatime,nofail,ro,noloop 0 0\n")).unwrap();
+    let program_and_image = format!("bifolio#{image}");
+    let image = image.to_string();
+    let calls: [&[&str]; 4] = [
+        &["-t", "fuse.bifolio", "-o", "noloop", &image],
+        &["-t", "fuse", "-o", "noloop,nosuid,nodev", &program_and_image],
+        &["-t", "fuse.bifolio", "-o", "ro,nosuid", &image],
+        &["-a"],
+    ];
+    for call in calls {
+        let mut command = Command::new("mount");
+        command.args(call).env("LIBMOUNT_FSTAB", &table);
+        if call != ["-a"] {
+            command.arg(&fixture.directory);
+        }
+        let done = output(&mut command);
+        assert!(done.status.success(), "{call:?}: {}", done.text());
+        let mounted = fixture.mounted();
+        let entry = || mount_entry(mounted.path()).unwrap();
+        assert!(entry().contains("fuse.bifolio"), "{call:?}: {}", entry());
+        assert!(entry().contains("allow_other"), "{call:?}: {}", entry());
+        assert_eq!(entry().contains("nosuid"), call.iter().any(|word| word.contains("nosuid")));
+        let remount = |options: &str| {
+            let mut command = Command::new("mount");
+            command.args(["-o", &format!("remount,{options}")]).env("LIBMOUNT_FSTAB", "/dev/null");
+            let done = output(command.arg(mounted.path()));
+            assert!(done.status.success(), "{call:?}, {options}: {}", done.text());
+        };
+        // Also on the server's side: a mount that began read-only can be written.
+        for round in 0..2 {
+            remount("ro");
+            let file = mounted.path().join(format!("file{round}"));
+            let error = fs::write(&file, "data").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem, "{call:?}");
+            remount("rw");
+            fs::write(&file, "data").unwrap();
+        }
+        assert_eq!(entry().contains("nosuid"), call.iter().any(|word| word.contains("nosuid")));
+        run(Command::new("umount").arg(mounted.path()));
+        mounted.assert_gone();
+    }
+    let mut refused = Command::new("mount");
+    refused.args(["-t", "fuse.bifolio", "-o", "frobnicate", &image]).arg(&fixture.directory);
+    let refused = output(&mut refused);
+    assert!(refused.text().contains("unknown mount option `frobnicate`"), "{}", refused.text());
+    assert!(!refused.status.success());
     drop(helpers);
     check_by_e2fsck(&fixture.image);
 }

@@ -200,7 +200,11 @@ mount(8), fstab and systemd:
   nosuid,nodev for images that you do not trust. Further options are incomplete, partition=,
   offset=, superblock=, block_size=, journal_path=, log=, threads= and cache_size=.
 
-  Create the links mount.fuse.bifolio and mount.fuseblk.bifolio, too. With them,
+  Where libfuse has installed /sbin/mount.fuse, and bifolio is in a folder such
+  as /usr/bin or /usr/local/bin, the type fuse.bifolio needs no link.
+
+  Create the links mount.fuse.bifolio and mount.fuseblk.bifolio, too. With them
+  (for mounts without a block device, also with /sbin/mount.fuse),
   `mount -o remount,ro` makes all data durable on all mounts, and leaves the
   image as after an unmount: its journal is empty until the next change. As in
   Linux, ro and rw concern all mounts of the volume (with remount,bind, only this

@@ -429,7 +429,7 @@ fn is_alive(process: i32) -> bool {
 
 /// Returns whether a program is bifolio, by its own name or as a helper of mount(8).
 fn is_bifolio(program: &[u8]) -> bool {
-    program.ends_with(b"/bifolio") || program.ends_with(b".bifolio")
+    program == b"bifolio" || program.ends_with(b"/bifolio") || program.ends_with(b".bifolio")
 }
 
 /// A loop device of an image. Dropping it detaches the device.
