@@ -225,6 +225,9 @@ fn advice_without_format(unsupported: &base::Unsupported) -> Option<String> {
     })
 }
 
+/// The structure of an f2fs volume with a lost checkpoint.
+pub const LATER_CHECKPOINT: &str = "later checkpoint";
+
 /// Advice if the root directory is damaged, so that paths lead nowhere.
 pub const LOST_ROOT: &str = "the root directory is damaged: name inodes by their numbers, as IMAGE:<N>; `bifolio check` \
                              lists all inconsistencies";
@@ -248,8 +251,8 @@ fn advice(error: &base::Error) -> Option<Cow<'static, str>> {
             "the image is incomplete: copy it again as a whole, or use --incomplete to read what it has",
         ),
         base::Error::Corrupt(corrupt) if is_root(corrupt) => Some(LOST_ROOT),
-        base::Error::Corrupt(corrupt) if corrupt.structure == "later checkpoint" => Some(
-            "the volume is only read, as of the checkpoint before it; a mount by Linux for writing gives up what is lost",
+        base::Error::Corrupt(corrupt) if corrupt.structure == LATER_CHECKPOINT => Some(
+            "the volume can only be read, as of the checkpoint before it; a mount by Linux for writing gives up the later one",
         ),
         base::Error::Corrupt(corrupt) if PARTITION_TABLES.contains(&corrupt.structure) => Some(
             "use --offset BYTES to name the start of a file system, or repair the partition table with sfdisk or gdisk",

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 
-use base::{Error, Unsupported, WaitCallback};
+use base::{Corrupt, Error, Unsupported, WaitCallback};
 use clap::Args;
 use confine::{Inherited, Trees};
 use device::{Image, SharedDevice};
@@ -24,7 +24,7 @@ use vfs::{Credentials, Volume, VolumeOptions};
 use crate::accounts::Account;
 use crate::confinement::{CommandNeeds, confine_command};
 use crate::console::{self, Console};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, LATER_CHECKPOINT, Result};
 use crate::format::text;
 use crate::related;
 use crate::signals;
@@ -443,8 +443,11 @@ pub fn open_failure(
         error if options.writable => cannot_write(image, error),
         error => Failure::library(image, error),
     };
-    if !matches!(error, Error::Corrupt(_)) || options.no_recovery {
-        return failure;
+    // No checker knows that a later checkpoint was lost.
+    let is_lost = |corrupt: &Corrupt| corrupt.structure == LATER_CHECKPOINT;
+    match error {
+        Error::Corrupt(corrupt) if !options.no_recovery && !is_lost(corrupt) => {}
+        _ => return failure,
     }
     // Not if the damage hinders only writing, or if the volume has no last changes.
     let as_usual = VolumeOptions { writable: false, ..options.clone() };

@@ -176,6 +176,14 @@ fn a_damaged_last_checkpoint_is_used_with_a_warning_and_repaired_by_the_next_cha
     let state = &json(&["info", "--json", &path])[0]["details"]["checkpoint_packs"];
     assert!(state.as_str().is_some_and(|state| state.contains("first block")), "{state}");
 
+    // With a damaged journal, too.
+    let journal = last + BLOCK + 512 * 7;
+    must(file.write_all_at(&[0xFF; 2], journal as u64), "a number of entries");
+    let said = run_with_status(&["mkdir", &image.at("/new")], 1).text();
+    assert!(said.contains("corrupt later checkpoint"), "{said}");
+    assert!(said.contains("a mount by Linux for writing gives up the later one"), "{said}");
+    must(file.write_all_at(&[0; 2], journal as u64), "a number of entries");
+
     let said = run_with_status(&["mkdir", &image.at("/new")], 0).text();
     assert!(said.contains("the block has been restored"), "{said}");
     testkit::f2fs::check_by_both(&image.path);
