@@ -208,7 +208,8 @@ fn advice_without_format(unsupported: &base::Unsupported) -> Option<String> {
         }
         // Whatever is behind the beginning is not to be overwritten.
         Unsupported::Blank(Blank::Zeroes { .. }) => {
-            "if its beginning was lost, `testdisk IMAGE` looks for partitions and file systems behind it"
+            "if a file system begins behind it, use --offset BYTES, and if its beginning was lost, `testdisk IMAGE` looks for \
+             partitions and file systems"
                 .to_owned()
         }
         Unsupported::Partitioned { .. } => {
@@ -218,7 +219,10 @@ fn advice_without_format(unsupported: &base::Unsupported) -> Option<String> {
             "use --superblock {copy} --block-size {block_size} to read what is left, and IMAGE:<N> for \
              inode N if the root directory is lost"
         ),
-        Unsupported::Format | Unsupported::Blank(Blank::Small { .. }) => {
+        Unsupported::Format => {
+            "if a file system begins elsewhere in it, use --offset BYTES; name a file within an image as IMAGE:/PATH".to_owned()
+        }
+        Unsupported::Blank(Blank::Small { .. }) => {
             "name a file within an image as IMAGE:/PATH".to_owned()
         }
         _ => return None,
@@ -245,6 +249,11 @@ fn is_root(corrupt: &base::Corrupt) -> bool {
 const PARTITION_TABLES: [&str; 4] =
     ["GPT header", "GPT entry", "extended boot record", "partition entry"];
 
+/// Returns whether the partition table of an image is damaged.
+pub fn is_table_damage(error: &base::Error) -> bool {
+    matches!(error, base::Error::Corrupt(corrupt) if PARTITION_TABLES.contains(&corrupt.structure))
+}
+
 fn advice(error: &base::Error) -> Option<Cow<'static, str>> {
     let fixed = match error {
         base::Error::Corrupt(corrupt) if is_incomplete(corrupt) => Some(
@@ -254,7 +263,7 @@ fn advice(error: &base::Error) -> Option<Cow<'static, str>> {
         base::Error::Corrupt(corrupt) if corrupt.structure == LATER_CHECKPOINT => Some(
             "the volume can only be read, as of the checkpoint before it; a mount by Linux for writing gives up the later one",
         ),
-        base::Error::Corrupt(corrupt) if PARTITION_TABLES.contains(&corrupt.structure) => Some(
+        error if is_table_damage(error) => Some(
             "use --offset BYTES to name the start of a file system, or repair the partition table with sfdisk or gdisk",
         ),
         // The check reads headers only.

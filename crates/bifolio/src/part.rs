@@ -6,10 +6,12 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base::{Container, Error, Unsupported};
-use device::Image;
+use device::{BlockDevice, Image, SharedDevice};
 use fuse::{Inherited, LoopDevice, SessionError};
+use vfs::{Volume, VolumeOptions};
 
 use crate::failure::{Failure, Result};
 use crate::target::{ImageOptions, Target};
@@ -58,7 +60,7 @@ impl PartDevice {
         let options = ImageOptions { exclusive: false, ..options.clone() };
         // The process that parses the image cannot write to it.
         let image = options.open_image(target)?;
-        let find = || match image.part() {
+        let find = || match find_part(target, &image, writable) {
             Ok(part) => Ok(part.map(|range| [range.start, range.end])),
             Err(error) => {
                 let failure = Failure::library(&*target.image, &error);
@@ -117,6 +119,27 @@ impl PartDevice {
     pub fn is_loop(&self) -> bool {
         self.attached.is_some()
     }
+}
+
+/// Returns the bytes that the requested part of the image has. `None` if that has the whole image, or another container.
+///
+/// The server of the mount does not see the rest of the image. So the part must not be written if that makes the image a member of
+/// something, such as a RAID, and the damage to its partition table is told here.
+fn find_part(target: &Target, image: &Image, writable: bool) -> Result<Option<Range<u64>>, Error> {
+    let Some(part) = image.part()? else { return Ok(None) };
+    let range = part.range();
+    let damage = part.origin().and_then(|origin| origin.damage.cloned());
+    let part: SharedDevice = Arc::new(part);
+    if writable {
+        if let Some(member) = Volume::membership(&part, &VolumeOptions::default()) {
+            return Err(Unsupported::Member(member).into());
+        }
+        if let Some(damage) = damage {
+            let text = vfs::table_warning(&damage);
+            tracing::warn!("{}", target.warning(&text));
+        }
+    }
+    Ok(Some(range))
 }
 
 /// Warns that the server could also change the rest of the image, of which a part is mounted.

@@ -247,61 +247,202 @@ fn other_contents_are_named_with_the_next_step() {
     }
 }
 
+/// Writes `bytes` at `at`, and truncates the file to `size`, or extends it.
+fn write_at(path: &Path, size: u64, at: u64, bytes: &[u8]) {
+    let file = must(fs::File::options().write(true).open(path), path.display());
+    must(file.set_len(size), "the size");
+    must(file.write_all_at(bytes, at), "the bytes");
+}
+
+/// Metadata of md 1.0, as far as they are looked at.
+const MD_1_0: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0];
+
+/// Metadata at the end of a device: a distance from its end, the bytes, and the name of what the device is a member of.
+fn memberships(end: u64) -> Vec<(u64, Vec<u8>, &'static str)> {
+    let drbd = |magic: u32| [&[0; 60], &magic.to_be_bytes()[..]].concat();
+    let old = (end & !0xffff) - 0x1_0000;
+    let words = |words: [u32; 3]| words.map(u32::to_le_bytes).concat();
+    vec![
+        ((end - 8192) & !0xfff, MD_1_0.to_vec(), "a member of a Linux RAID (md 1.0)"),
+        (old, words([0xa92b_4efc, 0, 90]), "a member of a Linux RAID (md 0.90)"),
+        (
+            old,
+            words([0xa92b_4efc_u32.swap_bytes(), 0, 0x5a00_0000]),
+            "a member of a Linux RAID (md 0.90)",
+        ),
+        ((end & !0xfff) - 4096, drbd(0x8374_026b), "a backing device of DRBD"),
+        ((end & !0xfff) - 4096, drbd(0x8374_026c), "a backing device of DRBD"),
+        ((end & !0xfff) - 4096, drbd(0x8374_026d), "a backing device of DRBD"),
+        (
+            end - 1024,
+            b"Intel Raid ISM Cfg Sig. 1.0.00".to_vec(),
+            "a member of an Intel Matrix RAID",
+        ),
+        (end - 512, vec![0xde, 0x11, 0xde, 0x11], "a member of a DDF RAID"),
+    ]
+}
+
 /// A mirror with its superblock at the end has a file system at its beginning, which Linux mounts only as a part of the mirror.
 #[test]
-fn a_member_of_a_raid_is_read_but_not_written() {
-    let image = Image::from_script("ext4", 4096, "echo hello > file");
-    let size = must(fs::metadata(&image.path), "the size").len();
-    must(fs::File::options().write(true).open(&image.path), "the image")
-        .set_len(size + (1 << 20))
-        .unwrap();
-    let end = size + (1 << 20);
-    let write = |at, bytes: &[u8]| {
-        let file = must(fs::File::options().write(true).open(&image.path), "the image");
-        must(file.write_all_at(bytes, at), "a superblock");
-    };
-    let host = image.beside("host");
-    must(fs::write(&host, "new"), "a file");
-    let put = |path: &str| {
-        let at = format!("{path}:/new");
-        run_with_status(&["put", &host.display().to_string(), &at], 1).text()
-    };
-    let path = image.path.display().to_string();
-    let new = end - 8192;
-    let old = (end & !0xffff) - 0x1_0000;
-    for (at, version, name) in [
-        (new, &[1_u32, 0][..], "md 1.0"),
-        (old, &[0, 90], "md 0.90"),
-        (old, &[0, 0x5a00_0000], "md 0.90"),
-    ] {
-        let magic =
-            if version == [0, 0x5a00_0000] { 0xa92b_4efc_u32.swap_bytes() } else { 0xa92b_4efc };
-        let words = [&[magic], version].concat();
-        write(at, &words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>());
-        assert_eq!(run_ok(&["cat", &image.at("/file")]), "hello\n");
-        let refused = put(&path);
-        assert!(refused.contains(name) && refused.contains("wipefs"), "{refused}");
-        write(at, &[0; 12]);
+fn a_member_of_a_raid_or_of_drbd_is_read_but_not_written() {
+    for format in ["ext4", "f2fs"] {
+        let image = match format {
+            "ext4" => Image::from_script("ext4", 4096, "echo hello > file"),
+            _ => Image::empty(),
+        };
+        if format == "f2fs" {
+            shell(image.folder.path(), "truncate -s 64M image; mkfs.f2fs -q image");
+            must(fs::write(image.beside("file"), "hello\n"), "a file");
+            run_ok(&["put", &image.beside("file").display().to_string(), &image.at("/file")]);
+        }
+        let size = must(fs::metadata(&image.path), "the size").len();
+        let end = size + (1 << 20);
+        let host = image.beside("host").display().to_string();
+        must(fs::write(&host, "new"), "a file");
+        let path = image.path.display().to_string();
+        for (at, bytes, name) in memberships(end) {
+            write_at(&image.path, end, at, &bytes);
+            assert_eq!(run_ok(&["cat", &image.at("/file")]), "hello\n");
+            let text = run_with_status(&["put", &host, &image.at("/new")], 1).text();
+            assert!(text.contains(name) && text.contains("wipefs -a -t"), "{text}");
+            let info = run_ok(&["info", &path]);
+            assert!(info.contains(&format!("\nDevice: {name}, ")), "{info}");
+            assert_eq!(support::json(&["info", "--json", &path])[0]["device"], name);
+            write_at(&image.path, end, at, &vec![0; bytes.len()]);
+        }
+        // The way out of the messages, by the program that they name.
+        for (at, bytes, name) in
+            memberships(end).into_iter().filter(|(.., name)| name.contains("DRBD"))
+        {
+            write_at(&image.path, end, at, &bytes);
+            let text = run_with_status(&["put", &host, &image.at("/new")], 1).text();
+            let way_out = text.split_once("wipefs").expect(name).1.split('`').next();
+            let script = format!("wipefs{}", way_out.expect(name).replace("IMAGE", "image"));
+            shell(image.folder.path(), &script);
+            run_ok(&["put", &host, &image.at("/new")]);
+            run_ok(&["rm", &image.at("/new")]);
+            assert!(!run_ok(&["info", &path]).contains("Device:"));
+        }
+        // Metadata in the file system are left from an earlier use.
+        for (at, bytes, _) in memberships(size).into_iter().filter(|_| format == "ext4") {
+            let mut before = vec![0; bytes.len()];
+            let file = must(fs::File::open(&image.path), "the image");
+            must(file.read_exact_at(&mut before, at), "the bytes before");
+            write_at(&image.path, size, at, &bytes);
+            run_ok(&["put", &host, &image.at("/new")]);
+            run_ok(&["rm", &image.at("/new")]);
+            write_at(&image.path, size, at, &before);
+        }
     }
-    // A superblock in the file system is left from an earlier use.
-    shell(image.folder.path(), "e2fsck -fp image; resize2fs image; true");
-    write(new, &[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0]);
-    run_ok(&["put", &host.display().to_string(), &image.at("/new")]);
+}
 
-    // The disk is the member, and not its partition.
-    let disk = image.beside("disk");
-    let script = "truncate -s 34M disk; echo 'start=2048, size=61440' | sfdisk -q disk; mke2fs -q -F -E offset=1048576 disk 30M";
+/// The disk is the member, and not its partition.
+#[test]
+fn a_part_of_a_member_is_read_but_not_written() {
+    let image = Image::empty();
+    let disk = image.beside("disk").display().to_string();
+    let host = image.beside("host").display().to_string();
+    must(fs::write(&host, "new"), "a file");
+    // The second one begins at no multiple of 64 KiB, nor of 4 KiB.
+    let script = "truncate -s 34M disk; printf 'start=2048, size=30720\\nstart=32775, size=34000\\n' | sfdisk -q disk; \
+        mke2fs -q -F -E offset=1048576 disk 15M; mke2fs -q -F -E offset=$((32775 * 512)) disk 16M";
     shell(image.folder.path(), script);
-    let file = must(fs::File::options().write(true).open(&disk), "the disk");
-    must(
-        file.write_all_at(&[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0], (34 << 20) - 8192),
-        "a superblock",
-    );
-    let at = format!("{}:/new", disk.display());
-    let host = host.display().to_string();
-    let refused = run_with_status(&["put", "--partition", "1", &host, &at], 1).text();
-    assert!(refused.contains("md 1.0"), "{refused}");
-    run_ok(&["ls", "--partition", "1", &format!("{}:/", disk.display())]);
+    let end = (34 << 20) + 512;
+    for (at, bytes, name) in memberships(end) {
+        write_at(&image.beside("disk"), end, at, &bytes);
+        for part in
+            [["--partition", "1"], ["--partition", "2"], ["--offset", "1M"], ["--offset", "32775s"]]
+        {
+            run_ok(&["ls", part[0], part[1], &disk]);
+            let at = format!("{disk}:/new");
+            let text = run_with_status(&["put", part[0], part[1], &host, &at], 1).text();
+            assert!(text.contains(name), "{part:?}: {text}");
+            let info = run_ok(&["info", part[0], part[1], &disk]);
+            assert!(info.contains(name), "{part:?}: {info}");
+        }
+        let listed = run_ok(&["info", &disk]);
+        assert_eq!(listed.matches(&format!("ext2 on {name}")).count(), 2, "{listed}");
+        write_at(&image.beside("disk"), end, at, &vec![0; bytes.len()]);
+    }
+    run_ok(&["put", "--offset", "32775s", &host, &format!("{disk}:/new")]);
+}
+
+/// The hash tree behind a file system of Android has the contents before a change.
+#[test]
+fn changes_of_a_volume_with_a_footer_of_verified_boot_are_warned_of_once() {
+    let image = Image::from_script("ext4", 4096, "echo hello > file");
+    let path = image.path.display().to_string();
+    let size = must(fs::metadata(&image.path), "the size").len();
+    let warned = |arguments: &[&str]| {
+        let done = run_with_status(arguments, 0);
+        String::from_utf8_lossy(&done.stderr).matches("footer of Android Verified Boot").count()
+    };
+    let [a, b] = ["/a", "/b"].map(|name| image.at(name));
+    write_at(&image.path, size + 8192, size + 8192 - 64, b"AVBf\0\0\0\x01");
+    assert_eq!(warned(&["mkdir", &a, &b]), 1);
+    assert_eq!(warned(&["ls", &path]), 0);
+    assert_eq!(warned(&["check", &path]), 0);
+    // The same bytes that are not at the end, or are data.
+    write_at(&image.path, size + 8192 + 64, size + 8192, &[0; 64]);
+    assert_eq!(warned(&["rm", "-r", &a]), 0);
+    write_at(&image.path, size, size - 64, b"AVBf\0\0\0\x01");
+    assert_eq!(warned(&["rm", "-r", &b]), 0);
+}
+
+#[test]
+fn a_damaged_table_is_named_by_all_commands_and_before_changes() {
+    let image = Image::empty();
+    let disk = image.beside("disk").display().to_string();
+    let host = image.beside("host").display().to_string();
+    must(fs::write(&host, "new"), "a file");
+    let script = "truncate -s 34M disk; printf 'label: gpt\\nstart=2048, size=30M\\n' | sfdisk -q disk; \
+        mke2fs -q -F -E offset=1048576 disk 30M";
+    shell(image.folder.path(), script);
+    let at = |name: &str| format!("{disk}:/{name}");
+    let warned = |arguments: &[&str]| {
+        let done = run_with_status(arguments, 0);
+        String::from_utf8_lossy(&done.stderr).matches("partition table is damaged").count()
+    };
+    let put = ["put", "--partition", "1", &host, &at("new")];
+    assert_eq!(warned(&put), 0);
+    // The first header.
+    write_at(&image.beside("disk"), 34 << 20, 512 + 16, &[0xff; 4]);
+    assert_eq!(warned(&put), 1);
+    assert_eq!(warned(&["mkdir", "--partition", "1", &at("a"), &at("b")]), 1);
+    assert_eq!(warned(&["ls", "--partition", "1", &disk]), 0);
+    // And the other one, so that there are no partitions.
+    write_at(&image.beside("disk"), 34 << 20, (34 << 20) - 512 + 16, &[0xff; 4]);
+    let expected = format!("bifolio: {disk}: corrupt GPT header at byte 512: ");
+    for (command, status) in [("info", 1), ("ls", 1), ("check", 8), ("mkdir", 1)] {
+        let target = if command == "mkdir" { at("c") } else { disk.clone() };
+        let text = run_with_status(&[command, &target], status).text();
+        assert!(text.contains(expected.trim_start_matches("bifolio: ")), "{command}: {text}");
+        assert!(text.contains("use --offset BYTES"), "{command}: {text}");
+        assert!(!text.contains("no known file system"), "{command}: {text}");
+    }
+    run_ok(&["ls", "--offset", "1M", &disk]);
+}
+
+#[test]
+fn a_file_system_that_has_lost_all_superblocks_is_looked_for_elsewhere() {
+    let image = Image::empty();
+    let path = image.path.display().to_string();
+    let beginnings = ["if=/dev/zero bs=1M count=1", "if=/dev/zero bs=1K count=2 seek=1"];
+    for beginning in beginnings {
+        // One group has no copy of the superblock.
+        let script = format!(
+            "rm -f image; truncate -s 8M image; mke2fs -q -F -b 4096 image; printf x | dd of=image conv=notrunc \
+             status=none; dd {beginning} of=image conv=notrunc status=none"
+        );
+        shell(image.folder.path(), &script);
+        let texts = ["info", "ls", "check"].map(|command| {
+            let status = if command == "check" { 8 } else { 1 };
+            run_with_status(&[command, &path], status).text()
+        });
+        assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+        assert!(texts[0].contains("use --offset BYTES"), "{}", texts[0]);
+        assert!(!texts[0].contains("--superblock"), "{}", texts[0]);
+    }
 }
 
 #[test]

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use base::{Blank, Container, DeviceOffset, Error, Result, Unsupported};
+use base::{Blank, Container, DeviceOffset, Error, Foreign, Result, Unsupported};
 
 use crate::foreign;
 use crate::partition::PartitionTable;
 use crate::sparse::{self, SparseDevice};
-use crate::{BlockDevice, SharedDevice};
+use crate::{BlockDevice, Origin, SharedDevice};
 
 /// The number of bytes that are read to detect a container.
 const BEGINNING_BYTES: u64 = 512;
@@ -94,26 +94,38 @@ pub fn refusal(device: &dyn BlockDevice) -> Option<Error> {
     }
 }
 
-/// Fails if a device with a file system that ends at `end` must not be written: it is a member of a RAID.
-pub fn check_no_member(device: &dyn BlockDevice, end: u64) -> Result<()> {
-    let member = foreign::identify_member(device, end);
-    member.map_or(Ok(()), |member| Err(Unsupported::Member(member).into()))
+/// Returns what a device with a file system that ends at `end` is a member of, such as a RAID. The device of which it is a part may
+/// be the member, too.
+pub fn member(device: &dyn BlockDevice, end: u64) -> Option<Foreign> {
+    foreign::identify_member(device, end).or_else(|| {
+        let Origin { device, start, .. } = device.origin()?;
+        member(device, end.saturating_add(start))
+    })
 }
 
-/// Returns what is known of a device without a known file system, of which [`refusal`] knows nothing.
-pub fn unknown(device: &dyn BlockDevice) -> Unsupported {
-    if let Ok(table) = PartitionTable::read(device, None) {
-        if !table.partitions.is_empty() {
-            return Unsupported::Partitioned {
+/// Returns whether a device with a file system that ends at `end` has the footer of Android Verified Boot behind it.
+pub fn has_verified_boot(device: &dyn BlockDevice, end: u64) -> bool {
+    foreign::has_verified_boot(device, end)
+}
+
+/// Returns what is known of a device without a known file system, of which [`refusal`] knows nothing: that it has partitions, the
+/// damage to its partition table, or nothing.
+pub fn unknown(device: &dyn BlockDevice) -> Error {
+    match PartitionTable::read(device, None) {
+        Ok(table) if !table.partitions.is_empty() => {
+            return Error::Unsupported(Unsupported::Partitioned {
                 table: table.kind.name(),
                 existing: table.numbers(),
-            };
+            });
         }
+        Ok(PartitionTable { damage: Some(damage), .. }) => return damage,
+        Err(damage @ Error::Corrupt(_)) => return damage,
+        _ => {}
     }
-    match blank(device) {
+    Error::Unsupported(match blank(device) {
         Some(blank) => Unsupported::Blank(blank),
         None => Unsupported::Format,
-    }
+    })
 }
 
 /// Returns whether the device begins with nothing but zeroes or random bytes, or is too small.

@@ -219,11 +219,39 @@ const ZFS: Foreign = Foreign {
     next_step: "import it with `zpool import -d DIRECTORY -o readonly=on POOL`",
 };
 const SWAP: Foreign = Foreign { name: "swap space", next_step: "it has no files" };
-/// The next step before a member of a RAID is written.
+/// Something that a device is a member of, and that has its metadata at the end of the device.
+struct Membership {
+    name: &'static str,
+    /// The next step before it is read.
+    reading: &'static str,
+    /// The next step before it is written.
+    writing: &'static str,
+}
+
+const RAID_0_90: Membership =
+    Membership { name: "a member of a Linux RAID (md 0.90)", reading: RAID, writing: RAID_WRITE };
+const RAID_1_0: Membership =
+    Membership { name: "a member of a Linux RAID (md 1.0)", reading: RAID, writing: RAID_WRITE };
 const RAID_WRITE: &str = "after `losetup -f --show IMAGE` for each member, start it with `mdadm --assemble --scan`, and write \
      /dev/mdN; if it is no member any more, remove the superblock with `wipefs -a -t linux_raid_member IMAGE`";
-const RAID_0_90: Foreign = Foreign { name: "a member of a Linux RAID (md 0.90)", next_step: RAID };
-const RAID_1_0: Foreign = Foreign { name: "a member of a Linux RAID (md 1.0)", next_step: RAID };
+const RAID_IMSM: Membership = Membership {
+    name: "a member of an Intel Matrix RAID",
+    reading: RAID,
+    writing: "start it with `mdadm --assemble --scan`, and write /dev/mdN; if it is no member any more, remove the metadata with \
+              `wipefs -a -t isw_raid_member IMAGE`",
+};
+const RAID_DDF: Membership = Membership {
+    name: "a member of a DDF RAID",
+    reading: RAID,
+    writing: "start it with `mdadm --assemble --scan`, and write /dev/mdN; if it is no member any more, remove the metadata with \
+              `wipefs -a -t ddf_raid_member IMAGE`",
+};
+const DRBD: Membership = Membership {
+    name: "a backing device of DRBD",
+    reading: "start its resource with `drbdadm up RESOURCE`, and read /dev/drbdN",
+    writing: "start its resource with `drbdadm up RESOURCE`, and write /dev/drbdN; if it belongs to none any more, remove the \
+              metadata with `wipefs -a -t drbd IMAGE`",
+};
 
 /// Returns the contents of `device`, if they are known and have no partition table.
 pub fn identify(device: &dyn BlockDevice) -> Option<Foreign> {
@@ -233,16 +261,27 @@ pub fn identify(device: &dyn BlockDevice) -> Option<Foreign> {
         .map(|magic| magic.foreign)
         .or_else(|| probe.is_fat().then_some(FAT))
         .or_else(|| probe.is_swap().then_some(SWAP))
-        .or_else(|| probe.raid_at_end().map(|(_, raid)| raid))
+        .or_else(|| {
+            let (_, Membership { name, reading, .. }) = probe.membership()?;
+            Some(Foreign { name, next_step: reading })
+        })
         .or_else(|| probe.is_zfs().then_some(ZFS))
         .or_else(|| probe.is_minix().then_some(MINIX))
 }
 
-/// Returns the kind of a RAID's member that `device` is, if the superblock of the RAID is in its last bytes, from `end` on, where
-/// a file system ends. One in the file system itself is left from an earlier use.
+/// Returns what `device` is a member of, if the metadata are behind `end`, where a file system ends. Metadata in the file system
+/// itself are left from an earlier use.
 pub fn identify_member(device: &dyn BlockDevice, end: u64) -> Option<Foreign> {
-    let (at, raid) = Probe { device }.raid_at_end()?;
-    (at >= end).then_some(Foreign { next_step: RAID_WRITE, ..raid })
+    let (at, Membership { name, writing, .. }) = Probe { device }.membership()?;
+    (at >= end).then_some(Foreign { name, next_step: writing })
+}
+
+/// Returns whether the last bytes of `device`, behind `end`, are the footer of Android Verified Boot. Source: libavb, which takes the
+/// footer from the last 64 bytes of a partition.
+pub fn has_verified_boot(device: &dyn BlockDevice, end: u64) -> bool {
+    const FOOTER_BYTES: u64 = 64;
+    let at = device.size().checked_sub(FOOTER_BYTES).filter(|&at| at >= end);
+    at.is_some_and(|at| Probe { device }.has(at, b"AVBf"))
 }
 
 /// The file system of a disc.
@@ -310,8 +349,12 @@ impl Probe<'_> {
         at.into_iter().any(|at| self.has(at, b"SWAPSPACE2") || self.has(at, b"SWAP-SPACE"))
     }
 
-    /// Returns the position of the superblock of a RAID near the end, and the kind of the member.
-    fn raid_at_end(&self) -> Option<(u64, Foreign)> {
+    /// Returns the position of metadata near the end, and what the device is a member of by them.
+    fn membership(&self) -> Option<(u64, &'static Membership)> {
+        self.linux_raid().or_else(|| self.drbd()).or_else(|| self.firmware_raid())
+    }
+
+    fn linux_raid(&self) -> Option<(u64, &'static Membership)> {
         const MAGIC: &[u8] = b"\xfc\x4e\x2b\xa9";
         let size = self.device.size();
         // Rounded down to 64 KiB, the last 64 KiB.
@@ -324,10 +367,33 @@ impl Probe<'_> {
                 || self.has(at, b"\xa9\x2b\x4e\xfc\0\0\0\0\0\0\0\x5a")
         };
         if let Some(at) = old.filter(|&at| is_old(at)) {
-            return Some((at, RAID_0_90));
+            return Some((at, &RAID_0_90));
         }
         let at = new.filter(|&at| self.has(at, MAGIC) && self.has(at + 4, b"\x01\0\0\0"))?;
-        Some((at, RAID_1_0))
+        Some((at, &RAID_1_0))
+    }
+
+    /// Looks for internal metadata of DRBD 8 and 9, in the last whole 4 KiB.
+    fn drbd(&self) -> Option<(u64, &'static Membership)> {
+        /// The position of the magic number, which is in big-endian order, in both versions.
+        const MAGIC_AT: u64 = 60;
+        // Of 8.0 on, of 8.4 in use, and of 9.
+        const MAGICS: [u32; 3] = [0x8374_026b, 0x8374_026c, 0x8374_026d];
+        let at = (self.device.size() & !0xfff).checked_sub(4 * KIB)?;
+        let magic = u32::from_be_bytes(self.bytes(at + MAGIC_AT)?);
+        MAGICS.contains(&magic).then_some((at, &DRBD))
+    }
+
+    /// Looks for the anchors of RAIDs that firmware starts.
+    fn firmware_raid(&self) -> Option<(u64, &'static Membership)> {
+        let sectors = self.device.size() / 512;
+        let at = |from_end: u64| sectors.checked_sub(from_end).map(|sector| sector * 512);
+        if let Some(at) = at(2).filter(|&at| self.has(at, b"Intel Raid ISM Cfg Sig. ")) {
+            return Some((at, &RAID_IMSM));
+        }
+        let ddf = [at(1), at(257)].into_iter().flatten();
+        let mut ddf = ddf.filter(|&at| self.has(at, b"\xde\x11\xde\x11"));
+        ddf.next().map(|at| (at, &RAID_DDF))
     }
 
     /// Returns whether the first label of a member of a pool has an uberblock.

@@ -30,7 +30,7 @@ mod waiting;
 mod worker;
 
 pub use bio::{Bio, BioOperation, Segment};
-pub use container::{check_no_member, refusal, unknown};
+pub use container::{has_verified_boot, member, refusal, unknown};
 pub use fault::{CountedFault, Fault, FaultDevice, FaultKind, FaultPlan, Lasting};
 pub use file::FileDevice;
 pub use hooked::{DeviceHooks, HookedDevice};
@@ -53,7 +53,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{DeviceOffset, Result};
+use base::{DeviceOffset, Error, Result};
 
 /// A block device.
 ///
@@ -90,6 +90,22 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn next_data(&self, offset: DeviceOffset) -> Option<Range<DeviceOffset>> {
         everything_from(offset, self.size())
     }
+
+    /// Returns the device of which this one is a part. `None` if this is not known to be a part.
+    fn origin(&self) -> Option<Origin<'_>> {
+        None
+    }
+}
+
+/// The device of which another one is a part.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// The device.
+    pub device: &'a dyn BlockDevice,
+    /// The position of the part's first byte.
+    pub start: u64,
+    /// The damage to the partition table that the part was found by.
+    pub damage: Option<&'a Error>,
 }
 
 /// Returns the range from `offset` to the end of a device of `size` bytes, unless it is empty.

@@ -1,6 +1,5 @@
 //! Opening an image: the choice of the backend, and of the part of the image that is the volume.
 
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -52,24 +51,29 @@ impl Default for OpenDevice {
 }
 
 impl OpenDevice {
-    /// Returns the bytes of partition `number` in `table`, which was read from `device`. Fails if they are to be written, and
-    /// `device` is a member of a RAID.
-    fn partition(
+    /// Returns the part of `device` that is chosen. `None` if that is all of it.
+    fn part_of(
         &self,
-        table: &PartitionTable,
-        device: &dyn BlockDevice,
-        number: u32,
-    ) -> Result<Range<u64>> {
-        let range = match table.range(device, number) {
-            Err(Error::Corrupt(_)) if self.incomplete => table
-                .present_range(device, number)
-                .ok_or(Error::InvalidArgument("the partition begins past the end of the image")),
-            range => range,
-        }?;
-        if !self.read_only {
-            container::check_no_member(device, range.end)?;
+        device: &SharedDevice,
+        sector_size: Option<SectorSize>,
+    ) -> Result<Option<Slice>> {
+        let whole = || Arc::clone(device);
+        match self.part {
+            Part::Whole => Ok(None),
+            Part::From(start) => Slice::from(whole(), start).map(Some),
+            Part::Partition(number) => {
+                let table = read_table(&**device, sector_size)?;
+                match table.open(whole(), number) {
+                    Err(Error::Corrupt(_)) if self.incomplete => {
+                        let part = table.open_present(whole(), number);
+                        part.map(Some).ok_or(Error::InvalidArgument(
+                            "the partition begins past the end of the image",
+                        ))
+                    }
+                    part => part.map(Some),
+                }
+            }
         }
-        Ok(range)
     }
 }
 
@@ -171,22 +175,15 @@ impl Image {
         Arc::get_mut(&mut self.file).expect("the device was not started").hold(locks);
     }
 
-    /// Returns the bytes of the file that the requested part has. Returns `None` if that is the whole file, or if the file
-    /// is another container, whose contents have other positions. Reads what [`device`](Self::device) reads.
-    pub fn part(&self) -> Result<Option<Range<u64>>> {
+    /// Returns the requested part for reading. Returns `None` if that is the whole file, or if the file is another container,
+    /// whose contents have other positions. Reads what [`device`](Self::device) reads.
+    pub fn part(&self) -> Result<Option<Slice>> {
         let device: SharedDevice = Arc::clone(&self.file) as _;
         let contents = container::unpack(Arc::clone(&device), true)?;
         if !Arc::ptr_eq(&contents, &device) {
             return Ok(None);
         }
-        Ok(match self.options.part {
-            Part::Whole => None,
-            Part::From(start) => Some(start.0..device.size()),
-            Part::Partition(number) => {
-                let table = read_table(&*device, self.file.sector_size())?;
-                Some(self.options.partition(&table, &*device, number)?)
-            }
-        })
+        self.options.part_of(&device, self.file.sector_size())
     }
 
     /// Returns the device for the requested part. This reads the beginning of the image, and may read a partition
@@ -196,19 +193,8 @@ impl Image {
         let sector_size = self.file.sector_size();
         let device = start(self.file, self.options.backend);
         let device = container::unpack(device, self.options.read_only)?;
-        match self.options.part {
-            Part::Whole => Ok(device),
-            Part::From(start) => Ok(Arc::new(Slice::from(device, start)?)),
-            Part::Partition(number) => {
-                let table = read_table(&*device, sector_size)?;
-                let range = self.options.partition(&table, &*device, number)?;
-                Ok(Arc::new(Slice::new(
-                    device,
-                    DeviceOffset(range.start),
-                    range.end - range.start,
-                )?))
-            }
-        }
+        let part = self.options.part_of(&device, sector_size)?;
+        Ok(part.map_or(device, |part| Arc::new(part)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use base::{DeviceOffset, Error, IoError, IoOperation, Result};
 
 use crate::bio::EINVAL;
-use crate::{Bio, BlockDevice, SharedDevice, everything_from};
+use crate::{Bio, BlockDevice, Origin, SharedDevice, everything_from};
 
 /// A part of a device. Errors contain offsets in the part.
 #[derive(Debug)]
@@ -13,13 +13,17 @@ pub struct Slice {
     device: SharedDevice,
     start: u64,
     size: u64,
+    /// The damage to the partition table that the part was found by.
+    damage: Option<Error>,
 }
 
 impl Slice {
     /// Returns the part of `size` bytes from `start` on. Fails unless it is within the device.
     pub fn new(device: SharedDevice, start: DeviceOffset, size: u64) -> Result<Self> {
         match start.0.checked_add(size) {
-            Some(end) if end <= device.size() => Ok(Self { device, start: start.0, size }),
+            Some(end) if end <= device.size() => {
+                Ok(Self { device, start: start.0, size, damage: None })
+            }
             _ => Err(Error::InvalidArgument("the range is not within the image")),
         }
     }
@@ -29,6 +33,16 @@ impl Slice {
         let size = device.size().checked_sub(start.0);
         let size = size.ok_or(Error::InvalidArgument("the offset is past the end of the image"))?;
         Self::new(device, start, size)
+    }
+
+    /// Returns the part that was found by a partition table with this damage.
+    pub(crate) fn found_despite(self, damage: Option<Error>) -> Self {
+        Self { damage, ..self }
+    }
+
+    /// Returns the bytes of the device that the part has.
+    pub fn range(&self) -> Range<u64> {
+        self.start..self.start + self.size
     }
 
     /// Returns where the range of `length` bytes at `offset` begins on the device. Returns `None` unless it is within the
@@ -111,6 +125,11 @@ impl BlockDevice for Slice {
         let within = |at: DeviceOffset| at.0.saturating_sub(self.start).min(self.size);
         let (start, end) = (within(data.start), within(data.end));
         (start < end).then_some(DeviceOffset(start)..DeviceOffset(end))
+    }
+
+    fn origin(&self) -> Option<Origin<'_>> {
+        let Self { device, start, damage, .. } = self;
+        Some(Origin { device: &**device, start: *start, damage: damage.as_ref() })
     }
 }
 

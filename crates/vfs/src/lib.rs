@@ -66,6 +66,7 @@ pub use namespace::Creation;
 pub use node::Node;
 pub use open_options::OpenOptions;
 pub use path::Follow;
+pub use probe::table_warning;
 pub use read_dir::{DirEntry, ReadDir};
 pub use rename::RenameFlags;
 pub use rights::Privileges;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{Error, Result, Unsupported};
+use base::{Error, Foreign, Result, Unsupported};
 use device::{IncompleteDevice, SharedDevice};
 use fs::{FileSystem, Format, FormatOptions};
 use pagecache::PageCache;
@@ -19,9 +19,8 @@ pub(crate) fn open(
 ) -> Result<Arc<dyn FileSystem>> {
     for format in formats {
         if format.is_on(device)? {
-            if options.writable {
-                let end = format.volume_bytes(device).unwrap_or(u64::MAX);
-                device::check_no_member(&**device, end)?;
+            if let Some(member) = options.writable.then(|| member(device, *format)).flatten() {
+                return Err(Error::Unsupported(Unsupported::Member(member)));
             }
             return format.open(device, cache, options);
         }
@@ -34,13 +33,49 @@ pub(crate) fn open(
             return format.open(device, cache, options);
         }
     }
-    let unknown = device::unknown(&**device);
     let remains = || formats.iter().find_map(|format| format.remains_on(device));
-    let unknown = match unknown {
-        Unsupported::Partitioned { .. } => unknown,
-        unknown => remains().unwrap_or(unknown),
-    };
-    Err(Error::Unsupported(unknown))
+    Err(match device::unknown(&**device) {
+        Error::Unsupported(unknown @ (Unsupported::Format | Unsupported::Blank(_))) => {
+            Error::Unsupported(remains().unwrap_or(unknown))
+        }
+        // Partitions, or the damage to their table.
+        error => error,
+    })
+}
+
+/// Returns what the device of a volume of the format is a member of.
+fn member(device: &SharedDevice, format: &dyn Format) -> Option<Foreign> {
+    device::member(&**device, format.volume_bytes(device).unwrap_or(u64::MAX))
+}
+
+/// Returns what the device of a volume of one of `formats` is a member of.
+pub(crate) fn membership(device: &SharedDevice, formats: &[&dyn Format]) -> Option<Foreign> {
+    let format = formats.iter().find(|format| format.is_on(device).unwrap_or(false))?;
+    member(device, *format)
+}
+
+/// Returns the warning before a partition is changed that was found by a table with this damage.
+pub fn table_warning(damage: &Error) -> String {
+    format!(
+        "the partition table is damaged, and the partition was found by what is left of it: {damage}; repair it with sfdisk or gdisk"
+    )
+}
+
+/// Returns warnings of changes to the volume on `device`: a user may lose more than what is changed.
+pub(crate) fn warnings_of_changes(device: &SharedDevice, formats: &[&dyn Format]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(damage) = device.origin().and_then(|origin| origin.damage) {
+        warnings.push(table_warning(damage));
+    }
+    let end = formats.iter().find_map(|format| format.volume_bytes(device));
+    if end.is_some_and(|end| device::has_verified_boot(&**device, end)) {
+        warnings.push(
+            "it has a footer of Android Verified Boot, and a device that verifies it refuses a changed volume; afterwards, \
+             `avbtool erase_footer` and `avbtool add_hashtree_footer` make the footer again"
+                .to_owned(),
+        );
+    }
+    warnings
 }
 
 /// Opens the volume on `device` for reading, although the device may end before the volume does. If the last changes cannot

@@ -9,7 +9,9 @@ use std::time::Duration;
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
 use base::locks::{Rank, RankedMutex, RankedRwLock};
 use base::space::{self, ReserveAccessGuard};
-use base::{BlockSize, Error, FsBlock, InodeNumber, Location, Problem, Result, WaitCallback};
+use base::{
+    BlockSize, Error, Foreign, FsBlock, InodeNumber, Location, Problem, Result, WaitCallback,
+};
 use device::{OpenDevice, Part, SharedDevice};
 use fs::{
     CheckObserver, Credentials, ErrorPolicy, FileSystem, Format, FormatOptions, Inode, OnFinding,
@@ -181,8 +183,8 @@ impl VolumeOptions {
 #[derive(Debug)]
 pub struct Volume {
     pub(crate) shared: Arc<Shared>,
-    /// What is missing of an incomplete image.
-    missing: Vec<String>,
+    /// What is missing of an incomplete image, and what changes have effects on.
+    warnings: Vec<String>,
 }
 
 /// The state of a volume that nodes and files use.
@@ -242,18 +244,28 @@ impl Volume {
         let cache = PageCache::new(options.cache)?;
         let formats: [&dyn Format; 2] = [&options.ext4, &options.f2fs];
         let format_options = options.format_options();
-        let mut missing = Vec::new();
+        let mut warnings = Vec::new();
         let file_system = if options.incomplete {
             let (file_system, lacks) =
                 crate::probe::open_incomplete(device, &cache, &formats, format_options)?;
-            missing = lacks;
+            warnings = lacks;
             file_system
         } else {
-            crate::probe::open(&device, &cache, &formats, &format_options)?
+            let opened = crate::probe::open(&device, &cache, &formats, &format_options)?;
+            if options.writable {
+                warnings = crate::probe::warnings_of_changes(&device, &formats);
+            }
+            opened
         };
         let mut volume = Self::with_file_system(file_system, cache, options)?;
-        volume.missing = missing;
+        volume.warnings = warnings;
         Ok(volume)
+    }
+
+    /// Returns what the device of a volume is a member of, such as a RAID. Then the volume cannot be opened for writing on it.
+    /// `None` if it is on its own, or has no superblock.
+    pub fn membership(device: &SharedDevice, options: &VolumeOptions) -> Option<Foreign> {
+        crate::probe::membership(device, &[&options.ext4, &options.f2fs])
     }
 
     /// Returns the volume of an open file system, which keeps its metadata in `cache`. Only for tests of this crate
@@ -288,7 +300,7 @@ impl Volume {
             cache,
             block_size,
         };
-        Ok(Self { shared: Arc::new(shared), missing: Vec::new() })
+        Ok(Self { shared: Arc::new(shared), warnings: Vec::new() })
     }
 
     /// Returns the root directory.
@@ -453,11 +465,11 @@ impl Volume {
         self.shared.file_system.feature_bits()
     }
 
-    /// Returns a warning if the superblock is damaged and a copy of it is in use, or if the image is incomplete. Users should
-    /// see it before they rely on the data.
+    /// Returns a warning if the superblock is damaged and a copy of it is in use, or if the image is incomplete, or if changes of a
+    /// volume that is open for writing have effects outside of it. Users should see it before they rely on the data.
     pub fn warning(&self) -> Option<String> {
         let warnings: Vec<String> =
-            self.shared.file_system.warning().into_iter().chain(self.missing.clone()).collect();
+            self.shared.file_system.warning().into_iter().chain(self.warnings.clone()).collect();
         (!warnings.is_empty()).then(|| warnings.join("; "))
     }
 

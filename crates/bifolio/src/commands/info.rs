@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use base::attributes::{Detail, VolumeInfo};
-use base::{Error, Unsupported};
+use base::{Error, Foreign, Unsupported};
 use clap::Args;
 use device::SharedDevice;
 use device::partition::{Partition, PartitionTable};
@@ -60,8 +60,14 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
 
 /// The contents of an image.
 enum Contents {
-    Volume(Box<VolumeInfo>),
+    Volume(Shown),
     Partitions { kind: &'static str, partitions: Vec<Part> },
+}
+
+/// A volume, and what its device is a member of.
+struct Shown {
+    info: Box<VolumeInfo>,
+    member: Option<Foreign>,
 }
 
 /// A partition, and its volume or the error of opening it.
@@ -70,7 +76,7 @@ struct Part {
     offset: u64,
     bytes: u64,
     name: String,
-    volume: Result<Box<VolumeInfo>, Error>,
+    volume: Result<Shown, Error>,
 }
 
 fn read_contents(
@@ -87,7 +93,8 @@ fn read_contents(
             if let Some(warning) = volume.warning().filter(|_| volume_options.incomplete) {
                 console::warn(target.warning(&warning));
             }
-            Ok(Contents::Volume(Box::new(volume.info())))
+            let member = Volume::membership(&device, volume_options);
+            Ok(Contents::Volume(Shown { info: Box::new(volume.info()), member }))
         }
         Err(error) if options.is_whole() && may_be_disk(&error) => {
             let table = match PartitionTable::read(&*device, None) {
@@ -108,8 +115,9 @@ fn read_contents(
                         ),
                         part => Arc::new(part?),
                     };
+                    let member = Volume::membership(&part, volume_options);
                     let volume = Volume::open_device(part, volume_options)?;
-                    Ok(Box::new(volume.info()))
+                    Ok(Shown { info: Box::new(volume.info()), member })
                 };
                 Part {
                     number: partition.number,
@@ -143,7 +151,7 @@ fn print(target: &Target, contents: &Contents, console: &mut Console) -> Result<
     console.print_name(target.image.as_os_str().as_bytes())?;
     console.print('\n')?;
     match contents {
-        Contents::Volume(info) => print_volume(info, console),
+        Contents::Volume(volume) => print_volume(volume, console),
         Contents::Partitions { kind, partitions } => {
             console.print(format_args!("Partition table: {kind}\n\n"))?;
             console.print("Number          Offset    Size  Contents\n")?;
@@ -152,12 +160,15 @@ fn print(target: &Target, contents: &Contents, console: &mut Console) -> Result<
                 let size = size::human(*bytes);
                 console.print(format_args!("{number:>6}  {offset:>14}  {size:>6}  "))?;
                 match volume {
-                    Ok(info) => {
+                    Ok(Shown { info, member }) => {
                         console.print(info.format)?;
                         if !info.label.is_empty() {
                             console.print(" \"")?;
                             console.print_name(&info.label)?;
                             console.print('"')?;
+                        }
+                        if let Some(member) = member {
+                            console.print(format_args!(" on {}", member.name))?;
                         }
                     }
                     Err(Error::Unsupported(Unsupported::Format)) => console.print("-")?,
@@ -190,7 +201,11 @@ fn print(target: &Target, contents: &Contents, console: &mut Console) -> Result<
     }
 }
 
-fn print_volume(info: &VolumeInfo, console: &mut Console) -> Result<()> {
+fn print_volume(volume: &Shown, console: &mut Console) -> Result<()> {
+    let Shown { info, member } = volume;
+    if let Some(member) = member {
+        console.print(format_args!("Device: {}, which is only read\n", member.name))?;
+    }
     console.print(format_args!("Format: {}\nLabel: ", info.format))?;
     console.print_name(&info.label)?;
     console.print(format_args!("\nUUID: {}\nFeatures: ", uuid_text(&info.uuid)))?;
@@ -235,6 +250,8 @@ enum JsonContents<'a> {
 #[derive(Serialize)]
 struct JsonVolume<'a> {
     format: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<&'static str>,
     #[serde(flatten)]
     label: json::Bytes<'a>,
     uuid: String,
@@ -271,10 +288,11 @@ fn details<S: Serializer>(
     map.end()
 }
 
-impl<'a> From<&'a VolumeInfo> for JsonVolume<'a> {
-    fn from(info: &'a VolumeInfo) -> Self {
+impl<'a> From<&'a Shown> for JsonVolume<'a> {
+    fn from(Shown { info, member }: &'a Shown) -> Self {
         Self {
             format: info.format,
+            device: member.map(|member| member.name),
             label: json::bytes(json::LABEL, &info.label),
             uuid: uuid_text(&info.uuid),
             features: &info.features,
@@ -286,7 +304,7 @@ impl<'a> From<&'a VolumeInfo> for JsonVolume<'a> {
 impl Contents {
     fn json(&self) -> JsonContents<'_> {
         match self {
-            Self::Volume(info) => JsonContents::Volume((&**info).into()),
+            Self::Volume(volume) => JsonContents::Volume(volume.into()),
             Self::Partitions { kind, partitions } => JsonContents::Partitions {
                 partition_table: kind,
                 partitions: partitions
@@ -296,7 +314,7 @@ impl Contents {
                         offset: part.offset,
                         bytes: part.bytes,
                         name: json::bytes(json::NAME, part.name.as_bytes()),
-                        volume: part.volume.as_ref().ok().map(|info| (&**info).into()),
+                        volume: part.volume.as_ref().ok().map(JsonVolume::from),
                         error: part.volume.as_ref().err().map(Error::to_string),
                     })
                     .collect(),

@@ -107,11 +107,12 @@ impl PartitionTable {
     /// Opens partition `number` of `device`, from which this table was read.
     pub fn open(&self, device: SharedDevice, number: u32) -> Result<Slice> {
         let range = self.range(&*device, number)?;
-        Slice::new(device, DeviceOffset(range.start), range.end - range.start)
+        let part = Slice::new(device, DeviceOffset(range.start), range.end - range.start)?;
+        Ok(part.found_despite(self.damage.clone()))
     }
 
     /// Returns the bytes of partition `number` of `device`, from which this table was read.
-    pub fn range(&self, device: &dyn BlockDevice, number: u32) -> Result<Range<u64>> {
+    fn range(&self, device: &dyn BlockDevice, number: u32) -> Result<Range<u64>> {
         let partition = self
             .partitions
             .iter()
@@ -139,11 +140,12 @@ impl PartitionTable {
     /// Opens what `device` has of partition `number`, if that is more than nothing.
     pub fn open_present(&self, device: SharedDevice, number: u32) -> Option<Slice> {
         let range = self.present_range(&*device, number)?;
-        Slice::new(device, DeviceOffset(range.start), range.end - range.start).ok()
+        let part = Slice::new(device, DeviceOffset(range.start), range.end - range.start).ok()?;
+        Some(part.found_despite(self.damage.clone()))
     }
 
     /// Returns the bytes of partition `number` that `device` has, if that has the first one of them.
-    pub fn present_range(&self, device: &dyn BlockDevice, number: u32) -> Option<Range<u64>> {
+    fn present_range(&self, device: &dyn BlockDevice, number: u32) -> Option<Range<u64>> {
         let partition = self.partitions.iter().find(|partition| partition.number == number)?;
         let unit = self.sector_size.bytes();
         let start = partition.first_sector.checked_mul(unit)?;

@@ -18,7 +18,7 @@ use self::findings::{Findings, Stop};
 use self::paths::Paths;
 use self::progress::Progress;
 use crate::console::Console;
-use crate::failure::{Failure, Result, Status};
+use crate::failure::{Failure, Result, Status, is_table_damage};
 use crate::images::Images;
 use crate::target::{ImageOptions, Target};
 use crate::writing;
@@ -139,7 +139,7 @@ fn open(
 ) -> Result<Result<Volume, Error>> {
     match Volume::open_device(Arc::clone(device), options) {
         Ok(volume) => Ok(Ok(volume)),
-        Err(error @ Error::Corrupt(_)) => Ok(Err(error)),
+        Err(error @ Error::Corrupt(_)) if !is_table_damage(&error) => Ok(Err(error)),
         Err(error @ Error::Io(_)) if !options.no_recovery => Ok(Err(error)),
         Err(error) => Err(operational(Failure::library(target.image.as_path(), &error))),
     }
