@@ -75,6 +75,17 @@ pub struct Member {
     pub lost: Vec<Vec<u8>>,
     /// The names of the extended records with invalid values. The fields of the header are used instead.
     pub invalid: Vec<Vec<u8>>,
+    /// The number of extended records without a name and a value. Those of global headers are counted for the next member.
+    pub malformed: usize,
+}
+
+/// A member that cannot be unpacked. The next one can be read.
+#[derive(Debug)]
+pub struct BadMember {
+    /// The path in the archive.
+    pub path: Vec<u8>,
+    /// What is wrong with its headers.
+    pub error: io::Error,
 }
 
 /// A part of an archive in which a header was expected, and was not found.
@@ -101,6 +112,29 @@ pub struct ArchiveReader<R> {
     has_header: bool,
     /// The position at which the input has ended between two members.
     early_end: Option<u64>,
+}
+
+/// The headers before that of a member, which belong to it alone.
+struct OwnHeaders {
+    records: Records,
+    /// The long path and the long target of GNU tar.
+    path: Option<Vec<u8>>,
+    target: Option<Vec<u8>>,
+    /// The first error in them.
+    outcome: io::Result<()>,
+}
+
+impl Default for OwnHeaders {
+    fn default() -> Self {
+        Self { records: Records::default(), path: None, target: None, outcome: Ok(()) }
+    }
+}
+
+/// Returns whether a header belongs to others.
+fn is_extension(kind: EntryType) -> bool {
+    use EntryType::{GNULongLink, GNULongName, XGlobalHeader, XHeader};
+    // Solaris had its own letter before POSIX.
+    matches!(kind, XHeader | XGlobalHeader | GNULongName | GNULongLink) || kind.as_byte() == b'X'
 }
 
 fn invalid(text: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
@@ -137,6 +171,14 @@ fn device(header: &Header, records: &Records) -> io::Result<DeviceNumber> {
     })
 }
 
+/// Returns the outcome of reading the headers of a member. Errors: the archive cannot be read.
+fn within_member<T>(read: io::Result<T>) -> io::Result<io::Result<T>> {
+    match read {
+        Err(error) if error.kind() != io::ErrorKind::InvalidData => Err(error),
+        read => Ok(read),
+    }
+}
+
 impl<R: Read> ArchiveReader<R> {
     /// Creates a reader at the start of an archive.
     pub fn new(input: R) -> Self {
@@ -155,11 +197,9 @@ impl<R: Read> ArchiveReader<R> {
         self.early_end
     }
 
-    /// Returns the next member, or `None` at the end. Skips unread data of the current member.
-    pub fn next_member(&mut self) -> io::Result<Option<Member>> {
-        let mut records = Records::default();
-        let mut long_path = None;
-        let mut long_target = None;
+    /// Returns the next member, or `None` at the end. Skips unread data of the current member. Errors: the archive cannot be read.
+    pub fn next_member(&mut self) -> io::Result<Option<Result<Member, BadMember>>> {
+        let mut own = OwnHeaders::default();
         loop {
             self.skip_data()?;
             let damages = self.damages.len();
@@ -168,28 +208,52 @@ impl<R: Read> ArchiveReader<R> {
             };
             if self.damages.len() > damages {
                 // The member that the extended headers belong to is lost.
-                (records, long_path, long_target) = (Records::default(), None, None);
+                own = OwnHeaders::default();
             }
-            self.begin_data(number("size", &header.as_old().size, header.entry_size())?);
-            match header.entry_type() {
-                // Solaris had its own letter before POSIX.
-                EntryType::XHeader => records.read(&self.read_extension()?)?,
-                other if other.as_byte() == b'X' => records.read(&self.read_extension()?)?,
-                EntryType::XGlobalHeader => {
-                    let extension = self.read_extension()?;
-                    self.global.read(&extension)?;
-                }
-                EntryType::GNULongName => long_path = Some(self.read_long_name()?),
-                EntryType::GNULongLink => long_target = Some(self.read_long_name()?),
-                _ => {
-                    let records = records.with(&self.global);
-                    if let Some(size) = records.size()? {
-                        self.begin_data(size);
+            let size = number("size", &header.as_old().size, header.entry_size());
+            let kind = header.entry_type();
+            if is_extension(kind) {
+                self.begin_data(size?);
+                match kind {
+                    EntryType::XGlobalHeader => {
+                        let extension = self.read_extension()?;
+                        self.global.read(&extension)?;
                     }
-                    return self.member(&header, records, long_path, long_target).map(Some);
+                    kind => {
+                        let read = self.read_own(kind, &mut own);
+                        own.outcome = own.outcome.and(within_member(read)?);
+                    }
                 }
+                continue;
             }
+            // Without a size, the next header is looked for.
+            self.begin_data(*size.as_ref().unwrap_or(&0));
+            let outcome = own.outcome.and(size.map(drop));
+            let records = own.records.with(&self.global);
+            let path = records.path().map(<[u8]>::to_vec).or(own.path);
+            let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
+            let read = records.size();
+            if let Ok(Some(size)) = read {
+                self.begin_data(size);
+            }
+            let found = match outcome.and(read.map(drop)) {
+                Ok(()) => within_member(self.member(&header, records, path.clone(), own.target))?,
+                Err(error) => Err(error),
+            };
+            return Ok(Some(found.map_err(|error| BadMember { path, error })));
         }
+    }
+
+    /// Reads an extended header or a long name of the next member.
+    fn read_own(&mut self, kind: EntryType, own: &mut OwnHeaders) -> io::Result<()> {
+        match kind {
+            EntryType::GNULongName => own.path = Some(self.read_long_name()?),
+            EntryType::GNULongLink => own.target = Some(self.read_long_name()?),
+            // The member is not unpacked anyway, and has enough in memory.
+            _ if own.outcome.is_err() => {}
+            _ => own.records.read(&self.read_extension()?)?,
+        }
+        Ok(())
     }
 
     /// Returns whether a hard link is followed by the data that its size says. In pax archives, it is the data of the file. Some
@@ -211,11 +275,9 @@ impl<R: Read> ArchiveReader<R> {
         &mut self,
         header: &Header,
         records: Records,
-        long_path: Option<Vec<u8>>,
+        path: Vec<u8>,
         long_target: Option<Vec<u8>>,
     ) -> io::Result<Member> {
-        let path = records.path().map(<[u8]>::to_vec).or(long_path);
-        let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
         let target = records.target().map(<[u8]>::to_vec).or(long_target);
         let target = target
             .or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned))
@@ -283,6 +345,7 @@ impl<R: Read> ArchiveReader<R> {
             text_acls: records.text_acls(),
             lost: records.lost(),
             invalid: bad_records,
+            malformed: records.malformed() + self.global.take_malformed(),
             xattrs: records.into_xattrs(),
         })
     }
@@ -448,7 +511,7 @@ mod tests {
             header.as_mut_bytes()[at..][..digits.len()].copy_from_slice(digits);
             header.set_cksum();
             let bytes = header.as_bytes().to_vec();
-            ArchiveReader::new(&bytes[..]).next_member().map(drop)
+            ArchiveReader::new(&bytes[..]).next_member().unwrap().unwrap().map(drop)
         };
         // The mode, owner, group, size, time and device, as POSIX places them.
         for at in [100, 108, 116, 124, 136, 329, 337] {
@@ -472,7 +535,7 @@ mod tests {
         archive.resize(2 * RECORD_BYTES, 0);
         archive.extend(header(b'Z', 0).as_bytes());
         let mut reader = ArchiveReader::new(&archive[..]);
-        let member = reader.next_member().unwrap().unwrap();
+        let member = reader.next_member().unwrap().unwrap().unwrap();
         assert_eq!(member.kind, Kind::Unknown(b'Z'));
         assert_eq!(reader.next_member().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }

@@ -76,6 +76,8 @@ pub struct GlobalRecords {
     xattrs: Arc<Values>,
     /// The number of headers that have changed `xattrs`.
     changes: usize,
+    /// The number of malformed records since a member took it.
+    malformed: usize,
 }
 
 impl GlobalRecords {
@@ -91,10 +93,12 @@ impl GlobalRecords {
 
     /// Adds the records of a global extended header.
     pub fn read(&mut self, data: &[u8]) -> io::Result<()> {
-        let mut changes_xattrs = false;
-        for_each(data, |name, value| {
+        let (mut changes_xattrs, mut maps) = (false, 0);
+        self.malformed += for_each(data, |name, value| {
             if matches!(name, SPARSE_OFFSET | SPARSE_LENGTH) {
-                return Err(invalid("a global header contains the map of a sparse file"));
+                // A map is that of one member.
+                maps += 1;
+                return Ok(());
             }
             match names::decode(name, value) {
                 Record::Other(name) => Arc::make_mut(&mut self.values).insert_other(name, value),
@@ -107,6 +111,7 @@ impl GlobalRecords {
             }
             check_size(self.values.bytes + self.xattrs.bytes, GLOBAL_BYTES_MAX)
         })?;
+        self.malformed += maps;
         self.changes += usize::from(changes_xattrs);
         if self.changes > GLOBAL_CHANGES_MAX {
             return Err(invalid(format!(
@@ -114,6 +119,11 @@ impl GlobalRecords {
             )));
         }
         Ok(())
+    }
+
+    /// Returns the number of malformed records of the headers since the last call.
+    pub fn take_malformed(&mut self) -> usize {
+        std::mem::take(&mut self.malformed)
     }
 }
 
@@ -165,12 +175,28 @@ pub struct Records {
     encoded: Values,
     /// The segments in the oldest form for sparse files, which repeats names.
     segments: Vec<Segment>,
+    /// The number of malformed records.
+    malformed: usize,
 }
 
 impl Records {
-    /// Adds the records of an extended header.
+    /// Adds the records of an extended header. After a record with an error, takes only the size, which says where the next member
+    /// is, and returns the error.
     pub fn read(&mut self, data: &[u8]) -> io::Result<()> {
-        for_each(data, |name, value| match name {
+        let mut outcome = Ok(());
+        self.malformed += for_each(data, |name, value| {
+            if outcome.is_ok() {
+                outcome = self.add(name, value);
+            } else if name == b"size" {
+                self.own.insert_other(name, value);
+            }
+            Ok(())
+        })?;
+        outcome
+    }
+
+    fn add(&mut self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        match name {
             SPARSE_OFFSET => {
                 check_count(self.segments.len() as u64)?;
                 self.segments.push(Segment { offset: number(name, value)?, length: 0 });
@@ -195,7 +221,12 @@ impl Records {
                 let bytes = self.own.bytes + self.xattrs.own.bytes + self.encoded.bytes;
                 check_size(bytes, OWN_BYTES_MAX)
             }
-        })
+        }
+    }
+
+    /// Returns the number of malformed records.
+    pub fn malformed(&self) -> usize {
+        self.malformed
     }
 
     /// Returns these records with the records for all members.
@@ -296,31 +327,30 @@ impl Records {
     }
 }
 
-/// Calls `add` with the names and values of an extended header, in order.
+/// Calls `add` with the names and values of an extended header, in order. A zero byte ends the header. Returns the number of malformed
+/// records. They are skipped, with the rest of the header if their length is unknown.
 fn for_each(
     mut data: &[u8],
     mut add: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    while !data.is_empty() {
-        let (name, value, rest) =
-            record(data).ok_or_else(|| invalid("an extended header has an invalid record"))?;
-        add(name, value)?;
+) -> io::Result<usize> {
+    let mut malformed = 0;
+    while data.first().is_some_and(|&byte| byte != 0) {
+        let Some((text, rest)) = split_record(data) else { return Ok(malformed + 1) };
+        match text.iter().position(|&byte| byte == b'=') {
+            Some(equals) => add(&text[..equals], &text[equals + 1..])?,
+            None => malformed += 1,
+        }
         data = rest;
     }
-    Ok(())
+    Ok(malformed)
 }
 
-/// Returns the name and value of the first record of `data`, and the bytes after it.
-fn record(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+/// Returns the text after the length of the first record of `data`, and the bytes after the record. `None` if its length is wrong.
+fn split_record(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let space = data.iter().position(|&byte| byte == b' ')?;
     let length: usize = text::decimal(data.get(..space)?)?;
     let (record, rest) = (length <= data.len()).then(|| data.split_at(length))?;
-    let (name, value) = {
-        let text = record.get(space + 1..)?.strip_suffix(b"\n")?;
-        let equals = text.iter().position(|&byte| byte == b'=')?;
-        (&text[..equals], &text[equals + 1..])
-    };
-    Some((name, value, rest))
+    Some((record.get(space + 1..)?.strip_suffix(b"\n")?, rest))
 }
 
 fn number(name: &[u8], value: &[u8]) -> io::Result<u64> {
@@ -381,7 +411,8 @@ mod tests {
         let (a, b) = (b"user.a".to_vec(), b"user.b".to_vec());
         assert_eq!(xattrs(records), [(a, b"3".to_vec()), (b, b"2".to_vec())]);
         assert_eq!(Records::default().with(&global).id("uid").unwrap(), Some(77));
-        global.read(b"26 GNU.sparse.offset=4096\n").unwrap_err();
+        global.read(b"26 GNU.sparse.offset=4096\n").unwrap();
+        assert_eq!([global.take_malformed(), global.take_malformed()], [1, 0]);
     }
 
     #[test]
@@ -422,12 +453,32 @@ mod tests {
     }
 
     #[test]
-    fn invalid_records_are_refused() {
-        let bad = ["x", "5", "5 a=b", "7 a=b\n", "3 a=b\n", "5 ab\n", "99 a=b\n"];
-        for bad in bad.into_iter().chain(["", "-6 a=b\n", "+7 a=b\n", " 7 a=b\n"]) {
-            let read = Records::default().read(bad.as_bytes());
-            assert_eq!(read.is_ok(), bad.is_empty(), "{bad:?}");
+    fn malformed_records_are_skipped_and_counted() {
+        let bad = ["x", "5", "5 a=b", "7 a=b\n", "3 a=b\n", "99 a=b\n", "-6 a=b\n", "+7 a=b\n"];
+        for bad in bad.into_iter().chain([" 7 a=b\n", "99999999999999999999 a=b\n"]) {
+            // What follows has no known start.
+            let mut records = Records::default();
+            records.read(format!("8 uid=5\n{bad}8 gid=5\n").as_bytes()).unwrap();
+            assert_eq!(records.malformed(), 1, "{bad:?}");
+            assert_eq!(records.id("uid").unwrap(), Some(5), "{bad:?}");
+            assert_eq!(records.get("gid"), None, "{bad:?}");
         }
+        let mut records = Records::default();
+        records.read(b"5 ab\n8 gid=5\n3 \n").unwrap();
+        assert_eq!((records.malformed(), records.id("gid").unwrap()), (2, Some(5)));
+        for end in ["", "\0\0\0", "\08 gid=7\n"] {
+            let mut records = Records::default();
+            records.read(format!("8 gid=5\n{end}").as_bytes()).unwrap();
+            assert_eq!((records.malformed(), records.id("gid").unwrap()), (0, Some(5)));
+        }
+        // An error leaves the size.
+        let mut records = Records::default();
+        records.read(b"24 GNU.sparse.offset=-1\n8 uid=5\n9 size=7\n").unwrap_err();
+        assert_eq!((records.size().unwrap(), records.get("uid")), (Some(7), None));
+    }
+
+    #[test]
+    fn numbers_have_only_digits() {
         for bad in ["-7", "+7", " 7", "7 "] {
             let mut records = Records::default();
             records.read(format!("{} uid={bad}\n", 7 + bad.len()).as_bytes()).unwrap();

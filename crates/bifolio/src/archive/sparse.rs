@@ -36,14 +36,16 @@ pub fn read_map<R: Read>(
     let sparse = if header.entry_type() == EntryType::GNUSparse {
         let gnu = header.as_gnu().ok_or_else(|| invalid("a sparse file has no GNU header"))?;
         let mut segments = Vec::new();
-        add(&mut segments, &gnu.sparse)?;
+        let mut added = add(&mut segments, &gnu.sparse);
         let mut more = gnu.is_extended();
+        // Also after an error: the data follows the map.
         while more {
             let mut next = GnuExtSparseHeader::new();
             reader.input.read_exact(next.as_mut_bytes())?;
-            add(&mut segments, &next.sparse)?;
+            added = added.and_then(|()| add(&mut segments, &next.sparse));
             more = next.is_extended();
         }
+        added?;
         Sparse { size: field("size", &gnu.realsize, gnu.real_size())?, segments }
     } else if records.get("GNU.sparse.major").is_some() {
         match (records.number("GNU.sparse.major")?, records.number("GNU.sparse.minor")?) {

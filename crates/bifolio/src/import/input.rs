@@ -19,10 +19,16 @@ impl<R: Read> Read for Interruptible<'_, R> {
 }
 
 /// Returns a reader of the whole input. If its first bytes show a compression, returns the name of the compression
-/// instead.
+/// instead. Errors: the input is empty, such as that of a program which has failed.
 pub fn check_uncompressed(mut input: impl Read) -> io::Result<Result<impl Read, &'static str>> {
     let mut start = Vec::new();
     input.by_ref().take(6).read_to_end(&mut start)?;
+    if start.is_empty() {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "it is empty, and no tar archive",
+        ));
+    }
     let compressions: [(&[u8], &str); 5] = [
         (b"\x1f\x8b", "gzip"),
         (b"BZh", "bzip2"),

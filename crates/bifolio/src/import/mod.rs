@@ -1,6 +1,7 @@
 //! Copies of files and trees of the host, and of archives, into an image.
 //! Not here: command lines, opening and closing images.
 
+mod casefolded;
 mod contents;
 mod directories;
 mod from_image;

@@ -12,6 +12,7 @@ use base::attributes::FileType;
 use base::{Error, InodeNumber};
 use vfs::{Creation, Credentials, Node, Privileges, Volume};
 
+use super::casefolded::Casefolded;
 use super::directories::Directories;
 use super::input::Interruptible;
 use super::losses::{Losses, Lost};
@@ -21,9 +22,9 @@ use super::{
     CopyError, IS_REPLACED, LEADS_OUT, contents, create_complete, hard_link, link_text, report,
 };
 use crate::accounts::Accounts;
-use crate::archive::{ArchiveReader, Damage, Kind, Member, Name, TextAcl, Xattrs};
+use crate::archive::{ArchiveReader, BadMember, Damage, Kind, Member, Name, TextAcl, Xattrs};
 use crate::console::Console;
-use crate::copy::{Full, LeftOut};
+use crate::copy::{Full, IS_MADE, LeftOut};
 use crate::failure::{Failure, Result};
 use crate::format::{acl, text};
 use crate::links::{self, LINKS_MAX, Leads};
@@ -39,6 +40,7 @@ const PATH_BYTES_MAX: usize = 64 << 10;
 const SHOWN_BYTES_MAX: usize = 255;
 
 const HAS_NO_RECORD: &str = "the record is not supported";
+const IS_MALFORMED: &str = "it has no valid length, name and value";
 const IS_UNKNOWN: &str = "the archive has it in an unknown form";
 const IS_INVALID: &str = "the value is invalid, and that of the member's header was used";
 
@@ -68,6 +70,8 @@ pub struct Unpacker<'a> {
     left_out_paths: HashSet<Vec<u8>>,
     /// The directories that were removed since `directories` got them. Others may have their numbers.
     removed: HashSet<InodeNumber>,
+    /// What was unpacked to casefolded directories.
+    casefolded: Casefolded,
     losses: Losses,
     /// The symbolic links that were not followed, and the number of members that were not unpacked for each but the first one.
     links: BTreeMap<Vec<u8>, u64>,
@@ -94,6 +98,7 @@ impl<'a> Unpacker<'a> {
             left_out: LeftOut::default(),
             left_out_paths: HashSet::new(),
             removed: HashSet::new(),
+            casefolded: Casefolded::default(),
             losses: Losses::default(),
             links: BTreeMap::new(),
             whiteouts: Whiteouts::default(),
@@ -159,7 +164,7 @@ impl<'a> Unpacker<'a> {
             for damage in archive.take_damages() {
                 self.report_damage(name, damage);
             }
-            let Some(mut member) = member.map_err(cannot_read)? else {
+            let Some(member) = member.map_err(cannot_read)? else {
                 if let Some(end) = archive.early_end() {
                     let text = format!(
                         "ends at byte {end} without the zeroes of its end: it may have been cut there"
@@ -167,6 +172,14 @@ impl<'a> Unpacker<'a> {
                     self.console.warn(Failure::new(name, text));
                 }
                 return Ok(());
+            };
+            let mut member = match member {
+                Ok(member) => member,
+                Err(BadMember { path, error }) => {
+                    let text = format!("was not unpacked: {error}");
+                    self.console.report(&Failure::new(shown(&path).as_slice(), text));
+                    continue;
+                }
             };
             if let Some(failure) = too_long(&member) {
                 self.console.report(&failure);
@@ -250,6 +263,9 @@ impl<'a> Unpacker<'a> {
         for record in &member.invalid {
             self.losses.add(record, IS_INVALID, &member.path);
         }
+        if member.malformed > 0 {
+            self.losses.add(b"an extended record", IS_MALFORMED, &member.path);
+        }
     }
 
     fn report(&mut self, path: &[u8], outcome: Result<(), CopyError>) -> Result<()> {
@@ -314,12 +330,25 @@ impl<'a> Unpacker<'a> {
         }
         let directories = self.directories_at(parents, true)?;
         let Some(directory) = directories.last() else { return Ok(()) };
-        let by = owner_of(member);
         let linked = match &member.kind {
             Kind::HardLink(path) => self.linked(member, path)?,
             _ => None,
         };
         let exists = self.prepare(member, (&names, &directories), name)?;
+        self.create(member, archive, (directory, name), linked, exists)?;
+        Ok(self.casefolded.add(self.volume, &names, &directories)?)
+    }
+
+    /// Creates the file of a member, or a further name of the file `linked`.
+    fn create<R: Read>(
+        &mut self,
+        member: &Member,
+        archive: &mut ArchiveReader<R>,
+        (directory, name): (&Arc<Node>, &[u8]),
+        linked: Option<Arc<Node>>,
+        exists: Existing,
+    ) -> Result<(), CopyError> {
+        let by = owner_of(member);
         let lost = Lost { losses: &self.losses, path: &member.path };
         match &member.kind {
             Kind::Label => Ok(()),
@@ -401,7 +430,7 @@ impl<'a> Unpacker<'a> {
     }
 
     /// Removes an existing file of which a member makes a directory, or an empty directory of which it makes a file, as tar(1)
-    /// does. Errors: the file is a symbolic link to a directory, and links are not kept.
+    /// does. Errors: the file is an earlier member with a name that differs in case; it is a symbolic link to a directory, and links are not kept.
     fn prepare(
         &mut self,
         member: &Member,
@@ -414,6 +443,10 @@ impl<'a> Unpacker<'a> {
             existing => existing?,
         };
         let is_directory = matches!(member.kind, Kind::Inode(FileType::Directory));
+        let is_kept = is_directory && existing.kind() == FileType::Directory;
+        if !is_kept && self.casefolded.is_other(names, &existing) {
+            return Err(CopyError::Other(IS_MADE.into()));
+        }
         match (existing.kind(), is_directory) {
             (FileType::Directory, false)
                 if matches!(member.kind, Kind::Inode(_) | Kind::HardLink(_)) =>
@@ -554,10 +587,15 @@ fn too_long(member: &Member) -> Option<Failure> {
     let text = format!(
         "was not unpacked: its {what} has {bytes} bytes, and {PATH_BYTES_MAX} are supported"
     );
-    let start = &member.path[..member.path.len().min(SHOWN_BYTES_MAX)];
-    let start =
-        if start.len() < member.path.len() { [start, b"..."].concat() } else { start.to_vec() };
-    Some(Failure::new(start.as_slice(), text))
+    Some(Failure::new(shown(&member.path).as_slice(), text))
+}
+
+/// Returns the path of a member for a message.
+fn shown(path: &[u8]) -> Vec<u8> {
+    match path.get(..SHOWN_BYTES_MAX) {
+        Some(start) if start.len() < path.len() => [start, b"..."].concat(),
+        _ => path.to_vec(),
+    }
 }
 
 /// What exists at the name of a member, beside what is replaced.

@@ -418,6 +418,101 @@ fn members_after_a_damaged_header_or_record_are_unpacked() {
 }
 
 #[test]
+fn one_bad_member_does_not_lose_the_others() {
+    let image = empty_image(1024);
+    let mut archive = Vec::new();
+    let mut number = 0;
+    let mut with = |headers: &[(u8, &[u8])], kind: u8, data: &[u8]| {
+        for (kind, text) in headers {
+            add(&mut archive, *kind, "header", "", text);
+        }
+        add(&mut archive, kind, &format!("m{number:02}"), "", data);
+        number += 1;
+    };
+    // Malformed records lose themselves: NUL, garbage, a leading blank, no equals sign, and in a global header.
+    with(&[(b'x', b"9 uid=77\n\0\0\0")], b'0', b"data");
+    with(&[(b'x', b"9 uid=77\ngarbage")], b'0', b"data");
+    with(&[(b'x', b" 10 path=q\n")], b'0', b"data");
+    with(&[(b'x', b"7 uid7\n9 uid=77\n")], b'0', b"data");
+    with(&[(b'g', b"99 uid=77\n")], b'0', b"data");
+    // These lose their members.
+    with(&[(b'x', b"24 GNU.sparse.offset=-1\n9 uid=77\n")], b'0', b"data");
+    with(&[(b'x', b"27 GNU.sparse.numbytes=100\n")], b'0', b"data");
+    with(&[(b'x', b"20 GNU.sparse.map=x\n23 GNU.sparse.size=100\n")], b'0', b"data");
+    with(&[(b'x', b"22 GNU.sparse.major=9\n22 GNU.sparse.minor=0\n")], b'0', b"data");
+    with(&[(b'x', b"11 size=4x\n")], b'0', b"data");
+    with(&[(b'x', b"21 SCHILY.devmajor=x\n")], b'3', b"");
+    with(&[(b'S', b"data")], b'0', b"data");
+    with(&[(b'x', &vec![b'x'; (1 << 20) + 1])], b'0', b"data");
+    with(&[(b'L', &vec![b'x'; (1 << 20) + 1])], b'0', b"data");
+    with(&[(b'K', b"")], b'0', b"data");
+    // A header with an invalid field, and one without a size.
+    for at in [100, 124] {
+        let start = archive.len();
+        add(&mut archive, b'0', "field", "", b"data");
+        archive[start + at..start + at + 7].copy_from_slice(b"+000644");
+        archive[start + 148..start + 156].fill(b' ');
+        let sum: u32 = archive[start..start + 512].iter().map(|&byte| u32::from(byte)).sum();
+        archive[start + 148..start + 156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    }
+    add(&mut archive, b'0', "last", "", b"data");
+    archive.resize(archive.len() + 1024, 0);
+    let (text, status) = unpack(&image, &archive);
+    assert_eq!(status, Some(1), "{text}");
+    let names = run_ok(&["ls", &image.at("/")]);
+    let expected = "last\nlost+found\nm00\nm01\nm02\nm03\nm04\nm11\nm14\n";
+    assert_eq!(names, expected, "{text}");
+    let line =
+        "an extended record of 4 files were not copied, the first is m01: it has no valid length";
+    assert!(text.contains(line), "{text}");
+    for lost in ["m05", "m06", "m07", "m08", "m09", "m10", "header", "m12", "m13", "field"] {
+        assert!(text.contains(&format!("{lost}: was not unpacked: ")), "{lost}: {text}");
+    }
+    for (name, owner) in [("m00", 77), ("m01", 77), ("m02", 7), ("m03", 77), ("last", 7)] {
+        let path = image.at(&format!("/{name}"));
+        assert_eq!(run_ok(&["cat", &path]), "data", "{name}");
+        assert_eq!(json(&["stat", "--json", &path])[0]["uid"], owner, "{name}");
+    }
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn names_that_differ_in_case_do_not_replace_each_other() {
+    let image = Image::empty();
+    testkit::f2fs::Kind::named("casefold").make(&image.path, 128);
+    run_ok(&["mkdir", &image.at("/d")]);
+    run_ok(&["chattr", "+F", &image.at("/d")]);
+    let mut archive = Vec::new();
+    for (name, data) in [("d/A", "1"), ("d/a", "2"), ("d/B", "3"), ("d/B", "4"), ("e", "5")] {
+        add(&mut archive, b'0', name, "", data.as_bytes());
+    }
+    add(&mut archive, b'1', "d/b", "e", b"");
+    add(&mut archive, b'0', "d/Sub/x", "", b"6");
+    add(&mut archive, b'0', "d/sub/x", "", b"7");
+    add(&mut archive, b'5', "d/Dir/", "", b"");
+    add(&mut archive, b'5', "d/dir/", "", b"");
+    add(&mut archive, b'0', "d/DIR", "", b"8");
+    add(&mut archive, b'5', "d/a/", "", b"");
+    archive.resize(archive.len() + 1024, 0);
+    let (text, status) = unpack(&image, &archive);
+    let message = "has the name of a file that was just copied, and was not copied";
+    for name in ["d/a", "d/b", "d/sub/x", "d/DIR", "d/a/"] {
+        assert!(text.contains(&format!("{name}: {message}")), "{name}: {text}");
+    }
+    assert_eq!((text.lines().count(), status), (5, Some(1)), "{text}");
+    for (name, data) in [("d/A", "1"), ("d/B", "4"), ("e", "5"), ("d/Sub/x", "6")] {
+        assert_eq!(run_ok(&["cat", &image.at(&format!("/{name}"))]), data, "{name}");
+    }
+    // Files that were there before are replaced.
+    let mut archive = Vec::new();
+    add(&mut archive, b'0', "d/a", "", b"9");
+    archive.resize(archive.len() + 1024, 0);
+    assert_eq!(unpack(&image, &archive), (String::new(), Some(0)));
+    assert_eq!(run_ok(&["cat", &image.at("/d/A")]), "9");
+    testkit::f2fs::check_by_fsck(&image.path);
+}
+
+#[test]
 fn directories_keep_their_attributes_if_a_later_member_or_a_signal_fails() {
     let image = empty_image(1024);
     let mut archive = Vec::new();

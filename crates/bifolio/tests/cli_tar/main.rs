@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use support::listed::memory;
-use support::{Image, bifolio, run_ok, run_with_status, shell};
+use support::{Image, bifolio, json, run_ok, run_with_status, shell};
 use testkit::command::{output, run};
 use testkit::{LoopMount, Mke2fs, must, private_mounts};
 
@@ -161,8 +161,11 @@ fn invalid_and_truncated_archives_are_refused_with_a_reason() {
     says("none.tar", "No such file");
     says("short.tar", "cannot read the rest");
     says("bad.tar", "checksum");
-    let warning = "ends at byte 0 without the zeroes of its end";
-    assert!(unpack("empty.tar", 0).contains(warning));
+    says("empty.tar", "cannot read: it is empty, and no tar archive");
+    let pipe = format!("false | {} tar - {}", env!("CARGO_BIN_EXE_bifolio"), image.at("/"));
+    let piped = output(std::process::Command::new("sh").arg("-c").arg(pipe));
+    assert_eq!(piped.status.code(), Some(1), "{}", piped.text());
+    assert!(piped.text().contains("standard input: cannot read: it is empty"), "{}", piped.text());
     says("cut.tar", "cannot read the rest");
     // Members before the truncation are unpacked, and the truncated member is not.
     assert_eq!(run_ok(&["ls", &image.at("/")]), "a\nlost+found\n");
