@@ -25,6 +25,7 @@ mod log_file;
 mod mode_change;
 mod mount_options;
 mod numbers;
+mod operands;
 mod part;
 mod related;
 mod signals;
@@ -38,7 +39,7 @@ mod writing;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::cli::Cli;
 use crate::console::Console;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
     {
         return helper::main(program, rest);
     }
+    let arguments = operands::permute(&Cli::command(), arguments);
     let cli = Cli::try_parse_from(arguments).unwrap_or_else(|error| hints::add(error).exit());
     let mut console = Console::standard(cli.raw);
     let outcome = cli.command.run(&mut console);
