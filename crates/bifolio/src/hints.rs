@@ -49,6 +49,14 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (&["move", "rename", "ren"], "`bifolio mv IMAGE:/FROM /TO` renames a file"),
     (&["chgrp"], "`bifolio chown :GROUP IMAGE:/FILE` changes the group"),
+    (
+        &["getfacl"],
+        "`bifolio getfattr -n system.posix_acl_access IMAGE:/FILE` shows an access control list",
+    ),
+    (
+        &["setfacl"],
+        "`bifolio setfattr -n system.posix_acl_access -v 0xVALUE IMAGE:/FILE` sets an access control list",
+    ),
     (&["link", "symlink"], "`bifolio ln` creates links"),
     (
         &["fstrim", "trim", "discard"],
@@ -57,8 +65,12 @@ const HINTS: &[(&[&str], &str)] = &[
     (&["defragment", "e4defrag"], "`bifolio defrag IMAGE:/FILE` defragments files"),
 ];
 
-/// Returns the error of the command line with a hint, if that is known. It replaces clap's, which are similar names.
+/// Returns the error of the command line with a hint, if that is known. It replaces clap's, which are similar names. Removes that of
+/// an unknown option: the option is hardly meant as a name.
 pub fn add(mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::UnknownArgument {
+        error.remove(ContextKind::Suggested);
+    }
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;
     }

@@ -27,11 +27,16 @@ pub fn parse_partition(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| "expected the number of a partition, such as 1 or 0x1".to_owned())
 }
 
-/// Parses a number of bytes, decimal or hexadecimal, with an optional suffix: K, M, G or T for a power of 1024, s for sectors of
-/// 512 bytes.
+/// Parses a number of bytes, decimal or hexadecimal, with an optional suffix: K, M, G or T for a power of 1024, also as KiB, KB for
+/// a power of 1000, s for sectors of 512 bytes.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let error =
         || "expected a number of bytes, such as 4096, 0x1000, 64K, 512M, 2G or 2048s".to_owned();
+    let (text, is_decimal) = match text.as_bytes() {
+        [.., b'K' | b'M' | b'G' | b'T', b'i', b'B'] => (&text[..text.len() - 2], false),
+        [.., b'K' | b'M' | b'G' | b'T', b'B'] => (&text[..text.len() - 1], true),
+        _ => (text, false),
+    };
     let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
         Some(b'K') => (&text[..text.len() - 1], 10),
         Some(b'M') => (&text[..text.len() - 1], 20),
@@ -41,7 +46,8 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         _ => (text, 0),
     };
     let number = parse_number(digits).map_err(|_| error())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "the number of bytes is too large".to_owned())
+    let unit = if is_decimal { 1000_u64.pow(shift / 10) } else { 1 << shift };
+    number.checked_mul(unit).ok_or_else(|| "the number of bytes is too large".to_owned())
 }
 
 /// Parses a number of threads.
@@ -79,6 +85,10 @@ mod tests {
         assert_eq!(parse_size("0x100000"), Ok(1 << 20));
         assert_eq!(parse_size("0X1fK"), Ok(31 << 10));
         assert_eq!(parse_size("2048s"), Ok(1 << 20));
+        assert_eq!(parse_size("3KB"), Ok(3000));
+        assert_eq!(parse_size("3KiB"), Ok(3072));
+        assert_eq!(parse_size("2TB"), Ok(2_000_000_000_000));
+        assert_eq!(parse_size("0x1B"), Ok(27));
         for bad in [
             "",
             "K",
@@ -93,7 +103,10 @@ mod tests {
             "1.5M",
             "99999999999T",
             "x",
-            "1KB",
+            "1B",
+            "KB",
+            "1KiKB",
+            "1sB",
             "é",
         ] {
             assert!(parse_size(bad).is_err(), "{bad}");

@@ -534,6 +534,18 @@ fn a_volume_with_a_damaged_superblock_is_read_through_a_backup_with_a_warning() 
     run_with_status(&["ls", "--superblock", "24577", "--block-size", "4K", &name], 1);
     run_with_status(&["mkdir", "--superblock", "24577", &image.at("/new")], 1);
     run_with_status(&["ls", "--block-size", "4K", &name], 2);
+    // The superblock of a copy is the source's.
+    let other = Image::from_script("ext4", 4096, "");
+    let location = ["--superblock", "24577", "--block-size", "1K"];
+    let from = image.at("/top");
+    let copy = |to: &str, status| {
+        let call = [&["cp"], &location[..], &[&from, to]].concat();
+        run_with_status(&call, status).text()
+    };
+    assert!(copy(&other.at("/copy"), 0).contains("copy in block 24577"));
+    run_ok(&["stat", &other.at("/copy")]);
+    other.check_by_e2fsck();
+    copy(&image.at("/x"), 1);
 
     // Without its first megabyte and its last one.
     file.write_all_at(&vec![0; 1 << 20], 0).unwrap();
@@ -686,9 +698,52 @@ fn a_refusal_to_write_names_the_way_out_in_commands_and_mounts() {
 #[test]
 fn commands_of_other_programs_point_on() {
     for (command, hint) in
-        [("mkfs", "mke2fs -t ext4"), ("resize", "resize2fs"), ("fsck", "bifolio check")]
+        [("mkfs", "mke2fs -t ext4"), ("resize", "resize2fs"), ("getfacl", "bifolio getfattr -n")]
     {
         let text = run_with_status(&[command, "image"], 2).text();
         assert!(text.contains(hint), "{text}");
     }
+}
+
+#[test]
+fn options_are_accepted_between_operands() {
+    let image = Image::from_script("ext4", 1024, SMALL);
+    let here = |name: &str| image.beside(name).display().to_string();
+    must(fs::write(here("file"), "data"), "a file");
+    run_ok(&["put", &here("file"), "--mode", "600", &image.at("/put")]);
+    run_ok(&["cp", &here("file"), "-af", &image.at("/cp")]);
+    run_ok(&["ln", "put", "-s", &image.at("/ln")]);
+    run_ok(&["mv", &image.at("/cp"), "-nT", &image.at("/mv")]);
+    run_ok(&["cp", &image.at("/dir"), "-a", &here("out")]);
+    run_ok(&["cp", &here("file"), "-r", "--", &here("out"), &image.at("/dir")]);
+    assert_eq!(run_ok(&["ls", &image.at("/")]), "dir\nln\nlost+found\nmv\nput\ntop\n");
+    assert_eq!(run_ok(&["cat", &image.at("/mv"), "--raw", &image.at("/ln")]), "datadata");
+    assert_eq!(run_ok(&["ls", &image.at("/dir/out")]), "file\nlink\n");
+    for command in ["put", "cp", "ln", "mv"] {
+        let missing = run_with_status(&[command, &here("file"), "-T"], 2).text();
+        assert!(missing.contains("required arguments were not provided"), "{missing}");
+        let unknown = run_with_status(&[command, &here("file"), "-Z", &image.at("/")], 2).text();
+        assert!(unknown.contains("unexpected argument '-Z'"), "{unknown}");
+        assert!(!unknown.contains("as a value"), "{unknown}");
+    }
+    image.check_by_e2fsck();
+}
+
+#[test]
+fn mistakes_with_copies_and_attributes_are_explained() {
+    let image = Image::from_script("ext4", 1024, "mkfifo pipe; : > file");
+    let here = |name: &str| image.beside(name).display().to_string();
+    must(fs::write(here("file"), "data"), "a file");
+    for call in [&["cp"][..], &["cp", "-a"]] {
+        let name = image.path.display().to_string();
+        let text = run_with_status(&[call, &[&here("file"), &name]].concat(), 2).text();
+        assert!(text.contains("add `:/` to its name"), "{text}");
+    }
+    let text = run_with_status(&["cp", &image.at("/pipe"), &image.at("/other")], 1).text();
+    assert!(text.contains("is a special file") && !text.contains("put -"), "{text}");
+    let large = "x".repeat(60000);
+    let large = ["setfattr", "-n", "user.large", "-v", &large, &image.at("/file")];
+    let text = run_with_status(&large, 1).text();
+    assert!(text.contains("user.large: it does not fit beside the other attributes"), "{text}");
+    image.check_by_e2fsck();
 }

@@ -110,6 +110,12 @@ fn options_of_linux_are_judged_alike_by_both_ways_to_mount() {
             mounted.assert_gone();
         }
     }
+    let warned = direct("ro,loop=/dev/loop77");
+    assert!(warned.status.success(), "{}", warned.text());
+    assert!(warned.text().contains("loop=/dev/loop77: is ignored"), "{}", warned.text());
+    let mounted = fixture.mounted();
+    run(Command::new("umount").arg(mounted.path()));
+    mounted.assert_gone();
     drop(helpers);
     check_by_e2fsck(&fixture.image);
 }

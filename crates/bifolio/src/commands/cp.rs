@@ -47,8 +47,8 @@ to `bifolio tar -` instead. Without -a, the copy of a file over an existing one 
 attributes of the existing file. Files are copied one at a time, and --jobs has no effect.
 
 Copying from one image to another, or within one: --partition and --offset choose the file system in all images, unless \
---source-partition or --source-offset chooses that of the sources. --superblock is for the destination, --incomplete and \
---no-recovery for the sources. Another file system of the destination's own image cannot be the source, nor another device with \
+--source-partition or --source-offset chooses that of the sources. --superblock, --incomplete and --no-recovery are for the \
+sources. Another file system of the destination's own image cannot be the source, nor another device with \
 bytes of it.
 
 Copying out of an image: the process that parses the image can write to no directory but DESTINATION, or to its \
@@ -76,6 +76,9 @@ pub struct Arguments {
     /// Copy directories recursively
     #[arg(short = 'r', short_alias = 'R', long)]
     recursive: bool,
+    /// Replace existing files, which is always done
+    #[arg(short = 'f', long = "force", hide = true)]
+    _force: bool,
     /// Treat DESTINATION as the name of the copy even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
@@ -169,6 +172,7 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     let sources: Vec<Target> =
         arguments.sources.iter().map(|source| Target::parse(source, Path::exists)).collect();
     let destination = &*followed(arguments)?;
+    refuse_image(arguments, &sources, destination)?;
     let mut is_directory = !arguments.no_target_directory && destination.is_dir();
     if sources.len() > 1 && !is_directory {
         return Err(refuse_several(
@@ -217,6 +221,16 @@ fn copy_out(arguments: &Arguments, inherited: &Inherited, console: &mut Console)
     });
     engine.finish(destination.as_os_str().as_bytes());
     outcome
+}
+
+/// Errors: no source is a path in an image, and the destination is a file, which cannot get the contents of a root directory.
+fn refuse_image(arguments: &Arguments, sources: &[Target], destination: &Path) -> Result<()> {
+    let mut named = arguments.sources.iter().zip(sources);
+    if !is_image(destination) || named.any(|(name, source)| source.image.as_os_str() != name) {
+        return Ok(());
+    }
+    let failure = Failure::new(destination, "is not a directory");
+    Err(failure.advise("for the root directory of an image, add `:/` to its name").usage())
 }
 
 /// Returns the destination on the host. Without -r and -a, a symbolic link to a file is followed.
@@ -430,7 +444,6 @@ fn copy_between(
         // An offset of 0 is the whole image.
         read.offset = arguments.source_offset.filter(|offset| *offset > 0);
     }
-    read.superblock = None;
     let recursive = arguments.archive || arguments.recursive;
     let host_files = HostFiles::none(inherited).with_sources(&read, sources);
     let mut written = arguments.image.clone();
@@ -438,6 +451,7 @@ fn copy_between(
     if !is_source {
         // These are for the sources. The destination must be complete, and is recovered.
         (written.incomplete, written.no_recovery) = (false, false);
+        (written.superblock, written.block_size) = (None, None);
     }
     change_images(&written, [destination], host_files, console, |writing, console| {
         let volume = writing.get(destination)?;
@@ -500,11 +514,13 @@ fn open_tree(path: &Path) -> Option<OwnedFd> {
     matches!(kind, FileType::Directory | FileType::RegularFile).then_some(opened)
 }
 
+/// Returns whether a file of the host can be an image.
+fn is_image(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.is_file() || file.file_type().is_block_device())
+}
+
 /// Parses `path` as a path in an image. Returns `None` for a path of the host.
 fn path_in_image(path: &Path) -> Option<Target> {
-    let is_image = |path: &Path| {
-        path.metadata().is_ok_and(|file| file.is_file() || file.file_type().is_block_device())
-    };
     let target = Target::parse(path.as_os_str(), is_image);
     (target.image != path && is_image(&target.image)).then_some(target)
 }

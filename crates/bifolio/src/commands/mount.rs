@@ -272,6 +272,10 @@ pub fn run(arguments: Arguments, console: &mut Console) -> Result<()> {
     for list in &options {
         all.add(&list.0).map_err(refused)?;
     }
+    if let Some(device) = &all.ignored_loop {
+        let text = "is ignored: the kernel chooses the loop device";
+        console.warn(Failure::new(&*format!("loop={device}"), text));
+    }
     let source = target.image.canonicalize();
     let source = source.map_err(|error| Failure::host(&*target.image, "cannot open", &error))?;
     if all.mount.writable {

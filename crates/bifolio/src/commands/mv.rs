@@ -23,6 +23,9 @@ pub struct Arguments {
     /// Do not replace an existing file; fail instead
     #[arg(short, long)]
     no_clobber: bool,
+    /// Replace existing files, which is always done
+    #[arg(short = 'f', long = "force", hide = true, overrides_with = "no_clobber")]
+    _force: bool,
     /// Exchange SOURCE and DESTINATION
     #[arg(long, conflicts_with = "no_clobber")]
     exchange: bool,

@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use base::Error;
 use base::attributes::XattrMode;
 use clap::Args;
 use vfs::{Follow, Node, Privileges, Volume};
@@ -15,6 +16,7 @@ use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::format::text;
 use crate::format::xattr_dump::{self, DumpedFile};
+use crate::import;
 use crate::links::{self, Found};
 use crate::target::{ImageOptions, Target};
 use crate::writing::{Writing, change_targets};
@@ -118,6 +120,11 @@ fn apply(change: &Change, target: &Target, node: &Node) -> Result<()> {
         Change::Restore(_) => return Ok(()),
     };
     let action = format!("{action} {}", text::escape(name));
+    if let (Err(Error::NoSpace), Change::Set(_, value)) = (&outcome, change)
+        && !import::is_full(node, value.len())
+    {
+        return Err(Failure::new(target, format!("{action}: {}", import::DOES_NOT_FIT)));
+    }
     outcome.map_err(|error| Failure::action(target, &action, &error))
 }
 

@@ -15,7 +15,7 @@ use crate::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
 Missing files are created and belong to root. A file that grows gets a hole. SIZE is a number of bytes, \
-decimal or hexadecimal (0x), with an optional suffix: K, M, G or T for a power of 1024, or s for sectors of 512 bytes. Before it, + extends and - reduces by SIZE, < means at most and > at least SIZE, and / rounds \
+decimal or hexadecimal (0x), with an optional suffix: K, M, G or T (or KiB …) for a power of 1024, KB … for a power of 1000, or s for sectors of 512 bytes. Before it, + extends and - reduces by SIZE, < means at most and > at least SIZE, and / rounds \
 down and % up to a multiple of SIZE.";
 
 /// The arguments of `bifolio truncate`.

@@ -9,9 +9,7 @@ use vfs::{Creation, Credentials, Node, Volume};
 
 use super::losses::Lost;
 use super::metadata::{self, Preserved};
-use super::{
-    CopyError, Destination, IS_DIRECTORY, IS_SPECIAL, Importer, contents, create_complete,
-};
+use super::{CopyError, Destination, IS_DIRECTORY, Importer, contents, create_complete};
 use super::{report, set_permissions};
 use crate::copy::{Full, cached_bytes_max};
 use crate::failure::{Failure, Result};
@@ -19,6 +17,7 @@ use crate::target::Target;
 use crate::walk::{self, Flow, Order, Visit, Visitor};
 
 const IS_OWN_COPY: &str = "is the destination, or a copy in it, and was not copied into itself";
+const IS_SPECIAL: &str = "is a special file and was not copied; `cp -r` and `cp -a` copy it";
 const IS_SAME: &str = "is the same file as its copy would be";
 
 /// A source of a copy.

@@ -16,7 +16,8 @@ use crate::copy::CAPABILITIES;
 use crate::format::acl;
 
 const CANNOT_SET: &str = "cannot set an extended attribute of the copy";
-const DOES_NOT_FIT: &str = "it does not fit beside the other attributes of the file, which have limited space in this format";
+/// Why a format refuses an extended attribute although the volume has free space.
+pub const DOES_NOT_FIT: &str = "it does not fit beside the other attributes of the file, which have limited space in this format";
 
 /// Attributes that copies preserve, except extended attributes.
 #[derive(Clone, Debug)]
@@ -207,7 +208,7 @@ pub fn set_xattr(
 
 /// Returns whether a volume may have no free space for a value of so many bytes: the blocks for it, and those that say where
 /// it is, beside those that ext4 keeps for the conversion of unwritten extents.
-fn is_full(copy: &Node, bytes: usize) -> bool {
+pub fn is_full(copy: &Node, bytes: usize) -> bool {
     /// An inode for the value, a block of its map, and a block of attributes.
     const OTHER_BLOCKS: u64 = 3;
     const RESERVED_FRACTION: u64 = 50;

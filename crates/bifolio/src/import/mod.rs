@@ -41,6 +41,7 @@ use crate::writing::Writing;
 pub use from_image::InImage;
 pub use input::check_uncompressed;
 use losses::{Losses, Lost};
+pub use metadata::{DOES_NOT_FIT, is_full};
 pub use source::Source;
 use tree::{Entry, Opened, Walk};
 pub use unpack::{UnpackOptions, Unpacker};

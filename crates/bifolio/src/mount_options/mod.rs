@@ -24,6 +24,8 @@ pub struct Options {
     pub mount: MountOptions,
     /// The option by which the volume is read without recovery, if there is one.
     pub no_recovery: Option<String>,
+    /// The loop device that was asked for, which the kernel chooses.
+    pub ignored_loop: Option<String>,
     /// The layers of confinement that the options leave.
     pub confinement: Confinement,
     /// Options of the volume only.
@@ -37,6 +39,7 @@ impl Default for Options {
         Self {
             mount: MountOptions::default(),
             no_recovery: None,
+            ignored_loop: None,
             confinement: Confinement::FULL,
             volume: VolumeMountOptions::default(),
             of_format: Vec::new(),
@@ -131,8 +134,10 @@ impl Options {
                 })?;
                 self.confinement = self.confinement.and(left);
             }
-            // The kernel chooses the device.
-            ("loop", Some(_)) => self.mount.add(name)?,
+            ("loop", Some(value)) => {
+                self.ignored_loop = Some(value.to_owned());
+                self.mount.add(name)?;
+            }
             _ if self.volume.set(option)? => {}
             _ => self.mount.add(option)?,
         }
