@@ -245,7 +245,7 @@ impl ImageOptions {
         }
         let mut options =
             VolumeOptions { writable, no_recovery, incomplete, ..VolumeOptions::default() };
-        options.discard = self.discard;
+        options.discard = self.discard.then_some(true);
         let location = |block| SuperblockLocation { block, block_size: self.block_size };
         options.ext4.superblock = self.superblock.map(location);
         if self.uncached {

@@ -11,6 +11,7 @@ use rustix::fs::{FileType, Stat, StatVfs};
 use vfs::{Volume, VolumeOptions};
 
 use crate::failure::{Failure, Result};
+use crate::mount_options::defaults;
 use crate::related;
 use crate::target::{ImageOptions, Target, is_busy};
 use crate::users::{self, InUse};
@@ -150,6 +151,9 @@ impl Files {
         let volume = Volume::open_device(Arc::clone(&image), &options)
             .map_err(|error| writing::open_failure(&self.target.image, image, &options, &error))?;
         if let Some(warning) = volume.warning() {
+            tracing::warn!("{}", self.target.warning(&warning));
+        }
+        if let Some(warning) = defaults::warning(&volume.default_options(), &[]) {
             tracing::warn!("{}", self.target.warning(&warning));
         }
         Ok(Arc::new(volume))

@@ -26,6 +26,7 @@ use crate::confinement::{CommandNeeds, confine_command};
 use crate::console::{self, Console};
 use crate::failure::{Failure, LATER_CHECKPOINT, Result};
 use crate::format::text;
+use crate::mount_options::defaults;
 use crate::related;
 use crate::signals;
 use crate::target::{ImageOptions, Target};
@@ -224,6 +225,14 @@ pub fn warn_of_errors(image: &Path, volume: &Volume) {
     }
 }
 
+/// Warns of default mount options of a volume that have no effect.
+fn warn_of_default_options(image: &Path, volume: &Volume) {
+    if let Some(warning) = defaults::warning(&volume.default_options(), &[]) {
+        let name = text::escape(image.as_os_str().as_bytes()).into_owned();
+        console::warn(format_args!("{name}: {warning}"));
+    }
+}
+
 /// Opens the image of `target` for writing, unless it is one of `images`, and adds it to them.
 fn open_image(options: &ImageOptions, target: &Target, images: &mut Vec<OpenImage>) {
     if !find_same(images, target) {
@@ -303,6 +312,7 @@ impl Writing {
                 let warn = |volume: &Volume| {
                     warn_of_damage(path, volume);
                     warn_of_errors(path, volume);
+                    warn_of_default_options(path, volume);
                 };
                 volume.inspect(warn).map(Arc::new)
             }

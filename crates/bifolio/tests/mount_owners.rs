@@ -289,3 +289,37 @@ fn idmapped_mounts_need_the_option_idmap() {
     assert!(!path("open/moved").exists());
     assert_eq!(fs::metadata(path("open/roots")).unwrap().len(), 100_000);
 }
+
+#[test]
+fn new_files_have_the_group_that_the_volume_and_the_options_say() {
+    private_mounts();
+    let fixture = Fixture::with_tree();
+    let options = "bsdgroups,acl,nobarrier";
+    run(Command::new("tune2fs").args(["-o", options]).arg(&fixture.image));
+    let group = |mount: &Path, name: &str| {
+        let directory = mount.join("of-group");
+        fs::create_dir(directory.join(name)).unwrap();
+        File::create(directory.join(name).join("file")).unwrap();
+        let groups = [owner(&directory.join(name)).1, owner(&directory.join(name).join("file")).1];
+        assert_eq!(groups[0], groups[1]);
+        groups[0]
+    };
+    let mount = fixture.mount(&["-o", "rw"]);
+    fs::create_dir(mount.path().join("of-group")).unwrap();
+    chown(mount.path().join("of-group"), None, Some(WWW)).unwrap();
+    assert_eq!(group(mount.path(), "by-default"), WWW);
+    drop(mount);
+    let mount = fixture.mount(&["-o", "rw,sysvgroups"]);
+    assert_eq!(group(mount.path(), "by-option"), 0);
+    drop(mount);
+    // A command creates files in the same way, and names what has no effect.
+    let inside = format!("{}:/of-group/by-command", fixture.image.display());
+    let made = output(mounting::bifolio("mkdir").arg(&inside));
+    assert!(made.status.success() && made.text().contains("option `nobarrier` of the volume"));
+    assert!(!made.text().contains("acl"), "{}", made.text());
+    run(Command::new("tune2fs").args(["-o", "^bsdgroups,^nobarrier"]).arg(&fixture.image));
+    let mount = fixture.mount(&["-o", "rw,grpid"]);
+    assert_eq!(group(mount.path(), "by-grpid"), WWW);
+    let kernels = kernels(&fixture);
+    assert_eq!(owner(&kernels.path().join("of-group/by-command")).1, WWW);
+}

@@ -159,6 +159,11 @@ impl FileSystem for Ext4 {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
+    fn default_options(&self) -> fs::DefaultOptions {
+        let defaults = self.volume.superblock().default_options();
+        fs::DefaultOptions { bsd_groups: defaults.bsd_groups, others: defaults.others }
+    }
+
     fn has_error_mark(&self) -> bool {
         crate::orphans::found::has_errors(&self.volume)
     }

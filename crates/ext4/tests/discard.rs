@@ -25,7 +25,7 @@ const KINDS: &[&str] = &[
 
 fn open(device: SharedDevice, discard: bool) -> Arc<Volume> {
     let cache = CacheOptions { bytes_max: 8 << 20, ..CacheOptions::default() };
-    let options = OpenOptions { discard, ..OpenOptions::default() };
+    let options = OpenOptions { discard: Some(discard), ..OpenOptions::default() };
     Volume::open_for_writing(device, &PageCache::new(cache).unwrap(), &options).unwrap()
 }
 

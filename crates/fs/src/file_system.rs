@@ -10,7 +10,7 @@ use base::space::ReserveAccess;
 use base::{BlockSize, Error, FsBlock, InodeNumber, Result, Unsupported};
 use device::SharedDevice;
 
-use crate::{CheckObserver, Credentials, Inode};
+use crate::{CheckObserver, Credentials, DefaultOptions, Inode};
 
 /// The result of cleaning a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -136,6 +136,11 @@ pub trait FileSystem: Send + Sync + Debug {
     /// Returns a warning for users about the volume's data, such as a damaged superblock, if there is one.
     fn warning(&self) -> Option<String> {
         None
+    }
+
+    /// Returns the mount options that the volume has of its own.
+    fn default_options(&self) -> DefaultOptions {
+        DefaultOptions::default()
     }
 
     /// Returns whether the volume says that errors were found in it, by this program or another one, since the last repair.

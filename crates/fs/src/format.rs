@@ -48,8 +48,8 @@ pub struct FormatOptions {
     pub no_recovery: bool,
     /// Whether the end of the device may be missing, and with it any metadata. Only for reading.
     pub incomplete: bool,
-    /// Whether freed blocks are discarded on the device once their freeing is durable.
-    pub discard: bool,
+    /// Whether freed blocks are discarded on the device once their freeing is durable. `None` for the volume's own default.
+    pub discard: Option<bool>,
     /// The age at which changes are committed without a sync. Zero means the default of 5 s.
     pub commit_interval: Duration,
     /// The reaction to corruption, instead of the volume's own policy.
@@ -59,6 +59,15 @@ pub struct FormatOptions {
     /// Called repeatedly while the opening waits to see whether another host has the volume open for writing. `false`
     /// cancels the wait.
     pub wait_callback: WaitCallback,
+}
+
+/// The mount options that a volume has of its own, as far as the format does not apply them itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DefaultOptions {
+    /// Whether new files get the group of their directory.
+    pub bsd_groups: bool,
+    /// The others, as in a list of mount options. This project may have them or not.
+    pub others: Vec<String>,
 }
 
 /// The reaction to corrupt metadata that is found while a volume is open for writing. Under every policy, errors that

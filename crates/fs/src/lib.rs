@@ -26,7 +26,7 @@ pub use delayed::{Around, Delayed};
 pub use extent_status::{ExtentStatus, MapChange};
 pub use extents::{Piece, RUNS_AT_ONCE, Run, Span};
 pub use file_system::{Cleaning, FileSystem, RangeCleaning};
-pub use format::{ErrorPolicy, Format, FormatOptions};
+pub use format::{DefaultOptions, ErrorPolicy, Format, FormatOptions};
 pub use free_extents::{Extent, FreeExtents};
 pub use inode::{
     Allocation, AtomicWrite, Compression, Data, Directory, FileData, Inode, NewInode, RenameMode,

@@ -45,7 +45,7 @@ impl<C: Choose> Changer<C> {
             writable: true,
             errors: Some(ErrorPolicy::Continue),
             wait_callback: WaitCallback::new(|_| false),
-            discard: random.below(2) == 0,
+            discard: Some(random.below(2) == 0),
             keys: Arc::new(crate::encryption::master_keys()),
             ..VolumeOptions::default()
         };

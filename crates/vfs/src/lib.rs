@@ -48,8 +48,8 @@ pub use ::f2fs::compress::{
 };
 pub use ::f2fs::{Format as F2fsFormat, Mode as F2fsMode};
 pub use ::fs::{
-    AtomicWrite, CheckObserver, CheckProgress, Cleaning, Compression, Credentials, ErrorPolicy,
-    FileSystem, RangeCleaning,
+    AtomicWrite, CheckObserver, CheckProgress, Cleaning, Compression, Credentials, DefaultOptions,
+    ErrorPolicy, FileSystem, RangeCleaning,
 };
 pub use ::fscrypt::Keys;
 pub use access::{AccessOptions, AccessTimes};

@@ -266,7 +266,10 @@ pub(crate) fn with_inheritance<R>(
     let parent = directory.attributes();
     let mut permissions = what.permissions & 0o7777;
     let mut gid = by.gid;
-    if parent.permissions & SETGID != 0 {
+    if directory.volume().bsd_groups {
+        // As in Linux, the setgid bit of the directory then has no effect.
+        gid = parent.gid;
+    } else if parent.permissions & SETGID != 0 {
         gid = parent.gid;
         let runs_as_group = permissions & (SETGID | 0o010) == SETGID | 0o010;
         if what.kind == FileType::Directory {

@@ -45,8 +45,11 @@ pub struct VolumeOptions {
     /// Whether the volume is opened for writing. Otherwise the device is never written.
     pub writable: bool,
     /// Whether freed blocks are discarded on the device once their freeing is durable. An image file becomes sparse
-    /// there, and a disk need not keep their contents.
-    pub discard: bool,
+    /// there, and a disk need not keep their contents. `None` for the volume's own default, which is not to.
+    pub discard: Option<bool>,
+    /// Whether new files get the group of their directory. `None` for the volume's own default, which is that of their
+    /// creator, unless the directory has the setgid bit.
+    pub bsd_groups: Option<bool>,
     /// Whether files that replace others are written back early: before a rename over another file, and at the close of
     /// a file that was truncated to zero. After a crash, the file has its old or its new contents, and is not empty.
     /// The kernel's option of this name is on by default, too.
@@ -86,7 +89,8 @@ impl Default for VolumeOptions {
             read: ReadOptions::default(),
             direct: DirectOptions::default(),
             writable: false,
-            discard: false,
+            discard: None,
+            bsd_groups: None,
             auto_da_alloc: true,
             commit_interval: Duration::ZERO,
             errors: None,
@@ -124,7 +128,7 @@ impl VolumeOptions {
 
     /// Sets whether freed blocks are discarded.
     pub fn discard(&mut self, discard: bool) -> &mut Self {
-        self.discard = discard;
+        self.discard = Some(discard);
         self
     }
 
@@ -201,6 +205,8 @@ pub(crate) struct Shared {
     /// The inode flags that are in effect for all inodes.
     pub(crate) flags: u32,
     pub(crate) auto_da_alloc: bool,
+    /// Whether new files get the group of their directory.
+    pub(crate) bsd_groups: bool,
     pub(crate) access: AccessOptions,
     pub(crate) nodes: NodeTable,
     pub(crate) removals: Removals,
@@ -282,6 +288,8 @@ impl Volume {
         } else {
             None
         };
+        let bsd_groups = options.bsd_groups;
+        let bsd_groups = bsd_groups.unwrap_or_else(|| file_system.default_options().bsd_groups);
         let shared = Shared {
             is_writable: file_system.is_writable(),
             is_marked_clean: AtomicBool::new(false),
@@ -291,6 +299,7 @@ impl Volume {
             read_options: options.read,
             direct_options: options.direct,
             auto_da_alloc: options.auto_da_alloc,
+            bsd_groups,
             access: options.access,
             nodes: NodeTable::new(options.nodes_max),
             removals: Removals::default(),
@@ -471,6 +480,11 @@ impl Volume {
         let warnings: Vec<String> =
             self.shared.file_system.warning().into_iter().chain(self.warnings.clone()).collect();
         (!warnings.is_empty()).then(|| warnings.join("; "))
+    }
+
+    /// Returns the mount options that the volume has of its own.
+    pub fn default_options(&self) -> fs::DefaultOptions {
+        self.shared.file_system.default_options()
     }
 
     /// Returns whether the volume says that errors were found in it since the last repair: the error flag of an ext4 superblock, or

@@ -23,7 +23,7 @@ use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::log::Log;
 use crate::log_file;
-use crate::mount_options::{Options, table};
+use crate::mount_options::{Options, defaults, table};
 use crate::numbers::parse_threads;
 use crate::part::PartDevice;
 use crate::related;
@@ -95,7 +95,12 @@ last one counts; uidmap, gidmap and extensions add up.
   [no]discard
       Discard freed blocks, which makes an image file sparse. If the
       host does not support this, one warning is logged.
-      Default: nodiscard.
+      Default: the setting of the volume (tune2fs -o), or nodiscard.
+  [no]grpid, bsdgroups, sysvgroups
+      Give new files on ext4 the group of their directory (grpid or
+      bsdgroups), and not that of their creator (nogrpid or
+      sysvgroups). Default: the setting of the volume (tune2fs -o), or
+      nogrpid.
   mode=adaptive|lfs
       Where f2fs writes data. adaptive: when few segments are free, also
       to the free blocks between others. lfs: only to free segments, as
@@ -415,6 +420,11 @@ fn open_volume(
         tracing::warn!("{}", target.warning(&warning));
     }
     if let Some(warning) = recorded_errors(&volume.info()) {
+        tracing::warn!("{}", target.warning(&warning));
+    }
+    let given = all.names();
+    let default_warning = defaults::warning(&volume.default_options(), given);
+    if let Some(warning) = default_warning.filter(|_| options.writable) {
         tracing::warn!("{}", target.warning(&warning));
     }
     if let Err(error) = all.check_format(volume.info().format) {

@@ -61,12 +61,7 @@ pub const ROWS: &[Row] = &[
         Accepted("the next fsync of the file reports an error of writing data"),
     ),
     row(&["bsddf"], Accepted("df does not count the blocks of the file system's own structures")),
-    row(
-        &["nogrpid", "sysvgroups"],
-        Accepted(
-            "new files have the group of their creator, or that of a directory with the set-group-ID bit",
-        ),
-    ),
+    row(&["grpid", "bsdgroups", "nogrpid", "sysvgroups"], Honoured),
     row(&["delalloc"], Accepted("blocks are always allocated when data is written back")),
     row(
         &["block_validity", "noblock_validity"],
@@ -133,12 +128,6 @@ pub const ROWS: &[Row] = &[
         ),
     ),
     row(&["minixdf"], Refused("df does not count the blocks of the file system's own structures")),
-    row(
-        &["grpid", "bsdgroups"],
-        Refused(
-            "give directories the set-group-ID bit, for new files to have the group of their directory",
-        ),
-    ),
     row(&["nodelalloc"], Refused("delayed allocation cannot be disabled; -o sync writes at once")),
     row(&["dax", "dax=always", "xip"], Refused("files cannot be mapped from persistent memory")),
     row(&["nouid32"], Refused("owners have 32 bits")),

@@ -1,6 +1,7 @@
 //! Parser of the `-o` list of `bifolio mount`. Not here: which options there are (`table`), and options of the transport
 //! (`fuse::MountOptions`).
 
+pub mod defaults;
 mod ext4;
 mod f2fs;
 mod generic;
@@ -30,6 +31,8 @@ pub struct Options {
     pub confinement: Confinement,
     /// Options of the volume only.
     volume: VolumeMountOptions,
+    /// The names of all options.
+    names: Vec<String>,
     /// The options that only volumes of one format have.
     of_format: Vec<(String, Formats)>,
 }
@@ -42,6 +45,7 @@ impl Default for Options {
             ignored_loop: None,
             confinement: Confinement::FULL,
             volume: VolumeMountOptions::default(),
+            names: Vec::new(),
             of_format: Vec::new(),
         }
     }
@@ -56,8 +60,10 @@ struct VolumeMountOptions {
     dirsync: bool,
     /// The reaction to corruption, instead of the policy that the volume stores.
     errors: Option<ErrorPolicy>,
-    /// Whether freed blocks are discarded.
-    discard: bool,
+    /// Whether freed blocks are discarded, instead of the volume's default.
+    discard: Option<bool>,
+    /// Whether new files get the group of their directory, instead of the volume's default.
+    bsd_groups: Option<bool>,
     /// Whether data that replaces the contents of a file is written back.
     auto_da_alloc: bool,
     /// Where data of f2fs is written that needs new blocks.
@@ -76,7 +82,8 @@ impl Default for VolumeMountOptions {
             commit_interval: Duration::ZERO,
             dirsync: false,
             errors: None,
-            discard: false,
+            discard: None,
+            bsd_groups: None,
             auto_da_alloc: true,
             mode: Mode::default(),
             background_gc: true,
@@ -111,6 +118,7 @@ impl Options {
             Disposition::Accepted(_) => {}
             Disposition::Honoured => self.honour(option)?,
         }
+        self.names.push(name.to_owned());
         if matches!(found.formats, Formats::Ext4 | Formats::F2fs) {
             self.of_format.push((option.to_owned(), found.formats));
         }
@@ -165,6 +173,11 @@ impl Options {
         })
     }
 
+    /// Returns the names of all options.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
     /// Copies the options that apply to the volume to `options`.
     pub fn apply(&self, options: &mut VolumeOptions) {
         options.access = self.mount.access;
@@ -173,6 +186,7 @@ impl Options {
         options.dirsync = self.volume.dirsync;
         options.errors = self.volume.errors;
         options.discard = self.volume.discard;
+        options.bsd_groups = self.volume.bsd_groups;
         options.auto_da_alloc = self.volume.auto_da_alloc;
         options.f2fs.mode = self.volume.mode;
         options.f2fs.cleans_in_background = self.volume.background_gc;
@@ -273,9 +287,17 @@ impl VolumeMountOptions {
                 self.auto_da_alloc = number != 0;
                 return Ok(true);
             }
+            "discard" | "nodiscard" if value.is_none() => {
+                self.discard = Some(name == "discard");
+                return Ok(true);
+            }
+            "grpid" | "bsdgroups" | "nogrpid" | "sysvgroups" if value.is_none() => {
+                self.bsd_groups = Some(matches!(name, "grpid" | "bsdgroups"));
+                return Ok(true);
+            }
+            "discard" | "nodiscard" => return Err(wrong("takes no value")),
             "compress_chksum" => &mut self.compression.has_checksums,
             "dirsync" | "nodirsync" => &mut self.dirsync,
-            "discard" | "nodiscard" => &mut self.discard,
             "auto_da_alloc" | "noauto_da_alloc" => &mut self.auto_da_alloc,
             _ => return Ok(false),
         };
@@ -328,7 +350,7 @@ mod tests {
 
     #[test]
     fn the_volume_gets_its_own_options_and_shared_options() {
-        let list = "rw,sync,strictatime,commit=7,dirsync,errors=panic,discard,noauto_da_alloc";
+        let list = "rw,sync,strictatime,commit=7,dirsync,errors=panic,discard,noauto_da_alloc,nogrpid,bsdgroups";
         let list = format!("{list},mode=lfs,background_gc=off,compress_chksum");
         let list = format!("{list},compress_algorithm=zstd:3,compress_log_size=8");
         let list = format!("{list},compress_extension=so,compress_extension=*");
@@ -346,14 +368,15 @@ mod tests {
         assert_eq!(volume.f2fs.compression, compression);
         assert_eq!(volume.f2fs.compressed_names.compressed, ["so", "*"]);
         assert_eq!(volume.f2fs.compressed_names.uncompressed, ["gz"]);
-        assert!(volume.sync && volume.dirsync && volume.discard && !volume.auto_da_alloc);
+        assert!(volume.sync && volume.dirsync && !volume.auto_da_alloc);
+        assert_eq!((volume.discard, volume.bsd_groups), (Some(true), Some(true)));
     }
 
     #[test]
     fn later_options_override_earlier_ones() {
-        let list = "dirsync,discard,noauto_da_alloc,sync,commit=7,mode=lfs,background_gc=off";
+        let list = "dirsync,noauto_da_alloc,sync,commit=7,mode=lfs,background_gc=off";
         assert_ne!(parse(list).unwrap(), Options::default());
-        let list = format!("{list},nodirsync,nodiscard,auto_da_alloc,async,commit=0");
+        let list = format!("{list},nodirsync,auto_da_alloc,async,commit=0");
         let list = format!("{list},mode=adaptive,background_gc=on");
         let (options, default) = (parse(&list).unwrap(), Options::default());
         assert_eq!((options.mount, options.volume), (default.mount, default.volume));

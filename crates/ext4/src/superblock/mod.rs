@@ -1,7 +1,8 @@
 //! Parsing and validation of the superblock.
-//! Not here: its copies in other groups (`superblock/copy.rs`).
+//! Not here: its copies in other groups (`superblock/copy.rs`), its mount options (`superblock/default_options.rs`).
 
 pub(crate) mod copy;
+pub(crate) mod default_options;
 
 use std::mem::offset_of;
 
@@ -19,6 +20,7 @@ use crate::jbd2::LoggedVolume;
 use crate::layout::geometry::{CreatorOs, Geometry, SuperblockCopies};
 use crate::ondisk::superblock::RawSuperblock;
 use crate::superblock::copy::{SuperblockCopy, SuperblockLocation};
+use crate::superblock::default_options::DefaultOptions;
 use crate::volume::error_log::{RecordedErrors, policy_of};
 
 /// Position of the superblock.
@@ -237,6 +239,11 @@ impl Superblock {
     /// Returns the error policy.
     pub fn error_policy(&self) -> ErrorPolicy {
         policy_of(&self.raw)
+    }
+
+    /// Returns the default mount options.
+    pub(crate) fn default_options(&self) -> DefaultOptions {
+        DefaultOptions::parse(&self.raw)
     }
 
     /// Returns the directory of the last mount.

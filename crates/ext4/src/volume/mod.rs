@@ -45,8 +45,8 @@ const INODE_READAHEAD_BLOCKS: u64 = 32;
 pub struct OpenOptions {
     /// Whether to read the volume without recovery, even if its journal must be replayed.
     pub no_recovery: bool,
-    /// Whether to discard freed blocks on the device once their freeing is durable.
-    pub discard: bool,
+    /// Whether to discard freed blocks on the device once their freeing is durable, instead of the superblock's default.
+    pub discard: Option<bool>,
     /// The reaction to corruption, instead of the superblock's.
     pub errors: Option<ErrorPolicy>,
     /// The age at which changes are committed without a sync. Zero means the default of 5 s.

@@ -185,6 +185,7 @@ impl Volume {
         };
         with_errors |= found::has_errors(&volume);
         let orphans = OrphanSet::open(&volume)?;
+        let defaults = volume.superblock().default_options();
         let mut volume =
             Arc::into_inner(volume).expect("a volume that was just opened has one owner");
         // The replay may have written an older superblock.
@@ -198,7 +199,7 @@ impl Volume {
             log.limit(metadata.changed_max());
         }
         let journal = Arc::new(Journal::new(Arc::clone(&latch), metadata, log, error_log));
-        let allocator = Allocator::load(&volume, options.discard)?;
+        let allocator = Allocator::load(&volume, options.discard.unwrap_or(defaults.discard))?;
         volume.writer = Some(Writer {
             journal,
             allocator,
@@ -235,7 +236,10 @@ impl Volume {
         volume.complete_orphans(with_errors)?;
         volume.writer()?.journal.store_errors()?;
         // Errors found up to here are recorded, but the policy does not apply to them: they do not prevent the open.
-        let policy = options.errors.unwrap_or_else(|| volume.superblock().error_policy());
+        let policy = options
+            .errors
+            .or(defaults.errors)
+            .unwrap_or_else(|| volume.superblock().error_policy());
         volume.writer()?.journal.errors.set_policy(policy);
         Ok(volume)
     }

@@ -190,7 +190,7 @@ impl Writer {
             background: Background::Waits,
             changed_since: None,
             is_cleaning_futile: false,
-            discards: Discards::new(options.discard),
+            discards: Discards::new(options.discard.unwrap_or(false)),
             quotas: Quotas::of(volume),
             health: Arc::clone(&health),
             clock: Clock::start(checkpoint.raw.elapsed_time.get()),

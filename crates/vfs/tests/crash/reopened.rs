@@ -120,7 +120,7 @@ impl Reopened {
 /// Opens a volume in one of all ways.
 fn open(disks: &Disks, bug: Bug, random: &mut Random) -> Volume {
     let mode = if random.below(2) == 0 { F2fsMode::Adaptive } else { F2fsMode::Lfs };
-    let mut options = VolumeOptions { discard: true, ..options(disks, bug, random.draw()) };
+    let mut options = VolumeOptions { discard: Some(true), ..options(disks, bug, random.draw()) };
     options.f2fs.mode = mode;
     Volume::open_device(disks.volume.clone(), &options).unwrap()
 }

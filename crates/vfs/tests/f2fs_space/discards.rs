@@ -19,7 +19,8 @@ fn segments_with_data(device: &MemoryDevice) -> usize {
 }
 
 fn open_with_discard(device: &Arc<MemoryDevice>) -> Volume {
-    let mut options = VolumeOptions { writable: true, discard: true, ..VolumeOptions::default() };
+    let mut options =
+        VolumeOptions { writable: true, discard: Some(true), ..VolumeOptions::default() };
     options.cache.bytes_max = 8 << 20;
     Volume::open_device(Arc::clone(device) as _, &options).unwrap()
 }

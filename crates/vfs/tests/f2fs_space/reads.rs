@@ -169,7 +169,7 @@ impl Stage {
         let device = Arc::new(HookedDevice::new(memory.clone(), Gate::default()));
         // Freed blocks lose their data at once.
         let mut options =
-            VolumeOptions { writable: true, discard: true, ..VolumeOptions::default() };
+            VolumeOptions { writable: true, discard: Some(true), ..VolumeOptions::default() };
         options.cache.bytes_max = 8 << 20;
         options.f2fs.cleans_in_background = false;
         let volume = Volume::open_device(device.clone(), &options).unwrap();
