@@ -75,7 +75,7 @@ bench-trees: ## Measure programs on trees of small files on mounts, on an idle a
 bench-uncached: ## Measure uncached streams (ROWS: parts of rows' names, seconds=N, cache=MIB)
 	@scripts/bench bench-uncached $(ROWS)
 
-bench-direct: ## Measure direct writes by lock, split and block size, against the device (ROWS: parts of rows' names)
+bench-direct: ## Measure direct writes by lock, split and block size, against the device, and asynchronous ones on mounts (ROWS: parts of rows' names)
 	@scripts/bench bench-direct $(ROWS)
 
 bench-scale: ## Measure the cost per file, name, extent and others, with 10^3 to 10^5 of them (ROWS: parts of rows' names, max=N, cpu)

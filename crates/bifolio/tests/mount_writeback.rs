@@ -13,13 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use base::OnDrop;
-use mounting::asynchronous::write_async;
 use mounting::direct_and_mapped::{Mapped, open_direct, write_mapped};
 use mounting::{FORMATS, Fixture};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::Signal;
-use testkit::{Format, check_by_e2fsck, private_mounts, wait_until};
+use testkit::{AsyncWrites, Format, check_by_e2fsck, private_mounts, wait_until};
 
 /// Runs `work` on a writable mount, and `check` before and after a remount.
 fn check(work: impl Fn(&Path), check: impl Fn(&Path)) {
@@ -347,8 +346,10 @@ fn data_that_is_read_during_an_asynchronous_direct_write_is_not_kept() {
                     mapped.load(at, 1);
                 }
             });
+            let mut writes = AsyncWrites::new(&direct, 1);
             for round in 1..=ROUNDS {
-                write_async(&direct, 0, &[round; LENGTH]);
+                writes.submit(&[(0, &[round; LENGTH])]);
+                writes.wait();
                 for found in [fs::read(&path).unwrap(), mapped.load(0, LENGTH)] {
                     let stale = found.iter().position(|&byte| byte != round);
                     assert_eq!(stale, None, "{format:?}, {options}, round {round}");

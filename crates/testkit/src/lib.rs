@@ -4,6 +4,7 @@
 //! All functions panic on failure, so a test that cannot run fails with the reason.
 
 pub mod answers;
+mod async_writes;
 mod changer;
 pub mod command;
 mod cpio;
@@ -40,6 +41,7 @@ mod waiting;
 mod waiting_tests;
 pub mod walk;
 
+pub use async_writes::AsyncWrites;
 pub use changer::Changer;
 pub use deny::{
     Denied, LAYERS_REFUSED, add_group, become_user, deny, fakes_of_layers, refusals_of_layer,

@@ -4,7 +4,6 @@
 //! it.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-pub mod asynchronous;
 pub mod direct_and_mapped;
 mod ring;
 pub mod side_by_side;
