@@ -21,6 +21,7 @@ pub mod xattr;
 
 mod alloc;
 mod check;
+mod core;
 mod data;
 mod encryption;
 mod extent;
@@ -39,6 +40,7 @@ mod recovery;
 mod superblock;
 mod volume;
 
+pub use crate::core::Core;
 pub use data::move_extents::CopyData;
 pub use features::{Feature, FeatureSet, Features};
 pub use file_system::Format;
@@ -48,14 +50,16 @@ pub use layout::bitmap::Bitmap;
 pub use layout::geometry::{CreatorOs, FILE_BLOCKS_MAX, Geometry, SuperblockCopies};
 pub use layout::group::GroupDescriptor;
 pub use namespace::{Named, RenameMode};
-pub use recovery::{OrphanReport, RecoveryReport};
+pub use recovery::report::{OrphanReport, RecoveryReport};
 pub use superblock::copy::SuperblockLocation;
 pub use superblock::{
     Counts, DirectoryHash, NamedInodes, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,
 };
+pub use volume::Volume;
 pub use volume::error_log::{RecordedError, RecordedErrors};
 pub use volume::mmp;
-pub use volume::{OpenOptions, Probed, Unrecovered, Volume};
+pub use volume::open::OpenOptions;
+pub use volume::probe::{Probed, Unrecovered};
 
 /// Number of the root directory's inode.
 pub const ROOT_INODE: base::InodeNumber = base::InodeNumber(2);

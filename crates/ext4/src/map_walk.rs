@@ -7,12 +7,12 @@ use std::ops::Range;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem};
 use fs::Run;
 
+use crate::core::Core;
 use crate::extent::{self, Expected, Node};
 use crate::indirect::DIRECT;
 use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::layout::block_validity::BlockValidity;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
-use crate::volume::Volume;
 
 /// The root of a map.
 pub(crate) struct MapRoot<'a> {
@@ -27,13 +27,13 @@ pub(crate) struct MapRoot<'a> {
 impl<'a> MapRoot<'a> {
     /// Returns the root of an inode's map, which may refer to any block of the volume: blocks with two owners are the
     /// visitor's concern.
-    pub(crate) fn new(volume: &'a Volume, record: &'a InodeRecord) -> Self {
+    pub(crate) fn new(core: &'a Core, record: &'a InodeRecord) -> Self {
         Self {
             inode: record.number,
             block_area: &record.block_area,
             has_extents: record.flags.contains(InodeFlags::EXTENTS),
             checksum_seed: record.checksum_seed,
-            validity: BlockValidity::of_any_block(volume.geometry()),
+            validity: BlockValidity::of_any_block(core.geometry()),
         }
     }
 }
@@ -57,15 +57,15 @@ pub(crate) trait MapVisitor {
 
 /// Visits all blocks and runs of a map, in the order of the file. If the visitor does not continue below the same block
 /// twice, the walk reads each block once.
-pub(crate) fn walk(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
+pub(crate) fn walk(core: &Core, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
     if root.has_extents {
-        walk_extents(volume, root, visitor);
+        walk_extents(core, root, visitor);
     } else {
-        walk_pointers(volume, root, visitor);
+        walk_pointers(core, root, visitor);
     }
 }
 
-fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
+fn walk_extents(core: &Core, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
     let location = Location::inode(root.inode);
     let whole = FileBlock(0)..FileBlock(FILE_BLOCKS_MAX);
     let expected = Expected::of_root();
@@ -88,7 +88,7 @@ fn walk_extents(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisito
             continue;
         }
         let location = location.at_file_block(range.start).at_block(block);
-        let parsed = volume.read_metadata(block, "extent node", location).and_then(|buffer| {
+        let parsed = core.read_metadata(block, "extent node", location).and_then(|buffer| {
             extent::verify_checksum(&buffer, root.checksum_seed, location)?;
             let expected = Expected { depth: Some(depth), range: range.clone() };
             Node::parse(&buffer, root.validity, expected, location)
@@ -119,10 +119,10 @@ fn check_start(node: &Node, expected: FileBlock, location: Location, visitor: &m
 
 const POINTER_BYTES: usize = 4;
 
-fn walk_pointers(volume: &Volume, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
-    let per_block = u64::from(volume.geometry().block_size.bytes()) / POINTER_BYTES as u64;
+fn walk_pointers(core: &Core, root: &MapRoot<'_>, visitor: &mut dyn MapVisitor) {
+    let per_block = u64::from(core.geometry().block_size.bytes()) / POINTER_BYTES as u64;
     let location = Location::inode(root.inode);
-    let mut walk = PointerWalk { volume, location, visitor, run: None };
+    let mut walk = PointerWalk { core, location, visitor, run: None };
     let (direct, trees) = root.block_area.split_at(DIRECT * POINTER_BYTES);
     walk.leaf(direct, FileBlock(0), location);
     let mut start = DIRECT as u64;
@@ -139,7 +139,7 @@ fn pointer(bytes: &[u8]) -> FsBlock {
 }
 
 struct PointerWalk<'a> {
-    volume: &'a Volume,
+    core: &'a Core,
     location: Location,
     visitor: &'a mut dyn MapVisitor,
     /// The run of the last pointers, which may continue.
@@ -149,7 +149,7 @@ struct PointerWalk<'a> {
 impl PointerWalk<'_> {
     /// Visits a block of pointers of `level`, and all blocks below it. Blocks of level 1 point to data.
     fn tree(&mut self, root: FsBlock, level: u32, start: FileBlock) {
-        let geometry = self.volume.geometry();
+        let geometry = self.core.geometry();
         let per_block = u64::from(geometry.block_size.bytes()) / POINTER_BYTES as u64;
         // Blocks to visit, in reverse order.
         let mut waiting = vec![(root, level, start)];
@@ -166,7 +166,7 @@ impl PointerWalk<'_> {
             if !self.visitor.node(block) {
                 continue;
             }
-            let buffer = match self.volume.read_metadata(block, "indirect block", location) {
+            let buffer = match self.core.read_metadata(block, "indirect block", location) {
                 Ok(buffer) => buffer,
                 Err(error) => {
                     self.visitor.fault(error);
@@ -199,7 +199,7 @@ impl PointerWalk<'_> {
             }
             let at = FileBlock(start.0 + slot);
             let location = location.at_file_block(at);
-            let checked = self.volume.geometry().check_run("block pointer", location, block, 1);
+            let checked = self.core.geometry().check_run("block pointer", location, block, 1);
             match checked {
                 Ok(()) => self.data(Run { start: at, length: 1, block, unwritten: false }),
                 Err(error) => self.visitor.fault(error),

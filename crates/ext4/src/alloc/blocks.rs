@@ -14,7 +14,6 @@ use super::tally::Tally;
 use super::{Allocator, Goal, NO_STREAM, Preallocation, Purpose, bits};
 use crate::journal::Handle;
 use crate::layout::geometry::Geometry;
-use crate::volume::Volume;
 
 const STRUCTURE: &str = "block reference";
 /// The maximum number of bitmaps that are read for one request to find an extent that is long enough.
@@ -23,11 +22,11 @@ const LOADS_MAX: usize = 8;
 /// free clusters in a group that was already searched, and allocate those in the next one.
 const ROUNDS_MAX: usize = 8;
 
-impl Volume {
+impl Allocator {
     /// Allocates at least one and at most `wanted` contiguous blocks, from `goal` on if these are free, or else near
     /// it, in the groups that it permits. With `bigalloc`, allocates whole clusters, whose number is rounded up.
     /// Preallocates free blocks behind them, as `preallocation` requests. Returns the first block and the number of
-    /// blocks. Changes up to [`super::ALLOCATE_CREDITS`] blocks. Errors: `NoSpace`, before any change.
+    /// blocks. Changes up to [`super::allocatorATE_CREDITS`] blocks. Errors: `NoSpace`, before any change.
     pub(crate) fn allocate_blocks(
         &self,
         handle: &mut Handle<'_>,
@@ -36,48 +35,48 @@ impl Volume {
         purpose: Purpose,
         preallocation: Option<Preallocation>,
     ) -> Result<(FsBlock, u64)> {
-        let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
+        let geometry = self.core.geometry();
         let wanted = geometry.clusters_for(wanted);
         let wanted = wanted.clamp(1, geometry.clusters_per_group().into());
         let groups = goal.groups.clamp(1, geometry.group_count);
         let goal = position(geometry, goal.block).within(groups);
-        if allocator.recovery.is_some() {
+        if self.recovery.is_some() {
             // No more than a group has.
             let found = self.allocate_for_recovery(handle, goal, groups, wanted as u32)?;
             return Ok(self.blocks_in(found));
         }
         let (claimed, preallocated_max) = {
-            let mut space = allocator.space.lock();
+            let mut space = self.space.lock();
             (space.claim(purpose, space::reserve_access(), wanted), space.preallocated_max())
         };
         if claimed == 0 {
             return Err(Error::NoSpace);
         }
-        allocator.trim();
+        self.drop_indexes();
         let preallocation = preallocation.map(|request| {
             let clusters = geometry.clusters_for(request.blocks).min(preallocated_max);
             // The request and the preallocation together are at most a group.
             let left = u64::from(geometry.clusters_per_group()) - claimed;
             (request.inode, clusters.min(left) as u32)
         });
-        let mut search = Search::new(self, allocator, claimed as u32, groups, preallocation);
+        let mut search = Search::new(self, claimed as u32, groups, preallocation);
         let found = search.run(handle, goal);
         if let Some(inode) = search.evicted {
-            allocator.discard_preallocation(inode);
+            self.discard_preallocation(inode);
         }
         let used = found.as_ref().map_or(0, |(_, extent)| u64::from(extent.length));
-        allocator.space.lock().end_claim(purpose, claimed, used);
+        self.space.lock().end_claim(purpose, claimed, used);
         let (group, extent) = found?;
         let (start, count) = self.blocks_in((group, extent));
         if extent.length >= STREAM_CLUSTERS_MIN {
-            allocator.stream.store(start.0 + (used << geometry.cluster_shift), Ordering::Relaxed);
+            self.stream.store(start.0 + (used << geometry.cluster_shift), Ordering::Relaxed);
         }
         Ok((start, count))
     }
 
     /// Returns the first block and the number of blocks of clusters of a group.
     fn blocks_in(&self, (group, extent): (u32, Extent)) -> (FsBlock, u64) {
-        let geometry = self.geometry();
+        let geometry = self.core.geometry();
         let first = u64::from(group) * u64::from(geometry.clusters_per_group());
         let start = geometry.cluster_start(first + u64::from(extent.start));
         let count = u64::from(extent.length) << geometry.cluster_shift;
@@ -89,16 +88,16 @@ impl Volume {
     /// [`super::FREE_CREDITS`] blocks for each of their groups. Errors: `Corrupt` if blocks are free already, or
     /// belong to the format's own structures.
     pub(crate) fn free_blocks(
-        &self,
+        self: &Arc<Self>,
         handle: &mut Handle<'_>,
         start: FsBlock,
         count: u64,
     ) -> Result<()> {
-        let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
+        let geometry = self.core.geometry();
         geometry.check_run(STRUCTURE, Location::block(start), start, count)?;
         let clusters = geometry.clusters_of(start, count);
         let [first, end] = [clusters.start, clusters.end].map(|at| geometry.cluster_start(at).0);
-        if let Some(zone) = self.system_zones().first_within(first..end) {
+        if let Some(zone) = self.core.system_zones().first_within(first..end) {
             let problem = Problem::SystemZone { first: zone.start, last: zone.end - 1 };
             return Err(Error::corrupt(STRUCTURE, Location::block(FsBlock(zone.start)), problem));
         }
@@ -109,7 +108,7 @@ impl Volume {
             let end = clusters.end.min((group + 1) * per_group);
             let extent = Extent { start: (at % per_group) as u32, length: (end - at) as u32 };
             // The blocks are in the volume, so the group exists.
-            self.free_in(handle, allocator, GroupNumber(group as u32), extent)?;
+            self.free_in(handle, GroupNumber(group as u32), extent)?;
             at = end;
         }
         Ok(())
@@ -118,7 +117,7 @@ impl Volume {
     /// Frees a block of metadata, with its cluster. It is not checkpointed or replayed any more. Changes up to
     /// [`super::FREE_METADATA_CREDITS`] blocks.
     pub(crate) fn free_metadata_block(
-        &self,
+        self: &Arc<Self>,
         handle: &mut Handle<'_>,
         block: FsBlock,
     ) -> Result<()> {
@@ -129,29 +128,29 @@ impl Volume {
 
     /// Returns the goal for the first block of an inode: the start of its group.
     pub(crate) fn goal_of_inode(&self, number: InodeNumber) -> Result<FsBlock> {
-        let (group, _) = self.geometry().inode_position(number)?;
-        Ok(self.geometry().group_start(group))
+        let (group, _) = self.core.geometry().inode_position(number)?;
+        Ok(self.core.geometry().group_start(group))
     }
 
     fn free_in(
-        &self,
+        self: &Arc<Self>,
         handle: &mut Handle<'_>,
-        allocator: &Arc<Allocator>,
         number: GroupNumber,
         extent: Extent,
     ) -> Result<()> {
-        if allocator.recovery.is_some() {
+        if self.recovery.is_some() {
             return self.free_for_recovery(handle, number, extent);
         }
-        let mut group = allocator.groups[number.0 as usize].lock();
+        let mut group = self.groups[number.0 as usize].lock();
         // If the group's counts are wrong, this fails instead of changing them.
         self.load_group(number, &mut group)?;
-        let mut descriptor = self.group(number)?;
-        let bitmap = self.block_bitmap(&descriptor)?;
+        let mut descriptor = self.core.group(number)?;
+        let bitmap = self.core.block_bitmap(&descriptor)?;
         let all = extent.start..extent.end();
         if let Some(free) = bits::first_other(bitmap.bytes(), all, true) {
-            let cluster = u64::from(number.0) * u64::from(self.geometry().clusters_per_group());
-            let block = self.geometry().cluster_start(cluster + u64::from(free.start));
+            let cluster =
+                u64::from(number.0) * u64::from(self.core.geometry().clusters_per_group());
+            let block = self.core.geometry().cluster_start(cluster + u64::from(free.start));
             let problem = Problem::MarkedFree { count: free.length.into() };
             let location = Location::group(number).at_block(block);
             return Err(Error::corrupt(BLOCK_BITMAP, location, problem));
@@ -166,18 +165,18 @@ impl Volume {
         self.mark_clusters(handle, &mut group, &mut descriptor, extent, false)?;
         self.write_descriptor(handle, &descriptor)?;
         group.deferred.insert(extent);
-        allocator.space.lock().freed(extent.length.into());
-        if allocator.discards {
+        self.space.lock().freed(extent.length.into());
+        if self.discards {
             handle.discard_when_durable(self.bytes_of(number, extent));
         }
-        let allocator = Arc::clone(allocator);
+        let allocator = Arc::clone(self);
         handle.when_durable(move || allocator.release(number, extent));
         Ok(())
     }
 
     /// Returns the bytes of clusters of a group on the device.
     fn bytes_of(&self, number: GroupNumber, extent: Extent) -> Range<DeviceOffset> {
-        let geometry = self.geometry();
+        let geometry = self.core.geometry();
         let first = u64::from(number.0) * u64::from(geometry.clusters_per_group());
         let [start, end] = [extent.start, extent.end()].map(|cluster| {
             // The volume's last cluster may have fewer blocks.
@@ -191,7 +190,6 @@ impl Volume {
 
 /// The search for the clusters of one request.
 struct Search<'a> {
-    volume: &'a Volume,
     allocator: &'a Allocator,
     /// The number of clusters to allocate.
     wanted: u32,
@@ -209,14 +207,13 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(
-        volume: &'a Volume,
         allocator: &'a Allocator,
         wanted: u32,
         groups: u32,
         preallocation: Option<(InodeNumber, u32)>,
     ) -> Self {
         let (evicted, loads, damage) = (None, 0, None);
-        Self { volume, allocator, wanted, groups, preallocation, evicted, loads, damage }
+        Self { allocator, wanted, groups, preallocation, evicted, loads, damage }
     }
 
     /// Returns the number of clusters to find, including the preallocation.
@@ -278,7 +275,7 @@ impl<'a> Search<'a> {
         handle: &mut Handle<'_>,
         goal: Position,
     ) -> Result<Option<(u32, Extent)>> {
-        let (allocator, geometry) = (self.allocator, self.volume.geometry());
+        let (allocator, geometry) = (self.allocator, self.allocator.core.geometry());
         let together = self.wanted_with_preallocation();
         let stream = allocator.stream.load(Ordering::Relaxed);
         let stream = (stream != NO_STREAM).then(|| position(geometry, FsBlock(stream)));
@@ -306,10 +303,10 @@ impl<'a> Search<'a> {
         handle: &mut Handle<'_>,
         attempt: Attempt,
     ) -> Result<Option<(u32, Extent)>> {
-        let (volume, number) = (self.volume, GroupNumber(attempt.group));
+        let (allocator, number) = (self.allocator, GroupNumber(attempt.group));
         let mut group = self.allocator.groups[attempt.group as usize].lock();
         self.loads += usize::from(group.free.is_none());
-        match volume.load_group(number, &mut group) {
+        match allocator.load_group(number, &mut group) {
             Ok(()) => {}
             Err(error @ Error::Corrupt(_)) => {
                 self.damage.get_or_insert(error);
@@ -333,9 +330,9 @@ impl<'a> Search<'a> {
             return Ok(None);
         };
         let extent = whole.at_most(self.wanted);
-        let mut descriptor = volume.group(number)?;
+        let mut descriptor = allocator.core.group(number)?;
         let changes = handle.changes();
-        match volume.mark_clusters(handle, &mut group, &mut descriptor, extent, true) {
+        match allocator.mark_clusters(handle, &mut group, &mut descriptor, extent, true) {
             Ok(()) => {}
             Err(error @ Error::Corrupt(_)) if handle.changes() == changes => {
                 self.allocator.close_to_blocks(number, &mut group, &error);
@@ -344,7 +341,7 @@ impl<'a> Search<'a> {
             }
             Err(error) => return Err(error),
         }
-        volume.write_descriptor(handle, &descriptor)?;
+        allocator.write_descriptor(handle, &descriptor)?;
         if let Some(free) = &mut group.free {
             free.remove(whole);
         }
@@ -358,7 +355,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns the position of a block, or of the first block if it is outside the volume.
+/// Returns the position of a block, or of the first block if it is outside the allocator.
 fn position(geometry: &Geometry, block: FsBlock) -> Position {
     let is_inside = (geometry.first_data_block.0..geometry.block_count).contains(&block.0);
     let block = if is_inside { block } else { geometry.first_data_block };

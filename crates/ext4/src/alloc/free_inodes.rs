@@ -8,13 +8,13 @@ use base::{Error, FsBlock, GroupNumber, InodeNumber, Location, Problem, Result};
 use super::groups::{DESCRIPTOR, Group, INODE_BITMAP};
 use super::tally::Tally;
 use super::{Allocator, bits};
+use crate::core::Core;
 use crate::layout::bitmap::Bitmap;
 use crate::layout::geometry::Geometry;
 use crate::layout::group::GroupDescriptor;
 use crate::ondisk::inode::RawInode;
-use crate::volume::Volume;
 
-impl Volume {
+impl Allocator {
     /// Compares a group's inode bitmap with its descriptor when the group is first used. A group whose bitmap
     /// contradicts the descriptor is closed to allocation.
     pub(super) fn load_inodes(
@@ -25,10 +25,10 @@ impl Volume {
         if let Some(error) = &group.inode_damage {
             return Err(error.clone());
         }
-        let checked = self.inode_bitmap(descriptor).and_then(|bitmap| {
-            check_counts(descriptor, self.geometry())?;
+        let checked = self.core.inode_bitmap(descriptor).and_then(|bitmap| {
+            check_counts(descriptor, self.core.geometry())?;
             if !group.inodes_checked {
-                check_bitmap(&bitmap, descriptor, self.geometry())?;
+                check_bitmap(&bitmap, descriptor, self.core.geometry())?;
             }
             Ok(bitmap)
         });
@@ -44,13 +44,13 @@ impl Volume {
         error: Error,
     ) -> Result<R> {
         if matches!(error, Error::Corrupt(_)) && group.inode_damage.is_none() {
-            let (writer, number) = (self.writer()?, descriptor.group);
+            let number = descriptor.group;
             tracing::warn!(%error, group = number.0, "the group is damaged: no inode is allocated in it");
-            let tally = writer.allocator.tallies.get(number.0 as usize);
+            let tally = self.tallies.get(number.0 as usize);
             let directories = tally.map_or(0, Tally::directories);
-            writer.allocator.count_inodes(number, 0, directories);
+            self.count_inodes(number, 0, directories);
             group.inode_damage = Some(error.clone());
-            writer.journal.apply_error_policy(&error);
+            self.journal.apply_error_policy(&error);
         }
         Err(error)
     }
@@ -62,13 +62,14 @@ impl Volume {
         descriptor: &GroupDescriptor,
         index: u32,
     ) -> Result<Option<FsBlock>> {
-        let (geometry, number) = (self.geometry(), number_of(self.geometry(), descriptor, index));
+        let (geometry, number) =
+            (self.core.geometry(), number_of(self.core.geometry(), descriptor, index));
         if let Some(block) = unwritten_block(geometry, descriptor, index) {
             return Ok(Some(block));
         }
-        let (buffer, at, location) = self.raw_inode(number)?;
+        let (buffer, at, location) = self.core.raw_inode(number)?;
         let raw: &RawInode = view_at(&buffer, at, "inode", location)?;
-        if raw.links_count.get() == 0 && !self.writer()?.orphans.contains(number) {
+        if raw.links_count.get() == 0 && !self.orphans.contains(number) {
             return Ok(None);
         }
         let location = Location::group(descriptor.group).in_inode(number);
@@ -77,7 +78,7 @@ impl Volume {
     }
 }
 
-impl Volume {
+impl Core {
     /// Returns whether the inode is free, and its block of the inode table may never have been written. The block may
     /// then have any contents, even those of an inode of another volume. The descriptor alone is not enough: if its
     /// count of unused inodes were wrong, a file would be lost. Errors: `Corrupt` if the inode bitmap is damaged.

@@ -13,7 +13,6 @@ use super::{Allocator, bits};
 use crate::journal::Handle;
 use crate::layout::geometry::Geometry;
 use crate::layout::group::GroupDescriptor;
-use crate::volume::Volume;
 
 pub(super) const BLOCK_BITMAP: &str = "block bitmap";
 pub(super) const INODE_BITMAP: &str = "inode bitmap";
@@ -94,7 +93,7 @@ impl Allocator {
     }
 
     /// Drops indexes while there are too many extents in memory. The caller holds no group's lock.
-    pub(super) fn trim(&self) {
+    pub(super) fn drop_indexes(&self) {
         for _ in 0..self.groups.len() {
             if self.indexed.load(Ordering::Relaxed) <= INDEXED_MAX {
                 return;
@@ -121,11 +120,10 @@ impl Group {
     }
 }
 
-impl Volume {
+impl Allocator {
     /// Builds the index of free clusters of a group, if there is none. Closes a group whose bitmap is inconsistent
     /// with itself or its descriptor.
     pub(super) fn load_group(&self, number: GroupNumber, group: &mut Group) -> Result<()> {
-        let allocator = &self.writer()?.allocator;
         if let Some(error) = &group.damage {
             return Err(error.clone());
         }
@@ -136,13 +134,13 @@ impl Volume {
             Ok(free) => {
                 let ready = free.total();
                 group.free = Some(free);
-                allocator.update_tally(number, group, ready);
+                self.update_tally(number, group, ready);
                 Ok(())
             }
             Err(error) => {
                 if matches!(error, Error::Corrupt(_)) {
-                    allocator.close_to_blocks(number, group, &error);
-                    self.writer()?.journal.apply_error_policy(&error);
+                    self.close_to_blocks(number, group, &error);
+                    self.journal.apply_error_policy(&error);
                 }
                 Err(error)
             }
@@ -150,9 +148,9 @@ impl Volume {
     }
 
     fn free_in_group(&self, number: GroupNumber, deferred: &FreeExtents) -> Result<FreeExtents> {
-        let (geometry, zones) = (self.geometry(), self.system_zones());
-        let descriptor = self.group(number)?;
-        let bitmap = self.block_bitmap(&descriptor)?;
+        let (geometry, zones) = (self.core.geometry(), self.core.system_zones());
+        let descriptor = self.core.group(number)?;
+        let bitmap = self.core.block_bitmap(&descriptor)?;
         let location = Location::group(number).at_block(descriptor.block_bitmap);
         for zone in zones.clusters_in(geometry, number) {
             if let Some(free) = bits::first_other(bitmap.bytes(), zone, true) {
@@ -190,7 +188,8 @@ impl Volume {
         in_use: bool,
     ) -> Result<()> {
         let location = Location::group(descriptor.group);
-        let (found, max) = (descriptor.free_clusters, clusters(self.geometry(), descriptor.group));
+        let (found, max) =
+            (descriptor.free_clusters, clusters(self.core.geometry(), descriptor.group));
         let free_clusters = match in_use {
             true => found.checked_sub(extent.length),
             false => found.checked_add(extent.length).filter(|count| *count <= max),
@@ -205,7 +204,7 @@ impl Volume {
             structure: BLOCK_BITMAP,
             location,
             block: descriptor.block_bitmap,
-            covered: self.geometry().clusters_per_group() / 8,
+            covered: self.core.geometry().clusters_per_group() / 8,
             stored: descriptor.block_bitmap_checksum,
         };
         let bits = extent.start..extent.end();
@@ -231,11 +230,11 @@ impl Volume {
             structure: INODE_BITMAP,
             location: Location::group(descriptor.group),
             block: descriptor.inode_bitmap,
-            covered: self.geometry().inodes_per_group / 8,
+            covered: self.core.geometry().inodes_per_group / 8,
             stored: descriptor.inode_bitmap_checksum,
         };
-        if in_use && self.geometry().has_group_checksums() {
-            let after = self.geometry().inodes_per_group - 1 - index;
+        if in_use && self.core.geometry().has_group_checksums() {
+            let after = self.core.geometry().inodes_per_group - 1 - index;
             descriptor.unused_inodes = descriptor.unused_inodes.min(after);
         }
         let bits = index..index + 1;
@@ -256,7 +255,7 @@ impl Volume {
         bits: Range<u32>,
         in_use: bool,
     ) -> Result<Option<u32>> {
-        let seed = self.geometry().metadata_seed();
+        let seed = self.core.geometry().metadata_seed();
         let location = bitmap.location.at_block(bitmap.block);
         handle.try_edit(bitmap.block, bitmap.structure, location, |bytes| {
             if let Some(other) = bits::first_other(bytes, bits.clone(), !in_use) {
@@ -270,7 +269,7 @@ impl Volume {
             }
             let before = match (seed, before) {
                 (Some(seed), None) => {
-                    Some(bitmap.checksum(seed, bytes, self.geometry(), location)?)
+                    Some(bitmap.checksum(seed, bytes, self.core.geometry(), location)?)
                 }
                 (_, before) => before,
             };
@@ -288,12 +287,12 @@ impl Volume {
         if !descriptor.blocks_uninitialised {
             return Ok(());
         }
-        let bitmap = self.block_bitmap(descriptor)?;
+        let bitmap = self.core.block_bitmap(descriptor)?;
         let mut bytes = bitmap.bytes().to_vec();
-        bits::fill(&mut bytes, bitmap.length()..self.geometry().block_size.bytes() * 8, true);
+        bits::fill(&mut bytes, bitmap.length()..self.core.geometry().block_size.bytes() * 8, true);
         descriptor.blocks_uninitialised = false;
         descriptor.block_bitmap_checksum =
-            self.checksum(&bytes, self.geometry().clusters_per_group() / 8);
+            self.checksum(&bytes, self.core.geometry().clusters_per_group() / 8);
         handle.replace(descriptor.block_bitmap, bytes);
         Ok(())
     }
@@ -307,21 +306,21 @@ impl Volume {
         if !descriptor.inodes_uninitialised {
             return Ok(());
         }
-        let bitmap = self.inode_bitmap(descriptor)?;
+        let bitmap = self.core.inode_bitmap(descriptor)?;
         let mut bytes = bitmap.bytes().to_vec();
-        bits::fill(&mut bytes, bitmap.length()..self.geometry().block_size.bytes() * 8, true);
+        bits::fill(&mut bytes, bitmap.length()..self.core.geometry().block_size.bytes() * 8, true);
         descriptor.inodes_uninitialised = false;
         // Without a bitmap, the stored number has no meaning.
-        descriptor.unused_inodes = self.geometry().inodes_per_group;
+        descriptor.unused_inodes = self.core.geometry().inodes_per_group;
         descriptor.inode_bitmap_checksum =
-            self.checksum(&bytes, self.geometry().inodes_per_group / 8);
+            self.checksum(&bytes, self.core.geometry().inodes_per_group / 8);
         handle.replace(descriptor.inode_bitmap, bytes);
         Ok(())
     }
 
     fn checksum(&self, bitmap: &[u8], covered: u32) -> u32 {
         let covered = bitmap.get(..covered as usize).unwrap_or_default();
-        self.geometry().metadata_seed().map_or(0, |seed| crc32c(seed, covered))
+        self.core.geometry().metadata_seed().map_or(0, |seed| crc32c(seed, covered))
     }
 
     /// Writes a descriptor to the descriptor table.
@@ -330,7 +329,7 @@ impl Volume {
         handle: &mut Handle<'_>,
         descriptor: &GroupDescriptor,
     ) -> Result<()> {
-        let geometry = self.geometry();
+        let geometry = self.core.geometry();
         let (block, at) = geometry.descriptor_position(descriptor.group);
         let location = Location::group(descriptor.group).at_block(block).at_byte(at as u64);
         handle.edit(block, DESCRIPTOR, location, |bytes| {

@@ -13,9 +13,8 @@ use crate::ROOT_INODE;
 use crate::journal::Handle;
 use crate::layout::geometry::Geometry;
 use crate::layout::group::GroupDescriptor;
-use crate::volume::Volume;
 
-impl Volume {
+impl Allocator {
     /// Allocates a free inode for a new file in the directory `parent`. Its record has its old contents, or is zero.
     /// Changes up to [`super::ALLOCATE_INODE_CREDITS`] blocks. Errors: `NoSpace`, before any change.
     pub(crate) fn allocate_inode(
@@ -24,16 +23,16 @@ impl Volume {
         parent: InodeNumber,
         is_directory: bool,
     ) -> Result<InodeNumber> {
-        let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
+        let geometry = self.core.geometry();
         let (GroupNumber(home), _) = geometry.inode_position(parent)?;
-        let (tallies, layout) = (&allocator.tallies, allocator.layout);
+        let (tallies, layout) = (&self.tallies, self.layout);
         let mut damage = None;
         let mut allocate = |group| {
             let group = GroupNumber(group);
             self.allocate_inode_in_group(handle, group, is_directory, &mut damage).transpose()
         };
         let allocated = if is_directory {
-            let (totals, in_root) = (allocator.totals(geometry), parent == ROOT_INODE);
+            let (totals, in_root) = (self.totals(geometry), parent == ROOT_INODE);
             placement::groups_for_directory(tallies, layout, &totals, home, in_root)
                 .find_map(&mut allocate)
         } else {
@@ -51,11 +50,10 @@ impl Volume {
         is_directory: bool,
         damage: &mut Option<Error>,
     ) -> Result<Option<InodeNumber>> {
-        let (writer, geometry) = (self.writer()?, self.geometry());
-        let allocator = &writer.allocator;
-        let mut group = allocator.groups[number.0 as usize].lock();
-        let mut descriptor = self.group(number)?;
-        if descriptor.free_inodes == 0 || allocator.tallies[number.0 as usize].free_inodes() == 0 {
+        let geometry = self.core.geometry();
+        let mut group = self.groups[number.0 as usize].lock();
+        let mut descriptor = self.core.group(number)?;
+        if descriptor.free_inodes == 0 || self.tallies[number.0 as usize].free_inodes() == 0 {
             return Ok(None);
         }
         let (index, unwritten) = match self.find_free_inode(&mut group, &descriptor) {
@@ -63,7 +61,7 @@ impl Volume {
             Err(error @ Error::Corrupt(_)) => {
                 damage.get_or_insert(error);
                 // The error policy may have made the volume read-only.
-                return writer.journal.check().map(|()| None);
+                return self.journal.check().map(|()| None);
             }
             Err(error) => return Err(error),
         };
@@ -76,7 +74,7 @@ impl Volume {
         descriptor.free_inodes -= 1;
         descriptor.directories += u32::from(is_directory);
         self.write_descriptor(handle, &descriptor)?;
-        allocator.count_inodes(number, descriptor.free_inodes, descriptor.directories);
+        self.count_inodes(number, descriptor.free_inodes, descriptor.directories);
         Ok(Some(number_of(geometry, &descriptor, index)))
     }
 
@@ -88,7 +86,7 @@ impl Volume {
         descriptor: &GroupDescriptor,
     ) -> Result<(u32, Option<FsBlock>)> {
         let bitmap = self.load_inodes(group, descriptor)?;
-        let possible = reserved_in(self.geometry(), descriptor.group)..bitmap.length();
+        let possible = reserved_in(self.core.geometry(), descriptor.group)..bitmap.length();
         let index = bits::first_from(bitmap.bytes(), possible, false).ok_or_else(|| {
             let location = Location::group(descriptor.group).at_block(descriptor.inode_bitmap);
             let problem = Problem::Missing("free inode that the descriptor counts");
@@ -110,7 +108,7 @@ impl Volume {
         let changes = handle.changes();
         match self.free_inode(handle, inode, is_directory) {
             Err(error @ Error::Corrupt(_)) if handle.changes() == changes => {
-                self.writer()?.journal.apply_error_policy(&error);
+                self.journal.apply_error_policy(&error);
                 Ok(())
             }
             done => done,
@@ -125,19 +123,19 @@ impl Volume {
         inode: InodeNumber,
         is_directory: bool,
     ) -> Result<()> {
-        let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
+        let geometry = self.core.geometry();
         let (number, index) = geometry.inode_position(inode)?;
         if inode.0 < geometry.first_inode.into() {
             let (min, max) = (geometry.first_inode.into(), geometry.inode_count.into());
             let problem = Problem::Range { field: "inode number", found: inode.0, min, max };
             return Err(Error::corrupt("inode reference", Location::inode(inode), problem));
         }
-        let is_recovering = allocator.recovery.is_some();
+        let is_recovering = self.recovery.is_some();
         // A recovery keeps no state of groups.
-        let mut kept = (!is_recovering).then(|| allocator.groups[number.0 as usize].lock());
+        let mut kept = (!is_recovering).then(|| self.groups[number.0 as usize].lock());
         let mut new = Group::default();
         let group = kept.as_deref_mut().unwrap_or(&mut new);
-        let mut descriptor = self.group(number)?;
+        let mut descriptor = self.core.group(number)?;
         let location = Location::group(number).in_inode(inode).at_block(descriptor.inode_bitmap);
         if !self.load_inodes(group, &descriptor)?.is_set(index) {
             let problem = Problem::MarkedFree { count: 1 };
@@ -153,7 +151,7 @@ impl Volume {
         self.mark_inode(handle, group, &mut descriptor, index, false)?;
         descriptor.free_inodes += 1;
         self.write_descriptor(handle, &descriptor)?;
-        allocator.count_inodes(number, descriptor.free_inodes, descriptor.directories);
+        self.count_inodes(number, descriptor.free_inodes, descriptor.directories);
         Ok(())
     }
 }

@@ -44,22 +44,23 @@ use self::preallocation::Preallocations;
 use self::recovery::Recovery;
 use self::reserve::Space;
 use self::tally::Tally;
+use crate::core::Core;
 use crate::features::Feature;
+use crate::journal::Journal;
 use crate::layout::geometry::Geometry;
 use crate::ondisk::superblock::RawSuperblock;
+use crate::orphans::numbers::OrphanNumbers;
 use crate::ranks;
-use crate::volume::Volume;
-use crate::volume::statfs::kernel_reserve;
 
-/// The maximum number of blocks that [`Volume::allocate_blocks`] changes.
+/// The maximum number of blocks that [`Allocator::allocate_blocks`] changes.
 pub(crate) const ALLOCATE_CREDITS: u32 = 2;
-/// The maximum number of blocks that [`Volume::free_blocks`] changes for each group of the freed blocks.
+/// The maximum number of blocks that [`Allocator::free_blocks`] changes for each group of the freed blocks.
 pub(crate) const FREE_CREDITS: u32 = 2;
-/// The maximum number of blocks that [`Volume::free_metadata_block`] changes or revokes.
+/// The maximum number of blocks that [`Allocator::free_metadata_block`] changes or revokes.
 pub(crate) const FREE_METADATA_CREDITS: u32 = FREE_CREDITS + 1;
-/// The maximum number of blocks that [`Volume::allocate_inode`] changes.
+/// The maximum number of blocks that [`Allocator::allocate_inode`] changes.
 pub(crate) const ALLOCATE_INODE_CREDITS: u32 = 4;
-/// The maximum number of blocks that [`Volume::free_inode`] changes.
+/// The maximum number of blocks that [`Allocator::free_inode`] changes.
 pub(crate) const FREE_INODE_CREDITS: u32 = 2;
 
 /// The maximum number of groups of a volume that is open for writing. Each has its state in memory.
@@ -67,6 +68,11 @@ const GROUPS_MAX: u32 = 1 << 22;
 /// The number of commits after which an operation that finds no space fails, even if further commits would release
 /// more: other threads may use what a commit releases.
 const COMMITS_MAX: u32 = 20;
+
+/// The number of clusters of which the kernel reserves one for its own use.
+const KERNEL_RESERVE_DIVISOR: u64 = 50;
+/// The maximum number of clusters that the kernel reserves.
+const KERNEL_RESERVE_MAX: u64 = 4096;
 
 /// The value of [`Allocator::stream`] before the first large request.
 const NO_STREAM: u64 = u64::MAX;
@@ -76,7 +82,7 @@ const NO_STREAM: u64 = u64::MAX;
 pub(crate) enum Purpose {
     /// Data without a reservation.
     Data,
-    /// Data with a reservation by [`Volume::reserve`], which it uses up.
+    /// Data with a reservation by [`Allocator::reserve`], which it uses up.
     ReservedData,
     /// Metadata.
     Metadata,
@@ -103,6 +109,10 @@ impl Goal {
 
 /// The state of all groups.
 pub(crate) struct Allocator {
+    core: Arc<Core>,
+    journal: Arc<Journal>,
+    /// The inodes that are not free although no name leads to them.
+    orphans: Arc<OrphanNumbers>,
     layout: Layout,
     groups: Box<[RankedMutex<Group>]>,
     tallies: Box<[Tally]>,
@@ -126,16 +136,21 @@ pub(crate) struct Allocator {
 
 impl Allocator {
     /// Reads the descriptors of all groups. With `discard`, freed clusters are discarded on the device.
-    pub(crate) fn load(volume: &Volume, discard: bool) -> Result<Arc<Self>> {
-        let geometry = volume.geometry();
+    pub(crate) fn load(
+        core: &Arc<Core>,
+        journal: &Arc<Journal>,
+        orphans: &Arc<OrphanNumbers>,
+        discard: bool,
+    ) -> Result<Arc<Self>> {
+        let geometry = core.geometry();
         if geometry.group_count > GROUPS_MAX {
             return Err(Unsupported::Operation("writing so many block groups").into());
         }
-        volume.system_zones().check()?;
+        core.system_zones().check()?;
         let (mut free, mut free_inodes, mut directories) = (0, 0, 0);
         let mut tallies = Vec::new();
         for number in (0..geometry.group_count).map(GroupNumber) {
-            let descriptor = volume.group(number)?;
+            let descriptor = core.group(number)?;
             // The counts are compared with the bitmaps when these are first used.
             let clusters = groups::clusters(geometry, number).min(descriptor.free_clusters);
             let [inodes, in_group] = [descriptor.free_inodes, descriptor.directories]
@@ -145,9 +160,9 @@ impl Allocator {
             directories += u64::from(in_group);
             tallies.push(Tally::new(clusters, inodes, in_group));
         }
-        let for_root = volume.superblock().counts.blocks_reserved >> geometry.cluster_shift;
+        let for_root = core.superblock().counts.blocks_reserved >> geometry.cluster_shift;
         let for_splitting = kernel_reserve(geometry) >> geometry.cluster_shift;
-        let counts = &volume.superblock().counts;
+        let counts = &core.superblock().counts;
         let stored = (counts.blocks_free >> geometry.cluster_shift, counts.inodes_free.into());
         let new_group = |_| RankedMutex::new(ranks::GROUP, Group::default());
         Ok(Arc::new(Self {
@@ -158,20 +173,29 @@ impl Allocator {
             directories: directories.into(),
             stored: Mutex::new(stored),
             discards: discard,
-            ..Self::empty(volume)
+            ..Self::empty(core, journal, orphans)
         }))
     }
 
-    /// Returns the state for a recovery of `volume`, which was `before` without the recovery's changes. It takes no
+    /// Returns the state for a recovery of a volume, which was `before` without the recovery's changes. It takes no
     /// memory for groups.
-    pub(crate) fn for_recovery(volume: &Volume, before: Arc<Volume>) -> Arc<Self> {
-        Arc::new(Self { recovery: Some(Recovery::new(before)), ..Self::empty(volume) })
+    pub(crate) fn for_recovery(
+        core: &Arc<Core>,
+        journal: &Arc<Journal>,
+        orphans: &Arc<OrphanNumbers>,
+        before: Arc<Core>,
+    ) -> Arc<Self> {
+        let recovery = Some(Recovery::new(before));
+        Arc::new(Self { recovery, ..Self::empty(core, journal, orphans) })
     }
 
     /// Returns the state of a volume without groups.
-    fn empty(volume: &Volume) -> Self {
+    fn empty(core: &Arc<Core>, journal: &Arc<Journal>, orphans: &Arc<OrphanNumbers>) -> Self {
         Self {
-            layout: layout(volume),
+            core: Arc::clone(core),
+            journal: Arc::clone(journal),
+            orphans: Arc::clone(orphans),
+            layout: layout(core),
             groups: Box::default(),
             tallies: Box::default(),
             space: Mutex::default(),
@@ -237,19 +261,24 @@ pub(crate) fn store_totals(
     raw.free_inodes_count = (inodes as u32).into();
 }
 
-fn layout(volume: &Volume) -> Layout {
-    let groups = volume.geometry().group_count;
-    let shift = u32::from(volume.superblock().raw().log_groups_per_flex);
-    // As in the kernel, an invalid size means that there are no flexible groups.
-    let has_flex = volume.superblock().has(Feature::FlexBg) && shift < u32::BITS;
-    Layout { groups, groups_per_flex: if has_flex { groups.min(1 << shift) } else { 1 } }
+/// Returns the number of blocks that the kernel reserves at mount, so that extents can always be split.
+pub(crate) fn kernel_reserve(geometry: &Geometry) -> u64 {
+    if !geometry.features.has(Feature::Extent) {
+        return 0;
+    }
+    let clusters = geometry.block_count >> geometry.cluster_shift;
+    (clusters / KERNEL_RESERVE_DIVISOR).min(KERNEL_RESERVE_MAX) << geometry.cluster_shift
 }
 
-impl Volume {
+impl Core {
     /// Returns the right of a user to the blocks reserved for root. Root may allocate them, and so may the user and the
     /// group that the superblock names. As in the kernel, membership in root's group does not suffice. `is_in_group`
     /// returns whether the user is in a group.
-    pub fn reserve_access_of(&self, uid: u32, is_in_group: impl Fn(u32) -> bool) -> ReserveAccess {
+    pub(crate) fn reserve_access_of(
+        &self,
+        uid: u32,
+        is_in_group: impl Fn(u32) -> bool,
+    ) -> ReserveAccess {
         let raw = self.superblock().raw();
         let join = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
         let named_uid = join(raw.def_resuid_hi.get(), raw.def_resuid.get());
@@ -257,48 +286,54 @@ impl Volume {
         let is_named = uid == named_uid || named_gid != 0 && is_in_group(named_gid);
         if uid == 0 || is_named { ReserveAccess::Root } else { ReserveAccess::None }
     }
+}
 
+fn layout(core: &Core) -> Layout {
+    let groups = core.geometry().group_count;
+    let shift = u32::from(core.superblock().raw().log_groups_per_flex);
+    // As in the kernel, an invalid size means that there are no flexible groups.
+    let has_flex = core.superblock().has(Feature::FlexBg) && shift < u32::BITS;
+    Layout { groups, groups_per_flex: if has_flex { groups.min(1 << shift) } else { 1 } }
+}
+
+impl Allocator {
     /// Reserves clusters for data that is allocated later ([`Purpose::ReservedData`]). They can then be allocated, if
     /// necessary after a commit. Errors: `NoSpace`.
     pub(crate) fn reserve(&self, clusters: u64, access: ReserveAccess) -> Result<()> {
-        let is_there = self.writer()?.allocator.space.lock().reserve(access, clusters);
+        let is_there = self.space.lock().reserve(access, clusters);
         if is_there { Ok(()) } else { Err(Error::NoSpace) }
     }
 
     /// Releases a reservation that is not needed any more.
-    pub(crate) fn unreserve(&self, clusters: u64) -> Result<()> {
-        let writer = self.writer()?;
+    pub(crate) fn unreserve(&self, clusters: u64) {
         // An operation that shut the volume down may not have reported the clusters that it used. After a shutdown,
         // nothing is allocated.
-        if writer.journal.check().is_ok() {
-            writer.allocator.space.lock().unreserve(clusters);
+        if self.journal.check().is_ok() {
+            self.space.lock().unreserve(clusters);
         }
-        Ok(())
     }
 
     /// Restores a reservation that was used up for clusters which the caller is about to free again.
-    pub(crate) fn restore_reservation(&self, clusters: u64) -> Result<()> {
-        self.writer()?.allocator.space.lock().reserved += clusters;
-        Ok(())
+    pub(crate) fn restore_reservation(&self, clusters: u64) {
+        self.space.lock().reserved += clusters;
     }
 
     /// Returns whether a commit would make more clusters usable, so that an operation that failed with `NoSpace` may
     /// succeed after it.
-    pub(crate) fn has_deferred_space(&self) -> bool {
-        self.writer().is_ok_and(|writer| writer.allocator.space.lock().deferred > 0)
+    fn has_deferred_space(&self) -> bool {
+        self.space.lock().deferred > 0
     }
 
     /// Calls `attempt`, which opens and closes handles of its own. While it fails with `NoSpace` and a commit frees
     /// space, commits and calls it again.
     pub(crate) fn with_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
-        let allocator = &self.writer()?.allocator;
-        let releases = || allocator.space.lock().releases;
+        let releases = || self.space.lock().releases;
         for _ in 0..COMMITS_MAX {
             let before = releases();
             match attempt() {
                 // A commit by another thread during the attempt may have freed space, too.
                 Err(Error::NoSpace) if self.has_deferred_space() || releases() != before => {
-                    self.writer()?.journal.commit_for_room()?;
+                    self.journal.commit_for_room()?;
                 }
                 result => return result,
             }

@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use super::free_inodes::unwritten_block;
 use super::groups::{Group, clusters};
 use super::policy::Position;
-use super::{ALLOCATE_CREDITS, ALLOCATE_INODE_CREDITS, bits};
+use super::{ALLOCATE_CREDITS, ALLOCATE_INODE_CREDITS, Allocator, bits};
+use crate::core::Core;
 use crate::journal::Handle;
 use crate::layout::bitmap::Bitmap;
 use crate::layout::group::GroupDescriptor;
-use crate::volume::Volume;
 
 /// The maximum number of failed searches for a free cluster in a group.
 const FAILED_SEARCHES_MAX: u32 = 1 << 17;
@@ -30,7 +30,7 @@ const VISITS_MAX: u64 = 1 << 23;
 /// recovery: a cluster that was in use may belong to a file that the recovery has not processed yet.
 pub(super) struct Recovery {
     /// The volume without the recovery's changes.
-    before: Arc<Volume>,
+    before: Arc<Core>,
     state: Mutex<State>,
 }
 
@@ -86,7 +86,7 @@ impl State {
 
 impl Recovery {
     /// Creates the state. `before` is the volume without the recovery's changes.
-    pub(super) fn new(before: Arc<Volume>) -> Self {
+    pub(super) fn new(before: Arc<Core>) -> Self {
         Self { before, state: Mutex::default() }
     }
 
@@ -95,14 +95,14 @@ impl Recovery {
     }
 }
 
-impl Volume {
-    fn recovery_state(&self) -> Result<&Recovery> {
-        Ok(self.writer()?.allocator.recovery.as_ref().expect("the volume is being recovered"))
+impl Allocator {
+    fn recovery_state(&self) -> &Recovery {
+        self.recovery.as_ref().expect("the volume is being recovered")
     }
 
     /// Returns the number of a group's first cluster.
     fn first_cluster(&self, number: GroupNumber) -> u64 {
-        u64::from(number.0) * u64::from(self.geometry().clusters_per_group())
+        u64::from(number.0) * u64::from(self.core.geometry().clusters_per_group())
     }
 
     /// Allocates clusters like [`allocate_blocks`](Self::allocate_blocks), in the first `groups` groups, during recovery.
@@ -114,7 +114,7 @@ impl Volume {
         groups: u32,
         wanted: u32,
     ) -> Result<(u32, Extent)> {
-        let state = &mut *self.recovery_state()?.state.lock();
+        let state = &mut *self.recovery_state().state.lock();
         if let Some(extent) = self.allocate_from(handle, state, goal, wanted)? {
             return Ok((goal.group, extent));
         }
@@ -142,7 +142,7 @@ impl Volume {
             return Ok(None);
         }
         let number = GroupNumber(goal.group);
-        let length = clusters(self.geometry(), number);
+        let length = clusters(self.core.geometry(), number);
         let first_free = |used: &[u8]| {
             let from = |at: u32| bits::first_from(used, at..length, false);
             from(goal.bit.min(length)).or_else(|| from(0))
@@ -179,15 +179,15 @@ impl Volume {
         state: &mut State,
         number: GroupNumber,
     ) -> Result<Option<(GroupDescriptor, Vec<u8>)>> {
-        let mut descriptor = self.group(number)?;
+        let mut descriptor = self.core.group(number)?;
         if descriptor.free_clusters == 0 {
             return Ok(None);
         }
-        let bitmap = self.block_bitmap(&descriptor)?;
-        let before = self.recovery_state()?.bitmap_before(number)?;
+        let bitmap = self.core.block_bitmap(&descriptor)?;
+        let before = self.recovery_state().bitmap_before(number)?;
         let mut used = bitmap.bytes().to_vec();
         used.iter_mut().zip(before.bytes()).for_each(|(used, before)| *used |= before);
-        for zone in self.system_zones().clusters_in(self.geometry(), number) {
+        for zone in self.core.system_zones().clusters_in(self.core.geometry(), number) {
             bits::fill(&mut used, zone, true);
         }
         let first = self.first_cluster(number);
@@ -206,7 +206,7 @@ impl Volume {
         number: GroupNumber,
         extent: Extent,
     ) -> Result<()> {
-        let recovery = self.recovery_state()?;
+        let recovery = self.recovery_state();
         let before = recovery.bitmap_before(number)?;
         let first = self.first_cluster(number);
         let freed = self.mark_for_recovery(handle, number, extent, false, |run| {
@@ -217,7 +217,7 @@ impl Volume {
         })?;
         if freed < extent.length {
             // Counting this as a change bounds the time for many files with the same blocks.
-            self.writer()?.count_change()?;
+            self.journal.count_change()?;
         }
         Ok(())
     }
@@ -233,12 +233,12 @@ impl Volume {
         in_use: bool,
         mut mark: impl FnMut(Extent),
     ) -> Result<u32> {
-        let mut descriptor = self.group(number)?;
-        let bitmap = self.block_bitmap(&descriptor)?;
+        let mut descriptor = self.core.group(number)?;
+        let bitmap = self.core.block_bitmap(&descriptor)?;
         descriptor.free_clusters = bitmap.free();
         let to_mark: Vec<Extent> = runs(bitmap.bytes(), extent, !in_use).collect();
         drop(bitmap);
-        self.recovery_state()?.state.lock().count_visits(to_mark.len() as u64)?;
+        self.recovery_state().state.lock().count_visits(to_mark.len() as u64)?;
         let mut group = Group::default();
         let mut marked = 0;
         for run in to_mark {
@@ -254,17 +254,17 @@ impl Volume {
 
     /// Returns whether all clusters of `extent` are marked as in use.
     fn are_in_use(&self, number: GroupNumber, extent: Extent) -> Result<bool> {
-        let bitmap = self.block_bitmap(&self.group(number)?)?;
+        let bitmap = self.core.block_bitmap(&self.core.group(number)?)?;
         Ok(runs(bitmap.bytes(), extent, false).next().is_none())
     }
 
     /// Marks the clusters of blocks as in use, unless they already are. The blocks must be in the volume. Groups with a
     /// damaged bitmap stay unchanged.
     pub(crate) fn claim_blocks(&self, start: FsBlock, count: u64) -> Result<()> {
-        let per_group = u64::from(self.geometry().clusters_per_group());
-        let clusters = self.geometry().clusters_of(start, count);
+        let per_group = u64::from(self.core.geometry().clusters_per_group());
+        let clusters = self.core.geometry().clusters_of(start, count);
         let groups = clusters.end.div_ceil(per_group) - clusters.start / per_group;
-        self.recovery_state()?.state.lock().count_visits(groups)?;
+        self.recovery_state().state.lock().count_visits(groups)?;
         let mut at = clusters.start;
         while at < clusters.end {
             let group = at / per_group;
@@ -277,7 +277,7 @@ impl Volume {
                 let claim = |handle: &mut Handle<'_>| {
                     self.mark_for_recovery(handle, number, extent, true, |_| ()).map(drop)
                 };
-                self.unless_damaged(self.change_uncounted(ALLOCATE_CREDITS, claim))?;
+                self.unless_damaged(self.journal.change_uncounted(ALLOCATE_CREDITS, claim))?;
             }
             at = end;
         }
@@ -287,7 +287,7 @@ impl Volume {
     /// Marks an inode as in use, unless it already is. A group with a damaged bitmap stays unchanged.
     pub(crate) fn claim_inode(&self, inode: InodeNumber, is_directory: bool) -> Result<()> {
         let claim = |handle: &mut Handle<'_>| self.claim_inode_in(handle, inode, is_directory);
-        self.unless_damaged(self.change(ALLOCATE_INODE_CREDITS, claim))
+        self.unless_damaged(self.journal.change(ALLOCATE_INODE_CREDITS, claim))
     }
 
     /// Ignores corruption that was found before anything was changed.
@@ -295,7 +295,7 @@ impl Volume {
         match claimed {
             Err(error @ Error::Corrupt(_)) => {
                 tracing::warn!(%error, "blocks or inodes of fast commits are not marked in a damaged group");
-                self.writer()?.journal.check()
+                self.journal.check()
             }
             claimed => claimed,
         }
@@ -307,10 +307,10 @@ impl Volume {
         inode: InodeNumber,
         is_directory: bool,
     ) -> Result<()> {
-        let geometry = self.geometry();
+        let geometry = self.core.geometry();
         let (number, index) = geometry.inode_position(inode)?;
         let mut group = Group::default();
-        let mut descriptor = self.group(number)?;
+        let mut descriptor = self.core.group(number)?;
         if self.load_inodes(&mut group, &descriptor)?.is_set(index) {
             return Ok(());
         }
@@ -344,8 +344,9 @@ mod tests {
 
     use super::*;
     use crate::common::Image;
-    use crate::volume::Probed;
-    use crate::volume::writer::Writer;
+    use crate::recovery::scratch::writer;
+    use crate::volume::Volume;
+    use crate::volume::probe::Probed;
 
     /// Returns a volume of two groups, open for at most `changes_max` changes of a recovery.
     fn open(changes_max: u64) -> Arc<Volume> {
@@ -358,7 +359,7 @@ mod tests {
             Probed::NeedsRecovery(_) => unreachable!("mke2fs leaves nothing to recover"),
         };
         let volume = probe(latch.clone());
-        let writer = Writer::for_recovery(&volume, probe(device), latch, changes_max).unwrap();
+        let writer = writer(&volume, &probe(device), latch, changes_max).unwrap();
         let mut volume = Arc::into_inner(volume).unwrap();
         volume.writer = Some(writer);
         Arc::new(volume)
@@ -370,8 +371,8 @@ mod tests {
         let free = || volume.block_bitmap(&volume.group(GroupNumber(1)).unwrap()).unwrap().free();
         let before = free();
         for block in (12000..16000).step_by(2) {
-            volume.claim_blocks(FsBlock(block), 1).unwrap();
-            volume.claim_blocks(FsBlock(block), 1).unwrap();
+            volume.allocator().unwrap().claim_blocks(FsBlock(block), 1).unwrap();
+            volume.allocator().unwrap().claim_blocks(FsBlock(block), 1).unwrap();
         }
         assert_eq!(free(), before - 2000);
     }
@@ -379,27 +380,30 @@ mod tests {
     #[test]
     fn each_marked_run_is_a_visit() {
         let volume = open(0);
-        let visits = || volume.recovery_state().unwrap().state.lock().visits;
-        (12000..12100).step_by(2).for_each(|at| volume.claim_blocks(FsBlock(at), 1).unwrap());
+        let visits = || volume.allocator().unwrap().recovery_state().state.lock().visits;
+        (12000..12100)
+            .step_by(2)
+            .for_each(|at| volume.allocator().unwrap().claim_blocks(FsBlock(at), 1).unwrap());
         let before = visits();
         // One group, with 50 runs of free blocks.
-        volume.claim_blocks(FsBlock(12000), 100).unwrap();
+        volume.allocator().unwrap().claim_blocks(FsBlock(12000), 100).unwrap();
         assert_eq!(visits(), before + 1 + 50);
-        volume.recovery_state().unwrap().state.lock().visits = VISITS_MAX - 1;
-        let claimed = volume.claim_blocks(FsBlock(13000), 1);
+        volume.allocator().unwrap().recovery_state().state.lock().visits = VISITS_MAX - 1;
+        let claimed = volume.allocator().unwrap().claim_blocks(FsBlock(13000), 1);
         assert!(matches!(claimed, Err(Error::Unsupported(_))), "{claimed:?}");
     }
 
     #[test]
     fn a_group_without_free_clusters_is_searched_once() {
         let volume = open(10);
-        let state = || volume.recovery_state().unwrap().state.lock();
+        let state = || volume.allocator().unwrap().recovery_state().state.lock();
         state().held.insert(0..8192);
         for _ in 0..5 {
             let goal = Position { group: 0, bit: 100 };
             let groups = volume.geometry().group_count;
-            let allocate =
-                |handle: &mut Handle<'_>| volume.allocate_for_recovery(handle, goal, groups, 1);
+            let allocate = |handle: &mut Handle<'_>| {
+                volume.allocator().unwrap().allocate_for_recovery(handle, goal, groups, 1)
+            };
             let (group, _) = volume.change(ALLOCATE_CREDITS, allocate).unwrap();
             assert_eq!(group, 1);
         }

@@ -4,17 +4,13 @@ use std::ops::Range;
 
 use base::{Error, FsBlock, GroupNumber, Result};
 
+use super::Allocator;
 use super::groups::Group;
-use crate::volume::Volume;
 
-impl Volume {
-    /// Discards the free blocks in `bytes` that are in runs of at least `bytes_min`. Returns the number of
-    /// discarded bytes.
-    ///
-    /// Errors: `InvalidArgument` if the range is shorter than a block or behind the volume's end, or if `bytes_min` is
-    /// greater than a group.
-    pub fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
-        let (allocator, geometry) = (&self.writer()?.allocator, self.geometry());
+impl Allocator {
+    /// See [`Volume::trim`](crate::Volume::trim).
+    pub(crate) fn discard_free(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
+        let geometry = self.core.geometry();
         let block_bytes = u64::from(geometry.block_size.bytes());
         let [start, end, min] = [bytes.start, bytes.end, bytes_min].map(|at| at / block_bytes);
         let is_sound = bytes.end.saturating_sub(bytes.start) >= block_bytes
@@ -32,10 +28,10 @@ impl Volume {
                 continue;
             }
             // Locked until the discards are done, so that no free block is allocated concurrently.
-            let group = &mut *allocator.groups[number.0 as usize].lock();
+            let group = &mut *self.groups[number.0 as usize].lock();
             // Under the lock, for `wait_for_trims`.
-            self.check_writable()?;
-            if self.writer()?.journal.is_clean() {
+            self.journal.check()?;
+            if self.journal.is_clean() {
                 return Err(Error::ReadOnly);
             }
             match self.load_group(number, group) {
@@ -46,17 +42,14 @@ impl Volume {
             }
             trimmed += self.trim_group(number, group, &blocks, min)?;
         }
-        allocator.trim();
+        self.drop_indexes();
         Ok(trimmed * block_bytes)
     }
 
     /// Waits until no trim discards anything any more. The volume is closed, shut down or marked as clean, so that trims
     /// find no further group that they may discard.
-    pub(crate) fn wait_for_trims(&self) -> Result<()> {
-        for group in &self.writer()?.allocator.groups {
-            drop(group.lock());
-        }
-        Ok(())
+    pub(crate) fn wait_for_trims(&self) {
+        self.groups.iter().for_each(|group| drop(group.lock()));
     }
 
     /// Discards the free blocks of one group. Returns their number.
@@ -67,7 +60,7 @@ impl Volume {
         blocks: &Range<u64>,
         min: u64,
     ) -> Result<u64> {
-        let geometry = self.geometry();
+        let geometry = self.core.geometry();
         let shift = geometry.block_size.shift();
         let base = u64::from(number.0) * u64::from(geometry.clusters_per_group());
         let mut trimmed = 0;
@@ -80,7 +73,7 @@ impl Volume {
                 continue;
             }
             let at = geometry.block_size.device_offset(FsBlock(start));
-            self.device().discard(at.expect("the block is in the volume"), length << shift)?;
+            self.core.device().discard(at.expect("the block is in the volume"), length << shift)?;
             trimmed += length;
         }
         Ok(trimmed)

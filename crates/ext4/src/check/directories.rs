@@ -11,9 +11,9 @@ use crate::ROOT_INODE;
 use crate::dir::Directory;
 use crate::dir::block::{DirFormat, HEADER_BYTES, Slot, code_from_file_type};
 use crate::dir::hash::NameHasher;
+use crate::dir::inline::InlineDirectory;
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode::inline::InlineDirectory;
 use crate::inode::record::InodeFlags;
 
 const ENTRY: &str = "directory entry";

@@ -14,7 +14,8 @@ use crate::features::Feature;
 use crate::indirect::DIRECT;
 use crate::inode::Inode;
 use crate::inode::record::InodeRecord;
-use crate::orphans::file::{ORPHAN_FILE, OrphanBlock};
+use crate::orphans::block::ORPHAN_FILE;
+use crate::orphans::file;
 use crate::volume::Volume;
 
 const ORPHAN_LIST: &str = "orphan list";
@@ -83,7 +84,7 @@ impl Check<'_> {
 
     fn check_orphan_file(&mut self, file: &Inode) {
         let is_marked = self.geometry().features.has(Feature::OrphanPresent);
-        let Some(blocks) = self.report.ok(OrphanBlock::all(file)) else { return };
+        let Some(blocks) = self.report.ok(file::blocks(file)) else { return };
         for block in blocks {
             let Some(block) = self.report.ok(block) else { continue };
             if self.geometry().metadata_seed().is_none() {

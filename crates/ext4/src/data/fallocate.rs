@@ -8,18 +8,15 @@
 use std::ops::Range;
 
 use base::attributes::Timestamp;
-use base::{Error, FileBlock, FileOffset, Result, Unsupported};
+use base::{Error, FileBlock, FileOffset, Result};
 
 use crate::alloc::Purpose;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::{InodeFlags, InodeRecord};
+use crate::map_write::NEEDS_EXTENTS;
 use crate::map_write::Progress;
 use crate::orphans::write::ORPHAN_CREDITS;
-
-/// The error for files with block maps.
-pub(crate) const NEEDS_EXTENTS: Unsupported =
-    Unsupported::Operation("fallocate other than hole punching in files with block maps");
 
 /// The next step of an operation that takes several transactions.
 #[derive(Clone, Copy)]

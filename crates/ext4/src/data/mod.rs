@@ -3,5 +3,5 @@
 
 pub(crate) mod fallocate;
 pub(crate) mod move_extents;
-pub(crate) mod pointer_blocks;
+pub(crate) mod pointer_reserve;
 pub(crate) mod write;

@@ -13,10 +13,10 @@ use base::attributes::FileType;
 use base::{DeviceOffset, Error, FileBlock, FileOffset, Result, Unsupported};
 use fs::Piece;
 
-use crate::data::fallocate::NEEDS_EXTENTS;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
+use crate::map_write::NEEDS_EXTENTS;
 use crate::map_write::Pair;
 
 /// A function that copies a range of whole blocks of a file to an offset of the device, with zeroes past the end of the

@@ -10,9 +10,9 @@ use base::{Error, FileBlock, FileOffset, Location, Problem, Result};
 use fs::{Delayed, Piece, Run};
 use iomap::{FinishedRange, Iomap, IomapKind, MapRead, MapWrite};
 
-use super::pointer_blocks::PointerBlocks;
 use crate::alloc::Purpose;
 use crate::features::Feature;
+use crate::indirect::pointer_blocks::PointerBlocks;
 use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
 use crate::journal::Handle;
@@ -209,7 +209,8 @@ impl Inode {
             // With clusters, writeback must not allocate concurrently. Otherwise it could allocate a cluster that the
             // hole shares after the search for such clusters. The same holds for blocks of pointers.
             let mut pointers = self.shares_allocations().then(|| self.allocation_lock.lock());
-            let reserve = |clusters| self.volume().reserve(clusters, space::reserve_access());
+            let reserve =
+                |clusters| self.volume().allocator()?.reserve(clusters, space::reserve_access());
             let reserved = self
                 .check_last_cluster(hole)
                 .and_then(|()| self.reserve_hole(hole, pointers.as_deref_mut(), reserve));
@@ -316,8 +317,10 @@ impl Inode {
         self.clusters_reserved.store(reserved, Ordering::Release);
         drop(delayed);
         // Only a volume that is open for writing has delayed blocks.
-        let result = self.volume().unreserve(released);
-        debug_assert!(result.is_ok() || released == 0);
+        match self.volume().allocator() {
+            Ok(allocator) => allocator.unreserve(released),
+            Err(_) => debug_assert_eq!(released, 0),
+        }
     }
 
     /// Reserves clusters again for delayed blocks that share a cluster with `unmapped`. Such a block had no reservation
@@ -335,7 +338,10 @@ impl Inode {
                 let range = at..delayed.range.end.min(end);
                 at = range.end;
                 if delayed.is_delayed {
-                    let reserve = |clusters| self.volume().restore_reservation(clusters);
+                    let reserve = |clusters| {
+                        self.volume().allocator()?.restore_reservation(clusters);
+                        Ok(())
+                    };
                     self.reserve_hole(&range, None, reserve)?;
                 }
             }

@@ -9,9 +9,9 @@ use iomap::MetadataBuffer;
 
 use super::hash::HashAlgorithm;
 use super::leaf::NewEntry;
-use super::lookup::{Path, is_dots};
+use super::lookup::Path;
 use super::node::{INDEXED_BLOCKS_MAX, NodeKind};
-use super::{Directory, NAME_BYTES_MAX, STRUCTURE};
+use super::{Directory, STRUCTURE, check_new_name};
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
@@ -118,20 +118,6 @@ impl Inode {
         // The index blocks on the path and the inode change, too.
         self.credits_for_map(new_blocks) + new_blocks + levels + 2
     }
-}
-
-/// Returns an error for names that no file can have.
-pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
-    if name.len() > NAME_BYTES_MAX {
-        return Err(Error::NameTooLong);
-    }
-    if is_dots(name) {
-        return Err(Error::Exists);
-    }
-    if name.is_empty() || name.iter().any(|&byte| byte == b'/' || byte == 0) {
-        return Err(Error::InvalidArgument("the name is empty, or contains a slash or NUL"));
-    }
-    Ok(())
 }
 
 /// A leaf that was read.

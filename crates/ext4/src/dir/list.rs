@@ -1,6 +1,6 @@
 //! Listing of a directory's entries from a cursor on, in the order of its blocks.
 //!
-//! A cursor is the byte position of an entry in the directory (for inline directories see `inode/inline.rs`). The
+//! A cursor is the byte position of an entry in the directory (for inline directories see `inline.rs`). The
 //! kernel lists by hash instead. On a volume that is only read, positions never change: cursors stay valid forever,
 //! each entry has its own cursor (in the kernel, names of equal hash share one), blocks are read in sequence, and
 //! nothing is sorted or kept between calls. Directories whose entries can move during a listing are listed by hash
@@ -13,13 +13,10 @@ use base::{FileBlock, FileOffset, Result};
 use fscrypt::ShownNames;
 
 use super::Directory;
-use super::block::DirFormat;
+use super::slots::{Emit, list_slots};
+use crate::dir::inline::InlineDirectory;
 use crate::inode::Inode;
-use crate::inode::inline::InlineDirectory;
 use crate::inode::record::InodeFlags;
-
-/// The function that receives the entries.
-pub(crate) type Emit<'e> = &'e mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>;
 
 impl Inode {
     /// Calls `emit` for each entry of this directory ("." and ".." included) from `from` on, until `emit` breaks or
@@ -98,32 +95,4 @@ impl Directory<'_> {
         let start = at.0 << format.block_size.shift();
         list_slots(format, &buffer, location, DirCursor(start), DirCursor(from.0), emit)
     }
-}
-
-/// Lists the used entries of `bytes`, which begin at cursor `start`, from cursor `from` on.
-pub(crate) fn list_slots(
-    format: &DirFormat,
-    bytes: &[u8],
-    location: base::Location,
-    start: DirCursor,
-    from: DirCursor,
-    emit: Emit<'_>,
-) -> Result<ControlFlow<()>> {
-    for slot in format.slots(bytes, location) {
-        let slot = slot?;
-        let Some(inode) = slot.inode else { continue };
-        if start.0 + (slot.start as u64) < from.0 {
-            continue;
-        }
-        let entry = DirEntry {
-            name: format.stored_name(&slot, location)?,
-            inode,
-            kind: format.file_type(&slot),
-            next: DirCursor(start.0 + slot.end as u64),
-        };
-        if emit(entry).is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
-    }
-    Ok(ControlFlow::Continue(()))
 }

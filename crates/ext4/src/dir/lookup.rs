@@ -12,10 +12,10 @@ use iomap::MetadataBuffer;
 
 use super::hash::NameHasher;
 use super::leaf::Found;
-use super::{Directory, NAME_BYTES_MAX, STRUCTURE};
+use super::{Directory, NAME_BYTES_MAX, STRUCTURE, is_dots};
+use crate::dir::inline::InlineDirectory;
 use crate::features::Feature;
 use crate::inode::Inode;
-use crate::inode::inline::InlineDirectory;
 use crate::inode::record::InodeFlags;
 
 /// The position of a name.
@@ -79,10 +79,6 @@ impl Inode {
         }
         Ok(inode)
     }
-}
-
-pub(super) fn is_dots(name: &[u8]) -> bool {
-    matches!(name, b"." | b"..")
 }
 
 impl Directory<'_> {

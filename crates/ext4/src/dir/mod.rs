@@ -5,6 +5,7 @@ pub mod block;
 pub mod hash;
 pub mod index;
 
+pub(crate) mod inline;
 pub(crate) mod list;
 pub(crate) mod lookup;
 
@@ -16,6 +17,7 @@ mod node;
 mod ordered;
 mod recovery;
 mod remove;
+mod slots;
 mod split;
 
 #[cfg(test)]
@@ -28,7 +30,6 @@ use iomap::MetadataBuffer;
 
 use self::block::DirFormat;
 use self::index::IndexFormat;
-pub(crate) use self::insert::check_new_name;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::InodeFlags;
@@ -143,4 +144,22 @@ impl<'a> Directory<'a> {
         }
         Ok(())
     }
+}
+
+/// Returns an error for names that no file can have.
+pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::NameTooLong);
+    }
+    if is_dots(name) {
+        return Err(Error::Exists);
+    }
+    if name.is_empty() || name.iter().any(|&byte| byte == b'/' || byte == 0) {
+        return Err(Error::InvalidArgument("the name is empty, or contains a slash or NUL"));
+    }
+    Ok(())
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
 }

@@ -17,9 +17,9 @@ use base::{Error, FileBlock, InodeNumber, Location, Problem, Result};
 use super::Directory;
 use super::hash::NameHasher;
 use super::leaf::NewEntry;
-use super::list::Emit;
 use super::lookup::Path;
-use crate::inode::inline::InlineDirectory;
+use super::slots::Emit;
+use crate::dir::inline::InlineDirectory;
 use crate::inode::record::InodeFlags;
 
 const STRUCTURE: &str = "directory index";
@@ -201,7 +201,7 @@ impl Listing<'_> {
         let (format, wanted) = (&directory.format.dir, self.major());
         for entry in format.used(bytes, location) {
             let NewEntry { name, inode, code } = entry?;
-            if super::lookup::is_dots(name) {
+            if super::is_dots(name) {
                 continue;
             }
             let major = self.hasher.hash(name).major;

@@ -5,7 +5,8 @@ use base::attributes::FileType;
 use base::{Error, FileBlock, InodeNumber, Problem, Result};
 use fs::Piece;
 
-use super::lookup::{Located, is_dots};
+use super::is_dots;
+use super::lookup::Located;
 use super::node::NodeKind;
 use super::{Directory, STRUCTURE};
 use crate::features::Feature;

@@ -12,13 +12,13 @@ pub(crate) use self::node::{
     seal, verify_block, verify_checksum, verify_header,
 };
 use self::node::{start_of, starts};
+use crate::core::Core;
 use crate::inode::record::InodeRecord;
 use crate::layout::block_validity::BlockValidity;
-use crate::volume::Volume;
 
 /// Returns the part of the tree around block `at`: some runs, or the gap between leaves.
-pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) -> Result<Span> {
-    let validity = volume.block_validity(record.number);
+pub(crate) fn load_span(core: &Core, record: &InodeRecord, at: FileBlock) -> Result<Span> {
+    let validity = core.block_validity(record.number);
     let (seed, location) = (record.checksum_seed, Location::inode(record.number));
     let root = Expected::of_root();
     verify_root(record, validity)?;
@@ -30,7 +30,7 @@ pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) ->
             NodeSearch::Child { block, expected } => (block, expected),
         };
         let location = location.at_file_block(expected.range.start).at_block(block);
-        let buffer = volume.read_metadata(block, STRUCTURE, location)?;
+        let buffer = core.read_metadata(block, STRUCTURE, location)?;
         buffer.verify_once(|bytes| verify_block(bytes, validity, &expected, seed, location))?;
         search = find(&buffer, validity, &expected, location, at)?;
     }

@@ -94,7 +94,7 @@ impl Outcome {
         let counts = self.count_names();
         let counts_of = |number: &InodeNumber| counts.get(number).copied().unwrap_or_default();
         let action_of = |(&number, file): (&InodeNumber, &FileState)| {
-            (number, choose_action(file, counts_of(&number), orphans.contains(number)))
+            (number, choose_action(file, counts_of(&number), orphans.numbers().contains(number)))
         };
         let actions: BTreeMap<InodeNumber, Action> = self.files.iter().map(action_of).collect();
         let kept: Vec<(InodeNumber, &FileState, u16)> = self
@@ -162,10 +162,12 @@ impl Outcome {
             let Some(record) = &file.before else { continue };
             if file.is_new || matches!(actions[&number], Action::Delete) {
                 // Without links, and not in the orphan list, the inode has already been deleted.
-                if record.links > 0 || volume.writer()?.orphans.contains(number) {
+                if record.links > 0 || volume.writer()?.orphans.numbers().contains(number) {
                     if file.was_created {
                         // An interrupted replay may not yet have marked the inode as in use.
-                        volume.claim_inode(number, record.kind == FileType::Directory)?;
+                        volume
+                            .allocator()?
+                            .claim_inode(number, record.kind == FileType::Directory)?;
                     }
                     delete(volume, number)?;
                 }
@@ -274,8 +276,8 @@ fn write_inode(
 ) -> Result<Arc<Inode>> {
     let geometry = volume.geometry();
     let is_directory = file.kind() == Some(FileType::Directory);
-    let is_orphan = volume.writer()?.orphans.contains(number);
-    volume.claim_inode(number, is_directory)?;
+    let is_orphan = volume.writer()?.orphans.numbers().contains(number);
+    volume.allocator()?.claim_inode(number, is_directory)?;
     let (buffer, at, location) = volume.raw_inode(number)?;
     let block = buffer.block();
     let mut bytes = match file.kept() {

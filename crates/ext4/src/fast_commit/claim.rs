@@ -35,7 +35,7 @@ impl Outcome {
         let mut counts = BTreeMap::new();
         let kept = self.files.iter().filter(|(number, _)| is_kept(**number));
         for run in kept.flat_map(|(_, file)| mapped(file)) {
-            self.volume.claim_blocks(run.block, run.length)?;
+            self.volume.allocator()?.claim_blocks(run.block, run.length)?;
         }
         let mut claim = Claim {
             volume: &self.volume,
@@ -122,7 +122,7 @@ impl Claim<'_> {
             let operation = "replaying fast commits that change files with so many nodes";
             return Err(Unsupported::Operation(operation).into());
         }
-        self.volume.claim_blocks(block, 1)
+        self.volume.allocator()?.claim_blocks(block, 1)
     }
 
     fn claim_run(&mut self, run: Run) -> Result<()> {
@@ -131,7 +131,7 @@ impl Claim<'_> {
         let is_shared = self.last_cluster == Some(clusters.start);
         self.clusters += clusters.end - clusters.start - u64::from(is_shared);
         self.last_cluster = Some(clusters.end - 1);
-        self.volume.claim_blocks(run.block, run.length)
+        self.volume.allocator()?.claim_blocks(run.block, run.length)
     }
 
     fn count_run(&mut self) -> Result<()> {

@@ -2,6 +2,8 @@
 
 pub(crate) mod flags;
 pub(crate) mod inline;
+mod load;
+mod pending;
 pub(crate) mod record;
 pub(crate) mod symlink;
 pub(crate) mod times;
@@ -19,10 +21,10 @@ use fs::{Around, Delayed, ExtentStatus, Piece, Span};
 use fscrypt::Ciphers;
 use iomap::{Iomap, IomapKind, MapFlags, MapRead, MetadataBuffer, Transform};
 
-use crate::data::pointer_blocks::PointerBlocks;
 use crate::features::Feature;
-use crate::inode::record::{InodeFlags, InodeRecord};
-use crate::inode::write::Pending;
+use crate::indirect::pointer_blocks::PointerBlocks;
+use crate::inode::pending::Pending;
+use crate::inode::record::{InodeFlags, InodeRecord, RecordLock};
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::ranks;
 use crate::volume::Volume;
@@ -65,9 +67,6 @@ pub struct Inode {
     verifier: OnceLock<Box<Verifier>>,
 }
 
-/// A record and its lock.
-pub(crate) type RecordLock = RankedRwLock<Arc<InodeRecord>>;
-
 impl std::fmt::Debug for Inode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Inode({})", self.number)
@@ -76,7 +75,8 @@ impl std::fmt::Debug for Inode {
 
 impl Inode {
     pub(crate) fn new(volume: Arc<Volume>, record: InodeRecord) -> Self {
-        let pending = Pending::new(&volume, record.time_room());
+        let latest = volume.writer.as_ref().map(|writer| writer.journal.latest());
+        let pending = Pending::new(latest, record.time_room());
         Self {
             volume,
             number: record.number,
@@ -213,6 +213,25 @@ impl Inode {
     pub fn size_max(&self) -> u64 {
         let block_size = self.volume.geometry().block_size;
         self.map_end().0.saturating_mul(block_size.bytes().into()).min(i64::MAX as u64)
+    }
+
+    /// Verifies all block numbers in the record: the root of the map, and the attribute block. Linux does this
+    /// when it reads an inode.
+    pub(crate) fn check_block_references(&self) -> Result<()> {
+        let (volume, record) = (self.volume(), self.record());
+        let validity = volume.block_validity(self.number());
+        let location = Location::inode(self.number());
+        if let Some(block) = record.attribute_block {
+            validity.check("extended attribute block reference", location, block, 1)?;
+        }
+        if !self.has_map() || self.has(InodeFlags::INLINE_DATA) {
+            return Ok(());
+        }
+        if self.has(InodeFlags::EXTENTS) {
+            extent::verify_root(&record, validity)
+        } else {
+            indirect::verify_root(&record, validity)
+        }
     }
 
     /// Returns a number that changes when a mapping that was returned before may be stale.

@@ -1,8 +1,11 @@
 //! Parsing and validation of one inode's bytes.
 //! Not here: reading them, and the inode's data.
 
+use std::sync::Arc;
+
 use base::attributes::{Attributes, DeviceNumber, FileType, Timestamp};
 use base::checksum::crc32c;
+use base::locks::RankedRwLock;
 use base::view::view_at;
 use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 use zerocopy::FromBytes;
@@ -15,6 +18,9 @@ use crate::ondisk::inode::{
 };
 
 const STRUCTURE: &str = "inode";
+
+/// A record in memory, which is replaced as a whole, and its lock.
+pub(crate) type RecordLock = RankedRwLock<Arc<InodeRecord>>;
 
 /// The flags of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,118 +1,42 @@
 //! Changes of inode records, in the inode table and in memory.
 //! Not here: parsing (`inode/record.rs`), and an inode's data.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use base::attributes::{AttributeChange, Attributes, Timestamp};
+use base::attributes::{AttributeChange, Timestamp};
 use base::checksum::crc32c;
-use base::{InodeNumber, Result, TransactionId};
-use parking_lot::Mutex;
+use base::{InodeNumber, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::core::Core;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::{InodeFlags, InodeRecord};
-use crate::inode::times::{self, TimeRoom};
+use crate::inode::times;
 use crate::journal::Handle;
 use crate::layout::geometry::Geometry;
 use crate::ondisk::inode::{
     BASE_BYTES, CHECKSUM_HI_OFFSET, CHECKSUM_LO_OFFSET, RawInode, RawInodeExtra,
 };
-use crate::volume::Volume;
 
 const STRUCTURE: &str = "inode";
-
-/// Changes of an inode that are written with its next change.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    noted: Mutex<Noted>,
-    /// The last transaction that changed the inode, plus one; 0 for none.
-    last_change: AtomicU64,
-    /// The range and granularity of the inode's times.
-    times: TimeRoom,
-}
-
-/// Times that are not in the record yet.
-#[derive(Clone, Copy, Debug, Default)]
-struct Noted {
-    /// The time of the last change of the contents through the cache.
-    modified: Option<Timestamp>,
-    /// The time of the last read.
-    accessed: Option<Timestamp>,
-}
-
-/// Returns the form of a transaction's number in [`Pending`].
-fn stored(id: TransactionId) -> u64 {
-    u64::from(id.0) + 1
-}
-
-impl Pending {
-    /// Returns the state of an inode of `volume` that was just loaded, with this room for times. Any transaction that
-    /// is not durable may have changed the inode.
-    pub(crate) fn new(volume: &Volume, times: TimeRoom) -> Self {
-        let last = volume.writer.as_ref().map_or(0, |writer| stored(writer.journal.latest()));
-        Self { noted: Mutex::default(), last_change: AtomicU64::new(last), times }
-    }
-
-    /// Adds pending times to the attributes of the record.
-    pub(crate) fn show(&self, attributes: &mut Attributes) {
-        let noted = *self.noted.lock();
-        if let Some(time) = noted.modified {
-            attributes.modified = self.times.modified(time);
-            attributes.changed = self.times.changed(time);
-        }
-        if let Some(time) = noted.accessed {
-            attributes.accessed = self.times.accessed(time);
-        }
-    }
-
-    /// Returns whether anything is pending.
-    fn is_any(&self) -> bool {
-        let noted = *self.noted.lock();
-        noted.modified.is_some() || noted.accessed.is_some()
-    }
-
-    /// Moves the pending times to the record. Returns them.
-    fn apply(&self, record: &mut InodeRecord) -> Noted {
-        let noted = std::mem::take(&mut *self.noted.lock());
-        if let Some(time) = noted.modified {
-            record.modified = time;
-            record.changed = time;
-            record.version = record.version.wrapping_add(1);
-        }
-        if let Some(time) = noted.accessed {
-            record.accessed = time;
-        }
-        noted
-    }
-
-    /// Makes times pending again whose record could not be written, except where there are newer ones.
-    fn restore(&self, times: Noted) {
-        let mut noted = self.noted.lock();
-        noted.modified = noted.modified.or(times.modified);
-        noted.accessed = noted.accessed.or(times.accessed);
-    }
-}
 
 impl Inode {
     /// Records that the contents were changed in the cache. The times are written with the next change of the inode, at
     /// the latest when the inode is synced or released.
     pub fn note_modified(&self, time: Timestamp) {
-        if let Some(modified) = &mut self.pending.noted.lock().modified {
-            *modified = time;
+        if self.pending.replace_modified(time) {
             return;
         }
         // If the clock has not advanced since the last change, nothing is new. The record's lock is not taken under
         // the lock of the noted times, since other threads take them in the opposite order.
-        let times = self.pending.times;
+        let times = self.pending.times();
         if !self.record.read().says_modified(times.modified(time), times.changed(time)) {
-            self.pending.noted.lock().modified = Some(time);
+            self.pending.set_modified(time);
         }
     }
 
     /// Records that the contents were read. The time is written as by [`note_modified`](Self::note_modified).
     pub fn note_accessed(&self, time: Timestamp) {
-        self.pending.noted.lock().accessed = Some(time);
+        self.pending.set_accessed(time);
     }
 
     /// Returns whether [`write_pending`](Self::write_pending) has anything to write.
@@ -133,10 +57,8 @@ impl Inode {
         if !data_only {
             self.write_pending()?;
         }
-        let last = self.pending.last_change.load(Ordering::Acquire).checked_sub(1);
+        let last = self.pending.last_change();
         let journal = &self.volume().writer()?.journal;
-        // Ids have 32 bits.
-        let last = last.map(|id| TransactionId(id as u32));
         if !last.map_or(Ok(false), |id| journal.sync(id))? {
             // Another thread's commit may have begun before the data was on the device.
             journal.flush_device()?;
@@ -152,7 +74,7 @@ impl Inode {
     /// Records that the handle's transaction changes the inode. A sync of the inode then makes the transaction
     /// durable.
     pub(crate) fn note_change(&self, handle: &Handle<'_>) {
-        self.pending.last_change.store(stored(handle.transaction()), Ordering::Release);
+        self.pending.note(handle.transaction());
     }
 
     /// Changes the record, on disk and in memory. The caller holds the inode's lock if it relies on other fields to
@@ -178,7 +100,7 @@ impl Inode {
     }
 }
 
-impl Volume {
+impl Core {
     /// Writes a record to the inode table.
     pub(crate) fn write_inode_record(
         &self,

@@ -29,7 +29,7 @@ impl Journal {
     pub(crate) fn mark_clean(
         &self,
         may_be: impl FnOnce() -> bool,
-        end_trims: impl FnOnce() -> Result<()>,
+        end_trims: impl FnOnce(),
     ) -> Result<bool> {
         let Some(mark) = self.use_mark() else { return self.flush().map(|()| false) };
         // Most of the work, while changes go on.
@@ -60,7 +60,7 @@ impl Journal {
         mut state: RankedGuard<'s, State>,
         mark: &UseMark,
         may_be: impl FnOnce() -> bool,
-        end_trims: impl FnOnce() -> Result<()>,
+        end_trims: impl FnOnce(),
     ) -> Result<bool> {
         while state.handles > 0 {
             state.wait(&self.changed);
@@ -84,7 +84,8 @@ impl Journal {
             log.lock().finish()?;
         }
         self.state.lock().is_clean = true;
-        let cleared = end_trims().and_then(|()| mark.clear());
+        end_trims();
+        let cleared = mark.clear();
         self.state.lock().is_clean &= cleared.is_ok();
         cleared.map(|()| true)
     }

@@ -26,12 +26,13 @@ mod transaction;
 mod worker;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::cancellation::CHECK_EVERY;
 use base::locks::{Held, RankedMutex};
-use base::{Error, FsBlock, Result, TransactionId};
+use base::{Error, FsBlock, Result, TransactionId, Unsupported};
 use device::{BlockDevice, LatchDevice};
 use fs::SyncDelays;
 use iomap::MetadataCache;
@@ -68,6 +69,8 @@ pub(crate) struct Journal {
     /// `None` while the volume is being opened, and during a recovery in memory.
     use_mark: OnceLock<UseMark>,
     pub(crate) errors: ErrorLog,
+    /// The number of changes that a recovery may still make. `None` on a volume that was opened for writing.
+    changes_left: Option<AtomicU64>,
 }
 
 /// The reason why the volume cannot be changed any more.
@@ -142,11 +145,63 @@ impl Journal {
             blocks_max,
             use_mark: OnceLock::new(),
             errors,
+            changes_left: None,
         }
     }
 
+    /// Returns the journal of a recovery, which may make `changes_max` changes.
+    pub(crate) fn of_recovery(self, changes_max: u64) -> Self {
+        self.remember_freed();
+        Self { changes_left: Some(changes_max.into()), ..self }
+    }
+
+    /// Returns whether the volume is being recovered.
+    pub(crate) fn is_of_recovery(&self) -> bool {
+        self.changes_left.is_some()
+    }
+
+    /// Counts a change. Errors: `Unsupported` if a recovery has made as many as it may.
+    pub(crate) fn count_change(&self) -> Result<()> {
+        let Some(left) = &self.changes_left else { return Ok(()) };
+        let one_less = |left: u64| left.checked_sub(1);
+        match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Unsupported::Operation("a recovery with so many changes").into()),
+        }
+    }
+
+    /// Calls `operation` with a handle that may change `credits` blocks. If it fails after a change, the metadata in
+    /// memory is inconsistent, and the volume is shut down. An operation with ordinary failures (`NoSpace`, `Exists`
+    /// …) fails before its first change, or undoes its changes and calls [`Handle::mark_undone`].
+    pub(crate) fn change<'j, R>(
+        &'j self,
+        credits: u32,
+        operation: impl FnOnce(&mut Handle<'j>) -> Result<R>,
+    ) -> Result<R> {
+        self.count_change()?;
+        self.change_uncounted(credits, operation)
+    }
+
+    /// Calls [`change`](Self::change) for a change that a recovery bounds in another way than by their number.
+    pub(crate) fn change_uncounted<'j, R>(
+        &'j self,
+        credits: u32,
+        operation: impl FnOnce(&mut Handle<'j>) -> Result<R>,
+    ) -> Result<R> {
+        let mut handle = self.start(credits)?;
+        let result = operation(&mut handle);
+        if let Err(error) = &result {
+            if handle.has_changes() && !handle.is_undone() {
+                self.fail(error);
+            } else {
+                self.apply_error_policy(error);
+            }
+        }
+        result
+    }
+
     /// Remembers blocks of metadata that are freed from now on, for [`take_freed`](Self::take_freed).
-    pub(crate) fn remember_freed(&self) {
+    fn remember_freed(&self) {
         self.checkpoint.remember_freed();
     }
 

@@ -5,9 +5,9 @@ use base::checksum::crc32c;
 use base::{Error, FsBlock, Location, Problem, Result};
 use iomap::MetadataBuffer;
 
+use crate::core::Core;
 use crate::layout::geometry::Geometry;
 use crate::layout::group::GroupDescriptor;
-use crate::volume::Volume;
 
 /// One bit for each cluster or inode of a group.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ impl Bitmap {
     }
 }
 
-impl Volume {
+impl Core {
     /// Returns the bitmap of the clusters of a group that are in use.
     pub fn block_bitmap(&self, group: &GroupDescriptor) -> Result<Bitmap> {
         let geometry = self.geometry();

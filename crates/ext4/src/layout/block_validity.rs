@@ -6,13 +6,9 @@ use std::ops::Range;
 
 use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 
-use crate::extent;
-use crate::indirect;
-use crate::inode::Inode;
-use crate::inode::record::InodeFlags;
+use crate::core::Core;
 use crate::layout::geometry::Geometry;
-use crate::layout::system_zones::Zones;
-use crate::volume::Volume;
+use crate::layout::zones::Zones;
 
 /// The blocks that one inode may have.
 #[derive(Clone, Copy)]
@@ -92,34 +88,13 @@ impl Checker<'_> {
     }
 }
 
-impl Volume {
+impl Core {
     /// Returns the blocks that an inode may have.
     pub(crate) fn block_validity(&self, inode: InodeNumber) -> BlockValidity<'_> {
         // The journal's own zones are collected by its map, so they cannot be used to check that map.
         let is_journal = self.superblock().inodes.journal == Some(inode);
         let journal = if is_journal { None } else { Some(self.journal_zones()) };
         BlockValidity { geometry: self.geometry(), fixed: Some(self.fixed_zones()), journal }
-    }
-}
-
-impl Inode {
-    /// Verifies all block numbers in the record: the root of the map, and the attribute block. Linux does this
-    /// when it reads an inode.
-    pub(crate) fn check_block_references(&self) -> Result<()> {
-        let (volume, record) = (self.volume(), self.record());
-        let validity = volume.block_validity(self.number());
-        let location = Location::inode(self.number());
-        if let Some(block) = record.attribute_block {
-            validity.check("extended attribute block reference", location, block, 1)?;
-        }
-        if !self.has_map() || self.has(InodeFlags::INLINE_DATA) {
-            return Ok(());
-        }
-        if self.has(InodeFlags::EXTENTS) {
-            extent::verify_root(&record, validity)
-        } else {
-            indirect::verify_root(&record, validity)
-        }
     }
 }
 

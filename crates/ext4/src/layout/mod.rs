@@ -5,3 +5,4 @@ pub(crate) mod block_validity;
 pub(crate) mod geometry;
 pub(crate) mod group;
 pub(crate) mod system_zones;
+pub(crate) mod zones;

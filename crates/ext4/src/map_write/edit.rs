@@ -138,7 +138,7 @@ impl<'e> Map<'e> {
     pub(super) fn tree(&mut self) -> Result<&mut Tree<'e>> {
         match self {
             Self::Extents(tree) => Ok(tree),
-            Self::Pointers(_) => Err(crate::data::fallocate::NEEDS_EXTENTS.into()),
+            Self::Pointers(_) => Err(super::pointers::NEEDS_EXTENTS.into()),
         }
     }
 
@@ -220,7 +220,13 @@ impl MapBlocks<'_, '_, '_> {
     ) -> Result<(FsBlock, u64)> {
         let changes = self.handle.changes();
         let goal = Goal { block: goal, groups: self.groups };
-        let found = self.volume.allocate_blocks(self.handle, goal, wanted, purpose, preallocation);
+        let found = self.volume.allocator()?.allocate_blocks(
+            self.handle,
+            goal,
+            wanted,
+            purpose,
+            preallocation,
+        );
         self.is_touched |= found.is_err() && self.handle.changes() != changes;
         let (start, count) = found?;
         self.clusters += self.volume.geometry().clusters_for(count) as i64;
@@ -287,13 +293,13 @@ impl MapBlocks<'_, '_, '_> {
         if purpose == Purpose::ReservedData {
             let clusters = self.volume.geometry().clusters_for(count);
             // First, so that no other thread can allocate them.
-            self.volume.restore_reservation(clusters)?;
+            self.volume.allocator()?.restore_reservation(clusters);
         }
         self.free_clusters(start, count)
     }
 
     fn free_clusters(&mut self, start: FsBlock, count: u64) -> Result<()> {
-        let freed = self.volume.free_blocks(self.handle, start, count);
+        let freed = self.volume.allocator()?.free_blocks(self.handle, start, count);
         // After an error, the blocks are still allocated.
         self.is_touched |= freed.is_err();
         freed?;
@@ -343,7 +349,7 @@ impl NodeStore for MapBlocks<'_, '_, '_> {
 
     fn free(&mut self, block: FsBlock) -> Result<()> {
         self.is_touched = true;
-        self.volume.free_metadata_block(self.handle, block)?;
+        self.volume.allocator()?.free_metadata_block(self.handle, block)?;
         self.clusters -= 1;
         Ok(())
     }

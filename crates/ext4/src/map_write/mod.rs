@@ -35,7 +35,7 @@ use self::edit::{map_credits, tree_credits};
 pub(crate) use self::exchange::Pair;
 pub(crate) use self::new_blocks::{NewBlocks, block_beside};
 pub(crate) use self::node::empty_root;
-pub(crate) use self::pointers::NO_CLUSTERS;
+pub(crate) use self::pointers::{NEEDS_EXTENTS, NO_CLUSTERS};
 use crate::alloc::{ALLOCATE_CREDITS, FREE_CREDITS};
 use crate::extent::DEPTH_MAX;
 use crate::inode::Inode;

@@ -62,7 +62,7 @@ impl Inode {
         prepare: &mut dyn FnMut(Run) -> Result<()>,
     ) -> Result<Result<Mapped>> {
         // Space for the data was reserved, so the change must not fail for lack of a node. Blocks are reserved for the
-        // blocks of pointers that it needs, too (`data/pointer_blocks.rs`).
+        // blocks of pointers that it needs, too (`data/pointer_reserve.rs`).
         let nodes = match request.purpose {
             Purpose::ReservedData if self.has(InodeFlags::EXTENTS) => Purpose::EndOfIo,
             Purpose::ReservedData => Purpose::ReservedData,
@@ -171,7 +171,7 @@ impl MapEdit<'_, '_, '_> {
         let goal = match (before, next) {
             (Some(run), _) => FsBlock(run.block.0 + (at.0 - run.start.0)),
             (None, Some(run)) => FsBlock(run.block.0.saturating_sub(run.start.0 - at.0)),
-            (None, None) => self.blocks.volume.goal_of_inode(self.record.number)?,
+            (None, None) => self.blocks.volume.allocator()?.goal_of_inode(self.record.number)?,
         };
         let goal = within_volume(goal, &self.blocks);
         let is_last = next.is_none() && path.range().end >= FileBlock(FILE_BLOCKS_MAX);
@@ -247,7 +247,7 @@ impl MapEdit<'_, '_, '_> {
                 return Ok(FsBlock(run.block.0 + run.length));
             }
         }
-        volume.goal_of_inode(self.record.number)
+        volume.allocator()?.goal_of_inode(self.record.number)
     }
 }
 

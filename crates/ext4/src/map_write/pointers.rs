@@ -21,6 +21,9 @@ const POINTER_BYTES: usize = 4;
 /// maps.
 pub(super) const POINTED_END: FsBlock = FsBlock(1 << 32);
 
+/// The error for files with block maps.
+pub(crate) const NEEDS_EXTENTS: Unsupported =
+    Unsupported::Operation("fallocate other than hole punching in files with block maps");
 /// The error for block maps on volumes with clusters.
 pub(crate) const NO_CLUSTERS: Unsupported =
     Unsupported::Operation("a block map on a volume with clusters");

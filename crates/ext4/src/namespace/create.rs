@@ -110,7 +110,7 @@ impl Inode {
     ) -> Result<Arc<Inode>> {
         let volume = self.volume();
         let is_directory = new.kind == FileType::Directory;
-        let number = volume.allocate_inode(handle, self.number(), is_directory)?;
+        let number = volume.allocator()?.allocate_inode(handle, self.number(), is_directory)?;
         let record = record_of(volume, number, new, links, self.record().flags);
         volume.write_new_inode(handle, &record)?;
         Ok(Arc::new(Inode::new(Arc::clone(volume), record)))
@@ -157,7 +157,7 @@ impl Inode {
         }
         self.drop_new_xattrs(handle)?;
         self.update(handle, super::release::mark_deleted)?;
-        self.volume().retire_inode(handle, self.number(), is_directory(self))?;
+        self.volume().allocator()?.retire_inode(handle, self.number(), is_directory(self))?;
         handle.mark_undone();
         Err(failed.error)
     }

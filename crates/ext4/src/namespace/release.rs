@@ -11,14 +11,15 @@ use fs::Piece;
 
 use super::{INODE_CREDITS, is_directory};
 use crate::alloc::FREE_INODE_CREDITS;
-use crate::data::pointer_blocks::PointerBlocks;
+use crate::indirect::pointer_blocks::PointerBlocks;
 use crate::inode::Inode;
 use crate::inode::inline;
 use crate::inode::record::{InodeFlags, InodeRecord};
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::map_write::Progress;
-use crate::orphans::write::{Adopted, ORPHAN_CREDITS};
-use crate::recovery::OrphanReport;
+use crate::orphans::adopt::Adopted;
+use crate::orphans::write::ORPHAN_CREDITS;
+use crate::recovery::report::OrphanReport;
 use crate::volume::Volume;
 use crate::volume::clock::now;
 use crate::volume::writer::Writer;
@@ -36,7 +37,7 @@ impl Inode {
         volume.change(credits, |handle| {
             volume.remove_orphan(handle, self)?;
             self.update(handle, mark_deleted)?;
-            volume.retire_inode(handle, self.number(), is_directory(self))
+            volume.allocator()?.retire_inode(handle, self.number(), is_directory(self))
         })
     }
 

@@ -1,120 +1,39 @@
-//! The blocks of the orphan file: reading, verification and changes. Not here: the inodes that they list.
+//! The orphan file as a whole. Not here: its blocks (`block.rs`), and the inodes that they list.
 
 use std::collections::HashSet;
 
-use base::checksum::crc32c;
-use base::view::view_at;
-use base::{Error, FileBlock, FsBlock, Location, Problem, Result};
-use iomap::MetadataBuffer;
-use zerocopy::FromBytes;
-use zerocopy::little_endian::U32;
+use base::{Error, FileBlock, Location, Problem, Result};
 
 use crate::inode::Inode;
-use crate::ondisk::orphan::{ORPHAN_MAGIC, RawOrphanTail};
+use crate::orphans::block::{BLOCK, ORPHAN_FILE, OrphanBlock};
 
-pub(crate) const ORPHAN_FILE: &str = "orphan file";
-const BLOCK: &str = "orphan file block";
 /// The maximum size of the orphan file, in bytes: 512 blocks of 64 KiB, the largest file that e2fsprogs creates by
 /// default.
 const BYTES_MAX: u64 = 32 << 20;
 
-/// A verified block of the orphan file.
-pub(crate) struct OrphanBlock {
-    buffer: MetadataBuffer,
-    /// The location of the block, for errors.
-    pub location: Location,
-}
-
-impl OrphanBlock {
-    /// Returns the blocks of the file, in order. Each is verified, or an error. A block that the file has twice is an
-    /// error, too: otherwise a small hostile image could have millions of orphans.
-    pub(crate) fn all(file: &Inode) -> Result<impl Iterator<Item = Result<Self>>> {
-        let (found, max) = (file.size(), BYTES_MAX);
-        if found > max {
-            let problem = Problem::Range { field: "size", found, min: 0, max };
-            return Err(Error::corrupt(ORPHAN_FILE, Location::inode(file.number()), problem));
+/// Returns the blocks of the file, in order. Each is verified, or an error. A block that the file has twice is an
+/// error, too: otherwise a small hostile image could have millions of orphans.
+pub(crate) fn blocks(file: &Inode) -> Result<impl Iterator<Item = Result<OrphanBlock>>> {
+    let (found, max) = (file.size(), BYTES_MAX);
+    if found > max {
+        let problem = Problem::Range { field: "size", found, min: 0, max };
+        return Err(Error::corrupt(ORPHAN_FILE, Location::inode(file.number()), problem));
+    }
+    let count = file.volume().geometry().block_size.blocks_for(file.size());
+    let mut known = HashSet::new();
+    let mut once = move |block: OrphanBlock| {
+        if known.insert(block.block()) {
+            return Ok(block);
         }
-        let count = file.volume().geometry().block_size.blocks_for(file.size());
-        let mut known = HashSet::new();
-        let mut once = move |block: Self| {
-            if known.insert(block.block()) {
-                return Ok(block);
-            }
-            Err(Error::corrupt(BLOCK, block.location, Problem::Shared { blocks: 1 }))
-        };
-        Ok((0..count)
-            .map(|at| Self::read(file, FileBlock(at)))
-            .map(move |read| read.and_then(&mut once)))
-    }
-
-    fn read(file: &Inode, at: FileBlock) -> Result<Self> {
-        let location = Location::inode(file.number()).at_file_block(at);
-        let Some(buffer) = file.read_block(at, BLOCK)? else {
-            return Err(Error::corrupt(BLOCK, location, Problem::Missing("block")));
-        };
-        let location = location.at_block(buffer.block());
-        verify(&buffer, buffer.block(), file.record().checksum_seed, location)?;
-        Ok(Self { buffer, location })
-    }
-
-    /// Returns the block number.
-    pub(crate) fn block(&self) -> FsBlock {
-        self.buffer.block()
-    }
-
-    /// Returns the checksum that the block stores, which has no meaning on a volume without checksums.
-    pub(crate) fn stored_checksum(&self) -> u32 {
-        let tail = RawOrphanTail::ref_from_suffix(&self.buffer);
-        tail.map_or(0, |(_, tail)| tail.checksum.get())
-    }
-
-    /// Returns the slots: inode numbers, or zero for a free slot.
-    pub(crate) fn numbers(&self) -> &[U32] {
-        let covered = &self.buffer[..tail_at(self.buffer.len())];
-        let count = covered.len() / size_of::<U32>();
-        <[U32]>::ref_from_prefix_with_elems(covered, count)
-            .map(|(numbers, _)| numbers)
-            .unwrap_or_default()
-    }
-}
-
-fn tail_at(block_bytes: usize) -> usize {
-    block_bytes.saturating_sub(size_of::<RawOrphanTail>())
-}
-
-fn verify(bytes: &[u8], block: FsBlock, seed: Option<u32>, location: Location) -> Result<()> {
-    let at = tail_at(bytes.len());
-    let tail: &RawOrphanTail = view_at(bytes, at, BLOCK, location)?;
-    let (found, expected) = (tail.magic.get().into(), ORPHAN_MAGIC.into());
-    if found != expected {
-        return Err(Error::corrupt(BLOCK, location, Problem::Magic { found, expected }));
-    }
-    let (stored, computed) = (tail.checksum.get(), checksum(seed, block, &bytes[..at]));
-    match computed {
-        Some(computed) if stored != computed => {
-            Err(Error::corrupt(BLOCK, location, Problem::Checksum { stored, computed }))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Changes the slots in a block, as bytes, and updates its checksum. `seed` is the checksum seed of the file's inode,
-/// or `None` on a volume without checksums.
-pub(crate) fn edit(
-    bytes: &mut [u8],
-    block: FsBlock,
-    seed: Option<u32>,
-    change: impl FnOnce(&mut [u8]),
-) {
-    let Ok((numbers, tail)) = RawOrphanTail::mut_from_suffix(bytes) else {
-        unreachable!("a block has more bytes than the tail");
+        Err(Error::corrupt(BLOCK, block.location, Problem::Shared { blocks: 1 }))
     };
-    change(numbers);
-    if let Some(computed) = checksum(seed, block, numbers) {
-        tail.checksum = computed.into();
-    }
+    Ok((0..count).map(|at| read(file, FileBlock(at))).map(move |read| read.and_then(&mut once)))
 }
 
-fn checksum(seed: Option<u32>, block: FsBlock, numbers: &[u8]) -> Option<u32> {
-    seed.map(|seed| crc32c(crc32c(seed, &block.0.to_le_bytes()), numbers))
+fn read(file: &Inode, at: FileBlock) -> Result<OrphanBlock> {
+    let location = Location::inode(file.number()).at_file_block(at);
+    let Some(buffer) = file.read_block(at, BLOCK)? else {
+        return Err(Error::corrupt(BLOCK, location, Problem::Missing("block")));
+    };
+    OrphanBlock::new(buffer, file.record().checksum_seed, location)
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use base::{Error, InodeNumber, Location, Problem, Result};
 
+use crate::core::Core;
 use crate::inode::Inode;
 use crate::ondisk::superblock::STATE_ERRORS;
 use crate::volume::Volume;
@@ -117,6 +118,6 @@ fn fault(structure: &'static str, number: InodeNumber, problem: Problem) -> Erro
 }
 
 /// Returns whether the volume's superblock records errors. Linux does not trust the orphans of such a volume.
-pub(crate) fn has_errors(volume: &Volume) -> bool {
-    volume.superblock().raw().state.get() & STATE_ERRORS != 0
+pub(crate) fn has_errors(core: &Core) -> bool {
+    core.superblock().raw().state.get() & STATE_ERRORS != 0
 }

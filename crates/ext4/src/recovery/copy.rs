@@ -14,7 +14,9 @@ use iomap::PageCache;
 use super::{OrphanReport, RecoveryReport, overlay};
 use crate::jbd2::Journal;
 use crate::superblock::copy::SuperblockCopy;
-use crate::volume::{OpenOptions, Probed, Volume};
+use crate::volume::Volume;
+use crate::volume::open::OpenOptions;
+use crate::volume::probe::Probed;
 
 impl Volume {
     /// Opens the volume through `copy`, and replays its journal. If the journal cannot be replayed, opens the volume

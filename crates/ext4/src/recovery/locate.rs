@@ -13,6 +13,7 @@ use base::{
 use device::SharedDevice;
 use fs::{Piece, Run};
 
+use crate::core::Core;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::{InodeFlags, InodeRecord};
@@ -88,7 +89,7 @@ fn open_in_inode(volume: &Arc<Volume>, record: InodeRecord) -> Result<Journal> {
 
 /// Returns the block ranges of the internal journal, including those of its map. If the map cannot be read completely,
 /// adds the ranges in the superblock's copy of it.
-pub(crate) fn journal_runs(volume: &Volume) -> AllRuns {
+pub(crate) fn journal_runs(volume: &Core) -> AllRuns {
     let Some(number) = volume.superblock().inodes.journal else { return AllRuns::default() };
     let mut runs = AllRuns::default();
     match volume.inode_record(number) {
@@ -116,7 +117,7 @@ pub(crate) struct AllRuns {
 
 impl AllRuns {
     /// Adds the blocks of the map in `record`.
-    fn add(&mut self, volume: &Volume, record: &InodeRecord) {
+    fn add(&mut self, volume: &Core, record: &InodeRecord) {
         self.nodes.clear();
         map_walk::walk(volume, &MapRoot::new(volume, record), self);
     }
@@ -176,7 +177,7 @@ fn runs_of(inode: &Inode) -> Result<Vec<JournalRun>> {
 }
 
 /// Returns the journal's inode from its copy in the superblock.
-fn backup_record(volume: &Volume, number: InodeNumber) -> Option<InodeRecord> {
+fn backup_record(volume: &Core, number: InodeNumber) -> Option<InodeRecord> {
     let raw = volume.superblock().raw();
     if raw.jnl_backup_type != BACKUP_OF_BLOCKS {
         return None;
@@ -219,7 +220,7 @@ fn backup_record(volume: &Volume, number: InodeNumber) -> Option<InodeRecord> {
 }
 
 /// Opens the journal on `device`. Errors: `Corrupt` if its UUID is not the one in the volume's superblock.
-fn open_external(volume: &Volume, device: &SharedDevice) -> Result<Journal> {
+fn open_external(volume: &Core, device: &SharedDevice) -> Result<Journal> {
     const STRUCTURE: &str = "superblock of the journal device";
     let location = Location::byte(SUPERBLOCK_OFFSET.0);
     let fault = |problem| Error::corrupt(STRUCTURE, location, problem);

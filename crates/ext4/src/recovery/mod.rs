@@ -4,7 +4,8 @@
 
 mod copy;
 mod locate;
-mod scratch;
+pub(crate) mod report;
+pub(crate) mod scratch;
 mod torn;
 
 use std::sync::Arc;
@@ -20,12 +21,13 @@ pub(crate) use self::torn::untorn;
 use crate::alloc::store_totals;
 use crate::fast_commit::{self, Change};
 use crate::features::Feature;
-use crate::jbd2::{Journal, Recovery};
+use crate::jbd2::Journal;
 use crate::orphans::found;
-use crate::superblock::{self, SUPERBLOCK_OFFSET, Superblock};
+use crate::recovery::report::{OrphanReport, RecoveryReport};
+use crate::superblock::{self, SUPERBLOCK_OFFSET, Superblock, set_feature};
+use crate::volume::Volume;
 use crate::volume::error_log::RecordedErrors;
-use crate::volume::writer::set;
-use crate::volume::{Probed, Unrecovered, Volume};
+use crate::volume::probe::{Probed, Unrecovered};
 
 /// The maximum size of a journal's log in memory, in bytes. A log can be longer. But its blocks can be holes in the
 /// image file, so its length alone does not justify more memory.
@@ -40,32 +42,6 @@ const ORPHAN_CHANGES_MAX: u64 = 1 << 19;
 const FAST_COMMIT_CHANGES_MAX: u64 = 1 << 18;
 /// The maximum number of changes for each tag of a fast commit.
 const CHANGES_PER_TAG: u64 = 16;
-
-/// A report of the recovery of a volume.
-#[derive(Clone, Debug)]
-pub struct RecoveryReport {
-    /// The recovery of the journal's log.
-    pub log: Recovery,
-    /// The number of fast commits that followed the log's transactions.
-    pub fast_commits: usize,
-    /// The last corruption that the replay of fast commits found, if any. It is in files that the replay has deleted
-    /// nevertheless. Blocks that it could not reach are left to e2fsck.
-    pub fast_commit_failure: Option<Error>,
-    /// The orphans: inodes that were being deleted or truncated.
-    pub orphans: OrphanReport,
-}
-
-/// A report of the processed orphans.
-#[derive(Clone, Debug, Default)]
-pub struct OrphanReport {
-    /// The number of deleted inodes, which had no name.
-    pub deleted: u32,
-    /// The number of files whose truncation was completed.
-    pub truncated: u32,
-    /// The first error of an orphan that could not be completed. The volume can be read nevertheless: such inodes have
-    /// no names, or have blocks past the end of the file.
-    pub failure: Option<Error>,
-}
 
 impl Unrecovered {
     /// Replays the journal and completes the orphans in memory. Returns the recovered volume, whose metadata is cached
@@ -209,14 +185,14 @@ fn finish(
     let mut bytes = found[..].to_vec().into_boxed_slice();
     let totals = volume.free_counts();
     superblock::edit(&mut bytes, volume.geometry(), |raw| {
-        set(raw, Feature::NeedsRecovery, false);
+        set_feature(raw, Feature::NeedsRecovery, false);
         errors.store(raw);
         if let Some(totals) = totals {
             store_totals(raw, volume.geometry(), totals);
         }
         raw.last_orphan = 0.into();
         if has_no_orphans {
-            set(raw, Feature::OrphanPresent, false);
+            set_feature(raw, Feature::OrphanPresent, false);
         }
     });
     let offset =

@@ -7,9 +7,14 @@ use base::{Result, Unsupported};
 use device::{LatchDevice, OverlayBlocks, OverlayDevice, SharedDevice};
 use iomap::PageCache;
 
+use crate::alloc::Allocator;
+use crate::journal::Journal;
+use crate::orphans::set::OrphanSet;
 use crate::superblock::Superblock;
+use crate::volume::Volume;
+use crate::volume::error_log::{ErrorLog, RecordedErrors};
+use crate::volume::probe::Probed;
 use crate::volume::writer::Writer;
-use crate::volume::{Probed, Volume};
 
 /// The default maximum size of all changed blocks, in bytes.
 pub(super) const BYTES_MAX: u64 = 512 << 20;
@@ -35,7 +40,7 @@ pub(super) fn change<R>(
     let layer = Arc::new(OverlayDevice::new(Arc::clone(device), block_size, limits.bytes));
     let latch = Arc::new(LatchDevice::new(layer.clone()));
     let volume = reopen(&(latch.clone() as SharedDevice), cache)?;
-    let writer = Writer::for_recovery(&volume, reopen(device, cache)?, latch, limits.changes)?;
+    let writer = writer(&volume, &reopen(device, cache)?, latch, limits.changes)?;
     let mut volume = Arc::into_inner(volume)
         .expect("no other reference exists to a volume that was just opened");
     volume.writer = Some(writer);
@@ -55,6 +60,23 @@ pub(super) fn change<R>(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Returns the state for at most `changes_max` changes of `volume`: without a log, a thread, and an error policy. `latch` is
+/// the volume's device, and `before` the volume without these changes.
+pub(crate) fn writer(
+    volume: &Arc<Volume>,
+    before: &Arc<Volume>,
+    latch: Arc<LatchDevice>,
+    changes_max: u64,
+) -> Result<Writer> {
+    let errors = ErrorLog::new(volume.geometry().clone(), RecordedErrors::default());
+    let journal = Journal::new(latch, Arc::clone(volume.metadata()), None, errors);
+    let journal = Arc::new(journal.of_recovery(changes_max));
+    let orphans = OrphanSet::open_for_recovery(volume)?;
+    let before = Arc::clone(before.core());
+    let allocator = Allocator::for_recovery(volume.core(), &journal, orphans.numbers(), before);
+    Ok(Writer::new(journal, allocator, orphans, None))
 }
 
 /// Returns the volume on `device`, even if its superblock says that it needs recovery.

@@ -15,7 +15,7 @@ use device::SharedDevice;
 use fs::ErrorPolicy;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::features::{Feature, Features};
+use crate::features::{Feature, FeatureSet, Features};
 use crate::jbd2::LoggedVolume;
 use crate::layout::geometry::{CreatorOs, Geometry, SuperblockCopies};
 use crate::ondisk::superblock::RawSuperblock;
@@ -543,4 +543,16 @@ fn parse_named_inodes(raw: &RawSuperblock, geometry: &Geometry) -> Result<NamedI
         orphan_file: named(Feature::OrphanFile, "orphan file inode", raw.orphan_file_inum.get())?,
         last_orphan: (last_orphan != 0).then_some(InodeNumber(last_orphan.into())),
     })
+}
+
+/// Sets or clears the flag of `feature`.
+pub(crate) fn set_feature(raw: &mut RawSuperblock, feature: Feature, value: bool) {
+    let (set, bit) = feature.position();
+    let field = match set {
+        FeatureSet::Compatible => &mut raw.feature_compat,
+        FeatureSet::Incompatible => &mut raw.feature_incompat,
+        FeatureSet::ReadOnlyCompatible => &mut raw.feature_ro_compat,
+    };
+    let others = field.get() & !(1 << bit);
+    *field = (others | u32::from(value) << bit).into();
 }

@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 
 use base::Result;
 
-use super::writer::set;
 use crate::features::Feature;
 use crate::layout::geometry::Geometry;
 use crate::ondisk::superblock::RawSuperblock;
+use crate::superblock::set_feature;
 use crate::volume::Volume;
 
 /// The largest size of a file on a volume without the feature.
@@ -37,7 +37,7 @@ impl Volume {
 }
 
 fn add_feature(raw: &mut RawSuperblock) {
-    set(raw, Feature::LargeFile, true);
+    set_feature(raw, Feature::LargeFile, true);
     if raw.rev_level.get() == 0 {
         // Only revision 1 has features. Revision 0 has these values for what was added.
         raw.rev_level = 1.into();

@@ -5,7 +5,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,12 +15,11 @@ use device::SharedDevice;
 use parking_lot::{Condvar, Mutex};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use crate::core::Core;
 use crate::features::Feature;
-use crate::journal::Journal;
 use crate::ondisk::mmp::{
     MMP_MAGIC, MMP_SEQUENCE_CLEAN, MMP_SEQUENCE_FSCK, MMP_SEQUENCE_MAX, RawMmp,
 };
-use crate::volume::Volume;
 use crate::volume::clock;
 
 const STRUCTURE: &str = "MMP block";
@@ -45,9 +44,9 @@ pub(crate) struct MmpBlock {
 }
 
 impl MmpBlock {
-    /// Returns the block of `volume`, or `None` if the volume does not have the feature.
-    pub(crate) fn of(volume: &Volume) -> Result<Option<Self>> {
-        let (geometry, raw) = (volume.geometry(), volume.superblock().raw());
+    /// Returns the block of a volume, or `None` if the volume does not have the feature.
+    pub(crate) fn of(core: &Core) -> Result<Option<Self>> {
+        let (geometry, raw) = (core.geometry(), core.superblock().raw());
         if !geometry.features.has(Feature::Mmp) {
             return Ok(None);
         }
@@ -68,7 +67,7 @@ impl MmpBlock {
             }
         };
         let offset = geometry.block_size.device_offset(block).expect("the block is in the volume");
-        let (device, seed) = (Arc::clone(volume.device()), geometry.metadata_seed());
+        let (device, seed) = (Arc::clone(core.device()), geometry.metadata_seed());
         Ok(Some(Self { device, offset, location, seed, update_interval }))
     }
 
@@ -233,10 +232,14 @@ pub(crate) struct Mmp {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// A function that is called with the error by which a claim was lost.
+type OnLoss = Box<dyn Fn(&Error) + Send + Sync>;
+
 struct Shared {
     state: Mutex<State>,
     stopped: Condvar,
-    journal: OnceLock<Weak<Journal>>,
+    /// Called when the claim is lost.
+    on_loss: OnceLock<OnLoss>,
 }
 
 struct State {
@@ -253,8 +256,8 @@ impl Mmp {
     pub(crate) fn start(block: MmpBlock, wait_callback: &WaitCallback) -> Result<Self> {
         let claim = Claim::acquire(block, |message, time| wait_callback.wait(message, time))?;
         let state = Mutex::new(State { claim, released: None, is_stopped: false, lost: None });
-        let (stopped, journal) = (Condvar::new(), OnceLock::new());
-        let shared = Arc::new(Shared { state, stopped, journal });
+        let (stopped, on_loss) = (Condvar::new(), OnceLock::new());
+        let shared = Arc::new(Shared { state, stopped, on_loss });
         let in_thread = Arc::clone(&shared);
         let thread =
             std::thread::Builder::new().name("bifolio-mmp".into()).spawn(move || in_thread.run());
@@ -265,11 +268,11 @@ impl Mmp {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Registers `journal`, which is stopped when the claim is lost. Fails if it is lost already.
-    pub(crate) fn guard(&self, journal: &Arc<Journal>) -> Result<()> {
-        // Under the lock: an earlier loss is seen here, and a later loss finds the journal.
+    /// Calls `on_loss` when the claim is lost, to stop the journal. Fails if it is lost already.
+    pub(crate) fn guard(&self, on_loss: impl Fn(&Error) + Send + Sync + 'static) -> Result<()> {
+        // Under the lock: an earlier loss is seen here, and a later loss calls the function.
         let state = self.shared.state.lock();
-        let _ = self.shared.journal.set(Arc::downgrade(journal));
+        let _ = self.shared.on_loss.set(Box::new(on_loss));
         state.lost.clone().map_or(Ok(()), Err)
     }
 
@@ -355,10 +358,10 @@ impl Shared {
         }
     }
 
-    /// Records that the claim is lost, and stops the journal, so that nothing more is written.
+    /// Records that the claim is lost, and says so, so that nothing more is written.
     fn mark_lost(&self, state: &mut State, error: Error) {
-        if let Some(journal) = self.journal.get().and_then(Weak::upgrade) {
-            journal.stop(&error);
+        if let Some(on_loss) = self.on_loss.get() {
+            on_loss(&error);
         }
         state.lost = Some(error);
     }

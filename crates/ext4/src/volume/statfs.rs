@@ -3,17 +3,13 @@
 use base::attributes::StatFs;
 use base::{GroupNumber, Result};
 
+use crate::alloc::kernel_reserve;
 use crate::features::Feature;
-use crate::layout::geometry::Geometry;
 use crate::volume::Volume;
 
 /// The maximum number of groups whose counts are summed. With more groups, the sum would read too much, and the
 /// superblock's counts are used.
 const GROUPS_SUMMED_MAX: u32 = 1 << 22;
-/// The number of clusters of which the kernel reserves one for its own use.
-const KERNEL_RESERVE_DIVISOR: u64 = 50;
-/// The maximum number of clusters that the kernel reserves.
-const KERNEL_RESERVE_MAX: u64 = 4096;
 /// The longest name, in bytes.
 pub(crate) const NAME_BYTES_MAX: u32 = 255;
 
@@ -162,15 +158,6 @@ fn covered(ranges: &mut [(u64, u64)]) -> u64 {
         }
     }
     count
-}
-
-/// Returns the number of blocks that the kernel reserves at mount, so that extents can always be split.
-pub(crate) fn kernel_reserve(geometry: &Geometry) -> u64 {
-    if !geometry.features.has(Feature::Extent) {
-        return 0;
-    }
-    let clusters = geometry.block_count >> geometry.cluster_shift;
-    (clusters / KERNEL_RESERVE_DIVISOR).min(KERNEL_RESERVE_MAX) << geometry.cluster_shift
 }
 
 #[cfg(test)]

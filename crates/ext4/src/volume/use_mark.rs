@@ -10,9 +10,8 @@ use iomap::MetadataCache;
 use crate::features::Feature;
 use crate::layout::geometry::Geometry;
 use crate::ondisk::superblock::{RawSuperblock, STATE_VALID};
-use crate::superblock;
+use crate::superblock::{self, set_feature};
 use crate::volume::mmp::MmpHold;
-use crate::volume::writer::set;
 
 const STRUCTURE: &str = "superblock";
 
@@ -52,13 +51,13 @@ impl UseMark {
         let has_orphan_file = self.geometry.features.has(Feature::OrphanFile);
         self.change_flags(|raw| {
             if self.has_log {
-                set(raw, Feature::NeedsRecovery, true);
+                set_feature(raw, Feature::NeedsRecovery, true);
             } else {
                 raw.state = (raw.state.get() & !STATE_VALID).into();
             }
             if has_orphan_file {
                 // After a crash, the orphan file is read only if this flag is set.
-                set(raw, Feature::OrphanPresent, true);
+                set_feature(raw, Feature::OrphanPresent, true);
             }
             raw.state = (raw.state.get() | errors).into();
         })
@@ -82,9 +81,9 @@ impl UseMark {
     /// empty.
     pub(crate) fn clear_flags(&self, has_no_orphans: bool) -> Result<()> {
         self.change_flags(|raw| {
-            set(raw, Feature::NeedsRecovery, false);
+            set_feature(raw, Feature::NeedsRecovery, false);
             if has_no_orphans {
-                set(raw, Feature::OrphanPresent, false);
+                set_feature(raw, Feature::OrphanPresent, false);
             }
             raw.state = (raw.state.get() | self.valid).into();
         })

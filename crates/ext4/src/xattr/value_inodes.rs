@@ -172,7 +172,7 @@ impl Inode {
         checksum: u32,
     ) -> Result<Self> {
         let volume = self.volume();
-        let number = volume.allocate_inode(handle, self.number(), false)?;
+        let number = volume.allocator()?.allocate_inode(handle, self.number(), false)?;
         let record = self.value_inode_record(number, value.len() as u64, checksum);
         let (block, at, location) = volume.inode_location(number)?;
         let geometry = volume.geometry();
@@ -264,7 +264,7 @@ impl Inode {
             // The field has 32 bits, and zero stands for an inode that was not deleted.
             record.deleted = (now().seconds as u32).max(1);
         })?;
-        self.volume().retire_inode(handle, self.number(), false)?;
+        self.volume().allocator()?.retire_inode(handle, self.number(), false)?;
         Ok(true)
     }
 

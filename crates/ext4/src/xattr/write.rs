@@ -21,6 +21,7 @@ use crate::inode::Inode;
 use crate::inode::record::InodeRecord;
 use crate::journal::Handle;
 use crate::ondisk::inode::BASE_BYTES;
+use crate::superblock::set_feature;
 use crate::volume::Volume;
 use fs::xattr::NameIndex;
 
@@ -96,7 +97,7 @@ impl Inode {
         let changes = reference_changes(&self.all_attributes()?, &none, false);
         self.value_inodes(&changes)?.iter().try_for_each(|holder| holder.delete_new(handle))?;
         if let Some(block) = self.record().attribute_block {
-            volume.free_metadata_block(handle, block)?;
+            volume.allocator()?.free_metadata_block(handle, block)?;
             self.update(handle, |record| record.attribute_block = None)?;
         }
         Ok(())
@@ -179,7 +180,7 @@ impl Inode {
         let before = self.all_attributes()?;
         let mut after = before.clone();
         edit(&self.attribute_room(), &mut after)?;
-        volume.with_space(|| self.replace_in_transaction(&before, &after, change))
+        volume.allocator()?.with_space(|| self.replace_in_transaction(&before, &after, change))
     }
 
     /// Replaces the attributes `before` by `after`, in a transaction.
@@ -242,7 +243,9 @@ impl Inode {
             Some(old) if block != Some(old) && is_shared => {
                 share::count_down(volume, handle, self.number(), old)?;
             }
-            Some(old) if block != Some(old) => volume.free_metadata_block(handle, old)?,
+            Some(old) if block != Some(old) => {
+                volume.allocator()?.free_metadata_block(handle, old)?
+            }
             _ => {}
         }
         let area = (before.area != after.area)
@@ -272,8 +275,8 @@ impl Inode {
     /// Allocates a block for attributes. Errors: after `NoSpace`, the inodes `made` are deleted.
     fn new_attribute_block(&self, handle: &mut Handle<'_>, made: &[Inode]) -> Result<FsBlock> {
         let volume = self.volume();
-        let goal = Goal::in_any_group(volume.goal_of_inode(self.number())?);
-        match volume.allocate_blocks(handle, goal, 1, Purpose::Metadata, None) {
+        let goal = Goal::in_any_group(volume.allocator()?.goal_of_inode(self.number())?);
+        match volume.allocator()?.allocate_blocks(handle, goal, 1, Purpose::Metadata, None) {
             Ok((block, _)) => Ok(block),
             Err(error) => {
                 if error == Error::NoSpace {
@@ -309,7 +312,7 @@ impl Volume {
         if self.geometry().features.has(Feature::ExtAttr) {
             return Ok(());
         }
-        self.edit_superblock(handle, |raw| crate::volume::writer::set(raw, Feature::ExtAttr, true))
+        self.edit_superblock(handle, |raw| set_feature(raw, Feature::ExtAttr, true))
     }
 
     /// Returns the credits that [`Inode::store_new_xattrs`] needs, in addition to those for creating the inode.

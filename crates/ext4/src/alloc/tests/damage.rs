@@ -30,7 +30,9 @@ fn free_blocks_and_blocks_of_structures_are_not_freed() {
         assert!(matches!(problem(volume.free((outside, 1))), Problem::Range { .. }));
         assert!(matches!(problem(volume.free((FsBlock(0), 1))), Problem::Range { .. }));
         let free_inode = |number| {
-            let free = |handle: &mut _| volume.free_inode(handle, InodeNumber(number), false);
+            let free = |handle: &mut _| {
+                volume.allocator().unwrap().free_inode(handle, InodeNumber(number), false)
+            };
             volume.change(FREE_INODE_CREDITS, free)
         };
         assert!(matches!(problem(free_inode(40)), Problem::MarkedFree { count: 1 }));
@@ -77,7 +79,9 @@ fn wrong_counts_of_inodes_are_errors() {
     let image = Image::make(40, &["-t", "ext4", "-b", "1024"]);
     let number = {
         let volume = open_for_writing(&image);
-        let allocate = |handle: &mut _| volume.allocate_inode(handle, crate::ROOT_INODE, true);
+        let allocate = |handle: &mut _| {
+            volume.allocator().unwrap().allocate_inode(handle, crate::ROOT_INODE, true)
+        };
         let number = volume.change(ALLOCATE_INODE_CREDITS, allocate).unwrap();
         close(volume);
         number
@@ -88,10 +92,11 @@ fn wrong_counts_of_inodes_are_errors() {
             image.debugfs_write(&set);
         }
         let volume = open_for_writing(&image);
-        let free = |handle: &mut _| volume.free_inode(handle, number, true);
+        let free = |handle: &mut _| volume.allocator().unwrap().free_inode(handle, number, true);
         problem(volume.change(FREE_INODE_CREDITS, free));
         if field == "free_inodes_count" {
-            let allocate = |handle: &mut _| volume.allocate_inode(handle, number, true);
+            let allocate =
+                |handle: &mut _| volume.allocator().unwrap().allocate_inode(handle, number, true);
             problem(volume.change(ALLOCATE_INODE_CREDITS, allocate));
             assert_eq!(volume.statfs().inodes_free, 0);
         }
@@ -185,7 +190,9 @@ fn groups_that_share_an_inode_bitmap_allocate_no_inode_twice() {
     let (_image, volume) = volume_with_shared_bitmaps();
     let mut numbers = Vec::new();
     let allocate = |parent, is_directory| {
-        let allocate = |handle: &mut _| volume.allocate_inode(handle, parent, is_directory);
+        let allocate = |handle: &mut _| {
+            volume.allocator().unwrap().allocate_inode(handle, parent, is_directory)
+        };
         volume.change(ALLOCATE_INODE_CREDITS, allocate)
     };
     for round in 0..2 * volume.geometry().inodes_per_group {
@@ -220,7 +227,11 @@ fn a_bitmap_that_was_changed_by_other_code_does_not_get_a_valid_checksum() {
         let group_of = |block| volume.geometry().group_of_block(block).unwrap().0;
         // Case 1: the group is loaded, but the checksum of its bitmap was not computed yet.
         let allocator = &volume.writer().unwrap().allocator;
-        volume.load_group(GroupNumber(2), &mut allocator.groups[2].lock()).unwrap();
+        volume
+            .allocator()
+            .unwrap()
+            .load_group(GroupNumber(2), &mut allocator.groups[2].lock())
+            .unwrap();
         flip(&volume, 2, 4000);
         let blocks = volume.allocate(start(2) + 100, 1, Purpose::Data).unwrap();
         assert_ne!(group_of(blocks.0), 2, "{options}");

@@ -23,7 +23,7 @@ fn tables_that_were_never_written_are_zeroed_when_they_are_first_used() {
             let is_directory = count % 10 == 0;
             let number = volume
                 .change(ALLOCATE_INODE_CREDITS, |handle| {
-                    volume.allocate_inode(handle, ROOT_INODE, is_directory)
+                    volume.allocator().unwrap().allocate_inode(handle, ROOT_INODE, is_directory)
                 })
                 .unwrap();
             let group = volume.group(volume.geometry().inode_position(number).unwrap().0).unwrap();
@@ -43,7 +43,9 @@ fn tables_that_were_never_written_are_zeroed_when_they_are_first_used() {
         };
         assert!(groups(&allocated) > 1, "{features}");
         for (number, is_directory) in allocated {
-            let free = |handle: &mut _| volume.free_inode(handle, number, is_directory);
+            let free = |handle: &mut _| {
+                volume.allocator().unwrap().free_inode(handle, number, is_directory)
+            };
             volume.change(FREE_INODE_CREDITS, free).unwrap();
         }
         close(volume);

@@ -13,6 +13,7 @@ use base::FsBlock;
 
 use super::*;
 use crate::common::{self, Image, open_for_writing};
+use crate::volume::Volume;
 
 fn close(volume: Arc<Volume>) {
     volume.close().unwrap();
@@ -35,14 +36,14 @@ impl Volume {
     ) -> Result<(FsBlock, u64)> {
         self.change(ALLOCATE_CREDITS, |handle| {
             let goal = Goal::in_any_group(FsBlock(goal));
-            self.allocate_blocks(handle, goal, wanted, purpose, preallocation)
+            self.allocator()?.allocate_blocks(handle, goal, wanted, purpose, preallocation)
         })
     }
 
     /// Frees blocks that were allocated by one call.
     fn free(&self, (start, count): (FsBlock, u64)) -> Result<()> {
         // Such blocks are in one group.
-        self.change(FREE_CREDITS, |handle| self.free_blocks(handle, start, count))
+        self.change(FREE_CREDITS, |handle| self.allocator()?.free_blocks(handle, start, count))
     }
 }
 

@@ -17,7 +17,7 @@ fn allocate(volume: &Volume, random: &mut Random, purpose: Purpose) -> Option<(F
         .then(|| Preallocation { inode: base::InodeNumber(12), blocks: random.below(100) });
     let goal = Goal { block, groups: GROUPS };
     let allocated = volume.change(ALLOCATE_CREDITS, |handle| {
-        volume.allocate_blocks(handle, goal, wanted, purpose, preallocation)
+        volume.allocator().unwrap().allocate_blocks(handle, goal, wanted, purpose, preallocation)
     });
     match allocated {
         Ok(blocks) => Some(blocks),

@@ -56,7 +56,7 @@ impl User {
             let purpose = [Purpose::Data, Purpose::Metadata][random.below(2) as usize];
             let (inode, blocks) = (InodeNumber(20 + random.below(5)), random.below(200));
             let preallocation = (random.below(2) == 0).then_some(Preallocation { inode, blocks });
-            let found = volume.with_space(|| {
+            let found = volume.allocator().unwrap().with_space(|| {
                 volume.allocate_with_preallocation(goal, wanted, purpose, preallocation)
             });
             match found {
@@ -71,12 +71,16 @@ impl User {
         let is_directory = random.below(3) == 0;
         if random.below(5) < 2 {
             if let Some((number, is_directory)) = random.take(&mut self.inodes) {
-                let free = |handle: &mut _| volume.free_inode(handle, number, is_directory);
+                let free = |handle: &mut _| {
+                    volume.allocator().unwrap().free_inode(handle, number, is_directory)
+                };
                 volume.change(FREE_INODE_CREDITS, free).unwrap();
             }
         } else {
             let parent = random.take(&mut self.inodes.clone()).map_or(ROOT_INODE, |inode| inode.0);
-            let allocate = |handle: &mut _| volume.allocate_inode(handle, parent, is_directory);
+            let allocate = |handle: &mut _| {
+                volume.allocator().unwrap().allocate_inode(handle, parent, is_directory)
+            };
             match volume.change(ALLOCATE_INODE_CREDITS, allocate) {
                 Ok(number) => self.inodes.push((number, is_directory)),
                 Err(error) => assert_eq!(error, Error::NoSpace),
@@ -89,7 +93,9 @@ impl User {
             volume.free(run).unwrap();
         }
         for (number, is_directory) in self.inodes.drain(..) {
-            let free = |handle: &mut _| volume.free_inode(handle, number, is_directory);
+            let free = |handle: &mut _| {
+                volume.allocator().unwrap().free_inode(handle, number, is_directory)
+            };
             volume.change(FREE_INODE_CREDITS, free).unwrap();
         }
     }

@@ -18,7 +18,7 @@ fn fill(volume: &Volume, purpose: Purpose, access: ReserveAccess) -> u64 {
     loop {
         let found = volume.change(ALLOCATE_CREDITS, |handle| {
             let goal = Goal::in_any_group(FsBlock(0));
-            volume.allocate_blocks(handle, goal, 5000, purpose, None)
+            volume.allocator().unwrap().allocate_blocks(handle, goal, 5000, purpose, None)
         });
         match found {
             Ok((_, count)) => allocated += volume.geometry().clusters_for(count),
@@ -39,13 +39,19 @@ fn the_last_clusters_are_only_for_the_purposes_they_are_reserved_for() {
         let volume = open_for_writing(&image);
         let shift = volume.geometry().cluster_shift;
         let counts = volume.statfs();
-        volume.reserve(30, ReserveAccess::None).unwrap();
+        volume.allocator().unwrap().reserve(30, ReserveAccess::None).unwrap();
         assert_eq!(volume.statfs().blocks_free, counts.blocks_free - (30 << shift), "{options}");
         let available = volume.statfs().blocks_available >> shift;
-        assert_eq!(volume.reserve(available + 1, ReserveAccess::None), Err(Error::NoSpace));
+        assert_eq!(
+            volume.allocator().unwrap().reserve(available + 1, ReserveAccess::None),
+            Err(Error::NoSpace)
+        );
         assert_eq!(fill(&volume, Purpose::Data, ReserveAccess::None), available, "{options}");
         assert_eq!(volume.statfs().blocks_available, 0);
-        assert_eq!(volume.reserve(1, ReserveAccess::None), Err(Error::NoSpace));
+        assert_eq!(
+            volume.allocator().unwrap().reserve(1, ReserveAccess::None),
+            Err(Error::NoSpace)
+        );
         let for_root = volume.superblock().counts.blocks_reserved >> shift;
         assert_eq!(fill(&volume, Purpose::Metadata, ReserveAccess::Root), for_root, "{options}");
         let for_splitting = kernel_reserve(volume.geometry()) >> shift;
@@ -66,9 +72,9 @@ fn clusters_of_a_released_reservation_can_be_allocated() {
     let image = Image::make(16, &["-t", "ext4", "-m", "0"]);
     let volume = open_for_writing(&image);
     let available = volume.statfs().blocks_available;
-    volume.reserve(available, ReserveAccess::None).unwrap();
+    volume.allocator().unwrap().reserve(available, ReserveAccess::None).unwrap();
     assert_eq!(volume.allocate(0, 1, Purpose::Data), Err(Error::NoSpace));
-    volume.unreserve(available).unwrap();
+    volume.allocator().unwrap().unreserve(available);
     assert!(volume.allocate(0, 1, Purpose::Data).is_ok());
     close(volume);
 }
@@ -84,17 +90,21 @@ fn freed_blocks_count_as_free_at_once_and_are_allocated_only_after_a_commit() {
         let before = volume.statfs();
         volume.free(blocks).unwrap();
         assert_eq!(volume.statfs().blocks_free, before.blocks_free + blocks.1, "{options}");
-        assert!(volume.has_deferred_space());
+        assert!(volume.allocator().unwrap().has_deferred_space());
         let allocate = || {
             volume.change(ALLOCATE_CREDITS, |handle| {
                 let goal = Goal::in_any_group(blocks.0);
-                volume.allocate_blocks(handle, goal, 50, Purpose::Data, None)
+                volume.allocator().unwrap().allocate_blocks(handle, goal, 50, Purpose::Data, None)
             })
         };
         assert_eq!(allocate(), Err(Error::NoSpace), "{options}");
-        assert_eq!(volume.with_space(allocate), Ok(blocks), "{options}");
-        assert!(!volume.has_deferred_space());
-        assert_eq!(volume.with_space(allocate), Err(Error::NoSpace), "{options}");
+        assert_eq!(volume.allocator().unwrap().with_space(allocate), Ok(blocks), "{options}");
+        assert!(!volume.allocator().unwrap().has_deferred_space());
+        assert_eq!(
+            volume.allocator().unwrap().with_space(allocate),
+            Err(Error::NoSpace),
+            "{options}"
+        );
         close(volume);
     }
 }
@@ -106,8 +116,9 @@ fn reserved_data_is_allocated_in_blocks_freed_before() {
     let blocks = volume.allocate(0, 50, Purpose::Data).unwrap();
     fill(&volume, Purpose::Data, ReserveAccess::Root);
     volume.free(blocks).unwrap();
-    volume.reserve(blocks.1, ReserveAccess::Root).unwrap();
-    let allocated = volume.with_space(|| volume.allocate(0, 50, Purpose::ReservedData));
+    volume.allocator().unwrap().reserve(blocks.1, ReserveAccess::Root).unwrap();
+    let allocated =
+        volume.allocator().unwrap().with_space(|| volume.allocate(0, 50, Purpose::ReservedData));
     assert_eq!(allocated.unwrap().1, blocks.1);
     close(volume);
 }
@@ -141,7 +152,7 @@ fn all_free_inodes_can_be_allocated() {
     let free_at_first = volume.statfs().inodes_free;
     let allocate = |is_directory| {
         volume.change(ALLOCATE_INODE_CREDITS, |handle| {
-            volume.allocate_inode(handle, ROOT_INODE, is_directory)
+            volume.allocator().unwrap().allocate_inode(handle, ROOT_INODE, is_directory)
         })
     };
     let mut numbers: Vec<_> =

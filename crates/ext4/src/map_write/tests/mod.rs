@@ -449,14 +449,15 @@ fn reserved_blocks_and_their_nodes_can_always_be_allocated() {
         subject.map(at * 2, 1, false).unwrap();
     }
     let free = volume.writer().unwrap().allocator.free_clusters();
-    let promised =
-        (0..=free).rev().find(|&count| volume.reserve(count, ReserveAccess::Root).is_ok());
+    let promised = (0..=free)
+        .rev()
+        .find(|&count| volume.allocator().unwrap().reserve(count, ReserveAccess::Root).is_ok());
     let left = promised.unwrap();
     assert_eq!(subject.map(1000, 1, false), Err(Error::NoSpace));
     // One block can be allocated, but none for a node. The block is freed again, and the volume stays usable.
-    volume.unreserve(1).unwrap();
+    volume.allocator().unwrap().unreserve(1);
     assert_eq!(subject.map(1000, 1, false), Err(Error::NoSpace));
-    assert_eq!(volume.reserve(1, ReserveAccess::Root), Ok(()));
+    assert_eq!(volume.allocator().unwrap().reserve(1, ReserveAccess::Root), Ok(()));
     let (at, purpose) = (FileBlock(1000), Purpose::ReservedData);
     let request = NewBlocks { at, wanted: 3, unwritten: true, purpose };
     let credits = subject.inode.credits_for_map(1);
@@ -465,7 +466,7 @@ fn reserved_blocks_and_their_nodes_can_always_be_allocated() {
     for index in 0..mapped.run.length {
         subject.model.insert(1000 + index, (mapped.run.block.0 + index, true));
     }
-    volume.unreserve(left - mapped.run.length).unwrap();
+    volume.allocator().unwrap().unreserve(left - mapped.run.length);
     check(&image, &volume, &[subject]);
 }
 

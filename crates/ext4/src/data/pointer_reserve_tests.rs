@@ -31,7 +31,7 @@ fn check(volume: &Volume, files: &[Arc<Inode>], others: u64) {
             at = around.range.end;
         }
         let numbers = |of: &PointerBlocks| -> Vec<Vec<u64>> {
-            of.levels.iter().map(|level| level.iter().flatten().collect()).collect()
+            (1..=LEVELS).map(|level| of.level(level).iter().flatten().collect()).collect()
         };
         assert_eq!(numbers(&reserved), numbers(&expected), "{inode:?}");
         assert_eq!(reserved.count(), numbers(&expected).concat().len() as u64);
@@ -91,7 +91,7 @@ fn change_at_random(options: &str, seed: u64) {
         inode.set_size(inode.size_max() & !((1 << shift) - 1), false, time).unwrap();
     }
     let others = volume.statfs().blocks_free - BLOCKS;
-    volume.reserve(others, ReserveAccess::Root).unwrap();
+    volume.allocator().unwrap().reserve(others, ReserveAccess::Root).unwrap();
     let (mut random, mut shortages) = (Random(seed), 0);
     for step in 0..2500 {
         let inode = &files[random.below(2) as usize];
@@ -121,7 +121,7 @@ fn change_at_random(options: &str, seed: u64) {
     }
     check(&volume, &files, others);
     assert_eq!(volume.writer().unwrap().allocator.reserved_clusters(), others);
-    volume.unreserve(others).unwrap();
+    volume.allocator().unwrap().unreserve(others);
     drop(files);
     volume.close().unwrap();
     image.check_by_e2fsck();

@@ -4,17 +4,18 @@
 //! A block of pointers is identified by its level, which is 1 if it points to data, and by its number among the blocks
 //! of that level, in the order of the file and whichever tree they are in.
 
+pub(crate) mod pointer_blocks;
+
 use std::ops::Range;
 
 use base::{FileBlock, FsBlock, Location, Result};
 use fs::{Run, Span};
 
-use crate::data::pointer_blocks::PointerBlocks;
+use crate::core::Core;
 use crate::inode::record::InodeRecord;
 use crate::layout::block_validity::BlockValidity;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::layout::geometry::Geometry;
-use crate::volume::Volume;
 
 const STRUCTURE: &str = "indirect block";
 /// The number of pointers to data in an inode; those to trees follow.
@@ -25,8 +26,8 @@ const POINTER_BYTES: usize = 4;
 
 /// Returns the part of the map around block `at`: the direct pointers, or the block of pointers that covers `at`, or
 /// the hole that a missing block of pointers leaves.
-pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) -> Result<Span> {
-    let validity = volume.block_validity(record.number);
+pub(crate) fn load_span(core: &Core, record: &InodeRecord, at: FileBlock) -> Result<Span> {
+    let validity = core.block_validity(record.number);
     let geometry = validity.geometry;
     let location = Location::inode(record.number);
     let pointers = Pointers(&record.block_area);
@@ -50,7 +51,7 @@ pub(crate) fn load_span(volume: &Volume, record: &InodeRecord, at: FileBlock) ->
     loop {
         let location = location.at_file_block(range.start).at_block(block);
         validity.check(STRUCTURE, location, block, 1)?;
-        let buffer = volume.read_metadata(block, STRUCTURE, location)?;
+        let buffer = core.read_metadata(block, STRUCTURE, location)?;
         let pointers = Pointers(&buffer);
         if level == 1 {
             return leaf(pointers, range.start, validity, location);
@@ -135,62 +136,6 @@ pub(crate) fn below_pointer_block(
     let below = blocks_below(geometry, level);
     let start = start_of_level(geometry, level) + number * below;
     FileBlock(start)..FileBlock(start + below)
-}
-
-/// Returns the blocks of pointers on the paths to `blocks` that the map does not have.
-pub(crate) fn missing_pointer_blocks(
-    volume: &Volume,
-    record: &InodeRecord,
-    blocks: &Range<FileBlock>,
-) -> Result<PointerBlocks> {
-    let geometry = volume.geometry();
-    let root = Pointers(&record.block_area);
-    let mut missing = PointerBlocks::default();
-    for level in 1..=LEVELS {
-        let tree = FileBlock(start_of_level(geometry, level))
-            ..FileBlock(start_of_level(geometry, level + 1));
-        let block = root.get(DIRECT + level as usize - 1);
-        let part = common(blocks, &tree);
-        add_missing(volume, record, (level, block), &part, &mut missing)?;
-    }
-    Ok(missing)
-}
-
-/// Adds the blocks of pointers that are missing on the paths to `blocks`, all of which are below `block`, a block of
-/// pointers of `level`, or 0 if it is missing.
-fn add_missing(
-    volume: &Volume,
-    record: &InodeRecord,
-    (level, block): (u32, FsBlock),
-    blocks: &Range<FileBlock>,
-    missing: &mut PointerBlocks,
-) -> Result<()> {
-    let validity = volume.block_validity(record.number);
-    let geometry = validity.geometry;
-    if blocks.is_empty() {
-        return Ok(());
-    }
-    if block.0 == 0 {
-        missing.insert_paths(geometry, 1..=level, blocks);
-        return Ok(());
-    }
-    if level == 1 {
-        return Ok(());
-    }
-    let location = Location::inode(record.number).at_file_block(blocks.start).at_block(block);
-    validity.check(STRUCTURE, location, block, 1)?;
-    let buffer = volume.read_metadata(block, STRUCTURE, location)?;
-    let pointers = Pointers(&buffer);
-    let number = pointer_blocks(geometry, level, blocks).start;
-    let start = below_pointer_block(geometry, level, number).start;
-    for child in pointer_blocks(geometry, level - 1, blocks) {
-        let below = below_pointer_block(geometry, level - 1, child);
-        let slot = (below.start.0 - start.0) / blocks_below(geometry, level - 1);
-        let child = (level - 1, pointers.get(slot as usize));
-        // The level falls with each call.
-        add_missing(volume, record, child, &common(blocks, &below), missing)?;
-    }
-    Ok(())
 }
 
 fn common(one: &Range<FileBlock>, other: &Range<FileBlock>) -> Range<FileBlock> {
