@@ -19,10 +19,12 @@ use fs::{
 use iomap::{EndIo, Mapping, PageCache, ReadOptions, WritableFile};
 
 use crate::compress::{CompressedNames, NewCompression};
+use crate::core::Core;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::live::{LiveInode, Named, RenameMode};
 use crate::quota;
+use crate::residents::Resident;
 use crate::superblock::Superblock;
 use crate::volume::Volume;
 use crate::write::{Mode, Writer};
@@ -98,7 +100,7 @@ struct F2fs {
 
 impl F2fs {
     fn load(&self, number: InodeNumber) -> Result<Arc<dyn fs::Inode>> {
-        if quota::files(&self.volume).contains(&Some(number)) {
+        if quota::files(self.volume.core()).contains(&Some(number)) {
             // No valid directory has a name for it, and its blocks change in the overlay only.
             return Err(Error::NotFound);
         }
@@ -109,8 +111,9 @@ impl F2fs {
     }
 
     /// Cleans, and reports damage that cleaning finds.
-    fn clean_with<R>(&self, clean: impl FnOnce(&Writer, &Arc<Volume>) -> Result<R>) -> Result<R> {
-        clean(self.volume.writer()?, &self.volume).inspect_err(|error| self.volume.found(error))
+    fn clean_with<R>(&self, clean: impl FnOnce(&Writer, &Arc<Core>) -> Result<R>) -> Result<R> {
+        clean(self.volume.writer()?, self.volume.core())
+            .inspect_err(|error| self.volume.found(error))
     }
 }
 
@@ -148,13 +151,13 @@ impl FileSystem for F2fs {
 
     fn label(&self) -> Result<Vec<u8>> {
         match self.volume.writer() {
-            Ok(writer) => writer.label(&self.volume),
+            Ok(writer) => writer.label(self.volume.core()),
             Err(_) => Ok(self.volume.info().label),
         }
     }
 
     fn set_label(&self, label: &[u8]) -> Result<()> {
-        self.volume.writer()?.set_label(&self.volume, label)
+        self.volume.writer()?.set_label(self.volume.core(), label)
     }
 
     fn feature_bits(&self) -> Option<u32> {
@@ -199,7 +202,7 @@ impl FileSystem for F2fs {
     }
 
     fn trim(&self, bytes: Range<u64>, bytes_min: u64) -> Result<u64> {
-        self.volume.writer()?.trim(&self.volume, bytes, bytes_min)
+        self.volume.writer()?.trim(self.volume.core(), bytes, bytes_min)
     }
 
     fn clean(&self) -> Result<Cleaning> {
@@ -235,21 +238,21 @@ impl FileSystem for F2fs {
 
     fn sync(&self) -> Result<()> {
         match self.volume.writer() {
-            Ok(writer) => writer.checkpoint(&self.volume),
+            Ok(writer) => writer.checkpoint(self.volume.core()),
             Err(_) => Ok(()),
         }
     }
 
     fn mark_clean(&self) -> Result<()> {
         match self.volume.writer() {
-            Ok(writer) => writer.mark_clean(&self.volume),
+            Ok(writer) => writer.mark_clean(self.volume.core()),
             Err(_) => Ok(()),
         }
     }
 
     fn close(&self) -> Result<()> {
         match self.volume.writer() {
-            Ok(writer) => writer.close(&self.volume),
+            Ok(writer) => writer.close(self.volume.core()),
             Err(_) => Ok(()),
         }
     }
@@ -340,7 +343,7 @@ struct WritableInode(Arc<LiveInode>);
 
 fn wrap(inode: LiveInode) -> Arc<dyn fs::Inode> {
     let inode = Arc::new(inode);
-    inode.volume().live_inodes().add(&inode);
+    inode.volume().residents().add(Arc::clone(&inode) as Arc<dyn Resident>);
     Arc::new(WritableInode(inode))
 }
 

@@ -13,6 +13,7 @@ pub mod xattr;
 
 mod check;
 mod checkpoint;
+mod core;
 mod edit;
 mod extension;
 mod features;
@@ -26,6 +27,7 @@ mod node;
 mod quota;
 mod ranks;
 mod recovery;
+mod residents;
 mod sit;
 mod summaries;
 mod superblock;
@@ -33,6 +35,7 @@ mod temperature;
 mod volume;
 mod write;
 
+pub use crate::core::Core;
 pub use checkpoint::{Checkpoint, VersionBitmap};
 pub use features::{Feature, Features};
 pub use file_system::Format;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use base::view::view_at;
 use base::{Error, FsBlock, Location, Problem, Result};
 
+use crate::core::Core;
 use crate::geometry::Geometry;
 use crate::ondisk::sit::RawSitEntry;
 use crate::summaries::LOGS;
-use crate::volume::Volume;
 
 const STRUCTURE: &str = "SIT entry";
 /// The bits of the number of blocks in use. The type is above them.
@@ -55,7 +55,7 @@ impl SegmentEntry {
     /// Reads the entry of a segment of the main area. An entry in `journal` overrides that of the table. Errors: `Corrupt`
     /// if the table is too short for the segment.
     pub(crate) fn read(
-        volume: &Volume,
+        volume: &Core,
         journal: &BTreeMap<u32, RawSitEntry>,
         segment: u32,
     ) -> Result<Self> {
@@ -74,7 +74,7 @@ impl SegmentEntry {
 
     /// Returns the block of the table with the entry of a segment. Errors: `Corrupt` if the table is too short for the
     /// segment.
-    pub(crate) fn block(volume: &Volume, segment: u32) -> Result<FsBlock> {
+    pub(crate) fn block(volume: &Core, segment: u32) -> Result<FsBlock> {
         let geometry = volume.geometry();
         let number = u64::from(segment / entries_per_block(geometry));
         let max = geometry.sit_blocks().saturating_sub(1);
@@ -135,7 +135,7 @@ impl SegmentEntry {
 
 /// Checks that as many blocks are in use as the checkpoint says: `used` is that of data and of nodes. Reserved blocks count in
 /// the checkpoint only. Otherwise blocks in use may be marked as free, and changes would overwrite them. Errors: `Corrupt`.
-pub(crate) fn check_totals(volume: &Volume, used: [u64; 2]) -> Result<()> {
+pub(crate) fn check_totals(volume: &Core, used: [u64; 2]) -> Result<()> {
     let checkpoint = volume.checkpoint();
     let (raw, [data, nodes]) = (&checkpoint.raw, used);
     let max = raw.valid_block_count.get();

@@ -9,11 +9,11 @@ use base::{Error, FsBlock, Location, Problem, Result};
 use iomap::MetadataBuffer;
 
 use crate::checkpoint::{Checkpoint, journal_bytes, journal_offset, read_block, summary_entries};
+use crate::core::Core;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::checkpoint::{COMPACT_SUMMARIES, FAST_BOOT, UNMOUNTED};
 use crate::ondisk::sit::{RawSitEntry, RawSitJournalEntry};
 use crate::ondisk::summary::{RawSummary, RawSummaryFooter};
-use crate::volume::Volume;
 
 /// The number of logs of data, and of nodes: hot, warm, cold.
 pub(crate) const LOGS: usize = 3;
@@ -110,7 +110,7 @@ pub(crate) struct PackSummaries {
 
 impl PackSummaries {
     /// Reads the summaries of the current pack.
-    pub(crate) fn read(volume: &Volume) -> Result<Self> {
+    pub(crate) fn read(volume: &Core) -> Result<Self> {
         let checkpoint = volume.checkpoint();
         let mut summaries = if checkpoint.has(COMPACT_SUMMARIES) {
             Self::read_compact(volume)?
@@ -140,7 +140,7 @@ impl PackSummaries {
         logs.get(log.index)?.get(index)
     }
 
-    fn read_normal(volume: &Volume) -> Result<Self> {
+    fn read_normal(volume: &Core) -> Result<Self> {
         let geometry = volume.geometry();
         let start = u64::from(volume.checkpoint().raw.summary_start.get());
         let mut summaries = Self::default();
@@ -157,7 +157,7 @@ impl PackSummaries {
     }
 
     /// Reads the compact form: both journals, and then only the entries that the logs need.
-    fn read_compact(volume: &Volume) -> Result<Self> {
+    fn read_compact(volume: &Core) -> Result<Self> {
         let geometry = volume.geometry();
         let mut number = u64::from(volume.checkpoint().raw.summary_start.get());
         let (mut block, mut location) = pack_block(volume, number)?;
@@ -198,7 +198,7 @@ pub(crate) struct AreaSummary {
 
 impl AreaSummary {
     /// Reads the summary of a segment of the main area.
-    pub(crate) fn read(volume: &Volume, segment: u32) -> Result<Self> {
+    pub(crate) fn read(volume: &Core, segment: u32) -> Result<Self> {
         let geometry = volume.geometry();
         let bytes = geometry.summary_bytes();
         let per_block = (geometry.block_size.len() / bytes).max(1) as u32;
@@ -234,7 +234,7 @@ impl AreaSummary {
 }
 
 /// Reads block `number` of the pack, which must lie between its first and its last one.
-fn pack_block(volume: &Volume, number: u64) -> Result<(Vec<u8>, Location)> {
+fn pack_block(volume: &Core, number: u64) -> Result<(Vec<u8>, Location)> {
     let checkpoint = volume.checkpoint();
     let at = FsBlock(checkpoint.start.0 + number);
     let max = u64::from(checkpoint.raw.pack_blocks.get()).saturating_sub(2);

@@ -1,29 +1,20 @@
-//! Open volumes: the superblock, the checkpoint, and nodes by number.
+//! Open volumes: their opening, and what is composed of their parts.
 
 use std::sync::{Arc, OnceLock};
 
 use base::attributes::StatFs;
-use base::locks::RankedRwLock;
 use base::{Error, InodeNumber, Location, Problem, Result};
 use device::{LatchDevice, SharedDevice};
 use fs::FormatOptions;
-use fscrypt::Keys;
-use iomap::{DecodePool, MetadataBuffer, MetadataCache, PageCache};
+use iomap::PageCache;
 
 use crate::checkpoint::Checkpoint;
-use crate::compress::{CompressedNames, NewCompression};
-use crate::edit::{Change, Counts, Overlay};
+use crate::core::Core;
 use crate::features::Feature;
 use crate::file_system::Format;
-use crate::geometry::Geometry;
 use crate::inode::Inode;
-use crate::inode::record::InodeRecord;
-use crate::live::LiveInodes;
-use crate::nat::{self, Nid, NodeAddress};
-use crate::node::Node;
-use crate::ondisk::nat::RawNatEntry;
+use crate::nat;
 use crate::ondisk::node::NAME_BYTES_MAX;
-use crate::ranks;
 use crate::recovery::{self, RecoveryReport};
 use crate::summaries::Log;
 use crate::superblock::Superblock;
@@ -35,22 +26,18 @@ const RESERVED_NIDS: u64 = 3;
 /// An open volume.
 #[derive(Debug)]
 pub struct Volume {
-    superblock: Superblock,
-    /// The last checkpoint.
-    checkpoint: RankedRwLock<Arc<Checkpoint>>,
-    metadata: MetadataCache,
-    device: SharedDevice,
-    /// The threads that decompress clusters.
-    decode_pool: Arc<DecodePool>,
-    /// The keys of encrypted files.
-    keys: Arc<Keys>,
-    /// The changes since the last checkpoint: those of the recovery, if there was anything to recover, and of operations.
-    overlay: OnceLock<RankedRwLock<Overlay>>,
+    core: Arc<Core>,
     recovery: OnceLock<RecoveryReport>,
     /// The writing side, if the volume is open for writing.
     writer: OnceLock<Writer>,
-    /// The inodes in memory of a volume that is open for writing.
-    live_inodes: LiveInodes,
+}
+
+impl std::ops::Deref for Volume {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
 }
 
 impl Volume {
@@ -67,24 +54,16 @@ impl Volume {
         if !options.no_recovery {
             checkpoint.check_reads()?;
         }
-        let block_size = superblock.geometry.block_size;
-        let metadata = MetadataCache::new(cache, Arc::clone(&device), block_size);
+        let keys = Arc::clone(&options.keys);
         let volume = Arc::new(Self {
-            superblock,
-            checkpoint: RankedRwLock::new(ranks::CHECKPOINT, Arc::new(checkpoint)),
-            metadata,
-            device,
-            decode_pool: Arc::default(),
-            keys: Arc::clone(&options.keys),
-            overlay: OnceLock::new(),
+            core: Arc::new(Core::new(device, cache, superblock, checkpoint, keys)),
             recovery: OnceLock::new(),
             writer: OnceLock::new(),
-            live_inodes: LiveInodes::default(),
         });
         // The logs of a volume that is never written are not those of the checkpoint.
         let has_logs = !volume.geometry().features.has(Feature::ReadOnly);
         if has_logs && !options.no_recovery {
-            if let Some(report) = recovery::recover(&volume)? {
+            if let Some(report) = recovery::recover(volume.core())? {
                 let _ = volume.recovery.set(report);
             }
         }
@@ -142,7 +121,9 @@ impl Volume {
         volume.checkpoint().check_counts(volume.geometry())?;
         volume.checkpoint().check_checksum(volume.geometry())?;
         nat::check_journal(volume.geometry(), &volume.checkpoint())?;
-        let writer = Writer::new(&volume, options, format)?;
+        volume.core.set_new_files(format.compression, format.compressed_names.clone());
+        let failure = volume.recovery().and_then(|report| report.quota_failure.clone());
+        let writer = Writer::new(&volume, options, format.mode, failure)?;
         volume.checkpoint().restore_first_block(volume.device(), volume.geometry())?;
         if let Some(report) = volume.recovery() {
             if let Some(failure) = report.orphan_failure.clone() {
@@ -151,7 +132,7 @@ impl Volume {
             // The chain must stay intact until the new checkpoint is durable, and its data after that.
             let kept = recovery::blocks_to_keep(&volume)?;
             writer.keep(&volume, kept.into_iter());
-            writer.checkpoint(&volume)?;
+            writer.checkpoint(volume.core())?;
         }
         // From now on, operations find the overlay.
         volume.overlay_or_new().write().clear();
@@ -159,14 +140,14 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Returns how the data of new files is compressed, if it is.
-    pub(crate) fn new_compression(&self) -> NewCompression {
-        self.writer.get().map_or_else(NewCompression::default, Writer::new_compression)
+    /// Returns what all parts of the volume share.
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
-    /// Returns the names of new files that decide whether these are compressed.
-    pub(crate) fn compressed_names(&self) -> Option<&CompressedNames> {
-        self.writer.get().map(Writer::compressed_names)
+    /// Loads an inode. Errors: `NotFound` if the inode is not in use.
+    pub fn inode(&self, number: InodeNumber) -> Result<Inode> {
+        self.core.inode(number)
     }
 
     /// Returns the writing side. Errors: `ReadOnly` if the volume is open for reading only.
@@ -181,174 +162,9 @@ impl Volume {
         }
     }
 
-    /// Returns the inodes in memory of a volume that is open for writing.
-    pub(crate) fn live_inodes(&self) -> &LiveInodes {
-        &self.live_inodes
-    }
-
-    /// Calls `read`, which looks up the address of a block and reads the block, until no checkpoint was installed during a
-    /// call. A block that the last checkpoint or a change since then refers to is not used for anything else before the
-    /// next checkpoint, so the block was the one that was looked up.
-    pub(crate) fn read_stably<R>(&self, mut read: impl FnMut() -> Result<R>) -> Result<R> {
-        loop {
-            let before = self.checkpoint().raw.version;
-            let result = read();
-            if self.checkpoint().raw.version == before {
-                return result;
-            }
-        }
-    }
-
-    /// Returns the shape of the volume.
-    pub fn geometry(&self) -> &Geometry {
-        &self.superblock.geometry
-    }
-
-    /// Returns the superblock.
-    pub fn superblock(&self) -> &Superblock {
-        &self.superblock
-    }
-
-    /// Returns the last checkpoint.
-    pub fn checkpoint(&self) -> Arc<Checkpoint> {
-        Arc::clone(&self.checkpoint.read())
-    }
-
-    /// Returns the device.
-    pub fn device(&self) -> &SharedDevice {
-        &self.device
-    }
-
-    /// Returns the keys of encrypted files.
-    pub(crate) fn keys(&self) -> &Keys {
-        &self.keys
-    }
-
-    pub(crate) fn decode_pool(&self) -> &Arc<DecodePool> {
-        &self.decode_pool
-    }
-
-    pub(crate) fn metadata(&self) -> &MetadataCache {
-        &self.metadata
-    }
-
     /// Returns the report of the recovery, if there was anything to recover.
     pub fn recovery(&self) -> Option<&RecoveryReport> {
         self.recovery.get()
-    }
-
-    /// Returns the changes since the last checkpoint, if there may be any.
-    pub(crate) fn overlay(&self) -> Option<&RankedRwLock<Overlay>> {
-        self.overlay.get()
-    }
-
-    /// Returns the changes since the last checkpoint. Creates an empty overlay if there is none.
-    pub(crate) fn overlay_or_new(&self) -> &RankedRwLock<Overlay> {
-        self.overlay.get_or_init(|| RankedRwLock::new(ranks::OVERLAY, Overlay::for_recovery()))
-    }
-
-    /// Replaces the last checkpoint by one with all changes of the overlay.
-    pub(crate) fn install(&self, checkpoint: Checkpoint) {
-        let mut overlay = self.overlay_or_new().write();
-        *self.checkpoint.write() = Arc::new(checkpoint);
-        overlay.clear();
-    }
-
-    /// Returns how many more blocks, nodes and inodes are in use than in the checkpoint.
-    pub(crate) fn changed_counts(&self) -> Counts {
-        self.overlay().map_or_else(Counts::default, |overlay| overlay.read().counts)
-    }
-
-    /// Returns the entry of a node number in the checkpoint's node address table, which has the number.
-    pub(crate) fn nat_entry(&self, nid: Nid) -> Result<RawNatEntry> {
-        nat::read_entry(&self.metadata, self.geometry(), &self.checkpoint(), nid)
-    }
-
-    /// Returns the address of a node in the checkpoint. Errors: `NotFound` if its number is free.
-    pub fn node_address(&self, nid: Nid) -> Result<NodeAddress> {
-        nat::look_up(&self.metadata, self.geometry(), &self.checkpoint(), nid)
-    }
-
-    /// Returns the block of a node, and the inode that the node table assigns it to. Errors: `NotFound` if the number
-    /// is free.
-    fn node_block(
-        &self,
-        nid: Nid,
-        structure: &'static str,
-        location: Location,
-    ) -> Result<(InodeNumber, MetadataBuffer)> {
-        // While the overlay is locked, no checkpoint makes the node's block free.
-        let _overlay = match self.overlay() {
-            Some(overlay) => {
-                let overlay = overlay.read();
-                match overlay.node(nid) {
-                    Some(Change::Freed) => return Err(Error::NotFound),
-                    Some(Change::Contents(node)) => return Ok((node.inode, node.buffer())),
-                    None => Some(overlay),
-                }
-            }
-            None => None,
-        };
-        let address = self.node_address(nid)?;
-        Ok((address.inode, self.metadata.read(address.block, structure, location)?))
-    }
-
-    /// Reads the node `nid` of `inode`, which refers to it.
-    pub(crate) fn node(&self, nid: Nid, inode: InodeNumber) -> Result<Node> {
-        let location = Location::inode(inode);
-        let buffer = match self.node_block(nid, "node", location) {
-            Err(Error::NotFound) => {
-                return Err(Error::corrupt("node", location, Problem::Missing("address")));
-            }
-            found => found?.1,
-        };
-        Node::new(buffer, nid, inode)
-    }
-
-    /// Reads the node `nid` of any inode. Errors: `NotFound` if the number is free.
-    pub(crate) fn any_node(&self, nid: Nid) -> Result<Node> {
-        let location = Location::inode(InodeNumber(nid.0.into()));
-        let (inode, buffer) = self.node_block(nid, "node", location)?;
-        Node::new(buffer, nid, inode)
-    }
-
-    /// Reads the block of an inode. Errors: `NotFound` if the inode is not in use.
-    pub(crate) fn inode_node(&self, number: InodeNumber) -> Result<Node> {
-        let max = self.geometry().nid_count().saturating_sub(1);
-        let nid = match u32::try_from(number.0) {
-            Ok(nid) if number.0 <= max => Nid(nid),
-            _ => {
-                let (found, min) = (number.0, self.geometry().root.0);
-                let problem = Problem::Range { field: "inode number", found, min, max };
-                return Err(Error::corrupt("inode", Location::inode(number), problem));
-            }
-        };
-        // The reserved numbers have entries without blocks.
-        if number.0 < self.geometry().root.0 {
-            return Err(Error::NotFound);
-        }
-        let (inode, buffer) = self.node_block(nid, "inode", Location::inode(number))?;
-        // A number of another node is not that of an inode.
-        if inode != number {
-            return Err(Error::NotFound);
-        }
-        Node::new(buffer, nid, number)?.at_position(0)
-    }
-
-    /// Loads an inode. Errors: `NotFound` if the inode is not in use.
-    pub fn inode(self: &Arc<Self>, number: InodeNumber) -> Result<Inode> {
-        let node = self.inode_node(number)?;
-        let record = InodeRecord::parse(&node, self.geometry())?;
-        Ok(Inode::new(Arc::clone(self), record))
-    }
-
-    /// Returns the number of blocks in use, and the number that users can have. Those that are only reserved for data in the
-    /// cache do not count.
-    pub(crate) fn blocks_used(&self) -> (u64, u64) {
-        let checkpoint = self.checkpoint();
-        let used = checkpoint.raw.valid_block_count.get();
-        let used = used.saturating_add_signed(self.changed_counts().blocks);
-        (used, checkpoint.raw.user_block_count.get())
     }
 
     /// Returns counts of space and inodes, as the kernel computes them.

@@ -5,11 +5,11 @@ use base::{FileBlock, InodeNumber, Location, Problem};
 
 use super::Check;
 use super::inodes::File;
+use crate::core::Core;
 use crate::dir::entries::{Entries, Entry, EntryFormat, code_of_file_type};
 use crate::dir::{Casefold, stored_hash};
 use crate::inode::record::{InodeRecord, flags};
 use crate::ondisk::node::RawInode;
-use crate::volume::Volume;
 
 const STRUCTURE: &str = "directory entry";
 const DIRECTORY: &str = "directory";
@@ -31,7 +31,7 @@ pub(super) struct DirectoryCheck {
 }
 
 impl DirectoryCheck {
-    pub(super) fn new(volume: &Volume, record: &InodeRecord) -> Self {
+    pub(super) fn new(volume: &Core, record: &InodeRecord) -> Self {
         let inode = record.attributes.inode;
         let inode_max = InodeNumber(volume.geometry().nid_count().saturating_sub(1));
         let encoding = volume.superblock().encoding;

@@ -7,9 +7,9 @@ use base::{FileBlock, FsBlock, InodeNumber, Location, Result};
 use fs::quota::{BLOCK_BYTES, QuotaBlock, QuotaFile, QuotaKind, ReadBlocks, Usage, compare_usage};
 
 use super::Check;
+use crate::core::Core;
 use crate::node::Node;
 use crate::quota::{self, Charged};
-use crate::volume::Volume;
 
 const STRUCTURE: &str = "quota file";
 
@@ -25,7 +25,7 @@ pub(super) struct QuotaCheck {
 }
 
 impl QuotaCheck {
-    pub(super) fn new(volume: &Volume) -> Self {
+    pub(super) fn new(volume: &Core) -> Self {
         Self {
             files: quota::files(volume),
             used: Default::default(),

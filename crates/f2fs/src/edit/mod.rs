@@ -8,7 +8,7 @@ mod entries;
 mod fields;
 mod inline;
 mod nodes;
-mod overlay;
+pub(crate) mod overlay;
 mod position;
 mod saved;
 
@@ -16,7 +16,5 @@ pub(crate) use self::deletion::{delete_inode, free_data};
 pub(crate) use self::entries::EntryEditor;
 pub(crate) use self::fields::InodeName;
 pub(crate) use self::nodes::{Editor, Slot, nid_of};
-pub(crate) use self::overlay::{
-    BlockUse, Change, ChangedNode, Counts, Overlay, OverlayNode, Owner,
-};
+pub(crate) use self::overlay::{BlockUse, Change, ChangedNode, OverlayNode, Owner};
 pub(crate) use self::position::{MapShape, first_block, has_addresses};

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::overlay::{BlockUse, Change, Counts, Overlay, OverlayNode, Owner};
 use super::position::NodeKind;
+use crate::core::Core;
 use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
 use crate::inode::record::{InodeRecord, inline};
@@ -16,7 +17,6 @@ use crate::nat::Nid;
 use crate::node::{FLAG_BITS, Node, footer_mut};
 use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS, RawExtraAttributes, RawInode};
 use crate::quota;
-use crate::volume::Volume;
 
 /// An address in a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,14 +47,14 @@ const STRUCTURE: &str = "block map";
 
 /// The volume and the changes of its nodes.
 pub(crate) struct Editor<'v> {
-    pub(crate) volume: &'v Arc<Volume>,
+    pub(crate) volume: &'v Arc<Core>,
     pub(crate) overlay: &'v RankedRwLock<Overlay>,
     /// The number from which on a free one is searched.
     pub(crate) next_nid: u32,
 }
 
 impl<'v> Editor<'v> {
-    pub(crate) fn new(volume: &'v Arc<Volume>) -> Self {
+    pub(crate) fn new(volume: &'v Arc<Core>) -> Self {
         Self { volume, overlay: volume.overlay_or_new(), next_nid: 0 }
     }
 

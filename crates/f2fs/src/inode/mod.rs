@@ -24,9 +24,9 @@ use iomap::{Cluster, Encoding, Iomap, IomapKind, MapFlags, MapRead, Transform};
 use self::map::BlockState;
 use self::record::InodeRecord;
 use crate::compress::ClusterCodec;
+use crate::core::Core;
 use crate::node::Node;
 use crate::ondisk::node::RawInode;
-use crate::volume::Volume;
 
 /// The maximum length of a symbolic link's target, in bytes: that of a path.
 const TARGET_BYTES_MAX: u64 = 4096;
@@ -34,7 +34,7 @@ const TARGET_BYTES_MAX: u64 = 4096;
 /// An inode of an open volume.
 #[derive(Debug)]
 pub struct Inode {
-    volume: Arc<Volume>,
+    volume: Arc<Core>,
     record: InodeRecord,
     /// The ciphers of an encrypted inode.
     ciphers: Arc<Ciphers>,
@@ -58,8 +58,17 @@ impl Deref for InlineContents {
     }
 }
 
+impl Core {
+    /// Loads an inode. Errors: `NotFound` if the inode is not in use.
+    pub(crate) fn inode(self: &Arc<Self>, number: InodeNumber) -> Result<Inode> {
+        let node = self.inode_node(number)?;
+        let record = InodeRecord::parse(&node, self.geometry())?;
+        Ok(Inode::new(Arc::clone(self), record))
+    }
+}
+
 impl Inode {
-    pub(crate) fn new(volume: Arc<Volume>, record: InodeRecord) -> Self {
+    pub(crate) fn new(volume: Arc<Core>, record: InodeRecord) -> Self {
         Self {
             volume,
             record,
@@ -106,7 +115,7 @@ impl Inode {
     }
 
     /// Returns the volume.
-    pub fn volume(&self) -> &Arc<Volume> {
+    pub fn volume(&self) -> &Arc<Core> {
         &self.volume
     }
 

@@ -143,7 +143,7 @@ impl LiveInode {
                 others.push(at..delayed.start);
                 at = delayed.end;
             }
-            reserved.check_blocks(&self.volume, editor.count_holes(self.number, &others)?)?;
+            reserved.check_blocks(self.volume.core(), editor.count_holes(self.number, &others)?)?;
             for blocks in others {
                 editor.reserve_blocks(self.number, blocks, false)?;
             }
@@ -200,7 +200,7 @@ impl LiveInode {
         let demand = Demand::Adds(self.nodes_of(blocks.end.0.saturating_sub(blocks.start.0)));
         self.change(demand, &[], |editor, reserved| {
             let holes = editor.count_holes(self.number, std::slice::from_ref(&blocks))?;
-            reserved.check_blocks(&self.volume, holes)?;
+            reserved.check_blocks(self.volume.core(), holes)?;
             editor.reserve_blocks(self.number, blocks.clone(), true)?;
             self.update(editor, |_| ())
         })?;

@@ -194,7 +194,7 @@ impl LiveInode {
         let delayed = self.delayed.lock().remove(&(FileBlock(0)..END), 0);
         if let Ok(writer) = self.volume.writer() {
             let blocks = pending.blocks.values().copied();
-            writer.drop_pending(&self.volume, blocks, pending.reserved + delayed);
+            writer.drop_pending(self.volume.core(), blocks, pending.reserved + delayed);
         }
     }
 
@@ -219,7 +219,7 @@ impl LiveInode {
         for (at, block) in (placed.at.0..).zip(placed.range.start.0..placed.range.end.0) {
             if let Some(replaced) = pending.blocks.insert(FileBlock(at), FsBlock(block)) {
                 // No reader needs the block: its data is in the cache since before it was replaced.
-                reserved.drop_pending(&self.volume, replaced);
+                reserved.drop_pending(self.volume.core(), replaced);
             }
         }
         true

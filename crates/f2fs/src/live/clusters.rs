@@ -91,7 +91,7 @@ impl LiveInode {
         let (mut parts, mut done) = (Vec::new(), 0);
         while done < count {
             let owner = (self.number, FileBlock(at.0 + done));
-            let placed = writer.place(&self.volume, owner, count - done, temperature);
+            let placed = writer.place(self.volume.core(), owner, count - done, temperature);
             let (token, range) = placed.inspect_err(|_| unplace(&self.volume, &parts))?;
             done += range.end.0 - range.start.0;
             parts.push((token, range));

@@ -62,7 +62,7 @@ impl LiveInode {
         // The end of another write may have stored addresses since the caller looked.
         let mut holes = Vec::new();
         // Most writes find all nodes. They change none, which takes half the time.
-        let is_reserved = self.volume.writer()?.reserve(&self.volume, || {
+        let is_reserved = self.volume.writer()?.reserve(self.volume.core(), || {
             holes = self.unreserved(blocks)?;
             let has_nodes = self.found(self.current().has_nodes(blocks))?;
             Ok(has_nodes.then(|| count(&holes)))
@@ -193,7 +193,7 @@ impl MapWrite for LiveInode {
         }
         let (count, place) = (blocks.end.0 - blocks.start.0, (self.number, blocks.start));
         let writer = self.volume.writer()?;
-        let placed = writer.place(&self.volume, place, count, temperature)?;
+        let placed = writer.place(self.volume.core(), place, count, temperature)?;
         Ok(self.placement(placed))
     }
 
@@ -201,7 +201,8 @@ impl MapWrite for LiveInode {
         let blocks = self.blocks_of(&dirty);
         let (count, place) = (blocks.end.0 - blocks.start.0, (self.number, blocks.start));
         let writer = self.volume.writer()?;
-        let placed = writer.place_after_waiting(&self.volume, place, count, self.temperature())?;
+        let placed =
+            writer.place_after_waiting(self.volume.core(), place, count, self.temperature())?;
         Ok(self.placement(placed))
     }
 
@@ -218,7 +219,7 @@ impl MapWrite for LiveInode {
         for token in failed.iter().filter_map(|range| range.token) {
             match self.take_cluster(token) {
                 Some(placed) => placed.unplace(&self.volume),
-                None => writer.unplace(&self.volume, token.0),
+                None => writer.unplace(self.volume.core(), token.0),
             }
         }
     }
@@ -259,7 +260,7 @@ impl MapWrite for LiveInode {
             // Direct reads may be in flight, and fills beside a direct write. First the generation, then the look at them.
             self.map_changed();
             for (blocks, old) in &replaced {
-                reserved.hold(&self.volume, (self.number, blocks), old);
+                reserved.hold(self.volume.core(), (self.number, blocks), old);
             }
             if !is_atomic {
                 self.update(editor, |raw| raw.size.set(raw.size.get().max(size.0)))?;

@@ -119,7 +119,7 @@ impl LiveInode {
                     at.0 += range.end.0 - range.start.0;
                 }
                 self.map_changed();
-                reserved.hold(&self.volume, (self.number, &blocks), &old);
+                reserved.hold(self.volume.core(), (self.number, &blocks), &old);
                 editor.count_saved_blocks(self.number, -(saved as i64)).map(|()| true)
             })
         });

@@ -26,7 +26,7 @@ impl LiveInode {
             Ok(())
         });
         if let (Err(_), Some((token, _))) = (&converted, placed) {
-            self.volume.writer()?.unplace(&self.volume, token);
+            self.volume.writer()?.unplace(self.volume.core(), token);
         }
         self.map_changed();
         converted
@@ -36,14 +36,14 @@ impl LiveInode {
     fn write_block(&self, data: &[u8]) -> Result<(u64, FsBlock)> {
         let writer = self.volume.writer()?;
         let (token, range) = writer.place_after_waiting(
-            &self.volume,
+            self.volume.core(),
             (self.number, FileBlock(0)),
             1,
             self.temperature(),
         )?;
         let offset = self.volume.geometry().device_offset(range.start);
         if let Err(error) = self.volume.device().write_at(offset, data) {
-            writer.unplace(&self.volume, token);
+            writer.unplace(self.volume.core(), token);
             return Err(error);
         }
         Ok((token, range.start))

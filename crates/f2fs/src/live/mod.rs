@@ -11,7 +11,6 @@
 //! - `overwrites.rs`: data that overwrites its old blocks: before a sync, and of cold files
 //! - `pinned.rs`: files whose blocks stay where they are
 //! - `xattrs.rs`: changes of extended attributes
-//! - `registry.rs`: the inodes in memory, by number
 //!
 //! Not here: the changes of nodes (`edit`), and when they are written (`write`).
 
@@ -25,13 +24,11 @@ mod inline;
 mod names;
 mod overwrites;
 mod pinned;
-mod registry;
 mod xattrs;
 
 use self::atomic::Pending;
 use self::clusters::PlacedClusters;
 pub(crate) use self::names::{Named, RenameMode};
-pub(crate) use self::registry::LiveInodes;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -49,6 +46,7 @@ use crate::inode::Inode;
 use crate::inode::record::flags;
 use crate::ondisk::node::RawInode;
 use crate::ranks;
+use crate::residents::Resident;
 use crate::volume::Volume;
 use crate::write::{Demand, Reserved};
 
@@ -98,6 +96,32 @@ impl Noted {
     }
 }
 
+impl Resident for LiveInode {
+    fn number(&self) -> InodeNumber {
+        self.number
+    }
+
+    fn refresh(&self) -> Result<()> {
+        // Under the lock: another thread must not replace the inode by an older one.
+        let mut current = self.current.write();
+        let mut changed = self.volume.inode(self.number)?;
+        changed.keep_ciphers(&current);
+        *current = Arc::new(changed);
+        Ok(())
+    }
+
+    fn earlier_reads(&self, blocks: &Range<FileBlock>) -> Vec<EarlierReads> {
+        let shift = self.volume.geometry().block_size.shift();
+        let bytes = blocks.start.0 << shift..blocks.end.0 << shift;
+        let files: Vec<_> = self.files.lock().iter().filter_map(Weak::upgrade).collect();
+        files.iter().filter_map(|file| EarlierReads::of(file, bytes.clone())).collect()
+    }
+
+    fn map_changed(&self) {
+        self.map_changed();
+    }
+}
+
 impl LiveInode {
     /// Loads an inode. Errors: `NotFound` if it is not in use.
     pub(crate) fn load(volume: &Arc<Volume>, number: InodeNumber) -> Result<Self> {
@@ -130,29 +154,11 @@ impl LiveInode {
         &self.volume
     }
 
-    /// Loads the inode anew after a change.
-    pub(crate) fn refresh(&self) -> Result<()> {
-        // Under the lock: another thread must not replace the inode by an older one.
-        let mut current = self.current.write();
-        let mut changed = self.volume.inode(self.number)?;
-        changed.keep_ciphers(&current);
-        *current = Arc::new(changed);
-        Ok(())
-    }
-
     /// Records a state for writing, before anything is read through it.
     pub(crate) fn note_file(&self, file: &Arc<WritableFile>) {
         let mut files = self.files.lock();
         files.retain(|file| file.strong_count() > 0);
         files.push(Arc::downgrade(file));
-    }
-
-    /// Returns the reads that may still read the old blocks of a part of the file ([`EarlierReads::of`]).
-    pub(crate) fn earlier_reads(&self, blocks: &Range<FileBlock>) -> Vec<EarlierReads> {
-        let shift = self.volume.geometry().block_size.shift();
-        let bytes = blocks.start.0 << shift..blocks.end.0 << shift;
-        let files: Vec<_> = self.files.lock().iter().filter_map(Weak::upgrade).collect();
-        files.iter().filter_map(|file| EarlierReads::of(file, bytes.clone())).collect()
     }
 
     /// Lets readers map the file anew.
@@ -191,7 +197,7 @@ impl LiveInode {
         let inodes = || std::iter::once(&self).chain(others);
         let noted = RefCell::new(Vec::new());
         let result = self.volume.writer()?.change(
-            &self.volume,
+            self.volume.core(),
             demand,
             |editor, reserved| {
                 noted.borrow_mut().extend(inodes().map(|inode| *inode.noted.lock()));
@@ -351,7 +357,7 @@ impl LiveInode {
         if !data_only {
             self.write_pending()?;
         }
-        self.volume.writer()?.sync_inode(&self.volume, self.number)
+        self.volume.writer()?.sync_inode(self.volume.core(), self.number)
     }
 
     /// Deletes the inode after its last use, if it has no name.
@@ -369,7 +375,7 @@ impl LiveInode {
             editor.overlay.write().set_orphan(self.number, false);
             Ok(())
         };
-        writer.change(&self.volume, Demand::Few, delete, |_| ())
+        writer.change(self.volume.core(), Demand::Few, delete, |_| ())
     }
 
     /// Fails for inodes whose data or names cannot be changed. Of an encrypted file, this finds the cipher, without which

@@ -54,7 +54,7 @@ impl LiveInode {
         }
         let writer = self.volume.writer()?;
         let geometry = self.volume.geometry();
-        let placed = writer.place_over(&self.volume, (self.number, blocks.start), || {
+        let placed = writer.place_over(self.volume.core(), (self.number, blocks.start), || {
             let (is_unsyncable, has_changed) = {
                 let overlay = self.volume.overlay_or_new().read();
                 let own = overlay.node(nid_of(self.number));
@@ -66,7 +66,7 @@ impl LiveInode {
                 return Ok(None);
             }
             // The sync writes a checkpoint, with which the data appears and the removed name is gone.
-            if !is_cold && follows_removal(&self.volume, &self.current())? {
+            if !is_cold && follows_removal(self.volume.core(), &self.current())? {
                 return Ok(None);
             }
             // Preallocated blocks behind the size that a power cut leaves must stay zeroed. That size may be less than the one

@@ -100,7 +100,7 @@ impl LiveInode {
             let first = address.0 >> shift;
             let blocks = FsBlock(first)..FsBlock(first + (map.length >> shift));
             let place = (self.number, FileBlock(map.offset.0 >> shift));
-            self.volume.writer()?.check_in_place(&self.volume, place, blocks)?;
+            self.volume.writer()?.check_in_place(self.volume.core(), place, blocks)?;
         }
         Ok(map)
     }
@@ -162,7 +162,7 @@ impl LiveInode {
     pub(super) fn preallocate_pinned(&self, range: Range<FileOffset>) -> Result<()> {
         let pieces = self.pieces_in_sections(self.blocks_of(&range))?;
         let writer = self.volume.writer()?;
-        let placed = writer.place_in_sections(&self.volume, self.number, &pieces)?;
+        let placed = writer.place_in_sections(self.volume.core(), self.number, &pieces)?;
         let count: u64 = placed.iter().map(|(_, placed)| placed.len()).sum();
         let zeroed = placed.iter().try_for_each(|(_, placed)| self.zero(placed));
         let changed = zeroed.and_then(|()| {
@@ -183,7 +183,7 @@ impl LiveInode {
             })
         });
         if changed.is_err() {
-            placed.iter().for_each(|(token, _)| writer.unplace(&self.volume, *token));
+            placed.iter().for_each(|(token, _)| writer.unplace(self.volume.core(), *token));
         }
         self.map_changed();
         changed

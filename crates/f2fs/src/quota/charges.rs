@@ -11,11 +11,11 @@ use fs::quota::{Place, QuotaFile, QuotaKind, UsageChange, charge_at};
 
 use super::Charged;
 use super::edited::EditedFile;
+use crate::core::Core;
 use crate::edit::{Change, ChangedNode, Editor};
 use crate::nat::Nid;
 use crate::node::Node;
 use crate::ondisk::checkpoint::QUOTA_NEEDS_FSCK;
-use crate::volume::Volume;
 
 /// The blocks that an operation may add to the next checkpoint: those of the entries for two ids of each kind, and of new
 /// entries.
@@ -38,10 +38,10 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    /// Returns the quota files of a volume. Those that need repair are left as they are, as in Linux.
-    pub(crate) fn of(volume: &Volume) -> Self {
+    /// Returns the quota files of a volume. Those that need repair are left as they are, as in Linux, and all of them if recovery
+    /// has left them with `failure`.
+    pub(crate) fn of(volume: &Core, failure: Option<Error>) -> Self {
         let needed_repair = volume.checkpoint().has(QUOTA_NEEDS_FSCK);
-        let failure = volume.recovery().and_then(|report| report.quota_failure.clone());
         let is_off = needed_repair || failure.is_some();
         let files = if is_off { Default::default() } else { super::files(volume) };
         Self { files, places: HashMap::new(), needed_repair, failure }
@@ -111,7 +111,7 @@ impl Quotas {
     /// Adds what a change of a node charges.
     fn add_charges(
         &self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         node: ChangedNode,
         charges: &mut BTreeMap<Owner, UsageChange>,
     ) -> Result<()> {
@@ -160,7 +160,7 @@ impl Quotas {
 }
 
 /// Returns what a node in the overlay is charged. `None` if it is not an inode.
-fn charged_by(volume: &Volume, nid: Nid, change: &Change) -> Result<Option<Charged>> {
+fn charged_by(volume: &Core, nid: Nid, change: &Change) -> Result<Option<Charged>> {
     match change {
         Change::Contents(node) if node.inode.0 == u64::from(nid.0) => {
             let node = Node::new(node.buffer(), nid, node.inode)?;
@@ -171,7 +171,7 @@ fn charged_by(volume: &Volume, nid: Nid, change: &Change) -> Result<Option<Charg
 }
 
 /// Returns what a node was charged in the last checkpoint. `None` if it was not an inode.
-fn charged_in_checkpoint(volume: &Volume, nid: Nid) -> Result<Option<Charged>> {
+fn charged_in_checkpoint(volume: &Core, nid: Nid) -> Result<Option<Charged>> {
     let address = match volume.node_address(nid) {
         Err(Error::NotFound) => return Ok(None),
         address => address?,

@@ -14,12 +14,12 @@ use base::view::view_at;
 use base::{InodeNumber, Result};
 use fs::quota::{QuotaKind, Usage};
 
+use crate::core::Core;
 use crate::features::Feature;
 use crate::geometry::{Geometry, WORD_BYTES};
 use crate::inode::record::inline;
 use crate::node::Node;
 use crate::ondisk::node::{RawExtraAttributes, RawInode};
-use crate::volume::Volume;
 
 pub(crate) use self::charges::Quotas;
 
@@ -58,7 +58,7 @@ fn project_of(raw: &RawInode, node: &Node, geometry: &Geometry) -> Result<u32> {
 }
 
 /// Returns the quota files of a volume, by kind.
-pub(crate) fn files(volume: &Volume) -> [Option<InodeNumber>; QuotaKind::ALL.len()] {
+pub(crate) fn files(volume: &Core) -> [Option<InodeNumber>; QuotaKind::ALL.len()] {
     if !volume.geometry().features.has(Feature::QuotaInodes) {
         return Default::default();
     }

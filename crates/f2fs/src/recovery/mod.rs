@@ -24,6 +24,7 @@ use self::chain::ChainNode;
 pub(crate) use self::chain::{ChainVersion, mark};
 pub(crate) use self::names::stored_name;
 use self::replay::Replay;
+use crate::core::Core;
 use crate::edit::Editor;
 use crate::inode::record::InodeRecord;
 use crate::nat::Nid;
@@ -32,7 +33,6 @@ use crate::ondisk::checkpoint::DISABLED;
 use crate::ondisk::node::RawNodeFooter;
 use crate::quota::Quotas;
 use crate::summaries::BlockKind;
-use crate::volume::Volume;
 
 /// The name in errors of a node that fsync(2) wrote after the checkpoint.
 const STRUCTURE: &str = "synced node";
@@ -73,7 +73,7 @@ pub struct RecoveryReport {
 ///
 /// `Corrupt` if the chain of synced nodes contradicts itself or the checkpoint, and `Unsupported` if it needs too much
 /// memory. The volume can be opened without recovery then, as Linux does it by itself.
-pub(crate) fn recover(volume: &Arc<Volume>) -> Result<Option<RecoveryReport>> {
+pub(crate) fn recover(volume: &Arc<Core>) -> Result<Option<RecoveryReport>> {
     let mut report = RecoveryReport::default();
     let chain = if volume.checkpoint().has(DISABLED) { Vec::new() } else { read_chain(volume)? };
     let orphans = &volume.checkpoint().orphans;
@@ -104,14 +104,14 @@ pub(crate) fn recover(volume: &Arc<Volume>) -> Result<Option<RecoveryReport>> {
         xattrs_before: HashMap::new(),
     }
     .run()?;
-    let mut quotas = Quotas::of(volume);
+    let mut quotas = Quotas::of(volume, None);
     quotas.charge_recovery(&mut editor)?;
     report.quota_failure = quotas.failure().cloned();
     Ok(Some(report))
 }
 
 /// Returns the nodes that were written after the checkpoint.
-fn read_chain(volume: &Volume) -> Result<Vec<ChainNode>> {
+fn read_chain(volume: &Core) -> Result<Vec<ChainNode>> {
     let main = &volume.geometry().main;
     let version = ChainVersion::of(&volume.checkpoint());
     let start = chain_start(volume);
@@ -140,7 +140,7 @@ fn read_chain(volume: &Volume) -> Result<Vec<ChainNode>> {
 /// Returns whether a node of the chain is an inode with a wrong checksum. A device that writes less than a block at once can
 /// leave the footer of an inode with older contents. The chain ends before it: no sync that has succeeded wrote it, or a
 /// node after it. Linux verifies no checksum here, and recovers what it finds.
-pub(crate) fn is_torn(volume: &Volume, footer: &RawNodeFooter, block: &MetadataBuffer) -> bool {
+pub(crate) fn is_torn(volume: &Core, footer: &RawNodeFooter, block: &MetadataBuffer) -> bool {
     let (nid, inode) = (footer.nid.get(), footer.inode.get());
     nid == inode && {
         let node = Node::new(block.clone(), Nid(nid), InodeNumber(inode.into()));
@@ -149,7 +149,7 @@ pub(crate) fn is_torn(volume: &Volume, footer: &RawNodeFooter, block: &MetadataB
 }
 
 /// Returns the blocks that a checkpoint after a recovery must not write to: the chain, and data that it refers to.
-pub(crate) fn blocks_to_keep(volume: &Volume) -> Result<Vec<(FsBlock, BlockKind)>> {
+pub(crate) fn blocks_to_keep(volume: &Core) -> Result<Vec<(FsBlock, BlockKind)>> {
     let chain = read_chain(volume)?;
     let data = volume.overlay_or_new().read().owned_blocks();
     let nodes = chain.iter().map(|node| (node.block, BlockKind::Node));
@@ -157,7 +157,7 @@ pub(crate) fn blocks_to_keep(volume: &Volume) -> Result<Vec<(FsBlock, BlockKind)
 }
 
 /// Returns the block in which the chain of synced nodes begins: the next one of the log of warm nodes.
-pub(crate) fn chain_start(volume: &Volume) -> FsBlock {
+pub(crate) fn chain_start(volume: &Core) -> FsBlock {
     let checkpoint = volume.checkpoint();
     let raw = &checkpoint.raw;
     let start = volume.geometry().segment_start(raw.node_segments[WARM_NODES].get());
@@ -165,7 +165,7 @@ pub(crate) fn chain_start(volume: &Volume) -> FsBlock {
 }
 
 /// Returns whether the volume has an inode.
-fn exists(volume: &Arc<Volume>, inode: InodeNumber) -> Result<bool> {
+fn exists(volume: &Arc<Core>, inode: InodeNumber) -> Result<bool> {
     match volume.inode(inode) {
         Ok(_) => Ok(true),
         Err(Error::NotFound) => Ok(false),

@@ -6,11 +6,11 @@ use base::{Error, FsBlock, Location, Problem, Result};
 
 use super::STRUCTURE;
 use super::chain::ChainNode;
+use crate::core::Core;
 use crate::edit::Owner;
 use crate::nat::Nid;
 use crate::sit::SegmentEntry;
 use crate::summaries::{AreaSummary, BlockKind, LOGS, Log, PackSummaries};
-use crate::volume::Volume;
 
 /// The use of blocks in the checkpoint.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Segments {
 
 impl Segments {
     /// Reads the use of blocks. `chain` are the nodes that were written after the checkpoint.
-    pub(super) fn read(volume: &Volume, chain: &[ChainNode]) -> Result<Self> {
+    pub(super) fn read(volume: &Core, chain: &[ChainNode]) -> Result<Self> {
         let (logs, of_nodes): (Vec<_>, Vec<_>) =
             Log::all(&volume.checkpoint()).into_iter().partition(|log| log.kind == BlockKind::Data);
         let of_chain = chain.iter().map(|node| volume.geometry().segment_of(node.block).0);
@@ -36,7 +36,7 @@ impl Segments {
     /// segment one type. Errors: `Corrupt`.
     pub(super) fn check_data(
         &self,
-        volume: &Volume,
+        volume: &Core,
         block: FsBlock,
         location: Location,
     ) -> Result<()> {
@@ -52,14 +52,14 @@ impl Segments {
     }
 
     /// Returns whether the checkpoint has data or a node in `block`, which is in the main area.
-    pub(super) fn is_used(&self, volume: &Volume, block: FsBlock) -> Result<bool> {
+    pub(super) fn is_used(&self, volume: &Core, block: FsBlock) -> Result<bool> {
         let (segment, index) = volume.geometry().segment_of(block);
         let entry = SegmentEntry::read(volume, &self.pack.sit_journal, segment)?;
         Ok(entry.has(index))
     }
 
     /// Returns the owner of `block`, which is in the main area and was in use.
-    pub(super) fn owner(&self, volume: &Volume, block: FsBlock) -> Result<Owner> {
+    pub(super) fn owner(&self, volume: &Core, block: FsBlock) -> Result<Owner> {
         let (segment, index) = volume.geometry().segment_of(block);
         let index = index as usize;
         let log = self.logs.iter().find(|log| log.segment == segment);

@@ -4,8 +4,8 @@
 use base::{DeviceOffset, FsBlock, Result};
 use iomap::BlockContents;
 
+use crate::core::Core;
 use crate::geometry::Geometry;
-use crate::volume::Volume;
 
 /// The number of blocks that are kept in memory before they are written.
 const BLOCKS_MAX: usize = 2048;
@@ -14,13 +14,13 @@ const RUN_BLOCKS_MAX: usize = 256;
 
 /// Blocks that are to be written, in any order.
 pub(super) struct Batch<'v> {
-    volume: &'v Volume,
+    volume: &'v Core,
     blocks: Vec<(FsBlock, BlockContents)>,
 }
 
 impl<'v> Batch<'v> {
     /// Returns an empty batch.
-    pub(super) fn new(volume: &'v Volume) -> Self {
+    pub(super) fn new(volume: &'v Core) -> Self {
         Self { volume, blocks: Vec::new() }
     }
 

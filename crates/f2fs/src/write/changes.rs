@@ -4,11 +4,11 @@
 use base::{Error, FsBlock, InodeNumber, Location, Result};
 
 use super::block_set::BlockSet;
+use crate::core::Core;
 use crate::edit::{Change, Owner, has_addresses};
 use crate::inode::record::InodeRecord;
 use crate::nat::Nid;
 use crate::node::{Node, footer};
-use crate::volume::Volume;
 
 /// The changes of the use of data blocks.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl AddressChanges {
     /// Compares `nodes`, which the overlay has, with the checkpoint. `is_used` returns whether the checkpoint uses a block of
     /// the main area.
     pub(super) fn find(
-        volume: &Volume,
+        volume: &Core,
         nodes: &[(Nid, Change)],
         is_used: impl Fn(FsBlock) -> bool,
     ) -> Result<Self> {
@@ -76,7 +76,7 @@ impl AddressChanges {
 }
 
 /// Returns a node of the checkpoint. `None` if its number was free.
-pub(super) fn checkpointed_node(volume: &Volume, nid: Nid) -> Result<Option<Node>> {
+pub(super) fn checkpointed_node(volume: &Core, nid: Nid) -> Result<Option<Node>> {
     let address = match volume.node_address(nid) {
         Err(Error::NotFound) => return Ok(None),
         address => address?,
@@ -89,19 +89,19 @@ pub(super) fn checkpointed_node(volume: &Volume, nid: Nid) -> Result<Option<Node
 }
 
 /// Returns the addresses of data in a node.
-fn addresses(volume: &Volume, node: &Node) -> Result<Vec<u32>> {
+fn addresses(volume: &Core, node: &Node) -> Result<Vec<u32>> {
     let (start, count) = place_of_addresses(volume, node)?;
     Ok(node.words(start, 0, count).collect())
 }
 
 /// Returns the address of data at `index` in a node. `None` if it has not so many.
-pub(super) fn address_at(volume: &Volume, node: &Node, index: u32) -> Result<Option<u32>> {
+pub(super) fn address_at(volume: &Core, node: &Node, index: u32) -> Result<Option<u32>> {
     let (start, count) = place_of_addresses(volume, node)?;
     Ok((index < count).then(|| node.words(start, index, 1).next()).flatten())
 }
 
 /// Returns the byte of the first address of data in a node, and the number of addresses.
-fn place_of_addresses(volume: &Volume, node: &Node) -> Result<(usize, u32)> {
+fn place_of_addresses(volume: &Core, node: &Node) -> Result<(usize, u32)> {
     let geometry = volume.geometry();
     if node.inode.0 == u64::from(node.nid.0) {
         return Ok(InodeRecord::parse_without_checksum(node, geometry)?.own_addresses());

@@ -9,16 +9,17 @@ use base::{Error, FsBlock, Result};
 use iomap::BlockContents;
 
 use super::batch::Batch;
+use super::chain::Chain;
 use super::changes::AddressChanges;
 use super::health::Health;
 use super::logs::LogName;
 use super::pack::{Pack, PackContents, PackCounts};
 use super::segment_changes::{SegmentChanges, WriteTimes};
 use super::stored_node::{Link, stored_node};
-use super::sync::Chain;
 use super::tables::{NodeTable, write_nodes, write_segments};
 use super::writer::WriterState;
 use crate::checkpoint::Checkpoint;
+use crate::core::Core;
 use crate::edit::{Change, Editor, OverlayNode, Owner, has_addresses, nid_of};
 use crate::geometry::Geometry;
 use crate::nat::Nid;
@@ -27,7 +28,6 @@ use crate::ondisk::nat::RawNatEntry;
 use crate::ondisk::sit::RawSitEntry;
 use crate::ondisk::summary::RawSummary;
 use crate::summaries::BlockKind;
-use crate::volume::Volume;
 
 impl WriterState {
     /// Writes a checkpoint with all changes, and installs it. With `is_closed`, it marks the volume as
@@ -35,7 +35,7 @@ impl WriterState {
     ///
     /// An error leaves the last checkpoint on the device as it is, but not the state in memory: nothing may be written
     /// afterwards. After `NoSpace` for a block of the main area, only the logs have moved.
-    pub(super) fn write_checkpoint(&mut self, volume: &Arc<Volume>, is_closed: bool) -> Result<()> {
+    pub(super) fn write_checkpoint(&mut self, volume: &Arc<Core>, is_closed: bool) -> Result<()> {
         let (table, batch) = (NodeTable::new(), Batch::new(volume));
         let mut writer =
             CheckpointWriter { volume, state: self, table, batch, allocated: Vec::new() };
@@ -76,7 +76,7 @@ impl WriterState {
 
     /// Returns the blocks that are taken although no file has them: of data in flight, of atomic writes, and old ones that
     /// are being read.
-    fn blocks_in_use(&self, volume: &Volume) -> Vec<(u32, u64)> {
+    fn blocks_in_use(&self, volume: &Core) -> Vec<(u32, u64)> {
         let pending = self.pending.iter().flatten().map(FsBlock);
         let blocks = self.placements.blocks().chain(pending).chain(self.held.blocks());
         blocks.map(|block| volume.geometry().segment_of(block)).collect()
@@ -85,7 +85,7 @@ impl WriterState {
 
 /// The writer of a checkpoint.
 struct CheckpointWriter<'v> {
-    volume: &'v Arc<Volume>,
+    volume: &'v Arc<Core>,
     state: &'v mut WriterState,
     /// The new entries of changed and freed nodes.
     table: NodeTable,

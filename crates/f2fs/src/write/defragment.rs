@@ -5,12 +5,12 @@ use base::{Error, Result};
 
 use super::clean::SEGMENTS_FREE_MIN;
 use super::writer::Writer;
+use crate::core::Core;
 use crate::geometry::SEGMENT_BLOCKS;
-use crate::volume::Volume;
 
 impl Writer {
     /// Fails with `NoSpace` unless `bytes` of data fit into free segments, and enough are left for everything else.
-    pub(crate) fn check_room_to_move(&self, volume: &Volume, bytes: u64) -> Result<()> {
+    pub(crate) fn check_room_to_move(&self, volume: &Core, bytes: u64) -> Result<()> {
         let state = self.lock()?;
         let blocks = bytes >> volume.geometry().block_size.shift();
         let segments = (blocks + state.to_write(volume).blocks()).div_ceil(SEGMENT_BLOCKS);

@@ -6,31 +6,16 @@ use std::sync::Arc;
 
 use base::{Error, FsBlock, Result};
 
-use super::writer::{Writer, WriterState};
+use super::writer::{Discards, Writer, WriterState};
+use crate::core::Core;
 use crate::geometry::SEGMENT_BLOCKS;
-use crate::volume::Volume;
 
 /// The number of segments that are looked at while changes wait.
 const SEGMENTS_AT_ONCE: u32 = 64;
 
-/// Whether segments are discarded when they become free.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Discards {
-    Off,
-    On,
-    /// The device has failed to discard, and is not asked again.
-    Failed,
-}
-
-impl Discards {
-    pub(super) fn new(are_wanted: bool) -> Self {
-        if are_wanted { Self::On } else { Self::Off }
-    }
-}
-
 impl WriterState {
     /// Discards those of `segments` without any taken block. Discards are an optimization: errors are only logged.
-    pub(super) fn discard_segments(&mut self, volume: &Volume, segments: Vec<u32>) {
+    pub(super) fn discard_segments(&mut self, volume: &Core, segments: Vec<u32>) {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for segment in segments.into_iter().filter(|segment| self.space.is_empty(*segment)) {
             let start = volume.geometry().segment_start(segment).0;
@@ -52,7 +37,7 @@ impl Writer {
     /// Discards free blocks in the range `bytes` of the device, in runs of at least `bytes_min`. Returns the number of bytes.
     pub(crate) fn trim(
         &self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         bytes: Range<u64>,
         bytes_min: u64,
     ) -> Result<u64> {
@@ -101,7 +86,7 @@ fn add(runs: &mut Vec<Range<u64>>, blocks: Range<u64>) {
     }
 }
 
-fn discard(volume: &Volume, blocks: &Range<u64>) -> Result<()> {
+fn discard(volume: &Core, blocks: &Range<u64>) -> Result<()> {
     let geometry = volume.geometry();
     let at = geometry.device_offset(FsBlock(blocks.start));
     volume.device().discard(at, (blocks.end - blocks.start) << geometry.block_size.shift())

@@ -16,8 +16,7 @@ use std::ops::Range;
 use base::{FileBlock, FsBlock, InodeNumber};
 use iomap::EarlierReads;
 
-use super::writer::WriterState;
-use crate::volume::Volume;
+use crate::core::Core;
 
 /// The number of entries from which on they are looked at even if no block is needed.
 const LOOKED_AT_MIN: usize = 256;
@@ -44,14 +43,14 @@ impl HeldBlocks {
     /// its map was changed.
     pub(super) fn hold(
         &mut self,
-        volume: &Volume,
+        volume: &Core,
         (inode, part): (InodeNumber, &Range<FileBlock>),
         blocks: &[Range<FsBlock>],
     ) {
         if blocks.is_empty() {
             return;
         }
-        for inode in volume.live_inodes().find(inode) {
+        for inode in volume.residents().find(inode) {
             for reads in inode.earlier_reads(part) {
                 self.held.push(Held { reads, blocks: blocks.to_vec(), is_unused: false });
             }
@@ -82,7 +81,7 @@ impl HeldBlocks {
     }
 
     /// Returns whether there are many more entries than after the last look.
-    fn has_grown(&self) -> bool {
+    pub(super) fn has_grown(&self) -> bool {
         self.held.len() > 2 * self.left.max(LOOKED_AT_MIN)
     }
 
@@ -107,28 +106,4 @@ impl HeldBlocks {
 
 fn blocks_of(ranges: &[Range<FsBlock>]) -> impl Iterator<Item = FsBlock> + '_ {
     ranges.iter().flat_map(|range| (range.start.0..range.end.0).map(FsBlock))
-}
-
-impl WriterState {
-    /// Frees the old blocks that are not read any more. Those that a write in place still overwrites become free with the next
-    /// checkpoint after its end.
-    pub(super) fn free_unread(&mut self, volume: &Volume) {
-        let (mut segments, mut unread) = (BTreeSet::new(), self.held.look_again());
-        for block in self.placements.overwritten() {
-            unread.remove(&block);
-        }
-        for block in unread {
-            let (segment, index) = volume.geometry().segment_of(block);
-            self.space.release(segment, index);
-            segments.insert(segment);
-        }
-        self.discard_segments(volume, segments.into_iter().collect());
-    }
-
-    /// [`free_unread`](Self::free_unread), if there may be many.
-    pub(super) fn free_unread_if_many(&mut self, volume: &Volume) {
-        if self.held.has_grown() {
-            self.free_unread(volume);
-        }
-    }
 }

@@ -8,17 +8,17 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U16;
 
 use super::writer::Writer;
+use crate::core::Core;
 use crate::features::Feature;
 use crate::ondisk::superblock::RawSuperblock;
 use crate::superblock::{MAGIC, OFFSET_IN_BLOCK, SUPERBLOCK_BYTES, Superblock};
-use crate::volume::Volume;
 
 /// The longest label, in units of UTF-16.
 const LABEL_UNITS_MAX: usize = 512;
 
 impl Writer {
     /// Returns the current label.
-    pub(crate) fn label(&self, volume: &Volume) -> Result<Vec<u8>> {
+    pub(crate) fn label(&self, volume: &Core) -> Result<Vec<u8>> {
         // No copy is being written meanwhile.
         let _state = self.lock_any();
         Ok(Superblock::read(volume.device())?.label)
@@ -30,7 +30,7 @@ impl Writer {
     ///
     /// - `InvalidArgument` if `label` has no form in UTF-16, is too long, or contains NUL.
     /// - Those of the device. Nothing is written to the volume afterwards.
-    pub(crate) fn set_label(&self, volume: &Volume, label: &[u8]) -> Result<()> {
+    pub(crate) fn set_label(&self, volume: &Core, label: &[u8]) -> Result<()> {
         let label = units(label)?;
         let _state = self.lock()?;
         let current = Superblock::read(volume.device())?;
@@ -60,11 +60,7 @@ fn units(label: &[u8]) -> Result<[U16; LABEL_UNITS_MAX]> {
 }
 
 /// Writes both copies of the superblock, one after the other: at any time, one of them is whole.
-fn write_copies(
-    volume: &Volume,
-    current: &Superblock,
-    label: [U16; LABEL_UNITS_MAX],
-) -> Result<()> {
+fn write_copies(volume: &Core, current: &Superblock, label: [U16; LABEL_UNITS_MAX]) -> Result<()> {
     let geometry = volume.geometry();
     let mut raw = current.raw().clone();
     raw.label = label;

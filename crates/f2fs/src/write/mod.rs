@@ -8,8 +8,10 @@
 //!
 //! Not here: the changes of nodes in memory (`edit`).
 
+mod background;
 mod batch;
 mod block_set;
+mod chain;
 mod changes;
 mod checkpoint;
 mod clean;
@@ -39,6 +41,7 @@ mod stored_node;
 mod summary_blocks;
 mod sync;
 mod tables;
+mod unread;
 mod writer;
 
 pub use self::mode::Mode;

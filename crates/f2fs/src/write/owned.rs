@@ -16,9 +16,9 @@ use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result};
 use super::changes::{address_at, checkpointed_node};
 use super::placements::Placed;
 use super::writer::WriterState;
+use crate::core::Core;
 use crate::edit::{Change, Owner};
 use crate::geometry::SEGMENT_BLOCKS;
-use crate::volume::Volume;
 
 impl WriterState {
     /// Checks that the blocks of `placed` are those of its file.
@@ -26,7 +26,7 @@ impl WriterState {
     /// # Errors
     ///
     /// `Corrupt` if they are not, and those of reading nodes and summaries.
-    pub(super) fn check_owned(&self, volume: &Arc<Volume>, placed: &Placed) -> Result<()> {
+    pub(super) fn check_owned(&self, volume: &Arc<Core>, placed: &Placed) -> Result<()> {
         let geometry = volume.geometry();
         if !self.space.has_data(geometry, &placed.range) {
             return Err(not_owned(placed.inode, placed.at, placed.range.start));
@@ -59,7 +59,7 @@ impl WriterState {
     /// `slot` or the next ones, counted from `block`.
     fn first_not_owned(
         &self,
-        volume: &Volume,
+        volume: &Core,
         slot: Owner,
         block: FsBlock,
         count: u64,
@@ -80,7 +80,7 @@ impl WriterState {
 }
 
 /// Returns whether the address in `slot`, of `block`, was set since the last checkpoint.
-fn is_set_since(volume: &Volume, slot: Owner, block: FsBlock) -> Result<bool> {
+fn is_set_since(volume: &Core, slot: Owner, block: FsBlock) -> Result<bool> {
     let has_changed =
         matches!(volume.overlay_or_new().read().node(slot.nid), Some(Change::Contents(_)));
     if !has_changed {

@@ -12,6 +12,7 @@ use super::logs::Logs;
 use super::space::Space;
 use super::summary_blocks::SummaryBlocks;
 use crate::checkpoint::{VersionBitmap, bitmap_places};
+use crate::core::Core;
 use crate::geometry::{SEGMENT_BLOCKS, WORD_BYTES};
 use crate::ondisk::checkpoint::{
     COMPACT_SUMMARIES, CRC_RECOVERY, FAST_BOOT, NAT_BITS, NEEDS_FSCK, NO_CRC_RECOVERY, ORPHANS,
@@ -19,7 +20,6 @@ use crate::ondisk::checkpoint::{
 };
 use crate::summaries::{BlockKind, LOGS};
 use crate::superblock::MAGIC;
-use crate::volume::Volume;
 
 /// Bytes of a CRC.
 const CRC_BYTES: usize = 4;
@@ -65,14 +65,14 @@ pub(crate) struct PackContents<'c> {
 
 /// A pack in memory.
 pub(crate) struct Pack<'v> {
-    volume: &'v Volume,
+    volume: &'v Core,
     start: FsBlock,
     blocks: Vec<Vec<u8>>,
 }
 
 /// The last block of a pack.
 struct PackEnd<'v> {
-    volume: &'v Volume,
+    volume: &'v Core,
     block: FsBlock,
     contents: Vec<u8>,
 }
@@ -86,7 +86,7 @@ pub(crate) struct FlushedPack<'v>(PackEnd<'v>);
 impl<'v> Pack<'v> {
     /// Makes the pack that follows the current one.
     pub(super) fn new(
-        (volume, space): (&'v Volume, &Space),
+        (volume, space): (&'v Core, &Space),
         contents: &PackContents<'_>,
         logs: &Logs,
         summaries: &mut SummaryBlocks,
@@ -199,7 +199,7 @@ impl FlushedPack<'_> {
 
 /// Copies the version bitmaps to their places in the first block and the blocks after it.
 fn place_bitmaps(
-    volume: &Volume,
+    volume: &Core,
     raw: &RawCheckpoint,
     (sit, nat): (&VersionBitmap, &VersionBitmap),
     front: &mut [u8],

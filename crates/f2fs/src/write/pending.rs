@@ -9,7 +9,7 @@ use base::FsBlock;
 
 use super::reserved::Reserved;
 use super::writer::{Writer, WriterState};
-use crate::volume::Volume;
+use crate::core::Core;
 
 impl Reserved<'_> {
     /// Keeps blocks, whose data is on the device, allocated until they belong to a file or are dropped.
@@ -18,7 +18,7 @@ impl Reserved<'_> {
     }
 
     /// Frees a pending block whose data was replaced. No checkpoint and no node refers to it.
-    pub(crate) fn drop_pending(&mut self, volume: &Volume, block: FsBlock) {
+    pub(crate) fn drop_pending(&mut self, volume: &Core, block: FsBlock) {
         self.state.drop_pending(volume, block);
     }
 
@@ -29,7 +29,7 @@ impl Reserved<'_> {
 }
 
 impl WriterState {
-    fn drop_pending(&mut self, volume: &Volume, block: FsBlock) {
+    fn drop_pending(&mut self, volume: &Core, block: FsBlock) {
         if self.pending.remove(block.0..block.0 + 1) > 0 {
             let (segment, index) = volume.geometry().segment_of(block);
             self.space.release(segment, index);
@@ -41,7 +41,7 @@ impl Writer {
     /// Frees pending blocks, and releases `reserved` blocks. Works on a volume that is closed or shut down, too.
     pub(crate) fn drop_pending(
         &self,
-        volume: &Volume,
+        volume: &Core,
         blocks: impl Iterator<Item = FsBlock>,
         reserved: u64,
     ) {

@@ -32,8 +32,8 @@ use super::logs::{Limits, LogName};
 use super::mode::Mode;
 use super::placements::{NODES_OF_PART, Placed};
 use super::writer::{Writer, WriterState};
+use crate::core::Core;
 use crate::temperature::Temperature;
-use crate::volume::Volume;
 
 /// The time after which a waiting write looks again.
 const POLL_TIME: Duration = Duration::from_millis(50);
@@ -50,7 +50,7 @@ impl Writer {
     /// that are left.
     pub(crate) fn place(
         &self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         (inode, at): (InodeNumber, FileBlock),
         count: u64,
         temperature: Temperature,
@@ -63,7 +63,7 @@ impl Writer {
     /// caller has submitted all of its writes.
     pub(crate) fn place_after_waiting(
         &self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         (inode, at): (InodeNumber, FileBlock),
         count: u64,
         temperature: Temperature,
@@ -94,7 +94,7 @@ impl Writer {
     fn place_in(
         &self,
         state: &mut WriterState,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         (inode, at): (InodeNumber, FileBlock),
         count: u64,
         temperature: Temperature,
@@ -145,7 +145,7 @@ impl Writer {
     }
 
     /// Ends a placement whose data did not reach the device.
-    pub(crate) fn unplace(&self, volume: &Volume, token: u64) {
+    pub(crate) fn unplace(&self, volume: &Core, token: u64) {
         let mut state = self.lock_any();
         let placed = state.placements.remove(token);
         if let Some(placed) = placed.filter(|placed| !placed.is_overwrite) {
@@ -160,7 +160,7 @@ impl Writer {
     /// file's, which records the corruption.
     pub(crate) fn place_over(
         &self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         (inode, at): (InodeNumber, FileBlock),
         look_up: impl FnOnce() -> Result<Option<Range<FsBlock>>>,
     ) -> Result<Option<(u64, Range<FsBlock>)>> {
@@ -183,7 +183,7 @@ impl Writer {
     /// not its own, and those of reading nodes and summaries.
     pub(crate) fn check_in_place(
         &self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         (inode, at): (InodeNumber, FileBlock),
         range: Range<FsBlock>,
     ) -> Result<()> {

@@ -7,7 +7,7 @@ use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
 
 use super::placements::Placed;
 use super::writer::WriterState;
-use crate::volume::Volume;
+use crate::core::Core;
 
 /// The reservations of an operation.
 pub(crate) struct Reserved<'s> {
@@ -39,7 +39,7 @@ impl<'s> Reserved<'s> {
     }
 
     /// Fails with `NoSpace` if users cannot have `count` more blocks: before nodes for all of them are made in memory.
-    pub(crate) fn check_blocks(&self, volume: &Volume, count: u64) -> Result<()> {
+    pub(crate) fn check_blocks(&self, volume: &Core, count: u64) -> Result<()> {
         if self.state.has_blocks(volume, count) { Ok(()) } else { Err(Error::NoSpace) }
     }
 
@@ -47,7 +47,7 @@ impl<'s> Reserved<'s> {
     /// their addresses, and then the generation of the map.
     pub(crate) fn hold(
         &mut self,
-        volume: &Volume,
+        volume: &Core,
         (inode, part): (InodeNumber, &Range<FileBlock>),
         blocks: &[Range<FsBlock>],
     ) {

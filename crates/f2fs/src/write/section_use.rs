@@ -5,6 +5,18 @@
 
 use crate::summaries::BlockKind;
 
+/// A section that may be cleaned: no log writes to it, and nothing in it was allocated since the last checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Section {
+    pub(super) number: u32,
+    /// The number of blocks in use.
+    pub(super) used: u64,
+    /// The number of all blocks.
+    pub(super) blocks: u64,
+    /// The time at which its blocks were written, on average, in seconds since the volume was made.
+    pub(super) written: u64,
+}
+
 /// The use of a section.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SectionUse {

@@ -9,8 +9,8 @@ use super::clean::Tried;
 use super::logs::LogName;
 use super::placements::Placed;
 use super::writer::{Writer, WriterState};
+use crate::core::Core;
 use crate::geometry::SEGMENT_BLOCKS;
-use crate::volume::Volume;
 
 /// The free segments that are left to logs and checkpoints, in addition to those for changed nodes.
 const SEGMENTS_LEFT: u64 = 8;
@@ -24,7 +24,7 @@ impl Writer {
     /// `NoSpace` if there are too few free sections, also after cleaning.
     pub(crate) fn place_in_sections(
         &self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         inode: InodeNumber,
         pieces: &[Range<FileBlock>],
     ) -> Result<Vec<(u64, Placed)>> {
@@ -56,7 +56,7 @@ impl Writer {
 
 impl WriterState {
     /// Allocates `count` blocks in free sections, in which no other block is allocated. Returns `None` if there are too few.
-    fn take_sections(&mut self, volume: &Volume, count: u64) -> Option<Vec<Range<FsBlock>>> {
+    fn take_sections(&mut self, volume: &Core, count: u64) -> Option<Vec<Range<FsBlock>>> {
         let geometry = volume.geometry();
         let per_section = geometry.segments_per_section;
         let wanted = count.div_ceil(geometry.section_blocks()) * u64::from(per_section);

@@ -9,9 +9,9 @@ use base::{Error, FsBlock, Result};
 
 use super::clean::{DataBlock, Owners};
 use super::writer::WriterState;
+use crate::core::Core;
 use crate::edit::Owner;
 use crate::summaries::Log;
-use crate::volume::Volume;
 
 impl WriterState {
     /// Copies blocks of the last checkpoint to new ones, if other addresses refer to them now. The summaries of the old blocks
@@ -19,7 +19,7 @@ impl WriterState {
     /// blocks there are not copied. Returns whether there are any others.
     pub(super) fn copy_shifted(
         &mut self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         shifted: &[(FsBlock, Owner)],
     ) -> Result<bool> {
         let logs = Log::all(&volume.checkpoint()).map(|log| log.segment);
@@ -50,7 +50,7 @@ impl WriterState {
     /// checkpoint.
     fn move_readable(
         &mut self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         segment: u32,
         data: &[DataBlock],
     ) -> Result<()> {

@@ -9,17 +9,16 @@ use std::ops::Range;
 
 use base::{Error, FsBlock, Location, Problem, Result};
 
-use super::clean::Section;
 use super::logs::LogName;
 use super::room::Room;
-use super::section_use::{EmptySegments, SectionUse};
+use super::section_use::{EmptySegments, Section, SectionUse};
 use super::sit_entries::SitEntries;
 use crate::checkpoint::Checkpoint;
+use crate::core::Core;
 use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::ondisk::sit::{RawSitEntry, SIT_MAP_BYTES};
 use crate::sit::{SegmentEntry, bit, check_totals};
 use crate::summaries::{BlockKind, LOGS, Log};
-use crate::volume::Volume;
 
 /// A bit for each block of a segment.
 type SegmentMap = [u8; SIT_MAP_BYTES];
@@ -58,7 +57,7 @@ struct Totals {
 
 impl Space {
     /// Reads the whole table. Entries in `journal` override it.
-    pub(super) fn read(volume: &Volume, journal: &BTreeMap<u32, RawSitEntry>) -> Result<Self> {
+    pub(super) fn read(volume: &Core, journal: &BTreeMap<u32, RawSitEntry>) -> Result<Self> {
         let geometry = volume.geometry();
         let mut used = [0, 0];
         let mut entries = SitEntries::unused(geometry.main_segments());

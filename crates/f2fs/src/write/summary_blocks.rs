@@ -9,13 +9,13 @@ use zerocopy::IntoBytes;
 use super::batch::Batch;
 use super::space::Space;
 use crate::checkpoint::read_block;
+use crate::core::Core;
 use crate::edit::Owner;
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::nat::Nid;
 use crate::node::footer;
 use crate::ondisk::summary::{RawSummary, RawSummaryFooter};
 use crate::summaries::{AreaSummary, BlockKind, Log, PackSummaries};
-use crate::volume::Volume;
 
 /// The summary of a segment.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ pub(crate) struct SummaryBlocks {
 
 impl SummaryBlocks {
     /// Loads the summaries of the segments that the logs of the checkpoint write to, which only `pack` has.
-    pub(crate) fn of(volume: &Volume, space: &Space, pack: &PackSummaries) -> Result<Self> {
+    pub(crate) fn of(volume: &Core, space: &Space, pack: &PackSummaries) -> Result<Self> {
         let mut summaries = BTreeMap::new();
         for log in &Log::all(&volume.checkpoint()) {
             let has = log.kind == BlockKind::Data || pack.has_nodes();
@@ -90,7 +90,7 @@ impl SummaryBlocks {
     /// Returns the summary of a segment of a log.
     pub(super) fn of_log(
         &mut self,
-        (volume, space): (&Volume, &Space),
+        (volume, space): (&Core, &Space),
         segment: u32,
         kind: BlockKind,
     ) -> Result<&Summary> {
@@ -100,7 +100,7 @@ impl SummaryBlocks {
     }
 
     /// Returns a copy of the summary of a segment.
-    pub(crate) fn get(&self, volume: &Volume, segment: u32) -> Result<Summary> {
+    pub(crate) fn get(&self, volume: &Core, segment: u32) -> Result<Summary> {
         match self.summaries.get(&segment) {
             Some(summary) => Ok(summary.clone()),
             None => of_area(volume, segment),
@@ -108,7 +108,7 @@ impl SummaryBlocks {
     }
 
     /// Returns the owners of the blocks of a segment that the last checkpoint uses.
-    pub(super) fn owners(&self, volume: &Volume, segment: u32) -> Result<SegmentOwners<'_>> {
+    pub(super) fn owners(&self, volume: &Core, segment: u32) -> Result<SegmentOwners<'_>> {
         Ok(match self.summaries.get(&segment) {
             Some(summary) => SegmentOwners::Changed(summary),
             None => SegmentOwners::Stored(AreaSummary::read(volume, segment)?),
@@ -116,7 +116,7 @@ impl SummaryBlocks {
     }
 
     /// Returns the summary of a segment, to change it. That of a segment without blocks in use is not read.
-    fn loaded(&mut self, volume: &Volume, space: &Space, segment: u32) -> Result<&mut Summary> {
+    fn loaded(&mut self, volume: &Core, space: &Space, segment: u32) -> Result<&mut Summary> {
         Ok(match self.summaries.entry(segment) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(vacant) if !space.has_used(segment) => {
@@ -129,7 +129,7 @@ impl SummaryBlocks {
     /// Sets the owner of a block of this kind.
     pub(super) fn set(
         &mut self,
-        (volume, space): (&Volume, &Space),
+        (volume, space): (&Core, &Space),
         (segment, index): (u32, u64),
         kind: BlockKind,
         owner: RawSummary,
@@ -145,7 +145,7 @@ impl SummaryBlocks {
     ///
     /// The area has no second copy. The last checkpoint does not look at what changes here: entries of blocks that it does
     /// not use, and those of the segments of its logs, whose summaries it has itself.
-    pub(super) fn write(&self, volume: &Volume, batch: &mut Batch<'_>) -> Result<()> {
+    pub(super) fn write(&self, volume: &Core, batch: &mut Batch<'_>) -> Result<()> {
         let geometry = volume.geometry();
         let bytes = geometry.summary_bytes();
         let per_block = (geometry.block_size.len() / bytes).max(1) as u32;
@@ -185,7 +185,7 @@ fn of_pack(pack: &PackSummaries, log: &Log) -> Summary {
 }
 
 /// Returns the summary of a log of nodes from the footers of the nodes that the checkpoint uses.
-fn of_footers(volume: &Volume, space: &Space, log: &Log) -> Result<Summary> {
+fn of_footers(volume: &Core, space: &Space, log: &Log) -> Result<Summary> {
     let geometry = volume.geometry();
     let mut summary = Summary::empty(log.kind);
     let start = geometry.segment_start(log.segment).0;
@@ -200,7 +200,7 @@ fn of_footers(volume: &Volume, space: &Space, log: &Log) -> Result<Summary> {
     Ok(summary)
 }
 
-fn of_area(volume: &Volume, segment: u32) -> Result<Summary> {
+fn of_area(volume: &Core, segment: u32) -> Result<Summary> {
     let area = AreaSummary::read(volume, segment)?;
     let mut summary = Summary::empty(BlockKind::Data);
     if area.footer()?.kind != 0 {

@@ -16,6 +16,7 @@ use super::logs::{Limits, LogName};
 use super::room::Demand;
 use super::stored_node::{Link, stored_node};
 use super::writer::{FailOnPanic, Writer, WriterState};
+use crate::core::Core;
 use crate::dir::WantedName;
 use crate::edit::{MapShape, OverlayNode, first_block};
 use crate::inode::Inode;
@@ -24,35 +25,9 @@ use crate::nat::Nid;
 use crate::node::XATTR_POSITION;
 use crate::ondisk::node::{NULL_ADDRESS, RawInode};
 use crate::recovery::{self, ChainVersion, chain_start, mark};
-use crate::volume::Volume;
 
 /// The number of nodes in a chain after which a checkpoint is written, so that a recovery takes little time.
 const CHAIN_NODES_MAX: u64 = 4096;
-
-/// The chain since the last checkpoint.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Chain {
-    /// The number of its nodes.
-    nodes: u64,
-    /// The block of the next node. `None` before the first one, and after an error.
-    next: Option<FsBlock>,
-    /// Whether the last checkpoint was written since the volume was opened. Otherwise, nodes that an earlier writer has written
-    /// after it may lie where the chain leads to, if a power cut has kept them and not those before. They have its version,
-    /// and a recovery would take them for a part of this chain.
-    is_alone: bool,
-}
-
-impl Chain {
-    /// Returns the chain after a checkpoint.
-    pub(super) fn after_checkpoint() -> Self {
-        Self { is_alone: true, ..Self::default() }
-    }
-
-    /// Returns whether all nodes with the version of the last checkpoint are in this chain.
-    pub(super) fn is_alone(&self) -> bool {
-        self.is_alone
-    }
-}
 
 /// The changed nodes of an inode, in the order in which they are written.
 struct Changed {
@@ -64,13 +39,13 @@ struct Changed {
 impl Writer {
     /// Makes the changes of an inode durable, whose data is on the device: by the chain if a recovery finds them there, and
     /// otherwise by a checkpoint.
-    pub(crate) fn sync_inode(&self, volume: &Arc<Volume>, number: InodeNumber) -> Result<()> {
+    pub(crate) fn sync_inode(&self, volume: &Arc<Core>, number: InodeNumber) -> Result<()> {
         self.wait_for_delays()?;
         self.syncs().sync(number, |requests| self.sync_group(volume, requests))
     }
 
     /// Makes the changes of a group of inodes durable, and ends the group's requests.
-    fn sync_group(&self, volume: &Arc<Volume>, requests: &[Arc<Request>]) {
+    fn sync_group(&self, volume: &Arc<Core>, requests: &[Arc<Request>]) {
         let mut failed = BTreeMap::new();
         let inodes = requests.iter().map(|request| request.inode).collect();
         let result = self.sync_inodes(volume, &inodes, &mut failed);
@@ -83,7 +58,7 @@ impl Writer {
     /// Makes the changes of `inodes` durable, except of those that it adds to `failed`.
     fn sync_inodes(
         &self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         inodes: &BTreeSet<InodeNumber>,
         failed: &mut BTreeMap<InodeNumber, Error>,
     ) -> Result<()> {
@@ -125,7 +100,7 @@ impl Writer {
 
     /// Makes data durable, and then blocks of the chain, which are written at once: if a power cut keeps a block and not one
     /// before it, the chain ends before both.
-    fn write_chain(&self, volume: &Volume, blocks: Vec<(FsBlock, Vec<u8>)>) -> Result<()> {
+    fn write_chain(&self, volume: &Core, blocks: Vec<(FsBlock, Vec<u8>)>) -> Result<()> {
         // The data comes before the nodes that refer to it.
         self.flush(volume)?;
         volume.device().write_all(runs(volume.geometry(), blocks))?;
@@ -134,7 +109,7 @@ impl Writer {
 
     /// Writes a checkpoint after `error` in writing to the chain of the checkpoint with this version: a recovery would not
     /// find what is behind that. Errors: `error` if it has shut the volume down, and those of the checkpoint.
-    fn leave_chain(&self, volume: &Arc<Volume>, version: u64, error: Error) -> Result<()> {
+    fn leave_chain(&self, volume: &Arc<Core>, version: u64, error: Error) -> Result<()> {
         if self.health().check().is_err() {
             return Err(error);
         }
@@ -154,7 +129,7 @@ impl WriterState {
     /// all changes there. Adds an inode that cannot be read to `failed`.
     fn changed_of(
         &mut self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         inodes: &BTreeSet<InodeNumber>,
         failed: &mut BTreeMap<InodeNumber, Error>,
     ) -> Result<Option<Vec<Changed>>> {
@@ -177,7 +152,7 @@ impl WriterState {
                 Err(error) => drop(failed.insert(number, error)),
             }
         }
-        if !self.chain.is_alone || self.chain.nodes + count > CHAIN_NODES_MAX {
+        if !self.chain.is_alone() || self.chain.nodes + count > CHAIN_NODES_MAX {
             return Ok(None);
         }
         let expected = match self.chain.next {
@@ -198,7 +173,7 @@ impl WriterState {
     /// inode's own if that has changed, makes the others count.
     fn chain_blocks(
         &mut self,
-        volume: &Volume,
+        volume: &Core,
         changed: &[Changed],
     ) -> Result<Vec<(FsBlock, Vec<u8>)>> {
         let geometry = volume.geometry();
@@ -229,7 +204,7 @@ impl WriterState {
 /// Returns the changed nodes of an inode. `None` if a recovery would not find all changes in the chain. `named` has the inodes
 /// whose nodes come before. Indirect nodes are left out, since a recovery makes them anew.
 fn changed_of_inode(
-    volume: &Arc<Volume>,
+    volume: &Arc<Core>,
     number: InodeNumber,
     named: &BTreeSet<InodeNumber>,
 ) -> Result<Option<Changed>> {
@@ -288,7 +263,7 @@ fn changed_of_inode(
 /// Returns whether a name in the directory of an inode with one name was removed since the last checkpoint, or may have been. The
 /// chain cannot say so: a recovery would find the inode's new contents beside the old name. A program that removes its journal
 /// to commit must not find the journal again beside a file that it has synced after that.
-pub(crate) fn follows_removal(volume: &Arc<Volume>, inode: &Inode) -> Result<bool> {
+pub(crate) fn follows_removal(volume: &Arc<Core>, inode: &Inode) -> Result<bool> {
     if volume.overlay_or_new().read().with_removed_names().is_empty() {
         return Ok(false);
     }
@@ -299,7 +274,7 @@ pub(crate) fn follows_removal(volume: &Arc<Volume>, inode: &Inode) -> Result<boo
 }
 
 /// Returns whether `inode` has the name that it stores, in the directory `parent`.
-fn has_stored_name(volume: &Arc<Volume>, inode: &Inode, parent: InodeNumber) -> Result<bool> {
+fn has_stored_name(volume: &Arc<Core>, inode: &Inode, parent: InodeNumber) -> Result<bool> {
     if inode.advise()? & advise::LOST_NAME != 0 {
         return Ok(false);
     }
@@ -318,7 +293,7 @@ fn has_stored_name(volume: &Arc<Volume>, inode: &Inode, parent: InodeNumber) -> 
 }
 
 /// Returns whether the last checkpoint does not have an inode.
-fn is_new(volume: &Volume, number: InodeNumber) -> Result<bool> {
+fn is_new(volume: &Core, number: InodeNumber) -> Result<bool> {
     match volume.node_address(crate::edit::nid_of(number)) {
         Ok(_) => Ok(false),
         Err(Error::NotFound) => Ok(true),

@@ -8,17 +8,17 @@ use zerocopy::IntoBytes;
 
 use super::batch::Batch;
 use crate::checkpoint::VersionBitmap;
+use crate::core::Core;
 use crate::ondisk::nat::RawNatEntry;
 use crate::ondisk::sit::RawSitEntry;
 use crate::sit::entries_per_block;
-use crate::volume::Volume;
 
 /// Changed entries of the node address table.
 pub(crate) type NodeTable = BTreeMap<u32, RawNatEntry>;
 
 /// Writes entries of the segment information table. Returns the version bitmap that names them.
 pub(super) fn write_segments(
-    volume: &Volume,
+    volume: &Core,
     entries: &BTreeMap<u32, RawSitEntry>,
     batch: &mut Batch<'_>,
 ) -> Result<VersionBitmap> {
@@ -31,7 +31,7 @@ pub(super) fn write_segments(
 
 /// Writes entries of the node address table. Returns the version bitmap that names them.
 pub(super) fn write_nodes(
-    volume: &Volume,
+    volume: &Core,
     entries: &NodeTable,
     batch: &mut Batch<'_>,
 ) -> Result<VersionBitmap> {
@@ -44,7 +44,7 @@ pub(super) fn write_nodes(
 /// Writes the entries of a table with `per_block` entries in a block. `versions` has the current copies, and `copies` returns
 /// both places of a block.
 fn write<E: IntoBytes + zerocopy::Immutable>(
-    volume: &Volume,
+    volume: &Core,
     entries: &BTreeMap<u32, E>,
     (per_block, versions): (u32, &VersionBitmap),
     copies: impl Fn(u64) -> [FsBlock; 2],

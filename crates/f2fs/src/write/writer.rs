@@ -15,29 +15,27 @@ use base::{Error, FsBlock, Ranges, Result, Unsupported};
 use fs::{ErrorPolicy, FormatOptions, SyncDelays};
 use parking_lot::Condvar;
 
-use super::clean::Background;
+use super::background::Background;
+use super::chain::Chain;
 use super::clock::Clock;
-use super::discard::Discards;
 use super::group::Syncs;
 use super::health::Health;
 use super::held::HeldBlocks;
 use super::logs::Logs;
+use super::mode::Mode;
 use super::placements::Placements;
 use super::reserved::Reserved;
 use super::room::{Demand, Wanted};
 use super::space::Space;
 use super::summary_blocks::SummaryBlocks;
-use super::sync::Chain;
-use crate::compress::{CompressedNames, NewCompression};
+use crate::core::Core;
 use crate::edit::Editor;
 use crate::features::Feature;
-use crate::file_system::Format;
 use crate::ondisk::checkpoint::{DISABLED, UNMOUNTED};
 use crate::ondisk::sit::RawSitEntry;
 use crate::quota::Quotas;
 use crate::ranks;
 use crate::summaries::{BlockKind, PackSummaries};
-use crate::volume::Volume;
 
 /// The changed nodes and directory blocks after which a checkpoint is written, in bytes.
 const CHANGED_BYTES_MAX: u64 = 64 << 20;
@@ -58,6 +56,21 @@ const REFUSED: [(Feature, &str); 2] = [
 const DISABLED_CHECKPOINTS: &str = "writing to an f2fs volume whose checkpoints are disabled (Linux enables them with \
                                     `mount -o checkpoint=enable`)";
 
+/// Whether segments are discarded when they become free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Discards {
+    Off,
+    On,
+    /// The device has failed to discard, and is not asked again.
+    Failed,
+}
+
+impl Discards {
+    pub(super) fn new(are_wanted: bool) -> Self {
+        if are_wanted { Self::On } else { Self::Off }
+    }
+}
+
 /// The writing side of a volume.
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -69,9 +82,6 @@ pub(crate) struct Writer {
     pub(super) write_ended: Condvar,
     /// The callers of fsync(2).
     syncs: Syncs,
-    /// How the data of new files is compressed whose directory says so.
-    new_compression: NewCompression,
-    compressed_names: CompressedNames,
     health: Arc<Health>,
 }
 
@@ -112,25 +122,25 @@ pub(super) struct WriterState {
 
 impl WriterState {
     /// Returns what the next checkpoint writes at most: what is changed, and what writes in flight will change.
-    pub(super) fn changed(&self, volume: &Volume) -> Wanted {
+    pub(super) fn changed(&self, volume: &Core) -> Wanted {
         let [nodes, directory_blocks] = volume.overlay_or_new().read().block_counts();
         Wanted { nodes, directory_blocks }.and_nodes(self.placements.nodes())
     }
 
     /// Returns [`changed`](Self::changed), and what another write and a change of a few nodes will change.
-    pub(super) fn to_write(&self, volume: &Volume) -> Wanted {
+    pub(super) fn to_write(&self, volume: &Core) -> Wanted {
         let spare = self.quotas.blocks_max() + SPARE_BLOCKS;
         let few = Wanted { nodes: spare + NODES_OF_WRITE, directory_blocks: spare };
         self.changed(volume) + few
     }
 
     /// Returns [`to_write`](Self::to_write), and as many nodes as change when a section is cleaned.
-    pub(super) fn to_write_and_clean(&self, volume: &Volume) -> Wanted {
+    pub(super) fn to_write_and_clean(&self, volume: &Core) -> Wanted {
         self.to_write(volume).and_nodes(volume.geometry().section_blocks())
     }
 
     /// Returns what a checkpoint must have room for before a change.
-    fn wanted(&self, volume: &Volume, demand: Demand) -> Wanted {
+    fn wanted(&self, volume: &Core, demand: Demand) -> Wanted {
         match demand {
             Demand::Adds(nodes) => self.to_write_and_clean(volume).and_nodes(nodes),
             Demand::Changes(nodes) => self.to_write(volume).and_nodes(nodes),
@@ -139,7 +149,7 @@ impl WriterState {
     }
 
     /// Returns whether the volume was marked as clean and has not changed since.
-    pub(super) fn is_clean(&self, volume: &Volume) -> bool {
+    pub(super) fn is_clean(&self, volume: &Core) -> bool {
         self.is_marked_clean
             && volume.checkpoint().has(UNMOUNTED)
             && volume.overlay_or_new().read().is_empty()
@@ -151,7 +161,7 @@ impl WriterState {
     }
 
     /// Returns whether users can have `count` more blocks.
-    pub(super) fn has_blocks(&self, volume: &Volume, count: u64) -> bool {
+    pub(super) fn has_blocks(&self, volume: &Core, count: u64) -> bool {
         let used = Use::of(volume, self);
         used.blocks + count <= used.max
     }
@@ -159,7 +169,7 @@ impl WriterState {
 
 impl Writer {
     /// Checks that the volume has no feature, and no state, that is only read. Errors: `Unsupported`.
-    pub(crate) fn check_supported(volume: &Volume) -> Result<()> {
+    pub(crate) fn check_supported(volume: &Core) -> Result<()> {
         let features = volume.geometry().features;
         let refused = REFUSED.iter().find(|(feature, _)| features.has(*feature));
         let is_disabled = volume.checkpoint().has(DISABLED);
@@ -170,12 +180,18 @@ impl Writer {
     }
 
     /// Prepares a volume for writing, without changing it. [`check_supported`](Self::check_supported) has succeeded.
-    pub(crate) fn new(volume: &Volume, options: &FormatOptions, format: &Format) -> Result<Self> {
+    /// `quota_failure` is the error for which recovery has left the quota files as they were.
+    pub(crate) fn new(
+        volume: &Core,
+        options: &FormatOptions,
+        mode: Mode,
+        quota_failure: Option<Error>,
+    ) -> Result<Self> {
         let checkpoint = volume.checkpoint();
         let pack = PackSummaries::read(volume)?;
         let mut space = Space::read(volume, &pack.sit_journal)?;
         space.check_logs(&checkpoint)?;
-        let logs = Logs::of(&checkpoint, format.mode);
+        let logs = Logs::of(&checkpoint, mode);
         logs.set_kinds(&mut space);
         let health = Arc::new(Health::new(options.errors.unwrap_or(ErrorPolicy::Continue)));
         let state = WriterState {
@@ -191,7 +207,7 @@ impl Writer {
             changed_since: None,
             is_cleaning_futile: false,
             discards: Discards::new(options.discard.unwrap_or(false)),
-            quotas: Quotas::of(volume),
+            quotas: Quotas::of(volume, quota_failure),
             health: Arc::clone(&health),
             clock: Clock::start(checkpoint.raw.elapsed_time.get()),
             chain: Chain::default(),
@@ -206,18 +222,8 @@ impl Writer {
             delay_ended: Condvar::new(),
             write_ended: Condvar::new(),
             syncs: Syncs::new(),
-            new_compression: format.compression,
-            compressed_names: format.compressed_names.clone(),
             health,
         })
-    }
-
-    pub(crate) fn new_compression(&self) -> NewCompression {
-        self.new_compression
-    }
-
-    pub(crate) fn compressed_names(&self) -> &CompressedNames {
-        &self.compressed_names
     }
 
     /// Returns the errors that were found since the volume was opened.
@@ -246,7 +252,7 @@ impl Writer {
 
     /// Makes durable what was written to the device. A failed flush shuts the volume down, since it is unknown which writes
     /// are lost.
-    pub(super) fn flush(&self, volume: &Volume) -> Result<()> {
+    pub(super) fn flush(&self, volume: &Core) -> Result<()> {
         volume.device().flush().inspect_err(|error| self.health.fail(error.clone()))
     }
 
@@ -255,7 +261,7 @@ impl Writer {
     }
 
     /// Writes a checkpoint, if anything has changed. Otherwise makes durable what was written to the device.
-    pub(crate) fn checkpoint(&self, volume: &Arc<Volume>) -> Result<()> {
+    pub(crate) fn checkpoint(&self, volume: &Arc<Core>) -> Result<()> {
         self.wait_for_delays()?;
         let mut state = self.lock_to_sync()?;
         if volume.overlay_or_new().read().is_empty() {
@@ -307,7 +313,7 @@ impl Writer {
 
     /// Writes a checkpoint like that of [`close`](Self::close), and stays open. The next checkpoint says again that the volume
     /// is in use, and so do nodes that are synced before it.
-    pub(crate) fn mark_clean(&self, volume: &Arc<Volume>) -> Result<()> {
+    pub(crate) fn mark_clean(&self, volume: &Arc<Core>) -> Result<()> {
         self.wait_for_delays()?;
         let mut state = self.lock_to_sync()?;
         state.is_marked_clean = true;
@@ -319,7 +325,7 @@ impl Writer {
 
     /// Writes the last checkpoint. After `NoSpace`, the volume stays open: its changes are not lost, and fit once others make
     /// room.
-    pub(crate) fn close(&self, volume: &Arc<Volume>) -> Result<()> {
+    pub(crate) fn close(&self, volume: &Arc<Core>) -> Result<()> {
         let mut state = self.lock_to_sync()?;
         let result = self.write_checkpoint(&mut state, volume, true);
         state.is_closed = result != Err(Error::NoSpace);
@@ -329,7 +335,7 @@ impl Writer {
     pub(super) fn write_checkpoint(
         &self,
         state: &mut WriterState,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         is_closed: bool,
     ) -> Result<()> {
         let _failing = FailOnPanic(self);
@@ -345,7 +351,7 @@ impl Writer {
     }
 
     /// Marks blocks as allocated, so that nothing is written there before the next checkpoint.
-    pub(crate) fn keep(&self, volume: &Volume, blocks: impl Iterator<Item = (FsBlock, BlockKind)>) {
+    pub(crate) fn keep(&self, volume: &Core, blocks: impl Iterator<Item = (FsBlock, BlockKind)>) {
         let mut state = self.state.lock();
         for (block, kind) in blocks {
             let at = volume.geometry().segment_of(block);
@@ -362,7 +368,7 @@ impl Writer {
     /// those of `work`.
     pub(crate) fn change<R>(
         &self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         demand: Demand,
         work: impl FnOnce(&mut Editor<'_>, &mut Reserved<'_>) -> Result<R>,
         take_back: impl FnOnce(&mut Reserved<'_>),
@@ -407,7 +413,7 @@ impl Writer {
     /// `NoSpace` if the volume has fewer blocks, and those of `count`.
     pub(crate) fn reserve(
         &self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         count: impl FnOnce() -> Result<Option<u64>>,
     ) -> Result<bool> {
         let mut state = self.lock()?;
@@ -429,7 +435,7 @@ impl Writer {
     pub(super) fn make_room(
         &self,
         state: &mut WriterState,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         demand: Demand,
     ) -> Result<()> {
         match self.try_to_make_room(state, volume, demand) {
@@ -445,7 +451,7 @@ impl Writer {
     fn try_to_make_room(
         &self,
         state: &mut WriterState,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         demand: Demand,
     ) -> Result<()> {
         state.background.note_change();
@@ -488,7 +494,7 @@ struct Use {
 }
 
 impl Use {
-    fn of(volume: &Volume, state: &WriterState) -> Self {
+    fn of(volume: &Core, state: &WriterState) -> Self {
         let (used, max) = volume.blocks_used();
         let main = &volume.geometry().main;
         let kept = KEPT_SECTIONS_MIN * volume.geometry().section_blocks();

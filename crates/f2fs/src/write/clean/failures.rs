@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use base::{InodeNumber, Result};
 
+use crate::core::Core;
 use crate::edit::Editor;
-use crate::volume::Volume;
 use crate::write::writer::WriterState;
 
 /// The greatest count.
@@ -15,7 +15,7 @@ const FAILURES_MAX: u32 = 2048;
 
 impl WriterState {
     /// Counts a failure for each of these files. The next checkpoint makes the counts durable.
-    pub(super) fn count_failures(&self, volume: &Arc<Volume>, pinned: &BTreeSet<InodeNumber>) {
+    pub(super) fn count_failures(&self, volume: &Arc<Core>, pinned: &BTreeSet<InodeNumber>) {
         for number in pinned {
             if !self.has_room(self.to_write(volume)) {
                 return;
@@ -27,7 +27,7 @@ impl WriterState {
     }
 }
 
-fn count_failure(volume: &Arc<Volume>, number: InodeNumber) -> Result<()> {
+fn count_failure(volume: &Arc<Core>, number: InodeNumber) -> Result<()> {
     let failures = volume.inode(number)?.pin_failures();
     if failures.is_none_or(|failures| failures >= FAILURES_MAX) {
         return Ok(());
@@ -38,5 +38,5 @@ fn count_failure(volume: &Arc<Volume>, number: InodeNumber) -> Result<()> {
     });
     volume.overlay_or_new().write().end(edited.is_ok());
     edited?;
-    volume.live_inodes().find(number).iter().try_for_each(|inode| inode.refresh())
+    volume.residents().find(number).iter().try_for_each(|inode| inode.refresh())
 }

@@ -5,10 +5,8 @@
 //! - `owners.rs`: the live blocks of a segment, and what refers to them
 //! - `mover.rs`: the move of a section
 //! - `range.rs`: sections that the caller has chosen
-//! - `background.rs`: when a volume is cleaned in the background
 //! - `failures.rs`: the count of failures to clean the blocks of pinned files
 
-mod background;
 mod failures;
 mod mover;
 mod owners;
@@ -21,15 +19,13 @@ use std::sync::Arc;
 use base::{Error, InodeNumber, Result};
 use fs::Cleaning;
 
-pub(super) use self::background::Background;
 use self::mover::Cleaned;
 pub(super) use self::owners::{DataBlock, Owners};
-pub(super) use self::victims::Section;
 use self::victims::{Policy, choose};
 use super::mode::Mode;
 use super::writer::{Writer, WriterState};
+use crate::core::Core;
 use crate::geometry::SEGMENT_BLOCKS;
-use crate::volume::Volume;
 
 /// The sections that were chosen since cleaning began, and the pinned files that kept some of them.
 #[derive(Debug, Default)]
@@ -58,7 +54,7 @@ impl WriterState {
     }
 
     /// Returns whether the free segments are only enough for the nodes of the next checkpoint.
-    pub(super) fn needs_cleaning(&self, volume: &Volume) -> bool {
+    pub(super) fn needs_cleaning(&self, volume: &Core) -> bool {
         let per_section = u64::from(volume.geometry().segments_per_section);
         let for_nodes = self.to_write(volume).blocks().div_ceil(SEGMENT_BLOCKS);
         let for_moves = match self.logs.mode() {
@@ -77,7 +73,7 @@ impl Writer {
     pub(super) fn clean_in_foreground(
         &self,
         state: &mut WriterState,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
     ) -> Result<()> {
         let mut has_gain = state.space.has_section_to_gain(&state.logs.segments());
         if !has_gain && !volume.overlay_or_new().read().is_empty() {
@@ -116,7 +112,7 @@ impl Writer {
     pub(super) fn clean_for_sections(
         &self,
         state: &mut WriterState,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         tried: &mut Tried,
     ) -> Result<bool> {
         if !state.space.has_section_to_gain(&state.logs.segments()) {
@@ -127,7 +123,7 @@ impl Writer {
     }
 
     /// Cleans until nothing is left to gain.
-    pub(crate) fn clean_all(&self, volume: &Arc<Volume>) -> Result<Cleaning> {
+    pub(crate) fn clean_all(&self, volume: &Arc<Core>) -> Result<Cleaning> {
         let mut total = Cleaning::default();
         // Each section is cleaned once, so that this ends.
         let mut tried = Tried::default();
@@ -154,7 +150,7 @@ impl Writer {
     }
 
     /// Cleans a section, if there is something to gain. Returns whether there was.
-    pub(crate) fn clean_one(&self, volume: &Arc<Volume>) -> Result<bool> {
+    pub(crate) fn clean_one(&self, volume: &Arc<Core>) -> Result<bool> {
         let mut state = self.lock()?;
         // The use of blocks is known as of the last checkpoint.
         self.write_checkpoint(&mut state, volume, false)?;
@@ -168,7 +164,7 @@ impl Writer {
 
     /// Cleans a section, if nothing has changed since the last call, and more than 40% of the free blocks are between blocks
     /// in use. Returns whether it has. Without a gain, does nothing before the next change or checkpoint.
-    pub(crate) fn clean_in_background(&self, volume: &Arc<Volume>) -> Result<bool> {
+    pub(crate) fn clean_in_background(&self, volume: &Arc<Core>) -> Result<bool> {
         let mut state = self.lock()?;
         if state.is_clean(volume) || !state.background.begin() {
             return Ok(false);
@@ -181,7 +177,7 @@ impl Writer {
     }
 
     /// Cleans a section, if more than 40% of the free blocks are between blocks in use. Returns whether it has.
-    fn clean_if_scattered(&self, state: &mut WriterState, volume: &Arc<Volume>) -> Result<bool> {
+    fn clean_if_scattered(&self, state: &mut WriterState, volume: &Arc<Core>) -> Result<bool> {
         let logs = state.logs.segments();
         let scattered: u64 = state.space.blocks_to_gain(&logs).iter().sum();
         let free = state.free_segments() * SEGMENT_BLOCKS;
@@ -197,7 +193,7 @@ impl Writer {
     fn clean_some(
         &self,
         state: &mut WriterState,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         policy: Policy,
         tried: &mut Tried,
     ) -> Result<Cleaning> {
@@ -209,7 +205,7 @@ impl Writer {
     fn clean_up_to(
         &self,
         state: &mut WriterState,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         policy: Policy,
         tried: &mut Tried,
         sections_max: usize,

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
 
 use super::owners::{DataBlock, LiveBlocks, Owners};
+use crate::core::Core;
 use crate::edit::{Editor, OverlayNode};
 use crate::nat::Nid;
-use crate::volume::Volume;
 use crate::write::logs::{Limits, LogName};
 use crate::write::room::Wanted;
 use crate::write::writer::WriterState;
@@ -44,7 +44,7 @@ impl WriterState {
     /// leave all files as they are.
     pub(in crate::write) fn clean_section(
         &mut self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         section: u32,
     ) -> Result<Cleaned> {
         let segments = volume.geometry().segments_of(section);
@@ -87,14 +87,14 @@ impl WriterState {
     }
 
     /// Returns whether a write in flight overwrites a block of `segments`. A copy might miss it.
-    fn is_overwritten(&self, volume: &Volume, segments: &Range<u32>) -> bool {
+    fn is_overwritten(&self, volume: &Core, segments: &Range<u32>) -> bool {
         let mut blocks = self.placements.overwritten();
         blocks.any(|block| segments.contains(&volume.geometry().segment_of(block).0))
     }
 
     fn live_blocks(
         &self,
-        volume: &Volume,
+        volume: &Core,
         owners: &mut Owners<'_>,
         segment: u32,
     ) -> Result<LiveBlocks> {
@@ -103,7 +103,7 @@ impl WriterState {
     }
 
     /// Returns whether the next checkpoint has room for all nodes and directory blocks that change.
-    fn has_room_for_moved(&self, volume: &Volume, found: &[(u32, LiveBlocks)]) -> bool {
+    fn has_room_for_moved(&self, volume: &Core, found: &[(u32, LiveBlocks)]) -> bool {
         let mut nodes = BTreeSet::new();
         let mut directory_blocks = 0;
         for (_, live) in found {
@@ -123,7 +123,7 @@ impl WriterState {
 
     /// Makes nodes of the last checkpoint changed ones, with the same contents. fsync(2) need not write them: a recovery
     /// finds the old ones.
-    fn move_nodes(&self, volume: &Arc<Volume>, nodes: &[Nid]) -> Result<()> {
+    fn move_nodes(&self, volume: &Arc<Core>, nodes: &[Nid]) -> Result<()> {
         for nid in nodes {
             let node = volume.any_node(*nid)?;
             let (inode, block) = (node.inode, node.block());
@@ -137,7 +137,7 @@ impl WriterState {
     /// Moves data of files from a segment to the log of cold data.
     pub(in crate::write) fn move_data(
         &mut self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         segment: u32,
         data: &[DataBlock],
     ) -> Result<()> {
@@ -172,7 +172,7 @@ impl WriterState {
     /// Gives data, which was copied, the addresses from `new` on: all or nothing.
     fn move_addresses(
         &mut self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         data: &[DataBlock],
         new: FsBlock,
     ) -> Result<()> {
@@ -193,7 +193,7 @@ impl WriterState {
         edited?;
         // First the generations, then the look at the reads.
         let inodes: BTreeSet<InodeNumber> = data.iter().map(|block| block.slot.inode).collect();
-        let inodes = inodes.into_iter().flat_map(|inode| volume.live_inodes().find(inode));
+        let inodes = inodes.into_iter().flat_map(|inode| volume.residents().find(inode));
         inodes.for_each(|inode| inode.map_changed());
         for data in data {
             let part = part_of(data);
@@ -205,7 +205,7 @@ impl WriterState {
 }
 
 /// Reads blocks of data of a segment, one after the other. Those between them may be unreadable.
-fn read_blocks(volume: &Volume, data: &[DataBlock]) -> Result<Vec<u8>> {
+fn read_blocks(volume: &Core, data: &[DataBlock]) -> Result<Vec<u8>> {
     let block_bytes = volume.geometry().block_size.len();
     let mut stored = Vec::with_capacity(data.len() * block_bytes);
     let read = |blocks: &[DataBlock], stored: &mut Vec<u8>| -> Result<()> {
@@ -241,7 +241,7 @@ fn part_of(data: &DataBlock) -> Range<FileBlock> {
 }
 
 /// Makes blocks of directories, symbolic links and quota files changed ones, with the same contents.
-fn move_directory_blocks(volume: &Arc<Volume>, blocks: &[DataBlock]) -> Result<()> {
+fn move_directory_blocks(volume: &Arc<Core>, blocks: &[DataBlock]) -> Result<()> {
     for DataBlock { block, slot, at, .. } in blocks {
         if volume.overlay_or_new().read().directory_block(slot.inode, *at).is_some() {
             continue;

@@ -8,6 +8,7 @@ use base::attributes::FileType;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Problem, Result};
 
 use crate::compress::ClusterSize;
+use crate::core::Core;
 use crate::edit::{Change, Editor, MapShape, Slot, first_block, nid_of};
 use crate::geometry::{SEGMENT_BLOCKS, WORD_BYTES};
 use crate::inode::record::{InodeRecord, flags};
@@ -15,7 +16,6 @@ use crate::nat::Nid;
 use crate::ondisk::summary::RawSummary;
 use crate::quota;
 use crate::summaries::BlockKind;
-use crate::volume::Volume;
 use crate::write::summary_blocks::Summary;
 
 /// A live block of data.
@@ -51,12 +51,12 @@ pub(super) struct LiveBlocks {
 
 /// Finds the owners of blocks.
 pub(in crate::write) struct Owners<'v> {
-    volume: &'v Arc<Volume>,
+    volume: &'v Arc<Core>,
     inodes: HashMap<InodeNumber, InodeRecord>,
 }
 
 impl<'v> Owners<'v> {
-    pub(in crate::write) fn new(volume: &'v Arc<Volume>) -> Self {
+    pub(in crate::write) fn new(volume: &'v Arc<Core>) -> Self {
         Self { volume, inodes: HashMap::new() }
     }
 

@@ -7,7 +7,7 @@ use base::{Error, FsBlock, Result};
 use fs::RangeCleaning;
 
 use super::mover::Cleaned;
-use crate::volume::Volume;
+use crate::core::Core;
 use crate::write::writer::Writer;
 
 impl Writer {
@@ -15,7 +15,7 @@ impl Writer {
     /// sections with blocks that stay.
     pub(crate) fn clean_range(
         &self,
-        volume: &Arc<Volume>,
+        volume: &Arc<Core>,
         blocks: RangeInclusive<FsBlock>,
         skips_kept: bool,
     ) -> Result<RangeCleaning> {
@@ -37,7 +37,7 @@ impl Writer {
         Ok(RangeCleaning::Done)
     }
 
-    fn clean_chosen(&self, volume: &Arc<Volume>, section: u32) -> Result<RangeCleaning> {
+    fn clean_chosen(&self, volume: &Arc<Core>, section: u32) -> Result<RangeCleaning> {
         let mut state = self.lock()?;
         // The use of blocks is known as of the last checkpoint.
         self.write_checkpoint(&mut state, volume, false)?;

@@ -2,17 +2,7 @@
 
 use std::cmp::Reverse;
 
-/// A section that may be cleaned: no log writes to it, and nothing in it was allocated since the last checkpoint.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::write) struct Section {
-    pub(in crate::write) number: u32,
-    /// The number of blocks in use.
-    pub(in crate::write) used: u64,
-    /// The number of all blocks.
-    pub(in crate::write) blocks: u64,
-    /// The time at which its blocks were written, on average, in seconds since the volume was made.
-    pub(in crate::write) written: u64,
-}
+use crate::write::section_use::Section;
 
 /// How a victim is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,7 +2,7 @@
 
 /// What the next call of the cleaning in the background does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::write) enum Background {
+pub(super) enum Background {
     /// Nothing, since the volume has changed since the last call.
     Waits,
     /// It looks for a section to clean.
@@ -13,12 +13,12 @@ pub(in crate::write) enum Background {
 
 impl Background {
     /// Records a change of the volume.
-    pub(in crate::write) fn note_change(&mut self) {
+    pub(super) fn note_change(&mut self) {
         *self = Self::Waits;
     }
 
     /// Records a checkpoint, after which there may be more to gain.
-    pub(in crate::write) fn note_checkpoint(&mut self) {
+    pub(super) fn note_checkpoint(&mut self) {
         if *self == Self::Rests {
             *self = Self::Cleans;
         }
