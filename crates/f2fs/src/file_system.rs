@@ -23,7 +23,6 @@ use crate::core::Core;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::live::{LiveInode, Named, RenameMode};
-use crate::quota;
 use crate::residents::Resident;
 use crate::superblock::Superblock;
 use crate::volume::Volume;
@@ -100,7 +99,7 @@ struct F2fs {
 
 impl F2fs {
     fn load(&self, number: InodeNumber) -> Result<Arc<dyn fs::Inode>> {
-        if quota::files(self.volume.core()).contains(&Some(number)) {
+        if self.volume.superblock().quota_files().contains(&Some(number)) {
             // No valid directory has a name for it, and its blocks change in the overlay only.
             return Err(Error::NotFound);
         }

@@ -7,7 +7,7 @@ use base::{BlockSize, DeviceOffset, Error, FsBlock, InodeNumber, Location, Probl
 use crate::features::{Feature, Features};
 use crate::ondisk::nat::RawNatEntry;
 use crate::ondisk::node::{INODE_NIDS, RawInode, RawNodeFooter};
-use crate::sit::entries_per_block;
+use crate::ondisk::sit::RawSitEntry;
 
 /// Blocks in a segment. All volumes have this number.
 pub const SEGMENT_BLOCKS: u64 = 512;
@@ -96,6 +96,11 @@ impl Geometry {
         (self.block_size.len() / size_of::<RawNatEntry>()) as u32
     }
 
+    /// Returns the number of entries in a block of the segment information table.
+    pub(crate) fn sit_entries_per_block(&self) -> u32 {
+        (self.block_size.len() / size_of::<RawSitEntry>()) as u32
+    }
+
     /// Returns the number of blocks of one copy of the node address table.
     pub fn nat_blocks(&self) -> u64 {
         (self.nat.end.0 - self.nat.start.0) / 2
@@ -133,7 +138,7 @@ impl Geometry {
     /// Otherwise a checkpoint would write to the areas behind them. Errors: `Corrupt`.
     pub(crate) fn check_tables(&self) -> Result<()> {
         let segments = u64::from(self.main_segments());
-        let sit_entries = self.sit_blocks() * u64::from(entries_per_block(self));
+        let sit_entries = self.sit_blocks() * u64::from(self.sit_entries_per_block());
         let summaries = (self.block_size.len() / self.summary_bytes()).max(1) as u64;
         let ssa_entries = (self.ssa.end.0 - self.ssa.start.0) * summaries;
         for (field, max) in [

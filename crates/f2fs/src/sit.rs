@@ -6,7 +6,6 @@ use base::view::view_at;
 use base::{Error, FsBlock, Location, Problem, Result};
 
 use crate::core::Core;
-use crate::geometry::Geometry;
 use crate::ondisk::sit::RawSitEntry;
 use crate::summaries::LOGS;
 
@@ -65,7 +64,7 @@ impl SegmentEntry {
             return Ok(Self { raw: raw.clone(), location });
         }
         let at = Self::block(volume, segment)?;
-        let byte = (segment % entries_per_block(geometry)) as usize * size_of::<RawSitEntry>();
+        let byte = (segment % geometry.sit_entries_per_block()) as usize * size_of::<RawSitEntry>();
         let location = Location::block(at).at_byte(byte as u64);
         let buffer = volume.metadata().read(at, STRUCTURE, location)?;
         let raw: &RawSitEntry = view_at(&buffer, byte, STRUCTURE, location)?;
@@ -76,7 +75,7 @@ impl SegmentEntry {
     /// segment.
     pub(crate) fn block(volume: &Core, segment: u32) -> Result<FsBlock> {
         let geometry = volume.geometry();
-        let number = u64::from(segment / entries_per_block(geometry));
+        let number = u64::from(segment / geometry.sit_entries_per_block());
         let max = geometry.sit_blocks().saturating_sub(1);
         if number > max {
             // The superblock's main area has more segments than the table.
@@ -148,9 +147,4 @@ pub(crate) fn check_totals(volume: &Core, used: [u64; 2]) -> Result<()> {
         return Ok(());
     };
     Err(Error::corrupt("checkpoint", Location::block(checkpoint.start), problem))
-}
-
-/// Returns the number of entries in a block of the table.
-pub(crate) fn entries_per_block(geometry: &Geometry) -> u32 {
-    (geometry.block_size.len() / size_of::<RawSitEntry>()) as u32
 }

@@ -6,6 +6,7 @@ use base::Unsupported;
 use base::checksum::crc32_le;
 use base::{BlockSize, DeviceOffset, Error, FsBlock, InodeNumber, Location, Problem, Result};
 use device::SharedDevice;
+use fs::quota::QuotaKind;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::features::{Feature, Features};
@@ -91,6 +92,15 @@ impl Superblock {
             let second = Self::read_at(device, 1 << shift, device_bytes).ok()?;
             (second.geometry.block_size.shift() == shift).then_some(second)
         })
+    }
+
+    /// Returns the quota files of the volume, by kind.
+    pub(crate) fn quota_files(&self) -> [Option<InodeNumber>; QuotaKind::ALL.len()] {
+        if self.geometry.features.has(Feature::QuotaInodes) {
+            self.quota_inodes
+        } else {
+            Default::default()
+        }
     }
 
     /// Returns whether `device` has the format's magic number in the first copy.

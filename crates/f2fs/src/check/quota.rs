@@ -9,7 +9,7 @@ use fs::quota::{BLOCK_BYTES, QuotaBlock, QuotaFile, QuotaKind, ReadBlocks, Usage
 use super::Check;
 use crate::core::Core;
 use crate::node::Node;
-use crate::quota::{self, Charged};
+use crate::quota::Charged;
 
 const STRUCTURE: &str = "quota file";
 
@@ -27,7 +27,7 @@ pub(super) struct QuotaCheck {
 impl QuotaCheck {
     pub(super) fn new(volume: &Core) -> Self {
         Self {
-            files: quota::files(volume),
+            files: volume.superblock().quota_files(),
             used: Default::default(),
             blocks: BTreeMap::new(),
             sizes: BTreeMap::new(),

@@ -6,7 +6,7 @@ use base::{FsBlock, Location, Problem};
 use super::Check;
 use crate::features::Feature;
 use crate::geometry::SEGMENT_BLOCKS;
-use crate::sit::{self, SegmentEntry};
+use crate::sit::SegmentEntry;
 use crate::summaries::Log;
 
 const STRUCTURE: &str = "SIT entry";
@@ -27,7 +27,7 @@ impl Check<'_> {
             if !self.report.advance("segments", segment.into(), main_segments.into()) {
                 return;
             }
-            if segment % sit::entries_per_block(self.geometry()) == 0 {
+            if segment % self.geometry().sit_entries_per_block() == 0 {
                 unused_end = self.unused_end(segment, &logs);
                 if segment < unused_end {
                     self.counts.free_segments += u64::from(unused_end - segment);
@@ -47,7 +47,7 @@ impl Check<'_> {
     /// the block is a hole of the device and these segments have no use: their entries need no check. Otherwise returns
     /// `segment`.
     fn unused_end(&mut self, segment: u32, logs: &[Log]) -> u32 {
-        let per_block = sit::entries_per_block(self.geometry());
+        let per_block = self.geometry().sit_entries_per_block();
         let segments = segment..self.geometry().main_segments().min(segment + per_block);
         let is_used = self.owners.pack.sit_journal.range(segments.clone()).next().is_some()
             || logs.iter().any(|log| segments.contains(&log.segment))

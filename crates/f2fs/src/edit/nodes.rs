@@ -16,7 +16,6 @@ use crate::inode::record::{InodeRecord, inline};
 use crate::nat::Nid;
 use crate::node::{FLAG_BITS, Node, footer_mut};
 use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS, RawExtraAttributes, RawInode};
-use crate::quota;
 
 /// An address in a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,7 +172,7 @@ impl<'v> Editor<'v> {
     /// such a number could not be looked up.
     pub(crate) fn is_free(&self, nid: Nid) -> bool {
         let number = InodeNumber(nid.0.into());
-        !quota::files(self.volume).contains(&Some(number))
+        !self.volume.superblock().quota_files().contains(&Some(number))
             && self.overlay.read().node(nid).is_none()
             && matches!(self.volume.node_address(nid), Err(Error::NotFound))
     }

@@ -43,7 +43,7 @@ impl Quotas {
     pub(crate) fn of(volume: &Core, failure: Option<Error>) -> Self {
         let needed_repair = volume.checkpoint().has(QUOTA_NEEDS_FSCK);
         let is_off = needed_repair || failure.is_some();
-        let files = if is_off { Default::default() } else { super::files(volume) };
+        let files = if is_off { Default::default() } else { volume.superblock().quota_files() };
         Self { files, places: HashMap::new(), needed_repair, failure }
     }
 

@@ -10,11 +10,10 @@ mod edited;
 
 use std::mem::offset_of;
 
+use base::Result;
 use base::view::view_at;
-use base::{InodeNumber, Result};
 use fs::quota::{QuotaKind, Usage};
 
-use crate::core::Core;
 use crate::features::Feature;
 use crate::geometry::{Geometry, WORD_BYTES};
 use crate::inode::record::inline;
@@ -55,12 +54,4 @@ fn project_of(raw: &RawInode, node: &Node, geometry: &Geometry) -> Result<u32> {
     let extra: &RawExtraAttributes = view_at(node.bytes(), at, "inode", node.location())?;
     let has_project = usize::from(extra.size.get()) >= END;
     Ok(if has_project { extra.project.get() } else { 0 })
-}
-
-/// Returns the quota files of a volume, by kind.
-pub(crate) fn files(volume: &Core) -> [Option<InodeNumber>; QuotaKind::ALL.len()] {
-    if !volume.geometry().features.has(Feature::QuotaInodes) {
-        return Default::default();
-    }
-    volume.superblock().quota_inodes
 }

@@ -11,7 +11,6 @@ use crate::checkpoint::VersionBitmap;
 use crate::core::Core;
 use crate::ondisk::nat::RawNatEntry;
 use crate::ondisk::sit::RawSitEntry;
-use crate::sit::entries_per_block;
 
 /// Changed entries of the node address table.
 pub(crate) type NodeTable = BTreeMap<u32, RawNatEntry>;
@@ -24,7 +23,7 @@ pub(super) fn write_segments(
 ) -> Result<VersionBitmap> {
     let checkpoint = volume.checkpoint();
     let geometry = volume.geometry();
-    let per_block = entries_per_block(geometry);
+    let per_block = geometry.sit_entries_per_block();
     let layout = (per_block, &checkpoint.sit_versions);
     write(volume, entries, layout, |block| geometry.sit_copies(block), batch)
 }

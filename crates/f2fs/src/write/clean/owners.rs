@@ -14,7 +14,6 @@ use crate::geometry::{SEGMENT_BLOCKS, WORD_BYTES};
 use crate::inode::record::{InodeRecord, flags};
 use crate::nat::Nid;
 use crate::ondisk::summary::RawSummary;
-use crate::quota;
 use crate::summaries::BlockKind;
 use crate::write::summary_blocks::Summary;
 
@@ -145,7 +144,7 @@ impl<'v> Owners<'v> {
             slot: Slot { inode: number, nid, index, byte },
             at: FileBlock(first + u64::from(index)),
             is_metadata: record.attributes.kind != FileType::Regular
-                || quota::files(volume).contains(&Some(number)),
+                || volume.superblock().quota_files().contains(&Some(number)),
             cluster: record.compression.map(|compression| compression.cluster_size),
         };
         // A checkpoint looks the address of a directory's block up by its place in the directory.
