@@ -22,7 +22,8 @@ use pagecache::PAGE_SHIFT;
 use parking_lot::{Condvar, Mutex};
 
 use crate::file::WritableFile;
-use crate::writeback::{pages_of, wait_for_writeback_cancellable, write_back};
+use crate::folios::pages_of;
+use crate::writeback::{wait_for_writeback_cancellable, write_back};
 
 /// The length from which on adjacent writes are written back without waiting for more.
 const CHUNK_BYTES: u64 = 1 << 20;

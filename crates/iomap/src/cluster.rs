@@ -11,10 +11,10 @@ use pagecache::FillPiece;
 use parking_lot::{Condvar, Mutex};
 use smallvec::{SmallVec, smallvec};
 
+use crate::context::ReadContext;
 use crate::decode::Encoding;
-use crate::fill::Failure;
+use crate::failure::Failure;
 use crate::mapping::{CLUSTER_BYTES_MAX, Cluster, IomapKind, cluster_at, map_at};
-use crate::read::ReadContext;
 
 /// The read of a cluster. Its pieces are filled, or dropped after an error, when all parts are read and decoded.
 pub(crate) struct ClusterRead {

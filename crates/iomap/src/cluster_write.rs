@@ -18,8 +18,9 @@ use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
 use crate::end_io::EndedWrite;
+use crate::end_io::Pieces;
 use crate::mapping::{ClusterPlacement, ClusterWrite, FinishedRange, IomapKind, Token, map_at};
-use crate::writeback::{BATCH_MAX, Collector, Pieces, Started, unmapped};
+use crate::writeback::{BATCH_MAX, Collector, Started, unmapped};
 
 /// A cluster with dirty blocks, in a folio under writeback.
 struct DirtyCluster {

@@ -16,58 +16,11 @@
 //! - Other reads compare generations at their end.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use pagecache::{FolioRef, PAGE_SHIFT};
 
 use crate::file::WritableFile;
-
-/// The number of direct reads of a file in flight, in two counters. New reads are counted in one of them, so that the other
-/// one reaches zero also while reads overlap without end.
-#[derive(Debug, Default)]
-pub(crate) struct DirectReads {
-    counts: [AtomicUsize; 2],
-    /// The counter of new reads.
-    current: AtomicUsize,
-}
-
-/// The counter of a direct read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CountedIn(usize);
-
-impl DirectReads {
-    /// Counts a read, before it maps its range.
-    pub(crate) fn begin(&self) -> CountedIn {
-        let current = self.current.load(Ordering::Relaxed);
-        self.counts[current].fetch_add(1, Ordering::AcqRel);
-        CountedIn(current)
-    }
-
-    /// Counts the end of a read.
-    pub(crate) fn end(&self, counted: CountedIn) {
-        let before = self.counts[counted.0].fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "a read ends twice");
-    }
-
-    /// Clears the counters in `in_flight` that are zero: all reads that were counted in them earlier have ended. Returns
-    /// whether any is left.
-    ///
-    /// A read stays in one counter. So the reads that had begun at some time have ended once each counter was zero at any
-    /// time since, wherever new reads are counted.
-    fn look(&self, in_flight: &mut [bool; 2]) -> bool {
-        let is_used = |counter: usize| self.counts[counter].load(Ordering::Acquire) > 0;
-        for (counter, in_flight) in in_flight.iter_mut().enumerate() {
-            *in_flight = *in_flight && is_used(counter);
-        }
-        let current = self.current.load(Ordering::Relaxed);
-        let other = 1 - current;
-        if in_flight[current] && !is_used(other) {
-            self.current.store(other, Ordering::Relaxed);
-        }
-        in_flight.contains(&true)
-    }
-}
 
 /// Reads that may still read the old blocks of a range of a file.
 #[derive(Debug)]
@@ -133,43 +86,4 @@ fn is_uptodate(folio: &FolioRef<'_>, range: &Range<u64>) -> bool {
     let start = range.start.max(folio.position());
     let length = range.end.min(end).saturating_sub(start) as usize;
     folio.uptodate_len((start - folio.position()) as usize, length) == length
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn earlier_reads_have_ended_although_reads_overlap_without_end() {
-        let reads = DirectReads::default();
-        let (mut first, mut last) = (reads.begin(), reads.begin());
-        let mut in_flight = [true; 2];
-        let mut looks = 0;
-        while reads.look(&mut in_flight) {
-            looks += 1;
-            assert!(looks < 4, "{reads:?}");
-            reads.end(first);
-            (first, last) = (last, reads.begin());
-        }
-        reads.end(first);
-        reads.end(last);
-        assert!(!reads.look(&mut [true; 2]));
-    }
-
-    #[test]
-    fn a_read_is_in_flight_until_it_ends_whatever_the_others_do() {
-        let reads = DirectReads::default();
-        for others in 0..4 {
-            let earlier = reads.begin();
-            let mut in_flight = [true; 2];
-            for _ in 0..10 {
-                let later: Vec<_> = (0..others).map(|_| reads.begin()).collect();
-                assert!(reads.look(&mut in_flight), "{reads:?}");
-                later.into_iter().for_each(|read| reads.end(read));
-                assert!(reads.look(&mut in_flight), "{reads:?}");
-            }
-            reads.end(earlier);
-            assert!(!reads.look(&mut in_flight), "{reads:?}");
-        }
-    }
 }

@@ -9,24 +9,28 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
 use base::{Error, OnDrop, Result};
 use device::{Worker, WorkingThreads};
+use pagecache::WritebackFolio;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::direct::DirectEndIo;
+use crate::direct::end::DirectEndIo;
 use crate::errors::WritebackErrors;
 use crate::file::{EndIoGuard, WritableFile};
 use crate::mapping::FinishedRange;
-use crate::writeback::Pieces;
 
 /// The maximum number of ends of I/O that wait for the thread. A submitter that finds more completes them
 /// itself. A bound in bytes is not enough: 100,000 small files fit into the limit of bytes under writeback.
 const WAITING_MAX: usize = 1024;
+
+/// Parts of folios under writeback.
+pub(crate) type Pieces = SmallVec<[(Arc<WritebackFolio>, Range<usize>); 4]>;
 
 /// A write whose bio has ended, or whose data could not be submitted.
 #[derive(Debug)]

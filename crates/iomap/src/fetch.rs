@@ -7,10 +7,11 @@ use base::{FileOffset, Result};
 use pagecache::{Folio, FolioRef, PAGE_SHIFT, PAGE_SIZE};
 
 use crate::cluster::clusters_at_ends;
-use crate::fill::{Failure, Fill};
+use crate::context::ReadContext;
+use crate::failure::Failure;
+use crate::fill::Fill;
 use crate::mapping::{IomapKind, map_at};
 use crate::populate::populate;
-use crate::read::ReadContext;
 use crate::readahead::{Readahead, exact_window};
 
 /// The maximum number of attempts to read a folio that is evicted before it is used. In a cache with almost no memory, a

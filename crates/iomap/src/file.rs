@@ -13,13 +13,13 @@ use device::SharedDevice;
 use pagecache::Mapping;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::direct::{EndedRequests, InFlightCount, ZeroedTail};
-use crate::earlier_reads::DirectReads;
+use crate::context::{ReadContext, ReadOptions};
+use crate::direct::end::EndedRequests;
+use crate::direct::in_flight::{DirectReads, InFlightCount, ZeroedTail};
 use crate::end_io::{EndIo, EndedWrite};
 use crate::errors::WritebackErrors;
 use crate::mapping::{FinishedRange, MapRead, MapWrite};
 use crate::progress::Progress;
-use crate::read::{ReadContext, ReadOptions};
 
 /// A file that is written to. The owner keeps it while data is dirty; data under writeback holds a reference.
 pub struct WritableFile {
@@ -122,6 +122,12 @@ impl WritableFile {
     /// Returns the cached folios.
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
+    }
+
+    /// Waits until no direct request of the file is in flight. The caller holds the inode's lock alone, so
+    /// that none begins.
+    pub fn wait_for_direct(&self) {
+        self.direct_in_flight.wait_none();
     }
 
     /// Returns whether direct requests are in flight.

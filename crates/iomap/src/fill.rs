@@ -8,31 +8,16 @@ use std::sync::Arc;
 use base::{DeviceOffset, Error, FileOffset, Location, Problem, Result};
 use device::{Bio, BioOperation, Segment};
 use pagecache::{FillPiece, LockedFolio, PAGE_SHIFT};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::cluster::{ClusterRead, encoding};
-use crate::mapping::{Iomap, IomapKind, LastMap, cluster_at};
-use crate::read::ReadContext;
+use crate::context::ReadContext;
+use crate::failure::Failure;
+use crate::mapping::{Iomap, IomapKind, LastMap, cluster_at, device_address};
 use crate::transform::Transform;
 
 /// The maximum number of bytes that are read at once to be verified.
 const VERIFIED_BYTES_MAX: usize = 1 << 20;
-
-/// The first error of some bios.
-#[derive(Debug, Default)]
-pub(crate) struct Failure(Mutex<Option<Error>>);
-
-impl Failure {
-    /// Records `error`, unless there is one.
-    pub(crate) fn note(&self, error: Error) {
-        self.0.lock().get_or_insert(error);
-    }
-
-    pub(crate) fn take(&self) -> Option<Error> {
-        self.0.lock().take()
-    }
-}
 
 /// Fills folios in the order of the file.
 pub(crate) struct Fill<'c, 'a> {
@@ -390,17 +375,4 @@ impl DevicePiece {
         self.piece.finish();
         Ok(())
     }
-}
-
-/// Returns the device offset of byte `at` of the file, which `map` contains. Errors: `Corrupt` if `map` has no address.
-pub(crate) fn device_address(map: &Iomap, at: u64) -> Result<DeviceOffset> {
-    let address = map.address.and_then(|address| address.checked_add(at - map.offset.0));
-    address.ok_or_else(|| {
-        let found = map.address.unwrap_or_default().0;
-        Error::corrupt(
-            "file mapping",
-            Location::default(),
-            Problem::Invalid { field: "address", found },
-        )
-    })
 }

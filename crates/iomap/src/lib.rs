@@ -6,16 +6,19 @@ mod caching;
 mod changed;
 mod cluster;
 mod cluster_write;
+mod context;
 mod copy_out;
 mod decode;
 mod direct;
 mod earlier_reads;
 mod end_io;
 mod errors;
+mod failure;
 mod fetch;
 mod fiemap;
 mod file;
 mod fill;
+mod folios;
 mod limits;
 mod mapping;
 mod metadata;
@@ -34,11 +37,12 @@ mod writeback;
 pub use behind::WriteBehind;
 pub use caching::Caching;
 pub use changed::BlockContents;
+pub use context::{ReadContext, ReadOptions};
 pub use copy_out::copy_out;
 pub use decode::{Decode, DecodePool, Encoding};
 pub use direct::{
     DIRECT_ALIGNMENT, DirectBatch, DirectDone, DirectOptions, DirectRequest, Refused, SplitExtents,
-    overwrite_direct, read_direct, wait_for_direct, write_direct_alone,
+    overwrite_direct, read_direct, write_direct_alone,
 };
 pub use earlier_reads::EarlierReads;
 pub use end_io::EndIo;
@@ -53,7 +57,7 @@ pub use mapping::{
 pub use metadata::{MetadataBuffer, MetadataCache};
 pub use mmap::{fault_for_load, fault_for_store};
 pub use pagecache::{CacheOptions, CacheStats, DirtyStats, FOLIO_BYTES_MAX, Mapping, PageCache};
-pub use read::{FolioSlice, ReadContext, ReadOptions, lend, read};
+pub use read::{FolioSlice, lend, read};
 pub use readahead::Readahead;
 pub use seek::{seek_data, seek_hole};
 pub use transform::Transform;

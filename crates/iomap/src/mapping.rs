@@ -486,6 +486,19 @@ fn check(map: Iomap, at: FileOffset) -> Result<Iomap> {
     Ok(map)
 }
 
+/// Returns the device offset of byte `at` of the file, which `map` contains. Errors: `Corrupt` if `map` has no address.
+pub(crate) fn device_address(map: &Iomap, at: u64) -> Result<DeviceOffset> {
+    let address = map.address.and_then(|address| address.checked_add(at - map.offset.0));
+    address.ok_or_else(|| {
+        let found = map.address.unwrap_or_default().0;
+        Error::corrupt(
+            "file mapping",
+            Location::default(),
+            Problem::Invalid { field: "address", found },
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};

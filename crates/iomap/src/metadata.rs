@@ -9,9 +9,10 @@ use base::{BlockSize, DeviceOffset, Error, FileOffset, FsBlock, Location, Proble
 use device::SharedDevice;
 use pagecache::{Mapping, PAGE_SIZE, PageCache};
 
+use crate::context::{ReadContext, ReadOptions};
 use crate::mapping::{Iomap, IomapKind, MapFlags, MapRead};
 use crate::populate::populate;
-use crate::read::{FolioSlice, ReadContext, ReadOptions, lend_with};
+use crate::read::{FolioSlice, lend_with};
 use crate::readahead::ReadaheadWindow;
 
 /// The share of the cache that changed blocks should take at most is one part in so many.

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use base::{Error, FileOffset, Result};
 use pagecache::{LockedFolio, MapWindow, PAGE_SHIFT, PAGE_SIZE};
 
-use crate::direct::wait_for_direct;
+use crate::context::ReadContext;
 use crate::fetch::{Fetched, absent_in_cluster, fetch, fill_blocks};
 use crate::file::WritableFile;
-use crate::read::{ReadContext, note_visit};
+use crate::read::note_visit;
 use crate::readahead::Readahead;
 use crate::write::{cancel_reservation, unlent};
 
@@ -58,7 +58,7 @@ pub fn fault_for_store(
     dirtied: impl Fn(),
 ) -> Result<u64> {
     // As every writer (`write_as`).
-    wait_for_direct(file);
+    file.wait_for_direct();
     let context = file.read_context();
     let block = u64::from(file.mapping.block_size().bytes());
     let start = (page << PAGE_SHIFT) / block * block;

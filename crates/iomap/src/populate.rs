@@ -4,8 +4,8 @@
 use pagecache::{FolioRef, Insertion};
 
 use crate::caching::Caching;
+use crate::context::ReadContext;
 use crate::fill::Fill;
-use crate::read::ReadContext;
 use crate::readahead::ReadaheadWindow;
 
 /// The result of [`populate`].

@@ -5,70 +5,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use base::{FileOffset, Result};
-use device::SharedDevice;
-use pagecache::{Folio, FolioRef, LentFolio, Mapping, PAGE_SHIFT};
+use pagecache::{Folio, FolioRef, LentFolio, PAGE_SHIFT};
 
 use crate::caching::Caching;
+use crate::context::ReadContext;
 use crate::fetch::{Fetched, fetch};
-use crate::mapping::MapRead;
 use crate::populate::populate;
 use crate::readahead::Readahead;
-
-/// The maximum size of a file, in bytes, as offsets are signed 64-bit numbers.
-pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
-
-/// Options of the read path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ReadOptions {
-    /// Whether the bytes of a read in flight are added to the folio's count once per mapped range, not once per block.
-    pub batch_pending_accounting: bool,
-    /// Whether a folio that one mapping and one bio cover gets no per-block state.
-    pub skip_folio_state: bool,
-    /// The maximum of bytes in a readahead window. Windows of small caches are smaller.
-    pub readahead_bytes_max: u32,
-    /// Whether folios that reads add stay in the cache.
-    pub caching: Caching,
-}
-
-impl Default for ReadOptions {
-    fn default() -> Self {
-        Self {
-            batch_pending_accounting: true,
-            skip_folio_state: true,
-            readahead_bytes_max: 4 << 20,
-            caching: Caching::Kept,
-        }
-    }
-}
-
-/// The file of a read.
-#[derive(Clone, Copy)]
-pub struct ReadContext<'a> {
-    /// The cached folios.
-    pub mapping: &'a Mapping,
-    /// The mappings of the file's ranges.
-    pub mapper: &'a dyn MapRead,
-    /// The device with the file's blocks.
-    pub device: &'a SharedDevice,
-    /// The size in bytes.
-    pub size: u64,
-    /// The options.
-    pub options: ReadOptions,
-}
-
-impl ReadContext<'_> {
-    /// Returns the size in bytes, at most [`SIZE_MAX`].
-    #[inline]
-    pub(crate) fn size(&self) -> u64 {
-        self.size.min(SIZE_MAX)
-    }
-
-    /// Returns how many of `length` bytes from `at` on are in the file.
-    #[inline]
-    fn length_at(&self, at: FileOffset, length: usize) -> usize {
-        usize::try_from(self.size().saturating_sub(at.0)).unwrap_or(usize::MAX).min(length)
-    }
-}
 
 /// Reads from byte `at`. Returns the number of bytes: less than the length of the buffer only at the end of the
 /// file, zero at or past it. If a part of the range cannot be read, the whole read fails.

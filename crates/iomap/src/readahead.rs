@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::caching::{Caching, drop_behind};
 use crate::cluster::clusters_at_ends;
-use crate::read::ReadContext;
+use crate::context::ReadContext;
 
 /// The smallest readahead window, in pages: 128 KiB.
 const PAGES_MIN: u64 = 32;

@@ -3,8 +3,8 @@
 use base::{Error, FileOffset, Result};
 use pagecache::{Mapping, PAGE_SHIFT};
 
+use crate::context::ReadContext;
 use crate::mapping::{IomapKind, map_at};
-use crate::read::ReadContext;
 
 /// How often a range is examined again because the generation has changed.
 const ATTEMPTS_MAX: u32 = 8;
@@ -100,8 +100,8 @@ mod tests {
     use pagecache::{CacheOptions, PageCache};
 
     use super::*;
+    use crate::context::ReadOptions;
     use crate::mapping::{Iomap, MapFlags, MapRead};
-    use crate::read::ReadOptions;
 
     /// Calls `seek` for a file of `size` bytes without cached data.
     fn with_context<R>(mapper: &dyn MapRead, size: u64, seek: impl Fn(&ReadContext<'_>) -> R) -> R {

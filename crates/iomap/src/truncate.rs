@@ -11,11 +11,11 @@ use std::sync::Arc;
 use base::{Error, Result};
 use pagecache::LockedFolio;
 
-use crate::direct::wait_for_direct;
+use crate::context::SIZE_MAX;
 use crate::file::WritableFile;
-use crate::read::SIZE_MAX;
+use crate::folios::for_each_folio;
 use crate::write::{unlent, zero_range, zero_tail, zero_uptodate};
-use crate::writeback::{pages_of, wait_for_writeback, write_back, write_back_and_wait};
+use crate::writeback::{wait_for_writeback, write_back_and_wait, write_back_from};
 
 /// Sets the file's size in memory to `size`. Afterwards nothing past it is cached or under writeback. The caller
 /// sets the size on the disk next, frees the blocks past it, and calls [`note_size_on_disk`].
@@ -26,7 +26,7 @@ pub fn truncate_cache(file: &Arc<WritableFile>, size: u64) -> Result<()> {
     if size > SIZE_MAX {
         return Err(Error::FileTooLarge);
     }
-    wait_for_direct(file);
+    file.wait_for_direct();
     let old = file.size();
     let block = u64::from(file.mapping.block_size().bytes());
     let end_of_block = size.next_multiple_of(block);
@@ -64,7 +64,7 @@ pub fn note_size_on_disk(file: &Arc<WritableFile>) {
 /// removes whole blocks from the cache. Returns the whole blocks, which the caller frees next.
 pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<u64>> {
     let block = u64::from(file.mapping.block_size().bytes());
-    wait_for_direct(file);
+    file.wait_for_direct();
     let blocks = whole_blocks(&range, file.size(), block);
     zero_range(file, range.start..blocks.start.min(range.end))?;
     zero_range(file, blocks.end.max(range.start)..range.end)?;
@@ -91,7 +91,7 @@ pub fn punch_cache(file: &Arc<WritableFile>, range: Range<u64>) -> Result<Range<
 /// that the caller can have the format move it. No end of I/O changes the map during the move. The file's
 /// errors have the errors of writeback; data that could not be written is lost.
 pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
-    wait_for_direct(file);
+    file.wait_for_direct();
     write_back_from(file, 0);
     for_each_folio(file, from..u64::MAX, |folio| file.mapping.remove(folio));
 }
@@ -99,14 +99,14 @@ pub fn detach_cache(file: &Arc<WritableFile>, from: u64) {
 /// Removes all data from the cache, after all of its I/O has ended. Dirty data is lost, so that the caller can have the
 /// format restore the file.
 pub fn drop_cache(file: &Arc<WritableFile>) {
-    wait_for_direct(file);
+    file.wait_for_direct();
     discard(file, 0..u64::MAX);
 }
 
 /// Writes back dirty data in `range`, and waits for all I/O there, so that the caller can have the format move the
 /// data to other blocks. The cache keeps the data. The file's errors have the errors of writeback.
 pub fn quiesce_cache(file: &Arc<WritableFile>, range: Range<u64>) {
-    wait_for_direct(file);
+    file.wait_for_direct();
     write_back_and_wait(file, range.clone());
     // Locks each folio once: folios that are being read are locked.
     for_each_folio(file, range, drop);
@@ -128,39 +128,10 @@ fn whole_blocks(range: &Range<u64>, size: u64, block: u64) -> Range<u64> {
     start..end.max(start)
 }
 
-/// Writes back dirty data from the block with byte `start` on, and waits for it.
-pub(crate) fn write_back_from(file: &Arc<WritableFile>, start: u64) {
-    let block = u64::from(file.mapping.block_size().bytes());
-    let range = start / block * block..file.size();
-    write_back(file, range.clone());
-    wait_for_writeback(file, range);
-}
-
 /// Removes whole blocks from the cache, or zeroes them there as clean ones, after their writeback has ended. Dirty data
 /// in them is lost.
 fn discard(file: &Arc<WritableFile>, range: Range<u64>) {
     for_each_folio(file, range.clone(), |folio| discard_part(file, folio, &range));
-}
-
-/// Calls `work` for each folio that has bytes of `range`, locked and not under writeback.
-pub(crate) fn for_each_folio(
-    file: &Arc<WritableFile>,
-    range: Range<u64>,
-    mut work: impl FnMut(LockedFolio),
-) {
-    let mut pages = pages_of(&range);
-    while let Some(page) = file.mapping.next_cached(pages.clone()) {
-        pages.start = page;
-        let Some(folio) = file.mapping.get(page) else { continue };
-        let folio = file.mapping.lock(&folio);
-        if !file.mapping.holds(&folio) {
-            continue;
-        }
-        folio.wait_writeback();
-        let end = folio.folio().index() + folio.folio().pages();
-        work(folio);
-        pages.start = end;
-    }
 }
 
 /// Discards the blocks of one folio, locked and not under writeback, that lie in `range`.

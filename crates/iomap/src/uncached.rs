@@ -3,9 +3,8 @@
 use base::{FileOffset, Result};
 
 use crate::cluster::read_cluster;
-use crate::fill::device_address;
-use crate::mapping::{IomapKind, map_at};
-use crate::read::ReadContext;
+use crate::context::ReadContext;
+use crate::mapping::{IomapKind, device_address, map_at};
 
 /// Reads `into.len()` bytes from byte `at` on, which is a block's start, and verifies them if the file is verified. Bytes
 /// after the end of the file become zeroes.

@@ -10,12 +10,11 @@ use pagecache::{Folio, Insertion, LockedFolio, ORDER_MAX, PAGE_SHIFT};
 use smallvec::SmallVec;
 
 use crate::caching::{Caching, drop_behind};
-use crate::direct::wait_for_direct;
+use crate::context::{ReadContext, SIZE_MAX};
 use crate::fetch::{absent_in_cluster, fill_blocks};
 use crate::file::WritableFile;
+use crate::folios::for_each_folio;
 use crate::mapping::{IomapKind, LastMap, map_at};
-use crate::read::{ReadContext, SIZE_MAX};
-use crate::truncate::for_each_folio;
 use crate::writeback::{wait_for_writeback, write_back};
 
 /// The maximum number of attempts of a write because its folio has changed.
@@ -47,7 +46,7 @@ pub fn write_as(
     }
     // Dirty blocks are written back as a whole, and would overwrite parts that are being written around the cache with
     // older data.
-    wait_for_direct(file);
+    file.wait_for_direct();
     if at.0 > file.size() {
         zero_tail(file, at.0)?;
     }

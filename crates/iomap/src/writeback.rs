@@ -12,11 +12,12 @@ use device::{Bio, BioOperation, Segment};
 use pagecache::{DirtyRanges, LockedFolio, PAGE_SHIFT, WritebackFolio};
 use smallvec::SmallVec;
 
-use crate::end_io::EndedWrite;
+use crate::end_io::{EndedWrite, Pieces};
 use crate::file::WritableFile;
-use crate::fill::device_address;
+use crate::folios::pages_of;
 use crate::mapping::{
-    FinishedRange, Iomap, IomapKind, LastMap, Placement, WritePolicy, place, place_after_waiting,
+    FinishedRange, Iomap, IomapKind, LastMap, Placement, WritePolicy, device_address, place,
+    place_after_waiting,
 };
 
 /// The maximum of bytes in one bio: enough for any device, and soon done for threads that wait.
@@ -25,9 +26,6 @@ const BIO_BYTES_MAX: u64 = 8 << 20;
 const BIO_PIECES_MAX: usize = 1024;
 /// The maximum of bios that are collected before they are submitted.
 pub(crate) const BATCH_MAX: usize = 16;
-
-/// Parts of folios under writeback.
-pub(crate) type Pieces = SmallVec<[(Arc<WritebackFolio>, Range<usize>); 4]>;
 
 /// Starts writeback of dirty data in the folios of `range`. Errors go to the file's
 /// [`errors`](WritableFile::errors). The caller holds no lock of the format, and no transaction.
@@ -100,6 +98,14 @@ fn collect(
     collector.submit_all();
 }
 
+/// Writes back dirty data from the block with byte `start` on, and waits for it.
+pub(crate) fn write_back_from(file: &Arc<WritableFile>, start: u64) {
+    let block = u64::from(file.mapping.block_size().bytes());
+    let range = start / block * block..file.size();
+    write_back(file, range.clone());
+    wait_for_writeback(file, range);
+}
+
 /// Waits for the end of writeback in the folios of `range`: the data is on the device and the format was called, or the
 /// file's errors have the error.
 pub fn wait_for_writeback(file: &WritableFile, range: Range<u64>) {
@@ -122,11 +128,6 @@ pub fn wait_for_writeback_cancellable(file: &WritableFile, range: Range<u64>) ->
         pages.start = folio.index() + folio.pages();
     }
     Ok(())
-}
-
-/// Returns the pages with these bytes.
-pub(crate) fn pages_of(range: &Range<u64>) -> Range<u64> {
-    range.start >> PAGE_SHIFT..range.end.div_ceil(1 << PAGE_SHIFT)
 }
 
 /// Returns the range of data that was not written, without blocks.

@@ -12,7 +12,7 @@ use base::FileOffset;
 use device::{RecordDevice, SharedDevice};
 use iomap::{
     Caching, EndIo, ReadOptions, SplitExtents, WritableFile, note_size_on_disk, overwrite_direct,
-    punch_cache, truncate_cache, wait_for_direct, wait_for_writeback, write_as, write_back,
+    punch_cache, truncate_cache, wait_for_writeback, write_as, write_back,
 };
 use support::format::{Checkpoint, Format, Mode};
 use support::{Late, Random, block_size, cache, for_each_cut};
@@ -65,7 +65,7 @@ impl Subject {
         let mut checkpoints = self.checkpoints.lock().expect("no panic");
         let _alone = self.submitting.write().expect("no panic");
         wait_for_writeback(&self.file, 0..u64::MAX);
-        wait_for_direct(&self.file);
+        self.file.wait_for_direct();
         let device: SharedDevice = self.device.clone();
         device.flush().expect("memory");
         let (checkpoint, contents) = self.format.checkpoint();
@@ -83,14 +83,14 @@ impl Subject {
         match random.below(12) {
             0 => {
                 let size = random.below(SIZE_MAX);
-                wait_for_direct(&self.file);
+                self.file.wait_for_direct();
                 truncate_cache(&self.file, size).expect("memory");
                 self.format.truncate(size);
                 note_size_on_disk(&self.file);
                 model.resize(size as usize, 0);
             }
             1 if at < end => {
-                wait_for_direct(&self.file);
+                self.file.wait_for_direct();
                 self.format.punch(punch_cache(&self.file, at..end).expect("memory"));
                 model[at as usize..end as usize].fill(0);
             }

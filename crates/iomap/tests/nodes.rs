@@ -18,8 +18,7 @@ use device::{MemoryDevice, RecordDevice, SharedDevice};
 use iomap::{
     DirtyLimits, EndIo, FinishedRange, Iomap, IomapKind, MapFlags, MapRead, MapWrite, PageCache,
     Placement, ReadOptions, Readahead, Token, WritableFile, WritePolicy, note_size_on_disk,
-    punch_cache, read, truncate_cache, wait_for_direct, wait_for_writeback, write, write_back,
-    write_back_and_wait,
+    punch_cache, read, truncate_cache, wait_for_writeback, write, write_back, write_back_and_wait,
 };
 use support::{Late, Random, block_size, cache, for_each_cut};
 
@@ -420,7 +419,7 @@ impl Volume {
         match random.below(8) {
             0 => {
                 let size = random.below(most);
-                wait_for_direct(file);
+                file.wait_for_direct();
                 truncate_cache(file, size).expect("memory");
                 map.free(size.div_ceil(BLOCK)..FILE_BLOCKS).expect("memory");
                 map.addresses.set_size(size).expect("memory");
@@ -428,7 +427,7 @@ impl Volume {
                 model.resize(size as usize, 0);
             }
             1 if at < end => {
-                wait_for_direct(file);
+                file.wait_for_direct();
                 let holes = punch_cache(file, at..end).expect("memory");
                 map.free(holes.start / BLOCK..holes.end / BLOCK).expect("memory");
                 model[at as usize..end as usize].fill(0);

@@ -327,7 +327,7 @@ impl Node {
     pub(crate) fn wait_for_changes(&self) {
         if let Some(file) = self.writable.get() {
             let _lock = self.lock();
-            iomap::wait_for_direct(file);
+            file.wait_for_direct();
         }
     }
 

@@ -17,14 +17,18 @@ use device::{Worker, WorkingThreads};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
-use super::invalidate;
-use super::request::DirectDone;
 use crate::end_io::merge;
 use crate::file::WritableFile;
+use crate::folios::{invalidate, is_cached};
 use crate::mapping::{FinishedRange, IomapKind};
 
 /// The maximum number of threads that complete requests.
 const THREADS_MAX: usize = 4;
+
+/// The callback of a request. Its argument is the number of bytes that were moved; a read ends at the end of the file.
+/// After an error, some bytes of a write may be written. Called once, on any thread, without locks. It must not wait
+/// for other requests, which may need that thread, nor drop the volume, which waits for them.
+pub type DirectDone = Box<dyn FnOnce(Result<usize>) + Send>;
 
 /// A request whose bios have ended.
 #[derive(Debug)]
@@ -62,8 +66,7 @@ impl EndedRequest {
 
     /// Returns whether the end of the request needs more than its callback.
     pub(super) fn needs_thread(&self, file: &WritableFile) -> bool {
-        !self.written.is_empty()
-            && (super::is_cached(file, &self.written) || self.needs_format(file))
+        !self.written.is_empty() && (is_cached(file, &self.written) || self.needs_format(file))
     }
 }
 
@@ -112,7 +115,7 @@ fn complete_all<F: FnOnce(Result<usize>)>(
     // The rest is done even after a panic, which the panic hook has reported: callers wait for it.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         for (ended, _) in &requests {
-            if !ended.written.is_empty() && super::is_cached(file, &ended.written) {
+            if !ended.written.is_empty() && is_cached(file, &ended.written) {
                 // The range was read into the cache during the write.
                 invalidate(file, &ended.written);
             }

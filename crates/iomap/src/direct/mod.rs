@@ -1,68 +1,43 @@
 //! Direct I/O between the device and the caller's memory, around the cache, with any number of requests in flight
-//! (ARCHITECTURE.md, "A direct read or write"). Here: calls that wait for their request, and the cache's part.
+//! (ARCHITECTURE.md, "A direct read or write"). Here: calls that wait for their request.
 //!
+//! - `options.rs`: the options of direct writes
+//! - `in_flight.rs`: what a file knows of its requests in flight
+//! - `cache.rs`: the cache's part
 //! - `plan.rs`: the runs of a request on the device, and whether it may be submitted
 //! - `submit.rs`: the bios of a batch of requests
 //! - `request.rs`: requests, from the caller through flight to the callback
 //! - `end.rs`: the end of requests: the format, the cache, the callbacks
 //!
 //! The caller holds the inode's lock, shared or alone, until its requests are submitted. In flight, they need no lock:
-//! operations that free or move blocks, or write to the cache, wait for them (`wait_for_direct`). Of direct writes
+//! operations that free or move blocks, or write to the cache, wait for them ([`WritableFile::wait_for_direct`]). Of direct writes
 //! to the same bytes any may win.
 //! Not here: which lock a request needs, and permissions.
 
-mod end;
+mod cache;
+pub(crate) mod end;
+pub(crate) mod in_flight;
+mod options;
 mod plan;
 mod request;
 mod submit;
 
-use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use base::{Error, FileOffset, Result};
 use device::Segment;
 
-pub(crate) use self::end::{DirectEndIo, EndedRequests};
+use self::cache::clear_cache;
+pub use self::end::DirectDone;
+pub use self::options::{DIRECT_ALIGNMENT, DirectOptions, SplitExtents};
 pub use self::plan::Refused;
-pub(crate) use self::plan::ZeroedTail;
-pub(crate) use self::request::InFlightCount;
-pub use self::request::{DirectDone, DirectRequest};
+pub use self::request::DirectRequest;
 pub use self::submit::DirectBatch;
+use crate::context::{ReadContext, SIZE_MAX};
 use crate::file::WritableFile;
-use crate::read::{ReadContext, SIZE_MAX};
-use crate::truncate::{for_each_folio, write_back_from};
 use crate::write::zero_tail;
-use crate::writeback::{pages_of, write_back_and_wait};
-
-/// The alignment of positions and lengths of direct requests, in bytes: the sector of a device.
-pub const DIRECT_ALIGNMENT: u64 = 512;
-
-/// The time at which preallocated extents are split for writes to a part of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum SplitExtents {
-    /// At the end of I/O, with blocks that the volume reserves for that; before the I/O while few are left.
-    #[default]
-    AtEnd,
-    /// Before the I/O.
-    Before,
-}
-
-/// Options of direct writes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DirectOptions {
-    /// Whether overwrites of existing blocks, written or preallocated, hold the inode's lock shared. Otherwise they
-    /// hold it alone, until they have ended.
-    pub shared_overwrites: bool,
-    /// When extents are split.
-    pub split: SplitExtents,
-}
-
-impl Default for DirectOptions {
-    fn default() -> Self {
-        Self { shared_overwrites: true, split: SplitExtents::default() }
-    }
-}
+use crate::writeback::write_back_from;
 
 /// Reads from byte `at` into `buffer`, up to the end of the file. `file` is the file's state for writing, if it has
 /// one. The caller holds the inode's lock, which is `lock`: it is dropped before the wait for the read.
@@ -117,7 +92,7 @@ pub fn write_direct_alone(
     if data.is_empty() {
         return Ok(Some(0));
     }
-    wait_for_direct(file);
+    file.wait_for_direct();
     let size = file.size();
     if at.0 > size {
         zero_tail(file, at.0)?;
@@ -145,53 +120,4 @@ pub fn write_direct_alone(
         file.zeroed_tail.set(end, blocks.end);
     }
     Ok(Some(written))
-}
-
-/// Waits until no direct request of the file is in flight. The caller holds the inode's lock alone, so
-/// that none begins.
-pub fn wait_for_direct(file: &WritableFile) {
-    file.direct_in_flight.wait_none();
-}
-
-/// Returns whether the cache has any folio of these bytes.
-fn is_cached(file: &WritableFile, range: &Range<u64>) -> bool {
-    file.mapping().has_cached(pages_of(range))
-}
-
-/// Returns whether the cache has data of these bytes that the device does not have yet.
-fn has_unwritten(file: &WritableFile, range: &Range<u64>) -> bool {
-    file.mapping().has_unwritten(&pages_of(range))
-}
-
-/// Writes back cached dirty data of these bytes before they are read from the device. The file's errors have the
-/// errors of that.
-fn clean_cache(file: &Arc<WritableFile>, range: &Range<u64>) {
-    if has_unwritten(file, range) {
-        write_back_and_wait(file, range.clone());
-    }
-}
-
-/// Writes back these bytes and removes them from the cache, before they are written on the device. Returns whether all
-/// are removed: data that other threads write concurrently stays.
-fn clear_cache(file: &Arc<WritableFile>, range: &Range<u64>) -> bool {
-    if !is_cached(file, range) {
-        return true;
-    }
-    clean_cache(file, range);
-    invalidate(file, range)
-}
-
-/// Removes clean folios of these bytes from the cache. Returns whether all were clean. Waits for folios that are locked
-/// or under writeback.
-fn invalidate(file: &Arc<WritableFile>, range: &Range<u64>) -> bool {
-    let mut all_clean = true;
-    for_each_folio(file, range.clone(), |folio| {
-        let length = folio.folio().len();
-        if folio.folio().dirty_run(0, length, false) == length {
-            file.mapping.remove(folio);
-        } else {
-            all_clean = false;
-        }
-    });
-    all_clean
 }

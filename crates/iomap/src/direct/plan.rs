@@ -6,15 +6,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use base::{DeviceOffset, Error, FileOffset, Result};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::cache::clear_cache;
+use super::options::SplitExtents;
 use super::request::{Completion, DirectRequest};
-use super::{SplitExtents, clear_cache, is_cached};
 use crate::file::WritableFile;
-use crate::fill::device_address;
+use crate::folios::is_cached;
 use crate::mapping::{
-    FinishedRange, Iomap, IomapKind, MapRead, MapWrite, Token, WritePolicy, map_at, place,
+    FinishedRange, Iomap, IomapKind, MapRead, MapWrite, Token, WritePolicy, device_address, map_at,
+    place,
 };
 
 /// Why a request was not added.
@@ -309,27 +310,4 @@ fn place_all(
         at += placement.length;
     }
     Ok(())
-}
-
-/// The zeroes on the device after the end of a file, as far as they are known: the size, and the end of its block.
-/// Nothing but zeroes is written after the end of a file, but what the block held before the first write is unknown.
-#[derive(Debug, Default)]
-pub(crate) struct ZeroedTail(Mutex<Option<(u64, u64)>>);
-
-impl ZeroedTail {
-    /// Returns whether a write from byte `at` on, in the block that ends with byte `block_end`, continues the last
-    /// write, in a file of `size` bytes. The caller holds the inode's lock alone.
-    fn is_continued_by(&self, at: u64, size: u64, block_end: u64) -> bool {
-        at == size && *self.0.lock() == Some((size, block_end))
-    }
-
-    /// Clears the known tail: a write begins that may fail.
-    pub(super) fn clear(&self) {
-        *self.0.lock() = None;
-    }
-
-    /// Records that the file ends with byte `end`, with zeroes up to `block_end`.
-    pub(super) fn set(&self, end: u64, block_end: u64) {
-        *self.0.lock() = Some((end, block_end));
-    }
 }

@@ -6,22 +6,16 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::{Error, FileOffset, Result};
 use device::Segment;
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
-use super::end::{EndedRequest, complete, complete_here};
-use crate::earlier_reads::CountedIn;
+use super::end::{DirectDone, EndedRequest, complete, complete_here};
+use super::in_flight::CountedIn;
 use crate::file::WritableFile;
 use crate::mapping::FinishedRange;
-
-/// The callback of a request. Its argument is the number of bytes that were moved; a read ends at the end of the file.
-/// After an error, some bytes of a write may be written. Called once, on any thread, without locks. It must not wait
-/// for other requests, which may need that thread, nor drop the volume, which waits for them.
-pub type DirectDone = Box<dyn FnOnce(Result<usize>) + Send>;
 
 /// A range of a file, and the memory that its bytes are read to or written from.
 #[derive(Debug)]
@@ -278,7 +272,7 @@ impl Drop for InFlightRequest {
     }
 }
 
-/// A direct read that is counted until this is dropped ([`DirectReads`](crate::earlier_reads::DirectReads)).
+/// A direct read that is counted until this is dropped ([`DirectReads`](super::in_flight::DirectReads)).
 pub(super) struct ReadInFlight {
     file: Arc<WritableFile>,
     counted: CountedIn,
@@ -294,48 +288,5 @@ impl ReadInFlight {
 impl Drop for ReadInFlight {
     fn drop(&mut self) {
         self.file.direct_reads.end(self.counted);
-    }
-}
-
-/// The number of direct requests of a file in flight.
-#[derive(Debug, Default)]
-pub(crate) struct InFlightCount {
-    count: AtomicUsize,
-    lock: Mutex<()>,
-    none: Condvar,
-}
-
-impl InFlightCount {
-    /// Adds a request. The caller holds the inode's lock.
-    fn begin(&self) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Subtracts a request that has ended: the format was called, and the cache has no data from before the request.
-    pub(super) fn end(&self) {
-        let before = self.count.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "a request ends twice");
-        if before == 1 {
-            // A thread that found the last request in flight waits by now.
-            drop(self.lock.lock());
-            self.none.notify_all();
-        }
-    }
-
-    /// Returns whether there are any.
-    pub(crate) fn any(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0
-    }
-
-    /// Waits until there are none. The caller holds the inode's lock alone.
-    pub(super) fn wait_none(&self) {
-        if !self.any() {
-            return;
-        }
-        base::waiting::about_to_wait();
-        let mut guard = self.lock.lock();
-        while self.any() {
-            self.none.wait(&mut guard);
-        }
     }
 }

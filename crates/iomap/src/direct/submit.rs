@@ -9,12 +9,14 @@ use base::{DeviceOffset, Result};
 use device::{Bio, BioOperation, BlockDevice, Segment};
 use smallvec::SmallVec;
 
+use super::cache::clean_cache;
+use super::options::SplitExtents;
 use super::plan::{AlonePlan, NoPlan, PlannedRun, Refused, plan_alone, plan_overwrite, plan_range};
 use super::request::{DirectRequest, DirectWait, InFlightRequest, ReadInFlight};
-use super::{SplitExtents, clean_cache, has_unwritten};
+use crate::context::ReadContext;
 use crate::file::WritableFile;
+use crate::folios::has_unwritten;
 use crate::mapping::IomapKind;
-use crate::read::ReadContext;
 
 /// Zeroes for bytes around a request in blocks without data.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
