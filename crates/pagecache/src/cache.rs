@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::frame::{Frame, Put};
 use crate::mapping::Mapping;
-use crate::mmap::Faults;
+use crate::mmap::faults::Faults;
 use crate::options::{CacheOptions, CacheStats, DirtyStats, ORDER_MAX};
 use crate::pool::Pool;
 use crate::{PAGE_SHIFT, PAGE_SIZE};

@@ -12,7 +12,7 @@ use crate::dirty::DirtyFolios;
 use crate::fill::{self, LockedFolio};
 use crate::folio::{Folio, FolioRef};
 use crate::frame::{Frame, Span};
-use crate::mmap::Mapped;
+use crate::mmap::mapped::Mapped;
 use crate::tree::{InsertError, Tree};
 use crate::{ORDER_MAX, PAGE_SHIFT};
 

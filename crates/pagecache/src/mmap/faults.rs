@@ -11,8 +11,8 @@ use base::{Error, Result};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
+use super::area::Area;
 use super::userfault::{Addresses, Fault, Userfaults};
-use super::window::Area;
 use crate::PAGE_SIZE;
 
 /// The number of threads. Several, since devices handle several reads at once.

@@ -2,14 +2,14 @@
 //! Not here: showing them in windows (`window.rs`).
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::{Error, Result};
-use parking_lot::RwLock;
 
+use super::area::Area;
 use super::file_memory::FileMemory;
-use super::window::{Area, MapWindow};
+use super::window::MapWindow;
 use crate::cache::PageCache;
 use crate::fill::LockedFolio;
 use crate::frame::{Frame, Span};
@@ -21,30 +21,6 @@ use crate::{PAGE_SHIFT, PAGE_SIZE};
 pub(crate) const FOREIGN_MAX: u32 = 8192;
 /// The number of folios that are moved out of their files' memory at a time once there are too many.
 const SHED: u32 = FOREIGN_MAX / 8;
-
-/// The memory and the windows of a mapped file.
-#[derive(Debug, Default)]
-pub(crate) struct Mapped {
-    /// Set by the first window.
-    memory: OnceLock<FileMemory>,
-    windows: RwLock<Vec<Arc<Area>>>,
-    count: AtomicUsize,
-}
-
-impl Mapped {
-    pub(crate) fn add(&self, area: &Arc<Area>) {
-        self.windows.write().push(Arc::clone(area));
-        self.count.fetch_add(1, Ordering::Release);
-    }
-
-    pub(crate) fn remove(&self, area: &Arc<Area>) {
-        let mut windows = self.windows.write();
-        if let Some(at) = windows.iter().position(|window| Arc::ptr_eq(window, area)) {
-            windows.swap_remove(at);
-            self.count.fetch_sub(1, Ordering::Release);
-        }
-    }
-}
 
 /// Returns the first `pages` pages of a folio.
 fn first_pages(span: Span, pages: u32) -> Range<u64> {
@@ -251,14 +227,6 @@ impl Mapping {
 /// Returns how many pages of a folio at `span`, from the first one on, are before the end of the file.
 fn pages_wanted(memory: &FileMemory, span: Span) -> u32 {
     memory.pages_end().saturating_sub(span.index).min(span.pages()) as u32
-}
-
-impl Area {
-    /// Returns whether the window has any of `pages`.
-    fn has_any(&self, pages: &Range<u64>) -> bool {
-        let own = self.pages();
-        own.start < pages.end && pages.start < own.end
-    }
 }
 
 impl PageCache {

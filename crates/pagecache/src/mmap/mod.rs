@@ -15,9 +15,11 @@
 //! - **W4.** The file's memory ends with the page of the file's last byte. Past it, accesses get SIGBUS from the
 //!   kernel.
 
-mod faults;
+mod area;
+pub(crate) mod faults;
 mod file_memory;
 mod file_pages;
+pub(crate) mod mapped;
 mod userfault;
 mod window;
 
@@ -25,4 +27,3 @@ pub use self::{
     faults::FaultHandler,
     window::{MapWindow, is_mapped},
 };
-pub(crate) use self::{faults::Faults, file_pages::Mapped};

@@ -5,19 +5,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use base::{Error, Result, Unsupported};
 use parking_lot::RwLock;
-use rustix::io::Errno;
-use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock, munmap,
-};
+use rustix::mm::{Advice, MapFlags, ProtFlags, mmap, munmap};
 
+use super::area::Area;
 use super::faults::{FaultHandler, Faults};
 use super::file_memory::FileMemory;
-use super::userfault::{Addresses, Userfaults};
 use crate::fill::LockedFolio;
 use crate::mapping::Mapping;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
@@ -26,9 +23,6 @@ use crate::{PAGE_SHIFT, PAGE_SIZE};
 static WINDOWS: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
 /// The number of windows.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-/// The number of attempts to poison a page that other threads concurrently show.
-const ATTEMPTS_MAX: u32 = 16;
 
 /// Returns whether any of these bytes are in a window, of any file. A thread that holds a lock must not access such
 /// bytes, since serving the fault may need the lock.
@@ -47,18 +41,6 @@ pub struct MapWindow {
     mapping: Arc<Mapping>,
     area: Arc<Area>,
     faults: Arc<Faults>,
-}
-
-/// The addresses of a window.
-#[derive(Debug)]
-pub(crate) struct Area {
-    addresses: Addresses,
-    /// Pages of the file.
-    pages: Range<u64>,
-    is_writable: bool,
-    /// Whether pages were poisoned. Reset by [`MapWindow::hide_failed`].
-    has_failed: AtomicBool,
-    userfaults: Arc<Userfaults>,
 }
 
 impl MapWindow {
@@ -86,18 +68,17 @@ impl MapWindow {
         // SAFETY: a new mapping at an address that the kernel chooses changes no other memory.
         let start = unsafe { mmap(any_address, length, no_access, flags, memory.fd(), offset) };
         let start = start.map_err(|_| Error::OutOfMemory)? as usize;
-        let area = Arc::new(Area {
-            addresses: start..start + length,
+        let area = Arc::new(Area::new(
+            start..start + length,
             pages,
             is_writable,
-            has_failed: AtomicBool::new(false),
-            userfaults: Arc::clone(faults.userfaults()),
-        });
-        WINDOWS.write().insert(area.addresses.start, area.addresses.end);
+            Arc::clone(faults.userfaults()),
+        ));
+        WINDOWS.write().insert(area.addresses().start, area.addresses().end);
         COUNT.fetch_add(1, Ordering::Release);
         let window = Self { mapping, area, faults };
         // Accesses by a forked child would create pages without a fault.
-        window.area.advise(&window.area.addresses, Advice::LinuxDontFork);
+        window.area.advise(window.area.addresses(), Advice::LinuxDontFork);
         window.area.open().map_err(|_| Error::OutOfMemory)?;
         window.mapping.mapped.add(&window.area);
         Ok(window)
@@ -110,24 +91,24 @@ impl MapWindow {
 
     /// Returns the address of the first byte.
     pub fn start(&self) -> NonNull<u8> {
-        let start = std::ptr::with_exposed_provenance_mut(self.area.addresses.start);
+        let start = std::ptr::with_exposed_provenance_mut(self.area.addresses().start);
         NonNull::new(start).expect("no mapping begins at address zero")
     }
 
     /// Returns the number of bytes, whole pages.
     #[expect(clippy::len_without_is_empty, reason = "no window is empty")]
     pub fn len(&self) -> usize {
-        self.area.addresses.len()
+        self.area.addresses().len()
     }
 
     /// Returns the pages of the file that the window covers.
     pub fn pages(&self) -> Range<u64> {
-        self.area.pages.clone()
+        self.area.pages().clone()
     }
 
     /// Returns whether programs can store to the window.
     pub fn is_writable(&self) -> bool {
-        self.area.is_writable
+        self.area.is_writable()
     }
 
     /// Shows uptodate `pages` of a folio that is in the [file's memory](Mapping::place), and wakes the threads that
@@ -156,114 +137,9 @@ impl MapWindow {
 
     /// [Hides](Self::hide) all pages if any page has [failed](Self::fail), so that accesses are tried again.
     pub fn hide_failed(&self) {
-        if self.area.has_failed.swap(false, Ordering::AcqRel) {
-            self.area.hide(&self.area.pages);
+        if self.area.take_failed() {
+            self.area.hide(self.area.pages());
         }
-    }
-}
-
-impl Area {
-    /// Registers the new memory for faults, and then permits access to it.
-    fn open(&self) -> Result<(), Errno> {
-        let start = std::ptr::with_exposed_provenance_mut(self.addresses.start);
-        let write = if self.is_writable { MprotectFlags::WRITE } else { MprotectFlags::empty() };
-        // Locked pages could not be hidden.
-        // SAFETY: the memory belongs to the window.
-        let _ = unsafe { munlock(start, self.addresses.len()) };
-        self.userfaults.register(&self.addresses, self.is_writable)?;
-        // SAFETY: as above.
-        unsafe { mprotect(start, self.addresses.len(), MprotectFlags::READ | write) }
-    }
-
-    pub(crate) fn addresses(&self) -> &Addresses {
-        &self.addresses
-    }
-
-    pub(crate) fn pages(&self) -> &Range<u64> {
-        &self.pages
-    }
-
-    /// Returns the page of the file at an address of the area.
-    pub(crate) fn page_at(&self, address: usize) -> u64 {
-        self.pages.start + ((address - self.addresses.start) >> PAGE_SHIFT) as u64
-    }
-
-    /// Returns the addresses of the part of `pages` that is in the window. May be empty.
-    fn of(&self, pages: &Range<u64>) -> Addresses {
-        let at = |page: u64| {
-            let page = page.clamp(self.pages.start, self.pages.end);
-            self.addresses.start + ((page - self.pages.start) << PAGE_SHIFT) as usize
-        };
-        at(pages.start)..at(pages.end)
-    }
-
-    /// Shows pages, and then wakes the threads that wait for the first one. A thread that waits for another page has a fault
-    /// of its own. If it were woken here, its store might fault a second time, at a protected page, and one of both faults
-    /// would be handled when the store is long done.
-    fn show(&self, pages: &Range<u64>, stored: &Range<u64>) -> Result<(), Errno> {
-        let (range, stored) = (self.of(pages), self.of(stored));
-        let mut at = stored.start;
-        while at < stored.end {
-            at = self.userfaults.show(&(at..stored.end), false)?;
-            if at < stored.end {
-                // The page is already shown, and may be protected.
-                self.userfaults.protect(&(at..at + PAGE_SIZE), false)?;
-                at += PAGE_SIZE;
-            }
-        }
-        self.userfaults.show(&(at.max(range.start)..range.end), self.is_writable)?;
-        self.userfaults.wake(&(range.start..range.start + PAGE_SIZE))
-    }
-
-    /// Protects the shown pages of `pages` from stores.
-    pub(crate) fn protect(&self, pages: &Range<u64>) {
-        let range = self.of(pages);
-        if !self.is_writable || range.is_empty() {
-            return;
-        }
-        if self.userfaults.protect(&range, true).is_err() {
-            // Hidden pages are protected as well. They only need to be shown again.
-            self.hide(pages);
-        }
-    }
-
-    fn wake(&self, page: u64) {
-        let woken = self.userfaults.wake(&self.of(&(page..page + 1)));
-        debug_assert_eq!(woken, Ok(()));
-    }
-
-    pub(crate) fn fail(&self, page: u64) {
-        let range = self.of(&(page..page + 1));
-        self.has_failed.store(true, Ordering::Release);
-        for _ in 0..ATTEMPTS_MAX {
-            match self.userfaults.poison(&range) {
-                Ok(()) => return,
-                // The page is shown, or the kernel still knows it as protected. End both.
-                Err(Errno::EXIST) => {
-                    self.hide(&(page..page + 1));
-                    if self.is_writable {
-                        let _ = self.userfaults.protect(&range, false);
-                    }
-                }
-                Err(_) => break,
-            }
-        }
-        self.wake(page);
-    }
-
-    fn hide(&self, pages: &Range<u64>) {
-        self.advise(&self.of(pages), Advice::LinuxDontNeed);
-    }
-
-    fn advise(&self, range: &Addresses, advice: Advice) {
-        if range.is_empty() {
-            return;
-        }
-        let start = std::ptr::with_exposed_provenance_mut(range.start);
-        // SAFETY: the memory belongs to the window and is a mapping of a file's memory, where pages
-        // that are not shown any more continue to exist.
-        let advised = unsafe { madvise(start, range.len(), advice) };
-        debug_assert_eq!(advised, Ok(()));
     }
 }
 
@@ -282,6 +158,6 @@ impl Drop for MapWindow {
 
 impl fmt::Debug for MapWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Window({:?}, pages {:?})", self.mapping, self.area.pages)
+        write!(f, "Window({:?}, pages {:?})", self.mapping, self.area.pages())
     }
 }
