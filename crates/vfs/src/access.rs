@@ -1,14 +1,7 @@
-//! Access times: which accesses change them, and when the change is written.
-
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+//! Options for access times: which accesses change them.
+//! Not here: the changes (`note_access.rs`).
 
 use base::attributes::{Attributes, FileType, Timestamp};
-
-use crate::clock::last_tick;
-use crate::node::{Life, Node};
-use crate::volume::Volume;
-use crate::writeback::Expiry;
 
 /// FS_NOATIME_FL: accesses do not change the inode's access time.
 const NO_ACCESS_TIME: u32 = 0x80;
@@ -50,7 +43,7 @@ impl Default for AccessOptions {
 
 impl AccessOptions {
     /// Returns whether an access at `now` changes the access time of an inode with these attributes.
-    fn wants(self, attributes: &Attributes, now: Timestamp) -> bool {
+    pub(crate) fn wants(self, attributes: &Attributes, now: Timestamp) -> bool {
         let is_excluded = attributes.kind == FileType::Directory && !self.directories;
         if is_excluded || attributes.flags & NO_ACCESS_TIME != 0 || attributes.accessed == now {
             return false;
@@ -64,51 +57,6 @@ impl AccessOptions {
                 changed >= attributes.accessed || age >= AGE_MAX
             }
         }
-    }
-}
-
-impl Volume {
-    /// Returns whether every listing of a directory changes its access time.
-    pub fn notes_every_listing(&self) -> bool {
-        let access = self.shared.access;
-        self.shared.writeback.is_some() && access.times == AccessTimes::Always && access.directories
-    }
-}
-
-impl Node {
-    /// Records an access to the contents, if the volume's [`AccessOptions`] say so. The new access time usually stays
-    /// in memory for now. Returns whether it has changed.
-    ///
-    /// Open files and calls by path do this themselves. A server that lists a directory or reads a symbolic link by its
-    /// node calls it explicitly.
-    ///
-    /// The caller must not hold the inode's lock.
-    pub fn note_access(self: &Arc<Self>) -> bool {
-        let options = self.volume().access;
-        let Some(writeback) = self.volume().writeback.as_ref() else { return false };
-        if options.times == AccessTimes::Never
-            || self.volume().is_marked_clean.load(Ordering::Acquire)
-        {
-            return false;
-        }
-        let now = last_tick();
-        let is_wanted = options.wants(&self.inode().attributes(), now);
-        // A time that cannot be written would stay in memory for as long as the volume is open.
-        let is_writable = self.volume().file_system.check_writable().is_ok();
-        if !is_wanted || writeback.is_closed() || !is_writable {
-            return false;
-        }
-        let expiry = if options.lazy { Expiry::Lazy } else { Expiry::Normal };
-        let state = self.lock_state_shared();
-        self.inode().note_accessed(now);
-        let is_queued = state.life != Life::Named || writeback.note_access(self, expiry);
-        drop(state);
-        if !is_queued {
-            if let Err(error) = self.inode().write_pending() {
-                tracing::warn!("inode {}: {error}", self.number());
-            }
-        }
-        true
     }
 }
 

@@ -7,61 +7,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use base::Result;
 use base::attributes::FileType;
-use base::{Result, Unsupported};
 use fs::AtomicWrite;
-use iomap::{ErrorCount, ErrorCursor, WritableFile};
+use iomap::{ErrorCursor, WritableFile};
 
+use crate::atomic_writes::Current;
 use crate::clock::now;
 use crate::file::File;
 use crate::node::{Life, Node, NodeState};
 use crate::quiesced::quiesce;
 use crate::rights;
-
-/// The atomic writes of an inode.
-#[derive(Debug, Default)]
-pub(crate) struct AtomicWrites {
-    /// The number of those that were started.
-    started: u64,
-    current: Option<Current>,
-}
-
-#[derive(Debug)]
-struct Current {
-    /// The number that the file which has started it knows.
-    number: u64,
-    kind: AtomicWrite,
-    /// The number of writeback errors from before the start.
-    errors: ErrorCount,
-}
-
-impl AtomicWrites {
-    /// Returns whether there is an atomic write.
-    pub(crate) fn is_any(&self) -> bool {
-        self.current.is_some()
-    }
-
-    /// Fails if there is an atomic write, during which blocks are not allocated or freed by other calls.
-    pub(crate) fn check_none(&self) -> Result<()> {
-        match self.current {
-            None => Ok(()),
-            Some(_) => Err(Unsupported::Operation(
-                "changing the blocks of a file, or truncating it, during its atomic write",
-            )
-            .into()),
-        }
-    }
-
-    /// Fails if there is an atomic write: as in Linux, its data and that of its readers goes through the cache.
-    pub(crate) fn check_no_direct(&self) -> Result<()> {
-        match self.current {
-            None => Ok(()),
-            Some(_) => {
-                Err(Unsupported::Operation("direct I/O of a file during its atomic write").into())
-            }
-        }
-    }
-}
 
 impl File {
     /// Starts an atomic write: a crash shows the file's old contents until [`atomic_commit`](Self::atomic_commit) returns.

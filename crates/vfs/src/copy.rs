@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use base::{Error, FileOffset, Result};
 
-use crate::data::WriteAt;
 use crate::file::File;
 use crate::rights::Privileges;
-use crate::rw_flags::RwFlags;
-use crate::synchronous::WriteSync;
+use crate::rw_flags::{RwFlags, WriteAt, WriteSync};
 
 /// The maximum number of bytes that are copied at once.
 const PART_BYTES: usize = 1 << 20;

@@ -11,27 +11,11 @@ use iomap::{Caching, ErrorCount, ErrorCursor, WritableFile};
 use crate::clock::{last_tick, now};
 use crate::node::{Life, Node, NodeState};
 use crate::rights::{self, Privileges};
+use crate::rw_flags::WriteAt;
 use crate::writeback::Writeback;
 
 /// The maximum length of a part of a write. The writer is throttled between parts.
 pub(crate) const PART_BYTES: usize = 4 << 20;
-
-/// The position of a write.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WriteAt {
-    /// This byte.
-    Offset(FileOffset),
-    /// The end of the file at the time of the write.
-    End,
-    /// This byte, for data from another cache, such as the kernel's. The data was written before, so flags that the file
-    /// has got since then do not apply.
-    FromCache {
-        /// The position.
-        at: FileOffset,
-        /// Whether the other cache sets the file's times itself.
-        keeps_times: bool,
-    },
-}
 
 impl Node {
     /// Returns the state for writing the file, if the volume is open for writing.

@@ -8,12 +8,10 @@ use base::{Error, FileOffset, Result};
 use iomap::{Caching, DIRECT_ALIGNMENT, DirectBatch, DirectRequest, Refused, WritableFile};
 
 use crate::clock::last_tick;
-use crate::data::WriteAt;
 use crate::file::{File, copied_if_mapped};
 use crate::node::{Life, Node, NodeState};
 use crate::rights::Privileges;
-use crate::rw_flags::RwFlags;
-use crate::synchronous::WriteSync;
+use crate::rw_flags::{RwFlags, WriteAt, WriteSync};
 
 /// A direct read or write that is submitted without waiting for it.
 #[derive(Debug)]

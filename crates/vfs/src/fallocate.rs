@@ -12,7 +12,7 @@ use crate::clock::now;
 use crate::file::File;
 use crate::node::{Life, Node};
 use crate::rights::{self, Privileges};
-use crate::synchronous::WriteSync;
+use crate::rw_flags::WriteSync;
 
 /// An operation on a range of a file: a mode of fallocate(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

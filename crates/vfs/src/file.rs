@@ -6,17 +6,16 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use base::attributes::FileType;
 use base::locks::{Rank, RankedMutex};
 use base::{Error, FileOffset, Result};
 use fs::FileData;
 use iomap::{Caching, ErrorCursor, FiemapExtent, FolioSlice, ReadContext, ReadOptions, Readahead};
 
 use crate::access::AccessTimes;
-use crate::data::WriteAt;
 use crate::node::Node;
-use crate::rights::Privileges;
-use crate::rw_flags::RwFlags;
-use crate::synchronous::WriteSync;
+use crate::rights::{self, Privileges};
+use crate::rw_flags::{RwFlags, WriteAt, WriteSync};
 
 /// The mode in which a file is open. Every mode allows reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -203,6 +202,40 @@ impl File {
     }
 }
 
+impl Node {
+    /// Opens a regular file for reading.
+    pub fn open(self: &Arc<Self>) -> Result<File> {
+        self.open_for(OpenMode::default())
+    }
+
+    /// Opens a regular file.
+    pub fn open_for(self: &Arc<Self>, mode: OpenMode) -> Result<File> {
+        match self.kind() {
+            FileType::Regular => {
+                self.inode().data()?;
+                if mode.write {
+                    self.check_open_for_writing(mode)?;
+                }
+                let writable = if self.volume().is_writable { self.writable()? } else { None };
+                let errors = writable.map(|file| file.errors().cursor());
+                Ok(File::new(Arc::clone(self), mode, errors))
+            }
+            FileType::Directory => Err(Error::IsDirectory),
+            _ => Err(Error::WrongType("not a regular file")),
+        }
+    }
+
+    fn check_open_for_writing(&self, mode: OpenMode) -> Result<()> {
+        self.volume().file_system.check_writable()?;
+        let attributes = self.attributes();
+        if mode.append {
+            rights::may_change(&attributes)
+        } else {
+            rights::may_overwrite(&attributes)
+        }
+    }
+}
+
 /// Returns a copy of `data` if it is in a file map, and otherwise `data` itself: a thread that holds a lock must not
 /// access a map.
 pub(crate) fn copied_if_mapped(data: &[u8]) -> Cow<'_, [u8]> {
@@ -216,6 +249,6 @@ impl Drop for File {
         if self.mode.write {
             self.node.note_closed_for_writing();
         }
-        self.node.volume().removals.note_closed(&self.node);
+        self.node.volume().removals.note_closed(|| self.node.attributes().links == 0);
     }
 }

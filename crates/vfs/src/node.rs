@@ -1,4 +1,5 @@
-//! Nodes: the inodes in use. Not here: changes of attributes (`change.rs`) and of names (`namespace.rs`, `rename.rs`).
+//! Nodes: the inodes in use. Not here: changes of attributes (`change.rs`) and of names (`namespace.rs`, `rename.rs`),
+//! and open files (`file.rs`).
 
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, OnceLock};
@@ -11,11 +12,10 @@ use iomap::{FiemapExtent, ReadContext, WritableFile};
 use pagecache::{Mapping, PAGE_SIZE};
 use parking_lot::{RwLock, RwLockWriteGuard};
 
-use crate::atomic::AtomicWrites;
-use crate::file::{File, OpenMode};
+use crate::atomic_writes::AtomicWrites;
 use crate::replacing::Replacing;
 use crate::rights;
-use crate::volume::Shared;
+use crate::shared::Shared;
 
 /// An inode in use. There is one node for each inode number. When an inode has no name, its last user deletes it.
 #[derive(Debug)]
@@ -188,38 +188,6 @@ impl Node {
     pub fn verity_digest(&self) -> Result<Option<String>> {
         let _lock = self.lock_shared();
         self.inode.verity_digest()
-    }
-
-    /// Opens a regular file for reading.
-    pub fn open(self: &Arc<Self>) -> Result<File> {
-        self.open_for(OpenMode::default())
-    }
-
-    /// Opens a regular file.
-    pub fn open_for(self: &Arc<Self>, mode: OpenMode) -> Result<File> {
-        match self.kind {
-            FileType::Regular => {
-                self.inode.data()?;
-                if mode.write {
-                    self.check_open_for_writing(mode)?;
-                }
-                let writable = if self.volume.is_writable { self.writable()? } else { None };
-                let errors = writable.map(|file| file.errors().cursor());
-                Ok(File::new(Arc::clone(self), mode, errors))
-            }
-            FileType::Directory => Err(Error::IsDirectory),
-            _ => Err(Error::WrongType("not a regular file")),
-        }
-    }
-
-    fn check_open_for_writing(&self, mode: OpenMode) -> Result<()> {
-        self.volume.file_system.check_writable()?;
-        let attributes = self.attributes();
-        if mode.append {
-            rights::may_change(&attributes)
-        } else {
-            rights::may_overwrite(&attributes)
-        }
     }
 
     /// Calls `emit` for each allocated extent of the file, directory or symbolic link that touches `range`, in order.

@@ -1,14 +1,41 @@
-//! Flags of one read or write, as for preadv2(2) and pwritev2(2).
+//! The position of a write, and flags of one read or write, as for preadv2(2) and pwritev2(2).
 //! Not here: the mode of an open file, which applies to all of its reads and writes.
 
-use base::{Result, Unsupported};
-
-use crate::synchronous::WriteSync;
+use base::{FileOffset, Result, Unsupported};
 
 const DSYNC: u32 = 0x2;
 const SYNC: u32 = 0x4;
 const APPEND: u32 = 0x10;
 const DONTCACHE: u32 = 0x80;
+
+/// The position of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteAt {
+    /// This byte.
+    Offset(FileOffset),
+    /// The end of the file at the time of the write.
+    End,
+    /// This byte, for data from another cache, such as the kernel's. The data was written before, so flags that the file
+    /// has got since then do not apply.
+    FromCache {
+        /// The position.
+        at: FileOffset,
+        /// Whether the other cache sets the file's times itself.
+        keeps_times: bool,
+    },
+}
+
+/// The part of a write that is durable when it returns.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum WriteSync {
+    /// Nothing: the data is in the cache.
+    #[default]
+    None,
+    /// The data, and what is needed to read it: O_DSYNC, RWF_DSYNC.
+    Data,
+    /// The data and all attributes: O_SYNC, RWF_SYNC.
+    All,
+}
 
 /// The flags of one read or write. The default is the behaviour of [`read_at`](crate::File::read_at) and
 /// [`write_at`](crate::File::write_at).

@@ -12,10 +12,9 @@ use base::attributes::{AttributeChange, Attributes};
 use base::{Error, FileOffset, Result};
 use fs::Credentials;
 
-use crate::data::WriteAt;
 use crate::file::File;
 use crate::rights::Privileges;
-use crate::rw_flags::RwFlags;
+use crate::rw_flags::{RwFlags, WriteAt};
 
 impl File {
     /// Reads at byte `offset`. Returns the number of bytes, which is less than the buffer's length only at the end of

@@ -5,11 +5,10 @@ use std::ops::Range;
 
 use base::{Error, Result};
 
-use crate::data::WriteAt;
 use crate::file::File;
 use crate::node::Node;
 use crate::rights::Privileges;
-use crate::rw_flags::RwFlags;
+use crate::rw_flags::{RwFlags, WriteAt, WriteSync};
 
 /// FS_SYNC_FL: changes of the file or directory are durable when they return.
 const SYNC: u32 = 0x8;
@@ -21,18 +20,6 @@ pub(crate) fn flags(sync: bool, dirsync: bool) -> u32 {
     let sync = if sync { SYNC } else { 0 };
     let dirsync = if dirsync { DIRSYNC } else { 0 };
     sync | dirsync
-}
-
-/// The part of a write that is durable when it returns.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub enum WriteSync {
-    /// Nothing: the data is in the cache.
-    #[default]
-    None,
-    /// The data, and what is needed to read it: O_DSYNC, RWF_DSYNC.
-    Data,
-    /// The data and all attributes: O_SYNC, RWF_SYNC.
-    All,
 }
 
 /// The parts of [`File::sync_range`], in this order: the flags of sync_file_range(2).

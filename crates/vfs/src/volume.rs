@@ -1,161 +1,37 @@
-//! Open volumes, and the options for opening them.
+//! Open volumes. Not here: the options for opening them (`volume_options.rs`), and the state that nodes use (`shared.rs`).
 
 use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::Instant;
 
 use base::attributes::{CheckSummary, StatFs, VolumeInfo};
 use base::locks::{Rank, RankedMutex, RankedRwLock};
 use base::space::{self, ReserveAccessGuard};
-use base::{
-    BlockSize, Error, Foreign, FsBlock, InodeNumber, Location, Problem, Result, WaitCallback,
-};
+use base::{Error, Foreign, FsBlock, InodeNumber, Location, Problem, Result};
 use device::{OpenDevice, Part, SharedDevice};
-use fs::{
-    CheckObserver, Credentials, ErrorPolicy, FileSystem, Format, FormatOptions, Inode, OnFinding,
-};
-use fscrypt::Keys;
-use iomap::{DirectOptions, ReadOptions};
-use pagecache::{CacheOptions, CacheStats, DirtyStats, Mapping, PageCache};
+use fs::{CheckObserver, Credentials, FileSystem, Format, Inode, OnFinding};
+use pagecache::{CacheStats, DirtyStats, PageCache};
 
-use crate::access::AccessOptions;
 use crate::node::{Life, Node};
 use crate::node_table::NodeTable;
 use crate::path::{self, Follow};
-use crate::removals::Removals;
+use crate::removals::{Removals, SETTLE_TIME};
+use crate::shared::Shared;
 use crate::synchronous;
+use crate::volume_options::VolumeOptions;
 use crate::writeback::{Losses, Writeback};
 
-/// Options for opening a volume, in the style of [`std::fs::OpenOptions`]. Options without a method are set as fields.
-///
-/// ```no_run
-/// let volume = vfs::VolumeOptions::new().writable(true).cache_bytes_max(64 << 20).open("disk.img")?;
-/// # Ok::<(), base::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct VolumeOptions {
-    /// Options of the folio cache.
-    pub cache: CacheOptions,
-    /// Options of the read path.
-    pub read: ReadOptions,
-    /// Options of direct writes.
-    pub direct: DirectOptions,
-    /// Whether the volume is opened for writing. Otherwise the device is never written.
-    pub writable: bool,
-    /// Whether freed blocks are discarded on the device once their freeing is durable. An image file becomes sparse
-    /// there, and a disk need not keep their contents. `None` for the volume's own default, which is not to.
-    pub discard: Option<bool>,
-    /// Whether new files get the group of their directory. `None` for the volume's own default, which is that of their
-    /// creator, unless the directory has the setgid bit.
-    pub bsd_groups: Option<bool>,
-    /// Whether files that replace others are written back early: before a rename over another file, and at the close of
-    /// a file that was truncated to zero. After a crash, the file has its old or its new contents, and is not empty.
-    /// The kernel's option of this name is on by default, too.
-    pub auto_da_alloc: bool,
-    /// The age at which dirty data is written back and committed without a sync. Zero means the default of 5 s.
-    pub commit_interval: Duration,
-    /// The reaction to corruption, instead of the volume's own policy.
-    pub errors: Option<ErrorPolicy>,
-    /// Whether all files and directories are changed as if they had the flag +S.
-    pub sync: bool,
-    /// Whether all directories are changed as if they had the flag +D.
-    pub dirsync: bool,
-    /// Whether the volume is read without recovery: no journal is replayed, and no synced files are recovered.
-    pub no_recovery: bool,
-    /// Whether an image is read that ends before its volume does. Reads of what is missing fail. If the last changes cannot be
-    /// recovered, the volume is read without them. Refused for writing.
-    pub incomplete: bool,
-    /// Called repeatedly while the opening waits to see whether another host has the volume open for writing. `false`
-    /// cancels the wait.
-    pub wait_callback: WaitCallback,
-    /// The keys of encrypted files. Without its key, a file cannot be read, and its name is shown in another form.
-    pub keys: Arc<Keys>,
-    /// The options of ext4.
-    pub ext4: ext4::Format,
-    /// The options of f2fs.
-    pub f2fs: f2fs::Format,
-    /// The options for access times. By default, they are not kept.
-    pub access: AccessOptions,
-    /// The maximum number of inodes in memory, unless more are in use.
-    pub nodes_max: usize,
-}
-
-impl Default for VolumeOptions {
-    fn default() -> Self {
-        Self {
-            cache: CacheOptions::default(),
-            read: ReadOptions::default(),
-            direct: DirectOptions::default(),
-            writable: false,
-            discard: None,
-            bsd_groups: None,
-            auto_da_alloc: true,
-            commit_interval: Duration::ZERO,
-            errors: None,
-            sync: false,
-            dirsync: false,
-            no_recovery: false,
-            incomplete: false,
-            wait_callback: WaitCallback::default(),
-            keys: Arc::default(),
-            ext4: ext4::Format::default(),
-            f2fs: f2fs::Format::default(),
-            access: AccessOptions::default(),
-            nodes_max: 16_384,
-        }
-    }
+/// An open volume. A volume that is open for writing must be closed; dropping it has the effect of a crash.
+#[derive(Debug)]
+pub struct Volume {
+    pub(crate) shared: Arc<Shared>,
+    /// What is missing of an incomplete image, and what changes have effects on.
+    warnings: Vec<String>,
 }
 
 impl VolumeOptions {
-    /// Returns the default options, which open a volume for reading.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets whether the volume is opened for writing.
-    pub fn writable(&mut self, writable: bool) -> &mut Self {
-        self.writable = writable;
-        self
-    }
-
-    /// Sets the limit of the cache's memory, in bytes.
-    pub fn cache_bytes_max(&mut self, bytes: u64) -> &mut Self {
-        self.cache.bytes_max = bytes;
-        self
-    }
-
-    /// Sets whether freed blocks are discarded.
-    pub fn discard(&mut self, discard: bool) -> &mut Self {
-        self.discard = Some(discard);
-        self
-    }
-
-    /// Sets the age at which dirty data is written back and committed without a sync.
-    pub fn commit_interval(&mut self, interval: Duration) -> &mut Self {
-        self.commit_interval = interval;
-        self
-    }
-
-    /// Sets the reaction to corruption.
-    pub fn errors(&mut self, policy: ErrorPolicy) -> &mut Self {
-        self.errors = Some(policy);
-        self
-    }
-
-    /// Sets whether the volume is read without recovery: no journal is replayed, and no synced files are recovered.
-    pub fn no_recovery(&mut self, no_recovery: bool) -> &mut Self {
-        self.no_recovery = no_recovery;
-        self
-    }
-
-    /// Sets whether an image is read that ends before its volume does.
-    pub fn incomplete(&mut self, incomplete: bool) -> &mut Self {
-        self.incomplete = incomplete;
-        self
-    }
-
     /// Opens the volume on `image`, a file or a block device. Until a volume that is open for writing is
     /// [closed](Volume::close), other programs must not use the image. Errors: [`Error::Open`] with EBUSY if another
     /// program has it open. This does not detect loop devices on the image.
@@ -167,79 +43,6 @@ impl VolumeOptions {
     pub fn open_part(&self, image: impl AsRef<Path>, part: Part) -> Result<Volume> {
         let how = OpenDevice { part, read_only: !self.writable, ..OpenDevice::default() };
         Volume::open_device(device::open(image.as_ref(), how)?, self)
-    }
-
-    fn format_options(&self) -> FormatOptions {
-        FormatOptions {
-            writable: self.writable,
-            no_recovery: self.no_recovery,
-            incomplete: self.incomplete,
-            discard: self.discard,
-            commit_interval: self.commit_interval,
-            errors: self.errors,
-            keys: Arc::clone(&self.keys),
-            wait_callback: self.wait_callback.clone(),
-        }
-    }
-}
-
-/// An open volume. A volume that is open for writing must be closed; dropping it has the effect of a crash.
-#[derive(Debug)]
-pub struct Volume {
-    pub(crate) shared: Arc<Shared>,
-    /// What is missing of an incomplete image, and what changes have effects on.
-    warnings: Vec<String>,
-}
-
-/// The state of a volume that nodes and files use.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) file_system: Arc<dyn FileSystem>,
-    pub(crate) read_options: ReadOptions,
-    pub(crate) direct_options: DirectOptions,
-    pub(crate) is_writable: bool,
-    /// Whether the volume was marked as clean, and not changed since.
-    pub(crate) is_marked_clean: AtomicBool,
-    /// Held while `is_marked_clean` and the mark of the format change.
-    marking: RankedMutex<()>,
-    /// The inode flags that are in effect for all inodes.
-    pub(crate) flags: u32,
-    pub(crate) auto_da_alloc: bool,
-    /// Whether new files get the group of their directory.
-    pub(crate) bsd_groups: bool,
-    pub(crate) access: AccessOptions,
-    pub(crate) nodes: NodeTable,
-    pub(crate) removals: Removals,
-    /// Held while a directory moves to another directory, so that no other thread changes a path to the root.
-    pub(crate) moves: RankedMutex<()>,
-    /// Held shared while an inode is created and added to the table, and exclusively to load an inode by the number in
-    /// a file handle: an inode must not have two nodes.
-    pub(crate) making: RankedRwLock<()>,
-    /// `None` on a read-only volume.
-    pub(crate) writeback: Option<Writeback>,
-    cache: Arc<PageCache>,
-    block_size: BlockSize,
-}
-
-impl Shared {
-    pub(crate) fn new_mapping(&self) -> Arc<Mapping> {
-        self.cache.new_mapping(self.block_size)
-    }
-
-    /// Prepares a change: marks the volume as in use, if it was marked as clean. Fails if the volume cannot be changed.
-    pub(crate) fn begin_change(&self) -> Result<()> {
-        self.file_system.check_writable()?;
-        self.mark_in_use()
-    }
-
-    /// Marks the volume as in use, if it was marked as clean.
-    pub(crate) fn mark_in_use(&self) -> Result<()> {
-        if self.is_marked_clean.load(Ordering::Acquire) {
-            let _marking = self.marking.lock();
-            self.file_system.mark_in_use()?;
-            self.is_marked_clean.store(false, Ordering::Release);
-        }
-        Ok(())
     }
 }
 
@@ -603,6 +406,41 @@ impl Volume {
             losses.committed(sync);
         }
         flushed.and(closed)
+    }
+
+    /// Returns the number of removed files that were freed so far.
+    pub fn freed_files(&self) -> u64 {
+        self.shared.removals.freed()
+    }
+
+    /// Returns whether a change that failed for lack of space may succeed since more than `freed` removed files were freed,
+    /// or after a wait: see [`change_after_removals`](Self::change_after_removals).
+    pub fn may_free_more(&self, freed: u64) -> bool {
+        self.shared.removals.may_free_more(freed)
+    }
+
+    /// Calls `change`. If it fails for lack of space, which `is_full` tells, while removed files are about to be freed,
+    /// waits for these, and calls it again. Users of a volume through a protocol release files later than they
+    /// believe. `change` must be one that can be repeated after it has failed.
+    pub fn change_after_removals<T, E>(
+        &self,
+        mut change: impl FnMut() -> Result<T, E>,
+        is_full: impl Fn(&E) -> bool,
+    ) -> Result<T, E> {
+        let removals = &self.shared.removals;
+        let mut end = None;
+        loop {
+            let freed = removals.freed();
+            let changed = change();
+            if !changed.as_ref().is_err_and(&is_full) {
+                return changed;
+            }
+            let end = *end.get_or_insert_with(|| Instant::now() + 2 * SETTLE_TIME);
+            base::waiting::about_to_wait();
+            if Instant::now() >= end || !removals.wait(freed, end) {
+                return changed;
+            }
+        }
     }
 
     /// Returns counts of the folio cache's memory and work.
