@@ -11,11 +11,11 @@ use iomap::{DecodePool, MetadataBuffer, MetadataCache, PageCache};
 
 use crate::checkpoint::Checkpoint;
 use crate::compress::{CompressedNames, NewCompression};
-use crate::edit::overlay::{Change, Counts, Overlay};
 use crate::geometry::Geometry;
 use crate::nat::{self, Nid, NodeAddress};
 use crate::node::Node;
 use crate::ondisk::nat::RawNatEntry;
+use crate::overlay::{Change, Counts, Overlay};
 use crate::ranks;
 use crate::residents::Residents;
 use crate::superblock::Superblock;

@@ -18,39 +18,15 @@ use fs::{
 };
 use iomap::{EndIo, Mapping, PageCache, ReadOptions, WritableFile};
 
-use crate::compress::{CompressedNames, NewCompression};
 use crate::core::Core;
 use crate::features::Feature;
+use crate::format::Format;
 use crate::inode::Inode;
 use crate::live::{LiveInode, Named, RenameMode};
 use crate::residents::Resident;
 use crate::superblock::Superblock;
 use crate::volume::Volume;
-use crate::write::{Mode, Writer};
-
-/// The format f2fs.
-#[derive(Clone, Debug)]
-pub struct Format {
-    /// Where data is written that needs new blocks.
-    pub mode: Mode,
-    /// Whether segments are cleaned while nothing else is done.
-    pub cleans_in_background: bool,
-    /// How the data of new files is compressed.
-    pub compression: NewCompression,
-    /// The new files that are compressed, or are not, whatever their directory says.
-    pub compressed_names: CompressedNames,
-}
-
-impl Default for Format {
-    fn default() -> Self {
-        Self {
-            mode: Mode::default(),
-            cleans_in_background: true,
-            compression: NewCompression::default(),
-            compressed_names: CompressedNames::default(),
-        }
-    }
-}
+use crate::write::Writer;
 
 impl fs::Format for Format {
     fn is_on(&self, device: &SharedDevice) -> Result<bool> {

@@ -3,7 +3,7 @@
 //! Not here: the logs.
 
 use crate::extension;
-use crate::inode::record::advise;
+use crate::ondisk::node::advise;
 use crate::ondisk::superblock::RawSuperblock;
 
 /// How soon data is likely to be overwritten.

@@ -11,7 +11,7 @@ use iomap::PageCache;
 use crate::checkpoint::Checkpoint;
 use crate::core::Core;
 use crate::features::Feature;
-use crate::file_system::Format;
+use crate::format::Format;
 use crate::inode::Inode;
 use crate::nat;
 use crate::ondisk::node::NAME_BYTES_MAX;

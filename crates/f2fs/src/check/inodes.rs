@@ -12,7 +12,7 @@ use super::extent::ExtentCheck;
 use super::nodes::VersionedNode;
 use crate::dir::entries::code_of_file_type;
 use crate::features::Feature;
-use crate::inode::record::{InodeRecord, advise, flags, inline};
+use crate::inode::record::{InodeRecord, flags, impossible_advice, inline};
 use crate::node::Node;
 use crate::ondisk::node::{NAME_BYTES_MAX, RawExtraAttributes, RawInode};
 
@@ -134,7 +134,7 @@ impl Check<'_> {
         if raw.flags.get() & flags::impossible(kind, features) != 0 {
             found.push(Problem::Invalid { field: "flags", found: raw.flags.get().into() });
         }
-        if raw.advise & advise::impossible(features) != 0 {
+        if raw.advise & impossible_advice(features) != 0 {
             found.push(Problem::Invalid { field: "advice", found: raw.advise.into() });
         }
         if raw.name_length.get() as usize > NAME_BYTES_MAX {

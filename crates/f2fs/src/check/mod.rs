@@ -48,7 +48,7 @@ use self::claims::Claims;
 use self::owners::Owners;
 use self::quota::QuotaCheck;
 use self::states::InodeStates;
-use crate::file_system::Format;
+use crate::format::Format;
 use crate::geometry::Geometry;
 use crate::volume::Volume;
 

@@ -16,9 +16,9 @@ use crate::features::Feature;
 use crate::geometry::WORD_BYTES;
 use crate::inode::Inode;
 use crate::inode::encryption::encryption_owner;
-use crate::inode::record::{DEFAULT_XATTR_WORDS, advise, flags, inline};
+use crate::inode::record::{DEFAULT_XATTR_WORDS, flags, inline};
 use crate::nat::Nid;
-use crate::ondisk::node::{RawExtraAttributes, RawInode};
+use crate::ondisk::node::{RawExtraAttributes, RawInode, advise};
 use crate::temperature::Temperature;
 
 impl Editor<'_> {

@@ -4,8 +4,7 @@ use base::InodeNumber;
 use base::attributes::Timestamp;
 
 use crate::dir::EntryName;
-use crate::inode::record::advise;
-use crate::ondisk::node::RawInode;
+use crate::ondisk::node::{RawInode, advise};
 
 /// The name of an inode in a directory.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,6 @@ mod entries;
 mod fields;
 mod inline;
 mod nodes;
-pub(crate) mod overlay;
 mod position;
 mod saved;
 
@@ -16,5 +15,4 @@ pub(crate) use self::deletion::{delete_inode, free_data};
 pub(crate) use self::entries::EntryEditor;
 pub(crate) use self::fields::InodeName;
 pub(crate) use self::nodes::{Editor, Slot, nid_of};
-pub(crate) use self::overlay::{BlockUse, Change, ChangedNode, OverlayNode, Owner};
 pub(crate) use self::position::{MapShape, first_block, has_addresses};

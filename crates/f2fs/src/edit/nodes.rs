@@ -7,7 +7,6 @@ use base::locks::RankedRwLock;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem, Result, Unsupported};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::overlay::{BlockUse, Change, Counts, Overlay, OverlayNode, Owner};
 use super::position::NodeKind;
 use crate::core::Core;
 use crate::geometry::WORD_BYTES;
@@ -16,6 +15,7 @@ use crate::inode::record::{InodeRecord, inline};
 use crate::nat::Nid;
 use crate::node::{FLAG_BITS, Node, footer_mut};
 use crate::ondisk::node::{NEW_ADDRESS, NULL_ADDRESS, RawExtraAttributes, RawInode};
+use crate::overlay::{BlockUse, Change, Counts, Overlay, OverlayNode, Owner};
 
 /// An address in a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,12 +12,12 @@ use zerocopy::IntoBytes;
 use super::checksum::checksum;
 use crate::compress::{Algorithm, ClusterSize};
 use crate::dir;
-use crate::features::Feature;
+use crate::features::{Feature, Features};
 use crate::geometry::{Geometry, WORD_BYTES};
 use crate::nat::Nid;
 use crate::node::Node;
 use crate::ondisk::node::{
-    COMPRESS_ADDRESS, INODE_NIDS, NEW_ADDRESS, RawExtraAttributes, RawInode,
+    COMPRESS_ADDRESS, INODE_NIDS, NEW_ADDRESS, RawExtraAttributes, RawInode, advise,
 };
 use crate::temperature::Temperature;
 
@@ -29,33 +29,14 @@ const EXTRA_BYTES_MIN: u16 = 4;
 /// Bytes in the unit of `st_blocks`.
 pub(crate) const SECTOR_SHIFT: u32 = 9;
 
-/// Bits of `advise`.
-pub(crate) mod advise {
-    use crate::features::{Feature, Features};
-
-    /// The data is unlikely to be overwritten soon.
-    pub(crate) const COLD: u8 = 1;
-    /// A recovery cannot add the name of the inode.
-    pub(crate) const LOST_NAME: u8 = 2;
-    pub(crate) const ENCRYPTED: u8 = 4;
-    /// The name in the inode is encrypted.
-    pub(crate) const ENCRYPTED_NAME: u8 = 8;
-    /// Blocks past the end of the file are there on purpose.
-    pub(crate) const KEEP_SIZE: u8 = 0x10;
-    /// The data is likely to be overwritten soon.
-    pub(crate) const HOT: u8 = 0x20;
-    pub(crate) const VERITY: u8 = 0x40;
-    /// Blocks past the end of the file were allocated for a direct write that has not ended. They have what they held
-    /// before.
-    pub(crate) const TRUNCATE: u8 = 0x80;
-
-    /// Returns the bits that no inode of a volume with these features has.
-    pub(crate) fn impossible(features: Features) -> u8 {
-        let of_feature =
-            [(Feature::Encrypt, ENCRYPTED | ENCRYPTED_NAME), (Feature::Verity, VERITY)];
-        let missing = of_feature.into_iter().filter(|(feature, _)| !features.has(*feature));
-        missing.fold(0, |bits, (_, more)| bits | more)
-    }
+/// Returns the bits of `advise` that no inode of a volume with these features has.
+pub(crate) fn impossible_advice(features: Features) -> u8 {
+    let of_feature = [
+        (Feature::Encrypt, advise::ENCRYPTED | advise::ENCRYPTED_NAME),
+        (Feature::Verity, advise::VERITY),
+    ];
+    let missing = of_feature.into_iter().filter(|(feature, _)| !features.has(*feature));
+    missing.fold(0, |bits, (_, more)| bits | more)
 }
 
 /// Bits of `inline`.

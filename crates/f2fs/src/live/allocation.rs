@@ -8,8 +8,8 @@ use fs::Shift;
 
 use super::{LiveInode, NODES_MAX};
 use crate::inode::map::END;
-use crate::inode::record::{SECTOR_SHIFT, advise};
-use crate::ondisk::node::RawInode;
+use crate::inode::record::SECTOR_SHIFT;
+use crate::ondisk::node::{RawInode, advise};
 use crate::write::Demand;
 
 /// The maximum size of a file: 2^32 blocks of 4 KiB, whatever the size of blocks is.

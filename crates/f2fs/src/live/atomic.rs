@@ -27,7 +27,7 @@ use iomap::{Iomap, IomapKind, MapFlags, MapRead};
 use super::{LiveInode, NODES_MAX};
 use crate::edit::Editor;
 use crate::inode::map::END;
-use crate::inode::record::advise;
+use crate::ondisk::node::advise;
 use crate::write::{Demand, Placed, Reserved};
 
 /// An atomic write of a file.

@@ -15,9 +15,10 @@ use std::sync::atomic::Ordering;
 use base::{FileBlock, FsBlock, Result};
 
 use super::LiveInode;
-use crate::edit::{Change, nid_of};
+use crate::edit::nid_of;
 use crate::inode::map::BlockState;
-use crate::inode::record::advise;
+use crate::ondisk::node::advise;
+use crate::overlay::Change;
 use crate::temperature::Temperature;
 use crate::write::follows_removal;
 

@@ -17,7 +17,8 @@ use iomap::{Iomap, MapRead};
 use super::LiveInode;
 use crate::inode::Inode;
 use crate::inode::map::{BlockState, END};
-use crate::inode::record::{advise, flags, inline};
+use crate::inode::record::{flags, inline};
+use crate::ondisk::node::advise;
 use crate::write::{Demand, Placed};
 
 /// The blocks that are zeroed at a time.

@@ -114,3 +114,22 @@ pub struct RawNodeFooter {
 }
 
 const _: () = assert!(size_of::<RawNodeFooter>() == 24);
+
+/// Bits of `advise`.
+pub(crate) mod advise {
+    /// The data is unlikely to be overwritten soon.
+    pub(crate) const COLD: u8 = 1;
+    /// A recovery cannot add the name of the inode.
+    pub(crate) const LOST_NAME: u8 = 2;
+    pub(crate) const ENCRYPTED: u8 = 4;
+    /// The name in the inode is encrypted.
+    pub(crate) const ENCRYPTED_NAME: u8 = 8;
+    /// Blocks past the end of the file are there on purpose.
+    pub(crate) const KEEP_SIZE: u8 = 0x10;
+    /// The data is likely to be overwritten soon.
+    pub(crate) const HOT: u8 = 0x20;
+    pub(crate) const VERITY: u8 = 0x40;
+    /// Blocks past the end of the file were allocated for a direct write that has not ended. They have what they held
+    /// before.
+    pub(crate) const TRUNCATE: u8 = 0x80;
+}

@@ -12,10 +12,11 @@ use fs::quota::{Place, QuotaFile, QuotaKind, UsageChange, charge_at};
 use super::Charged;
 use super::edited::EditedFile;
 use crate::core::Core;
-use crate::edit::{Change, ChangedNode, Editor};
+use crate::edit::Editor;
 use crate::nat::Nid;
 use crate::node::Node;
 use crate::ondisk::checkpoint::QUOTA_NEEDS_FSCK;
+use crate::overlay::{Change, ChangedNode};
 
 /// The blocks that an operation may add to the next checkpoint: those of the entries for two ids of each kind, and of new
 /// entries.

@@ -4,8 +4,9 @@ use base::{Error, FsBlock, InodeNumber, Location, Problem, Result};
 
 use super::STRUCTURE;
 use super::segments::Segments;
-use crate::edit::{BlockUse, Change, Editor, Owner, Slot, has_addresses};
+use crate::edit::{Editor, Slot, has_addresses};
 use crate::geometry::WORD_BYTES;
+use crate::overlay::{BlockUse, Change, Owner};
 
 impl Editor<'_> {
     /// Makes the address that refers to `block` a hole. Returns whether there was one. `segments` is the use of blocks in the

@@ -15,9 +15,9 @@ use super::slots::{SlotStep, size_after, slot_step};
 use super::{RecoveryReport, STRUCTURE, names};
 use crate::edit::{Editor, MapShape, Slot, delete_inode, first_block, free_data, nid_of};
 use crate::features::Feature;
-use crate::inode::record::{InodeRecord, advise, flags, inline};
+use crate::inode::record::{InodeRecord, flags, impossible_advice, inline};
 use crate::node::{Node, XATTR_POSITION};
-use crate::ondisk::node::{NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter};
+use crate::ondisk::node::{NULL_ADDRESS, RawExtraAttributes, RawInode, RawNodeFooter, advise};
 use crate::xattr::entries::{Entries, whole_entries};
 
 /// The replay of a chain.
@@ -94,7 +94,7 @@ impl Replay<'_, '_> {
         fixed.links.set(1);
         fixed.xattr_nid.set(0);
         fixed.inline &= inline::XATTR | inline::EXTRA;
-        fixed.advise &= !advise::impossible(geometry.features);
+        fixed.advise &= !impossible_advice(geometry.features);
         let flags = fixed.flags.get() & !flags::impossible(FileType::Regular, geometry.features);
         fixed.flags.set(flags);
         fixed.extent = Default::default();
@@ -196,7 +196,7 @@ impl Replay<'_, '_> {
         }
         // What the volume has no feature for was not written by a sync, and would be damage.
         let features = self.editor.volume.geometry().features;
-        let kept_advise = !advise::impossible(features);
+        let kept_advise = !impossible_advice(features);
         let kept_flags = !flags::impossible(kind, features);
         let inline_flags = inline::PINNED | inline::DATA_EXISTS;
         self.editor.edit_inode(number, |raw| {

@@ -7,8 +7,8 @@ use base::{Error, FsBlock, Location, Problem, Result};
 use super::STRUCTURE;
 use super::chain::ChainNode;
 use crate::core::Core;
-use crate::edit::Owner;
 use crate::nat::Nid;
+use crate::overlay::Owner;
 use crate::sit::SegmentEntry;
 use crate::summaries::{AreaSummary, BlockKind, LOGS, Log, PackSummaries};
 

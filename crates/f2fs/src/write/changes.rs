@@ -5,10 +5,11 @@ use base::{Error, FsBlock, InodeNumber, Location, Result};
 
 use super::block_set::BlockSet;
 use crate::core::Core;
-use crate::edit::{Change, Owner, has_addresses};
+use crate::edit::has_addresses;
 use crate::inode::record::InodeRecord;
 use crate::nat::Nid;
 use crate::node::{Node, footer};
+use crate::overlay::{Change, Owner};
 
 /// The changes of the use of data blocks.
 #[derive(Debug, Default)]

@@ -20,13 +20,14 @@ use super::tables::{NodeTable, write_nodes, write_segments};
 use super::writer::WriterState;
 use crate::checkpoint::Checkpoint;
 use crate::core::Core;
-use crate::edit::{Change, Editor, OverlayNode, Owner, has_addresses, nid_of};
+use crate::edit::{Editor, has_addresses, nid_of};
 use crate::geometry::Geometry;
 use crate::nat::Nid;
 use crate::node::XATTR_POSITION;
 use crate::ondisk::nat::RawNatEntry;
 use crate::ondisk::sit::RawSitEntry;
 use crate::ondisk::summary::RawSummary;
+use crate::overlay::{Change, OverlayNode, Owner};
 use crate::summaries::BlockKind;
 
 impl WriterState {

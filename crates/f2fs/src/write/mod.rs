@@ -23,7 +23,7 @@ mod health;
 mod held;
 mod label;
 mod logs;
-mod mode;
+pub(crate) mod mode;
 mod owned;
 mod pack;
 mod pending;

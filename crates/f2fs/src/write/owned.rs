@@ -17,8 +17,8 @@ use super::changes::{address_at, checkpointed_node};
 use super::placements::Placed;
 use super::writer::WriterState;
 use crate::core::Core;
-use crate::edit::{Change, Owner};
 use crate::geometry::SEGMENT_BLOCKS;
+use crate::overlay::{Change, Owner};
 
 impl WriterState {
     /// Checks that the blocks of `placed` are those of its file.

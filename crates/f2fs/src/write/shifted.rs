@@ -10,7 +10,7 @@ use base::{Error, FsBlock, Result};
 use super::clean::{DataBlock, Owners};
 use super::writer::WriterState;
 use crate::core::Core;
-use crate::edit::Owner;
+use crate::overlay::Owner;
 use crate::summaries::Log;
 
 impl WriterState {

@@ -5,12 +5,12 @@ use base::FsBlock;
 use zerocopy::FromBytes;
 
 use super::logs::LogName;
-use crate::edit::OverlayNode;
 use crate::geometry::Geometry;
 use crate::inode::checksum::seal;
 use crate::nat::Nid;
 use crate::node::{FLAG_BITS, footer_mut};
 use crate::ondisk::node::RawInode;
+use crate::overlay::OverlayNode;
 use crate::recovery::mark;
 
 /// What a node's footer says about the chain of synced nodes.

@@ -10,11 +10,11 @@ use super::batch::Batch;
 use super::space::Space;
 use crate::checkpoint::read_block;
 use crate::core::Core;
-use crate::edit::Owner;
 use crate::geometry::SEGMENT_BLOCKS;
 use crate::nat::Nid;
 use crate::node::footer;
 use crate::ondisk::summary::{RawSummary, RawSummaryFooter};
+use crate::overlay::Owner;
 use crate::summaries::{AreaSummary, BlockKind, Log, PackSummaries};
 
 /// The summary of a segment.

@@ -18,12 +18,12 @@ use super::stored_node::{Link, stored_node};
 use super::writer::{FailOnPanic, Writer, WriterState};
 use crate::core::Core;
 use crate::dir::WantedName;
-use crate::edit::{MapShape, OverlayNode, first_block};
+use crate::edit::{MapShape, first_block};
 use crate::inode::Inode;
-use crate::inode::record::advise;
 use crate::nat::Nid;
 use crate::node::XATTR_POSITION;
-use crate::ondisk::node::{NULL_ADDRESS, RawInode};
+use crate::ondisk::node::{NULL_ADDRESS, RawInode, advise};
+use crate::overlay::OverlayNode;
 use crate::recovery::{self, ChainVersion, chain_start, mark};
 
 /// The number of nodes in a chain after which a checkpoint is written, so that a recovery takes little time.

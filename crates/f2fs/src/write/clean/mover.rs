@@ -17,8 +17,9 @@ use base::{Error, FileBlock, FsBlock, InodeNumber, Result};
 
 use super::owners::{DataBlock, LiveBlocks, Owners};
 use crate::core::Core;
-use crate::edit::{Editor, OverlayNode};
+use crate::edit::Editor;
 use crate::nat::Nid;
+use crate::overlay::OverlayNode;
 use crate::write::logs::{Limits, LogName};
 use crate::write::room::Wanted;
 use crate::write::writer::WriterState;

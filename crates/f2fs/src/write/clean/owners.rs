@@ -9,11 +9,12 @@ use base::{Error, FileBlock, FsBlock, InodeNumber, Problem, Result};
 
 use crate::compress::ClusterSize;
 use crate::core::Core;
-use crate::edit::{Change, Editor, MapShape, Slot, first_block, nid_of};
+use crate::edit::{Editor, MapShape, Slot, first_block, nid_of};
 use crate::geometry::{SEGMENT_BLOCKS, WORD_BYTES};
 use crate::inode::record::{InodeRecord, flags};
 use crate::nat::Nid;
 use crate::ondisk::summary::RawSummary;
+use crate::overlay::Change;
 use crate::summaries::BlockKind;
 use crate::write::summary_blocks::Summary;
 
