@@ -21,7 +21,7 @@ pub struct Core {
     device: SharedDevice,
     superblock: Superblock,
     metadata: Arc<MetadataCache>,
-    /// The zones of `layout/system_zones.rs`, from their first use on.
+    /// The zones of `system_zones.rs`, from their first use on.
     pub(crate) fixed_zones: OnceLock<Zones>,
     pub(crate) journal_zones: OnceLock<Zones>,
 }

@@ -22,7 +22,7 @@ use crate::namespace::{Named, RenameMode};
 use crate::superblock::Superblock;
 use crate::superblock::copy::{SuperblockCopy, SuperblockLocation};
 use crate::volume::Volume;
-use crate::volume::open::OpenOptions;
+use crate::volume::options::OpenOptions;
 use crate::{Inode, ROOT_INODE};
 
 /// The formats ext2, ext3 and ext4, with the options that only they have.

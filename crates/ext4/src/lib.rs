@@ -16,11 +16,14 @@ mod common;
 pub mod dir;
 pub mod fast_commit;
 pub mod jbd2;
+pub mod mmp;
 pub mod ondisk;
 pub mod xattr;
 
 mod alloc;
+mod block_validity;
 mod check;
+mod clock;
 mod core;
 mod data;
 mod encryption;
@@ -30,36 +33,37 @@ mod file_system;
 mod indirect;
 mod inode;
 mod journal;
+mod journal_map;
 mod layout;
 mod map_walk;
 mod map_write;
 mod namespace;
+mod open;
 mod orphans;
 mod ranks;
 mod recovery;
 mod superblock;
+mod system_zones;
 mod volume;
 
 pub use crate::core::Core;
+pub use alloc::bitmap::Bitmap;
 pub use data::move_extents::CopyData;
 pub use features::{Feature, FeatureSet, Features};
 pub use file_system::Format;
 pub use inode::Inode;
 pub use inode::record::{InodeFlags, InodeRecord};
-pub use layout::bitmap::Bitmap;
 pub use layout::geometry::{CreatorOs, FILE_BLOCKS_MAX, Geometry, SuperblockCopies};
 pub use layout::group::GroupDescriptor;
 pub use namespace::{Named, RenameMode};
-pub use recovery::report::{OrphanReport, RecoveryReport};
+pub use ondisk::superblock::SUPERBLOCK_OFFSET;
 pub use superblock::copy::SuperblockLocation;
-pub use superblock::{
-    Counts, DirectoryHash, NamedInodes, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,
-};
+pub use superblock::error_log::{RecordedError, RecordedErrors};
+pub use superblock::{Counts, DirectoryHash, NamedInodes, SUPERBLOCK_BYTES, Superblock};
 pub use volume::Volume;
-pub use volume::error_log::{RecordedError, RecordedErrors};
-pub use volume::mmp;
-pub use volume::open::OpenOptions;
+pub use volume::options::OpenOptions;
 pub use volume::probe::{Probed, Unrecovered};
+pub use volume::report::{OrphanReport, RecoveryReport};
 
 /// Number of the root directory's inode.
 pub const ROOT_INODE: base::InodeNumber = base::InodeNumber(2);

@@ -7,11 +7,11 @@ use std::ops::Range;
 use base::{Error, FileBlock, FsBlock, InodeNumber, Location, Problem};
 use fs::Run;
 
+use crate::block_validity::BlockValidity;
 use crate::core::Core;
 use crate::extent::{self, Expected, Node};
 use crate::indirect::DIRECT;
 use crate::inode::record::{InodeFlags, InodeRecord};
-use crate::layout::block_validity::BlockValidity;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 
 /// The root of a map.

@@ -14,6 +14,7 @@
 //! A freed cluster is free in its bitmap and in the counts at once, but *deferred*: it is not allocated before the
 //! transaction that freed it is durable (J3).
 
+pub(crate) mod bitmap;
 mod bits;
 mod blocks;
 mod free_inodes;

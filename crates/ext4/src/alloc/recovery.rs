@@ -13,9 +13,9 @@ use super::free_inodes::unwritten_block;
 use super::groups::{Group, clusters};
 use super::policy::Position;
 use super::{ALLOCATE_CREDITS, ALLOCATE_INODE_CREDITS, Allocator, bits};
+use crate::alloc::bitmap::Bitmap;
 use crate::core::Core;
 use crate::journal::Handle;
-use crate::layout::bitmap::Bitmap;
 use crate::layout::group::GroupDescriptor;
 
 /// The maximum number of failed searches for a free cluster in a group.

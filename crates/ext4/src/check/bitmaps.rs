@@ -6,10 +6,10 @@ use base::{GroupNumber, InodeNumber, Location, Problem};
 
 use super::states::Role;
 use super::{Check, SUPERBLOCK};
+use crate::alloc::bitmap::Bitmap;
 use crate::features::Feature;
-use crate::layout::bitmap::Bitmap;
 use crate::layout::group::GroupDescriptor;
-use crate::superblock::SUPERBLOCK_OFFSET;
+use crate::ondisk::superblock::SUPERBLOCK_OFFSET;
 
 const WORD_BITS: u32 = u64::BITS;
 

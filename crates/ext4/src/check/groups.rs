@@ -9,9 +9,9 @@ use super::Check;
 use crate::features::Feature;
 use crate::layout::geometry::Geometry;
 use crate::layout::group::{BLOCKS_UNINITIALISED, INODES_UNINITIALISED};
+use crate::mmp::MmpBlock;
 use crate::ondisk::group_descriptor::RawGroupDescriptor;
 use crate::ondisk::superblock::RawSuperblock;
-use crate::volume::mmp::MmpBlock;
 
 const COPY: &str = "superblock copy";
 const DESCRIPTOR: &str = "group descriptor";

@@ -39,7 +39,8 @@ use self::quota::QuotaUsage;
 use self::states::InodeStates;
 use crate::features::Feature;
 use crate::layout::geometry::Geometry;
-use crate::superblock::{REVISION_MAX, SUPERBLOCK_OFFSET};
+use crate::ondisk::superblock::SUPERBLOCK_OFFSET;
+use crate::superblock::REVISION_MAX;
 use crate::volume::Volume;
 
 const SUPERBLOCK: &str = "superblock";

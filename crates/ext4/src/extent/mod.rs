@@ -12,9 +12,9 @@ pub(crate) use self::node::{
     seal, verify_block, verify_checksum, verify_header,
 };
 use self::node::{start_of, starts};
+use crate::block_validity::BlockValidity;
 use crate::core::Core;
 use crate::inode::record::InodeRecord;
-use crate::layout::block_validity::BlockValidity;
 
 /// Returns the part of the tree around block `at`: some runs, or the gap between leaves.
 pub(crate) fn load_span(core: &Core, record: &InodeRecord, at: FileBlock) -> Result<Span> {

@@ -9,7 +9,7 @@ use base::{Error, FileBlock, FsBlock, Location, Problem, Result};
 use fs::Run;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::layout::block_validity::BlockValidity;
+use crate::block_validity::BlockValidity;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::ondisk::extent::{
     MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, RawExtentTail, WRITTEN_MAX,

@@ -11,9 +11,9 @@ use std::ops::Range;
 use base::{FileBlock, FsBlock, Location, Result};
 use fs::{Run, Span};
 
+use crate::block_validity::BlockValidity;
 use crate::core::Core;
 use crate::inode::record::InodeRecord;
-use crate::layout::block_validity::BlockValidity;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::layout::geometry::Geometry;
 

@@ -10,7 +10,7 @@ use super::Journal;
 use super::encode::Encoder;
 use super::ondisk::BLOCKS_MIN;
 use super::superblock::{JournalFeatures, LogState, write_errno, write_state};
-use crate::volume::clock;
+use crate::clock;
 
 /// The number of transactions of the maximum size that fit into the log. So there is room for another transaction while
 /// earlier ones are checkpointed.

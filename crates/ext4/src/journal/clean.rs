@@ -1,14 +1,14 @@
 //! The mark of a volume that stays open, but is clean on the device until the next change, as after a remount that makes
 //! it read-only.
-//! Not here: the flags that are the mark (`volume/use_mark.rs`).
+//! Not here: the flags that are the mark (`use_mark.rs`).
 
 use base::Result;
 use base::locks::{Held, RankedGuard};
 
 use super::transaction::Transaction;
 use super::{Committing, End, Journal, State};
+use crate::journal::use_mark::UseMark;
 use crate::ranks;
-use crate::volume::use_mark::UseMark;
 
 impl Journal {
     /// Sets the mark of the volume, which is marked as in use.

@@ -1,5 +1,5 @@
 //! Handling of errors: some shut the volume down, and others are only recorded, as its error policy says.
-//! Not here: the format of errors in the superblock (`volume/error_log.rs`).
+//! Not here: the format of errors in the superblock (`superblock/error_log.rs`).
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use base::{Error, Location, Result};
 use fs::ErrorPolicy;
 
 use super::{End, Journal};
-use crate::superblock::{self, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use crate::ondisk::superblock::SUPERBLOCK_OFFSET;
+use crate::superblock::{self, SUPERBLOCK_BYTES, Superblock};
 
 /// The host's error number for corrupt structures.
 const EUCLEAN: u32 = 117;

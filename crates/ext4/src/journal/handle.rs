@@ -190,7 +190,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::layout::geometry::tests::plain;
-    use crate::volume::error_log::{ErrorLog, RecordedErrors};
+    use crate::superblock::error_log::{ErrorLog, RecordedErrors};
 
     pub(in crate::journal) fn journal() -> Journal {
         let memory = Arc::new(MemoryDevice::new(vec![0; 1 << 20]));

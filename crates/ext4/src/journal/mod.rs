@@ -1,7 +1,7 @@
 //! Transactions of metadata changes. Operations change blocks in memory through handles. All changes since the
 //! last commit are the running transaction. A commit makes it durable as a whole, in the log if the volume has
 //! one. A checkpoint writes the blocks to their home locations.
-//! Not here: the log on disk (`jbd2`), the mark of a volume in use (`volume/use_mark.rs`), and the operations.
+//! Not here: the log on disk (`jbd2`), the mark of a volume in use (`use_mark.rs`), and the operations.
 //!
 //! Invariants (`J` for journal):
 //!
@@ -23,6 +23,7 @@ mod handle;
 #[cfg(test)]
 mod tests;
 mod transaction;
+pub(crate) mod use_mark;
 mod worker;
 
 use std::collections::BTreeSet;
@@ -45,9 +46,9 @@ use self::transaction::{Frozen, Transaction};
 pub(crate) use self::worker::Worker;
 use crate::jbd2::LogWriter;
 use crate::jbd2::ondisk::BLOCKS_MIN;
+use crate::journal::use_mark::UseMark;
 use crate::ranks;
-use crate::volume::error_log::ErrorLog;
-use crate::volume::use_mark::UseMark;
+use crate::superblock::error_log::ErrorLog;
 
 /// The maximum number of blocks in a transaction of a volume without a log.
 const BLOCKS_MAX_WITHOUT_LOG: u64 = 8192;

@@ -10,7 +10,7 @@ use base::{
 };
 
 use crate::features::{Feature, Features};
-use crate::superblock::SUPERBLOCK_OFFSET;
+use crate::ondisk::superblock::SUPERBLOCK_OFFSET;
 
 /// The maximum number of blocks of a file, in each kind of map (the kernel's limit).
 pub const FILE_BLOCKS_MAX: u64 = u32::MAX as u64;

@@ -1,4 +1,4 @@
-//! Sorted ranges of blocks. Not here: which blocks are in them (`layout/system_zones.rs`).
+//! Sorted ranges of blocks. Not here: which blocks are in them (`system_zones.rs`).
 
 use std::ops::Range;
 
@@ -7,16 +7,16 @@ use base::{Error, FsBlock, Location, Problem, Result, Unsupported};
 /// Ranges of blocks, in ascending order, with gaps between them.
 #[derive(Debug, Default)]
 pub(crate) struct Zones {
-    pub(super) ranges: Vec<Range<u64>>,
+    pub(crate) ranges: Vec<Range<u64>>,
     /// Blocks that two structures claim, if there are any.
-    pub(super) overlap: Option<Range<u64>>,
+    pub(crate) overlap: Option<Range<u64>>,
     /// Whether zones are missing, since there are more than the maximum.
-    pub(super) is_incomplete: bool,
+    pub(crate) is_incomplete: bool,
 }
 
 impl Zones {
     /// Adds a range. In a flexible group, most ranges continue one that was added shortly before.
-    pub(super) fn push(&mut self, start: FsBlock, count: u64) {
+    pub(crate) fn push(&mut self, start: FsBlock, count: u64) {
         let range = start.0..start.0 + count;
         match self.ranges.iter_mut().rev().take(4).find(|last| last.end == range.start) {
             Some(last) => last.end = range.end,
@@ -26,7 +26,7 @@ impl Zones {
     }
 
     /// Sorts and joins the ranges.
-    pub(super) fn finish(mut self) -> Self {
+    pub(crate) fn finish(mut self) -> Self {
         self.ranges.sort_unstable_by_key(|range| range.start);
         let mut joined: Vec<Range<u64>> = Vec::new();
         for range in self.ranges {

@@ -7,8 +7,8 @@ use base::{FileBlock, FsBlock, Location, Result};
 use fs::Run;
 use zerocopy::IntoBytes;
 
+use crate::block_validity::BlockValidity;
 use crate::extent::{self, ENTRY_BYTES, Expected, HEADER_BYTES, Node};
-use crate::layout::block_validity::BlockValidity;
 use crate::ondisk::extent::{MAGIC, RawExtent, RawExtentHeader, RawExtentIndex, WRITTEN_MAX};
 
 /// Number of entries in an inode.

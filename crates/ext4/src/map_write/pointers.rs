@@ -10,8 +10,8 @@ use base::{FileBlock, FsBlock, InodeNumber, Location, Result, Unsupported};
 use fs::Run;
 
 use super::tree::NodeStore;
+use crate::block_validity::BlockValidity;
 use crate::indirect;
-use crate::layout::block_validity::BlockValidity;
 use crate::layout::geometry::Geometry;
 
 const STRUCTURE: &str = "indirect block";

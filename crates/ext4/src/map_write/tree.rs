@@ -9,8 +9,8 @@ use fs::Run;
 
 use super::leaf;
 use super::node::{PathNode, parse};
+use crate::block_validity::BlockValidity;
 use crate::extent::{self, Expected};
-use crate::layout::block_validity::BlockValidity;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::layout::geometry::Geometry;
 

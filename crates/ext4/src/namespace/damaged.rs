@@ -1,7 +1,7 @@
 //! Deletion of inodes with a damaged map or damaged attributes. Blocks that can still be reached are freed. The rest
 //! is left to e2fsck, and the volume is marked with errors. As in the kernel, an inode that has lost its last name is
 //! deleted in spite of damage.
-//! Not here: inodes without damage, and inodes with a damaged record (`layout/block_validity.rs`), which keep their
+//! Not here: inodes without damage, and inodes with a damaged record (`block_validity.rs`), which keep their
 //! names.
 
 use std::ops::Range;

@@ -11,6 +11,7 @@ use fs::Piece;
 
 use super::{INODE_CREDITS, is_directory};
 use crate::alloc::FREE_INODE_CREDITS;
+use crate::clock::now;
 use crate::indirect::pointer_blocks::PointerBlocks;
 use crate::inode::Inode;
 use crate::inode::inline;
@@ -19,9 +20,8 @@ use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::map_write::Progress;
 use crate::orphans::adopt::Adopted;
 use crate::orphans::write::ORPHAN_CREDITS;
-use crate::recovery::report::OrphanReport;
 use crate::volume::Volume;
-use crate::volume::clock::now;
+use crate::volume::report::OrphanReport;
 use crate::volume::writer::Writer;
 
 impl Inode {

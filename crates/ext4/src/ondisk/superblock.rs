@@ -2,8 +2,12 @@
 
 use std::mem::offset_of;
 
+use base::DeviceOffset;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Position of the superblock.
+pub const SUPERBLOCK_OFFSET: DeviceOffset = DeviceOffset(1024);
 
 /// Bit of `RawSuperblock::state`: cleanly unmounted.
 pub const STATE_VALID: u16 = 1;

@@ -7,11 +7,11 @@ use base::{Error, InodeNumber, Location, Problem, Result};
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::layout::geometry::FILE_BLOCKS_MAX;
+use crate::ondisk::superblock::SUPERBLOCK_OFFSET;
 use crate::orphans::block::ORPHAN_FILE;
 use crate::orphans::file;
 use crate::orphans::found::{self, FoundList, ORPHAN_LIST, OrphanErrors};
 use crate::orphans::set::{BlockSlots, Inner, Listed, OrphanFile, OrphanSet, Slot};
-use crate::superblock::SUPERBLOCK_OFFSET;
 use crate::volume::Volume;
 
 /// The orphans of a volume that was just opened: their numbers, since there may be millions.

@@ -15,7 +15,7 @@ use super::{OrphanReport, RecoveryReport, overlay};
 use crate::jbd2::Journal;
 use crate::superblock::copy::SuperblockCopy;
 use crate::volume::Volume;
-use crate::volume::open::OpenOptions;
+use crate::volume::options::OpenOptions;
 use crate::volume::probe::Probed;
 
 impl Volume {

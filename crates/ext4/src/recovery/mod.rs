@@ -4,7 +4,6 @@
 
 mod copy;
 mod locate;
-pub(crate) mod report;
 pub(crate) mod scratch;
 mod torn;
 
@@ -14,7 +13,6 @@ use base::{BlockSize, Error, Location, Result};
 use device::{OverlayBlocks, OverlayDevice, SharedDevice};
 use iomap::PageCache;
 
-pub(crate) use self::locate::journal_runs;
 use self::scratch::{Limits, reopen};
 pub(crate) use self::torn::untorn;
 
@@ -22,12 +20,13 @@ use crate::alloc::store_totals;
 use crate::fast_commit::{self, Change};
 use crate::features::Feature;
 use crate::jbd2::Journal;
+use crate::ondisk::superblock::SUPERBLOCK_OFFSET;
 use crate::orphans::found;
-use crate::recovery::report::{OrphanReport, RecoveryReport};
-use crate::superblock::{self, SUPERBLOCK_OFFSET, Superblock, set_feature};
+use crate::superblock::error_log::RecordedErrors;
+use crate::superblock::{self, Superblock, set_feature};
 use crate::volume::Volume;
-use crate::volume::error_log::RecordedErrors;
 use crate::volume::probe::{Probed, Unrecovered};
+use crate::volume::report::{OrphanReport, RecoveryReport};
 
 /// The maximum size of a journal's log in memory, in bytes. A log can be longer. But its blocks can be holes in the
 /// image file, so its length alone does not justify more memory.

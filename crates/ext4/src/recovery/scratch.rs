@@ -11,8 +11,8 @@ use crate::alloc::Allocator;
 use crate::journal::Journal;
 use crate::orphans::set::OrphanSet;
 use crate::superblock::Superblock;
+use crate::superblock::error_log::{ErrorLog, RecordedErrors};
 use crate::volume::Volume;
-use crate::volume::error_log::{ErrorLog, RecordedErrors};
 use crate::volume::probe::Probed;
 use crate::volume::writer::Writer;
 

@@ -24,8 +24,8 @@ use zerocopy::FromBytes;
 
 use super::overlay;
 use crate::features::Feature;
-use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS, STATE_VALID};
-use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS, STATE_VALID, SUPERBLOCK_OFFSET};
+use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::volume::Volume;
 
 /// The number of bytes that a device writes atomically.

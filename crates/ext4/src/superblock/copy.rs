@@ -8,7 +8,8 @@
 use base::{BlockSize, DeviceOffset, Error, FsBlock, GroupNumber, Location, Problem, Result};
 use device::SharedDevice;
 
-use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use crate::ondisk::superblock::SUPERBLOCK_OFFSET;
+use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 
 /// log2 of the block sizes that a volume can have.
 const BLOCK_SHIFTS: std::ops::RangeInclusive<u32> = 10..=16;

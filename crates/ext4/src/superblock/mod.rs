@@ -3,6 +3,7 @@
 
 pub(crate) mod copy;
 pub(crate) mod default_options;
+pub(crate) mod error_log;
 
 use std::mem::offset_of;
 
@@ -19,12 +20,11 @@ use crate::features::{Feature, FeatureSet, Features};
 use crate::jbd2::LoggedVolume;
 use crate::layout::geometry::{CreatorOs, Geometry, SuperblockCopies};
 use crate::ondisk::superblock::RawSuperblock;
+use crate::ondisk::superblock::SUPERBLOCK_OFFSET;
 use crate::superblock::copy::{SuperblockCopy, SuperblockLocation};
 use crate::superblock::default_options::DefaultOptions;
-use crate::volume::error_log::{RecordedErrors, policy_of};
+use crate::superblock::error_log::{RecordedErrors, policy_of};
 
-/// Position of the superblock.
-pub const SUPERBLOCK_OFFSET: DeviceOffset = DeviceOffset(1024);
 /// Bytes in a superblock.
 pub const SUPERBLOCK_BYTES: usize = size_of::<RawSuperblock>();
 

@@ -7,8 +7,8 @@ use base::attributes::{Detail, Timestamp, VolumeInfo};
 
 use crate::features::Feature;
 use crate::ondisk::superblock::{STATE_ERRORS, STATE_ORPHANS, STATE_VALID};
+use crate::superblock::error_log::RecordedError;
 use crate::volume::Volume;
-use crate::volume::error_log::RecordedError;
 
 type Details = Vec<(&'static str, Detail)>;
 

@@ -3,8 +3,8 @@
 use base::{Error, Location, Result};
 use zerocopy::FromBytes;
 
-use crate::ondisk::superblock::RawSuperblock;
-use crate::superblock::{SUPERBLOCK_OFFSET, until_nul};
+use crate::ondisk::superblock::{RawSuperblock, SUPERBLOCK_OFFSET};
+use crate::superblock::until_nul;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "superblock";

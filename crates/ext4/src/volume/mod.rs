@@ -1,16 +1,12 @@
 //! An open volume: its superblock, descriptors and inodes.
 
-pub(crate) mod clock;
-pub(crate) mod error_log;
 pub(crate) mod info;
 pub(crate) mod label;
 mod large_files;
-pub mod mmp;
-pub(crate) mod open;
-mod open_for_writing;
+pub(crate) mod options;
 pub(crate) mod probe;
+pub(crate) mod report;
 pub(crate) mod statfs;
-pub(crate) mod use_mark;
 pub(crate) mod writer;
 mod writing;
 
@@ -25,9 +21,9 @@ use crate::core::Core;
 use crate::features::Feature;
 use crate::inode::times;
 use crate::ondisk::superblock::STATE_VALID;
-use crate::recovery::report::RecoveryReport;
 use crate::superblock::Superblock;
 use crate::superblock::copy::SuperblockCopy;
+use crate::volume::report::RecoveryReport;
 use crate::volume::writer::Writer;
 
 /// An open volume.
@@ -38,7 +34,7 @@ pub struct Volume {
     /// The copy that is used instead of the first superblock.
     copy: Option<SuperblockCopy>,
     /// The keys of encrypted files. Volumes with such files are read-only.
-    keys: Arc<Keys>,
+    pub(crate) keys: Arc<Keys>,
     /// `None` on a read-only volume.
     pub(crate) writer: Option<Writer>,
 }

@@ -7,9 +7,9 @@ use base::locks::RankedMutex;
 
 use crate::alloc::Allocator;
 use crate::journal::{Journal, Worker};
+use crate::mmp::Mmp;
 use crate::orphans::set::OrphanSet;
 use crate::ranks;
-use crate::volume::mmp::Mmp;
 
 /// The state of a volume that is open for writing.
 pub(crate) struct Writer {
@@ -21,7 +21,7 @@ pub(crate) struct Writer {
     /// Whether the superblock has got the feature of large files since the volume was opened.
     pub(crate) has_large_files: AtomicBool,
     /// The multiple-mount protection, if the volume has the feature.
-    pub(super) mmp: OnceLock<Mmp>,
+    pub(crate) mmp: OnceLock<Mmp>,
     /// The thread that commits. `None` in a recovery.
     _worker: Option<Worker>,
 }

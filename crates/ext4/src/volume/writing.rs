@@ -1,5 +1,5 @@
 //! Changes of an open volume, and their end.
-//! Not here: the opening for writing (`open_for_writing.rs`), and the operations that change a volume.
+//! Not here: the opening for writing (`open/for_writing.rs`), and the operations that change a volume.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::core::Core;
 use crate::journal::Handle;
 use crate::ondisk::superblock::RawSuperblock;
 use crate::superblock;
+use crate::superblock::error_log::RecordedErrors;
 use crate::volume::Volume;
-use crate::volume::error_log::RecordedErrors;
 use crate::volume::writer::Writer;
 
 const STRUCTURE: &str = "superblock";

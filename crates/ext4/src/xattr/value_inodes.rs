@@ -17,6 +17,7 @@ use super::body::{Attribute, Stored, hash};
 use super::set::Attributes;
 use super::value;
 use crate::alloc::{ALLOCATE_INODE_CREDITS, FREE_CREDITS, FREE_INODE_CREDITS, Purpose};
+use crate::clock::now;
 use crate::features::Feature;
 use crate::inode::Inode;
 use crate::inode::record::{InodeFlags, InodeRecord};
@@ -25,7 +26,6 @@ use crate::layout::geometry::FILE_BLOCKS_MAX;
 use crate::map_write::{NewBlocks, Progress, empty_root};
 use crate::orphans::write::ORPHAN_CREDITS;
 use crate::volume::Volume;
-use crate::volume::clock::now;
 
 const STRUCTURE: &str = "extended attribute value";
 /// The credits for the map of a value with few extents.

@@ -11,18 +11,18 @@ use crate::alloc::Allocator;
 use crate::features::{Feature, Features};
 use crate::jbd2::ondisk::BLOCKS_MIN;
 use crate::jbd2::{JournalFeatures, LogWriter};
+use crate::journal::use_mark::UseMark;
 use crate::journal::{Journal, Worker};
-use crate::ondisk::superblock::STATE_ERRORS;
+use crate::mmp::{Mmp, MmpBlock};
+use crate::ondisk::superblock::{STATE_ERRORS, SUPERBLOCK_OFFSET};
 use crate::orphans::found;
 use crate::orphans::set::OrphanSet;
 use crate::recovery;
-use crate::superblock::{SUPERBLOCK_OFFSET, Superblock};
+use crate::superblock::Superblock;
+use crate::superblock::error_log::ErrorLog;
 use crate::volume::Volume;
-use crate::volume::error_log::ErrorLog;
-use crate::volume::mmp::{Mmp, MmpBlock};
-use crate::volume::open::OpenOptions;
+use crate::volume::options::OpenOptions;
 use crate::volume::probe::Probed;
-use crate::volume::use_mark::UseMark;
 use crate::volume::writer::Writer;
 
 impl Volume {

@@ -1,42 +1,23 @@
-//! The opening of a volume for reading. Not here: for writing (`open_for_writing.rs`).
+//! The opening of a volume for reading. Not here: for writing (`for_writing.rs`).
+
+mod for_writing;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use base::attributes::FileType;
-use base::{BlockSize, Error, Result, Unsupported, WaitCallback};
+use base::{BlockSize, Error, Result, Unsupported};
 use device::{OverlayDevice, SharedDevice};
-use fs::ErrorPolicy;
 use fscrypt::Keys;
 use iomap::PageCache;
 
+use crate::mmp::MmpBlock;
+use crate::ondisk::superblock::SUPERBLOCK_OFFSET;
 use crate::recovery::untorn;
-use crate::superblock::copy::{SuperblockCopy, SuperblockLocation};
-use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use crate::superblock::copy::SuperblockCopy;
+use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::volume::Volume;
-use crate::volume::mmp::MmpBlock;
+use crate::volume::options::OpenOptions;
 use crate::volume::probe::Probed;
-
-/// Options for opening a volume.
-#[derive(Clone, Debug, Default)]
-pub struct OpenOptions {
-    /// Whether to read the volume without recovery, even if its journal must be replayed.
-    pub no_recovery: bool,
-    /// Whether to discard freed blocks on the device once their freeing is durable, instead of the superblock's default.
-    pub discard: Option<bool>,
-    /// The reaction to corruption, instead of the superblock's.
-    pub errors: Option<ErrorPolicy>,
-    /// The age at which changes are committed without a sync. Zero means the default of 5 s.
-    pub commit_interval: Duration,
-    /// The device of the journal, if that is external.
-    pub journal_device: Option<SharedDevice>,
-    /// The location of the superblock to use instead of the first one.
-    pub superblock: Option<SuperblockLocation>,
-    /// The keys of encrypted files.
-    pub keys: Arc<Keys>,
-    /// Called while another host may have the volume open, to decide whether to continue the wait.
-    pub wait_callback: WaitCallback,
-}
 
 impl Volume {
     /// Opens the volume on `device`, with the changes in its journal. The device is not written. Metadata is cached in

@@ -15,12 +15,12 @@ use device::SharedDevice;
 use parking_lot::{Condvar, Mutex};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use crate::clock;
 use crate::core::Core;
 use crate::features::Feature;
 use crate::ondisk::mmp::{
     MMP_MAGIC, MMP_SEQUENCE_CLEAN, MMP_SEQUENCE_FSCK, MMP_SEQUENCE_MAX, RawMmp,
 };
-use crate::volume::clock;
 
 const STRUCTURE: &str = "MMP block";
 /// The default of the update interval, in seconds.

@@ -1,5 +1,5 @@
 //! System zones: the blocks that hold the format's own structures. They are never allocated or freed, even if a
-//! bitmap marks them as free, and no file except the journal has any of them (`layout/block_validity.rs`).
+//! bitmap marks them as free, and no file except the journal has any of them (`block_validity.rs`).
 //!
 //! - Fixed zones: superblock copies, group descriptors and the blocks reserved for more of them, bitmaps, inode
 //!   tables, and the multiple-mount protection block.
@@ -12,11 +12,11 @@ use std::ops::Range;
 use base::{Error, FsBlock, GroupNumber, Location, Problem, Result};
 
 use crate::core::Core;
+use crate::journal_map::journal_runs;
 use crate::layout::geometry::Geometry;
 use crate::layout::group::GroupDescriptor;
 use crate::layout::zones::Zones;
-use crate::recovery;
-use crate::volume::mmp::MmpBlock;
+use crate::mmp::MmpBlock;
 
 /// The maximum number of zones in memory, 64 MiB. Volumes of 1 PiB have fewer, unless their metadata was scattered on
 /// purpose.
@@ -55,7 +55,7 @@ impl Zones {
 
     /// Collects the zones of an internal journal. There are none if the journal cannot be found.
     fn of_journal(core: &Core) -> Self {
-        let runs = recovery::journal_runs(core);
+        let runs = journal_runs(core);
         if runs.is_incomplete {
             tracing::warn!("the journal is in too many pieces: some are not protected");
         }

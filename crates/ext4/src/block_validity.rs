@@ -1,6 +1,6 @@
 //! Block validity: the blocks that an inode's map may refer to. As in Linux, these are the blocks outside of the
 //! system zones; only the journal's map may refer to the journal's blocks.
-//! Not here: the zones (`layout/system_zones.rs`).
+//! Not here: the zones (`system_zones.rs`).
 
 use std::ops::Range;
 

@@ -6,10 +6,10 @@ use base::{Error, IoError, Problem};
 use fs::ErrorPolicy;
 use parking_lot::Mutex;
 
+use crate::clock;
 use crate::layout::geometry::Geometry;
 use crate::ondisk::superblock::{RawSuperblock, STATE_ERRORS};
 use crate::superblock::{time, until_nul};
-use crate::volume::clock;
 
 /// Returns the policy that a superblock names.
 pub(crate) fn policy_of(raw: &RawSuperblock) -> ErrorPolicy {

@@ -9,9 +9,9 @@ use iomap::MetadataCache;
 
 use crate::features::Feature;
 use crate::layout::geometry::Geometry;
+use crate::mmp::MmpHold;
 use crate::ondisk::superblock::{RawSuperblock, STATE_VALID};
 use crate::superblock::{self, set_feature};
-use crate::volume::mmp::MmpHold;
 
 const STRUCTURE: &str = "superblock";
 
