@@ -2,7 +2,10 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "a command line tool")]
 
+mod circles;
+mod floors;
 mod layers;
+mod modules;
 mod test;
 mod tidy;
 
@@ -21,7 +24,10 @@ fn main() -> ExitCode {
     let task = std::env::args().nth(1).unwrap_or_default();
     let complaints = match task.as_str() {
         "tidy" => tidy::complaints(root()),
-        "layers" => layers::complaints(root()),
+        "layers" => {
+            [layers::complaints(root()), circles::complaints(root()), floors::complaints(root())]
+                .concat()
+        }
         "test" => test::complaints(root(), std::env::args().skip(2).collect()),
         _ => vec![USAGE.to_owned()],
     };

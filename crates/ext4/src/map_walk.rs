@@ -1,5 +1,5 @@
 //! The walk through a whole map: runs of data, and the blocks of the map itself.
-//! Lookups of single blocks are in `extent/` and `indirect.rs`, changes in `map_write/`.
+//! Lookups of single blocks are in `extent/` and `indirect/`, changes in `map_write/`.
 //! Not here: checks of runs and blocks.
 
 use std::ops::Range;

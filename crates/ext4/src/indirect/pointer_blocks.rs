@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::inode::record::InodeRecord;
 use crate::layout::geometry::Geometry;
 
-/// A set of blocks of pointers of one file, by level (`indirect.rs`).
+/// A set of blocks of pointers of one file, by level (`mod.rs`).
 ///
 /// The set that an inode keeps has exactly the blocks of pointers that the map does not have, and that are on the path to a
 /// delayed block. Its lock is held while the delayed blocks or the map change.

@@ -1,5 +1,5 @@
 //! The mark on the device of a volume that is open for writing: flags of the superblock, and multiple-mount protection.
-//! Not here: when the mark is set and cleared (`writer.rs`, `journal/clean.rs`).
+//! Not here: when the mark is set and cleared (`volume/writer.rs`, `journal/clean.rs`).
 
 use std::sync::{Arc, OnceLock};
 

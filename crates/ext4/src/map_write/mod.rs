@@ -5,7 +5,7 @@
 //! - `edit.rs`: one change of one inode's map, with its lock and its blocks
 //! - `new_blocks.rs`, `given.rs`, `convert.rs`, `unmap.rs`, `shift.rs`, `exchange.rs`: the operations
 //!
-//! Not here: reading maps (`extent/`, `indirect.rs`), the data itself, sizes.
+//! Not here: reading maps (`extent/`, `indirect/`), the data itself, sizes.
 //!
 //! An operation that fails with `NoSpace` or `FileTooLarge` has not changed the map, and has not changed the handle
 //! if that had no changes before. Each operation locks the inode's map exclusively (`fs/extent_status.rs`). The

@@ -2,7 +2,7 @@
 //!
 //! First, the inodes that had no name at the time of the checkpoint are deleted (`orphans`). Then the nodes that fsync(2)
 //! wrote after the checkpoint are found (`chain`), chosen (`plan`) and replayed (`replay`). All changes go to the
-//! overlay (`edit/overlay.rs`), through which the volume reads nodes and directories.
+//! overlay (`overlay/`), through which the volume reads nodes and directories.
 //! The changes stay in memory, or become a new checkpoint if the volume is opened for writing.
 
 mod chain;
