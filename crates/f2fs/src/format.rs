@@ -1,7 +1,7 @@
 //! The options of f2fs.
 
 use crate::compress::{CompressedNames, NewCompression};
-use crate::write::mode::Mode;
+use crate::write::Mode;
 
 /// The format f2fs.
 #[derive(Clone, Debug)]

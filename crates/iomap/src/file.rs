@@ -13,13 +13,13 @@ use device::SharedDevice;
 use pagecache::Mapping;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::context::{ReadContext, ReadOptions};
 use crate::direct::end::EndedRequests;
 use crate::direct::in_flight::{DirectReads, InFlightCount, ZeroedTail};
-use crate::end_io::{EndIo, EndedWrite};
-use crate::errors::WritebackErrors;
 use crate::mapping::{FinishedRange, MapRead, MapWrite};
-use crate::progress::Progress;
+use crate::read::context::{ReadContext, ReadOptions};
+use crate::writeback::end_io::{EndIo, EndedWrite};
+use crate::writeback::errors::WritebackErrors;
+use crate::writeback::progress::Progress;
 
 /// A file that is written to. The owner keeps it while data is dirty; data under writeback holds a reference.
 pub struct WritableFile {

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use base::{Error, FileOffset, Result};
 use pagecache::{LockedFolio, MapWindow, PAGE_SHIFT, PAGE_SIZE};
 
-use crate::context::ReadContext;
-use crate::fetch::{Fetched, absent_in_cluster, fetch, fill_blocks};
 use crate::file::WritableFile;
+use crate::read::context::ReadContext;
+use crate::read::fetch::{Fetched, absent_in_cluster, fetch, fill_blocks};
 use crate::read::note_visit;
-use crate::readahead::Readahead;
+use crate::read::readahead::Readahead;
 use crate::write::{cancel_reservation, unlent};
 
 /// The maximum number of attempts of a fault because its folio has changed.

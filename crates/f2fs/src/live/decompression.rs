@@ -5,7 +5,7 @@
 //! is written to new blocks, and one change then replaces the mark and the addresses of the whole cluster, so that a crash
 //! leaves either form.
 //!
-//! While the compressed form is still being read, no other data goes to its blocks (`write/held.rs`).
+//! While the compressed form is still being read, no other data goes to its blocks (`write/segments/held.rs`).
 //! Not here: clusters that are written (`clusters.rs`), their form (`compress`), and its parsing for reads
 //! (`inode/clusters.rs`).
 

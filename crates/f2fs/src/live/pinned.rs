@@ -7,7 +7,7 @@
 //!
 //! A write in place needs no token. Whatever takes a block away from the file first waits for its writes: truncation, and
 //! the end of pinning. All other changes of blocks are refused while the file is pinned.
-//! Not here: the choice of the blocks (`write/sections.rs`).
+//! Not here: the choice of the blocks (`write/segments/sections.rs`).
 
 use std::ops::Range;
 

@@ -15,19 +15,8 @@ use base::{Error, FsBlock, Ranges, Result, Unsupported};
 use fs::{ErrorPolicy, FormatOptions, SyncDelays};
 use parking_lot::Condvar;
 
-use super::background::Background;
-use super::chain::Chain;
 use super::clock::Clock;
-use super::group::Syncs;
 use super::health::Health;
-use super::held::HeldBlocks;
-use super::logs::Logs;
-use super::mode::Mode;
-use super::placements::Placements;
-use super::reserved::Reserved;
-use super::room::{Demand, Wanted};
-use super::space::Space;
-use super::summary_blocks::SummaryBlocks;
 use crate::core::Core;
 use crate::edit::Editor;
 use crate::features::Feature;
@@ -36,6 +25,17 @@ use crate::ondisk::sit::RawSitEntry;
 use crate::quota::Quotas;
 use crate::ranks;
 use crate::summaries::{BlockKind, PackSummaries};
+use crate::write::allocate::logs::Logs;
+use crate::write::allocate::mode::Mode;
+use crate::write::allocate::placements::Placements;
+use crate::write::allocate::reserved::Reserved;
+use crate::write::allocate::room::{Demand, Wanted};
+use crate::write::fsync::chain::Chain;
+use crate::write::fsync::group::Syncs;
+use crate::write::gc::background::Background;
+use crate::write::segments::held::HeldBlocks;
+use crate::write::segments::space::Space;
+use crate::write::segments::summary_blocks::SummaryBlocks;
 
 /// The changed nodes and directory blocks after which a checkpoint is written, in bytes.
 const CHANGED_BYTES_MAX: u64 = 64 << 20;
@@ -44,7 +44,7 @@ const SPARE_BLOCKS: u64 = 64;
 
 /// The changed nodes of a write of data: the inode, and the node with its addresses.
 const NODES_OF_WRITE: u64 = 2;
-/// The minimum number of sections of the main area that users cannot have; `place.rs` says what they are for. Volumes of
+/// The minimum number of sections of the main area that users cannot have; `allocate/place.rs` says what they are for. Volumes of
 /// mkfs.f2fs leave more.
 const KEPT_SECTIONS_MIN: u64 = 8;
 

@@ -3,7 +3,7 @@
 //! Not here: the submission (`submit.rs`), and the state of a request in flight (`request.rs`).
 //!
 //! The completing thread may start transactions, and locks folios. So it must be no thread for which the holder
-//! of a folio's lock may wait: neither a device's, nor that of `end_io.rs`.
+//! of a folio's lock may wait: neither a device's, nor that of `writeback/end_io.rs`.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,10 +17,10 @@ use device::{Worker, WorkingThreads};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
-use crate::end_io::merge;
 use crate::file::WritableFile;
 use crate::folios::{invalidate, is_cached};
 use crate::mapping::{FinishedRange, IomapKind};
+use crate::writeback::end_io::merge;
 
 /// The maximum number of threads that complete requests.
 const THREADS_MAX: usize = 4;

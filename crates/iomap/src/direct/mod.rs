@@ -15,6 +15,7 @@
 //! Not here: which lock a request needs, and permissions.
 
 mod cache;
+pub(crate) mod earlier_reads;
 pub(crate) mod end;
 pub(crate) mod in_flight;
 mod options;
@@ -34,8 +35,8 @@ pub use self::options::{DIRECT_ALIGNMENT, DirectOptions, SplitExtents};
 pub use self::plan::Refused;
 pub use self::request::DirectRequest;
 pub use self::submit::DirectBatch;
-use crate::context::{ReadContext, SIZE_MAX};
 use crate::file::WritableFile;
+use crate::read::context::{ReadContext, SIZE_MAX};
 use crate::write::zero_tail;
 use crate::writeback::write_back_from;
 

@@ -13,10 +13,10 @@ use super::cache::clean_cache;
 use super::options::SplitExtents;
 use super::plan::{AlonePlan, NoPlan, PlannedRun, Refused, plan_alone, plan_overwrite, plan_range};
 use super::request::{DirectRequest, DirectWait, InFlightRequest, ReadInFlight};
-use crate::context::ReadContext;
 use crate::file::WritableFile;
 use crate::folios::has_unwritten;
 use crate::mapping::IomapKind;
+use crate::read::context::ReadContext;
 
 /// Zeroes for bytes around a request in blocks without data.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];

@@ -1,0 +1,4 @@
+//! Questions about a file's data: where it is, and where it is not.
+
+pub(crate) mod fiemap;
+pub(crate) mod seek;
