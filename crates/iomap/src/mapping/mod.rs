@@ -3,6 +3,7 @@
 //! No lock of the format is held between mapping a range and using the mapping. So a mapping is used for a folio only
 //! under that folio's lock, and only while the format's generation is still the one from before the call (`LastMap`).
 //! Otherwise the range is mapped again.
+
 pub(crate) mod transform;
 
 use std::ops::Range;

@@ -1,16 +1,17 @@
 //! The cache of a volume's metadata blocks, with a mark for blocks whose checksum was verified.
 //! Not here: changed blocks (`changed.rs`), and when they are written (the format).
+
 pub(crate) mod changed;
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use crate::metadata::changed::{BlockContents, ChangedBlocks};
 use base::{BlockSize, DeviceOffset, Error, FileOffset, FsBlock, Location, Problem, Result};
 use device::SharedDevice;
 use pagecache::{Mapping, PAGE_SIZE, PageCache};
 
 use crate::mapping::{Iomap, IomapKind, MapFlags, MapRead};
+use crate::metadata::changed::{BlockContents, ChangedBlocks};
 use crate::read::context::{ReadContext, ReadOptions};
 use crate::read::populate::populate;
 use crate::read::readahead::ReadaheadWindow;

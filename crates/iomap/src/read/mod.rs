@@ -1,5 +1,6 @@
 //! Buffered reads, which copy data to the caller's buffer or lend it from the cache.
 //! Not here: cache misses (`fetch.rs`).
+
 pub(crate) mod cluster;
 pub(crate) mod context;
 pub(crate) mod copy_out;

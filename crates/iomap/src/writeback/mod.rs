@@ -1,6 +1,7 @@
 //! Writeback of dirty folios in the order of the file. One bio covers a contiguous run on the device, over all
 //! of its folios.
 //! Not here: whole clusters (`cluster_write.rs`), the end of I/O (`end_io.rs`), and when to write back.
+
 pub(crate) mod behind;
 pub(crate) mod cluster_write;
 pub(crate) mod end_io;
