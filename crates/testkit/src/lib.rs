@@ -4,62 +4,46 @@
 //! All functions panic on failure, so a test that cannot run fails with the reason.
 
 pub mod answers;
-mod async_writes;
-mod changer;
-pub mod command;
-mod cpio;
 pub mod crash;
-mod deny;
-mod digest;
-pub mod encryption;
-mod environment;
-pub mod escapes;
-pub mod exercise;
 pub mod f2fs;
-mod format;
 pub mod guest;
+mod host;
 pub mod hostile;
-mod image;
-mod ioctl;
-mod kind;
-mod limits;
-pub mod log_writes;
+mod images;
 mod manifest;
 pub mod memory;
-mod mount;
 mod panics;
 mod random;
-pub mod ring_escapes;
-mod rings;
-mod terminal;
-pub mod toy;
 pub mod tree;
 pub mod turns;
-pub mod verity;
 mod waiting;
 #[cfg(test)]
 mod waiting_tests;
 pub mod walk;
 
-pub use async_writes::AsyncWrites;
-pub use changer::Changer;
-pub use deny::{
+pub use device::{DeviceHooks, HookedDevice};
+pub use host::async_writes::AsyncWrites;
+pub use host::deny::{
     Denied, LAYERS_REFUSED, add_group, become_user, deny, fakes_of_layers, refusals_of_layer,
 };
-pub use device::{DeviceHooks, HookedDevice};
-pub use digest::digest;
-pub use environment::{seeds, soak_factor};
-pub use format::Format;
-pub use image::{MKE2FS_CONF, Mke2fs, check_by_e2fsck};
-pub use ioctl::move_extents;
-pub use kind::{GUEST_KINDS, KINDS, Kind};
-pub use limits::Limits;
+pub use host::environment::{seeds, soak_factor};
+pub use host::ioctl::move_extents;
+pub use host::limits::Limits;
+pub use host::mount::{LoopMount, private_mounts};
+pub use host::rings::RingOffer;
+pub use host::terminal::open_terminal;
+pub use host::{command, escapes, ring_escapes};
+pub use images::format::Format;
+pub use images::image::{MKE2FS_CONF, Mke2fs, check_by_e2fsck};
+pub use images::kind::{GUEST_KINDS, KINDS, Kind};
+pub use images::{encryption, log_writes, verity};
 pub use manifest::Manifest;
-pub use mount::{LoopMount, private_mounts};
+pub use manifest::digest::digest;
+pub use memory::toy;
 pub use panics::{PanicDevice, PanicOnce};
+pub use random::changer::Changer;
+pub use random::exercise;
 pub use random::{Choose, InputBytes, Random};
-pub use rings::RingOffer;
-pub use terminal::open_terminal;
 pub use waiting::{Waiter, thread_state, wait_for_wakes, wait_until};
 
 use std::fmt::{Debug, Display};

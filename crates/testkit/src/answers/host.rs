@@ -13,7 +13,7 @@ use super::{
     Answer, Answers, ENTRIES_MAX, EXTENTS_MAX, Entry, Facts, Failure, RANGES_MAX, Reader,
     insert_contents, insert_known,
 };
-use crate::ioctl::{self, FiemapExtent};
+use crate::host::ioctl::{self, FiemapExtent};
 use crate::manifest::host::{XATTR_BYTES_MAX, attribute_facts, data_ranges, statfs_facts};
 use crate::manifest::{Extent, VOLUME, escape, extents_text, ranges_text, value_text};
 

@@ -8,7 +8,7 @@ use fs::{FileSystem, Format, FormatOptions};
 use fscrypt::Keys;
 use iomap::PageCache;
 
-use crate::encryption;
+use crate::images::encryption;
 
 /// Returns the keys of all encrypted files.
 fn keys() -> Arc<Keys> {

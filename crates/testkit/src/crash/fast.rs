@@ -11,7 +11,7 @@ use device::MemoryDevice;
 use iomap::{CacheOptions, PageCache};
 
 use super::disks::{Disks, VolumeFormat};
-use crate::command::run;
+use crate::host::command::run;
 use crate::{LoopMount, private_mounts};
 
 /// Mounts `image` with the kernel's ext4, creates files in its root, each durable by a fast commit, and shuts the file

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use super::disks::{Disks, VolumeFormat};
 use super::fast::leave_fast_commits;
 use super::stale::with_stale_blocks;
-use crate::command::run;
 use crate::f2fs::make::MakeOptions;
-use crate::image::MKE2FS_CONF;
+use crate::host::command::run;
+use crate::images::image::MKE2FS_CONF;
 use crate::must;
 
 const JOURNAL_UUID: &str = "12345678-1234-1234-1234-123456789abc";
@@ -187,7 +187,7 @@ impl Kind {
         }
         let mut bytes = must(std::fs::read(&image), "the image");
         if let Some(policy) = self.policy {
-            crate::f2fs::encrypt_root(&mut bytes, crate::encryption::policy(policy));
+            crate::f2fs::encrypt_root(&mut bytes, crate::images::encryption::policy(policy));
         }
         let device: SharedDevice = Arc::new(MemoryDevice::new(bytes.clone()));
         let superblock = must(f2fs::Superblock::read(&device), "the superblock");

@@ -9,7 +9,7 @@ use base::DeviceOffset;
 use device::{DeviceHooks, HookedDevice, SharedDevice};
 
 use super::kinds::number_after;
-use crate::command::run;
+use crate::host::command::run;
 
 /// The byte that fills free blocks at first, and that no file contains.
 pub const STALE: u8 = 0xEE;

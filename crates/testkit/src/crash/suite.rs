@@ -12,8 +12,9 @@ use super::judge::{
     CHECKED, CUT_AGAIN, IN_PLACE, MENDED, STATES, TORN, Violation, judge_in_memory,
 };
 use super::kinds::Kind;
-use crate::environment::number;
-use crate::{log_writes, must};
+use crate::host::environment::number;
+use crate::images::log_writes;
+use crate::must;
 
 /// The number of seeds that are tried, since a bug does not break a promise with every seed.
 const SEEDS_OF_A_BUG: u64 = 16;

@@ -8,7 +8,7 @@ use device::{OpenDevice, SharedDevice};
 use vfs::{Volume, VolumeOptions};
 
 use super::Tools;
-use crate::command::output;
+use crate::host::command::output;
 use crate::{Manifest, must};
 
 /// Checks that fsck.f2fs, in both versions, finds no errors in `image`, which it does not change.

@@ -16,8 +16,10 @@ use super::layout::{
     BLOCK, FLAG_BITS, FOOTER, Layout, SEGMENT, XATTR_POSITION, mend_checkpoint, word,
 };
 use crate::guest::{self, Job, Machine, Task};
+use crate::host::command;
+use crate::images::log_writes;
 use crate::turns::Turn;
-use crate::{Random, command, log_writes, must};
+use crate::{Random, must};
 
 /// The size of a sector, in bytes.
 const SECTOR: u64 = 512;

@@ -1,4 +1,4 @@
-//! An image of f2fs whose root directory is encrypted, so that all files in it are. Not here: the keys (`encryption.rs`).
+//! An image of f2fs whose root directory is encrypted, so that all files in it are. Not here: the keys (`images/encryption.rs`).
 
 use f2fs::ondisk::xattr::{RawXattrEntry, RawXattrHeader, XATTR_MAGIC};
 use fs::xattr::NameIndex;

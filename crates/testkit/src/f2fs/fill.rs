@@ -6,9 +6,10 @@ use tempfile::TempDir;
 
 use super::{BLOCK_SIZE, Filler, Kind, Tools};
 use crate::guest::{self, Job, Machine, Task};
+use crate::host::command;
 use crate::tree::{TreeOptions, populate_for_copy};
 use crate::turns::{Step, Turn};
-use crate::{Manifest, command, must};
+use crate::{Manifest, must};
 
 impl Kind {
     /// Creates an image of this kind, has a guest fill it, and returns its manifest.

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::{BLOCK_SIZE, Tools};
 use crate::guest::{Job, Machine, Task};
+use crate::host::command;
+use crate::must;
 use crate::tree::{Feature, TreeOptions};
-use crate::{command, must};
 
 /// A kind of f2fs image.
 #[derive(Debug)]

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::Tools;
-use crate::{command, must};
+use crate::host::command;
+use crate::must;
 
 /// A segment of the main area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

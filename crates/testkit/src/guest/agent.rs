@@ -10,9 +10,10 @@ use std::time::Instant;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{Job, ORDERS, Orders, Work};
+use crate::images::encryption;
 use crate::tree::{self, Feature};
 use crate::turns::OnHost;
-use crate::{Manifest, encryption, must};
+use crate::{Manifest, must};
 
 /// Does the guest's work and does not return, if this process is the guest. Otherwise returns at once.
 pub fn run_if_guest() {

@@ -9,7 +9,7 @@ use rustix::process::Pid;
 use rustix::system::RebootCommand;
 use serde::{Deserialize, Serialize};
 
-use crate::command::{self, Output};
+use crate::host::command::{self, Output};
 use crate::must;
 
 /// The time after which a guest is killed. Long, since guests are slow, maybe on a busy machine.

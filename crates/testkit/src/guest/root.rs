@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{Job, ORDERS, Orders};
-use crate::cpio::Archive;
+use crate::host::command;
+use crate::images::cpio::Archive;
 use crate::turns::Step;
-use crate::{command, must, tree};
+use crate::{must, tree};
 
 /// Returns the archive with a program as `/init`, its libraries and its orders. `scratch` is a folder for files.
 pub(super) fn archive(orders: &Orders, scratch: &Path) -> Vec<u8> {

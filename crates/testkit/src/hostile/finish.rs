@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::command::{output, run};
+use crate::host::command::{output, run};
 use crate::must;
 
 /// The block size of the images.

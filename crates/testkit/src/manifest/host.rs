@@ -15,7 +15,7 @@ use super::{
     Extent, Facts, Manifest, NO_ANSWER, VOLUME, escape, extents_text, ranges_text, time_text,
     value_text,
 };
-use crate::ioctl::{self, FiemapExtent};
+use crate::host::ioctl::{self, FiemapExtent};
 use crate::must;
 
 /// Linux's limit for a value, and for the sum of all names.

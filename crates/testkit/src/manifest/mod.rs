@@ -1,6 +1,7 @@
 //! Manifests: descriptions of trees of files as text facts, and their comparison. Two readers of one image must have
 //! equal manifests. Not here: reading the facts (`host`, `volume`).
 
+pub(crate) mod digest;
 pub(crate) mod host;
 pub(crate) mod volume;
 

@@ -4,6 +4,7 @@
 //! Each inode has a few blocks of the device for its data. Their written state and all metadata are in memory.
 
 mod inode;
+pub mod toy;
 mod verify;
 
 use std::collections::{BTreeMap, BTreeSet};

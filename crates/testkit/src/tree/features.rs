@@ -8,7 +8,9 @@ use rustix::fs::IFlags;
 use serde::{Deserialize, Serialize};
 
 use super::{TreeOptions, contents, create, folder, write};
-use crate::{encryption, ioctl, must};
+use crate::host::ioctl;
+use crate::images::encryption;
+use crate::must;
 
 /// A feature of few formats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -7,7 +7,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, IFlags, Timespec, Timestamps, XattrFlags};
 
 use super::{TreeOptions, contents, create, folder, write};
-use crate::{ioctl, must};
+use crate::host::ioctl;
+use crate::must;
 
 /// Creates files with all permission bits, and with owners that need 16 and 32 bits.
 pub(super) fn modes_and_owners(top: &Path) {

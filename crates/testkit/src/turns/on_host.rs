@@ -102,12 +102,12 @@ impl OnHost {
             Step::SetOwner(path, uid, gid) => lchown(at(path), Some(*uid), Some(*gid))?,
             Step::Pin(path, size) => {
                 let file = File::create_new(at(path))?;
-                crate::ioctl::pin(&file)?;
+                crate::host::ioctl::pin(&file)?;
                 rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, *size)?;
             }
-            Step::Clean(path) => crate::ioctl::clean(File::open(at(path))?)?,
+            Step::Clean(path) => crate::host::ioctl::clean(File::open(at(path))?)?,
             Step::SetProject(path, project) => {
-                crate::ioctl::set_inherited_project(File::open(at(path))?, *project)?;
+                crate::host::ioctl::set_inherited_project(File::open(at(path))?, *project)?;
             }
             Step::Sync(path) => open(path)?.sync_all()?,
         }

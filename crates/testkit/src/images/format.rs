@@ -7,8 +7,8 @@ use std::process::Command;
 use base::BlockSize;
 use vfs::VolumeOptions;
 
-use crate::command::output;
 use crate::f2fs::make::{MakeOptions, make_file};
+use crate::host::command::output;
 use crate::{Mke2fs, check_by_e2fsck, f2fs, must};
 
 /// A format of a volume.

@@ -46,7 +46,7 @@ impl<C: Choose> Changer<C> {
             errors: Some(ErrorPolicy::Continue),
             wait_callback: WaitCallback::new(|_| false),
             discard: Some(random.below(2) == 0),
-            keys: Arc::new(crate::encryption::master_keys()),
+            keys: Arc::new(crate::images::encryption::master_keys()),
             ..VolumeOptions::default()
         };
         let volume = Volume::open_device(device, &options).ok()?;

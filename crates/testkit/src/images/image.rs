@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-use crate::command::run;
+use crate::host::command::run;
 use crate::must;
 
 /// The options for creating an image.

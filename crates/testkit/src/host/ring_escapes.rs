@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use io_uring::squeue::{Entry, Entry128, Flags};
 use io_uring::{IoUring, Parameters, cqueue, opcode, types};
 
-use crate::escapes::reached;
+use crate::host::escapes::reached;
 
 /// The number of descriptors among which a ring is searched for.
 const DESCRIPTORS: RawFd = 1024;

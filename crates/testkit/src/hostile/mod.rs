@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::command::run;
+use crate::host::command::run;
 use crate::{Mke2fs, Random, must};
 
 mod counts;
@@ -74,7 +74,7 @@ pub fn small_image(folder: &Path, kind: SmallKind) -> Vec<u8> {
     let options = Mke2fs { format, block_size, size, arguments: format!("{arguments} -N 1024") };
     options.make(&image, Some(&source));
     // Adds hashed directories, which mke2fs does not create.
-    let _ = crate::command::output(Command::new("e2fsck").args(["-fyD"]).arg(&image));
+    let _ = crate::host::command::output(Command::new("e2fsck").args(["-fyD"]).arg(&image));
     finish(&image);
     must(std::fs::read(&image), image.display())
 }

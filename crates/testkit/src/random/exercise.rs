@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::Random;
-use crate::environment::number;
+use crate::host::environment::number;
 
 /// The number of last operations that are printed if a run fails.
 const PRINTED: usize = 24;

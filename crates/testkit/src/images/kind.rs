@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::Mke2fs;
+use crate::host::command;
 use crate::tree::{Feature, TreeOptions};
-use crate::{Mke2fs, command};
 
 /// A kind of image.
 pub struct Kind {

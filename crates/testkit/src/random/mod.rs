@@ -1,5 +1,8 @@
 //! Choices that can be repeated: by pseudo-random numbers from a seed, or by the input of a fuzzer.
 
+pub(crate) mod changer;
+pub mod exercise;
+
 /// A source of choices.
 pub trait Choose {
     /// Returns any number.

@@ -9,7 +9,7 @@ use rustix::mount::MountPropagationFlags;
 use rustix::thread::UnshareFlags;
 use tempfile::TempDir;
 
-use crate::command::run;
+use crate::host::command::run;
 use crate::must;
 
 /// The time for which a mount may be busy after its last use.
@@ -67,7 +67,8 @@ impl Drop for LoopMount {
         // Another thread that starts a program has copies of this process's open files for a moment.
         let deadline = Instant::now() + BUSY_TIME_MAX;
         loop {
-            let output = crate::command::output(Command::new("umount").arg(self.folder.path()));
+            let output =
+                crate::host::command::output(Command::new("umount").arg(self.folder.path()));
             if output.status.success() {
                 return;
             }
@@ -99,7 +100,8 @@ mod tests {
 
     impl Drop for Protected {
         fn drop(&mut self) {
-            let _ = crate::command::output(Command::new("losetup").args(["--detach", &self.0]));
+            let _ =
+                crate::host::command::output(Command::new("losetup").args(["--detach", &self.0]));
         }
     }
 
