@@ -13,7 +13,7 @@ use fuse::{OptionError, Remount, split_option};
 use crate::cli::Cli;
 use crate::commands::umount::umount;
 use crate::console::Console;
-use crate::failure::{Failure, Result, Status};
+use crate::console::failure::{Failure, Result, Status};
 use crate::mount_options::Options;
 use crate::mount_options::table::{self, Disposition, Formats, Found};
 

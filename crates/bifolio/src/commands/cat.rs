@@ -8,9 +8,9 @@ use rustix::fs::{FileType, SeekFrom};
 use vfs::{File, Follow};
 
 use crate::console::Console;
-use crate::failure::{Failure, Result, Status};
+use crate::console::failure::{Failure, Result, Status};
 use crate::images::Volumes;
-use crate::target::{ImageOptions, Target};
+use crate::images::target::{ImageOptions, Target};
 
 /// Maximum number of bytes that are lent and written at a time.
 const SLICE_BYTES_MAX: usize = 2 << 20;

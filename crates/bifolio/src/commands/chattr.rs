@@ -6,11 +6,11 @@ use clap::Args;
 use vfs::{Credentials, Follow};
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 use crate::format::mode;
-use crate::target::{ImageOptions, Target};
-use crate::tree_change;
-use crate::writing::{Writing, change_targets};
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{Writing, change_targets};
+use crate::tree::tree_change;
 
 /// The letters of flags that can be changed.
 const LETTERS: &str = "aAcCdDFijmPsStTux";

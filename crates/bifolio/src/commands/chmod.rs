@@ -4,12 +4,12 @@ use base::attributes::{AttributeChange, FileType};
 use clap::Args;
 use vfs::{Credentials, Follow};
 
+use crate::cli::mode_change::{ModeChange, Subject};
 use crate::console::Console;
-use crate::failure::Result;
-use crate::mode_change::{ModeChange, Subject};
-use crate::target::{ImageOptions, Target};
-use crate::tree_change;
-use crate::writing::{Writing, change_targets};
+use crate::console::failure::Result;
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{Writing, change_targets};
+use crate::tree::tree_change;
 
 /// The arguments of `bifolio chmod`.
 #[derive(Args)]

@@ -6,12 +6,12 @@ use base::attributes::AttributeChange;
 use clap::Args;
 use vfs::{Credentials, Follow};
 
-use crate::accounts::Account;
 use crate::console::Console;
-use crate::failure::Result;
-use crate::target::{ImageOptions, Target};
-use crate::tree_change;
-use crate::writing::{Writing, change_targets};
+use crate::console::failure::Result;
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{Writing, change_targets};
+use crate::tree::accounts::Account;
+use crate::tree::tree_change;
 
 const AFTER_HELP: &str = "\
 Names of owners and groups are those of the image, by its /etc/passwd and /etc/group: the users of the image are not those of this \

@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 use crate::cli::Cli;
 use crate::console::Console;
-use crate::failure::Result;
+use crate::console::failure::Result;
 
 /// The arguments of `bifolio completions`.
 #[derive(Args)]

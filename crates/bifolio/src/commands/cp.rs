@@ -16,16 +16,16 @@ use confine::{Inherited, Layer, Rights, Tree, Trees};
 use rustix::fs::{FileType, Mode, OFlags};
 use vfs::Follow;
 
+use crate::cli::numbers::{parse_partition, parse_size, parse_threads};
+use crate::console::failure::{Failure, Result, Status};
+use crate::console::signals;
 use crate::console::{self, Console};
 use crate::copy::{Directory, Engine, IS_MADE, Links, Maximum, Options, suspicious_bytes};
-use crate::destination::refuse_several;
-use crate::failure::{Failure, Result, Status};
 use crate::images::Volumes;
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{HostFiles, Ownership, change_images};
 use crate::import::{self, Destination, Importer, InImage, Source};
-use crate::numbers::{parse_partition, parse_size, parse_threads};
-use crate::signals;
-use crate::target::{ImageOptions, Target};
-use crate::writing::{HostFiles, Ownership, change_images};
+use crate::tree::destination::refuse_several;
 
 /// Minimum and maximum of the default number of threads. The minimum may exceed the number of processors, because
 /// threads mostly wait for I/O.

@@ -8,11 +8,11 @@ use clap::Args;
 use vfs::{Defragmented, Follow, Layout, Node, Volume};
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 use crate::images::Volumes;
-use crate::target::{ImageOptions, Target};
-use crate::walk::{self, Flow, Order, Visit, Visitor};
-use crate::writing::{Writing, change_targets};
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{Writing, change_targets};
+use crate::tree::walk::{self, Flow, Order, Visit, Visitor};
 
 const AFTER_HELP: &str = "\
 A file is moved if it fits into fewer pieces elsewhere in the image. Its contents do not change. On f2fs, a file in \

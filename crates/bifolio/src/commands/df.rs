@@ -7,10 +7,10 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::failure::Result;
+use crate::console::failure::Result;
 use crate::format::{json, size};
 use crate::images::Volumes;
-use crate::target::{ImageOptions, Target};
+use crate::images::target::{ImageOptions, Target};
 
 /// The arguments of `bifolio df`.
 #[derive(Args)]

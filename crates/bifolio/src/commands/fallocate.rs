@@ -6,11 +6,11 @@ use base::{Error, FileOffset};
 use clap::Args;
 use vfs::{Fallocate, Follow, OpenMode, Privileges};
 
+use crate::cli::numbers::parse_size;
 use crate::console::Console;
-use crate::failure::{Failure, Result};
-use crate::numbers::parse_size;
-use crate::target::{ImageOptions, Target};
-use crate::writing::{Writing, change_targets};
+use crate::console::failure::{Failure, Result};
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{Writing, change_targets};
 
 const CANNOT_CHANGE: &str = "cannot change the allocated space";
 

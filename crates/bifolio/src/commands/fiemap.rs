@@ -9,10 +9,10 @@ use serde::Serialize;
 use vfs::{Follow, Node};
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 use crate::format::json;
 use crate::images::Volumes;
-use crate::target::{ImageOptions, Target};
+use crate::images::target::{ImageOptions, Target};
 
 /// The arguments of `bifolio fiemap`.
 #[derive(Args)]

@@ -8,10 +8,10 @@ use serde::Serialize;
 use vfs::Cleaning;
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 use crate::format::json;
-use crate::target::{ImageOptions, Target};
-use crate::writing::change_targets;
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::change_targets;
 
 const AFTER_HELP: &str = "\
 f2fs writes data and metadata to free segments of 2 MiB. Over time, the free space is scattered over segments \

@@ -11,14 +11,14 @@ use serde::Serialize;
 use vfs::{Follow, Node, Volume};
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 use crate::format::json;
 use crate::format::pattern::Pattern;
 use crate::format::text;
 use crate::format::xattr_dump::{self, Encoding};
 use crate::images::Volumes;
-use crate::target::{ImageOptions, Target};
-use crate::walk::{self, Flow, Order, Visit, Visitor};
+use crate::images::target::{ImageOptions, Target};
+use crate::tree::walk::{self, Flow, Order, Visit, Visitor};
 
 const AFTER_HELP: &str = "\
 Without -n, shows the attributes with the prefix user. only; -m - shows all, also access control lists, which are \

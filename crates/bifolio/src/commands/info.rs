@@ -12,11 +12,11 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use vfs::Volume;
 
+use crate::console::failure::{Failure, Result};
 use crate::console::{self, Console};
-use crate::failure::{Failure, Result};
 use crate::format::{json, size};
 use crate::images::Images;
-use crate::target::{ImageOptions, Target};
+use crate::images::target::{ImageOptions, Target};
 
 /// The arguments of `bifolio info`.
 #[derive(Args)]

@@ -11,9 +11,9 @@ use confine::Inherited;
 use vfs::{Creation, Credentials, Follow, RenameFlags, Volume};
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
-use crate::target::{ImageOptions, Target};
-use crate::writing::{HostFiles, Ownership, Writing, change_images};
+use crate::console::failure::{Failure, Result};
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{HostFiles, Ownership, Writing, change_images};
 
 const CANNOT_LINK: &str = "cannot create link";
 

@@ -10,12 +10,12 @@ use serde::Serialize;
 use vfs::{Follow, Node, Volume};
 
 use crate::console::Console;
-use crate::directory::{self, Entry};
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 use crate::format::{json, mode};
 use crate::images::Volumes;
-use crate::listing::{self, Columns};
-use crate::target::{ImageOptions, Target};
+use crate::images::target::{ImageOptions, Target};
+use crate::tree::directory::{self, Entry};
+use crate::tree::listing::{self, Columns};
 
 /// The maximum memory of the lines of a directory, in bytes. Those of a larger directory are written in parts, of which each
 /// has columns of its own width: names and targets of links can be repeated by small images.
@@ -209,7 +209,7 @@ impl Lister<'_> {
         console: &mut Console,
     ) -> Result<Below> {
         let failure = |error| tree.target.failure(path, &error);
-        if path.len() > crate::walk::PATH_BYTES_MAX {
+        if path.len() > crate::tree::walk::PATH_BYTES_MAX {
             console.report(&failure(base::Error::NameTooLong));
             return Ok(Below::default());
         }

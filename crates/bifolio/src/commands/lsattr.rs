@@ -7,11 +7,11 @@ use serde::Serialize;
 use vfs::Follow;
 
 use crate::console::Console;
-use crate::failure::Result;
+use crate::console::failure::Result;
 use crate::format::{json, mode};
 use crate::images::Volumes;
-use crate::target::{ImageOptions, Target};
-use crate::walk::{self, Flow, Order, Visit, Visitor};
+use crate::images::target::{ImageOptions, Target};
+use crate::tree::walk::{self, Flow, Order, Visit, Visitor};
 
 /// The arguments of `bifolio lsattr`.
 #[derive(Args)]

@@ -9,7 +9,7 @@ use clap::{Args, CommandFactory};
 
 use crate::cli::Cli;
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 
 /// The arguments of `bifolio man`.
 #[derive(Args)]

@@ -5,11 +5,11 @@ use base::attributes::{AttributeChange, DeviceNumber, FileType};
 use clap::{Args, ValueEnum};
 use vfs::{Creation, Volume};
 
+use crate::cli::mode_change::{ModeChange, Subject};
 use crate::console::Console;
-use crate::failure::{Failure, Result};
-use crate::mode_change::{ModeChange, Subject};
-use crate::target::{ImageOptions, Target};
-use crate::writing::{Ownership, change_targets};
+use crate::console::failure::{Failure, Result};
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{Ownership, change_targets};
 
 /// Permissions of new files, before the umask.
 const PERMISSIONS: u16 = 0o666;

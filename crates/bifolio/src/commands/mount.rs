@@ -18,18 +18,18 @@ use fuse::{
 use rustix::io::Errno;
 use vfs::{Volume, VolumeOptions};
 
-use crate::confinement;
+use crate::cli::numbers::parse_threads;
 use crate::console::Console;
-use crate::failure::{Failure, Result};
-use crate::log::Log;
-use crate::log_file;
+use crate::console::failure::{Failure, Result};
+use crate::console::log::Log;
+use crate::console::log_file;
+use crate::images::confinement;
+use crate::images::part::PartDevice;
+use crate::images::related;
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing;
+use crate::images::{upgrade, users};
 use crate::mount_options::{Options, defaults, table};
-use crate::numbers::parse_threads;
-use crate::part::PartDevice;
-use crate::related;
-use crate::target::{ImageOptions, Target};
-use crate::writing;
-use crate::{upgrade, users};
 
 /// The memory that a server may map beside its cache, in bytes: stacks, buffers, and what the formats keep.
 const MEMORY_BESIDE_CACHE: u64 = 4 << 30;

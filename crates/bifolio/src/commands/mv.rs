@@ -6,11 +6,11 @@ use confine::Inherited;
 use vfs::{Credentials, Follow, RenameFlags, Volume};
 
 use crate::console::Console;
-use crate::destination::NO_NAME;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 use crate::format::text;
-use crate::target::{ImageOptions, Target};
-use crate::writing::{HostFiles, Writing, change_images};
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{HostFiles, Writing, change_images};
+use crate::tree::destination::NO_NAME;
 
 const CANNOT_MOVE: &str = "cannot move";
 

@@ -8,12 +8,12 @@ use std::path::Path;
 use clap::Args;
 use confine::Inherited;
 
+use crate::cli::mode_change::{ModeChange, Subject};
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{HostFiles, Ownership, change_images};
 use crate::import::{self, Destination, Importer, Options, Source};
-use crate::mode_change::{ModeChange, Subject};
-use crate::target::{ImageOptions, Target};
-use crate::writing::{HostFiles, Ownership, change_images};
 
 /// Default permissions of new files, before the umask.
 const PERMISSIONS: u16 = 0o666;

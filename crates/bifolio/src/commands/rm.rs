@@ -8,11 +8,11 @@ use clap::Args;
 use vfs::{Credentials, Follow, Node, Volume};
 
 use crate::console::Console;
-use crate::destination::NO_NAME;
-use crate::failure::{Failure, Result};
-use crate::target::{ImageOptions, Target};
-use crate::walk::{self, Flow, Order, Visit, Visitor};
-use crate::writing::{Writing, change_targets};
+use crate::console::failure::{Failure, Result};
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{Writing, change_targets};
+use crate::tree::destination::NO_NAME;
+use crate::tree::walk::{self, Flow, Order, Visit, Visitor};
 
 const CANNOT_REMOVE: &str = "cannot remove";
 

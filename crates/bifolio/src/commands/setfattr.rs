@@ -12,14 +12,14 @@ use clap::Args;
 use vfs::{Follow, Node, Privileges, Volume};
 
 use crate::console::Console;
-use crate::directory;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 use crate::format::text;
 use crate::format::xattr_dump::{self, DumpedFile};
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{Writing, change_targets};
 use crate::import;
-use crate::links::{self, Found};
-use crate::target::{ImageOptions, Target};
-use crate::writing::{Writing, change_targets};
+use crate::tree::directory;
+use crate::tree::links::{self, Found};
 
 const AFTER_HELP: &str = "\
 Names have a prefix: user., security., trusted. or system., such as user.comment or security.selinux. Values are text, in quotes or \

@@ -7,11 +7,11 @@ use serde::Serialize;
 use vfs::{Follow, Node};
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 use crate::format::{acl, json, mode, time, xattr};
 use crate::images::Volumes;
-use crate::listing;
-use crate::target::{ImageOptions, Target};
+use crate::images::target::{ImageOptions, Target};
+use crate::tree::listing;
 
 /// The maximum of the values of all extended attributes of a file in JSON, in bytes, since programs read all of it to memory, with up
 /// to eight times the bytes. Files on Linux have at most 64 KiB in a value.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 
 const AFTER_HELP: &str = "\
 The command returns when all data that was written before the call is durable. sync(1) guarantees this \

@@ -10,10 +10,10 @@ use confine::Inherited;
 use vfs::Follow;
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{HostFiles, change_images};
 use crate::import::{UnpackOptions, Unpacker, check_uncompressed};
-use crate::target::{ImageOptions, Target};
-use crate::writing::{HostFiles, change_images};
 
 const AFTER_HELP: &str = "\
 Owners (as numbers), permissions, times, extended attributes, access control lists, hard links, device files and holes are \

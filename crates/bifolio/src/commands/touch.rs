@@ -5,11 +5,11 @@ use base::attributes::{AttributeChange, Timestamp};
 use clap::Args;
 use vfs::{Credentials, Follow, Volume};
 
+use crate::cli::date;
 use crate::console::Console;
-use crate::date;
-use crate::failure::{Failure, Result};
-use crate::target::{ImageOptions, Target};
-use crate::writing::{Writing, change_targets};
+use crate::console::failure::{Failure, Result};
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
 Missing files are created and belong to root. By default, both times become the current time. Times are in UTC.";

@@ -6,13 +6,13 @@ use serde::Serialize;
 use vfs::Follow;
 
 use crate::console::Console;
-use crate::directory;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 use crate::format::json;
 use crate::images::Volumes;
-use crate::listing;
-use crate::target::{ImageOptions, Target};
-use crate::walk::{self, Flow, Order, Visit, Visitor};
+use crate::images::target::{ImageOptions, Target};
+use crate::tree::directory;
+use crate::tree::listing;
+use crate::tree::walk::{self, Flow, Order, Visit, Visitor};
 
 /// The maximum number of levels that are drawn in a line. Without it, the lines of a deep tree would have the square of its
 /// depth.

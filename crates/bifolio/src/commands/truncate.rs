@@ -7,11 +7,11 @@ use base::attributes::FileType;
 use clap::Args;
 use vfs::{Follow, Privileges, Volume};
 
+use crate::cli::numbers::parse_size;
 use crate::console::Console;
-use crate::failure::{Failure, Result};
-use crate::numbers::parse_size;
-use crate::target::{ImageOptions, Target};
-use crate::writing::{Writing, change_targets};
+use crate::console::failure::{Failure, Result};
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing::{Writing, change_targets};
 
 const AFTER_HELP: &str = "\
 Missing files are created and belong to root. A file that grows gets a hole. SIZE is a number of bytes, \

@@ -6,7 +6,7 @@ use clap::Args;
 use fuse::UmountNotice;
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 use crate::format::text::escape;
 
 const AFTER_HELP: &str = "\

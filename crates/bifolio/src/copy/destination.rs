@@ -14,7 +14,7 @@ use vfs::Node;
 use super::hard_links::FirstName;
 use super::names::Names;
 use super::place::{Place, open_directory};
-use crate::directory;
+use crate::tree::directory;
 
 /// Maximum number of temporary names that are tried.
 const ATTEMPTS_MAX: u32 = 100;

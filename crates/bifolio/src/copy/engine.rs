@@ -20,10 +20,10 @@ use super::losses::{Loss, Losses, Reason, is_privilege};
 use super::progress::Progress;
 use super::worker::{Job, Worker};
 use crate::console::Console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 use crate::format::mode;
-use crate::target::Target;
-use crate::walk::{self, Flow, Order, Visit, Visitor};
+use crate::images::target::Target;
+use crate::tree::walk::{self, Flow, Order, Visit, Visitor};
 
 /// Options of a copy out of an image.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 
 use base::Error;
 
-use crate::failure::Failure;
+use crate::console::failure::Failure;
 use crate::format::size::human;
 use crate::format::text;
 

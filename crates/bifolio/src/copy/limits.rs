@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::failure::Failure;
+use crate::console::failure::Failure;
 
 /// How many times the bytes of the image a copy has at least that is suspicious.
 const FACTOR: u64 = 100;

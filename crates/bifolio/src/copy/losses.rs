@@ -7,7 +7,7 @@ use std::io;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::failure::host_error;
+use crate::console::failure::host_error;
 use crate::format::text;
 
 /// Maximum number of kinds that are counted on their own: an image can have any number of names.

@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 
 use crate::console::Console;
-use crate::failure::Failure;
+use crate::console::failure::Failure;
 use crate::format::text;
 
 /// Maximum number of characters of a path that are shown.

@@ -20,9 +20,9 @@ use super::left_out::Full;
 use super::limits;
 use super::losses::{Loss, Reason};
 use super::metadata::{self, Subject, Wanted};
-use crate::failure::Failure;
-use crate::target::Target;
-use crate::walk::Visit;
+use crate::console::failure::Failure;
+use crate::images::target::Target;
+use crate::tree::walk::Visit;
 
 /// Regular file to copy.
 pub struct Job {

@@ -12,7 +12,7 @@ use serde_json::ser::Formatter;
 use super::mode;
 use super::xattr::hex;
 use crate::console::Console;
-use crate::failure::Result;
+use crate::console::failure::Result;
 use base::text::needs_escape;
 
 /// Bytes under a key, for `#[serde(flatten)]`.

@@ -11,10 +11,10 @@ use super::losses::Lost;
 use super::metadata::{self, Preserved};
 use super::{CopyError, Destination, IS_DIRECTORY, Importer, contents, create_complete};
 use super::{report, set_permissions};
+use crate::console::failure::{Failure, Result};
 use crate::copy::{Full, cached_bytes_max};
-use crate::failure::{Failure, Result};
-use crate::target::Target;
-use crate::walk::{self, Flow, Order, Visit, Visitor};
+use crate::images::target::Target;
+use crate::tree::walk::{self, Flow, Order, Visit, Visitor};
 
 const IS_OWN_COPY: &str = "is the destination, or a copy in it, and was not copied into itself";
 const IS_SPECIAL: &str = "is a special file and was not copied; `cp -r` and `cp -a` copy it";

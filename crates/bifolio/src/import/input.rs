@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use crate::writing::Writing;
+use crate::images::writing::Writing;
 
 /// Reader of an archive that fails once a signal has requested the end: a header, or data that is skipped, can be of any size.
 pub struct Interruptible<'a, R> {

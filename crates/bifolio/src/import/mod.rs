@@ -31,12 +31,12 @@ use rustix::fs::{FileType as HostType, Stat};
 use vfs::{Creation, Credentials, Node, RenameFlags, Volume};
 
 use crate::console::Console;
+use crate::console::failure::{self, Failure, Result};
 use crate::copy::{Full, IS_MADE, LeftOut, cached_bytes_max, temporary_name};
-use crate::failure::{self, Failure, Result};
 use crate::format::text;
-use crate::links::{self, LINKS_MAX, Leads};
-use crate::target::Target;
-use crate::writing::Writing;
+use crate::images::target::Target;
+use crate::images::writing::Writing;
+use crate::tree::links::{self, LINKS_MAX, Leads};
 
 pub use from_image::InImage;
 pub use input::check_uncompressed;

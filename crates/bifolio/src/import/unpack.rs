@@ -1,5 +1,5 @@
 //! Unpacking of archives into an image. Names are relative to one directory: symbolic links are not followed unless an option
-//! asks for it (`links.rs`), and names with `..` are refused.
+//! asks for it (`tree/links.rs`), and names with `..` are refused.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -21,14 +21,14 @@ use super::whiteouts::Whiteouts;
 use super::{
     CopyError, IS_REPLACED, LEADS_OUT, contents, create_complete, hard_link, link_text, report,
 };
-use crate::accounts::Accounts;
 use crate::archive::{ArchiveReader, BadMember, Damage, Kind, Member, Name, TextAcl, Xattrs};
 use crate::console::Console;
+use crate::console::failure::{Failure, Result};
 use crate::copy::{Full, IS_MADE, LeftOut};
-use crate::failure::{Failure, Result};
 use crate::format::{acl, text};
-use crate::links::{self, LINKS_MAX, Leads};
-use crate::writing::Writing;
+use crate::images::writing::Writing;
+use crate::tree::accounts::Accounts;
+use crate::tree::links::{self, LINKS_MAX, Leads};
 
 /// Permissions of directories that are not in the archive.
 const DIRECTORY_PERMISSIONS: u16 = 0o755;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::failure::Failure;
+use crate::console::failure::Failure;
 use crate::format::text;
 
 /// The start of the names of members that say which files of lower layers are removed.

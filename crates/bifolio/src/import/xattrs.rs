@@ -12,7 +12,7 @@ use super::CopyError;
 use super::losses::Lost;
 use super::metadata::{ALL, describe};
 use super::tree::Identity;
-use crate::failure::host_error;
+use crate::console::failure::host_error;
 
 /// Maximum size of a list of names, and of a value, in Linux.
 const XATTR_BYTES_MAX: usize = 65_536;

@@ -16,7 +16,7 @@ use vfs::{
 };
 
 use self::table::{Disposition, Formats, NotFound};
-use crate::confinement::parse_layer;
+use crate::images::confinement::parse_layer;
 
 /// All options of an `-o` list.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -10,10 +10,10 @@ use serde::Serialize;
 use super::paths::{Paths, Sought};
 use super::progress::Progress;
 use crate::console::Console;
-use crate::directory;
-use crate::failure::{Result, Status};
+use crate::console::failure::{Result, Status};
 use crate::format::json;
-use crate::target::Target;
+use crate::images::target::Target;
+use crate::tree::directory;
 
 /// The reason why a check was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

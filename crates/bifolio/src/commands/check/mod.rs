@@ -18,10 +18,10 @@ use self::findings::{Findings, Stop};
 use self::paths::Paths;
 use self::progress::Progress;
 use crate::console::Console;
-use crate::failure::{Failure, Result, Status, is_table_damage};
+use crate::console::failure::{Failure, Result, Status, is_table_damage};
 use crate::images::Images;
-use crate::target::{ImageOptions, Target};
-use crate::writing;
+use crate::images::target::{ImageOptions, Target};
+use crate::images::writing;
 
 const EXIT_STATUS: &str = "\
 Exit status:

@@ -11,9 +11,9 @@ use base::attributes::FileType;
 use base::{Error, FileOffset, FsBlock, InodeNumber};
 use vfs::{CheckProgress, Node, Volume};
 
-use crate::directory::Entry;
-use crate::failure::Result;
-use crate::walk::{self, Flow, Order, Visit, Visitor};
+use crate::console::failure::Result;
+use crate::tree::directory::Entry;
+use crate::tree::walk::{self, Flow, Order, Visit, Visitor};
 
 /// Maximum length of a path. Directories with longer paths are not entered.
 const PATH_BYTES_MAX: usize = 4096;

@@ -14,12 +14,12 @@ use vfs::Follow;
 use self::expression::{Action, Context, Outcome};
 use self::parse::Query;
 use crate::console::Console;
-use crate::failure::Result;
+use crate::console::failure::Result;
 use crate::format::json;
 use crate::images::Images;
-use crate::listing::{self, Columns};
-use crate::target::{ImageOptions, Target};
-use crate::walk::{self, Flow, Order, Visit, Visitor};
+use crate::images::target::{ImageOptions, Target};
+use crate::tree::listing::{self, Columns};
+use crate::tree::walk::{self, Flow, Order, Visit, Visitor};
 
 const EXPRESSION_HELP: &str = "\
 Expressions work as in find(1). The default action is -print. N is exactly N, +N more than N, -N less than N.

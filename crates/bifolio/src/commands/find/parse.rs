@@ -7,7 +7,7 @@ use vfs::{Follow, Volume};
 
 use super::expression::{Action, AgeUnit, Expression, Moment, Number, Permissions, Test};
 use super::glob::Glob;
-use crate::failure::{Failure, Result, Status};
+use crate::console::failure::{Failure, Result, Status};
 use crate::format::text;
 
 /// Maximum nesting of parentheses and negations.

@@ -11,8 +11,8 @@ use base::attributes::{DirCursor, FileType};
 use base::{Error, InodeNumber, Location, Problem};
 use vfs::{Node, Volume};
 
-use crate::directory::{self, Batch, Entry};
-use crate::failure::Result;
+use crate::console::failure::Result;
+use crate::tree::directory::{self, Batch, Entry};
 
 /// Maximum length of a path. Equal to the longest path that the library resolves.
 pub const PATH_BYTES_MAX: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! Numbers in options of several commands: sizes, positions, blocks and partitions. Not here: numbers of inodes (`target.rs`).
+//! Numbers in options of several commands: sizes, positions, blocks and partitions. Not here: numbers of inodes (`images/target.rs`).
 
 use std::num::NonZeroUsize;
 

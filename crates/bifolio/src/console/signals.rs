@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use fuse::END_SIGNALS;
 
-use crate::failure::{Failure, Result, Status};
+use crate::console::failure::{Failure, Result, Status};
 
 /// Installs signal handlers. The first signal that requests the end sets the returned flag; a second one exits at once. Other
 /// signals are ignored.

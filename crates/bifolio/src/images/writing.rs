@@ -21,16 +21,16 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use vfs::{Credentials, Volume, VolumeOptions};
 
-use crate::accounts::Account;
-use crate::confinement::{CommandNeeds, confine_command};
+use crate::console::failure::{Failure, LATER_CHECKPOINT, Result};
+use crate::console::signals;
 use crate::console::{self, Console};
-use crate::failure::{Failure, LATER_CHECKPOINT, Result};
 use crate::format::text;
+use crate::images::confinement::{CommandNeeds, confine_command};
+use crate::images::related;
+use crate::images::target::{ImageOptions, Target};
+use crate::images::users;
 use crate::mount_options::defaults;
-use crate::related;
-use crate::signals;
-use crate::target::{ImageOptions, Target};
-use crate::users;
+use crate::tree::accounts::Account;
 
 /// Options for the owner of new files.
 #[derive(Args, Clone, Debug)]

@@ -7,10 +7,10 @@ use base::Error;
 use base::attributes::FileType;
 use vfs::{Creation, Credentials, Follow, Node, Volume};
 
+use crate::console::failure::{Failure, Result, Subject};
 use crate::copy::temporary_name;
-use crate::directory;
-use crate::failure::{Failure, Result, Subject};
-use crate::target::Target;
+use crate::images::target::Target;
+use crate::tree::directory;
 
 /// Maximum number of temporary names that are tried.
 const ATTEMPTS_MAX: u32 = 100;

@@ -1,6 +1,15 @@
 //! The images that a command reads, opened before the process is confined, and their volumes.
 //! Not here: images that a command changes (`writing.rs`), options and paths (`target.rs`).
 
+pub(crate) mod address_space;
+pub(crate) mod confinement;
+pub(crate) mod part;
+pub(crate) mod related;
+pub(crate) mod target;
+pub(crate) mod upgrade;
+pub(crate) mod users;
+pub(crate) mod writing;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,11 +17,10 @@ use confine::{Inherited, Trees};
 use device::{Image, SharedDevice};
 use vfs::{Volume, VolumeOptions};
 
-use crate::confinement::{CommandNeeds, confine_command};
 use crate::console;
-use crate::failure::{Failure, Result};
-use crate::target::{ImageOptions, Target};
-use crate::writing;
+use crate::console::failure::{Failure, Result};
+use crate::images::confinement::{CommandNeeds, confine_command};
+use crate::images::target::{ImageOptions, Target};
 
 /// The images of a command that only reads them. They are opened by their paths first, and then the process is confined,
 /// so that what parses them has access to nothing else.

@@ -15,8 +15,8 @@ use device::PartLock;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::target::is_busy;
-use crate::users::InUse;
+use crate::images::target::is_busy;
+use crate::images::users::InUse;
 
 /// The maximum number of devices between an image and what backs it.
 const DEPTH_MAX: usize = 8;

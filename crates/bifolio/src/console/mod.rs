@@ -1,10 +1,15 @@
 //! Standard output, standard error and the exit status of a command.
 
+pub(crate) mod failure;
+pub(crate) mod log;
+pub(crate) mod log_file;
+pub(crate) mod signals;
+
 use std::io::{self, BufWriter, Stdout, Write};
 
 use serde::Serialize;
 
-use crate::failure::{Failure, Result, Status};
+use crate::console::failure::{Failure, Result, Status};
 use crate::format::{json, text};
 
 /// Output of a command, and the worst status that was reported.

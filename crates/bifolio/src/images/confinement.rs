@@ -7,7 +7,7 @@ use clap::Args;
 use confine::{Confinement, FILES_MAX, Layer, Needs, Proof, Resources, Trees};
 
 use crate::console;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 
 /// The memory that a command may map beside its cache, in bytes: stacks, and what it keeps of large directories.
 const MEMORY_BESIDE_CACHE: u64 = 8 << 30;

@@ -1,10 +1,16 @@
 //! Command-line grammar and help. Not here: the commands (`commands`).
 
+pub(crate) mod date;
+pub(crate) mod hints;
+pub(crate) mod mode_change;
+pub(crate) mod numbers;
+pub(crate) mod operands;
+
 use clap::{Parser, Subcommand};
 
 use crate::commands;
 use crate::console::Console;
-use crate::failure::Result;
+use crate::console::failure::Result;
 
 const EXIT_STATUS: &str = "\
 Exit status:

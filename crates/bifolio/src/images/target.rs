@@ -15,14 +15,14 @@ use device::{Image, OpenDevice, Part, PartLock, SharedDevice};
 use iomap::Caching;
 use vfs::{Follow, Keys, Node, SuperblockLocation, Volume, VolumeOptions};
 
-use crate::confinement::ConfinementOptions;
+use crate::cli::numbers::{parse_block_size, parse_number, parse_partition, parse_size};
 use crate::console;
-use crate::failure::{Failure, LOST_ROOT, Result, Subject};
+use crate::console::failure::{Failure, LOST_ROOT, Result, Subject};
 use crate::format::text;
-use crate::numbers::{parse_block_size, parse_number, parse_partition, parse_size};
-use crate::related;
-use crate::users::{self, InUse};
-use crate::writing;
+use crate::images::confinement::ConfinementOptions;
+use crate::images::related;
+use crate::images::users::{self, InUse};
+use crate::images::writing;
 
 /// The minimum time to wait for an image that is in use: umount(8) may return before the server has released the image.
 const UNLOCK_TIME: Duration = Duration::from_millis(500);

@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 
 /// The maximum number of symbolic links on the way to a file.
 const LINKS_MAX: usize = 40;

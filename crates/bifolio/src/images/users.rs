@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use fuse::MountEntry;
 
-use crate::failure::Failure;
+use crate::console::failure::Failure;
 use crate::format::text;
 
 /// The user of an image that cannot be opened, as far as it is known before the lookup.

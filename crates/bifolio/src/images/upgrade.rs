@@ -10,12 +10,12 @@ use fuse::{Hold, Upgrade};
 use rustix::fs::{FileType, Stat, StatVfs};
 use vfs::{Volume, VolumeOptions};
 
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
+use crate::images::related;
+use crate::images::target::{ImageOptions, Target, is_busy};
+use crate::images::users::{self, InUse};
+use crate::images::writing;
 use crate::mount_options::defaults;
-use crate::related;
-use crate::target::{ImageOptions, Target, is_busy};
-use crate::users::{self, InUse};
-use crate::writing;
 
 /// The image of a mount that begins read-only, and its external journal.
 pub type Opened = (Image, Option<Image>);

@@ -10,7 +10,7 @@ use base::text;
 use vfs::{Follow, Volume};
 
 use crate::archive::Name;
-use crate::failure::{Failure, Result};
+use crate::console::failure::{Failure, Result};
 
 /// Maximum size of a file with users or groups.
 const BYTES_MAX: u64 = 16 << 20;

@@ -13,8 +13,8 @@ use device::{BlockDevice, Image, SharedDevice};
 use fuse::{Inherited, LoopDevice, SessionError};
 use vfs::{Volume, VolumeOptions};
 
-use crate::failure::{Failure, Result};
-use crate::target::{ImageOptions, Target};
+use crate::console::failure::{Failure, Result};
+use crate::images::target::{ImageOptions, Target};
 
 /// The unit of partitions in /sys, in bytes.
 const SECTOR_BYTES: u64 = 512;

@@ -6,10 +6,10 @@ use base::Error;
 use vfs::{Node, Volume};
 
 use crate::console::Console;
-use crate::failure::{Failure, Result};
-use crate::target::Target;
-use crate::walk::{self, Flow, Order, Visit, Visitor};
-use crate::writing::Writing;
+use crate::console::failure::{Failure, Result};
+use crate::images::target::Target;
+use crate::images::writing::Writing;
+use crate::tree::walk::{self, Flow, Order, Visit, Visitor};
 
 /// Calls `change` for `node`, which is at the path of `target`. If `recursive`, also calls it for all nodes below.
 /// Reports errors as failures of `action`.
