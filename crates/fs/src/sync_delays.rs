@@ -1,5 +1,5 @@
 //! Delays of what makes changes durable, for the sake of data that should become durable with them.
-//! Not here: what is delayed, and the choice of data (`vfs/replacing.rs`).
+//! Not here: what is delayed, and the choice of data (`vfs/node/replacing.rs`).
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
 //! Delays of commits for the sake of data: data under writeback when a commit is requested becomes durable with
-//! that commit, and not with the next one. Not here: the choice of data (`vfs/replacing.rs`).
+//! that commit, and not with the next one. Not here: the choice of data (`vfs/node/replacing.rs`).
 //!
 //! The end of I/O opens handles, so the commit waits before it blocks new handles. A thread that delays a commit
 //! may itself need one, because the transaction is full, or because freed space is available only after a commit.

@@ -1,5 +1,5 @@
 //! The room for data that defragmentation writes again.
-//! Not here: which data this is, and writing it (`vfs/write_again.rs`).
+//! Not here: which data this is, and writing it (`vfs/optional/write_again.rs`).
 
 use base::{Error, Result};
 
