@@ -10,7 +10,7 @@ use fs::NewInode;
 use testkit::Random;
 pub use testkit::crash::{Entry, Paths as Tree, read_tree};
 
-use super::common::new_inode;
+use crate::common::new_inode;
 
 /// A volume under test, its loaded inodes, and the model.
 pub struct World {
