@@ -1,5 +1,5 @@
 //! Locks with ranks. In builds with debug assertions, taking a lock while holding one of the same or a later rank
-//! panics. This enforces the lock order of the I/O path (ARCHITECTURE.md, invariant 5).
+//! panics. This enforces the lock order of the I/O path (docs/design/io.md, invariant 5).
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};

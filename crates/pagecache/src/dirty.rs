@@ -183,7 +183,7 @@ impl Mapping {
     }
 
     /// Makes a dirty folio clean and starts its writeback. The caller then submits it. A later writer waits for the
-    /// writeback and makes the folio dirty again (ARCHITECTURE.md, invariant 6). Returns the ranges to be written, or
+    /// writeback and makes the folio dirty again (docs/design/io.md, invariant 6). Returns the ranges to be written, or
     /// `None` if the folio is not dirty.
     pub fn start_writeback(
         &self,

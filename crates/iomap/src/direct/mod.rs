@@ -1,5 +1,5 @@
 //! Direct I/O between the device and the caller's memory, around the cache, with any number of requests in flight
-//! (ARCHITECTURE.md, "A direct read or write"). Here: calls that wait for their request.
+//! (docs/design/io.md, "A direct read or write"). Here: calls that wait for their request.
 //!
 //! - `options.rs`: the options of direct writes
 //! - `in_flight.rs`: what a file knows of its requests in flight

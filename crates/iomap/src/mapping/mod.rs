@@ -229,7 +229,7 @@ pub struct ClusterPlacement {
 }
 
 /// The part of a format that maps a file for writing. Blocks are allocated late. In place, they are unwritten until
-/// their data is on the device, so that no crash exposes what they held before (ARCHITECTURE.md, invariant 3). Out of
+/// their data is on the device, so that no crash exposes what they held before (docs/design/io.md, invariant 3). Out of
 /// place, they belong to the file only from then on. No block after the last block of the file is written.
 pub trait MapWrite: MapRead {
     /// Reserves space for all blocks of the `length` bytes from `at` on that have none. Returns the range that contains
@@ -297,7 +297,7 @@ pub trait MapWrite: MapRead {
         let _ = failed;
     }
 
-    /// Returns whether the size on the disk grows only over data that is on the device (ARCHITECTURE.md,
+    /// Returns whether the size on the disk grows only over data that is on the device (docs/design/io.md,
     /// invariant 4). Otherwise the size may pass data in flight, which reads as zeroes after a crash.
     fn orders_size(&self) -> bool {
         true

@@ -27,7 +27,7 @@ use crate::read::readahead::Readahead;
 /// Reads from byte `at`. Returns the number of bytes: less than the length of the buffer only at the end of the
 /// file, zero at or past it. If a part of the range cannot be read, the whole read fails.
 ///
-/// A cached read calls no format, allocates nothing and takes no exclusive lock (ARCHITECTURE.md,
+/// A cached read calls no format, allocates nothing and takes no exclusive lock (docs/design/io.md,
 /// invariant 1): it is this loop, without calls of `fetch` and `populate`.
 pub fn read(
     context: &ReadContext<'_>,

@@ -1,5 +1,5 @@
 //! Buffered writes into the cache. Space is reserved for the whole write at once, and no block is allocated
-//! (ARCHITECTURE.md, invariant 2).
+//! (docs/design/io.md, invariant 2).
 //! Not here: writeback (`writeback/mod.rs`).
 
 pub(crate) mod truncate;

@@ -1,4 +1,4 @@
-//! Removal of ranges of a file from the cache, before the format frees their blocks (ARCHITECTURE.md,
+//! Removal of ranges of a file from the cache, before the format frees their blocks (docs/design/io.md,
 //! invariant 8).
 //! Not here: the blocks, and the size on the disk.
 //!

@@ -274,7 +274,7 @@ fn call_format(guard: &EndIoGuard<'_>, batch: &[EndedWrite]) -> Result<()> {
 }
 
 /// Sorts ranges, and merges those of the same kind that are adjacent, or overlap because of direct writes of the same
-/// blocks (ARCHITECTURE.md, invariant 7).
+/// blocks (docs/design/io.md, invariant 7).
 pub(crate) fn merge(mut ranges: Vec<FinishedRange>) -> Vec<FinishedRange> {
     // Of two direct writes of the same blocks, the one that ended last remains.
     ranges.sort_by_key(|range| range.offset);

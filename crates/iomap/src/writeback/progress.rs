@@ -1,5 +1,5 @@
 //! The order in which writes past the size on the disk complete: the size follows the data, and does not pass data in
-//! flight (ARCHITECTURE.md, invariant 4).
+//! flight (docs/design/io.md, invariant 4).
 //! Not here: the write of the size (the format's end of I/O).
 
 use std::collections::BTreeMap;
