@@ -355,6 +355,11 @@ impl Server {
         self.close_once(CLOSE_TIMEOUT, 0)
     }
 
+    /// Returns whether data of any file could not be written back, although [`close`](Self::close) may have succeeded.
+    pub fn has_lost_data(&self) -> bool {
+        self.volume().has_lost_data()
+    }
+
     /// Returns the files with data that may be lost after [`close`](Self::close) has failed.
     pub fn lost_files(&self) -> LostFiles {
         self.volume().lost_files()

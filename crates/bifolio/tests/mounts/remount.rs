@@ -222,8 +222,8 @@ fn a_remount_of_one_mount_changes_the_others_only_from_read_only_to_writable_and
     };
     let can_write = |directory: &Path| fs::write(directory.join("file"), "x").is_ok();
 
-    // The options that mount(8) passes when only `exec` is to change: those of the mount, too.
-    change(&other, "ro,nosuid,nodev,relatime,noexec");
+    // The options that mount(8) passes when only `exec` of this mount is to change: those of the mount, too.
+    change(&other, "bind,ro,nosuid,nodev,relatime,noexec");
     assert_eq!(options(&other), "ro,nosuid,nodev,noexec,relatime");
     change(&other, "suid");
     assert_eq!(options(&other), "ro,nodev,noexec,relatime");
@@ -249,6 +249,11 @@ fn a_remount_of_one_mount_changes_the_others_only_from_read_only_to_writable_and
     assert_eq!(options(first.path()), "rw,nosuid,nodev,noexec,relatime");
     change(first.path(), "rw");
     assert!(can_write(first.path()) && !can_write(&other));
+    // The other one is read-only by itself now. As in Linux, that is no reason to leave the volume writable.
+    assert!(needs_recovery(&fixture.image));
+    change(&other, "ro");
+    assert!(!can_write(first.path()) && !needs_recovery(&fixture.image));
+    change(first.path(), "rw");
     run(bifolio("umount").arg(&other));
     fixture.umount();
     first.assert_gone();

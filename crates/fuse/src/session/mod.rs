@@ -102,6 +102,8 @@ pub enum SessionError<E> {
     Root(base::Error),
     /// Not all written data could be made durable at the end.
     Close(base::Error, vfs::LostFiles),
+    /// The rest could, but data of these files could not be written earlier.
+    Lost(vfs::LostFiles),
     /// Mounting or unmounting failed.
     Mount(MountError),
     /// The kernel's protocol is too old.
@@ -134,6 +136,7 @@ impl<E: fmt::Display> fmt::Display for SessionError<E> {
             Self::Open(error) => error.fmt(f),
             Self::Root(error) => write!(f, "the root directory: {error}"),
             Self::Close(error, lost) => write!(f, "closing the volume: {error}{lost}"),
+            Self::Lost(lost) => write!(f, "some data could not be written earlier{lost}"),
             Self::Mount(error) => error.fmt(f),
             Self::Init(error) => error.fmt(f),
             Self::NoInit => f.write_str("the server failed at the kernel's first request"),

@@ -83,7 +83,7 @@ pub fn remount(path: &Path, change: Remount) -> Result<(), RemountError> {
     if MountId::of(&root) != Some(id) {
         return Err(RemountError::NotMounted);
     }
-    let scope = scope(&entry.options, &entry.super_options, change);
+    let scope = scope(&entry.super_options, change);
     let becomes_writable = change.writable == Some(true) && !change.only_mount;
     let change_to = |change, scope| {
         let flags = flags(&entry.options, &entry.super_options, change, scope);
@@ -141,15 +141,15 @@ fn become_writable(root: &OwnedFd) -> Result<(), RemountError> {
     }
 }
 
-/// Returns what becomes of the file system. `options` are those of the mount, and `super_options` those of its file system.
-/// mount(8) passes all options of the mount, and not only those that are to change. So `ro` changes nothing where files cannot be
-/// written already, such as on a mount that is read-only by itself.
-fn scope(options: &str, super_options: &str, change: Remount) -> Scope {
+/// Returns what becomes of the file system, which has these options. mount(8) passes all options of the mount, and not only those
+/// that are to change: as with the kernel's file systems, any remount of a mount that is read-only by itself, other than with `bind`,
+/// makes the file system read-only, too.
+fn scope(super_options: &str, change: Remount) -> Scope {
     let is_read_only = has_option(super_options, "ro");
     match change.writable {
         _ if change.only_mount => Scope::Mount,
         Some(true) if is_read_only => Scope::Writable,
-        Some(false) if !is_read_only && !has_option(options, "ro") => Scope::ReadOnly,
+        Some(false) if !is_read_only => Scope::ReadOnly,
         _ => Scope::Mount,
     }
 }
@@ -185,7 +185,7 @@ mod tests {
 
     /// Returns the flags for a change of a mount with these options.
     fn changed(options: &str, super_options: &str, change: Remount) -> MountFlags {
-        flags(options, super_options, change, scope(options, super_options, change))
+        flags(options, super_options, change, scope(super_options, change))
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
             ("rw", "rw", Some(true), MOUNT),
             ("rw", "rw", Some(false), RO),
             ("ro", "rw", None, MOUNT | RO),
-            ("ro", "rw", Some(false), MOUNT | RO),
+            ("ro", "rw", Some(false), RO),
             ("ro", "rw", Some(true), MOUNT),
             ("rw", "ro", None, MOUNT),
             ("rw", "ro", Some(false), MOUNT),

@@ -131,8 +131,13 @@ pub fn run<P, E: Display>(
     let served = mount_and_serve(plan, &server, rings, poll, &control, &signals, streams);
     // The kernel does not report the end of every mount, and there may have been no mount. So the volume is closed
     // here: all changes become durable, and the volume is marked as clean.
-    if let Err(error) = server.close() {
-        let error = SessionError::Close(error, server.lost_files());
+    let closed = match server.close() {
+        Err(error) => Err(SessionError::Close(error, server.lost_files())),
+        // A sync may have reported the error, but sync(2) does not pass it on to anyone.
+        Ok(()) if server.has_lost_data() => Err(SessionError::Lost(server.lost_files())),
+        Ok(()) => Ok(()),
+    };
+    if let Err(error) = closed {
         let _ = control.send(&Message::Failed(error.to_string()));
         return Err(error);
     }

@@ -63,8 +63,8 @@ impl fmt::Display for LostFiles {
 }
 
 impl Volume {
-    /// Returns the files with data that may be lost, after [`close`](Self::close) or a sync has failed. Searches their paths for up to
-    /// 2 s.
+    /// Returns the files with data that may be lost, after [`close`](Self::close) or a sync has failed. Those whose data could not be
+    /// written back are among them until they are removed. Searches their paths for up to 2 s.
     pub fn lost_files(&self) -> LostFiles {
         let (mut found, has_uncounted) = self.known_losses();
         let others = found.len().saturating_sub(NAMED_MAX) as u64;

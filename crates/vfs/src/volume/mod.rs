@@ -28,7 +28,7 @@ use crate::node::{Life, Node};
 use crate::volume::options::VolumeOptions;
 use crate::volume::removals::{Removals, SETTLE_TIME};
 use crate::volume::shared::Shared;
-use crate::writeback::{Losses, Writeback};
+use crate::writeback::Writeback;
 
 /// An open volume. A volume that is open for writing must be closed; dropping it has the effect of a crash.
 #[derive(Debug)]
@@ -335,13 +335,16 @@ impl Volume {
         if flushed.is_err() {
             // The caller gets only the error.
             tracing::error!("not all written data could be made durable{}", self.lost_files());
-        } else if synced.is_ok() {
-            losses.into_iter().for_each(Losses::forget_failed);
         }
         if let (Err(Error::Interrupted), Some(writeback)) = (&synced, &self.shared.writeback) {
             writeback.note_uncommitted();
         }
         flushed.and(synced)
+    }
+
+    /// Returns whether data of any file could not be written back, whether or not a sync has reported that.
+    pub fn has_lost_data(&self) -> bool {
+        self.shared.writeback.as_ref().is_some_and(|writeback| writeback.losses().has_failed())
     }
 
     /// Returns the files with data that may be lost, the bytes that were written to them, and whether there are others.

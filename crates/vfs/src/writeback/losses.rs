@@ -21,7 +21,8 @@ struct State {
     syncs: u64,
     /// Files with data that was written back, but may not be committed.
     written: BTreeMap<InodeNumber, Written>,
-    /// Bytes of files whose data could not be written back.
+    /// Bytes of files whose data could not be written back. A sync reports an error only once, and sync(2) to nobody, so
+    /// they stay until the files are removed.
     failed: BTreeMap<InodeNumber, u64>,
     /// Whether files were left out, since there are too many.
     has_others: bool,
@@ -44,7 +45,7 @@ impl Losses {
             state.has_others = true;
             return;
         }
-        if has_failed || state.failed.contains_key(&file) {
+        if has_failed {
             let earlier = state.written.remove(&file).map_or(0, |written| written.bytes.left());
             let failed = state.failed.entry(file).or_default();
             *failed = failed.saturating_add(bytes).saturating_add(earlier);
@@ -85,16 +86,28 @@ impl Losses {
         state.has_others &= !state.written.is_empty() || !state.failed.is_empty();
     }
 
-    /// Removes the files whose data could not be written back. The caller has reported the error.
-    pub(crate) fn forget_failed(&self) {
-        self.0.lock().failed.clear();
+    /// Forgets a file that was removed.
+    pub(super) fn removed(&self, file: InodeNumber) {
+        let mut state = self.0.lock();
+        state.written.remove(&file);
+        state.failed.remove(&file);
     }
 
-    /// Returns all files, and whether there are others.
+    /// Returns whether data of any file could not be written back.
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.0.lock().failed.is_empty()
+    }
+
+    /// Returns all files, those with data that could not be written back first, and whether there are others.
     pub(crate) fn all(&self) -> (Vec<(InodeNumber, u64)>, bool) {
         let state = self.0.lock();
-        let written = state.written.iter().map(|(file, written)| (*file, written.bytes.left()));
-        let failed = state.failed.iter().map(|(file, bytes)| (*file, *bytes));
+        let written_to = |file| state.written.get(file).map_or(0, |written| written.bytes.left());
+        let failed = state
+            .failed
+            .iter()
+            .map(|(file, bytes)| (*file, bytes.saturating_add(written_to(file))));
+        let written = state.written.iter().filter(|(file, _)| !state.failed.contains_key(file));
+        let written = written.map(|(file, written)| (*file, written.bytes.left()));
         (failed.chain(written).collect(), state.has_others)
     }
 }
@@ -118,7 +131,9 @@ mod tests {
         losses.synced(two, before);
         losses.add(three, 1, false);
         assert_eq!(losses.all(), (vec![(three, 8)], false));
-        losses.forget_failed();
+        losses.committed(losses.begin_sync());
+        assert_eq!(losses.all(), (vec![(three, 7)], false));
+        losses.removed(three);
         assert_eq!(losses.all(), (vec![], false));
     }
 

@@ -208,9 +208,11 @@ impl Writeback {
         self.limits.must_throttle(&self.cache.dirty_stats())
     }
 
-    /// Removes a file that has lost its last name from the dirty inodes, since its data need not be written.
+    /// Removes a file that has lost its last name from the dirty inodes, since its data need not be written, and from
+    /// those with lost data.
     pub(crate) fn remove(&self, number: InodeNumber) {
         self.flusher.inodes.remove(number);
+        self.losses().removed(number);
     }
 
     /// Removes all dirty inodes.
