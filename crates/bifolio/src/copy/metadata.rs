@@ -85,6 +85,10 @@ pub fn preserve(wanted: &Wanted<'_>, subject: Subject<'_>, report: &mut dyn FnMu
                 wanted.losses.add(Loss::SetId, Errno::PERM, wanted.path);
             }
             Ok(()) => {}
+            // The copy has another owner now, and only that one, or root with CAP_FOWNER, may change its permissions.
+            Err(CopyError::Host(_, error)) if is_permission(&error) => {
+                wanted.losses.add(Loss::SetId, Errno::PERM, wanted.path);
+            }
             Err(error) => report(error),
         }
     }
@@ -107,6 +111,10 @@ pub fn differ(directory: impl AsFd, original: &Attributes, owners: bool) -> bool
 fn lacks_set_id(subject: Subject<'_>, permissions: u16) -> bool {
     let Subject::Open(fd) = subject else { return false };
     rustix::fs::fstat(fd).is_ok_and(|set| u32::from(permissions & SET_ID) & !set.st_mode != 0)
+}
+
+fn is_permission(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::PERM.raw_os_error())
 }
 
 /// Sets only the permissions. Symbolic links and special files were created with their permissions.
