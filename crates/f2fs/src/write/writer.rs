@@ -32,6 +32,7 @@ use crate::write::allocate::reserved::Reserved;
 use crate::write::allocate::room::{Demand, Wanted};
 use crate::write::fsync::chain::Chain;
 use crate::write::fsync::group::Syncs;
+use crate::write::fsync::reason::ReasonCounts;
 use crate::write::gc::background::Background;
 use crate::write::segments::held::HeldBlocks;
 use crate::write::segments::space::Space;
@@ -82,6 +83,8 @@ pub(crate) struct Writer {
     pub(super) write_ended: Condvar,
     /// The callers of fsync(2).
     syncs: Syncs,
+    /// How often these have written a checkpoint.
+    sync_checkpoints: ReasonCounts,
     health: Arc<Health>,
 }
 
@@ -222,6 +225,7 @@ impl Writer {
             delay_ended: Condvar::new(),
             write_ended: Condvar::new(),
             syncs: Syncs::new(),
+            sync_checkpoints: ReasonCounts::default(),
             health,
         })
     }
@@ -254,6 +258,10 @@ impl Writer {
     /// are lost.
     pub(super) fn flush(&self, volume: &Core) -> Result<()> {
         volume.device().flush().inspect_err(|error| self.health.fail(error.clone()))
+    }
+
+    pub(super) fn sync_checkpoints(&self) -> &ReasonCounts {
+        &self.sync_checkpoints
     }
 
     pub(super) fn syncs(&self) -> &Syncs {
@@ -329,6 +337,7 @@ impl Writer {
         let mut state = self.lock_to_sync()?;
         let result = self.write_checkpoint(&mut state, volume, true);
         state.is_closed = result != Err(Error::NoSpace);
+        tracing::debug!(counts = %self.sync_checkpoints, "checkpoints that fsync has written, by their reasons");
         result
     }
 

@@ -12,6 +12,7 @@ mod projects;
 mod quota;
 mod reservations;
 mod sessions;
+mod sync_reasons;
 mod syncs;
 mod temperatures;
 mod unsynced_xattrs;

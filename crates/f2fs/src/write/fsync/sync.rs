@@ -11,6 +11,7 @@ use base::view::view_at;
 use base::{Error, FsBlock, InodeNumber, Result};
 
 use super::group::Request;
+use super::reason::CheckpointReason;
 use crate::core::Core;
 use crate::dir::WantedName;
 use crate::edit::{MapShape, first_block};
@@ -28,6 +29,14 @@ use crate::write::writer::{FailOnPanic, Writer, WriterState};
 
 /// The number of nodes in a chain after which a checkpoint is written, so that a recovery takes little time.
 const CHAIN_NODES_MAX: u64 = 4096;
+
+/// How changes become durable.
+enum Way<T> {
+    /// A recovery finds them in a chain of these nodes.
+    Chain(T),
+    /// By a checkpoint.
+    Checkpoint(CheckpointReason),
+}
 
 /// The changed nodes of an inode, in the order in which they are written.
 struct Changed {
@@ -69,11 +78,14 @@ impl Writer {
             inodes.iter().map(|inode| overlay.unsynced_nodes(*inode).len()).sum()
         };
         match self.make_room(&mut state, volume, Demand::Changes(count as u64)) {
-            Err(Error::NoSpace) => return self.write_checkpoint(&mut state, volume, false),
+            Err(Error::NoSpace) => {
+                return self.checkpoint_to_sync(&mut state, volume, CheckpointReason::NoRoom);
+            }
             made => made?,
         }
-        let Some(changed) = state.changed_of(volume, inodes, failed)? else {
-            return self.write_checkpoint(&mut state, volume, false);
+        let changed = match state.changed_of(volume, inodes, failed)? {
+            Way::Chain(changed) => changed,
+            Way::Checkpoint(reason) => return self.checkpoint_to_sync(&mut state, volume, reason),
         };
         if changed.iter().all(|changed| changed.nodes.is_empty()) {
             drop(state);
@@ -82,7 +94,7 @@ impl Writer {
         let blocks = match state.chain_blocks(volume, &changed) {
             Err(Error::NoSpace) => {
                 state.chain.next = None;
-                return self.write_checkpoint(&mut state, volume, false);
+                return self.checkpoint_to_sync(&mut state, volume, CheckpointReason::NoRoom);
             }
             blocks => blocks?,
         };
@@ -120,21 +132,33 @@ impl Writer {
         }
         tracing::warn!(%error, "synced nodes cannot be written: a checkpoint is written instead");
         state.chain.next = None;
-        self.write_checkpoint(&mut state, volume, false)
+        self.checkpoint_to_sync(&mut state, volume, CheckpointReason::WriteFailed)
+    }
+
+    /// Writes a checkpoint in place of a chain.
+    fn checkpoint_to_sync(
+        &self,
+        state: &mut WriterState,
+        volume: &Arc<Core>,
+        reason: CheckpointReason,
+    ) -> Result<()> {
+        self.sync_checkpoints().add(reason);
+        tracing::debug!(%reason, "fsync writes a checkpoint");
+        self.write_checkpoint(state, volume, false)
     }
 }
 
 impl WriterState {
-    /// Returns the changed nodes of `inodes`, in the order in which the chain gets them. `None` if a recovery would not find
+    /// Returns the changed nodes of `inodes`, in the order in which the chain gets them, or why a recovery would not find
     /// all changes there. Adds an inode that cannot be read to `failed`.
     fn changed_of(
         &mut self,
         volume: &Arc<Core>,
         inodes: &BTreeSet<InodeNumber>,
         failed: &mut BTreeMap<InodeNumber, Error>,
-    ) -> Result<Option<Vec<Changed>>> {
+    ) -> Result<Way<Vec<Changed>>> {
         if volume.overlay_or_new().read().is_empty() {
-            return Ok(Some(Vec::new()));
+            return Ok(Way::Chain(Vec::new()));
         }
         // New files come in the order of their names, which become durable in this order.
         let mut order: Vec<InodeNumber> = inodes.iter().copied().collect();
@@ -143,28 +167,32 @@ impl WriterState {
         let (mut all, mut named, mut count) = (Vec::new(), BTreeSet::new(), 0);
         for number in order {
             match changed_of_inode(volume, number, &named) {
-                Ok(Some(changed)) => {
+                Ok(Way::Chain(changed)) => {
                     named.insert(number);
                     count += changed.nodes.len() as u64;
                     all.push(changed);
                 }
-                Ok(None) => return Ok(None),
+                Ok(Way::Checkpoint(reason)) => return Ok(Way::Checkpoint(reason)),
                 Err(error) => drop(failed.insert(number, error)),
             }
         }
-        if !self.chain.is_alone() || self.chain.nodes + count > CHAIN_NODES_MAX {
-            return Ok(None);
+        if !self.chain.is_alone() {
+            return Ok(Way::Checkpoint(CheckpointReason::FirstSync));
+        }
+        if self.chain.nodes + count > CHAIN_NODES_MAX {
+            return Ok(Way::Checkpoint(CheckpointReason::LongChain));
         }
         let expected = match self.chain.next {
             Some(next) => next,
             None if self.chain.nodes == 0 => chain_start(volume),
-            None => return Ok(None),
+            None => return Ok(Way::Checkpoint(CheckpointReason::BrokenChain)),
         };
         let Self { logs, space, .. } = self;
         match logs.next_block(LogName::WarmNodes, space, volume.geometry()) {
-            Ok(next) if next == expected => Ok(Some(all)),
-            // Without room in the log, a checkpoint makes some.
-            Ok(_) | Err(Error::NoSpace) => Ok(None),
+            Ok(next) if next == expected => Ok(Way::Chain(all)),
+            Ok(_) => Ok(Way::Checkpoint(CheckpointReason::BrokenChain)),
+            // A checkpoint makes room in the log.
+            Err(Error::NoSpace) => Ok(Way::Checkpoint(CheckpointReason::NoRoom)),
             Err(error) => Err(error),
         }
     }
@@ -201,35 +229,22 @@ impl WriterState {
     }
 }
 
-/// Returns the changed nodes of an inode. `None` if a recovery would not find all changes in the chain. `named` has the inodes
+/// Returns the changed nodes of an inode, or why a recovery would not find all changes in the chain. `named` has the inodes
 /// whose nodes come before. Indirect nodes are left out, since a recovery makes them anew.
 fn changed_of_inode(
     volume: &Arc<Core>,
     number: InodeNumber,
     named: &BTreeSet<InodeNumber>,
-) -> Result<Option<Changed>> {
+) -> Result<Way<Changed>> {
     let inode = volume.inode(number)?;
     let attributes = inode.attributes();
     let record = inode.record();
-    let is_simple = attributes.kind == FileType::Regular
-        && attributes.links == 1
-        && record.compression.is_none()
-        && !volume.overlay_or_new().read().is_unsyncable(number);
-    if !is_simple || follows_removal(volume, &inode)? {
-        return Ok(None);
+    if let Some(reason) = reason_of_file(volume, &inode)? {
+        return Ok(Way::Checkpoint(reason));
     }
     let is_new_inode = is_new(volume, number)?;
-    if is_new_inode {
-        let parent = InodeNumber(inode.parent()?.into());
-        let keeps_order = {
-            let overlay = volume.overlay_or_new().read();
-            // Earlier changes of names become durable before later ones.
-            overlay.keeps_order_of_names(number, named) && !overlay.is_unsyncable(parent)
-        };
-        let has_name = inode.advise()? & advise::LOST_NAME == 0;
-        if !keeps_order || !has_name || is_new(volume, parent)? {
-            return Ok(None);
-        }
+    if is_new_inode && let Some(reason) = reason_of_new_name(volume, &inode, named)? {
+        return Ok(Way::Checkpoint(reason));
     }
     let shape = MapShape::of(record, volume.geometry());
     let (mut direct, mut has_blocks_behind) = (Vec::new(), false);
@@ -254,10 +269,51 @@ fn changed_of_inode(
     }
     // A recovery takes blocks past the end for data, unless they are there on purpose.
     if has_blocks_behind && inode.advise()? & advise::KEEP_SIZE == 0 {
-        return Ok(None);
+        return Ok(Way::Checkpoint(CheckpointReason::BlocksPastEnd));
     }
     let name_mark = if is_new_inode { mark::DENTRY } else { 0 };
-    Ok(Some(Changed { nodes: direct, name_mark }))
+    Ok(Way::Chain(Changed { nodes: direct, name_mark }))
+}
+
+/// Returns why a recovery would not find all changes of an inode in a chain, if it is for what it is, or for earlier changes.
+fn reason_of_file(volume: &Arc<Core>, inode: &Inode) -> Result<Option<CheckpointReason>> {
+    let attributes = inode.attributes();
+    if attributes.kind != FileType::Regular {
+        return Ok(Some(CheckpointReason::NotRegular));
+    }
+    if attributes.links != 1 {
+        return Ok(Some(CheckpointReason::HardLinks));
+    }
+    if inode.record().compression.is_some() {
+        return Ok(Some(CheckpointReason::Compressed));
+    }
+    if volume.overlay_or_new().read().is_unsyncable(inode.number()) {
+        return Ok(Some(CheckpointReason::UnrecordedChange));
+    }
+    Ok(follows_removal(volume, inode)?.then_some(CheckpointReason::RemovedName))
+}
+
+/// Returns why a recovery would not find the name of an inode that the last checkpoint does not have.
+fn reason_of_new_name(
+    volume: &Arc<Core>,
+    inode: &Inode,
+    named: &BTreeSet<InodeNumber>,
+) -> Result<Option<CheckpointReason>> {
+    let parent = InodeNumber(inode.parent()?.into());
+    {
+        let overlay = volume.overlay_or_new().read();
+        // Earlier changes of names become durable before later ones.
+        if !overlay.keeps_order_of_names(inode.number(), named) {
+            return Ok(Some(CheckpointReason::EarlierNames));
+        }
+        if overlay.is_unsyncable(parent) {
+            return Ok(Some(CheckpointReason::DirectoryChanged));
+        }
+    }
+    if inode.advise()? & advise::LOST_NAME != 0 {
+        return Ok(Some(CheckpointReason::UnknownName));
+    }
+    Ok(is_new(volume, parent)?.then_some(CheckpointReason::NewDirectory))
 }
 
 /// Returns whether a name in the directory of an inode with one name was removed since the last checkpoint, or may have been. The
