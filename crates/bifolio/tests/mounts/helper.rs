@@ -159,7 +159,8 @@ fn a_read_only_remount_changes_options_and_makes_data_durable() {
         assert_eq!(error.kind(), ErrorKind::ReadOnlyFilesystem);
         let copy = fixture.folder.path().join("copy");
         fs::copy(&fixture.image, &copy).unwrap();
-        let cat = run(mounting::bifolio("cat").arg(format!("{}:/{options}", copy.display())));
+        let cat =
+            run(crate::mounting::bifolio("cat").arg(format!("{}:/{options}", copy.display())));
         assert_eq!(cat, options.as_bytes());
 
         let done = remount("rw,exec");

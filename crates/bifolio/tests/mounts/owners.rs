@@ -312,7 +312,7 @@ fn new_files_have_the_group_that_the_volume_and_the_options_say() {
     drop(mount);
     // A command creates files in the same way, and names what has no effect.
     let inside = format!("{}:/of-group/by-command", fixture.image.display());
-    let made = output(mounting::bifolio("mkdir").arg(&inside));
+    let made = output(crate::mounting::bifolio("mkdir").arg(&inside));
     assert!(made.status.success() && made.text().contains("option `nobarrier` of the volume"));
     assert!(!made.text().contains("acl"), "{}", made.text());
     run(Command::new("tune2fs").args(["-o", "^bsdgroups,^nobarrier"]).arg(&fixture.image));

@@ -150,8 +150,7 @@ impl Volume {
             log.limit(metadata.changed_max());
         }
         let journal = Arc::new(Journal::new(Arc::clone(&latch), metadata, log, error_log));
-        let allocator =
-            Allocator::load(volume.core(), &journal, orphans.numbers(), discard)?;
+        let allocator = Allocator::load(volume.core(), &journal, orphans.numbers(), discard)?;
         let has_errors = has_failed || errors.count > 0;
         let mark = UseMark::new(
             latch,
