@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use base::Error;
-use common::{Image, Scratch, number_after, open, run};
+use common::{Image, Scratch, number_after, open, open_device_for_writing, run};
 use testkit::{LoopMount, Random, private_mounts};
 
 /// Returns the findings of the check as text.
@@ -634,6 +634,48 @@ fn the_check_of_a_damaged_volume_ends_soon() {
             findings(damaged);
             let took = start.elapsed();
             assert!(took < Duration::from_secs(20), "{options}, seed {seed}: {took:?}");
+        }
+    }
+}
+
+/// Fields of the superblock that contradict the features, or name inodes with another use.
+#[test]
+fn contradictions_in_the_superblock_are_found() {
+    // If the second part is true, the kernel does not mount the volume, so that it is not opened for writing either.
+    const UUID: &str = "ssv journal_uuid 11111111-1111-1111-1111-111111111111";
+    for (options, damages) in [
+        (
+            "-t ext4 -b 1024 -O orphan_file -J size=1",
+            &[
+                ("ssv log_cluster_size 2", true),
+                ("ssv journal_inum 7", true),
+                ("ssv journal_inum 12", true),
+                ("ssv journal_inum 9", true),
+                (UUID, false),
+                ("ssv usr_quota_inum 2", false),
+                ("ssv grp_quota_inum 2", false),
+                ("ssv prj_quota_inum 2", false),
+                ("ssv prj_quota_inum 7", false),
+            ][..],
+        ),
+        (
+            "-t ext4 -J size=1",
+            &[("ssv orphan_file_inum 7", false), ("ssv journal_inum 100", false)],
+        ),
+        ("-t ext2", &[("feature needs_recovery", false)]),
+    ] {
+        let image = Image::make(16, &options.split(' ').collect::<Vec<_>>());
+        let bytes = image.bytes();
+        assert!(findings(bytes.clone()).is_empty(), "{options}");
+        for (damage, is_refused) in damages {
+            std::fs::write(&image.path, &bytes).unwrap();
+            image.debugfs_write(&format!("{damage}\n"));
+            assert!(e2fsck(&image.path).is_some(), "{options}: {damage}");
+            assert!(!findings(image.bytes()).is_empty(), "{options}: {damage}");
+            if *is_refused {
+                let opened = open_device_for_writing(image.device(false));
+                assert!(matches!(opened, Err(Error::Corrupt(_))), "{options}: {damage}");
+            }
         }
     }
 }

@@ -150,6 +150,41 @@ impl<'v> Check<'v> {
         self.volume.geometry()
     }
 
+    /// Reports inodes and devices that the superblock names, and that contradict the features or each other.
+    fn check_named_inodes(&mut self) {
+        let features = &self.geometry().features;
+        let raw = self.volume.superblock().raw();
+        let location = Location::byte(SUPERBLOCK_OFFSET.0);
+        if features.has(Feature::NeedsRecovery) && !features.has(Feature::HasJournal) {
+            let problem = Problem::Missing("journal that needs_recovery is about");
+            self.report.corrupt(SUPERBLOCK, location, problem);
+        }
+        if features.has(Feature::HasJournal) && raw.journal_inum.get() != 0 {
+            // They name an external journal.
+            let uuid = raw.journal_uuid.iter().copied().find(|&byte| byte != 0).unwrap_or(0);
+            for (field, found) in [
+                ("journal UUID", uuid.into()),
+                ("journal device", u64::from(raw.journal_dev.get())),
+            ] {
+                self.report.compare(SUPERBLOCK, location, field, found, 0);
+            }
+        }
+        // As e2fsck, also without the features: reserved inodes have other uses.
+        let has_orphan_file = features.has(Feature::OrphanFile);
+        for (field, found, usual) in [
+            ("user quota inode", raw.usr_quota_inum.get(), 3),
+            ("group quota inode", raw.grp_quota_inum.get(), 4),
+            ("project quota inode", raw.prj_quota_inum.get(), 0),
+            ("orphan file inode", if has_orphan_file { 0 } else { raw.orphan_file_inum.get() }, 0),
+        ] {
+            let is_reserved = found < self.geometry().first_inode;
+            if is_reserved && found != 0 && found != usual {
+                let problem = Problem::Invalid { field, found: found.into() };
+                self.report.corrupt(SUPERBLOCK, location, problem);
+            }
+        }
+    }
+
     /// Reports features that are not known, and whose structures are not checked, and fields of the superblock that
     /// contradict the features.
     fn check_features(&mut self) {
@@ -171,6 +206,8 @@ impl<'v> Check<'v> {
                 self.report.compare(SUPERBLOCK, location, "journal UUID", found, 0);
             }
         }
+        self.report.ok(self.volume.superblock().check_cluster_size());
+        self.check_named_inodes();
         let (found, max) = (raw.rev_level.get().into(), REVISION_MAX.into());
         if found > max {
             let problem = Problem::Range { field: "revision", found, min: 0, max };

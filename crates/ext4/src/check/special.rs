@@ -151,6 +151,15 @@ impl Check<'_> {
                 let superblock = self.volume.superblock();
                 let is_expected =
                     superblock.has(Feature::NeedsRecovery) || self.volume.recovery().is_some();
+                if let Some(number) = superblock.inodes.journal {
+                    match self.volume.check_journal_inode(number) {
+                        // `check_regular` reports it.
+                        Err(Error::NotFound) => {}
+                        checked => {
+                            self.report.ok(checked);
+                        }
+                    }
+                }
                 if journal.superblock().start.is_some() && !is_expected {
                     let problem = Problem::Missing("needs_recovery flag in the superblock");
                     self.report.corrupt("journal", location, problem);
@@ -231,6 +240,10 @@ impl<'v> ResizeInode<'v> {
         compare_pointers(&tree, expected_tree.iter().copied(), location.at_block(self.tree))?;
         let blocks = 1 + u64::from(geometry.reserved_descriptor_blocks) * (1 + copies.len() as u64);
         self.check_size(&expected_tree, copies.len())?;
+        if !geometry.allows_size(self.record.size) {
+            let problem = Problem::Missing("large_file flag in the superblock");
+            return Err(Error::corrupt(RESIZE, location, problem));
+        }
         // Each block counts as a whole cluster.
         let sectors = u64::from(geometry.block_size.bytes() / 512) << geometry.cluster_shift;
         let expected = blocks * sectors;

@@ -49,6 +49,7 @@ impl Volume {
         let volume = Self::probe_unrecovered(latch.clone(), cache, options)?;
         volume.geometry().check_writable()?;
         volume.superblock().check_revision()?;
+        volume.superblock().check_cluster_size()?;
         let Some(block) = MmpBlock::of(&volume)? else {
             return Self::open_exclusively(latch, cache, options);
         };

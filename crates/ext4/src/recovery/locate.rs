@@ -23,6 +23,9 @@ use crate::superblock::SUPERBLOCK_BYTES;
 use crate::volume::Volume;
 
 const STRUCTURE: &str = "journal";
+/// The usual inode of a journal.
+const JOURNAL_INODE: InodeNumber = InodeNumber(8);
+
 impl Volume {
     /// Returns the volume's journal, if it has one. `journal_device` is the device of an external journal.
     pub fn journal(
@@ -48,7 +51,29 @@ impl Volume {
         let Some(inode) = self.superblock().inodes.journal else {
             return Err(Error::corrupt(STRUCTURE, location, Problem::Missing("inode")));
         };
+        self.check_journal_number(inode)?;
         open_internal(self, inode).map(Some)
+    }
+}
+
+impl Volume {
+    /// Returns an error if the inode `number`, which the superblock names as the journal, has another use. The superblock's copy of
+    /// the journal's map is not used then: Linux does not mount such a volume.
+    fn check_journal_number(&self, number: InodeNumber) -> Result<()> {
+        let named = self.superblock().inodes;
+        let others = [named.user_quota, named.group_quota, named.project_quota, named.orphan_file];
+        let is_reserved = number.0 < self.geometry().first_inode.into();
+        if (is_reserved && number != JOURNAL_INODE) || others.contains(&Some(number)) {
+            let problem = Problem::Invalid { field: "journal inode", found: number.0 };
+            return Err(Error::corrupt("superblock", Location::byte(SUPERBLOCK_OFFSET.0), problem));
+        }
+        Ok(())
+    }
+
+    /// Opens the internal journal without the superblock's copy of its map, as Linux does.
+    pub(crate) fn check_journal_inode(self: &Arc<Self>, number: InodeNumber) -> Result<()> {
+        let record = self.inode_record(number)?;
+        open_in_inode(self, record).map(|_| ())
     }
 }
 

@@ -112,6 +112,18 @@ impl Superblock {
         if found > known { Err(Unsupported::Revision { found, known }.into()) } else { Ok(()) }
     }
 
+    /// Returns an error, as Linux and e2fsck, if clusters that are not used are not as large as blocks. Only for writing: the
+    /// field locates nothing.
+    pub(crate) fn check_cluster_size(&self) -> Result<()> {
+        let found = u64::from(self.raw.log_cluster_size.get());
+        let expected = u64::from(self.raw.log_block_size.get());
+        if self.has(Feature::Bigalloc) || found == expected {
+            return Ok(());
+        }
+        let field = "log2 of the cluster size without bigalloc";
+        Err(fault(Problem::Mismatch { field, found, expected }))
+    }
+
     /// Reads and validates the superblock of `device`.
     pub fn read(device: &SharedDevice) -> Result<Self> {
         Self::read_for(device, device.size())
