@@ -272,6 +272,13 @@ fn advice(error: &base::Error) -> Option<Cow<'static, str>> {
         base::Error::Unsupported(base::Unsupported::Encrypted(_)) => {
             Some("use --key FILE to give its key")
         }
+        base::Error::Unsupported(base::Unsupported::Features { names })
+            if names.iter().any(|name| name == "journal_dev") =>
+        {
+            Some(
+                "it is the external journal of a volume: use the volume, with this as its --journal",
+            )
+        }
         base::Error::Unsupported(base::Unsupported::Features { .. }) => {
             Some("a newer version of bifolio may support it")
         }
