@@ -8,6 +8,7 @@ mod confinement;
 mod containers;
 mod copy;
 mod copy_strangers;
+mod damage;
 mod defrag;
 mod f2fs;
 mod general;

@@ -1,6 +1,5 @@
 //! Mounts through mount(8), fstab and remounts, which call bifolio as a mount helper.
 
-use crate::mounting;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;

@@ -14,7 +14,7 @@ use crate::planted::Bug;
 /// discards segments that become free.
 pub fn open(disks: &Disks, bug: Bug, seed: u64) -> Volume {
     let discard = disks.format == VolumeFormat::F2fs && seed % 2 == 0;
-    let options = VolumeOptions { discard, ..options(disks, bug, seed) };
+    let options = VolumeOptions { discard: Some(discard), ..options(disks, bug, seed) };
     Volume::open_device(disks.volume.clone(), &options).unwrap()
 }
 
