@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "a command line tool")]
 
 mod circles;
+mod docs;
 mod floors;
 mod layers;
 mod modules;

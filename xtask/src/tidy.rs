@@ -36,7 +36,10 @@ pub fn complaints(root: &Path) -> Vec<String> {
     for path in files {
         let Ok(content) = fs::read_to_string(&path) else { continue };
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        let found = check(&name, &content);
+        let mut found = check(&name, &content);
+        if name.ends_with(".md") {
+            found.extend(crate::docs::check(root, &name, &content));
+        }
         complaints.extend(found.into_iter().map(|problem| format!("{name}: {problem}")));
     }
     complaints
