@@ -5,7 +5,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test models miri crash ace exercise fsx lint bench-read bench-write bench-f2fs bench-f2fs-clean bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz fuzz-write damaged-trees
+.PHONY: help setup build demo check test models miri crash ace exercise fsx lint bench-read bench-write bench-f2fs bench-f2fs-clean bench-mount bench-direct bench-scale bench-trees bench-uncached fuzz fuzz-write damaged-trees
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -19,6 +19,9 @@ build: ## Build the release binary, target/release/bifolio
 
 demo: ## Create images, mount them, copy files out of them, compare
 	@scripts/demo
+
+check: ## Run the tests that a change most likely breaks, by the files that differ from BASE (HEAD)
+	@scripts/check
 
 test: ## Run all tests, and `models`
 	@scripts/test
